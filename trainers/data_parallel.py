@@ -62,7 +62,10 @@ class DataParallel(nn.Module):
         self.group = resolve(group)
         _check(model)
         if broadcast:
-            _check_tensors(model, self.group)
+            if differs := first_mismatch_of_kinds(model, self.group):
+                raise ValueError(
+                    f"{differs}: broadcast=True gives values, not layers; make the same model on every rank"
+                )
             broadcast_state(model, self.group)
         elif differs := first_mismatch(model, self.group):
             raise ValueError(
@@ -226,12 +229,6 @@ def broadcast_state(model: nn.Module, group: dist.ProcessGroup) -> None:
     with naming_failures(f"rank {group.rank()}: receiving the initial weights from rank 0 failed"):
         for _, tensor in named_tensors(model):
             dist.broadcast(tensor.detach(), group=group, group_src=0)
-
-
-def _check_tensors(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Refuse models of other tensors than rank 0's, which cannot be given its own; on every rank."""
-    if differs := first_mismatch_of_kinds(model, group):
-        raise ValueError(f"{differs}: broadcast=True gives values, not layers; make the same model on every rank")
 
 
 def _check(model: nn.Module) -> None:

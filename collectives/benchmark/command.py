@@ -4,6 +4,7 @@ import datetime
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -190,33 +191,14 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @wide_option
 @json_option
 @click.option("-o", "--output", type=FILE, help="The times of every iteration are written to this file, as JSON.")
-def main(
-    collectives: tuple[str, ...],
-    begin: int,
-    end: int,
-    factor: int,
-    in_place: bool | None,
-    transport: str | None,
-    gloo_thread_policy: GlooThreadPolicy,
-    timeout_s: float,
-    check: bool,
-    output: Path | None,
-    form: str,
-    wide: bool,
-    as_json: bool,
-    **rest: Any,
-) -> None:
+def main(check: bool, output: Path | None, form: str, wide: bool, as_json: bool, **rest: Any) -> None:
     """Times our collectives and, in turn with them, torch.distributed's own.
 
     Start it with torchrun: torchrun --nproc-per-node 4 -m collectives.benchmark
     """
     require_one_stdout(as_json, output)
-    plan = BenchmarkPlan(
-        collectives=tuple(COLLECTIVES[name] for name in collectives),
-        sizes_bytes=growing_sizes(begin, end, factor),
-        in_place=(False, True) if in_place is None else (in_place,),
-        **rest,
-    )
+    joining = Joining(**{field.name: rest.pop(field.name) for field in fields(Joining)})
+    plan = _plan(**rest)
     num_ranks = torchrun.num_ranks(START)
     plan.check(num_ranks, torchrun.ranks_here())
     if form == NCCL_TESTS:
@@ -226,10 +208,31 @@ def main(
     if check:
         return
     formatted = partial(format_nccl_tests, plan=plan) if form == NCCL_TESTS else partial(format_table, wide=wide)
-    measurements = _run(plan, num_ranks, gloo_thread_policy, timeout_s, transport)
+    measurements = _run(plan, num_ranks, joining)
     if measurements is not None:
         print_result(formatted(measurements), measurements.as_dict(), as_json, output)
         _write(measurements, output)
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """How the ranks become a group. transport: None for the one that COLLECTIVES_TRANSPORT names."""
+
+    gloo_thread_policy: GlooThreadPolicy
+    timeout_s: float
+    transport: str | None
+
+
+def _plan(
+    collectives: tuple[str, ...], begin: int, end: int, factor: int, in_place: bool | None, **rest: Any
+) -> BenchmarkPlan:
+    """Return the plan that options ask for; `rest`: those that are as in the plan."""
+    return BenchmarkPlan(
+        collectives=tuple(COLLECTIVES[name] for name in collectives),
+        sizes_bytes=growing_sizes(begin, end, factor),
+        in_place=(False, True) if in_place is None else (in_place,),
+        **rest,
+    )
 
 
 def _check_nccl_tests(plan: BenchmarkPlan) -> None:
@@ -240,19 +243,17 @@ def _check_nccl_tests(plan: BenchmarkPlan) -> None:
         raise click.UsageError(f"--format {NCCL_TESTS}: it has both halves: leave out --in-place, --out-of-place")
 
 
-def _run(
-    plan: BenchmarkPlan, num_ranks: int, policy: GlooThreadPolicy, timeout_s: float, transport: str | None
-) -> Measurements | None:
+def _run(plan: BenchmarkPlan, num_ranks: int, joining: Joining) -> Measurements | None:
     """Return what was measured; on other ranks than the first None. Exits with 1 if a peer fails."""
     progress = Progress(rank=int(os.environ["RANK"]))
     progress.begin(f"starting {plural(num_ranks, 'rank')}")
     try:
         with naming_failures(f"rank {os.environ['RANK']}: meeting the other ranks failed"):
-            dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
+            dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=joining.timeout_s))
         group = resolve(None)
-        set_gloo_thread_policy(policy)
-        if transport is not None:
-            use_transport(transport)
+        set_gloo_thread_policy(joining.gloo_thread_policy)
+        if joining.transport is not None:
+            use_transport(joining.transport)
         with progress:
             measurements = run_plan(plan, group, progress)
     except CollectiveError as error:

@@ -64,15 +64,12 @@ def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -
     if not plan.probes:
         return Measurements(group.size(), provenance() | origin | places_of(group).as_dict())
     largest = max(plan.sizes_bytes)
-    meet = partial(dist.barrier, group)  # before each block, as `measure` does before each turn
     probed = probe(
         group,
         min(largest, PROBED_BYTES),
         largest,
         blocks=BLOCKS,
-        pairs=True,
         calls=probe_calls,
-        meet=meet,
         on_progress=partial(progress.advance_to, phase="probing"),
     )
     return replace(probed, provenance=probed.provenance | origin)

@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 
 from collectives.benchmark.case import torch_dtype
 from collectives.benchmark.plan import BenchmarkPlan
-from collectives.benchmark.table import ROOTED, TYPES, Halves, halves_of_rows
 from ringsim.analysis import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.measurements import TORCH, CollectiveTimes, Measurements, RankHosts
-from ringsim.schedule import OWNED
+from ringsim.schedule import OWNED, Collective
 
+_TYPES = {"float32": "float", "float64": "double", "float16": "half"}  # as nccl-tests calls them
+_ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 _LEFT = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 _HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
 _NO_HALF = " " * 32
+Halves = dict[bool, CollectiveTimes]  # by in_place
 
 
 def format_nccl_tests(measurements: Measurements, plan: BenchmarkPlan) -> str:
@@ -42,7 +44,7 @@ def _run(
     yield from _devices(measurements)
     yield "#"
     yield from _heading()
-    yield from (_row(row) for row in halves_of_rows(times))
+    yield from (_row(row) for row in _halves_of_rows(times))
     wrong = sum(one.wrong or 0 for one in times)
     rates = [rate / 1e9 for one in times if (rate := _busbw(one)) is not None]
     yield f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
@@ -80,12 +82,21 @@ def _heading() -> Iterator[str]:
     yield f"{left('(B)', '(elements)', '', '', '')}{2 * half('(us)', '(GB/s)', '(GB/s)', '')} "
 
 
+def _halves_of_rows(times: Sequence[CollectiveTimes]) -> list[Halves]:
+    """Return the rows of a table, in order: what was timed of one size by one algorithm, out of place and in place."""
+    halves: dict[tuple[int, str, str, str], Halves] = {}
+    for timed in times:
+        key = timed.size_bytes, timed.dtype, timed.op, timed.algorithm
+        halves.setdefault(key, {})[timed.in_place] = timed
+    return list(halves.values())
+
+
 def _row(row: Halves) -> str:
     first = next(iter(row.values()))
     share = first.num_ranks if first.collective in OWNED else 1
     count = first.size_bytes // torch_dtype(first.dtype).itemsize // share
-    root = 0 if first.collective in ROOTED else -1
-    left = _LEFT.format(first.size_bytes, count, TYPES.get(first.dtype, first.dtype), first.op, root)
+    root = 0 if first.collective in _ROOTED else -1
+    left = _LEFT.format(first.size_bytes, count, _TYPES.get(first.dtype, first.dtype), first.op, root)
     return left + "".join(_half(row.get(in_place)) for in_place in (False, True))
 
 

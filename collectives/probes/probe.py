@@ -1,7 +1,7 @@
 """`probe`: what sending and reducing cost here, measured with all ranks at work as they are in a ring."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
@@ -28,6 +28,8 @@ BLOCKS = Blocks()
 _WRITTEN = 60  # as each byte of a float32, a bfloat16 and a float16 about 0.01, 0.01 and 1
 REDUCED = (torch.bfloat16, torch.float16)  # beside float32
 
+CallProbes = Callable[[dist.ProcessGroup], AbstractContextManager[list[ProbeWorkload]]]
+
 
 def probe(
     group: dist.ProcessGroup,
@@ -36,9 +38,7 @@ def probe(
     *,
     blocks: Blocks = BLOCKS,
     sizes: Sequence[int] = SIZES,
-    pairs: bool = False,
-    calls: Callable[[dist.ProcessGroup], AbstractContextManager[list[ProbeWorkload]]] = lambda _: nullcontext([]),
-    meet: Callable[[], object] | None = None,
+    calls: CallProbes | None = None,
     on_progress: Callable[[int, int], object] = lambda *_: None,
 ) -> Measurements:
     """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of an addition.
@@ -53,10 +53,10 @@ def probe(
     sizes: of messages, as far as the tensor goes.
     memory_bytes: what a rank touches between two collectives. The probes walk through as much, a message at a
     time, because what is still in the caches moves and adds several times faster.
-    pairs: whether to probe pairs of ranks by themselves, too, and additions in other dtypes than float32.
-    calls: makes the probes of what calls cost: `probe_calls`, which cannot be had without `CollectiveCall`.
-    meet: lets all ranks meet before each block; by messages of our own if None, because in a collective of `group`,
-    which may be what asks for the probes, another one of the same group would wait for the end of the first.
+    calls: makes the probes of what calls cost: `probe_calls`, which cannot be had without `CollectiveCall`. With them
+    pairs of ranks are probed by themselves, too, and additions in other dtypes than float32; and before each block the
+    ranks meet at a barrier. Without them a collective of `group` may ask for the probes: another one of the same group
+    would wait for its end, so that the ranks meet by messages of our own.
     on_progress: is told, between two probes, how many of how many have been done.
     """
     sizes = _sizes(sizes, tensor_bytes)
@@ -64,10 +64,13 @@ def probe(
     memory = torch.full((max(memory_bytes, tensor_bytes, sizes[-1]),), _WRITTEN, dtype=torch.uint8)
     with naming_failures(f"rank {group.rank()}: probing its neighbours failed"):
         places = places_of(group)
-        workloads = _workloads(group, memory, sizes, places if pairs else None)
-        with calls(group) as call_workloads:
-            workloads += call_workloads
-            times = _times(workloads, group, blocks, meet, on_progress)
+        workloads = _workloads(group, memory, sizes, places if calls else None)
+        if calls is None:
+            times = _times(workloads, group, blocks, None, on_progress)
+        else:
+            with calls(group) as call_workloads:
+                workloads += call_workloads
+                times = _times(workloads, group, blocks, partial(dist.barrier, group), on_progress)
         execute(build(Collective.ALL_REDUCE, "ring", group.size()), times, group=group)
     num_ranks = torch.tensor([len(workload.ranks) for workload in workloads])
     times /= num_ranks[:, None, None]  # over a block all go at the same pace

@@ -1,5 +1,9 @@
-"""What algorithms cost in steps, transfers and bytes, beside what no algorithm can undercut."""
+"""What algorithms cost in steps, transfers and bytes, beside what no algorithm can undercut; algbw and busbw.
 
+The two rates are those of nccl-tests (its doc/PERFORMANCE.md): busbw is algbw times that least number of bytes.
+"""
+
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,13 +56,27 @@ def sent_bound(collective: Collective, num_ranks: int) -> float:
     all_reduce 2(n-1)/n, its halves (n-1)/n (Patarasuk and Yuan 2009); broadcast and reduce 1, since every byte must
     leave the root, or a rank that is not the root, once.
     """
-    if num_ranks == 1:
-        return 0.0
-    share = (num_ranks - 1) / num_ranks
-    bounds = {Collective.ALL_REDUCE: 2 * share, Collective.REDUCE_SCATTER: share, Collective.ALL_GATHER: share}
-    return bounds.get(collective, 1.0)
+    return busbw_factor(collective, num_ranks) if num_ranks > 1 else 0.0
 
 
 def steps_bound(num_ranks: int) -> int:
     """Return how many steps, each rank sending to one other, it takes to hear of all ranks: ceil(log2 n)."""
     return (num_ranks - 1).bit_length()
+
+
+def algbw_bytes_per_s(size_bytes: int, time_s: float) -> float | None:
+    """Bytes of the whole tensor per second; None where no time passes (one rank), or it never ends."""
+    return size_bytes / time_s if 0 < time_s < math.inf else None
+
+
+def busbw_factor(collective: Collective, num_ranks: int) -> float:
+    """Return what algbw is multiplied by to be comparable with the bandwidth of a link, whatever the ranks."""
+    share = (num_ranks - 1) / num_ranks
+    factors = {Collective.ALL_REDUCE: 2 * share, Collective.REDUCE_SCATTER: share, Collective.ALL_GATHER: share}
+    return factors.get(collective, 1.0)
+
+
+def busbw_bytes_per_s(collective: Collective, num_ranks: int, size_bytes: int, time_s: float) -> float | None:
+    """Algbw times `busbw_factor`; None where algbw is."""
+    algbw = algbw_bytes_per_s(size_bytes, time_s)
+    return None if algbw is None else algbw * busbw_factor(collective, num_ranks)

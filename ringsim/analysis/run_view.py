@@ -13,7 +13,7 @@ from ringsim.analysis.chunk_states import ChunkStates
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
 from ringsim.analysis.holdings import HeldStep, num_shares, walk_holdings
 from ringsim.analysis.phases import SchedulePhase, find_phases
-from ringsim.analysis.sentences import actions, step_sentence
+from ringsim.analysis.sentences import actions, tell_step
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles
 from ringsim.network import AnyNetwork, Topology, lay_out
@@ -135,7 +135,7 @@ class RunView:
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """A sentence for each step."""
-        return tuple(step_sentence(self.schedule, held) for held in self.steps)
+        return tuple(tell_step(self.schedule, held).sentence for held in self.steps)
 
     @cached_property
     def graph(self) -> GraphLayout:

@@ -9,10 +9,12 @@ import numpy as np
 
 from ringsim.analysis.holdings import HeldStep, num_shares
 from ringsim.schedule import Collective, Ints, Schedule
+from ringsim.units import plural
 
 MAX_CLAUSES = 4  # in the sentence of a step that follows no rule
 MAX_RUNS = 4  # of consecutive chunks that are named; more are counted
 MAX_SENDERS = 8  # whose chunks are listed below a sentence that does not name them
+MAX_RANKS_LISTED = 8  # whose chunks are listed below a rule
 
 
 class Action(IntEnum):
@@ -71,16 +73,39 @@ def transfer_sentence(schedule: Schedule, held: HeldStep, row: int) -> str:
     return sentence + (COMPLETE if held.finished[row] and schedule.collective.reduces else "")
 
 
-def step_sentence(schedule: Schedule, held: HeldStep) -> str:
+class ToldStep(NamedTuple):
+    """A step in words.
+
+    example: what the rule of the sentence comes to for each of a few ranks, or the chunks of each rank where the
+    sentence does not name them; empty elsewhere.
+    """
+
+    number: int
+    sentence: str
+    example: str = ""
+
+
+def tell_step(schedule: Schedule, held: HeldStep) -> ToldStep:
     """Return what happens in a step: by a rule for all ranks where there is one, else pair by pair."""
-    step = held.step
-    if not len(step):
-        return "nothing is sent"
-    if len(step) == 1:
-        return transfer_sentence(schedule, held, 0)
+    if not len(held.step):
+        return ToldStep(held.index, "nothing is sent")
+    if len(held.step) == 1:
+        return ToldStep(held.index, transfer_sentence(schedule, held, 0))
     pairs, chunks = _pairs(held)
-    subject, several = _who_sends(schedule, pairs, chunks)
-    return f"{subject}, {_what_receivers_do(held, several)}{_count(schedule, held)}"
+    names = [name_chunks(numbers, schedule.num_chunks) for numbers in chunks]
+    several, example = len(set(pairs[:, 1])) > 1, ""
+    if hop := _hop(pairs, schedule.num_ranks):
+        content, several = _chunk_rule(schedule, pairs, chunks, hop), False
+        subject = f"every rank r sends {content} to {_receiver(hop)}"
+        is_listed = hop.ahead != 0 and hop.num_ranks <= MAX_RANKS_LISTED and content.startswith("chunk ")
+        if is_listed or content[0].isdecimal():  # a number of chunks, such as 4 chunks or 1 to 2 chunks
+            example = _by_neighbours(names)
+    elif len(pairs) == schedule.num_ranks * (schedule.num_ranks - 1) > 2:
+        subject = _to_all_others(pairs, chunks, names)
+        example = _listed(_clauses(pairs.tolist(), names)) if PART in subject else ""
+    else:
+        subject = _joined(_clauses(pairs.tolist(), names))
+    return ToldStep(held.index, f"{subject}, {_what_receivers_do(held, several)}{_count(schedule, held)}", example)
 
 
 def _pairs(held: HeldStep) -> tuple[Ints, list[Ints]]:
@@ -91,23 +116,12 @@ def _pairs(held: HeldStep) -> tuple[Ints, list[Ints]]:
     return pairs, [step.chunk[number == pair] for pair in range(len(pairs))]
 
 
-def _who_sends(schedule: Schedule, pairs: Ints, chunks: list[Ints]) -> tuple[str, bool]:
-    """Return the main clause, and whether it names several receivers."""
-    hop = _hop(pairs, schedule.num_ranks)
-    if hop is not None:
-        return f"every rank r sends {_chunk_rule(schedule, pairs, chunks, hop)} to {_receiver(pairs, hop)}", False
-    names = [name_chunks(numbers, schedule.num_chunks) for numbers in chunks]
-    if _is_all_to_all(pairs, schedule.num_ranks):
-        return _to_all_others(pairs, chunks, names), True
-    clauses = _clauses(pairs.tolist(), names)
+def _joined(clauses: Sequence[str]) -> str:
+    """Return such as a, b and c; of many the first few, and how many there are."""
     more = len(clauses) - MAX_CLAUSES
-    if more > 0:
-        clauses = [*clauses[:MAX_CLAUSES], f"so on for {more} more" if more > 1 else "so on for one more"]
-    return ", ".join(clauses[:-1]) + (" and " if len(clauses) > 1 else "") + clauses[-1], len(set(pairs[:, 1])) > 1
-
-
-def _is_all_to_all(pairs: Ints, num_ranks: int) -> bool:
-    return len(pairs) == num_ranks * (num_ranks - 1) > 2
+    rest = [f"so on for {more} more" if more > 1 else "so on for one more"] if more > 0 else []
+    *first, last = [*clauses[:MAX_CLAUSES], *rest]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _to_all_others(pairs: Ints, chunks: list[Ints], names: list[str]) -> str:
@@ -122,27 +136,6 @@ def _to_all_others(pairs: Ints, chunks: list[Ints], names: list[str]) -> str:
     return f"every rank sends {PART} to every other rank"
 
 
-def chunks_by_sender(schedule: Schedule, held: HeldStep) -> str:
-    """Return which chunks each rank sends where `step_sentence` does not name them; "" where it does.
-
-    Such as "ranks 0 and 1 send chunks 2 to 3, ranks 2 and 3 chunks 0 to 1"; of many ranks the first few.
-    """
-    if not len(held.step):
-        return ""
-    pairs, chunks = _pairs(held)
-    hop = _hop(pairs, schedule.num_ranks)
-    if hop is not None and _names_no_chunk(_chunk_rule(schedule, pairs, chunks, hop)):
-        return _by_neighbours([name_chunks(some, schedule.num_chunks) for some in chunks])
-    if _is_all_to_all(pairs, schedule.num_ranks) and PART in _who_sends(schedule, pairs, chunks)[0]:
-        names = [name_chunks(some, schedule.num_chunks) for some in chunks]
-        return _listed(_clauses(pairs.tolist(), names), MAX_SENDERS)
-    return ""
-
-
-def _names_no_chunk(content: str) -> bool:
-    return content[0].isdecimal()  # a number of chunks, such as 4 chunks or 1 to 2 chunks
-
-
 def _by_neighbours(names: Sequence[str]) -> str:
     """Neighbours that send the same chunks are named together."""
     clauses: list[str] = []
@@ -150,12 +143,12 @@ def _by_neighbours(names: Sequence[str]) -> str:
         senders = list(group)
         verb = "" if clauses else "sends " if len(senders) == 1 else "send "
         clauses.append(f"{name_ranks(senders)} {verb}{name}")
-    return _listed(clauses, MAX_SENDERS)
+    return _listed(clauses)
 
 
-def _listed(parts: Sequence[str], most: int) -> str:
-    more = [f"and so on for {len(parts) - most} more"] if len(parts) > most else []
-    return ", ".join([*parts[:most], *more])
+def _listed(parts: Sequence[str]) -> str:
+    more = [f"and so on for {len(parts) - MAX_SENDERS} more"] if len(parts) > MAX_SENDERS else []
+    return ", ".join([*parts[:MAX_SENDERS], *more])
 
 
 def _clauses(pairs: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:
@@ -182,44 +175,51 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-class _Direction(NamedTuple):
-    """By how much the receiver's number is above the sender's, modulo the ranks; or in which bits they differ."""
+class _Hop(NamedTuple):
+    """By how much every receiver's number is above its sender's, modulo the ranks; 0 where it is not the same for all.
+
+    flipped: the bits in which both numbers differ, where that is the same for all; else 0.
+    """
 
     ahead: int
+    flipped: int
     num_ranks: int
-    flipped: int = 0
 
 
-def _hop(pairs: Ints, num_ranks: int) -> _Direction | None:
+def _hop(pairs: Ints, num_ranks: int) -> _Hop | None:
     """Return the one from every rank to its receiver, where all ranks send and it is the same for all."""
     src, dst = pairs.T
     if not np.array_equal(src, np.arange(num_ranks)):
         return None
-    hops, flips = np.unique((dst - src) % num_ranks), np.unique(dst ^ src)
-    if len(flips) == 1 and num_ranks > 2:
-        return _Direction(0, num_ranks, int(flips[0]))
-    return _Direction(near(int(hops[0]), num_ranks), num_ranks) if len(hops) == 1 else None
+    ahead, flips = common_offset(dst, src, num_ranks), np.unique(dst ^ src)
+    flipped = int(flips[0]) if len(flips) == 1 and num_ranks > 2 else 0
+    return None if ahead is None and not flipped else _Hop(near(ahead or 0, num_ranks), flipped, num_ranks)
 
 
-def _receiver(pairs: Ints, hop: _Direction) -> str:
+def common_offset(numbers: Ints, senders: Ints, num_ranks: int) -> int | None:
+    """Return by how much each number is ahead of its sender's, modulo the ranks; None if it is not the same for all."""
+    offsets = np.unique((numbers - senders) % num_ranks)
+    return int(offsets[0]) if len(offsets) == 1 else None
+
+
+def _receiver(hop: _Hop) -> str:
     if hop.flipped:
         return f"rank r xor {hop.flipped}"
-    return "the other" if len(pairs) == 2 else f"rank {modular(hop.ahead, hop.num_ranks)}"
+    return "the other" if hop.num_ranks == 2 else f"rank {modular(hop.ahead, hop.num_ranks)}"
 
 
-def _chunk_rule(schedule: Schedule, pairs: Ints, chunks: list[Ints], hop: _Direction) -> str:
+def _chunk_rule(schedule: Schedule, pairs: Ints, chunks: list[Ints], hop: _Hop) -> str:
     """Return the chunk as a formula of the sender r; else how many they are."""
     num_ranks, counts = schedule.num_ranks, {len(numbers) for numbers in chunks}
     if counts == {1} and schedule.num_chunks == num_ranks > 1:
-        behind = np.unique((pairs[:, 0] - np.concatenate(chunks)) % num_ranks)
-        if len(behind) == 1:
+        offset = common_offset(np.concatenate(chunks), pairs[:, 0], num_ranks)
+        if offset is not None:
             # Counted against the direction of travel, so that it grows from step to step.
-            offset = -int(behind[0]) if hop.ahead >= 0 else int(-behind[0] % num_ranks)
-            return f"chunk {modular(offset, num_ranks)}"
+            return f"chunk {modular(offset if hop.ahead < 0 else -(-offset % num_ranks), num_ranks)}"
     if counts == {schedule.num_chunks}:
         return "all of the data"
     low, high = min(counts), max(counts)
-    return f"{low} chunk{'s' if low > 1 else ''}" if low == high else f"{low} to {high} chunks"
+    return plural(low, "chunk") if low == high else f"{low} to {high} chunks"
 
 
 def near(offset: int, num_ranks: int) -> int:
@@ -228,12 +228,14 @@ def near(offset: int, num_ranks: int) -> int:
     return offset - num_ranks if offset > num_ranks // 2 else offset
 
 
-def modular(offset: int, num_ranks: int, rank: str = "r") -> str:
+def modular(offset: int, num_ranks: int) -> str:
     """Return such as (r - 1) mod 4, or r if the offset is 0."""
-    if offset == 0 and rank == "r":
-        return rank
-    plus = f" {'-' if offset < 0 else '+'} {abs(offset)}" if offset else ""
-    return f"({rank}{plus}) mod {num_ranks}"
+    return f"(r{plus(offset)}) mod {num_ranks}" if offset else "r"
+
+
+def plus(offset: int) -> str:
+    """Return what a formula adds: " + 2", " - 1", or nothing for 0."""
+    return f" {'-' if offset < 0 else '+'} {abs(offset)}" if offset else ""
 
 
 def name_chunks(numbers: Ints, num_chunks: int) -> str:

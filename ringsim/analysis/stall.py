@@ -137,14 +137,12 @@ def format_stall(stall: Stall) -> list[str]:
         f"rank {first.src} -> {first.dst}, chunk {first.chunk}; nothing ends after {format_time(stall.until_s)}"
     ]
     lines += [f"{name} failed at {format_time(at_s)}" for name, at_s in stall.failed]
-    lines += [_of_rank(rank) for rank in stall.ranks[:MAX_RANKS_SHOWN]]
+    for rank in stall.ranks[:MAX_RANKS_SHOWN]:
+        active = f"rank {rank.rank} was last active at {format_time(rank.last_active_s)}"
+        lines.append(f"{active} and {hanging_text(rank)}")
     if len(stall.ranks) > MAX_RANKS_SHOWN:
         lines.append(f"and {len(stall.ranks) - MAX_RANKS_SHOWN} more ranks")
     return lines
-
-
-def _of_rank(rank: StalledRank) -> str:
-    return f"rank {rank.rank} was last active at {format_time(rank.last_active_s)} and {hanging_text(rank)}"
 
 
 def hanging_text(rank: StalledRank) -> str:

@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from ringsim.analysis.candidates import PLAIN
-from ringsim.analysis.rates import algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.analysis.cost import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.files import FileFormat, atomic_file, decode, encode, naming_place, parse_json, read_text, values
 from ringsim.schedule import Collective
 from ringsim.units import decimal_number, format_size, plural, whole_number
@@ -17,6 +17,15 @@ from ringsim.units import decimal_number, format_size, plural, whole_number
 BASELINE = "ring"
 _TIE = 1e-9  # two algorithms that do the same in another order differ by rounding alone
 _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
+
+
+class Place(NamedTuple):
+    """Which cell of a sweep."""
+
+    algorithm: str
+    num_ranks: int
+    network: str
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,11 @@ class SweepCell:
             raise ValueError("time_s and skipped: must have a time, or a reason why there is none")
 
     @property
+    def place(self) -> Place:
+        """The algorithm, number of ranks, network and size."""
+        return Place(self.algorithm, self.num_ranks, self.network, self.size_bytes)
+
+    @property
     def name(self) -> str:
         """The algorithm, and what it stands for where a library chose: nccl (nvls Simple)."""
         return f"{self.algorithm} ({self.taken})" if self.taken else self.algorithm
@@ -66,7 +80,7 @@ class SweepCell:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCells:
-    """The combinations that an interrupted sweep is to simulate, beside the collective and the networks of its file.
+    """The combinations that a sweep is to simulate, beside its collective and networks, as its file keeps them.
 
     max_transfers: a schedule that has more is skipped; None: none is. file_hashes: of a user's own algorithms.
     timing: the name of a `Timing`; files of older versions have none.
@@ -204,15 +218,14 @@ def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
     Raises ValueError, which names file, line and column.
     """
     rows = csv.DictReader(table.split("\n"), strict=True)
-    seen: set[tuple[object, ...]] = set()
+    seen: set[Place] = set()
     try:
         for line, row in enumerate(rows, start=3):
             with naming_place(f"{path}, line {line}"):
                 cell = _read_line(row)
-                key = cell.collective, cell.network, cell.algorithm, cell.num_ranks, cell.size_bytes
-                if key in seen:
+                if cell.place in seen:
                     raise ValueError("a line above is of the same cell: there must be one")
-                seen.add(key)
+                seen.add(cell.place)
             yield cell
     except csv.Error as error:
         raise ValueError(f"{path}, line {rows.line_num + 1}: is not CSV: {error}") from None

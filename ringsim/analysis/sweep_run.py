@@ -8,7 +8,7 @@ from itertools import groupby, product
 from typing import NamedTuple, Self
 
 from ringsim.analysis.candidates import LIBRARY, PLAIN, Timing, has
-from ringsim.analysis.sweep import PlannedCells, Sweep, SweepCell
+from ringsim.analysis.sweep import Place, PlannedCells, Sweep, SweepCell
 from ringsim.files import finite_or_none
 from ringsim.measurements import provenance
 from ringsim.network import AnyNetwork
@@ -22,30 +22,13 @@ TASKS_PER_WORKER = 16  # at least, if there are so many cells, so that all worke
 RANKS_PER_TASK = 4096  # of all cells of a task together, at most: cells of few ranks take milliseconds
 
 
-class Place(NamedTuple):
-    """Which cell of a sweep."""
-
-    algorithm: str
-    num_ranks: int
-    network: str
-    size_bytes: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class SweepPlan:
-    """All combinations of algorithms, numbers of ranks, networks and sizes.
-
-    file_hashes: by algorithm, of a user's own, `file_hash` of its file.
-    max_transfers: a schedule that has more is skipped. timing: how the others are timed.
-    """
+    """All combinations of algorithms, numbers of ranks, networks and sizes. timing: how the others are timed."""
 
     collective: Collective
-    algorithms: tuple[str, ...]
-    ranks: tuple[int, ...]
-    sizes_bytes: tuple[int, ...]
     networks: Mapping[str, AnyNetwork]
-    max_transfers: float
-    file_hashes: Mapping[str, str]
+    cells: PlannedCells
     timing: Timing = PLAIN
 
     @classmethod
@@ -72,23 +55,8 @@ class SweepPlan:
         names = tuple(dict.fromkeys(algorithms))
         hashes = {name: sha256 for name in names if (sha256 := file_hash(collective, name))}
         numbers = tuple(sorted(set(ranks))), tuple(sorted(set(sizes_bytes)))
-        return cls(collective, names, *numbers, networks, max_transfers, hashes, timing)
-
-    def places(self) -> list[Place]:
-        """Return the places of all cells, in the order in which the file has them."""
-        return [
-            Place(algorithm, num_ranks, network, size_bytes)
-            for algorithm, num_ranks, network, size_bytes in product(
-                self.algorithms, self.ranks, self.networks, self.sizes_bytes
-            )
-        ]
-
-    def saved(self) -> PlannedCells:
-        """Return the part that the file of an unfinished sweep keeps; it has networks and collective anyway."""
-        limit = finite_or_none(self.max_transfers)
-        return PlannedCells(
-            self.algorithms, self.ranks, self.sizes_bytes, limit, dict(self.file_hashes), self.timing.name
-        )
+        cells = PlannedCells(names, *numbers, finite_or_none(max_transfers), hashes, timing.name)
+        return cls(collective, networks, cells, timing)
 
     @classmethod
     def resumed(
@@ -98,15 +66,25 @@ class SweepPlan:
         networks: Mapping[str, AnyNetwork],
         timing: Timing = PLAIN,
     ) -> Self:
-        """Return the plan that was `saved`. Raises ValueError, in one line, for an algorithm that has changed since."""
+        """Return the plan of a file. Raises ValueError, in one line, for an algorithm that has changed since."""
         if planned.timing != timing.name and any(has(network, LIBRARY) for network in networks.values()):
             raise ValueError("its times leave out NCCL's protocols, as those of older versions do: sweep anew")
         limit = math.inf if planned.max_transfers is None else planned.max_transfers
         plan = cls.of(collective, planned.algorithms, planned.ranks, planned.sizes_bytes, networks, limit, timing)
-        for algorithm in plan.algorithms:
-            if plan.file_hashes.get(algorithm, "") != planned.file_hashes.get(algorithm, ""):
+        for algorithm in plan.cells.algorithms:
+            if plan.cells.file_hashes.get(algorithm, "") != planned.file_hashes.get(algorithm, ""):
                 raise ValueError(f"algorithm {algorithm!r}: its file has changed since the sweep began: sweep anew")
         return plan
+
+    def places(self) -> list[Place]:
+        """Return the places of all cells, in the order in which the file has them."""
+        cells = self.cells
+        return [Place(*place) for place in product(cells.algorithms, cells.ranks, self.networks, cells.sizes_bytes)]
+
+    @property
+    def max_transfers(self) -> float:
+        """The most transfers of a schedule that is simulated."""
+        return math.inf if self.cells.max_transfers is None else self.cells.max_transfers
 
 
 def run_sweep(
@@ -149,8 +127,8 @@ class SweepRun:
     def __init__(self, plan: SweepPlan, cells: Iterable[SweepCell] = ()) -> None:
         self._plan = plan
         self._places = plan.places()
-        self._without_room = _without_room(plan.networks, plan.ranks)
-        self._cells = {Place(c.algorithm, c.num_ranks, c.network, c.size_bytes): c for c in cells}
+        self._without_room = _without_room(plan.networks, plan.cells.ranks)
+        self._cells = {cell.place: cell for cell in cells}
         for place in self._cells.keys() - set(self._places):
             raise ValueError(f"a cell of {place.algorithm} on {place.num_ranks} ranks: is not planned")
         self._refused: dict[str, dict[int, str]] = {}
@@ -158,7 +136,7 @@ class SweepRun:
     @property
     def algorithms(self) -> tuple[str, ...]:
         """The algorithms of the plan."""
-        return self._plan.algorithms
+        return self._plan.cells.algorithms
 
     @property
     def num_done(self) -> int:
@@ -189,7 +167,7 @@ class SweepRun:
         """Raise ValueError if an algorithm has refused all numbers of ranks; why it did so for the most."""
         refused = self._refused.setdefault(task.algorithm, {})
         refused[task.num_ranks] = refusal
-        if len(refused) == len(self._plan.ranks):
+        if len(refused) == len(self._plan.cells.ranks):
             raise ValueError(refused[max(refused)])
 
     def _tasks(self, num_workers: int) -> list["SweepTask"]:
@@ -212,7 +190,7 @@ class SweepRun:
         """Return the cells that there are, in the order of the plan; with the plan, if some are missing."""
         cells = tuple(self._cells[place] for place in self._places if place in self._cells)
         networks = {name: dict(network.as_dict()) for name, network in self._plan.networks.items()}
-        planned = None if self.num_done == self.num_cells else self._plan.saved()
+        planned = None if self.num_done == self.num_cells else self._plan.cells
         return Sweep(cells, networks, provenance(), planned)
 
 
@@ -246,9 +224,9 @@ def simulate_task(task: SweepTask) -> SweepResult:
         plan.collective,
         task.algorithm,
         task.num_ranks,
-        plan.sizes_bytes,
+        plan.cells.sizes_bytes,
         plan.max_transfers,
-        plan.file_hashes.get(task.algorithm, ""),
+        plan.cells.file_hashes.get(task.algorithm, ""),
     )
     return SweepResult([_simulate(task, place, by_size[place.size_bytes]) for place in task.places], refusal)
 

@@ -4,19 +4,107 @@ Slow is what a network file declares to be (`[[slow_link]]`, `[[slow_rank]]`), a
 most others of its kind.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
 
 import numpy as np
 
 from ringsim.analysis.graph_layout import pairs_of
-from ringsim.analysis.uneven_rates import SLOW, SlowPart, even_out, find_slow_parts
-from ringsim.network import NONE, AnyNetwork, Floats, Topology
+from ringsim.files import finite_or_none
+from ringsim.network import NONE, AnyNetwork, Floats, Spec, Topology
 from ringsim.schedule import Ints, Schedule
-from ringsim.units import format_time
+from ringsim.units import format_rate, format_time
 
+SLOW = 1.05  # times as long: less is not worth a word
 _ROUNDING = 1e-9
 _NAMED = 3  # pairs of ranks in a sentence, and slow parts
+
+
+class PartKind(Enum):
+    """The kinds of parts that are compared with one another."""
+
+    NIC = "nics"
+    HOST_LINK = "link"
+    CABLE = "cable"
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPart:
+    """A part of a cluster with its rate, and the typical one of its kind.
+
+    place: the number of its host or of its link between hosts, in the order of the cluster's description.
+    """
+
+    kind: PartKind
+    place: int
+    name: str
+    bytes_per_s: float
+    typical_bytes_per_s: float
+
+    def __str__(self) -> str:
+        """Such as "the NIC of host c gives 125 MB/s, most give 1.25 GB/s"."""
+        typical = self.typical_bytes_per_s
+        others = "most have no limit" if math.isinf(typical) else f"most give {format_rate(typical)}"
+        return f"{self.name} gives {format_rate(self.bytes_per_s)}, {others}"
+
+
+def find_slow_parts(network: AnyNetwork) -> tuple[SlowPart, ...]:
+    """Return the parts that are slower than the typical one of their kind, the slowest first.
+
+    Typical is the median, of an even number the upper one: of two NICs the slower one is the slow one. Only hosts that
+    are described one by one, and links between them, can differ.
+    """
+    spec, parts = network.spec, []
+    for kind in PartKind:
+        rates = _rates(spec, kind)
+        typical = sorted(rates)[len(rates) // 2] if rates else 0.0
+        parts += [
+            SlowPart(kind, place, _name(spec, kind, place), rate, typical)
+            for place, rate in enumerate(rates)
+            if rate * SLOW < typical
+        ]
+    return tuple(sorted(parts, key=lambda part: part.bytes_per_s / part.typical_bytes_per_s))
+
+
+def even_out(network: AnyNetwork, parts: Sequence[SlowPart]) -> AnyNetwork:
+    """Return the same cluster with these parts as fast as the typical ones of their kind."""
+    for part in parts:
+        network = _with_rate(network, part)
+    return network
+
+
+def _rates(spec: Spec, kind: PartKind) -> list[float]:
+    links: list[Any] = (
+        list(spec.cables)
+        if kind is PartKind.CABLE
+        else [getattr(placed.host, kind.value) for placed in spec.placed_hosts]
+    )
+    return [link.bandwidth_bytes_per_s for link in links]
+
+
+def _name(spec: Spec, kind: PartKind, place: int) -> str:
+    if kind is PartKind.CABLE:
+        return "the link between {} and {}".format(*spec.cables[place].between)
+    placed = spec.placed_hosts[place]
+    if kind is PartKind.HOST_LINK:
+        return f"each link within host {placed.name}"
+    return f"{'the NIC' if placed.host.nics.count == 1 else 'each NIC'} of host {placed.name}"
+
+
+def _with_rate(network: AnyNetwork, part: SlowPart) -> AnyNetwork:
+    spec = network.spec
+    if part.kind is PartKind.CABLE:
+        cables = list(spec.cables)
+        cables[part.place] = replace(cables[part.place], bandwidth_bytes_per_s=part.typical_bytes_per_s)
+        return network.with_spec(cables=tuple(cables))
+    hosts = list(spec.placed_hosts)
+    host, field = hosts[part.place].host, part.kind.value
+    link = replace(getattr(host, field), bandwidth_bytes_per_s=part.typical_bytes_per_s)
+    hosts[part.place] = replace(hosts[part.place], host=replace(host, **{field: link}))
+    return network.with_spec(placed_hosts=tuple(hosts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +176,7 @@ def _troubled_pairs(schedule: Schedule, topology: Topology, sound: Topology, siz
     slowdown = _message_s(topology, src, dst, chunk_bytes) / _message_s(sound, src, dst, chunk_bytes)
     fails_at_s = _fails_at_s(topology, src, dst)
     return tuple(
-        TroubledPair(int(src[row]), int(dst[row]), float(slowdown[row]), _finite(fails_at_s[row]))
+        TroubledPair(int(src[row]), int(dst[row]), float(slowdown[row]), finite_or_none(float(fails_at_s[row])))
         for row in np.flatnonzero((slowdown > 1 + _ROUNDING) | np.isfinite(fails_at_s)).tolist()
     )
 
@@ -105,10 +193,6 @@ def _fails_at_s(topology: Topology, src: Ints, dst: Ints) -> Floats:
     fails_at_s = np.append(topology.resources.fails_at_s, np.inf)
     earliest: Floats = fails_at_s[np.where(resource == NONE, -1, resource)].min(axis=1, initial=np.inf)
     return earliest
-
-
-def _finite(time_s: float) -> float | None:
-    return float(time_s) if np.isfinite(time_s) else None
 
 
 def _troubled_ranks(network: AnyNetwork, num_ranks: int) -> tuple[TroubledRank, ...]:

@@ -7,29 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ringsim.analysis.cost import cost_of
-from ringsim.analysis.holdings import HeldStep, walk_holdings
+from ringsim.analysis.holdings import walk_holdings
 from ringsim.analysis.phases import find_phases
 from ringsim.analysis.run_view import hosts_of_network
-from ringsim.analysis.sentences import chunks_by_sender, goal_sentence, near, step_sentence
+from ringsim.analysis.sentences import ToldStep, common_offset, goal_sentence, near, plus, tell_step
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Collective, Schedule, verify
-from ringsim.units import format_size
+from ringsim.units import format_size, plural
 
 MAX_COUNTS = 2**24  # chunks of all ranks, times ranks: tens of MiB, and a few seconds
 FIRST_STEPS = 3  # told of a larger schedule
-MAX_RANKS_LISTED = 8  # below a rule
-
-
-class ToldStep(NamedTuple):
-    """A step in words.
-
-    example: what its rule comes to for each rank, or the chunks of each rank where the sentence does not name them;
-    empty elsewhere.
-    """
-
-    number: int
-    sentence: str
-    example: str
 
 
 class ToldPhase(NamedTuple):
@@ -72,7 +59,7 @@ def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Wa
         ToldPhase(
             *phase,
             _rule(schedule, phase.first, phase.last),
-            tuple(_told(schedule, held) for held in steps[phase.first : phase.last + 1]),
+            tuple(tell_step(schedule, held) for held in steps[phase.first : phase.last + 1]),
         )
         for phase in find_phases(schedule, steps, host_of_rank)
     )
@@ -87,7 +74,7 @@ def _first_steps(schedule: Schedule) -> tuple[tuple[ToldPhase, ...], str]:
     shares = f"the shares of {schedule.num_ranks:,} ranks in {schedule.num_chunks:,} chunks are too many to follow"
     if schedule.num_ranks * max(schedule.num_ranks, schedule.num_chunks) > MAX_COUNTS // 4:
         return (), f"no step is told, as {shares}: take fewer ranks"
-    told = tuple(_told(schedule, held) for held in walk_holdings(schedule, FIRST_STEPS))
+    told = tuple(tell_step(schedule, held) for held in walk_holdings(schedule, FIRST_STEPS))
     skipped = f"only the first {len(told)} steps are told, as {shares}: take fewer ranks to see all"
     halves = _halves_of_ring(schedule)
     if not halves:
@@ -107,21 +94,13 @@ def _halves_of_ring(schedule: Schedule) -> tuple[ToldPhase, ...]:
     return halves if in_order and all(half.rule for half in halves) else ()
 
 
-def _told(schedule: Schedule, held: HeldStep) -> ToldStep:
-    follows_rule = _ring_offset(schedule, held.index) is not None and schedule.num_ranks <= MAX_RANKS_LISTED
-    order = np.argsort(held.step.src)
-    chunks = zip(held.step.src[order].tolist(), held.step.chunk[order].tolist(), strict=True)
-    parts = [f"rank {src} {'sends ' if src == 0 else ''}chunk {chunk}" for src, chunk in chunks] if follows_rule else []
-    return ToldStep(held.index, step_sentence(schedule, held), ", ".join(parts) or chunks_by_sender(schedule, held))
-
-
 def _ring_offset(schedule: Schedule, index: int) -> tuple[int, int] | None:
     """By how much receiver and chunk are ahead of each sender, modulo the ranks; None if it is not the same for all."""
     step, num_ranks = schedule.steps[index], schedule.num_ranks
     if schedule.num_chunks != num_ranks or not np.array_equal(np.sort(step.src), np.arange(num_ranks)):
         return None
-    hops, offsets = np.unique((step.dst - step.src) % num_ranks), np.unique((step.chunk - step.src) % num_ranks)
-    return (int(hops[0]), int(offsets[0])) if len(hops) == len(offsets) == 1 else None
+    hop, offset = (common_offset(column, step.src, num_ranks) for column in (step.dst, step.chunk))
+    return None if hop is None or offset is None else (hop, offset)
 
 
 def _rule(schedule: Schedule, first_step: int, last_step: int) -> str:
@@ -135,14 +114,13 @@ def _rule(schedule: Schedule, first_step: int, last_step: int) -> str:
         if _ring_offset(schedule, first_step + later) != (first[0], (first[1] - ahead * later) % num_ranks):
             return ""
     constant = near(first[1] + ahead * first_step, num_ranks)
-    plus = f" {'-' if constant < 0 else '+'} {abs(constant)}" if constant else ""
     signs = ("-", "+") if ahead > 0 else ("+", "-")
     step = schedule.steps[first_step]
     did = "received and added its share to" if step.reduce.all() else "received"
     always = first_step > 0 and (step.data_dependency == first_step - 1).all()
     when = "" if always else "after the first step, "
     return (
-        f"in step s rank r sends chunk (r {signs[0]} s{plus}) mod {num_ranks} "
+        f"in step s rank r sends chunk (r {signs[0]} s{plus(constant)}) mod {num_ranks} "
         f"to rank (r {signs[1]} 1) mod {num_ranks}: {when}the chunk that it {did} in the step before"
     )
 
@@ -152,7 +130,7 @@ def _costs(schedule: Schedule, size_bytes: int, phases: Sequence[ToldPhase]) -> 
     if num_ranks == 1:
         return ("one rank has nothing to send",)
     parts = ", ".join(f"{phase.last - phase.first + 1} of {phase.name}" for phase in phases) if len(phases) > 1 else ""
-    steps = f"{_count(schedule.num_steps, 'step')}{f', {parts}' if parts else ''}"
+    steps = f"{plural(schedule.num_steps, 'step')}{f', {parts}' if parts else ''}"
     sentences = [
         f"{steps}; an algorithm in which a rank sends to one other in a step needs at least {cost.steps_bound}, since "
         f"after each step at most twice as many ranks know of a share"
@@ -180,7 +158,3 @@ def _bound(schedule: Schedule) -> str:
     return {Collective.ALL_REDUCE: "2(n - 1)/n", Collective.BROADCAST: "1", Collective.REDUCE: "1"}.get(
         schedule.collective, "(n - 1)/n"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -13,7 +13,7 @@ from ringsim.calibration.from_probes import (
     fitting_model,
     num_hosts,
 )
-from ringsim.calibration.hosts import calibrate_host, calibrate_hosts
+from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.library_choice import (
     AS_LIBRARY,
     LibraryChoice,
@@ -25,4 +25,3 @@ from ringsim.calibration.library_choice import (
 )
 from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval
 from ringsim.calibration.plausibility import doubt_line
-from ringsim.calibration.uniform import calibrate_uniform

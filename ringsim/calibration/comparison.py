@@ -14,6 +14,7 @@ from ringsim.native import GLOO, OURS, local_s, local_work, native_schedule
 from ringsim.network import AnyNetwork, Cluster, shares_memory, without_shared_memory
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective
+from ringsim.units import plural
 
 # Summarised apart: what latency decides, what nobody decides alone, and what bandwidth does.
 SIZE_CLASSES = (("< 64 KiB", 0, 2**16), ("64 KiB - 1 MiB", 2**16, 2**20), (">= 1 MiB", 2**20, 2**62))
@@ -70,8 +71,7 @@ class Comparison:
     def __repr__(self) -> str:
         errors = [abs(compared.error) for compared in self.cases if compared.error is not None]
         median = f", median |error| {statistics.median(errors):.1%}" if errors else ", nothing predicted"
-        cases = f"{len(self.cases)} case{'s' * (len(self.cases) != 1)}"
-        return f"Comparison({self.network}, {cases}{median})"
+        return f"Comparison({self.network}, {plural(len(self.cases), 'case')}{median})"
 
     def logs(self) -> list[str]:
         """Return the name of each case's log where several logs have the same case; without any, "" for each case."""

@@ -11,9 +11,8 @@ from enum import Enum
 
 import numpy as np
 
-from ringsim.calibration.hosts import calibrate_host, calibrate_hosts
+from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.probe_times import shift_s
-from ringsim.calibration.uniform import calibrate_uniform
 from ringsim.files import parsed, values
 from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, SharedMemory, Spec
@@ -53,21 +52,16 @@ class ProbeFit:
     draws: tuple[Cluster, ...] = ()
 
 
+_RANK_PROBES = {
+    "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
+    "rank.reduce_bandwidth": "reduce_cpu", "rank.first_touch_bandwidth": "fresh_cpu",
+    "rank.call": "call; shift, the smallest", "rank.torch_call": "call/dist",
+    "rank.cold_call": "call/cold; call/warm", "rank.cold_torch_call": "call/dist/cold; call/dist/warm",
+    "host.link.latency": "shift, the smallest",
+}  # fmt: skip
 _PROBES = {
-    ProbeModel.HOST: {
-        "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
-        "rank.reduce_bandwidth": "reduce_cpu", "rank.first_touch_bandwidth": "fresh_cpu",
-        "rank.call": "call; shift, the smallest", "rank.torch_call": "call/dist",
-        "rank.cold_call": "call/cold; call/warm", "rank.cold_torch_call": "call/dist/cold; call/dist/warm",
-        "host.link.latency": "shift, the smallest",
-        "host.memory_bandwidth": "shift, the largest",
-    },
-    ProbeModel.HOSTS: {
-        "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
-        "rank.reduce_bandwidth": "reduce_cpu", "rank.first_touch_bandwidth": "fresh_cpu",
-        "rank.call": "call; shift, the smallest", "rank.torch_call": "call/dist",
-        "rank.cold_call": "call/cold; call/warm", "rank.cold_torch_call": "call/dist/cold; call/dist/warm",
-        "host.link.latency": "shift, the smallest",
+    ProbeModel.HOST: _RANK_PROBES | {"host.memory_bandwidth": "shift, the largest"},
+    ProbeModel.HOSTS: _RANK_PROBES | {
         "host.link.bandwidth": "shift, long ones; within a host ping", "host.nic.latency": "shift, the smallest",
         "host.nic.bandwidth": "shift, long ones",
     },

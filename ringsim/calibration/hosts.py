@@ -1,16 +1,54 @@
-"""From probes to the hosts of a network: to one whose cores and memory all ranks share, and to several."""
+"""From probes to a network where all ranks are alike, to one host whose cores and memory they share, or to several.
+
+No collective is looked at.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ringsim.calibration.probe_times import cold_call_s, shift_s
+from ringsim.calibration.probe_times import cold_call_s, fit_line, rate, shift_s
 from ringsim.calibration.shared_memory import shared_memory_of
-from ringsim.calibration.uniform import fit_line, rate
 from ringsim.measurements import Measurements, Probe, RankHosts
-from ringsim.network import Cluster, Host, Link, Nics, Processor, SlowLink, Spec
+from ringsim.network import Cluster, Host, Link, Network, Nics, Processor, SlowLink, Spec
 
 EXPLAINED = 0.98  # of a time; what is missing of it is noise
+
+
+def calibrate_uniform(measurements: Measurements) -> Network:
+    """Return the network on which the probes would take the times that they took.
+
+    One message in a shift takes alpha + m/B, with alpha = latency + overhead, and one addition m/R: each a
+    line, fitted over the sizes to the medians, every size weighing the same (least squares of relative
+    errors). Each further message in flight at the smallest size costs one overhead more.
+
+    With one rank there is nothing to send, and the network is free. Raises ValueError when probes are missing.
+    """
+    if measurements.num_ranks == 1:
+        return Network(latency_s=0.0, bandwidth_bytes_per_s=math.inf)
+    single = _need(measurements.probes_of("shift", in_flight=1), "shift probes with one message in flight", 2)
+    bursts = _need(
+        [p for p in measurements.probes_of("shift") if p.in_flight > 1], "shift probes with several in flight", 1
+    )
+    reductions = _need(measurements.probes_of("reduce"), "reduce probes", 1)
+    alpha_s, s_per_byte = fit_line(single)
+    same_size = [probe for probe in single if probe.size_bytes == bursts[0].size_bytes]
+    (smallest,) = _need(same_size, f"shift probes of one message of {bursts[0].size_bytes} bytes", 1)[:1]
+    extra_s = (bursts[0].median_s - smallest.median_s) / (bursts[0].in_flight - 1)
+    overhead_s = min(max(extra_s, 0.0), alpha_s)
+    _, reduce_s_per_byte = fit_line(reductions)
+    return Network(
+        latency_s=alpha_s - overhead_s,
+        bandwidth_bytes_per_s=rate(s_per_byte),
+        reduce_bytes_per_s=rate(reduce_s_per_byte),
+        gap_s=overhead_s,
+    )
+
+
+def _need(probes: list[Probe], things: str, least: int) -> list[Probe]:
+    if len({probe.size_bytes for probe in probes}) < least:
+        raise ValueError(f"the measurements have too few {things}: {least} sizes are needed; run the probe again")
+    return probes
 
 
 def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:

@@ -82,12 +82,11 @@ def probe_noise(measurements: Measurements, fit: ProbeFit) -> ProbeNoise | None:
     if not probes or measurements.num_ranks == 1:
         return None
     num_ranks = measurements.num_ranks
-    noises = [ProbeNoise(probe, _round(fit, num_ranks, probe.size_bytes)) for probe in (probes[0], probes[-1])]
-    return max(noises, key=lambda noise: noise.predicted.largest_error)
 
+    def noise_of(probe: Probe) -> ProbeNoise:
+        return ProbeNoise(probe, with_interval(fit, lambda cluster: shift_s(cluster, num_ranks, probe.size_bytes)))
 
-def _round(fit: ProbeFit, num_ranks: int, size_bytes: int) -> PredictedTime:
-    return with_interval(fit, lambda cluster: shift_s(cluster, num_ranks, size_bytes))
+    return max(map(noise_of, (probes[0], probes[-1])), key=lambda noise: noise.predicted.largest_error)
 
 
 def busy_line(measurements: Measurements, fit: ProbeFit) -> str:

@@ -1,7 +1,12 @@
-"""The time of a shift by simulation, and what a call takes longer after a computation by its probes."""
+"""What probes take: a shift by simulation, a line through sizes, and a call after a computation."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from ringsim.algorithms import ring_all_gather
-from ringsim.measurements import Measurements
+from ringsim.measurements import Measurements, Probe
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule
 from ringsim.simulation import predict_time
@@ -24,3 +29,21 @@ def cold_call_s(measurements: Measurements, kind: str) -> float:
     """
     cold, warm = (measurements.probes_of(f"{kind}/{state}") for state in ("cold", "warm"))
     return max(cold[0].median_s - warm[0].median_s, 0.0) if cold and warm else 0.0
+
+
+def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
+    """Return the seconds at size zero and the seconds per byte, neither of them negative."""
+    sizes = np.array([probe.size_bytes for probe in probes], dtype=float)
+    times = np.array([probe.median_s for probe in probes])
+    design = np.stack([1 / times, sizes / times], axis=1)
+    (intercept, slope), *_ = np.linalg.lstsq(design, np.ones(len(times)))
+    if intercept < 0 or len(times) == 1:
+        intercept, slope = 0.0, float(np.median(times / sizes))
+    if slope < 0:
+        intercept, slope = float(np.median(times)), 0.0
+    return float(intercept), float(slope)
+
+
+def rate(s_per_byte: float) -> float:
+    """Return bytes per second, infinite where the times do not grow with the size as far as the probes can tell."""
+    return 1 / s_per_byte if s_per_byte > 0 else math.inf

@@ -11,10 +11,10 @@ from click.core import ParameterSource
 
 from ringsim.analysis import LIBRARY
 from ringsim.calibration import LibraryChoice, fastest_protocol, nic_line, required_choice
-from ringsim.cli.rank_placement import parse_placement
 from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
 from ringsim.registry import ALGORITHMS, build, names_file
+from ringsim.report import parse_placement
 from ringsim.schedule import Collective, Schedule, permute_ranks
 from ringsim.units import format_time, parse_size
 from ringsim.workers import Workers

@@ -11,7 +11,7 @@ from ringsim.report.network_table import (
 from ringsim.report.notebook import register
 from ringsim.report.pages.animation_page import animation_page
 from ringsim.report.pages.report_page import report_page
-from ringsim.report.placement_report import format_placement, placement_dict
+from ringsim.report.placement_report import format_placement, parse_placement, placement_dict
 from ringsim.report.run_summary import describe, ranks_as_dicts, ranks_table, summarise
 from ringsim.report.sweep_table import format_sweep
 from ringsim.report.table import records_csv

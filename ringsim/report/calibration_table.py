@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ringsim.calibration import MISFIT, FittedParameter, LogFit, ProbeFit, TimedCase
+from ringsim.calibration import MISFIT, LogFit, ProbeFit, TimedCase
 from ringsim.files import finite_or_none
 from ringsim.measurements import Probe
 from ringsim.text_table import WIDTH, align_columns, wrap_text
@@ -23,7 +23,8 @@ def format_fit(fit: LogFit, wide: bool = False) -> str:
     rows = [("parameter", "value", "95 % between", "seen in")]
     for fitted in fit.parameters:
         seen = _seen(fitted.seen_in) if wide or not fitted.seen_in else plural(len(fitted.seen_in), "timing")
-        rows.append((fitted.name, *_values(fitted), seen))
+        value, low, high = (_shown(fitted.name, number) for number in (fitted.value, fitted.low, fitted.high))
+        rows.append((fitted.name, value, f"{low} .. {high}", seen))
     method = (
         "intervals: Laplace's approximation of the posterior, widened where the residuals exceed the expected noise"
     )
@@ -51,10 +52,6 @@ def format_fit_statement(cases: Sequence[TimedCase], errors: Sequence[float]) ->
         more = f"; and {len(beyond) - _SHOWN_MISFITS} more" if len(beyond) > _SHOWN_MISFITS else ""
         lines.append(f"the model does not fit {len(beyond)} of them within {MISFIT:.0%}: {named}{more}")
     return lines
-
-
-def _values(fitted: FittedParameter) -> tuple[str, str]:
-    return _shown(fitted.name, fitted.value), f"{_shown(fitted.name, fitted.low)} .. {_shown(fitted.name, fitted.high)}"
 
 
 def _shown(name: str, value: float) -> str:

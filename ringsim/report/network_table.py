@@ -91,7 +91,8 @@ def _alike(resources: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Return a row for all that differ in nothing but the numbers in their names, called by the first and the last."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for resource in resources:
-        kind = (re.sub(r"\d+", "", resource["name"]), _capacity(resource), _failing(resource))
+        failing = "" if resource["fails_at_s"] is None else f"fails at {format_time(resource['fails_at_s'])}"
+        kind = (re.sub(r"\d+", "", resource["name"]), _capacity(resource), failing)
         groups.setdefault(kind, []).append(resource["name"])
     return [
         (" .. ".join(dict.fromkeys((names[0], names[-1]))), str(len(names)), *kind[1:])
@@ -110,10 +111,6 @@ def _capacity(resource: dict[str, Any]) -> str:
     if capacity is None:
         return "no limit"
     return f"{capacity:g} cores" if resource["name"].endswith(".cores") else format_rate(capacity)
-
-
-def _failing(resource: dict[str, Any]) -> str:
-    return "" if resource["fails_at_s"] is None else f"fails at {format_time(resource['fails_at_s'])}"
 
 
 def describe_network(network: Mapping[str, Any]) -> list[str]:

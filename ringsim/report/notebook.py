@@ -13,7 +13,7 @@ from ringsim.report.sweep_table import format_gain
 from ringsim.report.table import DataTable
 from ringsim.schedule import Schedule, Step
 from ringsim.simulation import Timeline
-from ringsim.units import format_size, format_time
+from ringsim.units import format_size, format_time, plural
 
 MAX_ROWS, MAX_COLUMNS = 32, 16  # of a table; what is beyond is counted
 MAX_RANKS, MAX_TRANSFERS = 64, 5000  # of a timeline whose lanes are drawn
@@ -100,7 +100,7 @@ def _timeline(timeline: Timeline) -> str:
 
 
 def _more(count: int, noun: str) -> list[str]:
-    return [f"and {count} more {noun}{'s' * (count > 1)}"] if count > 0 else []
+    return [f"and {plural(count, f'more {noun}')}"] if count > 0 else []
 
 
 def _page(title: str, body: str, notes: Iterable[str]) -> str:

@@ -1,14 +1,15 @@
-"""A rank placement as text and JSON: what it gains, and what held the ranks up before and does now."""
+"""A rank placement as text and JSON: what it gains, and what held the ranks up before and does now; and read back."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ringsim.analysis import Congestion, RankPlacement
-from ringsim.files import finite_or_none
+from ringsim.files import finite_or_none, parse_json, quoted, read_text, values
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule
 from ringsim.text_table import WIDTH, align_columns
-from ringsim.units import format_size, format_time, plural
+from ringsim.units import format_size, format_time, plural, whole_number
 
 SLOW = 2.0  # times the quickest of all hops, before and now
 MAX_NAMED = 6  # slow hops
@@ -106,3 +107,37 @@ def _slow_hops(state: Mapping[str, Any]) -> str:
     slow = state["slow_hops"]
     named = ", ".join(f"{src}-{dst}" for src, dst in slow[:MAX_NAMED]) + ", ..." * (len(slow) > MAX_NAMED)
     return f"{len(slow)} of {state['num_hops']}" + f": {named}" * bool(slow)
+
+
+def parse_placement(text: str) -> tuple[int, ...]:
+    """Return the ranks in the order of their places, from numbers or the name of a file.
+
+    A file holds either these numbers, or JSON that is a list of them or has one as "order".
+
+    Raises ValueError for text that is neither, and for a file that cannot be read.
+    """
+    if numbers := _ranks_of(text):
+        return numbers
+    content = _content(text)
+    if numbers := _ranks_of(content):
+        return numbers
+    try:
+        data = parse_json(content)
+    except ValueError as error:
+        raise ValueError(f"{text}: holds no order: it must be numbers as 0,2,1,3, or JSON: {error}") from None
+    ranks = data.get("order") if isinstance(data, dict) else data
+    if not isinstance(ranks, list) or not all(values.is_whole(rank) for rank in ranks):
+        raise ValueError(f'{text}: holds no order: JSON must be a list of ranks, or have one as "order"')
+    return tuple(ranks)
+
+
+def _ranks_of(text: str) -> tuple[int, ...] | None:
+    numbers = [whole_number(part.strip()) for part in text.split(",")]
+    return None if None in numbers else tuple(number for number in numbers if number is not None)
+
+
+def _content(name: str) -> str:
+    try:
+        return read_text(Path(name))
+    except OSError as error:
+        raise ValueError(f"{quoted(name, 300)} is not an order, 0,2,1,3, and not a file: {error.strerror}") from None

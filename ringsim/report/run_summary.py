@@ -78,9 +78,6 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
         rows += lines(explanation)
     if note := uniform_note(result["network"]):
         rows.append(("network", note))
-    if explanation and explanation.stall:
-        first, *others = format_stall(explanation.stall)
-        rows += [("stalled", first), *(("", line) for line in others)]
     title = f"{result['collective']} {result['algorithm']}, {plural(result['num_ranks'], 'rank')}"
     title += ", in order" if result["in_order"] else ""
     indent = "  "
@@ -107,8 +104,9 @@ _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applyi
 def as_dict(explanation: Explanation) -> dict[str, Any]:
     """Return an explanation for JSON; each rank's times are left to `ranks_as_dicts`."""
     path, ranks = explanation.path, explanation.ranks
+    spent = {f"{kind.value}_s": seconds for kind, seconds in path.seconds().items()} if path else {}
     return {
-        "critical_path": None if path is None else _path_as_dict(path),
+        "critical_path": {"num_transfers": path.num_transfers, **spent} if path else None,
         "busiest_rank": _rank_as_dict(ranks, ranks.busiest),
         "slowest_rank": _rank_as_dict(ranks, ranks.slowest),
         "bottleneck": _bottleneck_as_dict(explanation.links),
@@ -118,11 +116,6 @@ def as_dict(explanation: Explanation) -> dict[str, Any]:
 def ranks_as_dicts(explanation: Explanation) -> list[dict[str, Any]]:
     """Return each rank's times for JSON."""
     return [_rank_as_dict(explanation.ranks, rank) for rank in range(explanation.timeline.num_ranks)]
-
-
-def _path_as_dict(path: CriticalPath) -> dict[str, Any]:
-    spent = {f"{kind.value}_s": seconds for kind, seconds in path.seconds().items()}
-    return {"num_transfers": path.num_transfers, **spent}
 
 
 def _rank_as_dict(ranks: RankUsage, rank: int) -> dict[str, Any]:
@@ -156,6 +149,10 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
         also = f", as {'is one' if others == 1 else f'are {others}'} more" if others else ""
         used = _percent(links.utilisation[links.bottleneck])
         yield "bottleneck", f"{links.name(links.bottleneck)}, {used} used{also}"
+    if explanation.stall:
+        stalled, *more = format_stall(explanation.stall)
+        yield "stalled", stalled
+        yield from (("", line) for line in more)
 
 
 def _path(path: CriticalPath) -> str:

@@ -74,9 +74,7 @@ def _all_lines(runs: Sequence[tuple[str, Timeline]], stalls: Sequence[Stall | No
     """Yield an event a line. Processes and arrows are numbered through all runs."""
     first_pid, first_arrow = 1, 0
     for (name, timeline), stall in zip(runs, stalls, strict=True):
-        row = pack_sends(timeline)
-        num_rows = np.ones(timeline.num_ranks, dtype=np.int64)
-        np.maximum.at(num_rows, timeline.src, row + 1)
+        row, num_rows = pack_sends(timeline)
         sends = _sends(timeline, (_APPLIES + 1 + row).tolist(), first_pid, first_arrow)
         yield from chain(_names(name, first_pid, num_rows.tolist()), sends, _applies(timeline, first_pid, first_arrow))
         if stall:
@@ -89,13 +87,10 @@ def _names(name: str, first_pid: int, num_rows: Sequence[int]) -> Iterator[str]:
     """Of the processes and their threads; they also say in which order these are shown."""
     for rank, count in enumerate(num_rows):
         pid = first_pid + rank
-        yield metadata("process_name", pid, 0, name=f"{name} rank {rank}")
-        yield metadata("process_sort_index", pid, 0, sort_index=pid)
-        yield metadata("thread_name", pid, _APPLIES, name="apply")
-        yield metadata("thread_sort_index", pid, _APPLIES, sort_index=count + 1)
+        yield from _named("process", pid, 0, f"{name} rank {rank}", pid)
+        yield from _named("thread", pid, _APPLIES, "apply", count + 1)
         for tid in range(1, count + 1):
-            yield metadata("thread_name", pid, tid, name="send" if count == 1 else f"send {tid}")
-            yield metadata("thread_sort_index", pid, tid, sort_index=tid)
+            yield from _named("thread", pid, tid, "send" if count == 1 else f"send {tid}", tid)
 
 
 def _hanging(stall: Stall, num_rows: Sequence[int], first_pid: int) -> Iterator[str]:
@@ -103,17 +98,17 @@ def _hanging(stall: Stall, num_rows: Sequence[int], first_pid: int) -> Iterator[
     end_us = _microseconds(stall.until_s * (1 + _STOPPED)) + _AT_LEAST_US
     for stalled in stall.ranks:
         pid, tid = first_pid + stalled.rank, num_rows[stalled.rank] + 1
-        yield metadata("thread_name", pid, tid, name="hangs")
-        yield metadata("thread_sort_index", pid, tid, sort_index=tid + 1)
+        yield from _named("thread", pid, tid, "hangs", tid + 1)
         begin_us = _microseconds(stalled.last_active_s)
         args = {**stalled.transfer._asdict(), "failed": list(stalled.failed)}
         event = {"ph": "X", "name": hanging_text(stalled), "pid": pid, "tid": tid, "ts": begin_us}
         yield json.dumps({**event, "dur": round(end_us - begin_us, 3), "args": args})
 
 
-def metadata(event: str, pid: int, tid: int, **args: str | int) -> str:
-    """Return the event that gives a process or a thread a name or a place."""
-    return json.dumps({"ph": "M", "name": event, "pid": pid, "tid": tid, "args": args})
+def _named(kind: str, pid: int, tid: int, name: str, place: int) -> Iterator[str]:
+    """Yield the events that give a process or a thread its name, and its place among the others."""
+    for event, args in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": place})):
+        yield json.dumps({"ph": "M", "name": event, "pid": pid, "tid": tid, "args": args})
 
 
 def _sends(timeline: Timeline, tid: Sequence[int], first_pid: int, first_arrow: int) -> Iterator[str]:
@@ -203,8 +198,8 @@ def _us(nanoseconds: int) -> str:
 _ROUNDING = 1e-9  # of the whole time: what begins that little before the other's end begins with it
 
 
-def pack_sends(timeline: Timeline) -> Ints:
-    """Return a row for each transfer, (num_transfers,), in the fewest rows without overlaps of one sender.
+def pack_sends(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return a row for each transfer, (num_transfers,), in the fewest without overlaps, and their number by sender.
 
     Where there is a choice, a sending stays in the row of the last one to the same receiver.
     """
@@ -223,7 +218,7 @@ def pack_sends(timeline: Timeline) -> Ints:
             receiver[src].append(dst)
         busy_until[src][row], receiver[src][row] = left, dst
         rows[index] = row
-    return rows
+    return rows, np.array([max(len(some), 1) for some in busy_until], dtype=np.int64)
 
 
 def _free_row(busy_until: list[float], receiver: list[int], start: float, dst: int) -> int:
@@ -258,17 +253,13 @@ def _sides(compared: ComparedRun) -> Iterator[tuple[str, Timeline]]:
 
 
 def _process(pid: int, name: str, timeline: Timeline) -> Iterator[str]:
-    row = pack_sends(timeline)
-    num_rows = np.ones(timeline.num_ranks, dtype=np.int64)
-    np.maximum.at(num_rows, timeline.src, row + 1)
+    row, num_rows = pack_sends(timeline)
     first_tid = np.cumsum(num_rows) - num_rows
-    yield metadata("process_name", pid, 0, name=name)
-    yield metadata("process_sort_index", pid, 0, sort_index=pid)
+    yield from _named("process", pid, 0, name, pid)
     for rank, count in enumerate(num_rows.tolist()):
         for beside in range(count):
             tid = int(first_tid[rank]) + beside
-            yield metadata("thread_name", pid, tid, name=f"rank {rank}" + (f", {beside + 1}" if beside else ""))
-            yield metadata("thread_sort_index", pid, tid, sort_index=tid)
+            yield from _named("thread", pid, tid, f"rank {rank}" + (f", {beside + 1}" if beside else ""), tid)
     reduce, tids = timeline.reduce.tolist(), (first_tid[timeline.src] + row).tolist()
     for activity in slices(timeline, timeline.start_s, timeline.applied_s, [pid] * len(timeline), tids):
         does = "reduce" if reduce[activity.row] else "copy"

@@ -86,14 +86,15 @@ def _sweep(prediction: Prediction) -> str:
 
 def _scaling(prediction: Prediction) -> str:
     steps, columns = prediction.scaling, ["ranks", "exposed", "step", "efficiency", "speed-up"]
-    rows: list[Row] = []
+    rows: list[list[TableCell | str]] = []
     for step in steps:
         speedup = step.num_ranks * step.efficiency
         times = _time_cell(step.exposed_s), _time_cell(step.step_s), _percent(step)
         rows.append([TableCell(str(step.num_ranks), step.num_ranks), *times, TableCell(f"{speedup:.4g}", speedup)])
     if any(bucket.protocol for step in (prediction.step, *steps) for bucket in step.buckets):
         columns.append("all_reduce")
-        rows = [[*row, _algorithms(step)] for row, step in zip(rows, steps, strict=True)]
+        for row, step in zip(rows, steps, strict=True):
+            row.append(", ".join(step.algorithms) + (f" ({step.not_chosen})" if step.not_chosen else ""))
     return DataTable(columns, rows).text(WIDTH)
 
 
@@ -103,10 +104,6 @@ def _percent(step: PredictedStep) -> TableCell:
 
 def _time_cell(time_s: float) -> TableCell:
     return TableCell(_time(time_s), time_s)
-
-
-def _algorithms(step: PredictedStep) -> str:
-    return ", ".join(step.algorithms) + (f" ({step.not_chosen})" if step.not_chosen else "")
 
 
 def _time(time_s: float) -> str:

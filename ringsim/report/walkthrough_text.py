@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ringsim.analysis import Advice, Alternative, Explanation, ToldPhase, Walkthrough, format_stall
+from ringsim.analysis import Advice, Alternative, Explanation, ToldPhase, Walkthrough
 from ringsim.report.run_summary import lines
 from ringsim.schedule import Schedule
 from ringsim.text_table import align_columns
-from ringsim.units import format_size, format_time
+from ringsim.units import format_size, format_time, plural
 
 MAX_STEPS = 8  # of a phase, that are told one by one
 _FEW_STEPS = 3  # told of a longer phase
@@ -47,7 +47,7 @@ def _sentence(text: str) -> str:
 def _heading(schedule: Schedule, size_bytes: int, told: Walkthrough) -> str:
     chunk = format_size(size_bytes / schedule.num_chunks)
     chunks = f" in {schedule.num_chunks} chunks of {chunk}" if schedule.num_chunks > 1 else ""
-    ranks = "1 rank" if schedule.num_ranks == 1 else f"{schedule.num_ranks} ranks"
+    ranks = plural(schedule.num_ranks, "rank")
     title = f"{schedule.collective.value} {schedule.algorithm}, {ranks}, {format_size(size_bytes)}{chunks}"
     return "\n".join([title, _sentence(told.goal), *([_sentence(told.skipped)] if told.skipped else [])])
 
@@ -75,11 +75,7 @@ def _steps(phase: ToldPhase) -> Iterator[str]:
 
 def _bounds(explanation: Explanation | None, advice: Advice) -> Iterator[str]:
     time = format_time(advice.time_s) if math.isfinite(advice.time_s) else "never finishes"
-    rows = [("time", time), *(lines(explanation) if explanation else ())]
-    if explanation and explanation.stall:
-        first, *others = format_stall(explanation.stall)
-        rows += [("stalled", first), *(("", line) for line in others)]
-    yield from align_columns(rows)
+    yield from align_columns([("time", time), *(lines(explanation) if explanation else ())])
 
 
 def _alternatives(advice: Advice, wide: bool) -> Iterator[str]:

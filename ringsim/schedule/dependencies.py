@@ -56,7 +56,7 @@ def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
     step, src, dst, before_in_chunk = rows.step, rows.src, rows.dst, rows.replaces
     sends = Occurrences(pair(src, rows.chunk, schedule.num_ranks, schedule.num_chunks), step)
     written = pair(dst, rows.chunk, schedule.num_ranks, schedule.num_chunks)
-    buffer_dependency = sends.last_until(written, _buffer_steps(schedule))
+    buffer_dependency = sends.last_until(written, rows.free_after)
     sent_before = sends.previous()
     del sends, written  # these, too, take room
     num_channels = schedule.steps.num_channels
@@ -85,12 +85,6 @@ def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
         sent_before=sent_before,
         buffer_dependency=buffer_dependency,
     )
-
-
-def _buffer_steps(schedule: Schedule) -> Rows:
-    """Return the column `buffer_dependency` of all steps: not all earlier sends of a chunk need be waited for."""
-    columns = [step.buffer_dependency.astype(np.int32) for step in schedule.steps]
-    return np.concatenate([np.empty(0, np.int32), *columns])
 
 
 def _received_before(step: Rows, src: Rows, dst: Rows, before_on_channel: Rows) -> Rows:

@@ -5,6 +5,7 @@ wrote it. Whatever else is known about who sends what follows from these two col
 (`Dependencies`), what is copied between ranks that share memory (`MemoryPasses`), what one rank does (`RankProgram`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +19,8 @@ from ringsim.schedule.step import Bools
 Rows = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.signedinteger]
 NO_ROW = -1  # in place of a row: the version that the rank has held from the start, or nothing to wait for
+# The columns that come from the steps, and what these call them.
+_COLUMNS = {name: name for name in ("src", "dst", "chunk", "channel")} | {"free_after": "buffer_dependency"}
 BYTES_MADE = 100  # of memory for each transfer, while it or the arrows between its rows are made, at most
 
 
@@ -27,6 +30,8 @@ class Flow:
 
     reads: the row that wrote what is sent; NO_ROW if `src` has held it from the start.
     replaces: the row that wrote what `dst` held of the chunk until then; NO_ROW if it has held that from the start.
+    free_after: the step until which the sends of the chunk by `dst` must have left before the write (rule 4); NEVER if
+    there is none, or they must have arrived anyway.
     """
 
     step: Rows
@@ -35,6 +40,7 @@ class Flow:
     chunk: Rows
     reduce: Bools
     channel: Rows
+    free_after: Rows
     reads: Rows
     replaces: Rows
 
@@ -61,14 +67,30 @@ def flow(schedule: Schedule) -> Flow:
     """Return the data flow of `schedule`. Raises ValueError if there is no memory for it."""
     num_transfers = schedule.num_transfers
     require_memory(f"{schedule}: the data flow of its {num_transfers:,} transfers", num_transfers * BYTES_MADE)
-    columns = {name: np.empty(num_transfers, dtype=np.int32) for name in ("step", "src", "dst", "chunk", "channel")}
-    reduce = np.empty(num_transfers, dtype=np.bool_)
+    return _flow(schedule, [slice(None)] * schedule.num_steps, num_transfers)
+
+
+def flow_of_rank(schedule: Schedule, rank: int) -> Flow:
+    """Return the data flow of all that `rank` sends and receives, without listing what others do.
+
+    `reads` is known of what it sends, `replaces` of what it receives; of the other ends they stay NO_ROW or name the
+    last row that is there.
+    """
+    own = [np.flatnonzero((step.src == rank) | (step.dst == rank)) for step in schedule.steps]
+    return _flow(schedule, own, sum(map(len, own)))
+
+
+def _flow(schedule: Schedule, rows_of_step: Sequence[slice | Ints], num_rows: int) -> Flow:
+    """Return the data flow of these rows of each step, `num_rows` together."""
+    columns = {name: np.empty(num_rows, dtype=np.int32) for name in ("step", *_COLUMNS)}
+    reduce = np.empty(num_rows, dtype=np.bool_)
     first = 0
-    for index, step in enumerate(schedule.steps):
-        rows = slice(first, first := first + len(step))
-        columns["step"][rows], reduce[rows] = index, step.reduce
-        for name in ("src", "dst", "chunk", "channel"):
-            columns[name][rows] = getattr(step, name)
+    for index, (step, chosen) in enumerate(zip(schedule.steps, rows_of_step, strict=True)):
+        src = step.src[chosen]
+        rows = slice(first, first := first + len(src))
+        columns["step"][rows], reduce[rows] = index, step.reduce[chosen]
+        for name, field in _COLUMNS.items():
+            columns[name][rows] = getattr(step, field)[chosen]
     chunk, num_chunks = columns["chunk"], schedule.num_chunks
     sent, written = (pair(columns[name], chunk, schedule.num_ranks, num_chunks) for name in ("src", "dst"))
     writes = Occurrences(written, columns["step"])

@@ -1,21 +1,24 @@
 """`RankProgram`: what one rank does when a schedule is executed, in an order that the rule permits."""
 
 from bisect import bisect_left
+from collections import defaultdict
 from dataclasses import dataclass
 
+import numpy as np
+
+from ringsim.schedule.flow import NO_ROW, Flow, flow_of_rank
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import NEVER
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One chunk to `peer`; `channel` and `data_dependency` as in `Step`."""
+    """One chunk to `peer`; `channel` as in `Step`."""
 
     step: int
     peer: int
     chunk: int
     channel: int
-    data_dependency: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,62 +64,58 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
     """
     if not 0 <= rank < schedule.num_ranks:
         raise ValueError(f"rank {rank}: {schedule} has ranks 0..{schedule.num_ranks - 1}")
-    sends, receives = _own_transfers(schedule, rank)
-    groups = _group_sends(sends, [(step, chunk) for step, _, chunk, *_ in receives])
-    group_of = {send: index for index, group in enumerate(groups) for send in group}
-    sends_of: dict[int, list[Send]] = {}
-    for send in sends:
-        sends_of.setdefault(send.chunk, []).append(send)
-    written: dict[int, tuple[int, int]] = {}  # chunk: the step of its last write so far, and its number
+    rows = flow_of_rank(schedule, rank)
+    received = np.flatnonzero(rows.dst == rank).tolist()
+    number = {NO_ROW: 0} | {row: number for number, row in enumerate(received, 1)}
+    group_of = _group_sends(rows, np.flatnonzero(rows.src == rank).tolist(), number)
+    groups: list[list[Send]] = [[] for _ in number]
+    sends_of = defaultdict[int, list[tuple[int, int]]](list)  # of each chunk: the step and the group of its sends
+    for row, group in group_of.items():
+        send = Send(*(int(column[row]) for column in (rows.step, rows.dst, rows.chunk, rows.channel)))
+        groups[group].append(send)
+        sends_of[send.chunk].append((send.step, group))
     program = []
-    for index, (step, peer, chunk, reduce, buffer_dependency) in enumerate(receives):
-        earlier = [send for send in sends_of.get(chunk, []) if send.step <= step]
-        sent_in = max((send.step for send in earlier), default=NEVER)
-        last_user = max((group_of[send] for send in earlier), default=0)
-        written_in, writes = written.get(chunk, (NEVER, 0))
-        written[chunk] = step, index + 1
-        lands_apart = reduce or step in (sent_in, written_in)
-        then_send = tuple(groups[index + 1])
-        last_user = max(last_user, writes)
-        program.append(
-            Receive(step, peer, chunk, reduce, buffer_dependency, lands_apart, last_user, sent_in, then_send)
+    for row in received:
+        step, chunk, reduce = int(rows.step[row]), int(rows.chunk[row]), bool(rows.reduce[row])
+        earlier = [(sent_in, group) for sent_in, group in sends_of[chunk] if sent_in <= step]
+        sent_in = max((sent_in for sent_in, _ in earlier), default=NEVER)
+        written = int(rows.replaces[row])
+        written_in = NEVER if written == NO_ROW else int(rows.step[written])
+        receive = Receive(
+            step=step,
+            peer=int(rows.src[row]),
+            chunk=chunk,
+            reduce=reduce,
+            buffer_dependency=int(rows.free_after[row]),
+            lands_apart=reduce or step in (sent_in, written_in),
+            last_user=max([number[written], *(group for _, group in earlier)]),
+            sent_in=sent_in,
+            then_send=tuple(groups[number[row]]),
         )
+        program.append(receive)
     return RankProgram(tuple(groups[0]), tuple(program))
 
 
-def _own_transfers(schedule: Schedule, rank: int) -> tuple[list[Send], list[tuple[int, int, int, bool, int]]]:
-    """Return the sends, and the receives as (step, peer, chunk, reduce, buffer_dependency), both in step order."""
-    sends: list[Send] = []
-    receives: list[tuple[int, int, int, bool, int]] = []
-    for index, step in enumerate(schedule.steps):
-        for row in (step.src == rank).nonzero()[0]:
-            peer, chunk, channel = int(step.dst[row]), int(step.chunk[row]), int(step.channel[row])
-            sends.append(Send(index, peer, chunk, channel, int(step.data_dependency[row])))
-        for row in (step.dst == rank).nonzero()[0]:
-            src, chunk, reduce = int(step.src[row]), int(step.chunk[row]), bool(step.reduce[row])
-            receives.append((index, src, chunk, reduce, int(step.buffer_dependency[row])))
-    return sends, receives
-
-
-def _group_sends(sends: list[Send], receives: list[tuple[int, int]]) -> list[list[Send]]:
-    """Return the sends in groups: group 0 at the start, group i + 1 once receive i, of that step and chunk, is applied.
+def _group_sends(rows: Flow, sent: list[int], number: dict[int, int]) -> dict[int, int]:
+    """Return the group of each row that the rank sends: 0 at the start, i once receive number i is applied.
 
     A rank waits for one thing at a time. So a send that may have to wait until one to another peer has left (rule 2)
     is put off until all receives of earlier steps are applied: they do not depend on it, and need not wait with it.
     Sends to one peer are issued in step order, also on different channels, since their messages are told apart by that.
+
+    number: of each row that the rank receives, from 1; 0 of NO_ROW.
     """
-    groups: list[list[Send]] = [[] for _ in range(len(receives) + 1)]
-    receive_steps = [step for step, _ in receives]
-    written_in = {(chunk, step): group for group, (step, chunk) in enumerate(receives, 1)}
-    latest_to: dict[int, int] = {}
+    steps_of_receives = [int(rows.step[row]) for row in number if row != NO_ROW]
+    group_of: dict[int, int] = {}
+    latest_to: dict[int, int] = {}  # of a peer: the group
     latest_on: dict[int, tuple[int, int]] = {}  # of a channel: the group and the peer
-    for send in sends:
-        group, peer = latest_on.get(send.channel, (0, send.peer))
-        ready = 0 if send.data_dependency == NEVER else written_in[send.chunk, send.data_dependency]
-        group = max(group, ready, latest_to.get(send.peer, 0))
-        if peer != send.peer:
-            group = max(group, bisect_left(receive_steps, send.step))
-        latest_to[send.peer] = group
-        latest_on[send.channel] = group, send.peer
-        groups[group].append(send)
-    return groups
+    for row in sent:
+        step, peer, channel = int(rows.step[row]), int(rows.dst[row]), int(rows.channel[row])
+        group, peer_before = latest_on.get(channel, (0, peer))
+        group = max(group, number[int(rows.reads[row])], latest_to.get(peer, 0))
+        if peer_before != peer:
+            group = max(group, bisect_left(steps_of_receives, step))
+        latest_to[peer] = group
+        latest_on[channel] = group, peer
+        group_of[row] = group
+    return group_of

@@ -8,6 +8,8 @@ from itertools import groupby
 from ringsim.calibration import PredictedTime
 from ringsim.units import format_size, format_time
 
+HALF = 0.5  # of a step: what takes more than the rest together bounds it
+
 
 class Topic(Enum):
     """The questions that a verdict answers, in the order in which it is asked."""

@@ -1,14 +1,13 @@
 """The answers for a directory without probes: what predictions for a network, and training runs, say by themselves."""
 
 from ringsim.analysis import Sweep
-from ringsim.units import format_size
-from ringsim.verdict.finding import Finding, Topic, by_size, percent, roughly
+from ringsim.units import format_size, plural
+from ringsim.verdict.finding import HALF, Finding, Topic, by_size, percent, roughly
 from ringsim.verdict.records import UNIFORM, DdpPrediction
 from ringsim.verdict.run_directory import RunDirectory
 
 MEASURE = "ringsim measure --ranks 2 -o measured.json"
 TRAIN = "torchrun --nproc-per-node 2 -m trainers ring --output report"
-HALF = 0.5  # of a step: what takes more than the rest together bounds it
 _UNKNOWN = "Not known: no file here says it."
 _MIB = 2**20
 
@@ -37,8 +36,7 @@ def _bound(contents: RunDirectory) -> Finding:
         answer = f"Computing: of the training runs here {name} waits most, and it {spends}."
     else:
         answer = f"Synchronising: {name} {spends}. What bounds that needs probes."
-    taken = f"Taken from the logs of {len(shares)} run{'s' * (len(shares) != 1)}."
-    return Finding(Topic.BOUND, answer, (taken,), MEASURE)
+    return Finding(Topic.BOUND, answer, (f"Taken from the logs of {plural(len(shares), 'run')}.",), MEASURE)
 
 
 def _predicted_bound(contents: RunDirectory) -> Finding:

@@ -102,10 +102,17 @@ def _files(folder: Path) -> Iterator[Path]:
 def _read(path: Path, name: str, contents: RunDirectory) -> None:
     if not path.is_file():
         raise ValueError("is no regular file")
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        _read_json_file(path, name, contents)
+    elif suffix == ".jsonl":
+        _read_log(path, name, contents)
+    elif suffix == ".toml":
+        contents.networks[name] = load_network(path)
+    elif suffix == ".csv":
+        contents.sweeps[name] = Sweep.from_csv(path)
+    else:
         raise ValueError(_why_none(path))
-    reader(path, name, contents)
 
 
 def _why_none(path: Path) -> str:
@@ -158,14 +165,6 @@ def _folder(path: Path, name: str) -> str:
     return parent if parent != "." else path.absolute().parent.name or parent
 
 
-def _read_network(path: Path, name: str, contents: RunDirectory) -> None:
-    contents.networks[name] = load_network(path)
-
-
-def _read_sweep(path: Path, name: str, contents: RunDirectory) -> None:
-    contents.sweeps[name] = Sweep.from_csv(path)
-
-
 _FORMATS: dict[str, tuple[str, Callable[[Any], object]]] = {
     Measurements.FORMAT.name: ("measurements", Measurements.from_dict),
     StepProfile.FORMAT.name: ("profiles", StepProfile.from_dict),
@@ -187,12 +186,6 @@ _SHAPES: tuple[tuple[set[str], str, type], ...] = (
     ),
     ({"network", "profile", "step", "default_step_s", "sweep", "scaling"}, "predicted", DdpPrediction),
 )
-_READERS: dict[str, Callable[[Path, str, RunDirectory], None]] = {
-    ".json": _read_json_file,
-    ".jsonl": _read_log,
-    ".toml": _read_network,
-    ".csv": _read_sweep,
-}
 
 
 def _reason(error: Exception, path: Path) -> str:

@@ -1,15 +1,24 @@
 """`Verdict`: what a directory of measurements, predictions and training runs says, in plain words and as data."""
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ringsim.calibration import MISFIT, ProbeNoise, probe_noise
 from ringsim.console import in_one_line
-from ringsim.verdict.bound_finding import bound_of_sizes, bound_of_step
-from ringsim.verdict.certainty import certainty
-from ringsim.verdict.choice_findings import algorithm_finding, bucket_finding, ranks_finding
-from ringsim.verdict.finding import Finding, Topic
+from ringsim.measurements import p95
+from ringsim.units import format_size
+from ringsim.verdict.choices import SlowestRank, StrategyRanking, rank_strategies, slowest_rank
+from ringsim.verdict.finding import Finding, Topic, percent
 from ringsim.verdict.predicted_findings import findings_without_probes
+from ringsim.verdict.probe_findings import (
+    algorithm_finding,
+    bound_of_sizes,
+    bound_of_step,
+    bucket_finding,
+    ranks_finding,
+)
 from ringsim.verdict.run_directory import RunDirectory
-from ringsim.verdict.strategies import SlowestRank, StrategyRanking, rank_strategies, slowest_rank
 from ringsim.verdict.subject import Forecast, Subject, find_subjects, make_forecast
 
 
@@ -48,7 +57,7 @@ def judge(contents: RunDirectory) -> Verdict:
             del subjects[0]
             continue
         return _of_probes(contents, tuple(subjects), forecast)
-    return Verdict(contents, (*findings_without_probes(contents), certainty((), contents)))
+    return Verdict(contents, (*findings_without_probes(contents), _certainty((), contents)))
 
 
 def _of_probes(contents: RunDirectory, subjects: tuple[Subject, ...], forecast: Forecast) -> Verdict:
@@ -61,6 +70,83 @@ def _of_probes(contents: RunDirectory, subjects: tuple[Subject, ...], forecast: 
         algorithm_finding(subject, forecast, ranking),
         bucket_finding(subject, forecast.buckets),
         ranks_finding(subject, forecast),
-        certainty(subjects, contents),
+        _certainty(subjects, contents),
     )
     return Verdict(contents, findings, subjects, forecast, ranking, slowest)
+
+
+def _certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
+    """Return how far to trust the predictions, from the first subject's probes and all that was compared."""
+    errors, reasons = [], []
+    for subject in subjects:
+        known = (_compared(subject) if subject.comparison else None, _strategies(subject) if subject.job else None)
+        for error, reason in filter(None, known):
+            errors.append(error)
+            reasons.append(reason)
+    only_fitted = False
+    for file, compared in contents.cells.items():
+        only_fitted |= any(cell.used_in_calibration for cell in compared.cells)
+        unused = [cell for cell in compared.cells if not cell.used_in_calibration]
+        held_out = [abs(cell.error) for cell in unused if cell.error is not None]
+        if held_out:
+            errors.append(statistics.median(held_out))
+            reasons.append(f"{file}: {_errors(held_out)} for collectives predicted from {compared.network}.")
+    noise = probe_noise(subjects[0].measurements, subjects[0].fit) if subjects else None
+    noisy = _noise(subjects[0].file, noise) if noise else ""
+    return Finding(Topic.SURE, _answer(errors, noise, only_fitted), tuple(filter(None, (noisy, *reasons))))
+
+
+def _answer(errors: Sequence[float], noise: ProbeNoise | None, only_fitted: bool) -> str:
+    worst = max(errors, default=0.0)
+    off = f"what was both predicted and measured is off by {percent(worst)} in the median"
+    if noise and noise.too_wide:
+        size = format_size(noise.probe.size_bytes)
+        seen = f"; {off}" if errors else ""
+        return (
+            f"Not very: the machine was busy when messages of {size} were probed{seen}. Measure again when it is quiet."
+        )
+    if not errors and only_fitted:
+        return "Not known: what was measured here was used in the calibration; ringsim compare takes other logs, too."
+    if not errors and noise is None:
+        return "Not known: nothing here was both predicted and measured; ringsim compare writes what was."
+    if not errors:
+        return "Only as far as the probes go: nothing here was both predicted and measured."
+    return f"Fairly: {off}." if worst <= MISFIT else f"Enough to see what is larger, not by how many per cent: {off}."
+
+
+def _noise(file: str, noise: ProbeNoise) -> str:
+    if noise.too_wide:
+        return f"{file}: {noise.line()}."
+    low, high = noise.predicted.off_by
+    return f"{file}: noise of the probes alone moves a prediction by {low:+.0%} to {high:+.0%} (95 % interval)."
+
+
+def _compared(subject: Subject) -> tuple[float, str] | None:
+    assert subject.comparison
+    cases = [case for case in subject.comparison.cases if case.error is not None]
+    if not cases:
+        return None
+    errors = [abs(case.error or 0.0) for case in cases]
+    spread = statistics.median(case.spread for case in cases)
+    draws = sum(abs(case.error or 0.0) <= case.spread for case in cases)
+    return statistics.median(errors), (
+        f"{subject.file}: {_errors(errors)} for collectives predicted from the probes; the measured times themselves "
+        f"vary by {percent(spread)} (10th to 90th percentile, median), and {draws} of the errors are within that."
+    )
+
+
+def _strategies(subject: Subject) -> tuple[float, str] | None:
+    assert subject.job
+    results = [result for result in subject.job.synchronising if result.error is not None]
+    if not results:
+        return None
+    errors = [abs(result.error or 0.0) for result in results]
+    within = sum(result.sync_p10_p90_s[0] <= result.predicted_sync_s <= result.sync_p10_p90_s[1] for result in results)
+    return statistics.median(errors), (
+        f"{subject.file}: {_errors(errors)} for the synchronisation of {len(results)} strategies; {within} of the "
+        "predictions lie between the 10th and the 90th percentile of the steps."
+    )
+
+
+def _errors(errors: Sequence[float]) -> str:
+    return f"the median error is {percent(statistics.median(errors))}, 95 % are below {percent(p95(errors))}"

@@ -1,61 +1,62 @@
 """`Attack`: a module that draws cases, and the table of all attacks."""
 
-import importlib.util
+import importlib
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
-from types import ModuleType
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.fuzz.case import Case
+
+
+def nothing_to_close() -> None:
+    """Do nothing: the cases of an attack share nothing."""
 
 
 @dataclass(frozen=True)
 class Attack:
     """Where cases come from.
 
-    cases: draws cases from a random generator.
+    draw_case: draws a case from a random generator, which may be hypothesis's.
     share: of the time, in relation to the shares of the others.
+    is_shrunk: whether hypothesis looks for a simpler case that fails alike, which it cannot where time decides.
     close: ends what cases share, such as processes.
     """
 
     name: str
-    cases: Callable[[random.Random], Iterator[Case]]
+    draw_case: Callable[[random.Random], Case]
     share: float = 1.0
-    close: Callable[[], None] = field(default=lambda: None)
-
-    def draw(self, case_seed: int) -> Case:
-        """The case that this number stands for."""
-        return next(iter(self.cases(random.Random(case_seed))))
+    is_shrunk: bool = True
+    close: Callable[[], None] = nothing_to_close
 
 
-# Every attack: the module of this name beside this one, its share of the time, and whether it runs unless asked for.
-TABLE: tuple[tuple[str, float, bool], ...] = (
-    ("mutants", 1, True),
-    ("collectives", 3, True),
-    ("deaths", 3, True),
-    ("files", 1, True),
-    ("training", 2, True),
-    ("mismatches", 1, True),
-    ("strategies", 3, True),
-)
+class _Row(NamedTuple):
+    share: float
+    is_shrunk: bool = True
+
+
+# Every attack, by the name of its module beside this one.
+TABLE = {
+    "mutants": _Row(1),
+    "collectives": _Row(3),
+    "deaths": _Row(3, is_shrunk=False),
+    "files": _Row(1),
+    "training": _Row(2, is_shrunk=False),
+    "mismatches": _Row(1),
+    "strategies": _Row(3),
+}
 
 
 def attacks(only: tuple[str, ...] = ()) -> list[Attack]:
-    """Those named, or all that run by default. Raises ValueError for a name that there is not."""
-    known = {name: share for name, share, _ in TABLE if importlib.util.find_spec(f"tests.fuzz.{name}")}
+    """Return those named, or all. Raises ValueError for a name that there is not."""
     for name in only:
-        if name not in known:
-            raise ValueError(f"attack {name!r}: must be one of {', '.join(known)}")
-    wanted = only or tuple(name for name, _, on in TABLE if on and name in known)
-    return [_attack(name, known[name]) for name in wanted]
+        if name not in TABLE:
+            raise ValueError(f"attack {name!r}: must be one of {', '.join(TABLE)}")
+    return [_attack(name) for name in only or TABLE]
 
 
-def _attack(name: str, share: float) -> Attack:
+def _attack(name: str) -> Attack:
     """Its module is loaded now, since to import torch takes seconds."""
     module = importlib.import_module(f"tests.fuzz.{name}")
-    return Attack(name, module.cases, share, partial(_close, module))
-
-
-def _close(module: ModuleType) -> None:
-    getattr(module, "close", lambda: None)()
+    close = getattr(module, "close", nothing_to_close)
+    return Attack(name, module.draw_case, *TABLE[name], close)

@@ -1,17 +1,33 @@
-"""`Campaign`: attacks in turn for a given time, faults reduced and reported, and a table at the end."""
+"""`Campaign`: one attack after the other for a given time, faults simplified and reported, and a table at the end."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
+from itertools import count
+from pathlib import Path
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.errors import Flaky
 
 from tests.fuzz.attacks import Attack
-from tests.fuzz.case import Case
-from tests.fuzz.reducing import MAX_REDUCING_S, Fault, fault_of, reduced
+from tests.fuzz.case import Case, Fault, describe, fault_of
 
-PROGRESS_S = 30.0
+BATCH = 100  # cases of one run of hypothesis, which remembers all of them
+MAX_SHRINKING_S = 90.0
 NUM_IN_FULL = 2  # faults of a kind, which may have several causes
 MAX_LINES = 40  # of a message; a rank's traceback may be long
+
+
+class _CaseFailedError(Exception):
+    """Tells hypothesis that a case fails."""
+
+
+class _TimeIsUpError(KeyboardInterrupt):
+    """Ends hypothesis in the middle of its work."""
 
 
 @dataclass
@@ -20,98 +36,135 @@ class Tally:
 
     cases: int = 0
     seconds: float = 0.0
-    signatures: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def faults(self) -> int:
-        """Of all kinds together."""
-        return sum(self.signatures.values())
+    signatures: Counter[str] = field(default_factory=Counter)
 
 
 class Campaign:
-    """Runs cases of several attacks, each drawn from a number of its own.
+    """Runs cases of several attacks, which hypothesis draws.
 
-    seed: of the whole; the same seed gives the same cases in each attack.
+    seed: of the whole; the same seed gives the same cases in each attack, as long as none fails.
     say: is given every line that is to be read.
+    database: a folder for cases that failed, with which the next campaign begins.
     """
 
-    def __init__(self, attacks: Sequence[Attack], seed: int, say: Callable[[str], object]) -> None:
+    def __init__(
+        self, attacks: Sequence[Attack], seed: int, say: Callable[[str], object], database: Path | None = None
+    ) -> None:
         self.tallies = {attack.name: Tally() for attack in attacks}
         self._attacks = attacks
         self._seed = seed
         self._say = say
-        self._began_s = self._told_s = time.monotonic()
+        self._database = database
 
     @property
     def faults(self) -> int:
         """Of all attacks."""
-        return sum(tally.faults for tally in self.tallies.values())
+        return sum(tally.signatures.total() for tally in self.tallies.values())
 
     def run(self, seconds: float, max_cases: int | None = None) -> None:
         """Run for so long, or so many cases of each attack; ends what cases share whatever happens."""
+        end_s = time.monotonic() + seconds
+        shares = sum(attack.share for attack in self._attacks)
         try:
-            while time.monotonic() < self._began_s + seconds:
-                attack = self._next(max_cases)
-                if attack is None:
-                    return
-                self.run_case(attack, case_seed(self._seed, attack.name, self.tallies[attack.name].cases))
-                self._tell_progress(seconds)
+            for attack in self._attacks:
+                began_s = time.monotonic()
+                limit_s = (end_s - began_s) * attack.share / shares
+                shares -= attack.share
+                self._run_attack(attack, began_s + limit_s, max_cases)
+                self.tallies[attack.name].seconds = time.monotonic() - began_s
         finally:
             for attack in self._attacks:
                 attack.close()
 
-    def _next(self, max_cases: int | None) -> Attack | None:
-        """The attack that has had the least of its share of the time."""
-        waiting = [each for each in self._attacks if max_cases is None or self.tallies[each.name].cases < max_cases]
-        return min(waiting, key=lambda attack: self.tallies[attack.name].seconds / attack.share, default=None)
+    def _run_attack(self, attack: Attack, end_s: float, max_cases: int | None) -> None:
+        tally = self.tallies[attack.name]
+        for batch in count():
+            num_cases = BATCH if max_cases is None else min(BATCH, max_cases - tally.cases)
+            if num_cases <= 0 or time.monotonic() >= end_s:
+                self._say(f"{attack.name}: {tally.cases} cases, {tally.signatures.total()} faults")
+                return
+            # Hypothesis forgets a case that fails no more, which it would take one for that is like earlier ones.
+            phases = [Phase.generate, *([Phase.shrink] if attack.is_shrunk else []), *([] if batch else [Phase.reuse])]
+            how = settings(self._settings(attack), max_examples=num_cases, phases=phases)
+            _Batch(attack, tally, end_s, self._say).run(f"{self._seed}/{attack.name}/{batch}", how)
 
-    def run_case(self, attack: Attack, number: int) -> None:
-        """Draw the case of that number, run it, and report it if it fails."""
-        tally, began_s = self.tallies[attack.name], time.monotonic()
-        tally.cases += 1
-        try:
-            case = attack.draw(number)
-            fault = fault_of(case)
-            if fault is not None:
-                tally.signatures[fault.signature] = tally.signatures.get(fault.signature, 0) + 1
-                self._report(attack, number, case, fault, tally)
-        finally:
-            tally.seconds += time.monotonic() - began_s
-
-    def _report(self, attack: Attack, number: int, case: Case, fault: Fault, tally: Tally) -> None:
-        """The first faults of a kind in full, others in a line."""
-        self._say(f"\nFAULT in {attack.name}: --case {attack.name}:{number}")
-        if tally.signatures[fault.signature] > NUM_IN_FULL:
-            self._say(f"  like earlier ones: {fault.signature}")
-            return
-        self._say("\n".join(fault.message.splitlines()[:MAX_LINES]))
-        began_s = time.monotonic()
-        again = fault_of(case)
-        case_s = time.monotonic() - began_s
-        if again is None:
-            self._say("it does not fail when run once more; the whole case:")
-            self._say(case.describe())
-            return
-        case, fault = reduced(case, again, MAX_REDUCING_S + 4 * case_s)
-        self._say(f"reduced to:\n{case.describe()}")
-        self._say("\n".join(fault.message.splitlines()[:MAX_LINES]))
-
-    def _tell_progress(self, seconds: float) -> None:
-        now_s = time.monotonic()
-        if now_s >= self._told_s + PROGRESS_S:
-            self._told_s = now_s
-            counts = ", ".join(f"{name} {tally.cases}" for name, tally in self.tallies.items())
-            self._say(f"{now_s - self._began_s:.0f} of {seconds:.0f} s: cases {counts}; faults {self.faults}")
+    def _settings(self, attack: Attack) -> settings:
+        folder = None if self._database is None else DirectoryBasedExampleDatabase(self._database / attack.name)
+        return settings(
+            database=folder,
+            deadline=None,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+            verbosity=Verbosity.quiet,
+        )
 
     def table(self) -> str:
-        """A line for each attack, and below it its kinds of faults."""
+        """Return a line for each attack, and below it its kinds of faults."""
         lines = [f"{'attack':12} {'cases':>7} {'seconds':>8} {'faults':>7}"]
         for name, tally in self.tallies.items():
-            lines.append(f"{name:12} {tally.cases:7} {tally.seconds:8.0f} {tally.faults:7}")
-            lines += [f"  {count} x {signature}" for signature, count in tally.signatures.items()]
+            lines.append(f"{name:12} {tally.cases:7} {tally.seconds:8.0f} {tally.signatures.total():7}")
+            lines += [f"  {number} x {signature}" for signature, number in tally.signatures.items()]
         return "\n".join(lines)
 
 
-def case_seed(seed: int, attack: str, index: int) -> int:
-    """The number of the case of that index, in the campaign of that seed."""
-    return int.from_bytes(sha256(f"{seed}/{attack}/{index}".encode()).digest()[:6])
+@dataclass
+class _Batch:
+    """One run of hypothesis, which ends with the first fault that is to be reported in full.
+
+    failed: the cases that failed alike, the simplest last.
+    """
+
+    attack: Attack
+    tally: Tally
+    end_s: float
+    say: Callable[[str], object]
+    failed: list[tuple[Case, Fault]] = field(default_factory=list)
+
+    def run(self, seed: str, how: settings) -> None:
+        """Draw cases until one fails, and report it; its simplest form if the attack has one."""
+
+        @how  # outermost, as `seed` switches the database off
+        @hypothesis.seed(seed)
+        @given(st.randoms(use_true_random=False).map(self.attack.draw_case))
+        def attempt(case: Case) -> None:
+            self._attempt(case)
+
+        try:
+            attempt()
+        except _TimeIsUpError:
+            pass
+        except (_CaseFailedError, Flaky):  # Flaky: it does not fail when it is run once more
+            if not self.failed:
+                raise
+        if self.failed:
+            self._report_last()
+
+    def _attempt(self, case: Case) -> None:
+        if time.monotonic() > self.end_s:
+            raise _TimeIsUpError
+        if not self.failed:
+            self.tally.cases += 1
+        fault = fault_of(case)
+        if fault is None or (self.failed and fault.signature != self.failed[0][1].signature):
+            return
+        if not self.failed:
+            self.tally.signatures[fault.signature] += 1
+            self.say(f"\nFAULT in {self.attack.name}, case {self.tally.cases}")
+            if self.tally.signatures[fault.signature] > NUM_IN_FULL:
+                self.say(f"  like earlier ones: {fault.signature}")
+                return
+            self._say_message(fault)
+            self.end_s = max(self.end_s, time.monotonic() + MAX_SHRINKING_S)
+        self.failed.append((case, fault))
+        raise _CaseFailedError
+
+    def _report_last(self) -> None:
+        if len(self.failed) == 1:
+            self.say(f"it has not failed again; the whole case:\n{describe(self.failed[0][0])}")
+            return
+        case, fault = self.failed[-1]
+        self.say(f"to run it again:\n{describe(case)}")
+        self._say_message(fault)
+
+    def _say_message(self, fault: Fault) -> None:
+        self.say("\n".join(fault.message.splitlines()[:MAX_LINES]))

@@ -1,71 +1,96 @@
-"""`Case`: one thing that an attack tries, and helpers to write it down and to make it smaller."""
+"""`Case`: one thing that an attack tries; how it is drawn, written down and found to fail."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+import base64
+import random
+import re
+import signal
+import traceback
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from types import FrameType
+from typing import Any, Protocol
 
-T = TypeVar("T")
+CASE_LIMIT_S = 300.0  # a case that takes longer hangs; cases with processes have shorter limits of their own
+LONG = 500  # bytes; longer ones are described compressed
 
 
-@runtime_checkable
 class Case(Protocol):
-    """What an attack's `cases(random)` yields: a frozen dataclass.
-
-    The first case of `cases(random)` is drawn from `random` alone, so that a seed stands for a case.
-    """
-
-    def describe(self) -> str:
-        """A few lines that reproduce the case."""
+    """The result of an attack's `draw_case(random)`: a frozen dataclass."""
 
     def run(self) -> None:
         """Raise AssertionError if there is a fault."""
 
-    def smaller(self) -> "Iterator[Case]":
-        """Simpler variants, which may or may not show the same fault; the simplest first."""
+
+def chance(random: random.Random, share: float) -> bool:
+    """Draw True in this share of the cases; hypothesis, which makes numbers smaller, turns it into False if it can."""
+    return random.randrange(1000) >= 1000 * (1 - share)
+
+
+def describe(case: Case) -> str:
+    """Return Python that runs the case again."""
+    return f"from {type(case).__module__} import *\n{expression(case)}.run()"
 
 
 def expression(value: Any) -> str:
-    """A dataclass, or a tuple of some, as a Python expression without the fields that have their default."""
+    """Return a dataclass, a tuple or a plain value as a Python expression, without fields that have their default."""
     if isinstance(value, tuple):
-        parts = [expression(each) for each in value]
+        parts = [expression(part) for part in value]
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+    if isinstance(value, bytes) and len(value) > LONG:
+        return f'unpacked("{base64.b85encode(zlib.compress(value, 9)).decode()}")'
     if not is_dataclass(value):
         return repr(value)
     shown = [field for field in fields(value) if getattr(value, field.name) != _default(field)]
     return f"{type(value).__name__}({', '.join(f'{f.name}={expression(getattr(value, f.name))}' for f in shown)})"
 
 
-def lines_to_reproduce(case: Any, *also: type) -> str:
-    """Python that runs the case; `also`: other classes of its module that the expression names."""
-    names = ", ".join(sorted({type(case).__name__, *(each.__name__ for each in also)}))
-    return f"from {type(case).__module__} import {names}\n{expression(case)}.run()"
-
-
 def _default(field: Any) -> Any:
     return field.default_factory() if field.default_factory is not MISSING else field.default
 
 
-def with_a_default(value: T) -> Iterator[T]:
-    """Variants of a dataclass with one field as it is by default."""
-    for field in fields(value):  # type: ignore[arg-type]
-        default = _default(field)
-        if default is not MISSING and getattr(value, field.name) != default:
-            yield replace(value, **{field.name: default})  # type: ignore[type-var]
+def unpacked(text: str) -> bytes:
+    """Return the bytes that an expression holds compressed."""
+    return zlib.decompress(base64.b85decode(text))
 
 
-def shorter(values: Sequence[T]) -> Iterator[tuple[T, ...]]:
-    """The sequence without its first or second half, then without one of its values."""
-    half = len(values) // 2
-    if half:
-        yield tuple(values[half:])
-        yield tuple(values[:half])
-    if len(values) > 2:
-        for index in range(len(values)):
-            yield (*values[:index], *values[index + 1 :])
+@dataclass(frozen=True)
+class Fault:
+    """How a case failed.
+
+    signature: what is alike in faults of one cause: the first line of the message without its numbers.
+    """
+
+    message: str
+    signature: str
 
 
-def with_one_replaced(values: Sequence[T], variants: "Any") -> Iterator[tuple[T, ...]]:
-    """The sequence with one value exchanged for one of its `variants(value)`."""
-    for index, value in enumerate(values):
-        for variant in variants(value):
-            yield (*values[:index], variant, *values[index + 1 :])
+def fault_of(case: Case, limit_s: float = CASE_LIMIT_S) -> Fault | None:
+    """Run the case; return how it failed, or None."""
+    try:
+        with _limit(limit_s):
+            case.run()
+    except AssertionError as error:
+        message = str(error) or traceback.format_exc()
+    except Exception:  # no case may end in anything else, so that is a fault, too
+        message = traceback.format_exc().strip().splitlines()[-1] + "\n" + traceback.format_exc()
+    else:
+        return None
+    return Fault(message, re.sub(r"[\d.]+", "#", message.splitlines()[0])[:150])
+
+
+@contextmanager
+def _limit(limit_s: float) -> Iterator[None]:
+    """Raise AssertionError in the block after so long; afterwards the alarm (of pytest-timeout) is as it was before."""
+
+    def alarm(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise AssertionError(f"hangs: not over after {limit_s:g} s")
+
+    handler = signal.signal(signal.SIGALRM, alarm)
+    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
+        signal.signal(signal.SIGALRM, handler)

@@ -3,7 +3,6 @@
 import datetime
 import random
 import traceback
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ import torch.distributed as dist
 import collectives
 from tests.collectives.shared_groups import ONE_HOST, PAIRS, SMALL_SLOT, on_hosts, slots_of
 from tests.fuzz.calls import REDUCING, Call, Issued, issue
-from tests.fuzz.case import expression, lines_to_reproduce, shorter, with_a_default, with_one_replaced
+from tests.fuzz.case import chance, expression
 from tests.fuzz.delays import delays
 from tests.fuzz.draws import COMPLEX, FLOATS, algorithms, call, wrong_call
 from tests.fuzz.ranks import KeptRanks, Ranks
@@ -103,28 +102,6 @@ class Job:
     delays: int = 0
     seed: int = 0
 
-    def describe(self) -> str:
-        return lines_to_reproduce(self, Group, Call)
-
-    def smaller(self) -> "Iterator[Job]":
-        """Fewer calls, simpler calls, simpler groups."""
-        if self.delays:
-            yield replace(self, delays=0)
-        if self.threads:
-            yield replace(self, threads=False)
-        for index in range(len(self.groups) if len(self.groups) > 1 else 0):  # only one of the groups
-            calls = tuple(replace(call, group=0) for call in self.calls if call.group == index)
-            yield replace(self, groups=(self.groups[index],), calls=calls)
-        if len(self.calls) > 1:
-            for only in self.calls:
-                yield replace(self, calls=(only,))
-        for calls in shorter(self.calls):
-            yield replace(self, calls=calls)
-        for calls in with_one_replaced(self.calls, simpler_calls):
-            yield replace(self, calls=calls)
-        for groups in with_one_replaced(self.groups, _simpler_groups):
-            yield replace(self, groups=groups)
-
     def run(self) -> None:
         ranks = _RANKS.for_a_case()
         try:
@@ -159,31 +136,6 @@ class Job:
         if effective.leaves_all_alike and not call.wrong:
             alike = len({outcome.digest for outcome in outcomes}) <= 1
             assert alike, f"ranks do not hold the same bits after a call\n    call {index}: {expression(call)}"
-
-
-def simpler_calls(call: Call) -> Iterator[Call]:
-    """With one field as it is by default, or with a shorter tensor; what makes a wrong call wrong is kept."""
-    if call.wrong:
-        if call.asynchronous:
-            yield replace(call, asynchronous=False)
-        return
-    yield from with_a_default(call)
-    for shape in ((), (0,), (1,), (2,), (5,), *((n // 2,) for n in call.shape[-1:])):
-        if len(shape) < len(call.shape) or (len(call.shape) == 1 and shape < call.shape):
-            yield replace(call, shape=shape)
-
-
-def _simpler_groups(group: Group) -> Iterator[Group]:
-    for members in shorter(group.members):
-        if members:
-            yield replace(group, members=members)
-    if group.options:
-        for options in (*shorter(group.options), ()):
-            yield replace(group, options=options)
-    for name in ("checked", "transport", "hosts", "slot_bytes", "fresh"):
-        default = getattr(Group(), name)
-        if getattr(group, name) != default:
-            yield replace(group, **{name: default})
 
 
 _RANKS = KeptRanks(NUM_RANKS, TIMEOUT_S, MAX_JOBS)
@@ -282,41 +234,38 @@ def _over(call: Call, issued: Issued, draw: random.Random) -> Outcome:
 # What follows draws jobs.
 
 
-def cases(random: random.Random) -> Iterator[Job]:
-    """Any jobs."""
-    while True:
-        groups = tuple(_drawn_group(random) for _ in range(random.choice([1, 1, 2, 4])))
-        calls = tuple(_drawn_call(random, groups) for _ in range(random.choice([1, 2, 5, random.randint(5, 20)])))
-        # A tensor goes through small slots in hundreds of portions, which would all be delayed.
-        longest_ms = 0 if any(group.slot_bytes for group in groups) else random.choice([0, 0, 0, 2, 20])
-        yield Job(groups, calls, random.random() < 0.3, longest_ms, random.randrange(10**6))
+def draw_case(random: random.Random) -> Job:
+    """Draw any job."""
+    groups = tuple(_drawn_group(random) for _ in range(random.choice([1, 1, 2, 4])))
+    calls = tuple(_drawn_call(random, groups) for _ in range(random.choice([1, 2, 5, random.randint(5, 20)])))
+    # A tensor goes through small slots in hundreds of portions, which would all be delayed.
+    longest_ms = 0 if any(group.slot_bytes for group in groups) else random.choice([0, 0, 0, 2, 20])
+    return Job(groups, calls, chance(random, 0.3), longest_ms, random.randrange(10**6))
 
 
 def _drawn_group(random: random.Random) -> Group:
     members = tuple(sorted(random.sample(range(NUM_RANKS), random.randint(1, NUM_RANKS))))
     backend = random.choice(["gloo", "ring"])
     options: list[tuple[str, str]] = []
-    if backend == "ring" and random.random() < 0.6:
+    if backend == "ring" and chance(random, 0.6):
         for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"):
             options.append((name, random.choice([*algorithms(name), f"ring/{random.randint(1, 4)}"])))
-        if random.random() < 0.3:
-            options += [(name, random.choice(FLOATS)) for name in ("wire", "accumulate") if random.random() < 0.7]
-    drawn = Group(
-        members, backend, tuple(options), random.random() < 0.1, random.choice(["auto", "auto", "gloo", "shm"])
-    )
-    if random.random() < 0.3:
+        if chance(random, 0.3):
+            options += [(name, random.choice(FLOATS)) for name in ("wire", "accumulate") if chance(random, 0.7)]
+    drawn = Group(members, backend, tuple(options), chance(random, 0.1), random.choice(["auto", "auto", "gloo", "shm"]))
+    if chance(random, 0.3):
         return replace(drawn, fresh=True)
-    if drawn.transport == "auto" and random.random() < 0.4:
+    if drawn.transport == "auto" and chance(random, 0.4):
         drawn = replace(drawn, hosts=random.choice([PAIRS, ALTERNATING]))
     return replace(drawn, slot_bytes=random.choice([0, 0, SMALL_SLOT, 65_536]))
 
 
 def _drawn_call(random: random.Random, groups: tuple[Group, ...]) -> Call:
     group = random.randrange(len(groups))
-    if random.random() < 0.08:
+    if chance(random, 0.08):
         return replace(wrong_call(random), group=group)
     drawn = replace(call(random), group=group)
-    if groups[group].backend == "ring" and random.random() < 0.7:
+    if groups[group].backend == "ring" and chance(random, 0.7):
         return _through_torch(drawn)
     return drawn
 

@@ -4,12 +4,9 @@ import random
 import re
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tests.fuzz.calls import Call
-from tests.fuzz.case import lines_to_reproduce, shorter, with_a_default, with_one_replaced
-from tests.fuzz.collectives import simpler_calls
 from tests.fuzz.draws import call
 from tests.fuzz.last_hours import Report, live, prepare
 from tests.fuzz.ranks import Answer, Leaving, Ranks
@@ -51,21 +48,6 @@ class Death:
     manners: tuple[str, ...] = ("os._exit",)
     delays: int = 0
     seed: int = 0
-
-    def describe(self) -> str:
-        return lines_to_reproduce(self, Call)
-
-    def smaller(self) -> "Iterator[Death]":
-        """Fewer calls, fewer ranks, simpler calls."""
-        for calls in shorter(self.calls):
-            yield replace(self, calls=calls)
-        for num_ranks in range(max(2, self.victim + 1), self.num_ranks):
-            yield replace(self, num_ranks=num_ranks)
-        for calls in with_one_replaced(self.calls, simpler_calls):
-            yield replace(self, calls=calls)
-        for field in with_a_default(self):
-            if field.how == self.how and field.calls == self.calls and field.num_ranks == self.num_ranks:
-                yield field
 
     @property
     def timeout_s(self) -> float:
@@ -184,27 +166,26 @@ class Death:
         return codes
 
 
-def cases(random: random.Random) -> Iterator[Death]:
-    """Any deaths."""
-    while True:
-        num_ranks = random.choice([2, 3, 3, 4])
-        way = random.choice(["functions", "functions", "ring", "ddp"])
-        calls = tuple(_call(random, way) for _ in range(random.choice([1, 2, random.randint(2, 8)])))
-        how = random.choice([*["kill"] * 6, *["leave"] * 3, *["none"] * 4, "pause", "stop"])
-        moment = "call" if how == "leave" else random.choice(["call", "transfer", "transfer", "time"])
-        most = {"call": len(calls), "transfer": 12 * len(calls), "time": 60}[moment]
-        yield Death(
-            num_ranks,
-            way,
-            how,
-            random.randrange(num_ranks),
-            moment,
-            random.randint(0, most),
-            calls,
-            tuple(random.choice(MANNERS) for _ in range(num_ranks)),
-            random.choice([0, 0, 2, 30]),
-            random.randrange(10**6),
-        )
+def draw_case(random: random.Random) -> Death:
+    """Draw any death."""
+    num_ranks = random.choice([2, 3, 3, 4])
+    way = random.choice(["functions", "functions", "ring", "ddp"])
+    calls = tuple(_call(random, way) for _ in range(random.choice([1, 2, random.randint(2, 8)])))
+    how = random.choice([*["kill"] * 6, *["leave"] * 3, *["none"] * 4, "pause", "stop"])
+    moment = "call" if how == "leave" else random.choice(["call", "transfer", "transfer", "time"])
+    most = {"call": len(calls), "transfer": 12 * len(calls), "time": 60}[moment]
+    return Death(
+        num_ranks,
+        way,
+        how,
+        random.randrange(num_ranks),
+        moment,
+        random.randint(0, most),
+        calls,
+        tuple(random.choice(MANNERS) for _ in range(num_ranks)),
+        random.choice([0, 0, 2, 30]),
+        random.randrange(10**6),
+    )
 
 
 def _call(random: random.Random, way: str) -> Call:

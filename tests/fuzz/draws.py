@@ -7,6 +7,7 @@ from typing import Any
 
 from ringsim.registry.algorithms import ALGORITHMS
 from tests.fuzz.calls import COALESCED, EXOTIC, GATHERS, IN_PLACE, NAMES, REDUCING, SCATTERS, Call
+from tests.fuzz.case import chance
 from tests.fuzz.views import COMPLEX_ONLY, READ_ONLY, WRITABLE
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -42,7 +43,7 @@ def ops(dtype: str) -> tuple[str, ...]:
 def call(random: random.Random, max_length: int = MOST) -> Call:
     """Any right call of one of our functions."""
     name = random.choice(NAMES)
-    dtype = random.choice(EXOTIC if random.random() < 0.04 else DTYPES)
+    dtype = random.choice(EXOTIC if chance(random, 0.04) else DTYPES)
     layouts = (*WRITABLE, *COMPLEX_ONLY) if dtype in COMPLEX else WRITABLE
     drawn = Call(
         name=name,
@@ -54,19 +55,19 @@ def call(random: random.Random, max_length: int = MOST) -> Call:
         input_layout=random.choice(["plain", random.choice([*layouts, *READ_ONLY])]),
         root=random.randrange(8),
         count=random.randint(1, 4) if name in COALESCED else 1,
-        asynchronous=random.random() < 0.4,
+        asynchronous=chance(random, 0.4),
     )
     if name in IN_PLACE:
         drawn = replace(drawn, input_layout="plain")
-    elif name in GATHERS and random.random() < 0.2:
+    elif name in GATHERS and chance(random, 0.2):
         drawn = replace(drawn, input_layout="in place")
     return _with_values(random, _with_dtypes_on_the_way(random, drawn))
 
 
 def _with_dtypes_on_the_way(random: random.Random, drawn: Call) -> Call:
-    if drawn.name not in REDUCING or drawn.dtype not in FLOATS or random.random() < 0.5:
+    if drawn.name not in REDUCING or drawn.dtype not in FLOATS or not chance(random, 0.5):
         return drawn
-    names = ("", *FLOATS, "float8_e5m2") if random.random() < 0.1 else ("", *FLOATS)
+    names = ("", *FLOATS, "float8_e5m2") if chance(random, 0.1) else ("", *FLOATS)
     return replace(drawn, wire=random.choice(names), accumulate=random.choice(names))
 
 
@@ -80,28 +81,28 @@ def _with_values(random: random.Random, drawn: Call) -> Call:
 
 def algorithm(random: random.Random, name: str) -> str:
     """One of the function's, perhaps in segments; "" is the default. "auto" probes, which takes a second."""
-    if name == "barrier" or random.random() < 0.2:
+    if name == "barrier" or not chance(random, 0.8):
         return ""
-    if random.random() < 0.02:
+    if chance(random, 0.02):
         return "auto"
-    segments = f"/{random.randint(1, 6)}" if random.random() < 0.3 else ""
+    segments = f"/{random.randint(1, 6)}" if chance(random, 0.3) else ""
     return random.choice(algorithms(name)) + segments
 
 
 def shape(random: random.Random, dtype: str, max_length: int = MOST) -> tuple[int, ...]:
     """Of short tensors, of those as long as eager messages may be, and of long ones; up to four dimensions, or none."""
-    kind = random.random()
-    if kind < 0.06:
+    kind = random.randrange(100)
+    if kind < 6:
         return ()
-    if kind < 0.6:
+    if kind < 60:
         length = random.choice([0, 1, 2, 3, 4, 5, 7, 8, 13, 97, random.randrange(MANY)])
-    elif kind < 0.85:
+    elif kind < 85:
         length = max(0, 2 ** random.randint(12, 20) // _itemsize(dtype) + random.randint(-1, 1))
     else:
         length = random.randrange(max_length)
     length = min(length, max_length)
     dims = []
-    while len(dims) < 3 and random.random() < 0.4:
+    while len(dims) < 3 and chance(random, 0.4):
         dims.append(random.choice([1, 2, 3, 5]))
     return (*dims, length // math.prod(dims))
 

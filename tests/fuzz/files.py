@@ -1,24 +1,23 @@
 """The attack on files: whatever a file holds, reading it succeeds or ends in one line with exit code 2."""
 
-import base64
 import random as of_random
 import re
 import signal
 import tempfile
 import traceback
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from tests.fuzz.case import chance
+from tests.fuzz.case import unpacked as unpacked  # noqa: PLC0414  descriptions of cases use it
 from tests.fuzz.hostile_content import hostile
 from tests.fuzz.readers import BY_NAME, READERS, Outcome, Reader
 
 LIMIT_S = 30.0  # of processor time, which other work on the machine does not lengthen; most files take milliseconds
-LONG = 500  # bytes; longer contents are described compressed
 _WRONG = re.compile(r"\bnan ?(?:s|ms|us|ns|[kMGT]?B|B/s|%|x)\b|: NaN\b")
 
 
@@ -27,48 +26,22 @@ class TookTooLong(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class HostileFile:
     """A file for a reader, by its name; no content: a directory."""
 
     reader: str
     content: bytes | None
 
-    def describe(self) -> str:
-        """Python that runs the case again."""
-        shown, names = repr(self.content), "Case"
-        if self.content is not None and len(self.content) > LONG:
-            packed = base64.b85encode(zlib.compress(self.content, 9)).decode()
-            shown, names = f'unpacked("{packed}")', "Case, unpacked"
-        return f"from tests.fuzz.files import {names}\nCase({self.reader!r}, {shown}).run()"
-
     def run(self) -> None:
         """Raise AssertionError unless the file is read or refused as it must be."""
         check(BY_NAME[self.reader], self.content)
 
-    def smaller(self) -> "Iterator[Case]":
-        """Without a half of the bytes, a quarter and so on; then without single lines."""
-        content = self.content or b""
-        size = len(content) // 2
-        while size:
-            for first in range(0, min(len(content), 64 * size), size):
-                yield Case(self.reader, content[:first] + content[first + size :])
-            size //= 2
-        lines = content.split(b"\n")
-        for number in range(len(lines)) if len(lines) > 1 else ():
-            yield Case(self.reader, b"\n".join(lines[:number] + lines[number + 1 :]))
 
-
-def unpacked(text: str) -> bytes:
-    """The content that a description holds."""
-    return zlib.decompress(base64.b85decode(text))
-
-
-def cases(random: of_random.Random) -> Iterator[Case]:
-    """Hostile files for all readers, without end."""
-    while True:
-        reader = random.choice(READERS)
-        is_directory = random.random() < 0.005
-        yield Case(reader.name, None if is_directory else hostile(random, reader.example(), reader.form))
+def draw_case(random: of_random.Random) -> HostileFile:
+    """Draw a hostile file for any of the readers."""
+    reader = random.choice(READERS)
+    is_directory = chance(random, 0.005)
+    return HostileFile(reader.name, None if is_directory else hostile(random, reader.example(), reader.form))
 
 
 def check(reader: Reader, content: bytes | None) -> None:

@@ -3,7 +3,6 @@
 import math
 import random
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +12,7 @@ import torch.distributed as dist
 import collectives
 from tests.collectives.shared_groups import ONE_HOST, PAIRS, on_hosts
 from tests.fuzz.calls import REDUCING, Call, issue
-from tests.fuzz.case import lines_to_reproduce, shorter
-from tests.fuzz.collectives import simpler_calls
+from tests.fuzz.case import chance
 from tests.fuzz.draws import FLOATS, algorithm, call, collective_of, ops
 from tests.fuzz.ranks import Ranks, group_on
 from tests.fuzz.ranks import close as close  # noqa: PLC0414  an attack ends what its cases share
@@ -43,29 +41,7 @@ class Mismatch:
     calls_after: int = 0
     seed: int = 0
 
-    def describe(self) -> str:
-        return lines_to_reproduce(self, Call)
-
-    def smaller(self) -> "Iterator[Mismatch]":
-        """Fewer ranks, fewer calls before, simpler calls."""
-        if self.before:
-            yield replace(self, before=())
-        if self.hosts != ONE_HOST:
-            yield replace(self, hosts=ONE_HOST)
-        if self.calls_after:
-            yield replace(self, calls_after=self.calls_after - 1)
-        for before in shorter(self.before):
-            yield replace(self, before=before)
-        if self.num_ranks > 2:
-            yield replace(self, num_ranks=self.num_ranks - 1, odd=self.odd % (self.num_ranks - 1))
-        if self.other is not None:
-            for usual, other in zip(simpler_calls(self.call), simpler_calls(self.other), strict=False):
-                if usual != other:
-                    yield replace(self, call=usual, other=other)
-
     def run(self) -> None:
-        if self.other is not None and meaning(self.call, self.num_ranks) == meaning(self.other, self.num_ranks):
-            return  # no mismatch, as smaller cases may be none
         with Ranks(self.num_ranks, TIMEOUT_S) as ranks:
             ranks.start(disagree, self)
             answers = ranks.answers(range(self.num_ranks), HANGS_S + 2 * TIMEOUT_S)
@@ -142,28 +118,33 @@ def _after(group: Any, text: str) -> tuple[str, str]:
     return ("MismatchError" if right else "a wrong sum after a MismatchError"), text
 
 
-def cases(random: random.Random) -> Iterator[Mismatch]:
-    """Any two calls that differ in something."""
+def draw_case(random: random.Random) -> Mismatch:
+    """Draw any two calls that differ in something."""
+    num_ranks = random.choice([2, 2, 3, 4])
+    usual, other = _two_calls(random, num_ranks)
+    before = tuple(random.choice([_drawn(random), usual]) for _ in range(random.randrange(4)))
+    if other is not None and chance(random, 0.3):
+        before = (*before, other)  # neither is new to the group
+    return Mismatch(
+        num_ranks,
+        random.randrange(num_ranks),
+        usual,
+        other,
+        before,
+        random.choice(["gloo", "ring"]),
+        random.choice(["auto", "auto", "gloo"]),
+        random.choice([ONE_HOST, ONE_HOST, PAIRS]),
+        random.randrange(4),
+    )
+
+
+def _two_calls(random: random.Random, num_ranks: int) -> tuple[Call, Call | None]:
+    """Draw a call and one of another meaning, or none."""
     while True:
         usual = _drawn(random)
         other = _different(random, usual)
-        num_ranks = random.choice([2, 2, 3, 4])
-        if other is not None and meaning(usual, num_ranks) == meaning(other, num_ranks):
-            continue
-        before = tuple(random.choice([_drawn(random), usual]) for _ in range(random.randrange(4)))
-        if other is not None and random.random() < 0.3:
-            before = (*before, other)  # neither is new to the group
-        yield Mismatch(
-            num_ranks,
-            random.randrange(num_ranks),
-            usual,
-            other,
-            before,
-            random.choice(["gloo", "ring"]),
-            random.choice(["auto", "auto", "gloo"]),
-            random.choice([ONE_HOST, ONE_HOST, PAIRS]),
-            random.randrange(4),
-        )
+        if other is None or meaning(usual, num_ranks) != meaning(other, num_ranks):
+            return usual, other
 
 
 def _drawn(random: random.Random) -> Call:

@@ -1,8 +1,7 @@
 """Schedules with random changes: the proof must tell right from wrong ones, and both engines must agree on all."""
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import replay, verify
 from ringsim.schedule.collective import initial_counts, required
 from ringsim.simulation.engines.step_engine import is_for_steps
-from tests.fuzz.case import lines_to_reproduce, shorter
 from tests.ringsim.simulation.test_engines import assert_engines_agree
 from tests.ringsim.topologies import private_topology
 
@@ -89,19 +87,6 @@ class Mutant:
     size: int = 1000
     topology: int = 0
 
-    def describe(self) -> str:
-        return lines_to_reproduce(self, Edit)
-
-    def smaller(self) -> "Iterator[Mutant]":
-        """Fewer edits, fewer ranks, whole chunks."""
-        for edits in (*shorter(self.edits), ()):
-            if edits != self.edits:
-                yield replace(self, edits=edits)
-        for num_ranks in range(2, self.num_ranks):
-            yield replace(self, num_ranks=num_ranks)
-        if "/" in self.algorithm:
-            yield replace(self, algorithm=self.algorithm.partition("/")[0])
-
     def schedule(self) -> Schedule:
         """Raises ScheduleError for a transfer from a rank to itself."""
         whole = build(Collective(self.collective), self.algorithm, self.num_ranks)
@@ -174,19 +159,18 @@ def _numbers(counts: np.ndarray, digits: list[int]) -> np.ndarray:
     return np.array([sum(map(int.__mul__, row, digits)) for row in counts.tolist()], dtype=object)
 
 
-def cases(random: random.Random) -> Iterator[Mutant]:
-    """Any algorithm with one to three changes, now and then none."""
-    while True:
-        collective, algorithm = random.choice(list(ALGORITHMS))
-        segments = random.choice(["", "", "", "/2", "/3"])
-        yield Mutant(
-            collective.value,
-            algorithm + segments,
-            random.randint(1, 5 if segments else MAX_RANKS),
-            tuple(_edit(random) for _ in range(random.choice([0, 1, 1, 1, 2, 3]))),
-            random.choice([0, 1, random.randrange(100), random.randrange(10**6)]),
-            random.randrange(1000),
-        )
+def draw_case(random: random.Random) -> Mutant:
+    """Draw any algorithm with one to three changes, now and then none."""
+    collective, algorithm = random.choice(list(ALGORITHMS))
+    segments = random.choice(["", "", "", "/2", "/3"])
+    return Mutant(
+        collective.value,
+        algorithm + segments,
+        random.randint(1, 5 if segments else MAX_RANKS),
+        tuple(_edit(random) for _ in range(random.choice([0, 1, 1, 1, 2, 3]))),
+        random.choice([0, 1, random.randrange(100), random.randrange(10**6)]),
+        random.randrange(1000),
+    )
 
 
 def _edit(random: random.Random) -> Edit:

@@ -2,8 +2,9 @@
 
 import copy
 import random
+import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.fuzz.case import lines_to_reproduce, shorter, with_a_default
+from tests.fuzz.case import chance
 from tests.fuzz.ranks import KeptRanks
 from tests.fuzz.ranks import close as close_ranks
 from tests.trainers.models import MODELS, inputs
@@ -72,6 +73,9 @@ CLIPS = ("none", "none", "none", "model", "torch, model", "torch, optimizer", "d
 REFUSALS = ("ShardingError", "LocalStepError", "ValueError")  # what is raised by us, with what to do
 
 
+WAITED = re.compile("timed? ?out", re.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class Training:
     """A program that all ranks run: with `strategy`, and, to compare it with, with "ring".
@@ -93,27 +97,16 @@ class Training:
     early: bool = False
     scheduled: bool = False
 
-    def describe(self) -> str:
-        return lines_to_reproduce(self)
-
-    def smaller(self) -> "Iterator[Training]":
-        """Fewer steps, and simpler ones."""
-        for steps in shorter(self.steps):
-            yield replace(self, steps=steps)
-        for index, step in enumerate(self.steps):
-            if step != "plain":
-                yield replace(self, steps=(*self.steps[:index], "plain", *self.steps[index + 1 :]))
-        yield from with_a_default(self)
-
     def run(self) -> None:
         try:
             ranks = _RANKS.for_a_case()
             ranks.start(outcomes, self)
             answers = ranks.answers(range(NUM_RANKS), HANGS_S)
             missing = [rank for rank in range(NUM_RANKS) if rank not in answers]
-            assert not missing, f"ranks hang, or are gone: {missing}\n{ranks.remains(missing)}"
             broken = [f"rank {rank}: {answer.value}" for rank, answer in answers.items() if not answer.good]
-            assert not broken, "\n".join(broken)
+            told = "\n".join(broken)  # first, as it may be why the others hang
+            assert not missing, f"ranks hang, or are gone: {missing}\n{told}\n{ranks.remains(missing)}"
+            assert not broken, told
             self._judge([answers[rank].value for rank in range(self.num_ranks)])
         except BaseException:
             _RANKS.end()
@@ -130,6 +123,7 @@ class Training:
         if own[0].error:
             is_clear = own[0].error.startswith(REFUSALS) or self.strategy.startswith(("fsdp", "ddp"))  # torch's
             assert is_clear, f"it is refused in words that are not ours\n{told}"
+            assert not WAITED.search(own[0].error), f"ranks wait for one another until a timeout\n{told}"
             return
         if self.is_exact:
             for mine, reference in zip(own, ring, strict=True):
@@ -353,32 +347,38 @@ def fail_in_backward(loss: torch.Tensor) -> torch.Tensor:
 # What follows draws programs.
 
 
-def cases(random: random.Random) -> Iterator[Training]:
-    """Any programs."""
-    while True:
-        num_ranks, num_steps = random.choice([2, 2, 3]), random.randint(2, 5)
-        steps = tuple(random.choice(STEPS) for _ in range(num_steps))
-        scaler = random.random() < 0.25
-        infinite = (random.randrange(num_steps), random.randrange(num_ranks))
-        strategy, model = random.choice([*EXACT, *OTHERS]), random.choice(list(ALL_MODELS))
-        clip = random.choice(CLIPS)
-        if model in PARTLY_USED and strategy_info(strategy).saves_vectors:
-            continue
-        if strategy == "zero1" and "gradients stay" in steps and (scaler or clip != "none"):
-            continue  # it has the gradients of the parameters as they were before, as documented
-        if strategy.startswith(UNSUITED.get(model, ())):
-            continue
-        if strategy.startswith("fsdp") and not {clip, *steps}.isdisjoint(LOCAL_NORMS):
-            continue
-        yield Training(
-            strategy,
-            model,
-            num_ranks,
-            steps,
-            random.choice(list(OPTIMIZERS)),
-            clip,
-            scaler,
-            infinite if scaler and random.random() < 0.7 else None,
-            random.random() < 0.05,
-            random.random() < 0.3,
-        )
+def draw_case(random: random.Random) -> Training:
+    """Draw any program that its strategy trains, as documented."""
+    while not _is_suited(drawn := _drawn(random)):
+        pass
+    return drawn
+
+
+def _drawn(random: random.Random) -> Training:
+    num_ranks, num_steps = random.choice([2, 2, 3]), random.randint(2, 5)
+    steps = tuple(random.choice(STEPS) for _ in range(num_steps))
+    scaler = chance(random, 0.25)
+    infinite = (random.randrange(num_steps), random.randrange(num_ranks))
+    return Training(
+        random.choice([*EXACT, *OTHERS]),
+        random.choice(list(ALL_MODELS)),
+        num_ranks,
+        steps,
+        random.choice(list(OPTIMIZERS)),
+        random.choice(CLIPS),
+        scaler,
+        infinite if scaler and chance(random, 0.7) else None,
+        early=chance(random, 0.05),
+        scheduled=chance(random, 0.3),
+    )
+
+
+def _is_suited(drawn: Training) -> bool:
+    strategy = drawn.strategy
+    if drawn.model in PARTLY_USED and strategy_info(strategy).saves_vectors:
+        return False
+    if strategy == "zero1" and "gradients stay" in drawn.steps and (drawn.scaler or drawn.clip != "none"):
+        return False  # it has the gradients of the parameters as they were before, as documented
+    if strategy.startswith(UNSUITED.get(drawn.model, ())):
+        return False
+    return not strategy.startswith("fsdp") or {drawn.clip, *drawn.steps}.isdisjoint(LOCAL_NORMS)

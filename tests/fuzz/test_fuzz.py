@@ -1,5 +1,6 @@
 """The fuzzer itself, on an attack with a planted fault; a few cases of each attack; and ten minutes of all."""
 
+import importlib
 import multiprocessing
 import os
 import random
@@ -7,19 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz import deaths, mutants
 from tests.fuzz.attacks import Attack, attacks
-from tests.fuzz.campaign import Campaign, case_seed
-from tests.fuzz.case import expression
-from tests.fuzz.mutants import Edit, Mutant
+from tests.fuzz.campaign import Campaign
+from tests.fuzz.case import describe, expression, fault_of
 from tests.fuzz.ranks import ROOT, Ranks, nursery
-from tests.fuzz.reducing import fault_of, reduced
 
 SEED = 7
 
@@ -30,34 +29,16 @@ class Planted:
 
     numbers: tuple[int, ...]
 
-    def describe(self) -> str:
-        return repr(self)
-
     def run(self) -> None:
         assert max(self.numbers) <= 90, f"{len(self.numbers)} numbers, one above 90"
 
-    def smaller(self) -> "Iterator[Planted]":
-        """Without one of the numbers, or with one less by one."""
-        for index, number in enumerate(self.numbers):
-            rest = self.numbers[:index], self.numbers[index + 1 :]
-            if len(self.numbers) > 1:
-                yield Planted((*rest[0], *rest[1]))
-            yield Planted((*rest[0], number - 1, *rest[1]))
+
+def planted(random: random.Random) -> Planted:
+    """Draw up to five numbers below 100."""
+    return Planted(tuple(random.randrange(100) for _ in range(random.randint(1, 5))))
 
 
-def planted(random: random.Random) -> Iterator[Planted]:
-    """Five numbers below 100."""
-    while True:
-        yield Planted(tuple(random.randrange(100) for _ in range(5)))
-
-
-def harmless(random: random.Random) -> Iterator[Planted]:
-    """A number that never fails."""
-    while True:
-        yield Planted((random.randrange(90),))
-
-
-def campaign_of(*chosen: Attack, seed: int = SEED, cases: int = 20) -> tuple[Campaign, str]:
+def campaign_of(*chosen: Attack, seed: int = SEED, cases: int = 60) -> tuple[Campaign, str]:
     """Run it; and what it said."""
     lines: list[str] = []
     campaign = Campaign(chosen, seed, lines.append)
@@ -65,37 +46,78 @@ def campaign_of(*chosen: Attack, seed: int = SEED, cases: int = 20) -> tuple[Cam
     return campaign, "\n".join(lines)
 
 
-def test_a_planted_fault_is_reduced_and_reported() -> None:
+def test_a_planted_fault_is_shrunk_and_reported() -> None:
     """To the one number that fails; a third of its kind in a line; and the campaign goes on."""
     campaign, said = campaign_of(Attack("planted", planted))
-    assert campaign.tallies["planted"].cases == 20
+    signatures = campaign.tallies["planted"].signatures
+    assert campaign.tallies["planted"].cases == 60
+    assert set(signatures) == {"# numbers, one above #"}
     assert campaign.faults > 2
-    assert said.count("reduced to:\nPlanted(numbers=(91,))") == 2
+    lines = "from tests.fuzz.test_fuzz import *\nPlanted(numbers=(91,)).run()"
+    assert said.count(f"to run it again:\n{lines}\n1 numbers, one above 90") == 2
     assert said.count("like earlier ones: # numbers, one above #") == campaign.faults - 2
     assert f"{campaign.faults} x # numbers, one above #" in campaign.table()
 
 
-def test_a_case_is_known_by_its_number() -> None:
-    """The number in a report gives the case that failed."""
-    _, said = campaign_of(Attack("planted", planted))
-    number = int(said.partition("--case planted:")[2].split()[0])
-    assert fault_of(Attack("planted", planted).draw(number)) is not None
+def test_where_time_decides_a_case_is_only_run_once_more() -> None:
+    """And reported whole: with the numbers that were drawn."""
+    runs = []
+
+    def drawn(random: random.Random) -> Planted:
+        runs.append(planted(random))
+        return runs[-1]
+
+    campaign, said = campaign_of(Attack("planted", drawn, is_shrunk=False))
+    failing = next(case for case in runs if max(case.numbers) > 90)
+    assert f"to run it again:\n{describe(failing)}\n" in said
+    assert len(runs) == campaign.tallies["planted"].cases + 2
+
+
+def test_a_case_that_fails_only_once_is_reported_whole() -> None:
+    """Whoever reads the report is told so."""
+    times = []
+
+    @dataclass(frozen=True)
+    class Once(Planted):
+        def run(self) -> None:
+            times.append(1)
+            assert len(times) != 5, "once"
+
+    campaign, said = campaign_of(Attack("once", lambda random: Once((random.randrange(9),))), cases=9)
+    assert campaign.faults == 1
+    assert "it has not failed again; the whole case:\nfrom tests.fuzz.test_fuzz import *\nOnce(numbers=(" in said
+
+
+def test_the_next_campaign_begins_with_what_failed(tmp_path: Path) -> None:
+    """From a database of hypothesis; only as long as it fails."""
+    for seed in (SEED, SEED + 1):
+        campaign = Campaign([Attack("planted", planted)], seed, print, tmp_path)
+        campaign.run(seconds=300, max_cases=60 if seed == SEED else 1)
+        assert campaign.faults
 
 
 def test_the_same_seed_gives_the_same_cases() -> None:
     """And another one others."""
-    campaigns = [campaign_of(Attack("planted", planted), seed=seed)[1] for seed in (SEED, SEED, SEED + 1)]
-    assert campaigns[0] == campaigns[1] != campaigns[2]
-    drawn = [[attack.draw(case_seed(SEED, attack.name, n)).describe() for n in range(5)] for attack in attacks()]
-    again = [[attack.draw(case_seed(SEED, attack.name, n)).describe() for n in range(5)] for attack in attacks()]
-    assert drawn == again
+    drawn = []
+    for seed in (SEED, SEED, SEED + 1):
+        cases: list[str] = []
+        for attack in attacks():
+            campaign_of(Attack(attack.name, partial(noted, cases, attack)), seed=seed, cases=5)
+        drawn.append(cases)
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def noted(cases: list[str], attack: Attack, random: random.Random) -> Planted:
+    """Draw a case and write it down; return one that never fails."""
+    cases.append(expression(attack.draw_case(random)))
+    return Planted((0,))
 
 
 def test_attacks_end_what_their_cases_share() -> None:
     """Also after a campaign is stopped in the middle."""
     closed = []
 
-    def stopping(_: random.Random) -> Iterator[Planted]:
+    def stopping(_: random.Random) -> Planted:
         raise KeyboardInterrupt
 
     attack = Attack("stopping", stopping, close=lambda: closed.append(True))
@@ -116,12 +138,14 @@ def test_a_hang_is_a_fault() -> None:
     assert "hangs" in fault.message
 
 
-def test_reducing_is_bounded() -> None:
-    """By a number of tries, as a case may have more smaller ones than anybody can try."""
-    case = Planted((99, 99))
-    fault = fault_of(case)
-    assert fault is not None
-    assert reduced(case, fault, max_tries=2)[0] == Planted((98,))
+@pytest.mark.parametrize("attack", attacks(), ids=[attack.name for attack in attacks()])
+def test_a_case_can_be_read_back(attack: Attack) -> None:
+    """The expression in a report is the case."""
+    for seed in range(10):
+        case = attack.draw_case(random.Random(seed))
+        assert case == attack.draw_case(random.Random(seed))
+        names = vars(importlib.import_module(f"tests.fuzz.{attack.name}"))
+        assert eval(expression(case), dict(names)) == case
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -148,16 +172,17 @@ def test_every_attack_begins_by_itself(name: str) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_exit_code_1_for_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code_1_for_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With a proof that accepts everything."""
     from click.testing import CliRunner
 
-    from tests.fuzz.__main__ import main
+    from tests.fuzz import __main__ as program
 
+    monkeypatch.setattr(program, "DATABASE", tmp_path)
     monkeypatch.setattr(mutants, "verify", lambda _: None)
-    result = CliRunner().invoke(main, ["--only", "mutants", "--cases", "30", "--seed", "7"])
+    result = CliRunner().invoke(program.main, ["--only", "mutants", "--cases", "30", "--seed", "7"])
     assert result.exit_code == 1
-    assert "reduced to:\nfrom tests.fuzz.mutants import Edit, Mutant" in result.output
+    assert "to run it again:\nfrom tests.fuzz.mutants import *\nMutant(" in result.output
 
 
 def test_a_signal_stops_the_command_with_its_table(tmp_path: Path) -> None:
@@ -208,12 +233,6 @@ def _in_session(leader: int) -> list[int]:
     return found
 
 
-def test_a_case_can_be_read_back() -> None:
-    """The expression in a report is the case."""
-    case = Mutant("all_reduce", "ring/2", 3, (Edit("drop", 1, 2), Edit("src", 3, other=4)))
-    assert eval(expression(case)) == case
-
-
 @pytest.mark.parametrize(("name", "cases"), [("mutants", 60), ("collectives", 12)])
 def test_a_few_cases(name: str, cases: int) -> None:
     """Always the same ones."""
@@ -241,7 +260,7 @@ def test_ranks_that_do_not_get_ready_are_started_once_more(monkeypatch: pytest.M
         raise deaths.NotReadyError("ranks do not get ready")
 
     monkeypatch.setattr(deaths.Death, "_prepare", refuse)
-    death = next(deaths.cases(random.Random(SEED)))
+    death = deaths.draw_case(random.Random(SEED))
     with pytest.raises(deaths.NotReadyError):
         death.run()
     assert len(tries) == 2

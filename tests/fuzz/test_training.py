@@ -2,12 +2,11 @@
 
 import random
 from collections.abc import Iterator
-from itertools import islice
 
 import pytest
 
 from tests.fuzz.run_damage import Damage
-from tests.fuzz.training import Case, Round, cases, close
+from tests.fuzz.training import DisturbedRun, Round, close, draw_case
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -20,23 +19,14 @@ def _closing() -> Iterator[None]:
 def test_a_drawn_case() -> None:
     """A rank is killed, and then files are damaged."""
     damages = (Damage("edit", 5), Damage("scribble into the log", 2))
-    Case("zero1", 7, 2, (Round("kill a rank", 1, 30, 0.01, damages),)).run()
+    DisturbedRun("zero1", 7, 2, (Round("kill a rank", 1, 30, 0.01, damages),)).run()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_other_cases(seed: int) -> None:
     """Of other seeds."""
-    next(cases(random.Random(seed))).run()
-
-
-def test_cases_are_those_of_the_seed_and_can_be_smaller() -> None:
-    """What is described is the case; every smaller one has less of something."""
-    first, again = (list(islice(cases(random.Random(7)), 20)) for _ in range(2))
-    assert first == again
-    for case in first:
-        assert eval(case.describe().splitlines()[1].removesuffix(".run()")) == case
-        assert all(smaller != case for smaller in case.smaller())
+    draw_case(random.Random(seed)).run()
 
 
 def test_a_fault_is_found() -> None:

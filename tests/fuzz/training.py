@@ -6,9 +6,8 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -40,17 +39,13 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Case:
+class DisturbedRun:
     """A run on two ranks that is launched once for each round, and at last without a disturbance."""
 
     strategy: str
     save_every: int
     keep: int
     rounds: tuple[Round, ...]
-
-    def describe(self) -> str:
-        """A few lines that reproduce it."""
-        return f"from tests.fuzz.training import *\n{self!r}.run()"
 
     def run(self) -> None:
         """Raise AssertionError if a run ends otherwise than the undisturbed one, without refusing."""
@@ -71,29 +66,15 @@ class Case:
                 done += [damage for damage in (disturbed.damages if disturbed else ()) if damage.do(output)]
             compare(output, expected, done)
 
-    def smaller(self) -> Iterator["Case"]:
-        """Fewer rounds, fewer damages, and simpler ones."""
-        for index, disturbed in enumerate(self.rounds):
-            before, after = self.rounds[:index], self.rounds[index + 1 :]
-            yield replace(self, rounds=(*before, *after))
-            for number in range(len(disturbed.damages)):
-                damages = disturbed.damages[:number] + disturbed.damages[number + 1 :]
-                yield replace(self, rounds=(*before, replace(disturbed, damages=damages), *after))
-            if disturbed.how != "kill all":
-                yield replace(self, rounds=(*before, replace(disturbed, how="kill all"), *after))
-        if self.strategy != "ring":
-            yield replace(self, strategy="ring")
 
-
-def cases(random: random.Random) -> Iterator[Case]:
-    """Without end."""
-    while True:
-        yield Case(
-            strategy=random.choice(STRATEGIES),
-            save_every=random.randrange(1, 16),
-            keep=random.randrange(1, 4),
-            rounds=tuple(_round(random) for _ in range(random.choice((1, 1, 2)))),
-        )
+def draw_case(random: random.Random) -> DisturbedRun:
+    """Draw any disturbances."""
+    return DisturbedRun(
+        strategy=random.choice(STRATEGIES),
+        save_every=random.randrange(1, 16),
+        keep=random.randrange(1, 4),
+        rounds=tuple(_round(random) for _ in range(random.choice((1, 1, 2)))),
+    )
 
 
 def _round(draw: random.Random) -> Round:

@@ -3,14 +3,20 @@
 import json
 import os
 import re
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.fuzz.launcher import Launcher
+from trainers.checkpoints.step_log import read_log
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
@@ -54,6 +60,48 @@ def launch(launcher: Launcher, *arguments: str) -> subprocess.CompletedProcess[s
             launcher.wait(TIMEOUT_S)
             raise AssertionError(f"still running after {TIMEOUT_S} s: {errors.read_text()}")
         return subprocess.CompletedProcess(arguments, code, output.read_text(), errors.read_text())
+
+
+def wait_for_steps(log: Path, count: int, is_running: Callable[[], bool] = lambda: True) -> None:
+    """Wait until so many steps are in the log, or it is running no more."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while is_running() and len(read_log(log)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@contextmanager
+def ranks_by_hand(arguments: list[str], errors: int = subprocess.PIPE) -> Iterator[list[subprocess.Popen[str]]]:
+    """Start two ranks as torchrun would, but without its own patience with those that stall; end them in any case.
+
+    errors: where the first one says what it says.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    world = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = []
+    for rank, stderr in enumerate((errors, subprocess.DEVNULL)):
+        numbers = {**world, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": 1}
+        variables = environment() | {name: str(value) for name, value in numbers.items()}
+        ranks.append(subprocess.Popen(arguments, env=variables, stdout=subprocess.DEVNULL, stderr=stderr, text=True))
+    try:
+        yield ranks
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+
+
+def read_until(terminal: int, wanted: str = "\0") -> str:
+    """Return what comes from a terminal up to and with `wanted`, or up to its end."""
+    seen = b""
+    while wanted.encode() not in seen and select.select([terminal], [], [], TIMEOUT_S)[0]:
+        try:
+            seen += os.read(terminal, 65536)
+        except OSError:  # the other end is closed
+            break
+    return seen.decode()
 
 
 def without_log(errors: str) -> str:

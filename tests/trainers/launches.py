@@ -2,14 +2,37 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from trainers.launch.environment import distributed_environment
 from trainers.launch.rendezvous import init_process_group
 
 PATIENCE_S = 60.0
+ROOT = Path(__file__).parents[2]
+SPAWNED = """
+import sys
+from tests.trainers.launches import wait_for_it
+from trainers.launch.spawn import spawn
+if __name__ == "__main__":
+    sys.exit(spawn(2, wait_for_it, (sys.argv[1], -1, "")))
+"""
+
+
+def start_program(folder: Path, program: str, **options: Any) -> subprocess.Popen[str]:
+    """Start a program, which is given the folder, in an environment that is no rank's. options: as Popen has them.
+
+    variables: of the environment, besides ours.
+    """
+    known = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME"}
+    ours = {name: value for name, value in os.environ.items() if name not in known and "SLURM" not in name}
+    variables = {name: str(value) for name, value in options.pop("variables", {}).items()}
+    (folder / "program.py").write_text(program)
+    command = [sys.executable, str(folder / "program.py"), str(folder)]
+    return subprocess.Popen(command, env={**ours, "PYTHONPATH": str(ROOT), **variables}, text=True, **options)
 
 
 def add_up(folder: str) -> None:

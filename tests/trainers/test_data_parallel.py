@@ -14,20 +14,22 @@ from torch import nn
 from collectives import CollectiveError
 from tests.ranks import RankPool
 from tests.trainers.models import inputs, mean_gradients, small_model
-from trainers.data_parallel import DataParallel, DriftError, broadcast_state
+from trainers.data_parallel import DataParallel, DriftError
+from trainers.replica_check import first_mismatch
 from trainers.strategy_names import STRATEGY_INFOS
 
 MEANING = [name for name, info in STRATEGY_INFOS.items() if info.leaves_mean and info.is_exact and not info.on_ring]
 ALL = [name for name in MEANING if not name.endswith("bf16")]
 
 
-def refusal(group: dist.ProcessGroup, make: Callable[[int], nn.Module], **options: bool) -> str:
-    """What it says of a model that is made from the rank."""
+def refusal(group: dist.ProcessGroup, make: Callable[[int], nn.Module], broadcast: bool = False) -> str:
+    """What it says of a model that is made from the rank; of one that it takes, that all ranks have the same."""
+    model = make(group.rank())
     try:
-        DataParallel(make(group.rank()), "ring", group, **options)
+        DataParallel(model, "ring", group, broadcast=broadcast)
     except ValueError as error:
         return str(error)
-    return ""
+    return first_mismatch(model, group) or ""
 
 
 def seeded_by_rank(rank: int) -> nn.Module:
@@ -67,19 +69,7 @@ def test_ranks_that_differ_are_told_so(ranks: RankPool, make: Callable[[int], nn
     """Every rank gets the same error: the tensor, the ranks, how far off; and with broadcast=True none."""
     for found in ranks.run(refusal, make, num_ranks=3):
         assert found.startswith(message)
-    assert ranks.run(refused_with_broadcast, make, num_ranks=3) == [""] * 3
-
-
-def refused_with_broadcast(group: dist.ProcessGroup, make: Callable[[int], nn.Module]) -> str:
-    """As `refusal`."""
-    return refusal(group, make, broadcast=True)
-
-
-def test_other_seeds_are_found(ranks: RankPool) -> None:
-    """The commonest mistake."""
-    found = ranks.run(refusal, seeded_by_rank, num_ranks=2)
-    assert found[0] == found[1]
-    assert found[0].startswith("parameter weight differs between rank 0 and rank 1, by up to ")
+    assert ranks.run(refusal, make, True, num_ranks=3) == [""] * 3
 
 
 def seeded_apart(group: dist.ProcessGroup) -> list[float]:
@@ -100,19 +90,14 @@ def test_other_seeds_are_accepted_with_broadcast(ranks: RankPool) -> None:
     assert found[0][:4] == seeded_by_rank(0).weight.flatten().tolist()  # type: ignore[operator, union-attr]
 
 
-def test_other_layers_are_refused_with_broadcast(ranks: RankPool) -> None:
-    """On every rank, before anything of another size is sent."""
-    found = ranks.run(refused_with_broadcast, one_layer_more, num_ranks=2)
-    assert found[0] == found[1]
-    assert "is parameter 1.weight of (2, 2)" in found[0]
-    assert found[0].endswith(": broadcast=True gives values, not layers; make the same model on every rank")
-
-
-def test_other_layers_are_found(ranks: RankPool) -> None:
-    """Names and shapes are compared, too."""
-    found = ranks.run(refusal, one_layer_more, num_ranks=2)
-    assert found[0] == found[1]
-    assert "parameter 0.weight of (2, 2) torch.float32 on rank 0 is parameter 1.weight of (2, 2)" in found[0]
+@pytest.mark.parametrize("broadcast", [False, True])
+def test_other_layers_are_found(ranks: RankPool, broadcast: bool) -> None:
+    """Names and shapes are compared, too; with broadcast=True before anything of another size is sent."""
+    first, second = ranks.run(refusal, one_layer_more, broadcast, num_ranks=2)
+    assert first == second
+    assert "parameter 0.weight of (2, 2) torch.float32 on rank 0 is parameter 1.weight of (2, 2)" in first
+    advice = ": broadcast=True gives values, not layers; make the same model on every rank"
+    assert first.endswith(advice) == broadcast
 
 
 def on_two_devices(rank: int) -> nn.Module:  # noqa: ARG001
@@ -345,25 +330,6 @@ def test_a_backward_pass_that_fails_leaves_nothing_behind(ranks: RankPool, name:
     """The next one is synchronised as ever."""
     for result in ranks.run(after_a_failure, name, num_ranks=2):
         torch.testing.assert_close(result, mean_gradients(small_model(), 2))
-
-
-def broadcast(group: dist.ProcessGroup) -> list[list[float]]:
-    """A model's state after rank 0 has given its own away; the ranks start differently."""
-    torch.manual_seed(group.rank())
-    model = nn.BatchNorm1d(3)
-    nn.init.normal_(model.weight)
-    nn.init.normal_(model.running_mean)
-    broadcast_state(model, group)
-    return [tensor.tolist() for tensor in model.state_dict().values() if tensor.dim()]
-
-
-def test_state_comes_from_rank_0(ranks: RankPool) -> None:
-    """Parameters and buffers."""
-    results = ranks.run(broadcast, num_ranks=3)
-    torch.manual_seed(0)
-    expected = nn.init.normal_(torch.empty(3)).tolist()
-    assert results[0] == results[1] == results[2]
-    assert results[0][0] == expected
 
 
 def copied(group: dist.ProcessGroup, name: str) -> str:

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,12 +83,9 @@ class CheckpointManager:
 
     def log(self, line: dict[str, Any]) -> None:
         """Add a line to the log."""
-        if self._log is not None:
-            log = self._log
-            self.attempt(lambda: log.write(line))
-        if self._board is not None:
-            board = self._board
-            self.attempt(lambda: board.write(line))
+        for writer in (self._log, self._board):
+            if writer is not None:
+                self.attempt(partial(writer.write, line))
 
     def write_options(self, text: str) -> None:
         """Leave the options of the run, from which another can be started, on rank 0."""
@@ -97,9 +95,8 @@ class CheckpointManager:
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
         """Write a checkpoint, and of the older ones delete all but the newest, so that `keep` are left."""
         if self._log is not None:
-            log = self._log
-            self.attempt(log.sync)
-            self.attempt(lambda: self._write(checkpoint, keep))
+            self.attempt(self._log.sync)
+            self.attempt(partial(self._write, checkpoint, keep))
 
     def _write(self, checkpoint: Checkpoint, keep: int) -> None:
         path = self.folder.path(checkpoint.step)
@@ -177,3 +174,16 @@ def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _
         raise ValueError(told[1])
     decided: _Decided = told[0]
     return decided
+
+
+def first_fault(fault: str, group: dist.ProcessGroup) -> str:
+    """Return, on every rank, what went wrong on the first one that says so; "" if nothing did; collective.
+
+    fault: what went wrong on this rank, or "". The rank is named unless all ranks say the same.
+    """
+    faults: list[Any] = [None] * group.size()
+    with naming_failures(f"rank {group.rank()}: hearing what went wrong on other ranks failed"):
+        dist.all_gather_object(faults, fault, group=group)
+    if len(set(faults)) == 1:
+        return fault
+    return next(f"rank {rank}: {said}" for rank, said in enumerate(faults) if said)

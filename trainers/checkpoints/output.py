@@ -61,7 +61,8 @@ class CheckpointFolder:
 
     def newest_first(self) -> list[Path]:
         """Return all files with the name of a checkpoint, good or not."""
-        steps = [int(match[1]) for path in self._listed() if (match := NAME.fullmatch(path.name))]
+        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
+        steps = [int(match[1]) for name in names if (match := NAME.fullmatch(name))]
         return [self.path(step) for step in sorted(set(steps), reverse=True)]
 
     def prune(self, step: int, keep: int) -> None:
@@ -80,9 +81,6 @@ class CheckpointFolder:
         with suppress(OSError):
             for path in (path for pattern in UNFINISHED for path in self.folder.glob(pattern)):
                 path.unlink(missing_ok=True)
-
-    def _listed(self) -> list[Path]:
-        return list(self.folder.iterdir()) if self.folder.is_dir() else []
 
 
 class OutputLock:

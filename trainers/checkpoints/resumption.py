@@ -1,10 +1,10 @@
 """Which checkpoint a run goes on from, and whether it may."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,41 +22,44 @@ class OtherRunError(ValueError):
     """A checkpoint is good, but of a run that this one cannot go on with; an older one would be, too."""
 
 
-def newest_good(
+class _Whole(NamedTuple):
+    """A checkpoint with the bytes of its file."""
+
+    path: Path
+    content: bytearray
+    checkpoint: Checkpoint
+
+
+def usable_checkpoints(
     folder: CheckpointFolder,
     wanted: dict[str, Any],
     group: dist.ProcessGroup,
     warn: Callable[[str], None],
-) -> tuple[Path, Checkpoint] | None:
-    """Return the newest checkpoint that is whole, on every rank; None if there is none at all; collective.
+) -> Iterator[tuple[Path, Checkpoint]]:
+    """Yield, on every rank, the checkpoints that are whole, the newest first; each is read when it is asked for.
 
-    Only rank 0 looks for it, and sends the others what is in the file: they need not see its directory.
+    Collective: all ranks must take as many. Only rank 0 looks for them, and sends the others what is in the file: they
+    need not see its directory. Nothing is yielded if there is no checkpoint at all.
     wanted: the identity of this run, as `StepConfig.identity` gives it. warn: told on rank 0 of each file that is no
     good.
 
-    Raises ValueError on every rank if no file is good, if only another rank than 0 sees any, or if the run is one that
-    cannot go on from there.
+    Raises ValueError on every rank when there are files, but no more that are good, if only another rank than 0 sees
+    any, or if the run is one that cannot go on from there.
     """
-    content = bytearray()
-    on_rank_0: list[Checkpoint] = []
+    on_rank_0 = _whole_checkpoints(folder, wanted, warn)
+    whole: _Whole | None = None
 
     def choose() -> tuple[str, int] | None:
-        nonlocal content
-        newest = _newest_good(folder, wanted, warn)
-        if newest is None:
-            return None
-        path, content, checkpoint = newest
-        on_rank_0.append(checkpoint)
-        return str(path), len(content)
+        nonlocal whole
+        whole = next(on_rank_0, None)
+        return None if whole is None else (str(whole.path), len(whole.content))
 
-    chosen = first_decides(group, choose)
-    if chosen is None:
-        _refuse_other_disks(folder, group)
-        return None
-    path, size_bytes = chosen
-    content = content or bytearray(size_bytes)
-    _send_to_all(content, group)
-    return Path(path), on_rank_0[0] if on_rank_0 else checkpoint_of(content, path)
+    while (chosen := first_decides(group, choose)) is not None:
+        path, size_bytes = chosen
+        content = whole.content if whole else bytearray(size_bytes)
+        _send_to_all(content, group)
+        yield Path(path), whole.checkpoint if whole else checkpoint_of(content, path)
+    _refuse_other_disks(folder, group)
 
 
 def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> None:
@@ -88,23 +91,24 @@ def _send_to_all(content: bytearray, group: dist.ProcessGroup) -> None:
             dist.broadcast(piece, group=group, group_src=0)
 
 
-def _newest_good(
+def _whole_checkpoints(
     folder: CheckpointFolder, wanted: dict[str, Any], warn: Callable[[str], None]
-) -> tuple[Path, bytearray, Checkpoint] | None:
+) -> Iterator[_Whole]:
     paths = folder.newest_first()
     for path in paths:
         try:
             content = bytearray(path.read_bytes())
-            return path, content, _checked(checkpoint_of(content, path), path, wanted)
+            checkpoint = _checked(checkpoint_of(content, path), path, wanted)
         except OtherRunError:
             raise
         except OSError as error:
             warn(f"checkpoint {path}: cannot be read: {error.strerror}")
         except ValueError as error:
             warn(str(error))
+        else:
+            yield _Whole(path, content, checkpoint)
     if paths:
         raise ValueError(f"--resume: none of the checkpoints in {folder.folder} is good; give another --output")
-    return None
 
 
 def _checked(checkpoint: Checkpoint, path: Path, wanted: dict[str, Any]) -> Checkpoint:

@@ -73,11 +73,10 @@ def compare_command(
     strategies: tuple[str, ...],
     ranks: int,
     steps: int,
-    batch_size: int | None,
-    seed: int,
     output: Path,
     style: str | None,
     as_json: bool,
+    **of_step: Any,
 ) -> None:
     """Trains the same batches from the same start alone and together, and compares losses, gradients and time.
 
@@ -85,8 +84,8 @@ def compare_command(
     `trainers train`.
     """
     options = given_settings(task)
-    config = StepConfig(batch_size=batch_size, seed=seed)
-    batches = config.batches(load_task(task, seed, **options), 0, ranks)
+    config = StepConfig(**of_step)
+    batches = config.batches(load_task(task, config.seed, **options), 0, ranks)
     check_writable(f"--output {output}", output)
     # As torchrun does for several ranks, but not for one, which would then have more cores than each of them.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

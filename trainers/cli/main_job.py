@@ -6,7 +6,6 @@ Everything a user can get wrong is checked before torch is imported, which takes
 import datetime
 import os
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +35,7 @@ from ringsim.units import plural
 from trainers.checkpoints.output import OPTIONS_FILE
 from trainers.checkpoints.step_log import FOLDER, LOG, require_tensorboard
 from trainers.cli.options import (
+    config_of,
     log_options,
     model_options,
     rate_and_number_options,
@@ -100,46 +100,39 @@ BATCH_SIZE, STEPS = 8, 100
 @config_option
 @json_option
 def main(
-    data: str,
-    steps: int,
-    strategies: tuple[str, ...],
     gloo_thread_policy: Literal["batch", "normal"],
     timeout_s: float,
-    profile: Path | None,
-    output: Path,
-    log_every: int,
-    tensorboard: bool,
     style: str | None,
     wide: bool,
     as_json: bool,
-    **of_step_and_task: Any,
+    **given: Any,
 ) -> None:
     """Trains a tiny transformer with each strategy of gradient synchronisation; predicts and measures each.
 
     Start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring; scripts/train_ring.py is the same.
     """
-    require_one_stdout(as_json, profile)
-    names = {field.name for field in fields(StepConfig)} & of_step_and_task.keys()
-    step = StepConfig(**{name: of_step_and_task.pop(name) for name in names})
+    require_one_stdout(as_json, given["profile"])
+    step = config_of(StepConfig, given)
     if step.compile:
         require_compiler()
-    task = LanguageModel(step.seed, data, **of_step_and_task)
-    config = JobConfig(task, data, step, strategies, steps, profile)
-    logged = LogConfig(output, log_every, tensorboard, as_toml(click.get_current_context(), {}))
-    step.batches(task, 0, torchrun.num_ranks(START))
+    logged = config_of(LogConfig, given, options=as_toml(click.get_current_context(), {}))
+    of_task = {name: given.pop(name) for name in LanguageModel.options if name != "data"}
+    config = JobConfig(task=LanguageModel(step.seed, given["data"], **of_task), step=step, **given)
+    step.batches(config.task, 0, torchrun.num_ranks(START))
     _check_output(logged)
     done = _run(config, gloo_thread_policy, timeout_s, logged, style)
     if done is not None:  # on rank 0
         report, busy = done
-        from trainers.main_job.report_table import format_report  # noqa: PLC0415  with NumPy
+        from trainers.main_job.report import format_report  # noqa: PLC0415  with NumPy
 
-        print_result(format_report(report, wide), report, as_json, profile)
+        print_result(format_report(report, wide), report, as_json, config.profile)
         for line in busy:
             click.echo(line, err=as_json)  # one object alone may stand on stdout
-        logs = [*([LOG] if log_every else []), *([FOLDER] if tensorboard else [])]
-        for path in (*(output / name for name in (*logs, OPTIONS_FILE, *RESULTS)), *([profile] if profile else [])):
-            if path != STDOUT:
-                say_wrote(path)
+        logs = [*([LOG] if logged.log_every else []), *([FOLDER] if logged.tensorboard else [])]
+        for name in (*logs, OPTIONS_FILE, *RESULTS):
+            say_wrote(logged.output / name)
+        if config.profile and config.profile != STDOUT:
+            say_wrote(config.profile)
         results = report["strategies"]
         sys.exit(not all(result["parameters_identical"] or result["strategy"] == "none" for result in results))
 

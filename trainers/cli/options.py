@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,6 +13,9 @@ from trainers.loop.config import AMP_DTYPES, LR_SCHEDULES, ON_NAN, StepConfig, T
 from trainers.strategy_names import STRATEGY_NAMES, check_strategy
 from trainers.tasks import TASK_NAMES
 from trainers.tasks.base import ModelConfig
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 MAX_RANKS = 1024
 MAX_TIMEOUT_S = 86400
@@ -59,6 +62,7 @@ CHOICES = {
 TYPES: dict[Any, Any] = {int: INT, int | None: INT, float | None: REAL, Path | None: FILE}
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_Config = TypeVar("_Config", bound="DataclassInstance")
 
 
 def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:
@@ -77,6 +81,12 @@ def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:
         return command
 
     return declare
+
+
+def config_of(config: type[_Config], given: dict[str, Any], **others: Any) -> _Config:
+    """Make a config of those of its fields that are among the given options, and take them out of there."""
+    names = {field.name for field in fields(config)} & given.keys()
+    return config(**{name: given.pop(name) for name in names}, **others)
 
 
 log_options = config_options(TrainConfig, "log_every", "tensorboard")

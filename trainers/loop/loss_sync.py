@@ -1,6 +1,7 @@
-"""`LossSync`: before any gradient is averaged, all ranks know all losses, and whether one of them has to stop."""
+"""`exchange_losses`: before any gradient is averaged, all ranks know all losses, and whether one has to stop."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -42,32 +43,27 @@ class RankLosses(NamedTuple):
 CANNOT_GO_ON = 1  # in the place of a signal's number; SIGHUP, whose number this is, ends a rank at once
 
 
-class LossSync:
-    """An all-gather of each rank's loss and its wish to stop, in every step; costs nothing where there is one rank.
+def exchange_losses(group: dist.ProcessGroup, loss: float, stop: bool, asked: int = 0) -> RankLosses:
+    """Tell the others this rank's loss and whether it has to stop, and hear theirs; collective.
 
     All ranks must know of a bad loss before one of them begins its backward pass: from there on gradients are averaged
     while others are still being computed, and a single one that is not a number spoils the model on all ranks.
+
+    stop: at once. asked: the number of the signal that asks this rank to stop after the step, or 0.
+
+    Raises StoppedError on every rank if one has to stop.
     """
+    with naming_failures("telling each other the loss failed"):
+        losses, stops = gather_numbers([loss, float(CANNOT_GO_ON if stop else asked)], group).T.tolist()
+    if CANNOT_GO_ON in stops:
+        raise StoppedError(f"rank {stops.index(CANNOT_GO_ON)} cannot go on")
+    return RankLosses(losses, int(max(stops)))
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
-        self._own = torch.zeros(2, dtype=torch.float64)
-        self._all = torch.zeros(group.size(), 2, dtype=torch.float64)
 
-    def exchange(self, loss: float, stop: bool, asked: int = 0) -> RankLosses:
-        """Tell the others this rank's loss and whether it has to stop, and hear theirs; collective.
-
-        stop: at once. asked: the number of the signal that asks this rank to stop after the step, or 0.
-
-        Raises StoppedError on every rank if one has to stop.
-        """
-        self._own[0], self._own[1] = loss, float(CANNOT_GO_ON if stop else asked)
-        if self._group.size() > 1:
-            with naming_failures("telling each other the loss failed"):
-                collectives.all_gather_into_tensor(self._all, self._own, self._group, algorithm=ALGORITHM)
-        else:
-            self._all[0] = self._own
-        losses, stops = self._all.T.tolist()
-        if CANNOT_GO_ON in stops:
-            raise StoppedError(f"rank {stops.index(CANNOT_GO_ON)} cannot go on")
-        return RankLosses(losses, int(max(stops)))
+def gather_numbers(own: Sequence[float], group: dist.ProcessGroup) -> torch.Tensor:
+    """Return the numbers of all ranks, (ranks, numbers) float64; collective, but that one rank alone sends nothing."""
+    here = torch.tensor(own, dtype=torch.float64)
+    everywhere = here.repeat(group.size(), 1)
+    if group.size() > 1:
+        collectives.all_gather_into_tensor(everywhere, here, group, algorithm=ALGORITHM)
+    return everywhere

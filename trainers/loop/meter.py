@@ -12,11 +12,10 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
-import collectives
 from collectives.runtime import naming_failures
 from ringsim.files import atomic_file
 from trainers.loop.log_line import peak_memory_bytes
-from trainers.loop.loss_sync import ALGORITHM
+from trainers.loop.loss_sync import gather_numbers
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.strategies.base import Strategy
 from trainers.strategies.ddp import Ddp
@@ -86,11 +85,8 @@ class Meter:
 
     def _of_all_ranks(self, elapsed_s: float) -> tuple[float, float, int | None]:
         """Return seconds of communicating and in all, means over the ranks, and the largest peak of memory."""
-        here = torch.tensor([self._communication_s, elapsed_s, peak_memory_bytes() or 0], dtype=torch.float64)
-        everywhere = here.repeat(self._group.size(), 1)
-        if self._group.size() > 1:
-            with naming_failures(f"rank {self._group.rank()}: gathering the metrics failed"):
-                collectives.all_gather_into_tensor(everywhere, here, self._group, algorithm=ALGORITHM)
+        with naming_failures(f"rank {self._group.rank()}: gathering the metrics failed"):
+            everywhere = gather_numbers([self._communication_s, elapsed_s, peak_memory_bytes() or 0], self._group)
         mean_communication_s, mean_elapsed_s, _ = everywhere.mean(0).tolist()
         return mean_communication_s, mean_elapsed_s, int(everywhere[:, 2].max()) or None
 

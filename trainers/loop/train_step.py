@@ -1,12 +1,12 @@
 """`TrainStep`: a task's model on one rank, with its strategy and optimizer, taking one training step after the other.
 
-A step is the same wherever a model is trained: batch, forward pass, `LossSync`, backward pass and synchronisation of
-the gradients, optimizer; each part is timed. `Trainer` takes the steps of one run; the main job takes those of several
-strategies in turn.
+A step is the same wherever a model is trained: batch, forward pass, `exchange_losses`, backward pass and
+synchronisation of the gradients, optimizer; each part is timed. `Trainer` takes the steps of one run; the main job
+takes those of several strategies in turn.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -19,7 +19,8 @@ from trainers.checkpoints.checkpoint import Checkpoint, seed_alike, seed_apart
 from trainers.data_parallel import DataParallel
 from trainers.loop.batches import Share
 from trainers.loop.config import ScheduledRates, StepConfig
-from trainers.loop.loss_sync import DivergedError, LossSync
+from trainers.loop.loss_sync import DivergedError, exchange_losses
+from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.fsdp import Fsdp
 from trainers.tasks.base import Task
@@ -87,8 +88,8 @@ class TrainStep:
         self.optimizer = self.model.optimizer(task.optimizer)
         if config.compile:
             self.model.compile()
+        self._options = [set(group) for group in self.optimizer.param_groups]
         self._rates = ScheduledRates(self.optimizer.param_groups, schedule)
-        self.loss_sync = LossSync(group)
         self._norm_before_clipping: Tensor | None = None
         # Of the forward passes only torch's own communicate without saying what failed; other errors are the task's.
         self._names_forward = isinstance(self.model.strategy, Ddp | Fsdp)
@@ -112,7 +113,7 @@ class TrainStep:
         own, last = self._forward(share)
         forward_end_s = time.perf_counter()
         with span("tell the loss"):
-            losses = self.loss_sync.exchange(own, stop, asked)
+            losses = exchange_losses(self.group, own, stop, asked)
         synced_s = time.perf_counter()
         result = StepResult(
             losses.mean, losses.trouble, forward_end_s - begin_s, synced_s - forward_end_s, asked=losses.asked
@@ -173,14 +174,24 @@ class TrainStep:
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on from the states of model, optimizer and strategy; collective. Raises what torch does if they differ.
 
-        Raises ValueError for the state of another optimizer, which torch would load and miss an option of in a step.
+        Raises ValueError for the state of another optimizer, which torch would load and miss in a step.
         """
-        for now, saved in zip(self.optimizer.param_groups, checkpoint.optimizer_state["param_groups"], strict=False):
-            if differing := sorted(now.keys() ^ saved.keys()):
-                raise ValueError(f"its optimizer has other options: {', '.join(differing)}")
         self.model.load_state_dict(checkpoint.model_state)
         self.optimizer.load_state_dict(checkpoint.optimizer_state)
         self.model.strategy.load_state_dict(checkpoint.strategy_states)
+        for own, group in zip(self._options, self.optimizer.param_groups, strict=True):
+            if differing := sorted(own ^ group.keys()):
+                raise ValueError(f"its optimizer has other options: {', '.join(differing)}")
+        self._check_optimizer_state()
+
+    def _check_optimizer_state(self) -> None:
+        """Raise ValueError for a tensor of another shape than the optimizer makes itself."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        for index, form in enumerate(optimizer_forms(self.task.optimizer, parameters)):
+            state = self.optimizer.state.get(parameters[index], {})
+            for name in form.keys() & state.keys():
+                if (shape := tuple(state[name].shape)) != form[name]:
+                    raise ValueError(f"its optimizer state {index}, {name}: is of shape {shape}, must be {form[name]}")
 
     def _forward(self, share: Share) -> tuple[float, Tensor]:
         """Do all of a step before gradients are averaged; return this rank's loss, and its part yet to go back."""
@@ -223,6 +234,23 @@ class TrainStep:
         if self.config.on_nan != "skip":
             return {}
         return {name: buffer.clone() for name, buffer in self.model.model.named_buffers()}
+
+
+def optimizer_forms(make: MakeOptimizer, parameters: Sequence[Tensor]) -> list[dict[str, tuple[int, ...]]]:
+    """Return the shapes of the tensors that an optimizer keeps of each parameter, found out by a step without numbers.
+
+    Counts, such as of the steps, are not among them. [] for an optimizer that cannot take such a step.
+    """
+    like = [nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta")) for p in parameters]
+    try:
+        optimizer = make(like)
+        for parameter in like:
+            parameter.grad = torch.empty_like(parameter)
+        optimizer.step()
+    except Exception:  # whatever it is that it misses
+        return []
+    states = [optimizer.state.get(parameter, {}) for parameter in like]
+    return [{name: tuple(v.shape) for name, v in state.items() if torch.is_tensor(v) and v.dim()} for state in states]
 
 
 class GradientClock:

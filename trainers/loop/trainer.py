@@ -13,13 +13,13 @@ import torch.distributed as dist
 
 from collectives.runtime import CollectiveError, naming_failures, span
 from trainers.checkpoints.checkpoint import Checkpoint, random_state, seed_apart, set_random_state
-from trainers.checkpoints.manager import CheckpointManager
-from trainers.checkpoints.resumption import newest_good
+from trainers.checkpoints.manager import CheckpointManager, first_fault
+from trainers.checkpoints.resumption import usable_checkpoints
 from trainers.checkpoints.step_log import Mark
 from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
 from trainers.loop.log_line import describe_evaluation, describe_line
-from trainers.loop.loss_sync import DivergedError, StoppedError
+from trainers.loop.loss_sync import DivergedError, StoppedError, exchange_losses
 from trainers.loop.meter import Meter, ProfilerTrace, held_bytes
 from trainers.loop.train_step import TrainStep
 from trainers.tasks.base import Task, evaluate
@@ -39,7 +39,7 @@ class Trainer:
     say: told, on rank 0, what a user should know.
 
     Raises ValueError on every rank for what does not go together, as Batches, TrainStep, CheckpointManager and
-    `newest_good` do.
+    `usable_checkpoints` do.
 
     >>> from pathlib import Path
     >>> from trainers import TrainConfig, Trainer, distributed_environment, init_process_group, load_task
@@ -90,44 +90,51 @@ class Trainer:
         self.manager.begin(self.first_step, mark, self.config.tensorboard)
 
     def _resume(self) -> Mark | None:
-        """Go on from the newest good checkpoint, if there is one; returns what it knows of the log."""
-        newest = newest_good(self.manager.folder, self.identity, self.group, self._say)
-        if newest is None:
+        """Go on from the newest checkpoint that fits on every rank, if there is one; return its mark of the log."""
+        for path, checkpoint in usable_checkpoints(self.manager.folder, self.identity, self.group, self._say):
+            if checkpoint.step > self.num_steps:
+                done, asked = checkpoint.step, self.num_steps
+                raise ValueError(f"checkpoint {path}: {done} steps are done, but {asked} asked for; give more --steps")
+            if not (fault := first_fault(self._load(checkpoint), self.group)):
+                break
+            self._say(f"checkpoint {path}: {fault}")
+        else:
             self._say(f"no checkpoint in {self.config.output} yet{_restarted()}: beginning with the first step")
             return None
-        path, checkpoint = newest
-        if checkpoint.step > self.num_steps:
-            done, asked = checkpoint.step, self.num_steps
-            raise ValueError(f"checkpoint {path}: {done} steps are done, but {asked} asked for; give more --steps")
-        notes = checkpoint.notes
-        if checkpoint.step > notes.get("skipped", 0):
-            self.train_step.settle()
         self.first_step = self.num_done = checkpoint.step
-        try:
-            self.train_step.load(checkpoint)
-            self.meter.set_notes(notes)
-            self._say(f"resumed from {path}: {self.first_step} of {self.num_steps} steps are done")
-            self._resume_random_states(checkpoint)
-        except CollectiveError:
-            raise
-        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"checkpoint {path}: does not fit the task: {' '.join(str(error).split())}") from error
+        self._say(f"resumed from {path}: {self.first_step} of {self.num_steps} steps are done")
+        ranks_before, num_ranks = len(checkpoint.random_states), self.group.size()
+        if ranks_before != num_ranks:
+            self._say(
+                f"it is of {ranks_before} ranks, now {num_ranks}: the batches are the same, the random states are "
+                f"drawn anew, losses will agree to rounding"
+            )
         before = checkpoint.config["training"]["strategy"]
         if before != self.config.strategy:
             self._say(f"it is of the strategy {before}, now {self.config.strategy}: losses will agree to rounding")
-        mark: Mark | None = notes["log"]
+        mark: Mark | None = checkpoint.notes.get("log")
         return mark
 
-    def _resume_random_states(self, checkpoint: Checkpoint) -> None:
-        rank, num_ranks, before = self.group.rank(), self.group.size(), len(checkpoint.random_states)
-        if before == num_ranks:
-            set_random_state(checkpoint.random_states[rank], self._device)
-            return
-        seed_apart(self.config.seed, self.first_step, rank)
-        self._say(
-            f"it is of {before} ranks, now {num_ranks}: the batches are the same, the random states are drawn anew, "
-            f"losses will agree to rounding"
-        )
+    def _load(self, checkpoint: Checkpoint) -> str:
+        """Bring this rank to where the checkpoint is; return why it does not fit, or "".
+
+        Random states and those of a strategy are a rank's own: they may be bad on one rank, and good on the others.
+        """
+        rank, notes = self.group.rank(), checkpoint.notes
+        try:
+            if checkpoint.step > notes["skipped"]:
+                self.train_step.settle()
+            self.train_step.load(checkpoint)
+            self.meter.set_notes(notes)
+            if len(checkpoint.random_states) == self.group.size():
+                set_random_state(checkpoint.random_states[rank], self._device)
+            else:
+                seed_apart(self.config.seed, checkpoint.step, rank)
+        except CollectiveError:
+            raise
+        except Exception as error:  # the others must hear of it, whatever it is
+            return f"does not fit the task: {' '.join(str(error).split())}"
+        return ""
 
     def train(
         self,
@@ -273,7 +280,7 @@ class Trainer:
 
     def _hear_of_trouble(self) -> None:
         """Stop all ranks, too, for what goes wrong after the losses of the last step were told."""
-        self.train_step.loss_sync.exchange(0.0, stop=self.manager.trouble is not None)
+        exchange_losses(self.group, 0.0, stop=self.manager.trouble is not None)
 
 
 def _silent(_: str) -> None:

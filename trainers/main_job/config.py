@@ -51,7 +51,7 @@ class JobConfig:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Where the main job writes its log, and how often: after `every` steps of all strategies, 0: never.
+    """Where the main job writes its log, and how often: after `log_every` steps of all strategies, 0: never.
 
     options: all of the job, as a file beside the log shall have them.
 
@@ -59,12 +59,12 @@ class LogConfig:
     """
 
     output: Path
-    every: int
+    log_every: int
     tensorboard: bool = False
     options: str = ""
 
     def __post_init__(self) -> None:
-        if self.every < 0:
-            raise ValueError(f"--log-every {self.every}: must be at least 0, which is never")
-        if self.tensorboard and not self.every:
+        if self.log_every < 0:
+            raise ValueError(f"--log-every {self.log_every}: must be at least 0, which is never")
+        if self.tensorboard and not self.log_every:
             raise ValueError("--tensorboard: with --log-every 0 there is nothing to write for it")

@@ -86,15 +86,12 @@ def run_job(
     parameters = list(runs[0].train_step.model.parameters())
     gradient_bytes, num_parameters = sum(p.nbytes for p in parameters), sum(p.numel() for p in parameters)
     memory_bytes = STATE_PER_GRADIENT * gradient_bytes * len(runs)
-    meet = partial(dist.barrier, group)  # as `ringsim measure` does, so that both find the same network
     measurements = probe(
         group,
         gradient_bytes,
         memory_bytes,
         blocks=BLOCKS,
-        pairs=True,
         calls=probe_calls,
-        meet=meet,
         on_progress=partial(progress.advance_to, phase="probing"),
     )
     network, overlap = agreed_network(measurements, group)
@@ -143,7 +140,8 @@ def train_in_turn(
     Raises CollectiveError as `TrainStep.run` does; on all ranks alike DivergedError, naming step and strategy.
     """
     for step in range(steps):
-        for run in _rotated(runs, step):
+        first = step % len(runs)  # another one each step, so that none always follows the same one
+        for run in (*runs[first:], *runs[:first]):
             result = run.train_step.run(step)
             result.require_finite(f"training step {step}, strategy {run.name}")
             run.results.append(result)
@@ -154,12 +152,6 @@ def train_in_turn(
         with run.train_step.naming_step(steps - 1):
             run.memory = measure_memory(run.train_step)
             run.train_step.finish()
-
-
-def _rotated(runs: Sequence[StrategyRun], step: int) -> list[StrategyRun]:
-    """Return the runs, beginning with another one each step, so that none always follows the same one."""
-    first = step % len(runs)
-    return [*runs[first:], *runs[:first]]
 
 
 def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluster, bool]:

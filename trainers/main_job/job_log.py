@@ -34,21 +34,21 @@ class JobLog:
         self._log: StepLog | None = None
         self._boards: dict[str, TensorBoardLog] = {}
         self._begin_s = time.perf_counter()
-        if self._writes and (config.every or config.options):
+        if self._writes and (config.log_every or config.options):
             config.output.mkdir(parents=True, exist_ok=True)
         if self._writes and config.options:
             save_options(config.output, config.options)
-        if self._writes and config.every:
+        if self._writes and config.log_every:
             self._log = StepLog(config.output / LOG, 0)
 
     def is_due(self, done: int) -> bool:
         """Return whether there is a line after that many steps: every few of them, and after the last."""
-        every = self._config.every
+        every = self._config.log_every
         return every > 0 and (done % every == 0 or done == self._steps)
 
     def write(self, done: int, runs: Mapping[str, tuple[TrainStep, Sequence[StepResult]]]) -> None:
         """Tell of all strategies after `done` steps; collective. runs: by name, with the results of all its steps."""
-        since = (done - 1) // self._config.every * self._config.every
+        since = (done - 1) // self._config.log_every * self._config.log_every
         strategies = {name: self._figures(done, step, results[since:]) for name, (step, results) in runs.items()}
         if not self._writes:
             return
@@ -115,13 +115,10 @@ def describe_job_line(line: Mapping[str, Any], num_steps: int) -> str:
 
 def _range(strategies: Mapping[str, Line], figure: str, shown: Callable[[Any], str], named: bool = True) -> str:
     """Return such as 12 ms (none) to 31 ms (ring); of figures that are shown alike, one. named: whether names are."""
-    ordered = sorted(strategies, key=lambda name: _as_number(strategies[name][figure]))
+    values = {name: math.inf if line[figure] is None else line[figure] for name, line in strategies.items()}
+    ordered = sorted(strategies, key=values.__getitem__)
     least, most = ordered[0], ordered[-1]
     texts = [shown(strategies[name][figure]) for name in (least, most)]
     if texts[0] == texts[1]:
         return texts[0]
     return " to ".join(f"{text} ({name})" if named else text for text, name in zip(texts, (least, most), strict=True))
-
-
-def _as_number(value: float | None) -> float:
-    return math.inf if value is None else value

@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from ringsim.measurements import provenance
 from ringsim.training_step import StepProfile
 from trainers.loop.meter import held_bytes, new_bytes
-from trainers.loop.train_step import TrainStep
+from trainers.loop.train_step import TrainStep, optimizer_forms
 from trainers.predictions.memory import Memory
 from trainers.strategies.flat_vector import described
 
@@ -103,9 +103,5 @@ def activation_bytes(train_step: TrainStep) -> int:
 
 def states_per_element(train_step: TrainStep) -> int:
     """How many numbers the optimizer keeps for each element of a parameter, found out by a step without numbers."""
-    like = nn.Parameter(torch.empty(2, device="meta"))
-    like.grad = torch.empty_like(like)
-    optimizer = train_step.task.optimizer([like])
-    optimizer.step()
-    values = [value for value in optimizer.state[like].values() if torch.is_tensor(value)]
-    return sum(value.shape == like.shape for value in values)
+    (form,) = optimizer_forms(train_step.task.optimizer, [torch.empty(2)])
+    return sum(shape == (2,) for shape in form.values())

@@ -19,7 +19,7 @@ DDP: dict[str, DdpConfig] = {
     "ddp_ring_bf16": DdpConfig(backend=BACKENDS["ring"], wire_dtype="bfloat16"),
     "ddp_on_ring": DdpConfig(backend=BACKENDS["ring"]),
 }
-LOSS_BYTES = 8  # `LossSync` gathers two float64 of each rank
+LOSS_BYTES = 8  # `exchange_losses` gathers two float64 of each rank
 
 
 class StepPrediction(NamedTuple):

@@ -1,6 +1,7 @@
 """torch's DistributedDataParallel, and its buckets on our ring: by a comm hook, or by our backend under all of it."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 import collectives
 from ringsim.training_step import BucketCaps
 from trainers.strategies.base import Strategy
-from trainers.strategies.flat_vector import flat_gradients
+from trainers.strategies.plain import Ring
 
 
 class Ddp(Strategy):
@@ -25,16 +26,13 @@ class Ddp(Strategy):
         super().__init__(model, group)
         BucketCaps.from_mb(bucket_cap_mb)  # raises ValueError for what DDP would take without a word
         self.module = DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_cap_mb)
-        self._vectors = flat_gradients(self.parameters)
+        self._ring = Ring(model, group)
 
     def on_backward_end(self) -> None:
         """DDP has done it already."""
 
     def synchronise(self) -> None:
-        # DDP can only do it in a backward pass.
-        for gradients in self._vectors:
-            collectives.all_reduce(gradients.pack(), dist.ReduceOp.AVG, self.group)
-            gradients.unpack()
+        self._ring.synchronise()  # DDP can only do it in a backward pass
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:
         # Of the whole of DDP torch.compile takes no graph: the bookkeeping around the model's forward pass breaks it.
@@ -61,8 +59,7 @@ class DdpRing(Ddp):
 class DdpOnRing(Ddp):
     """DDP just as it is, on a process group of our backend "ring" over the same ranks.
 
-    If `group` has another backend, a new group is made. All ranks must have made the same number of groups before,
-    because torch derives the name of the new one, by which they find each other, from that number.
+    If `group` has another backend, a new group is made.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup, bucket_cap_mb: float | None = None) -> None:
@@ -75,6 +72,30 @@ def group_on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
         return group
     timeout = group._get_backend(torch.device("cpu")).options._timeout
     ranks = dist.get_process_group_ranks(group)
+    _agree_on_name(group, timeout)
     ring = dist.new_group(ranks, timeout=timeout, backend="ring", use_local_synchronization=True)
     assert isinstance(ring, dist.ProcessGroup)
     return ring
+
+
+_names_passed = 0  # the names of the groups made here so far have numbers below this
+
+
+def _agree_on_name(group: dist.ProcessGroup, timeout: timedelta) -> None:
+    """Let all ranks of `group` give the next group that they make among themselves one name, a new one; collective.
+
+    torch makes that name of the number of groups that a rank has, and stores under it where the rank is found. Ranks
+    with different numbers would wait for one another, and where a group has been destroyed, ranks find the addresses
+    that its members had. So every rank first makes groups of itself alone, up to a number that none has had.
+    """
+    global _names_passed  # noqa: PLW0603  a process has one list of groups
+    numbers: list[int] = [0] * group.size()
+    dist.all_gather_object(numbers, max(_num_groups(), _names_passed), group=group)
+    while _num_groups() < max(numbers):
+        dist.new_group([dist.get_rank()], timeout=timeout, backend="gloo", use_local_synchronization=True)
+    _names_passed = max(numbers) + 1
+
+
+def _num_groups() -> int:
+    """Return how many process groups this rank has; torch has no public function for it."""
+    return len(dist.distributed_c10d._world.pg_names)

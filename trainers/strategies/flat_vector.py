@@ -89,6 +89,21 @@ class FlatVector:
         self.spare = self.vector[self.num_elements : self.num_elements + spare]
 
 
+@torch.no_grad()
+def take_gradient(parameter: nn.Parameter, view: torch.Tensor) -> bool:
+    """Bring the gradient of a parameter to that view, and let it stay there; zeros if there is none.
+
+    Returns whether there is one.
+    """
+    if parameter.grad is None:
+        view.zero_()
+        return False
+    if parameter.grad is not view:  # else the backward pass has added right here
+        view.copy_(parameter.grad)
+        parameter.grad = view
+    return True
+
+
 class FlatGradients(FlatVector):
     """The gradients of some parameters, and behind them a mark for each: not 0 where some rank has a gradient.
 
@@ -109,17 +124,11 @@ class FlatGradients(FlatVector):
         self._absent.clear()
         self.spare.fill_(1)
 
-    @torch.no_grad()
     def take(self, index: int) -> None:
         """Bring the gradient of that parameter here, and let it stay here; zeros if there is none."""
-        parameter, view = self._parameters[index], self.views[index]
-        if parameter.grad is None:
-            view.zero_()
+        if not take_gradient(self._parameters[index], self.views[index]):
             self.spare[index] = 0
             self._absent.append(index)
-        elif parameter.grad is not view:  # else the backward pass has added right here
-            view.copy_(parameter.grad)
-            parameter.grad = view
 
     def pack(self) -> torch.Tensor:
         """Take every gradient; returns the vector."""
@@ -138,3 +147,11 @@ class FlatGradients(FlatVector):
 def flat_gradients(parameters: Sequence[nn.Parameter], multiple_of: int = 1) -> list[FlatGradients]:
     """One for each dtype, in the order in which they appear."""
     return [FlatGradients(some, multiple_of) for some in by_dtype(parameters)]
+
+
+def copy_saved(tensors: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]) -> None:
+    """Copy saved tensors into these. Raises ValueError for more or fewer, or another shape, which may be broadcast."""
+    for tensor, value in zip(tensors, saved, strict=True):
+        if tensor.shape != value.shape:
+            raise ValueError(f"a saved tensor of shape {tuple(value.shape)}: must be of shape {tuple(tensor.shape)}")
+        tensor.copy_(value)

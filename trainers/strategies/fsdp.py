@@ -12,11 +12,12 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
-from trainers.strategies.base import MakeOptimizer, Strategy
+from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import group_on_ring
 from trainers.strategies.flat_vector import LayerParts, layers_of
-from trainers.strategies.sharded import clip_parts, norm_over_ranks
+from trainers.strategies.sharded import Sharded
 from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError, moved_error
+from trainers.strategies.share_gradient import make_way, own_gradient, stand_in_for
 
 
 class ShardedParameter:
@@ -89,7 +90,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole(value: Any) -> Any:
+def gathered_rows(value: Any) -> Any:
     """Return a copy of all ranks' rows; what is no DTensor as it is. Collective."""
     return value.full_tensor().detach().clone() if isinstance(value, DTensor) else value
 
@@ -102,23 +103,7 @@ def rows_like(value: Any, parameter: torch.Tensor | None) -> Any:
     return distribute_tensor(value.detach(), parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
-def whole_state(_: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return the optimizer's state with whole tensors, the same on every rank; collective."""
-    states = state_dict["state"].items()
-    return {**state_dict, "state": {index: {k: whole(v) for k, v in state.items()} for index, state in states}}
-
-
-def sharded_state(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Take from what `whole_state` gave this rank's rows of what has the shape of a parameter."""
-    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    states = state_dict["state"].items()
-    return {
-        **state_dict,
-        "state": {index: {k: rows_like(v, stepped[index]) for k, v in state.items()} for index, state in states},
-    }
-
-
-class Fsdp(Strategy):
+class Fsdp(Sharded):
     """`fully_shard` for each layer, as `layers_of` has them, and for the whole model.
 
     The parameters are DTensors, of which a rank has some rows; an optimizer steps these. Its state and the model's are
@@ -212,35 +197,22 @@ class Fsdp(Strategy):
         optimizer = make(self.parameters)
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
         _extend_zero_grad(optimizer, lambda: self._forget_held(stepped))
-        optimizer.register_step_pre_hook(self._before_step)
-        optimizer.register_state_dict_post_hook(whole_state)
-        optimizer.register_load_state_dict_pre_hook(sharded_state)
-        return optimizer
+        return self.watch(optimizer)
 
-    def _before_step(
-        self, _: torch.optim.Optimizer, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Check the gradients; where a closure makes them, as Lightning has it, after each call of that."""
-        optimizer, closure = arguments[0], keywords.get("closure", arguments[1] if len(arguments) > 1 else None)
-        if closure is None:
-            self._check_gradients()
-            return None
+    def whole(self, share: torch.Tensor, part: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        return gathered_rows(part)  # type: ignore[no-any-return]
 
-        def checked() -> Any:
-            loss = closure()
-            self._check_gradients()
-            return loss
+    def own_part(self, share: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+        return rows_like(whole, share)  # type: ignore[no-any-return]
 
-        return (optimizer, checked, *arguments[2:]), {name: v for name, v in keywords.items() if name != "closure"}
-
-    def _check_gradients(self) -> None:
+    def before_stepping(self) -> None:
         """Raise ShardingError unless the gradients of the rows are there, and let go of whole parameters."""
         if self._iteration().post_backward_final_callback_queued and not _in_backward():
             raise ShardingError(
                 f"{self.name}: a backward pass has failed, so its gradients are not complete; call zero_grad(), and "
                 f"take a forward and a backward pass before the step"
             )
-        if any(pair.whole.grad is not None for pair in self._pairs):
+        if any(own_gradient(pair.whole) is not None for pair in self._pairs):
             raise ShardingError(
                 f"{self.name}: there are gradients that no backward pass has synchronised: take the last one before a "
                 f"step outside of no_sync(), and torch.utils.checkpoint with use_reentrant=False"
@@ -253,6 +225,8 @@ class Fsdp(Strategy):
         self._gather()
         for pair in self._pairs:
             pair.gathered()
+            if pair.sharded.grad is not None:
+                pair.whole.grad = stand_in_for(pair.whole)
 
     def _gather(self) -> None:
         # On all ranks alike, whatever has been done on one of them, such as asking the plain model for its state.
@@ -267,6 +241,7 @@ class Fsdp(Strategy):
         if self._is_whole:
             for pair in self._pairs:
                 pair.keep_written()
+                make_way(pair.whole)
         self._is_whole = False
         for module in (*self._layers, self.module):
             _as_fsdp(module).reshard()
@@ -291,7 +266,7 @@ class Fsdp(Strategy):
         was_whole = self._is_whole
         state = super().state_of(model, *arguments, **keywords)
         for name in list(state):
-            state[name] = whole(state[name])
+            state[name] = gathered_rows(state[name])
         if was_whole:
             self.unshard()
         return state
@@ -305,16 +280,7 @@ class Fsdp(Strategy):
         """Raise ValueError, as `zero3` does."""
         raise ValueError(f"{self.name}: its passes are not compiled here; take ddp or zero2")
 
-    def gradient_norm(self) -> torch.Tensor:
-        return norm_over_ranks(self._gradients(), self.group)
-
-    @torch.no_grad()
-    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        norm = self.gradient_norm()
-        clip_parts(self._gradients(), norm, max_norm)
-        return norm
-
-    def _gradients(self) -> list[torch.Tensor]:
+    def share_gradients(self) -> list[torch.Tensor]:
         """Return the rows that this rank has of the gradients."""
         return [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
 
@@ -344,8 +310,8 @@ def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable
     zero = owner.zero_grad
 
     def zero_grad(set_to_none: bool = True) -> None:
-        zero(set_to_none)
         forget()
+        zero(set_to_none)
 
     owner.zero_grad = zero_grad  # type: ignore[method-assign]
 

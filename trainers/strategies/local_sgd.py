@@ -10,7 +10,7 @@ from torch import nn
 
 import collectives
 from trainers.strategies.base import MakeOptimizer, Strategy
-from trainers.strategies.flat_vector import FlatVector, by_dtype
+from trainers.strategies.flat_vector import FlatVector, by_dtype, copy_saved
 from trainers.strategies.sharding_guard import ForeignOptimizers
 from trainers.strategy_names import EVERY
 
@@ -173,8 +173,7 @@ class LocalSgd(Strategy):
         self._optimizer.load_state_dict(own["optimizer"])
         self._taken = own["taken"]
         for outer, saved in zip(self._outer_state(), states[0]["outer"], strict=True):
-            outer["start"].copy_(saved["start"])
-            outer["velocity"].copy_(saved["velocity"])
+            copy_saved([outer["start"], outer["velocity"]], [saved["start"], saved["velocity"]])
 
 
 @torch.no_grad()

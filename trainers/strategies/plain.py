@@ -50,9 +50,19 @@ class Flat(Strategy):
 
     def synchronise(self) -> None:
         for gradients in self._vectors:
-            dist.all_reduce(gradients.pack(), group=self.group)
-            gradients.vector /= self.group.size()
+            self._average(gradients.pack())
             gradients.unpack()
+
+    def _average(self, vector: torch.Tensor) -> None:
+        dist.all_reduce(vector, group=self.group)
+        vector /= self.group.size()
+
+
+class Ring(Flat):
+    """The same, executed from the very schedule it is predicted with."""
+
+    def _average(self, vector: torch.Tensor) -> None:
+        collectives.all_reduce(vector, dist.ReduceOp.AVG, self.group)
 
 
 # Their names from torch 2.13 on, where the older ones warn.
@@ -73,17 +83,4 @@ class ReduceScatterAllGather(Strategy):
             REDUCE_SCATTER(share, gradients.pack(), group=self.group)
             share.div_(self.group.size())
             ALL_GATHER(gradients.vector, share, group=self.group)
-            gradients.unpack()
-
-
-class Ring(Strategy):
-    """One large message in place of many small ones, executed from the very schedule it is predicted with."""
-
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
-        super().__init__(model, group)
-        self._vectors = flat_gradients(self.parameters)
-
-    def synchronise(self) -> None:
-        for gradients in self._vectors:
-            collectives.all_reduce(gradients.pack(), dist.ReduceOp.AVG, self.group)
             gradients.unpack()

@@ -9,7 +9,7 @@ from torch import nn
 
 import collectives
 from trainers.strategies.base import Strategy
-from trainers.strategies.flat_vector import FlatVector, by_dtype
+from trainers.strategies.flat_vector import FlatVector, by_dtype, copy_saved
 from trainers.strategy_names import RANK
 
 SEED = 0  # of the first right factors: they must be the same on all ranks, and any will do
@@ -145,7 +145,5 @@ class PowerSgd(Strategy):
 
     @torch.no_grad()
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        for tensor, saved in zip(self._errors(), states[self.group.rank()]["errors"], strict=True):
-            tensor.copy_(saved)
-        for tensor, saved in zip(self._rights(), states[0]["rights"], strict=True):
-            tensor.copy_(saved)
+        copy_saved(self._errors(), states[self.group.rank()]["errors"])
+        copy_saved(self._rights(), states[0]["rights"])

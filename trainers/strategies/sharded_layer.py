@@ -103,11 +103,8 @@ class LayerWeights(ShardedWeights):
 
     def _free(self, is_ours: bool) -> None:
         if not is_ours:  # as somebody has made a NumPy array of a parameter, or a graph reads it
-            self._flat = FlatVector(self.home.views, multiple_of=self.group.size())
+            self.home = FlatVector(self.home.views, multiple_of=self.group.size())
         self.home.vector.untyped_storage().resize_(0)
-
-    def after_step(self) -> None:
-        """Gather the parameters when a forward pass needs them."""
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -77,7 +77,7 @@ def _combined(norm: torch.Tensor, order: float, group: dist.ProcessGroup) -> tor
 
 
 class ReducedGradient(torch.Tensor):
-    """The `grad` of a parameter whose gradient has been reduced and freed; whoever computes with it gets an error.
+    """The `grad` of a whole parameter of whose gradient a rank has a share; whoever computes with it gets an error.
 
     With None in its place, torch's `clip_grad_norm_` and the like would pass over it, and do nothing.
     """
@@ -89,13 +89,19 @@ class ReducedGradient(torch.Tensor):
         """Raise ShardingError, unless the model is only moved."""
         if func.__name__ not in MOVING:
             raise ShardingError(
-                "zero2 and zero3 leave no gradient at the model's parameters, as a rank has the mean of its share "
-                "only: clip with model.clip_grad_norm_(...), or take the gradients that the optimizer steps with, "
-                "[p.grad for group in optimizer.param_groups for p in group['params']]"
+                "zero2 and zero3 leave no gradient at the model's parameters, nor does fsdp after unshard(), as a rank "
+                "has the mean of its share only: clip with model.clip_grad_norm_(...), or take the gradients that the "
+                "optimizer steps with, [p.grad for group in optimizer.param_groups for p in group['params']]"
             )
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
         return result.as_subclass(cls) if isinstance(result, torch.Tensor) else result
+
+
+def stand_in_for(parameter: torch.Tensor) -> ReducedGradient:
+    """Return the `grad` of a parameter whose gradient is elsewhere; it takes no memory."""
+    one = torch.empty((), dtype=parameter.dtype, device=parameter.device)
+    return one.expand(parameter.shape).as_subclass(ReducedGradient)
 
 
 def own_gradient(parameter: torch.Tensor) -> torch.Tensor | None:

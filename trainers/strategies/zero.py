@@ -1,6 +1,5 @@
 """ZeRO stages 1 and 2: each rank steps a share of the parameters; in stage 2 it keeps that share of the gradients."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -10,11 +9,11 @@ from torch import nn
 import collectives
 from collectives import Work
 from ringsim.training_step import BucketCaps, fill_buckets
-from trainers.strategies.flat_vector import FlatVector, by_dtype, described
-from trainers.strategies.sharded import Sharded, ShardedGradients, ShardedWeights, take_gradients
+from trainers.strategies.flat_vector import FlatVector, by_dtype, described, take_gradient
+from trainers.strategies.sharded import ShardedGradients, ShardedVectors, ShardedWeights, moved_gradients
 
 
-class Zero1(Sharded):
+class Zero1(ShardedVectors):
     """Reduce-scatter the gradients, step the own share, all-gather the parameters: the bytes of an all-reduce.
 
     The model's parameters come to lie in one vector for each dtype. After a synchronisation a parameter's own `grad` is
@@ -34,24 +33,14 @@ class Zero1(Sharded):
     def synchronise(self) -> None:
         self._guard.before_synchronising()
         for weights, gradients in zip(self._weights, self._gradients, strict=True):
-            _pack(weights.parameters, gradients.views)
+            for parameter, view in zip(weights.parameters, gradients.views, strict=True):
+                take_gradient(parameter, view)
             collectives.reduce_scatter_tensor(weights.share_gradient, gradients.vector, dist.ReduceOp.AVG, self.group)
             weights.show_gradient()
         self._guard.synchronised()
 
     def before_stepping(self) -> None:
         self._guard.before_stepping()
-
-
-@torch.no_grad()
-def _pack(parameters: Iterable[nn.Parameter], views: Iterable[torch.Tensor]) -> None:
-    """Bring every gradient into its view, and let it stay there."""
-    for parameter, view in zip(parameters, views, strict=True):
-        if parameter.grad is None:
-            view.zero_()
-        elif parameter.grad is not view:
-            view.copy_(parameter.grad)
-            parameter.grad = view
 
 
 MAX_UNDER_WAY = 2  # buckets that travel at once: each has a vector of its own until it has arrived
@@ -113,7 +102,7 @@ class Zero2(ShardedGradients):
             self._under_way.pop(0).finish()
         weights = self._weights[self._num_sent]
         self._num_sent += 1
-        vector, part = take_gradients(weights, self.group.size()), torch.empty_like(weights.share_gradient)
+        vector, part = moved_gradients(weights, self.group.size()), torch.empty_like(weights.share_gradient)
         work = collectives.reduce_scatter_tensor(part, vector, dist.ReduceOp.AVG, self.group, async_op)
         self._under_way.append(_Reduction(weights, part, work))
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import collectives
 from trainers.strategies.flat_vector import by_dtype, layers_of
-from trainers.strategies.sharded import ShardedGradients, take_gradients
+from trainers.strategies.sharded import ShardedGradients, moved_gradients
 from trainers.strategies.sharded_layer import LayerWeights, ShardedLayer, backward_pass
 from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError
 
@@ -80,7 +80,7 @@ class Zero3(ShardedGradients):
         """Reduce-scatter a layer's gradients, and free them."""
         self.refuse_stepped()
         for weights in self._layers[number].weights:
-            vector, part = take_gradients(weights, self.group.size()), torch.empty_like(weights.share_gradient)
+            vector, part = moved_gradients(weights, self.group.size()), torch.empty_like(weights.share_gradient)
             collectives.reduce_scatter_tensor(part, vector, dist.ReduceOp.AVG, self.group)
             weights.add_gradient(part)
         self._reduced.add(number)
@@ -116,6 +116,9 @@ class Zero3(ShardedGradients):
         for layer in self._layers:
             layer.step()
         super().before_stepping()
+
+    def after_stepping(self) -> None:
+        """Leave the parameters: they are gathered when a forward pass needs them."""
 
     def unshard(self) -> None:
         for layer in self._layers:

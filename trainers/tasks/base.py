@@ -72,6 +72,35 @@ class Task(Protocol):
         """All that decides what is trained; to resume a run it must be what it was."""
 
 
+class SeededTask:
+    """The parts that our own tasks have in common: a seed, a learning rate, and one of torch's optimizers.
+
+    options: what can be asked for besides the seed. optimizer_name: of the class in torch.optim.
+    """
+
+    name: str
+    options: tuple[str, ...] = ("learning_rate",)
+    optimizer_name = "AdamW"
+
+    def __init__(self, seed: int, learning_rate: float) -> None:
+        if not (learning_rate > 0 and math.isfinite(learning_rate)):
+            raise ValueError(f"--learning-rate {learning_rate}: must be finite and greater than 0")
+        self.seed = seed
+        self.learning_rate = learning_rate
+
+    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
+        import torch
+
+        optimizer: Optimizer = getattr(torch.optim, self.optimizer_name)(parameters, lr=self.learning_rate)
+        return optimizer
+
+    def show(self, model: "nn.Module") -> str:  # noqa: ARG002  # the figures say what there is to see
+        return ""
+
+    def config(self) -> Config:
+        return {"task": self.name, "seed": self.seed, "learning_rate": self.learning_rate}
+
+
 def evaluate(task: Task, model: "nn.Module") -> dict[str, float | None]:
     """Return the task's figures on held-out data; None for one that is not finite, which JSON does not have."""
     with evaluating(model):
@@ -128,12 +157,6 @@ class ModelConfig:
                 f"--vocabulary {self.vocabulary}, --d-model {self.d_model}, --layers {self.layers}, "
                 f"--d-ff {self.d_ff}: the model would have some {about:.1e} parameters, more than {MAX_PARAMETERS:.0e}"
             )
-
-
-def check_learning_rate(learning_rate: float) -> None:
-    """Raise ValueError for a rate that is not finite or not greater than 0."""
-    if not (learning_rate > 0 and math.isfinite(learning_rate)):
-        raise ValueError(f"--learning-rate {learning_rate}: must be finite and greater than 0")
 
 
 def check_seed(seed: int) -> None:

@@ -1,16 +1,15 @@
 """`Mlp` and `Wine`: tasks whose model tells classes apart, and what they have in common."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from trainers.tasks.base import Config, check_learning_rate, evaluating
+from trainers.tasks.base import SeededTask, evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 NUM_TRAIN = 8000
 NUM_TEST = 2000
@@ -29,26 +28,51 @@ class Examples(NamedTuple):
         """Return the examples at these places."""
         return Examples(self.inputs[which], self.labels[which])
 
+    def tensors(self) -> "tuple[Tensor, Tensor]":
+        """Return both in the same memory."""
+        import torch
 
-class Classifier:
-    """A task whose model has one hidden layer and minimises the cross entropy; what a kind of data needs, it adds.
+        return torch.from_numpy(self.inputs), torch.from_numpy(self.labels)
 
-    layers: numbers of inputs, hidden units and classes.
+
+class Classifier(SeededTask):
+    """A task whose model gives a score for each class, and which minimises the cross entropy.
+
+    A batch is a tuple: what the model is called with, and the labels.
     """
 
-    name: str
-    global_batch_size: int
-    epochs: int
+    def held_out(self) -> "tuple[Tensor, ...]":
+        """Return the data to test with as a batch."""
+        raise NotImplementedError
+
+    def loss(self, model: Callable[..., Any], batch: "tuple[Tensor, ...]") -> "Tensor":
+        from torch.nn import functional
+
+        *inputs, labels = batch
+        return functional.cross_entropy(model(*inputs), labels)
+
+    def evaluate(self, model: "nn.Module") -> dict[str, float]:
+        """Return the mean cross entropy in nats, and the share of right answers, on the test data."""
+        from torch.nn import functional
+
+        with evaluating(model) as device:
+            *inputs, labels = (tensor.to(device) for tensor in self.held_out())
+            scores = model(*inputs)
+            loss = functional.cross_entropy(scores, labels).item()
+            right = (scores.argmax(dim=1) == labels).double().mean().item()
+        return {"loss": loss, "accuracy": right}
+
+
+class Perceptron(Classifier):
+    """A classifier with one hidden layer. layers: numbers of inputs, hidden units and classes."""
+
     layers: tuple[int, int, int]
-    options = ("learning_rate",)
 
     def __init__(self, train: Examples, test: Examples, seed: int, learning_rate: float) -> None:
-        check_learning_rate(learning_rate)
+        super().__init__(seed, learning_rate)
         self.num_samples = len(train.labels)
         self.train = train
         self.test = test
-        self.seed = seed
-        self.learning_rate = learning_rate
 
     def model(self) -> "nn.Module":
         from torch import nn
@@ -56,45 +80,15 @@ class Classifier:
         inputs, hidden, classes = self.layers
         return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
-    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
-        raise NotImplementedError
-
-    def batch(self, indices: npt.NDArray[np.int64]) -> "tuple[Tensor, Tensor]":
+    def batch(self, indices: npt.NDArray[np.int64]) -> "tuple[Tensor, ...]":
         """Return inputs and labels."""
-        return _tensors(self.train, indices)
+        return self.train.chosen(indices).tensors()
 
-    def loss(self, model: Callable[..., Any], batch: "tuple[Tensor, Tensor]") -> "Tensor":
-        from torch.nn import functional
-
-        inputs, labels = batch
-        return functional.cross_entropy(model(inputs), labels)
-
-    def evaluate(self, model: "nn.Module") -> dict[str, float]:
-        """Mean cross entropy in nats, and the share of right answers, on the test data."""
-        from torch.nn import functional
-
-        with evaluating(model) as device:
-            inputs, labels = (tensor.to(device) for tensor in _tensors(self.test, np.arange(len(self.test.labels))))
-            scores = model(inputs)
-            loss = functional.cross_entropy(scores, labels).item()
-            right = (scores.argmax(dim=1) == labels).double().mean().item()
-        return {"loss": loss, "accuracy": right}
-
-    def show(self, model: "nn.Module") -> str:  # noqa: ARG002  # what there is to see, the accuracy says
-        return ""
-
-    def config(self) -> Config:
-        return {"task": self.name, "seed": self.seed, "learning_rate": self.learning_rate}
+    def held_out(self) -> "tuple[Tensor, ...]":
+        return self.test.tensors()
 
 
-def _tensors(examples: Examples, indices: npt.NDArray[np.int64]) -> "tuple[Tensor, Tensor]":
-    import torch
-
-    inputs, labels = examples.chosen(indices)
-    return torch.from_numpy(inputs), torch.from_numpy(labels)
-
-
-class Mlp(Classifier):
+class Mlp(Perceptron):
     """Ten classes, each two clusters on opposite sides of the origin: nothing linear can tell them apart.
 
     The clusters overlap, so that no classifier is always right.
@@ -104,15 +98,11 @@ class Mlp(Classifier):
     global_batch_size = 64
     epochs = 5
     layers = (784, 256, 10)
+    optimizer_name = "SGD"
 
     def __init__(self, seed: int, learning_rate: float = 0.2) -> None:
         train, test = draw_examples(seed, self.layers[0], self.layers[-1])
         super().__init__(train, test, seed, learning_rate)
-
-    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
-        import torch
-
-        return torch.optim.SGD(parameters, lr=self.learning_rate)
 
 
 def draw_centres(rng: np.random.Generator, num_features: int, num_classes: int) -> npt.NDArray[np.float32]:
@@ -133,7 +123,7 @@ def draw_examples(seed: int, num_features: int, num_classes: int) -> tuple[Examp
     return examples.chosen(slice(NUM_TRAIN)), examples.chosen(slice(NUM_TRAIN, None))
 
 
-class Wine(Classifier):
+class Wine(Perceptron):
     """The wine data set that scikit-learn brings with it.
 
     Raises ValueError if scikit-learn is not installed.
@@ -143,15 +133,11 @@ class Wine(Classifier):
     global_batch_size = 16
     epochs = 20
     layers = (13, 64, 3)
+    optimizer_name = "Adam"
 
     def __init__(self, seed: int, learning_rate: float = 3e-3) -> None:
         train, test = split(_load(), seed)
         super().__init__(train, test, seed, learning_rate)
-
-    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
-        import torch
-
-        return torch.optim.Adam(parameters, lr=self.learning_rate)
 
 
 def _load() -> Examples:

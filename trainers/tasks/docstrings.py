@@ -5,18 +5,18 @@ import hashlib
 import re
 import sysconfig
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from trainers.tasks.base import Config, check_learning_rate, evaluating
+from trainers.tasks.base import Config
+from trainers.tasks.classifier import Classifier
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "unittest", "urllib", "xml")
 VOCABULARY = 4096  # words are hashed; 0 is no word, but what pads a docstring
@@ -41,7 +41,7 @@ class Padded(NamedTuple):
     labels: "Tensor"
 
 
-class Docstrings:
+class Docstrings(Classifier):
     """Real text of uneven lengths: batches are padded to their longest docstring, and the model sees a mask.
 
     Raises ValueError where Python comes without the source of its library.
@@ -50,12 +50,9 @@ class Docstrings:
     name = "docstrings"
     global_batch_size = 32
     epochs = 8
-    options = ("learning_rate",)
 
     def __init__(self, seed: int, learning_rate: float = 3e-3) -> None:
-        check_learning_rate(learning_rate)
-        self.seed = seed
-        self.learning_rate = learning_rate
+        super().__init__(seed, learning_rate)
         texts = sorted({(text, label) for label, name in enumerate(PACKAGES) for text in docstrings(name)})
         if not texts:
             raise ValueError(f"task docstrings: {_library()} has no source of {', '.join(PACKAGES)}")
@@ -72,39 +69,17 @@ class Docstrings:
 
         return TextClassifier(VOCABULARY, len(PACKAGES))
 
-    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
-        import torch
-
-        return torch.optim.AdamW(parameters, lr=self.learning_rate)
-
     def batch(self, indices: npt.NDArray[np.int64]) -> Padded:
         import torch
 
         words = pad([self._words[index] for index in indices])
         return Padded(torch.from_numpy(words), torch.from_numpy(words > 0), torch.from_numpy(self._labels[indices]))
 
-    def loss(self, model: Callable[..., "Tensor"], batch: Padded) -> "Tensor":
-        from torch.nn import functional
-
-        return functional.cross_entropy(model(batch.words, batch.mask), batch.labels)
-
-    def evaluate(self, model: "nn.Module") -> dict[str, float]:
-        """Mean cross entropy in nats, and the share of right answers, on docstrings that were held out."""
-        from torch.nn import functional
-
-        batch = self.batch(self._test)
-        with evaluating(model) as device:
-            scores = model(batch.words.to(device), batch.mask.to(device)).cpu()
-        right = (scores.argmax(dim=1) == batch.labels).double().mean().item()
-        return {"loss": functional.cross_entropy(scores, batch.labels).item(), "accuracy": right}
-
-    def show(self, model: "nn.Module") -> str:  # noqa: ARG002  # what there is to see, the accuracy says
-        return ""
+    def held_out(self) -> Padded:
+        return self.batch(self._test)
 
     def config(self) -> Config:
-        # Another version of Python has other docstrings.
-        rate = {"learning_rate": self.learning_rate}
-        return {"task": self.name, "seed": self.seed, **rate, "data_sha256": self._digest}
+        return {**super().config(), "data_sha256": self._digest}  # another version of Python has other docstrings
 
 
 def docstrings(package: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ Loading and checking is done with NumPy alone: a bad `--data` is reported before
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trainers.tasks.base import NUM_BYTE_VALUES, Config, ModelConfig, Tokens, check_learning_rate, evaluating
+from trainers.tasks.base import NUM_BYTE_VALUES, Config, ModelConfig, SeededTask, Tokens, evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 NUM_RANDOM_TOKENS = 2**19  # about as many as the English text has
 LEARNING_RATE = 3e-3
@@ -42,17 +41,9 @@ def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
     Raises ValueError if the source cannot be read or its bytes do not fit the vocabulary.
     """
     if source == "random":
-        return _random_tokens(config.vocabulary, seed)
-    return _byte_tokens(source, config.vocabulary)
-
-
-def _random_tokens(vocabulary: int, seed: int) -> npt.NDArray[np.int64]:
-    return np.random.default_rng(seed).integers(vocabulary, size=NUM_RANDOM_TOKENS)
-
-
-def _byte_tokens(source: str, vocabulary: int) -> npt.NDArray[np.uint8]:
-    if vocabulary < NUM_BYTE_VALUES:
-        raise ValueError(f"--vocabulary {vocabulary}: byte tokens need at least {NUM_BYTE_VALUES}")
+        return np.random.default_rng(seed).integers(config.vocabulary, size=NUM_RANDOM_TOKENS)
+    if config.vocabulary < NUM_BYTE_VALUES:
+        raise ValueError(f"--vocabulary {config.vocabulary}: byte tokens need at least {NUM_BYTE_VALUES}")
     text = english_text() if source == "topics" else _read(source)
     return np.frombuffer(text, dtype=np.uint8)
 
@@ -68,7 +59,7 @@ def _read(source: str) -> bytes:
         raise ValueError(f"--data {source}: cannot be read: {error.strerror}") from error
 
 
-class LanguageModel:
+class LanguageModel(SeededTask):
     """Trained on windows of a text which do not overlap, and judged on the tenth of it at its end.
 
     A sample is a window of sequence_length tokens and the one after them, so that every token is predicted once an
@@ -85,10 +76,8 @@ class LanguageModel:
     options = ("data", "learning_rate", *(field.name for field in fields(ModelConfig)))
 
     def __init__(self, seed: int, data: str = "topics", learning_rate: float = LEARNING_RATE, **sizes: int) -> None:
-        check_learning_rate(learning_rate)
+        super().__init__(seed, learning_rate)
         self.model_config = ModelConfig(**sizes)
-        self.seed = seed
-        self.learning_rate = learning_rate
         self.tokens = read_tokens(data, self.model_config, seed)
         self.is_text = data != "random"
         length = self.tokens_per_sample = self.model_config.sequence_length
@@ -106,11 +95,6 @@ class LanguageModel:
         from trainers.tasks.model import TinyTransformer
 
         return TinyTransformer(self.model_config)
-
-    def optimizer(self, parameters: "Iterable[nn.Parameter]") -> "Optimizer":
-        import torch
-
-        return torch.optim.AdamW(parameters, lr=self.learning_rate)
 
     def batch(self, indices: npt.NDArray[np.int64]) -> "Tensor":
         """Windows, (len(indices), sequence_length + 1) int64; neighbours share the token between them."""
@@ -154,9 +138,7 @@ class LanguageModel:
 
     def config(self) -> Config:
         return {
-            "task": self.name,
-            "seed": self.seed,
-            "learning_rate": self.learning_rate,
+            **super().config(),
             **asdict(self.model_config),
             # Not the name of the file: another path to the same bytes is the same task, other bytes are not.
             "data_sha256": hashlib.sha256(self.tokens.data).hexdigest(),

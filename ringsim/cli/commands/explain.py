@@ -44,10 +44,7 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
     result = summarise(schedule, network, size, explanation, library=library) | {"walkthrough": told.as_dict()}
     text = format_walkthrough(schedule, size, told, explanation, advice, wide=wide)
     if not wide:
-        text = "\n".join(wrap_text(line, WIDTH, _indentation(line)) for line in text.splitlines())
+        # What does not fit into a line is indented a little more than the line.
+        indented = ((line, " " * (len(line) - len(line.lstrip()) + 2)) for line in text.splitlines())
+        text = "\n".join(wrap_text(line, WIDTH, indent) for line, indent in indented)
     print_result(text, result | {"alternatives": advice_dict(advice)}, as_json)
-
-
-def _indentation(line: str) -> str:
-    """Of what does not fit into the line: a little more than its own."""
-    return " " * (len(line) - len(line.lstrip()) + 2)

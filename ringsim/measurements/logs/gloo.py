@@ -50,7 +50,8 @@ class Gloo:
                     f"{where}: the log does not tell Gloo's algorithm: keep the command or the line Algorithm:"
                 )
             ranks = self.shape.num_ranks()
-            rows = [self._whole(row, ranks) for row in self._rows]
+            is_part = self._test == "all_gather"  # it prints what one rank gives
+            rows = [row.of_all_ranks(ranks) if is_part else row for row in self._rows]
             self.tables.append(LogTable(self.file, "gloo", self._test, ranks, self.shape.num_nodes(), tuple(rows),
                                      environment={"algorithm": self._algorithm}))  # fmt: skip
         self._rows, self._columns = [], []
@@ -64,9 +65,3 @@ class Gloo:
         size = whole(texts["size (B)"]) if "size (B)" in texts else whole(texts["elements"]) * element_bytes
         low, time, high = (values.get(name, values["p50 (us)"]) * 1e-6 for name in ("min (us)", "p50 (us)", "p99 (us)"))
         return LogRow(size, (time,), number, low, high)
-
-    def _whole(self, row: LogRow, num_ranks: int | None) -> LogRow:
-        """Allgather prints what one rank gives."""
-        if self._test != "all_gather" or num_ranks is None:
-            return row
-        return LogRow(row.size_bytes * num_ranks, row.times_s, row.line, row.low_s, row.high_s)

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from ringsim.files import quoted, read_bytes
 from ringsim.units import MAX_DIGITS, whole_number
@@ -126,6 +127,10 @@ class LogRow:
     line: int
     low_s: float | None = None
     high_s: float | None = None
+
+    def of_all_ranks(self, num_ranks: int | None) -> Self:
+        """Return the row of the whole tensor where one rank's part was printed; as it is if the ranks are unknown."""
+        return replace(self, size_bytes=self.size_bytes * (num_ranks or 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,9 @@ class Osu:
             point_to_point = self._test.startswith("pt2pt")
             ranks = 2 * self._pairs if point_to_point else self.shape.num_ranks()
             nodes = self.shape.num_nodes() or (2 if point_to_point else None)
-            rows = [_whole(row, self._test, ranks) for row in self._rows]
+            # osu_allgather and osu_alltoall print what one rank gives, the others the whole.
+            is_part = self._test in ("all_gather", "alltoall")
+            rows = [row.of_all_ranks(ranks) if is_part else row for row in self._rows]
             self.tables.append(LogTable(self.file, "osu", self._test, ranks, nodes, tuple(rows)))
         self._rows, self._pairs = [], 1
 
@@ -82,10 +84,3 @@ def _test(title: str) -> str:
         if pattern.search(title):
             return test
     return next((test for word, test in _TESTS.items() if word in title.lower()), title.lstrip("# "))
-
-
-def _whole(row: LogRow, test: str, num_ranks: int | None) -> LogRow:
-    """osu_allgather and osu_alltoall print what one rank gives, the others the whole."""
-    if test not in ("all_gather", "alltoall") or num_ranks is None:
-        return row
-    return LogRow(row.size_bytes * num_ranks, row.times_s, row.line)

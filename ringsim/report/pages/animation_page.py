@@ -14,7 +14,7 @@ from ringsim.report.contributor_colours import contributor_colours
 from ringsim.report.network_table import network_facts
 from ringsim.report.pages.page import asset, page
 from ringsim.simulation import Seconds
-from ringsim.units import format_size, format_time
+from ringsim.units import format_size, format_time, plural
 
 _TICKS = 10**6  # into which the whole time is divided: a pixel is a hundred of them or more
 _SCRIPTS = ("run.js", "canvas.js", "graph.js", "grid.js", "lanes.js", "player.js")
@@ -66,8 +66,8 @@ def _span(views: Sequence[RunView]) -> tuple[float, float]:
 def _title(views: Sequence[RunView]) -> str:
     schedule = views[0].schedule
     names = " beside ".join(dict.fromkeys(run.name.partition(",")[0] for run in views))
-    ranks = "1 rank" if schedule.num_ranks == 1 else f"{schedule.num_ranks} ranks"
-    return f"{schedule.collective.value}, {names}: {ranks}, {format_size(views[0].size_bytes)}"
+    ranks, size = plural(schedule.num_ranks, "rank"), format_size(views[0].size_bytes)
+    return f"{schedule.collective.value}, {names}: {ranks}, {size}"
 
 
 def _subtitles(views: Sequence[RunView]) -> list[str]:

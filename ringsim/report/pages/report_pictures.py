@@ -9,7 +9,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 
 from ringsim.analysis import Sweep
-from ringsim.calibration import ComparedCase, Comparison
+from ringsim.calibration import Comparison
 from ringsim.files import shortened
 from ringsim.measurements import p10_p90
 from ringsim.report.plots.algorithm_styles import dark_colours, styles_of
@@ -69,18 +69,6 @@ def _pictures(verdict: Verdict) -> Iterator[str]:
         yield from _times_by_size(file, sweep)
 
 
-def _picture(title: str, draw: Callable[[Axes], bool], note: str = "", height: float = _HEIGHT) -> str:
-    """Return a picture with its title, a legend of what is drawn, and a note; "" if `draw` finds nothing to draw."""
-    figure = new_figure(_WIDTH, height, layout="constrained")
-    axes = figure.subplots()
-    if not draw(axes):
-        return ""
-    if axes.get_legend_handles_labels()[1]:
-        figure.legend(loc="outside lower left", ncols=2, fontsize=points(8.5), frameon=False, handlelength=2.5)
-    below = f'<p class="faint">{escape(note)}</p>' if note else ""
-    return f"<figure><figcaption>{escape(title)}</figcaption>{inline_svg(figure)}{below}</figure>"
-
-
 class _Scale(NamedTuple):
     """How an axis is labelled, and written; log_base: of a logarithmic one."""
 
@@ -95,27 +83,37 @@ _SIZES = _Scale("size of the tensor", format_size, 2)
 _TIMES = _Scale("", format_time, 10)
 
 
-def _set_axes(axes: Axes, x: _Scale, y: _Scale) -> None:
-    set_axis(axes.xaxis, *x)
-    set_axis(axes.yaxis, *y)
+def _picture(
+    title: str,
+    draw: Callable[[Axes], bool],
+    x: _Scale | None = None,
+    y: _Scale | None = None,
+    note: str = "",
+    height: float = _HEIGHT,
+) -> str:
+    """Return a picture with its title, a legend of what is drawn, and a note; "" if `draw` finds nothing to draw."""
+    figure = new_figure(_WIDTH, height, layout="constrained")
+    axes = figure.subplots()
+    for axis, scale in ((axes.xaxis, x), (axes.yaxis, y)):
+        if scale:
+            set_axis(axis, *scale)
+    if not draw(axes):
+        return ""
+    if axes.get_legend_handles_labels()[1]:
+        figure.legend(loc="outside lower left", ncols=2, fontsize=points(8.5), frameon=False, handlelength=2.5)
+    below = f'<p class="faint">{escape(note)}</p>' if note else ""
+    return f"<figure><figcaption>{escape(title)}</figcaption>{inline_svg(figure)}{below}</figure>"
 
 
 def _line_chart(title: str, curves: Sequence[Curve], x: _Scale, y: _Scale, note: str = "") -> str:
-    def draw(axes: Axes) -> bool:
-        _set_axes(axes, x, y)
-        return draw_curves(axes, curves)
-
-    return _picture(title, draw, note)
+    return _picture(title, partial(draw_curves, curves=curves), x, y, note)
 
 
 def _share_chart(
     title: str, label: str, rows: Sequence[tuple[str, Mapping[str, float]]], colours: Mapping[str, str]
 ) -> str:
-    def draw(axes: Axes) -> bool:
-        set_axis(axes.xaxis, label, "{:.0%}".format)
-        return draw_shares(axes, rows, colours)
-
-    return _picture(title, draw, height=1.2 + _ROW * len(rows))
+    draw = partial(draw_shares, rows=rows, colours=colours)
+    return _picture(title, draw, _Scale(label, "{:.0%}".format), height=1.2 + _ROW * len(rows))
 
 
 def _bounds(attributions: Sequence[Attribution]) -> str:
@@ -147,13 +145,9 @@ def _collectives(where: str, comparison: Comparison) -> Iterator[str]:
     """Yield a picture for each collective: the times of its algorithms against size."""
     for collective in dict.fromkeys(compared.case.collective for compared in comparison.cases):
         cases = tuple(compared for compared in comparison.cases if compared.case.collective == collective)
-
-        def draw(axes: Axes, cases: tuple[ComparedCase, ...] = cases) -> bool:
-            _set_axes(axes, _SIZES, _TIMES)
-            return draw_time_curves(axes, replace(comparison, cases=cases))
-
+        draw = partial(draw_time_curves, comparison=replace(comparison, cases=cases))
         note = "Lines: predicted. Bars: 10th to 90th percentile of the measured times."
-        yield _picture(f"{collective} {where}", draw, note)
+        yield _picture(f"{collective} {where}", draw, _SIZES, _TIMES, note)
 
 
 def _ranks(verdict: Verdict) -> str:
@@ -183,7 +177,9 @@ def _caps(title: str, steps: Sequence[tuple[int, float | None]], default_s: floa
 def _training(contents: RunDirectory) -> Iterator[str]:
     """Yield the losses of main jobs and training runs, and how fast the runs were as they went on."""
     for file, job in contents.jobs.items():
-        yield _losses(f"Loss by step ({file})", {result.strategy: result.losses for result in job.strategies})
+        losses = {result.strategy: result.losses for result in job.strategies[:_MOST_CURVES]}
+        draw = partial(draw_loss_curves, curves=losses)
+        yield _picture(f"Loss by step ({file})", draw, _STEPS, _Scale("", "{:.3g}".format))
     logs = list(contents.logs.items())[:_MOST_CURVES]
     for title, field, text in (
         ("Loss by step (training runs)", "loss", "{:.3g}"),
@@ -195,15 +191,6 @@ def _training(contents: RunDirectory) -> Iterator[str]:
             x, y = [entry.step for entry in seen], [getattr(entry, field) for entry in seen]
             curves.append(Curve(folder, x, y, marker=""))
         yield _line_chart(title, curves, _STEPS, _Scale("", text.format))
-
-
-def _losses(title: str, losses: Mapping[str, Sequence[float]]) -> str:
-    def draw(axes: Axes) -> bool:
-        _set_axes(axes, _STEPS, _Scale("", "{:.3g}".format))
-        draw_loss_curves(axes, dict(list(losses.items())[:_MOST_CURVES]))
-        return any(losses.values())
-
-    return _picture(title, draw)
 
 
 def _critical_paths(contents: RunDirectory) -> str:
@@ -237,10 +224,6 @@ def _times_by_size(file: str, sweep: Sweep) -> Iterator[str]:
     """Yield for each network the times on the most ranks, a curve for each algorithm."""
     num_ranks, styles = max(sweep.ranks), styles_of(sweep.algorithms)
     for network in sweep.networks:
-
-        def draw(axes: Axes, network: str = network) -> bool:
-            _set_axes(axes, _SIZES, _TIMES)
-            return draw_sweep_curves(axes, sweep, network, num_ranks, styles)
-
+        draw = partial(draw_sweep_curves, sweep=sweep, network=network, num_ranks=num_ranks, styles=styles)
         title = f"{sweep.collective.value} on {plural(num_ranks, 'rank')} of {network}, simulated ({file})"
-        yield _picture(title, draw)
+        yield _picture(title, draw, _SIZES, _TIMES)

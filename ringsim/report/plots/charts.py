@@ -118,10 +118,10 @@ def draw_sync_times(axes: Axes, times: Sequence[SyncTimes]) -> bool:
     return bool(times)
 
 
-def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> None:
-    """Draw each curve against its step, the first the widest and below the others; none has the marks of another.
+def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
+    """Draw each curve against its step, the first the widest and below the others; return whether there is any point.
 
-    The marks stand at other steps on each curve, so that those of equal curves do not hide one another.
+    No curve has the marks of another, and they stand at other steps, so that those of equal curves can be seen.
     """
     for number, (name, losses) in enumerate(curves.items()):
         style, marker = series_style(number)
@@ -132,3 +132,4 @@ def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> None:
                   marker=marker, markersize=max(5.0, width + 1.5), markeredgewidth=0.6, markeredgecolor=style.ink,
                   markevery=(number * stride // max(len(curves), 1) % stride, stride), label=name)  # fmt: skip
     axes.set_xlabel("step")
+    return any(curves.values())

@@ -43,12 +43,12 @@ def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
     groups = _groups(comparison)
     for group in groups[:_MAX_GROUPS]:
         colour = group.style.colour
-        axes.plot(group.sizes, group.times_s("predicted"), linestyle=group.style.stroke, color=colour, linewidth=1.6,
+        axes.plot(group.sizes, group.predicted_s, linestyle=group.style.stroke, color=colour, linewidth=1.6,
                   label=group.label)  # fmt: skip
-        measured, low, high = (group.times_s(name) for name in ("measured", "low", "high"))
-        bars = np.stack([np.maximum(measured - low, 0), np.maximum(high - measured, 0)])
-        axes.errorbar(group.sizes, measured, yerr=bars, fmt="none", ecolor=colour, elinewidth=1)
-        _draw_points(axes, group, measured)
+        measured_s = group.measured_s
+        bars = np.stack([np.maximum(measured_s - group.low_s, 0), np.maximum(group.high_s - measured_s, 0)])
+        axes.errorbar(group.sizes, measured_s, yerr=bars, fmt="none", ecolor=colour, elinewidth=1)
+        _draw_points(axes, group, measured_s)
     return bool(groups)
 
 
@@ -67,7 +67,7 @@ def draw_errors(comparison: Comparison) -> Figure:
     ratios = np.concatenate([group.ratios for group in groups]) if groups else np.ones(1)
     is_linear = bool((np.abs(ratios - 1) <= _LINEAR_ERRORS).all())
     for group in groups[:_MAX_GROUPS]:
-        low, high = (group.times_s(name) / group.times_s("measured") for name in ("low", "high"))
+        low, high = group.low_s / group.measured_s, group.high_s / group.measured_s
         axes.vlines(group.sizes, low, high, color=palette().light_grey, linewidth=5, zorder=0)
         axes.plot(group.sizes, group.ratios, linestyle=group.style.stroke, color=group.style.colour, linewidth=1,
                   label=group.label)  # fmt: skip
@@ -109,31 +109,22 @@ def format_factor(ratio: float) -> str:
 
 
 class _Group(NamedTuple):
-    """Cases that differ in size alone, and how they are drawn."""
+    """Cases that differ in size alone, and how they are drawn; their columns are (num_cases,), times in seconds."""
 
     label: str
     style: Style
     marker: str
-    cases: Sequence[ComparedCase]
-
-    @property
-    def sizes(self) -> Floats:
-        return np.array([compared.case.size_bytes for compared in self.cases], dtype=float)
+    sizes: Floats
+    predicted_s: Floats
+    measured_s: Floats
+    low_s: Floats
+    high_s: Floats
+    used: Floats  # 1 where it was used in the calibration
 
     @property
     def ratios(self) -> Floats:
         """(num_cases,): the predicted times over the measured ones."""
-        return self.times_s("predicted") / self.times_s("measured")
-
-    def times_s(self, name: str) -> Floats:
-        """(num_cases,) seconds."""
-        values = {
-            "predicted": [compared.predicted_s for compared in self.cases],
-            "measured": [compared.case.measured_s for compared in self.cases],
-            "low": [compared.case.spread_s[0] for compared in self.cases],
-            "high": [compared.case.spread_s[1] for compared in self.cases],
-        }
-        return np.array(values[name], dtype=float)
+        return self.predicted_s / self.measured_s
 
 
 def _groups(comparison: Comparison) -> list[_Group]:
@@ -146,16 +137,18 @@ def _groups(comparison: Comparison) -> list[_Group]:
     groups = []
     for number, ((test, algorithm, ranks, nodes, log), cases) in enumerate(sorted(cases_by_line.items())):
         hosts = f" on {nodes} hosts" if nodes > 1 else ""
-        ordered = sorted(cases, key=lambda compared: compared.case.size_bytes)
         label = f"{test} ({algorithm}), {ranks} ranks{hosts}" + (f", {log}" if log else "")
-        groups.append(_Group(label, *series_style(number), ordered))
+        rows = [
+            (one.case.size_bytes, one.predicted_s, one.case.measured_s, *one.case.spread_s, one.used_in_calibration)
+            for one in sorted(cases, key=lambda compared: compared.case.size_bytes)
+        ]
+        groups.append(_Group(label, *series_style(number), *np.array(rows, dtype=float).T))
     return groups
 
 
 def _draw_points(axes: Axes, group: _Group, values: Floats) -> None:
     """Draw cells filled where held out, hollow where used in the calibration."""
-    used = np.array([compared.used_in_calibration for compared in group.cases], dtype=bool)
-    for mask, face in ((~used, group.style.colour), (used, palette().paper)):
+    for mask, face in ((group.used == 0, group.style.colour), (group.used == 1, palette().paper)):
         axes.scatter(group.sizes[mask], values[mask], s=26, marker=group.marker, color=group.style.colour,
                      facecolors=face, zorder=3)  # fmt: skip
 
@@ -172,10 +165,9 @@ def _draw_legend(axes: Axes, groups: Sequence[_Group], others: list[Line2D]) -> 
     """Explain what occurs, and say how many lines are not drawn, as nobody could tell them apart."""
     colours = palette()
     point: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5, "markeredgecolor": colours.dark_grey}
-    used = {compared.used_in_calibration for group in groups for compared in group.cases}
-    for kind, face, label in ((False, colours.dark_grey, "measured, held out"),
-                              (True, colours.paper, "measured, used in the calibration")):  # fmt: skip
-        if kind in used:
+    for used, face, label in ((0, colours.dark_grey, "measured, held out"),
+                              (1, colours.paper, "measured, used in the calibration")):  # fmt: skip
+        if any((group.used == used).any() for group in groups):
             others.append(Line2D([], [], **point, markerfacecolor=face, label=label))
     lines = [
         Line2D([], [], color=group.style.colour, linestyle=group.style.stroke, marker=group.marker, markersize=4,

@@ -80,8 +80,15 @@ class Film:
             self._views.append(_GraphFrame(self.figure.add_subplot(cells[0, 0]), run))
             self._views.append(_ChunksFrame(self.figure.add_subplot(cells[0, 1]), run))
             self._views.append(_TimeFrame(self.figure.add_subplot(cells[1, :]), run, self._first_s, self._last_s))
+        lines: tuple[
+            tuple[float, dict[str, Any]], ...
+        ] = (  # title, phase and sentence: the height of each, and its look
+            (0.945, {"fontsize": 12, "fontweight": "bold", "va": "center"}),
+            (0.9, {"fontsize": 10, "fontweight": "bold", "color": palette().blue, "va": "center"}),
+            (0.858, {"fontsize": 9.5, "va": "center"}),
+        )
         self._texts = [
-            [self.figure.text(number / len(runs) * 1.03 + 0.012, height, "", **style) for height, style in _lines()]
+            [self.figure.text(number / len(runs) * 1.03 + 0.012, height, "", **style) for height, style in lines]
             for number in range(len(runs))
         ]
 
@@ -117,7 +124,8 @@ class _GraphFrame:
         self._axes, self._run, self._moving = axes, run, list[Artist]()
         self._colours = contributor_colours(run.schedule.num_ranks)
         self._graph = GraphDrawing(axes, run.graph)
-        self._graph.draw_links(slow_pairs(run.troubles) | _failing(run), arrows=False)
+        failing = {(pair.src, pair.dst) for pair in run.troubles.pairs if pair.fails_at_s is not None}
+        self._graph.draw_links(slow_pairs(run.troubles) | failing, arrows=False)
         self._graph.draw_ranks(self._colours)
         self._width = min(0.4 * self._graph.closest, 30.0)  # points, of a chunk
 
@@ -174,10 +182,6 @@ class _GraphFrame:
         self._moving.append(self._axes.add_patch(patch))
 
 
-def _failing(run: RunView) -> set[tuple[int, int]]:
-    return {(pair.src, pair.dst) for pair in run.troubles.pairs if pair.fails_at_s is not None}
-
-
 class _ChunksFrame:
     """A row for each rank, a column for each chunk."""
 
@@ -226,15 +230,6 @@ class _TimeFrame:
         now = time_s * self._scale
         self._now.set_xdata([now, now])
         self._ahead.set_x(now)
-
-
-def _lines() -> tuple[tuple[float, dict[str, Any]], ...]:
-    """Return the height of each line above the views, and how it is written: title, phase and sentence."""
-    return (
-        (0.945, {"fontsize": 12, "fontweight": "bold", "va": "center"}),
-        (0.9, {"fontsize": 10, "fontweight": "bold", "color": palette().blue, "va": "center"}),
-        (0.858, {"fontsize": 9.5, "va": "center"}),
-    )
 
 
 def _title(run: RunView) -> str:

@@ -84,9 +84,7 @@ class Lanes:
         self.slow_ranks = {rank.rank for rank in troubles.ranks if rank.slowdown > 1} if troubles else set()
         ends = zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)
         self.is_slow: Bools = np.array([pair in pairs for pair in ends], dtype=np.bool_)
-        self.row = pack_sends(timeline)
-        num_rows = np.ones(timeline.num_ranks, dtype=np.int64)
-        np.maximum.at(num_rows, timeline.src, self.row + 1)
+        self.row, num_rows = pack_sends(timeline)
         self.row_height: Floats = np.where(num_rows > 1, _ROW_OF_MANY, _SENDS)
         self.extra: Floats = num_rows * self.row_height - _SENDS
         self.origin: Floats = np.arange(timeline.num_ranks) + np.cumsum(self.extra) - self.extra

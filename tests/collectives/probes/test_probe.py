@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -19,7 +20,7 @@ from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor
 from collectives.runtime.sharing import transport_in_use
 from ringsim.calibration.from_probes import calibrate
-from ringsim.calibration.uniform import calibrate_uniform
+from ringsim.calibration.hosts import calibrate_uniform
 from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
@@ -150,12 +151,17 @@ def test_a_failure_is_named() -> None:
         raise ValueError("mine")
 
 
+def no_calls(_: dist.ProcessGroup) -> AbstractContextManager[list[ProbeWorkload]]:
+    """Probe all but calls."""
+    return nullcontext([])
+
+
 def probed_with_shared_memory(group: dist.ProcessGroup) -> tuple[int, float]:
     """How many probes there are, of pairs too, and a sum afterwards, by a collective through shared memory."""
     collectives.use_transport("auto", group)
     total = torch.ones(3)
     collectives.all_reduce(total, group=group)
-    measurements = probe(group, 4096, 4096, blocks=SHORT, sizes=(64, 512), pairs=True)
+    measurements = probe(group, 4096, 4096, blocks=SHORT, sizes=(64, 512), calls=no_calls)
     collectives.all_reduce(total, group=group)
     return len(measurements.probes), total[0].item()
 
@@ -175,7 +181,7 @@ def probed_through_shared_memory(_: dist.ProcessGroup) -> tuple[list[str], dict[
         return None
     with probe_calls(group) as calls:
         kinds = [call.kind for call in calls]
-    measurements = probe(group, 2**18, 2**20, blocks=SHORT, pairs=True)
+    measurements = probe(group, 2**18, 2**20, blocks=SHORT, calls=no_calls)
     shared = calibrate(measurements).cluster.spec.host.shared_memory
     assert shared is not None
     assert shared.rates[-1].published_bytes <= shared.slot_bytes

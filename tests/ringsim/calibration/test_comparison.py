@@ -4,14 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from ringsim.algorithms.rings import gloo_ring_all_reduce
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.comparison import SIZE_CLASSES, ComparedCase, Comparison, compare_measurements
 from ringsim.calibration.probe_times import shift_s
-from ringsim.cli import main
-from ringsim.console.parameters import parse_share
 from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.native import native_schedule
@@ -20,15 +17,11 @@ from ringsim.network.spec import Host, Link, Processor, Spec
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation.simulate import predict_time
+from tests.ringsim.commands import as_json, invoke, printed, refused, run
 from tests.ringsim.made_logs import nccl_log
 
 HOST = Cluster("true", Spec(host=Host(cores=2, link=Link(latency_s=1e-4)), processor=Processor(5e-5, 5e-5, 9e9, 4e9)))
 FIELDS = {"collective", "algorithm", "size_bytes", "num_ranks", "predicted_s", "measured_s", "error", "spread"}
-
-
-def run(*arguments: object) -> Result:
-    """A command line."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -69,39 +62,35 @@ def measurements(tmp_path: Path) -> Path:
 def test_calibrate_then_compare_logs(logs: tuple[Path, Path], tmp_path: Path) -> None:
     """The network file is all that compare needs, and other commands read it too."""
     network = tmp_path / "net.toml"
-    told = run("calibrate", logs[0], "-o", network)
-    assert told.exit_code == 0
-    assert "host.nic.bandwidth" in told.stdout
-    assert "all_gather n=8 h=2" not in told.stdout
-    assert "all_gather n=8 h=2" in run("calibrate", logs[0], "--wide").stdout
-    assert "fitted to 11 timings" in told.stdout
-    result = run("compare", *logs, "--network", network, "--json")
-    assert result.exit_code == 0
-    data = json.loads(result.stdout)
+    told = printed("calibrate", logs[0], "-o", network)
+    assert "host.nic.bandwidth" in told
+    assert "all_gather n=8 h=2" not in told
+    assert "all_gather n=8 h=2" in printed("calibrate", logs[0], "--wide")
+    assert "fitted to 11 timings" in told
+    data = as_json("compare", *logs, "--network", network)
     assert set(data["cells"][0]) >= FIELDS | {"used_in_calibration"}
     assert [case["used_in_calibration"] for case in data["cells"]] == [True] * 11 + [False] * 11
     for case in data["cells"]:
         assert case["error"] == pytest.approx(case["predicted_s"] / case["measured_s"] - 1)
     assert {row["sizes"] for row in data["summary"]} == {name for name, _, _ in SIZE_CLASSES}
-    assert run("simulate", "--network", network, "--ranks", 16).exit_code == 0
-    assert run("networks", network).exit_code == 0
+    run("simulate", "--network", network, "--ranks", 16)
+    run("networks", network)
 
 
 def test_the_report_is_written(logs: tuple[Path, Path], tmp_path: Path) -> None:
     """Pictures, the table as printed, and the cases as CSV and JSON."""
     run("calibrate", logs[0], "-o", tmp_path / "net.toml")
-    result = run("compare", *logs, "--network", tmp_path / "net.toml", "-o", tmp_path / "report")
-    assert result.exit_code == 0
+    text = printed("compare", *logs, "--network", tmp_path / "net.toml", "-o", tmp_path / "report")
     written = {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir()}
     assert sorted(written) == ["compare.csv", "compare.json", "compare.txt", "errors.png", "times.png"]
-    assert written["compare.txt"].decode() == result.stdout
+    assert written["compare.txt"].decode() == text
     assert written["compare.csv"].count(b"\n") == 23
     assert all(written[name].startswith(b"\x89PNG") for name in ("errors.png", "times.png"))
     dark = ["--style", "dark", "-o", tmp_path / "dark"]
-    assert run("compare", *logs, "--network", tmp_path / "net.toml", *dark).exit_code == 0
+    run("compare", *logs, "--network", tmp_path / "net.toml", *dark)
     for name in ("errors.png", "times.png"):
         assert (tmp_path / "dark" / name).read_bytes() != written[name]
-    assert run("compare", *logs, "--network", tmp_path / "net.toml", "--style", "dark").exit_code == 2
+    refused("compare", *logs, "--network", tmp_path / "net.toml", "--style", "dark")
 
 
 @pytest.mark.parametrize(("share", "exit_code"), [("0.01%", 1), ("400%", 0), ("4", 2)])
@@ -109,21 +98,19 @@ def test_scripts_can_fail_above_an_error(logs: tuple[Path, Path], tmp_path: Path
     """Without it any error is a result."""
     run("calibrate", logs[0], "-o", tmp_path / "net.toml")
     command = ("compare", logs[1], "--network", tmp_path / "net.toml")
-    assert run(*command).exit_code == 0
-    assert run(*command, "--fail-above", share).exit_code == exit_code
+    run(*command)
+    assert invoke(*command, "--fail-above", share).exit_code == exit_code
 
 
 def test_calibrate_then_compare_measurements(measurements: Path, tmp_path: Path) -> None:
     """The collective of torch is predicted by the schedule that Gloo runs; bare sockets are named as not predicted."""
-    told = run("calibrate", measurements, "-o", tmp_path / "host.toml")
-    assert told.exit_code == 0
-    assert "bootstrap" in told.stdout
-    data = json.loads(run("compare", measurements, "--network", tmp_path / "host.toml", "--json").stdout)
+    assert "bootstrap" in printed("calibrate", measurements, "-o", tmp_path / "host.toml")
+    data = as_json("compare", measurements, "--network", tmp_path / "host.toml")
     errors = {case["algorithm"]: case["error"] for case in data["cells"]}
     assert abs(errors["ring"]) < 0.1
     assert abs(errors["dist"]) < 0.1
     assert errors["raw_sockets"] is None
-    text = run("compare", measurements, "--network", tmp_path / "host.toml").stdout
+    text = printed("compare", measurements, "--network", tmp_path / "host.toml")
     assert "not predicted: all_reduce raw_sockets, 1 cell: bare sockets have no schedule" in text
     assert "not predicted: all_reduce openmpi, 1 cell: Open MPI has no schedule" in text
 
@@ -147,19 +134,10 @@ def test_gloo_s_ring_is_predicted_as_it_is_executed() -> None:
 
 def test_the_bootstrap_holds_the_true_host(measurements: Path) -> None:
     """Its intervals are around what the probes were made of."""
-    data = json.loads(run("calibrate", measurements, "--json").stdout)
+    data = as_json("calibrate", measurements)
     found = {each["name"]: each for each in data["parameters"]}
     assert found["rank.reduce_bandwidth"]["low"] <= 9e9 <= found["rank.reduce_bandwidth"]["high"]
     assert found["rank.copy_bandwidth"]["low"] <= 4e9 <= found["rank.copy_bandwidth"]["high"]
-
-
-def refused(*arguments: object) -> str:
-    """The one line in which a command refuses."""
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1
-    return result.stderr
 
 
 def test_measurements_that_cannot_be_read(measurements: Path) -> None:
@@ -198,14 +176,6 @@ def test_other_mistakes(logs: tuple[Path, Path], measurements: Path, tmp_path: P
     assert "16 by --nodes" in refused("calibrate", logs[0], "--nodes", 2, "--ranks-per-node", 8)
 
 
-def test_shares() -> None:
-    """With and without a percent sign."""
-    assert (parse_share("10%"), parse_share("0.1"), parse_share("0")) == (0.1, 0.1, 0.0)
-    for text in ("ten", "-1%", "nan", "inf"):
-        with pytest.raises(ValueError, match="share"):
-            parse_share(text)
-
-
 def test_the_summary_has_the_median_and_the_95th_percentile_of_the_errors() -> None:
     """Predictions that are 0 % to 20 % too long."""
     case = TimedCase("all_reduce", "ring", 2**20, 4, 1, (1.0,))
@@ -221,7 +191,6 @@ def test_times_of_wrong_results_are_refused(measurements: Path, tmp_path: Path) 
     saved["collectives"][1]["wrong"] = 5
     bad, network = tmp_path / "wrong.json", tmp_path / "mine.toml"
     bad.write_text(json.dumps(saved))
-    assert run("calibrate", measurements, "-o", network).exit_code == 0
-    result = run("compare", bad, "--network", network)
-    assert result.exit_code == 2
-    assert f"{bad}: collectives[1]: wrong is 5: its results were wrong, so its times say nothing" in result.stderr
+    run("calibrate", measurements, "-o", network)
+    told = f"{bad}: collectives[1]: wrong is 5: its results were wrong, so its times say nothing"
+    assert told in refused("compare", bad, "--network", network)

@@ -1,6 +1,5 @@
 """Logs that contradict each other, and NICs that were measured with fewer ranks of a host sending than use them."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,14 +7,13 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from ringsim.calibration import calibrate_logs, cases_of_tables, contradiction_line, nic_line
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.from_logs import LogFit
-from ringsim.cli import main
 from ringsim.measurements import read_logs
 from ringsim.network import network_text, read_network
+from tests.ringsim.commands import as_json, printed, run
 from tests.ringsim.made_logs import LOGS, TRUE, nccl_log
 
 SHAPES = (("all_reduce", 16, 2), ("all_gather", 8, 1))
@@ -34,11 +32,6 @@ def log(
 def cases(*paths: Path) -> list[TimedCase]:
     """Of all of them."""
     return cases_of_tables(read_logs(paths))
-
-
-def run(*arguments: object) -> Result:
-    """A command line."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def nic(fit: LogFit) -> tuple[float, float, float]:
@@ -122,11 +115,11 @@ def test_the_command_and_its_file_say_it(tmp_path: Path) -> None:
     line = contradiction_line(cases(*paths))
     assert line in told.stdout.splitlines()
     assert line in read_network((tmp_path / "net.toml").read_text(), "net.toml").source
-    assert json.loads(run("calibrate", *paths, "--json").stdout)["contradictory"] == line
-    text = run("compare", *paths, "--network", tmp_path / "net.toml", "-o", tmp_path / "compared").stdout
+    assert as_json("calibrate", *paths)["contradictory"] == line
+    text = printed("compare", *paths, "--network", tmp_path / "net.toml", "-o", tmp_path / "compared")
     assert "\nall_reduce nccl, rdma.log\n" in text
     assert "\nall_reduce nccl, tcp.log\n" in text
-    assert "rdma.log" not in run("compare", paths[0], "--network", tmp_path / "net.toml").stdout
+    assert "rdma.log" not in printed("compare", paths[0], "--network", tmp_path / "net.toml")
 
 
 def public_pairs() -> Iterator[tuple[str, str, list[TimedCase]]]:
@@ -177,9 +170,7 @@ def test_nics_that_one_rank_used_are_a_guess_for_more(tmp_path: Path) -> None:
         ("ddp", "--layers", layers, "--ranks", 8, "--scaling", "8,16"),
         ("compare", eight),
     ):
-        result = run(*command, "--network", network)
-        assert result.exit_code == 0
-        assert line in result.stderr.splitlines(), command
+        assert line in run(*command, "--network", network).stderr.splitlines(), command
     for command in (("simulate", "--ranks", 8), ("compare", tmp_path / "one_rank.log")):
         assert "of a host at a time" not in run(*command, "--network", network).stderr
 

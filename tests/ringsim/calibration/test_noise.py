@@ -6,12 +6,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from click.testing import CliRunner
 
 from ringsim.calibration.from_probes import calibrate
 from ringsim.calibration.noise import TOO_WIDE, busy_line, probe_noise
-from ringsim.cli import main
 from ringsim.measurements.measurements import Measurements, Probe
+from tests.ringsim.commands import printed, run
 from tests.ringsim.made_probes import made_measurements
 
 QUIET = (0.95, 1.0, 1.05, 0.97, 1.03, 1.0, 0.98, 1.02)
@@ -61,15 +60,14 @@ def test_calibrate_and_measure_say_it_last(tmp_path: Path) -> None:
     """In text as the last line, beside JSON on stderr; and of a quiet machine nothing."""
     file = tmp_path / "busy.json"
     measured(BUSY).save(file)
-    text = CliRunner().invoke(main, ["calibrate", str(file)]).stdout
-    assert text.splitlines()[-1].startswith("this machine was busy: ")
-    result = CliRunner().invoke(main, ["calibrate", str(file), "--json"])
-    assert json.loads(result.stdout)["busy"] == result.stderr.strip() == text.splitlines()[-1]
+    line = printed("calibrate", file).splitlines()[-1]
+    assert line.startswith("this machine was busy: ")
+    result = run("calibrate", file, "--json")
+    assert json.loads(result.stdout)["busy"] == result.stderr.strip() == line
     measured(QUIET).save(tmp_path / "quiet.json")
-    assert "busy" not in CliRunner().invoke(main, ["calibrate", str(tmp_path / "quiet.json")]).output
+    assert "busy" not in run("calibrate", tmp_path / "quiet.json").output
     with (
         patch("ringsim.cli.commands.measure.check_local_rank", return_value=""),
         patch("ringsim.cli.commands.measure.run_local_ranks"),
     ):
-        said = CliRunner().invoke(main, ["measure", "-o", str(file)])
-    assert said.stdout.splitlines() == [text.splitlines()[-1]]
+        assert printed("measure", "-o", file) == f"{line}\n"

@@ -74,20 +74,6 @@ def test_hosts_of_several_ranks_share_their_nic() -> None:
     assert found.host.link.bandwidth_bytes_per_s == pytest.approx(2e9, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "message"),
-    [
-        ((0, 1, 0, 1), "only hosts with as many ranks each, in order"),
-        ((0, 1, 1), "only hosts with as many ranks each, in order"),
-    ],
-)
-def test_uneven_hosts_are_refused(hosts: tuple[int, ...], message: str) -> None:
-    """With the list that shows it."""
-    measurements = Measurements(len(hosts), {"hosts": list(hosts), "machines": [0] * len(hosts)})
-    with pytest.raises(ValueError, match=message):
-        calibrate_hosts(measurements, 2)
-
-
 def test_missing_pings_are_named() -> None:
     """And where to get them."""
     true = Cluster("true", Spec(host=Host(cores=2, link=Link(300e-6, GBIT)), processor=TRUE))

@@ -5,12 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from ringsim import Network
-from ringsim.calibration.uniform import calibrate_uniform
-from ringsim.cli import main
+from ringsim.calibration.hosts import calibrate_uniform
 from ringsim.measurements.measurements import Measurements, Probe
+from tests.ringsim.commands import refused
 
 TRUE = Network(latency_s=30e-6, bandwidth_bytes_per_s=2e9, reduce_bytes_per_s=8e9, gap_s=12e-6)
 
@@ -60,34 +59,6 @@ def test_missing_probes_are_named(kind: str) -> None:
         calibrate_uniform(measured(probes))
 
 
-def test_measurements_survive_their_file(tmp_path: Path) -> None:
-    """Written and read again they are equal."""
-    path = tmp_path / "measurements.json"
-    measurements = measured(probes_of(TRUE))
-    measurements.save(path)
-    assert Measurements.load(path) == measurements
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[1]", "not a ringsim-measurements file"),
-        (
-            '{"format": "ringsim-measurements", "version": 9}',
-            "version 9 of ringsim-measurements: .* reads versions up to 3",
-        ),
-        ('{"format": "ringsim-measurements", "version": 2}', "num_ranks is missing"),
-        ('{"format": ', "line 1, column 12: is not whole JSON: Expecting value"),
-    ],
-)
-def test_files_of_another_kind_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    """The message names the file and what is wrong with it."""
-    path = tmp_path / "measurements.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=rf"measurements\.json: {message}"):
-        Measurements.load(path)
-
-
 def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
     """JSON has no NaN: nothing is written, nothing is left over."""
     path = tmp_path / "measurements.json"
@@ -103,29 +74,14 @@ def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"times_s": [1e-3, math.nan]}, r"probes[0].times_s[1]: nan: must be a finite number"),
-        ({"times_s": [math.inf]}, r"probes[0].times_s[0]: inf: must be a finite number"),
-        ({"times_s": [1e-3, -1e-3]}, "probes[0].times_s[1] = -0.001: must be seconds, at least 1e-12"),
-        ({"times_s": [0]}, "probes[0].times_s[0] = 0: must be seconds, at least 1e-12"),
-        ({"times_s": [1e-300]}, "probes[0].times_s[0] = 1e-300: must be seconds, at least 1e-12"),
-        (
-            {"times_s": [1e10]},
-            "probes[0].times_s[0] = 10000000000.0: must be seconds, at least 1e-12 and at most 1e+09",
-        ),
-        ({"times_s": [True]}, "probes[0].times_s[0] = true: must be seconds, at least 1e-12"),
-        ({"times_s": ["1"]}, 'probes[0].times_s[0] = "1": must be seconds, at least 1e-12'),
-        ({"times_s": []}, "probes[0]: times_s: must have at least one entry"),
-        ({"times_s": 1}, "probes[0].times_s = 1: must be a list"),
-        ({"size_bytes": 0}, "probes[0].size_bytes = 0: must be a whole number from 1 to 1099511627776"),
-        ({"size_bytes": 1.5}, "probes[0].size_bytes = 1.5: must be a whole number from 1 to 1099511627776"),
-        (
-            {"size_bytes": 2**62},
-            "probes[0].size_bytes = 4611686018427387904: must be a whole number from 1 to 10995116",
-        ),
-        ({"in_flight": True}, "probes[0].in_flight = true: must be a whole number from 1 to 1048576"),
-        ({"kind": 3}, "probes[0].kind = 3: must be text of one line"),
-        ({"kind": ""}, 'probes[0].kind = "": must not be empty'),
-        ({"colour": 3}, "probes[0].colour: unknown key; known here are kind, size_bytes, in_flight, times_s"),
+        ({"times_s": [1e-3, math.nan]}, ".times_s[1]: nan: must be a finite number"),
+        ({"times_s": [1e-3, -1e-3]}, ".times_s[1] = -0.001: must be seconds, at least 1e-12"),
+        ({"times_s": [1e-300]}, ".times_s[0] = 1e-300: must be seconds, at least 1e-12"),
+        ({"times_s": [1e10]}, ".times_s[0] = 10000000000.0: must be seconds, at least 1e-12 and at most 1e+09"),
+        ({"times_s": []}, ": times_s: must have at least one entry"),
+        ({"size_bytes": 0}, ".size_bytes = 0: must be a whole number from 1 to 1099511627776"),
+        ({"in_flight": 2**21}, ".in_flight = 2097152: must be a whole number from 1 to 1048576"),
+        ({"kind": ""}, '.kind = "": must not be empty'),
     ],
 )
 def test_a_probe_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -133,37 +89,23 @@ def test_a_probe_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, obj
     data = measured(probes_of(TRUE)).as_dict()
     data["probes"] = [data["probes"][0] | change]
     (tmp_path / "m.json").write_text(json.dumps(data))
-    result = CliRunner().invoke(main, ["calibrate", str(tmp_path / "m.json"), "--model", "network"])
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert result.stderr.startswith(f"ringsim: {tmp_path}/m.json: {message}")
+    told = refused("calibrate", tmp_path / "m.json", "--model", "network")
+    assert told.startswith(f"ringsim: {tmp_path}/m.json: probes[0]{message}")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"num_ranks": 0}, "num_ranks = 0: must be a whole number from 1 to 131072"),
-        ({"num_ranks": True}, "num_ranks = true: must be a whole number from 1 to 131072"),
-        ({"num_ranks": 2**30}, "num_ranks = 1073741824: must be a whole number from 1 to 131072"),
         ({"provenance": []}, "provenance = []: must be an object"),
-        (
-            {"provenance": {"machines": [0], "hosts": [0, 0, 0, 0]}},
-            "provenance.machines = [0]: must be a list of 4 numbers",
-        ),
-        (
-            {"provenance": {"machines": [0] * 4, "hosts": [0, 9, 0, 0]}},
-            "provenance.hosts[1] = 9: must be a whole number",
-        ),
+        ({"provenance": {"machines": [0], "hosts": [0] * 4}}, "provenance.machines = [0]: must be a list of 4 numbers"),
+        ({"provenance": {"machines": [0] * 4, "hosts": [0, 9, 0, 0]}}, "provenance.hosts[1] = 9: must be a whole num"),
         ({"provenance": {"machines": 3, "hosts": [0] * 4}}, "provenance.machines = 3: must be a list"),
-        ({"probes": {}}, "probes = {}: must be a list"),
         ({"probes": [3]}, "probes[0] = 3: must be a table of keys and values"),
-        ({"colour": 3}, "colour: unknown key"),
-        ({"version": True}, "version True of ringsim-measurements: this ringsim reads"),
         ({"version": []}, "version [] of ringsim-measurements: this ringsim reads"),
     ],
 )
 def test_measurements_that_cannot_be_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
     """Likewise."""
     (tmp_path / "m.json").write_text(json.dumps(measured(probes_of(TRUE)).as_dict() | change))
-    result = CliRunner().invoke(main, ["calibrate", str(tmp_path / "m.json")])
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert result.stderr.startswith(f"ringsim: {tmp_path}/m.json: {message}")
+    assert refused("calibrate", tmp_path / "m.json").startswith(f"ringsim: {tmp_path}/m.json: {message}")

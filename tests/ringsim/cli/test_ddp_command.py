@@ -5,15 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from ringsim.cli import main
 from ringsim.network import load_network
 from ringsim.report.plots.training_step_figure import draw_prediction
 from ringsim.training_step import DdpConfig, Prediction, predict_step
 from ringsim.training_step.layers import load_layers, read_layers
 from ringsim.training_step.profile import Parameter, StepProfile
+from tests.ringsim.commands import as_json, invoke, printed, refused, run
 
 DOCS = Path(__file__).parents[3] / "docs"
 LAYERS = """
@@ -37,28 +36,13 @@ PROFILE = StepProfile(
 )
 
 
-def run(*arguments: str) -> str:
-    """What it prints."""
-    result = CliRunner().invoke(main, ["ddp", *arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def test_the_source_of_the_times_is_told(tmp_path: Path) -> None:
     """In a line, as the file has it: made-up times give a made-up step; nothing where the file says nothing."""
     layers = tmp_path / "layers.toml"
     for source, shown in (('source = "times made up"\n', ["  source      times made up"]), ("", [])):
         layers.write_text(source + LAYERS)
-        told = run("--layers", str(layers), "--ranks", "2").splitlines()
+        told = printed("ddp", "--layers", str(layers), "--ranks", "2").splitlines()
         assert [line for line in told if "source" in line] == shown
-
-
-def refused(*arguments: str) -> str:
-    """The one line that it says."""
-    result = CliRunner().invoke(main, ["ddp", *arguments])
-    assert (result.exit_code, result.stdout) == (2, "")
-    (line,) = result.stderr.splitlines()
-    return line.partition(": ")[2]
 
 
 def test_layers_become_a_profile() -> None:
@@ -118,67 +102,31 @@ def test_mistakes_in_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tex
     """File, place, value and rule."""
     monkeypatch.chdir(tmp_path)
     Path("my.toml").write_text(text)
-    assert refused("--layers", "my.toml") == message
+    assert refused("ddp", "--layers", "my.toml") == f"ringsim: {message}\n"
+
+
+WRONG_PROFILES = [  # what a field is to be; that its kind is looked at, the tests of records show
+    ({"format": "other"}, "not a ringsim-step-profile file; `trainers ring --profile` writes one"),
+    ({"version": 2}, "version 2 of ringsim-step-profile: this ringsim reads version 1"),
+    ({"parameters": []}, "parameters: must have at least one entry"),
+    ({"forward_s": -1}, "forward_s = -1: must be a finite number of seconds, at least 0"),
+    ({"backward_s": 0.25}, "a: ready_s 0.5: must not be after the backward pass, which takes 0.25 s"),
+    (
+        {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "dtype": "int8"}]},
+        'parameters[0].dtype = "int8": must be one of float64, float32, float16, bfloat16, complex64, complex128',
+    ),
+    (
+        {"parameters": [{"name": "a", "elements": 2**62, "ready_s": 0}]},
+        f"parameters[0].elements = {2**62}: must be a whole number from 0 to {2**57}",
+    ),
+    ({"buffer_bytes": -1}, "buffer_bytes = -1: must be a whole number, at least 0"),
+]
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     """All of it."""
     PROFILE.save(tmp_path / "p.json")
     assert StepProfile.load(tmp_path / "p.json") == PROFILE
-
-
-WRONG_PROFILES = [
-    ({"format": "other"}, "p.json: not a ringsim-step-profile file; `trainers ring --profile` writes one"),
-    ({"version": 2}, "p.json: version 2 of ringsim-step-profile: this ringsim reads version 1"),
-    ({"parameters": []}, "p.json: parameters: must have at least one entry"),
-    ({"parameters": 3}, "p.json: parameters = 3: must be a list"),
-    ({"forward_s": -1}, "p.json: forward_s = -1: must be a finite number of seconds, at least 0"),
-    ({"backward_s": "1"}, 'p.json: backward_s = "1": must be a finite number of seconds, at least 0'),
-    (
-        {"backward_s": 0.25},
-        "p.json: a: ready_s 0.5: must not be after the backward pass, which takes 0.25 s",
-    ),
-    (
-        {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "dtype": "int8"}]},
-        'p.json: parameters[0].dtype = "int8": must be one of float64, float32, float16, bfloat16, '
-        "complex64, complex128",
-    ),
-    (
-        {"parameters": [{"name": "a", "elements": 1.5, "ready_s": 0}]},
-        "p.json: parameters[0].elements = 1.5: must be a whole number from 0 to 144115188075855872",
-    ),
-    (
-        {"parameters": [{"name": "a", "elements": True, "ready_s": 0}]},
-        "p.json: parameters[0].elements = true: must be a whole number from 0 to 144115188075855872",
-    ),
-    (
-        {"parameters": [{"name": "a", "elements": 2**62, "ready_s": 0}]},
-        f"p.json: parameters[0].elements = {2**62}: must be a whole number from 0 to {2**57}",
-    ),
-    (
-        {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "dtype": []}]},
-        "p.json: parameters[0].dtype = []: must be one of float64, float32, float16, bfloat16, complex64, complex128",
-    ),
-    (
-        {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "device": []}]},
-        "p.json: parameters[0].device = []: must be text of one line",
-    ),
-    (
-        {"parameters": [{"name": 3, "elements": 1, "ready_s": 0}]},
-        "p.json: parameters[0].name = 3: must be text of one line",
-    ),
-    ({"parameters": [{"name": "a"}]}, "p.json: parameters[0]: elements is missing"),
-    ({"parameters": ["a"]}, 'p.json: parameters[0] = "a": must be a table of keys and values'),
-    ({"provenance": 3}, "p.json: provenance = 3: must be an object"),
-    ({"buffer_bytes": True}, "p.json: buffer_bytes = true: must be a whole number, at least 0"),
-    (
-        {"colour": 3},
-        "p.json: colour: unknown key; known here are parameters, forward_s, backward_s, optimizer_s, "
-        "buffer_bytes, provenance",
-    ),
-    ({"version": []}, "p.json: version [] of ringsim-step-profile: this ringsim reads version 1"),
-    ({"version": True}, "p.json: version True of ringsim-step-profile: this ringsim reads version 1"),
-]
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG_PROFILES)
@@ -188,51 +136,38 @@ def test_mistakes_in_profiles(
     """The file, and what is wrong with it."""
     monkeypatch.chdir(tmp_path)
     Path("p.json").write_text(json.dumps(PROFILE.as_dict() | change))
-    assert refused("--profile", "p.json") == message
+    assert refused("ddp", "--profile", "p.json") == f"ringsim: p.json: {message}\n"
 
 
-WRONG_OPTIONS = [
-    ((), "give either --profile or --layers: what a step of one process is"),
-    (("--layers", "no.toml"), "no.toml: No such file or directory"),
-    (
-        ("--bucket-cap-mb", "1e308"),
-        "Invalid value for '--bucket-cap-mb': '1e308' is not a cap: "
-        "write MiB as a number greater than 0, such as 25 or 0.5",
-    ),
-    (
-        ("--bucket-cap-mb", "0"),
-        "Invalid value for '--bucket-cap-mb': '0' is not a cap: "
-        "write MiB as a number greater than 0, such as 25 or 0.5",
-    ),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG_OPTIONS)
-def test_mistakes_in_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], message: str
-) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "give either --profile or --layers: what a step of one process is"),
+        ("--layers no.toml", "no.toml: No such file or directory"),
+        (
+            "--bucket-cap-mb 1e308",
+            "'--bucket-cap-mb': '1e308' is not a cap: write MiB as a number greater than 0",
+        ),
+        ("--bucket-cap-mb 0", "'--bucket-cap-mb': '0' is not a cap: write MiB as a number greater than 0, such as 25"),
+        (f"--layers {DOCS}/models/transformer.toml --algorithm rings", "algorithm 'rings': all_reduce has ring, gloo"),
+    ],
+)
+def test_mistakes_in_options(options: str, message: str) -> None:
     """Which option, and what to write."""
-    monkeypatch.chdir(tmp_path)
-    assert refused(*options) == message
-
-
-def test_an_algorithm_that_there_is_not() -> None:
-    """As everywhere."""
-    model = str(DOCS / "models" / "transformer.toml")
-    assert refused("--layers", model, "--algorithm", "rings").startswith("algorithm 'rings': all_reduce has ring, gloo")
+    assert message in refused("ddp", *options.split())
 
 
 def test_nccl_takes_what_its_formula_says() -> None:
     """By size, which the output shows; a network that says nothing of NCCL gets a ring, and that is said."""
     options = ("--layers", str(DOCS / "models" / "transformer.toml"), "--backend", "nccl", "--ranks", "16")
-    text = run(*options, "--network", "dgx-h100-cluster", "--scaling", "12")
+    text = printed("ddp", *options, "--network", "dgx-h100-cluster", "--scaling", "12")
     assert text.startswith("step of DDP, 16 ranks, nvls Simple, 1 worker, ")
     assert "ends  all_reduce\n" in text
     assert "12 ranks do not fill" in " ".join(text.split())
-    step = json.loads(run(*options, "--network", "dgx-h100-cluster", "--json"))["step"]
+    step = as_json("ddp", *options, "--network", "dgx-h100-cluster")["step"]
     assert {(bucket["algorithm"], bucket["protocol"]) for bucket in step["buckets"]} == {("nvls", "Simple")}
     assert step["not_chosen"] is None
-    text = run(*options, "--network", "ib-100g")
+    text = printed("ddp", *options, "--network", "ib-100g")
     why = "ib-100g: it does not describe NCCL: give --network with a file that does"
     assert f"not what NCCL would take: {why}" in " ".join(text.split())
     assert "all_reduce" not in text
@@ -241,8 +176,8 @@ def test_nccl_takes_what_its_formula_says() -> None:
 def test_a_sweep_recommends_its_least(tmp_path: Path) -> None:
     """As JSON; torch's own caps are among them."""
     (tmp_path / "my.toml").write_text(LAYERS)
-    options = ("--layers", str(tmp_path / "my.toml"), "--bucket-cap-mb", "0.00001:1", "--scaling", "2:6", "--json")
-    found = json.loads(run(*options))
+    options = ("--layers", str(tmp_path / "my.toml"), "--bucket-cap-mb", "0.00001:1", "--scaling", "2:6")
+    found = as_json("ddp", *options)
     assert found["step"]["step_s"] == pytest.approx(min(step["step_s"] for step in found["sweep"]), rel=1e-9)
     assert (found["sweep"][-1]["first_cap_bytes"], found["sweep"][-1]["cap_bytes"]) == (2**20, 25 * 2**20)
     assert [step["num_ranks"] for step in found["scaling"]] == [2, 4, 6]
@@ -255,16 +190,11 @@ def test_failing_networks(tmp_path: Path) -> None:
     network = '[host]\nranks = 1\nnic.bandwidth = "1GB/s"\n[[failure]]\nlink = "host1.nic0.out"\nat = "0s"\n'
     (tmp_path / "failing.toml").write_text(network)
     options = ("--layers", str(tmp_path / "my.toml"), "--network", str(tmp_path / "failing.toml"), "--ranks", "2")
-    assert "step        never" in run(*options)
-    assert json.loads(run(*options, "--json"))["step"]["step_s"] is None
-    assert "never ends" in refused_after_printing(*options, "-o", str(tmp_path / "x.png"))
-
-
-def refused_after_printing(*arguments: str) -> str:
-    """The last line on stderr."""
-    result = CliRunner().invoke(main, ["ddp", *arguments])
-    assert result.exit_code == 2
-    return result.stderr
+    assert "step        never" in printed("ddp", *options)
+    assert as_json("ddp", *options)["step"]["step_s"] is None
+    failed = invoke("ddp", *options, "-o", tmp_path / "x.png")
+    assert failed.exit_code == 2
+    assert "never ends" in failed.stderr
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])
@@ -274,7 +204,7 @@ def test_the_picture(tmp_path: Path, workers: str) -> None:
     options = ("--layers", str(tmp_path / "my.toml"), "--workers", workers, "--copy-bandwidth", "1GB/s")
     for more in ((), ("--bucket-cap-mb", "0.00001:1"), ("--bucket-cap-mb", "0.00001:1", "--scaling", "2:4")):
         path = tmp_path / "step.png"
-        run(*options, *more, "-o", str(path))
+        run("ddp", *options, *more, "-o", str(path))
         assert path.read_bytes().startswith(b"\x89PNG")
 
 

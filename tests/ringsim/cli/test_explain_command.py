@@ -1,25 +1,16 @@
 """`ringsim explain`, by click's runner."""
 
-import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from ringsim.cli import main
-
-
-def run(*arguments: str) -> str:
-    """What a command that succeeds prints."""
-    result = CliRunner().invoke(main, ["explain", *arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
+from tests.ringsim.commands import as_json, printed
 
 
 def test_a_ring_of_four() -> None:
     """Each step in a sentence with its arithmetic, below the rule of its phase."""
-    lines = run("--ranks", "4", "--size", "1MiB", "--wide").splitlines()
-    assert max(map(len, run("--ranks", "4", "--size", "1MiB").splitlines())) <= 80
+    lines = printed("explain", "--ranks", "4", "--size", "1MiB", "--wide").splitlines()
+    assert max(map(len, printed("explain", "--ranks", "4", "--size", "1MiB").splitlines())) <= 80
     assert lines[:6] == [
         "all_reduce ring, 4 ranks, 1 MiB in 4 chunks of 256 KiB",
         "Every rank has a share of its own of every chunk; in the end every rank must hold the sum of all 4 shares of "
@@ -37,7 +28,7 @@ def test_a_ring_of_four() -> None:
 
 def test_a_rank_with_one_port_gains_nothing_by_sending_to_many() -> None:
     """Its port is named as the bottleneck."""
-    told = run("--ranks", "4", "--size", "16MiB", "--wide")
+    told = printed("explain", "--ranks", "4", "--size", "16MiB", "--wide")
     assert "bottleneck     rank0.out" in told
     helping = told[told.index("What would help most") : told.index("no gain: ")]
     assert "algorithm direct" not in helping
@@ -45,7 +36,7 @@ def test_a_rank_with_one_port_gains_nothing_by_sending_to_many() -> None:
 
 def test_of_what_gains_nothing_the_nearest_are_told() -> None:
     """Three of them, and how many more --wide tells."""
-    told, wide = (run("--ranks", "4", "--size", "16MiB", *more).split("no gain: ")[1] for more in ([], ["--wide"]))
+    told, wide = (printed("explain", "--ranks", 4, *more).split("no gain: ")[1] for more in ([], ["--wide"]))
     everything = [line.split(")")[0] for line in " ".join(wide.split()).split(", ")]
     *nearest, rest = [line.split(")")[0] for line in " ".join(told.split()).split(", ")]
     assert (len(nearest), nearest) == (3, everything[:3])
@@ -54,7 +45,7 @@ def test_of_what_gains_nothing_the_nearest_are_told() -> None:
 
 def test_a_broadcast() -> None:
     """The sentences alone."""
-    text = run("--collective", "broadcast", "--algorithm", "binomial_tree", "--ranks", "4", "--wide")
+    text = printed("explain", "--collective", "broadcast", "--algorithm", "binomial_tree", "--ranks", "4", "--wide")
     assert text.splitlines()[:6] == [
         "broadcast binomial_tree, 4 ranks, 64 MiB",
         "Rank 0 has all of the data; in the end every rank must hold it.",
@@ -67,7 +58,7 @@ def test_a_broadcast() -> None:
 
 def test_of_many_steps_only_some_are_told() -> None:
     """The first of each phase, and its last."""
-    lines = run("--ranks", "16", "--size", "1MiB", "--wide").splitlines()
+    lines = printed("explain", "--ranks", "16", "--size", "1MiB", "--wide").splitlines()
     start = lines.index("reduce-scatter, steps 0 to 14")
     assert [line[:9] for line in lines[start + 2 : start + 5]] == ["  step 0 ", "  step 1 ", "  step 2 "]
     assert lines[start + 5] == "  steps 3 to 13 go on likewise"
@@ -76,9 +67,7 @@ def test_of_many_steps_only_some_are_told() -> None:
 
 def test_very_many_ranks() -> None:
     """What they cost, without their steps."""
-    text = run("--ranks", "512", "--size", "1MiB", "--algorithm", "binomial_tree")
-    assert "step 0" in text  # one chunk: few shares to follow
-    text = run("--ranks", "300", "--size", "1MiB", "--wide")
+    text = printed("explain", "--ranks", "300", "--size", "1MiB", "--wide")
     assert "Only the first 3 steps are told, as the shares of 300 ranks" in text
     assert "all-gather, steps 299 to 597\n  In step s rank r sends chunk (r - s - 1) mod 300" in text
     assert "What would help most, by simulation" in text
@@ -87,10 +76,10 @@ def test_very_many_ranks() -> None:
 def test_the_advice_is_what_simulate_says() -> None:
     """The best alternative, simulated by itself, takes the time that it was said to take."""
     options = ["--ranks", "8", "--size", "64KiB", "--network", "gbe"]
-    result = json.loads(run(*options, "--json"))
+    result = as_json("explain", *options)
     times = {other["name"]: other["time_s"] for other in result["alternatives"]}
-    simulated = CliRunner().invoke(main, ["simulate", *options, "--algorithm", "halving_doubling", "--json"])
-    assert times["halving_doubling"] == json.loads(simulated.stdout)["time_s"]
+    simulated = as_json("simulate", *options, "--algorithm", "halving_doubling")
+    assert times["halving_doubling"] == simulated["time_s"]
     half = [other for other in result["alternatives"] if other["name"] == "half the latency of all links"]
     assert half[0]["times_as_fast"] == pytest.approx(result["time_s"] / half[0]["time_s"])
     ordered = [other["time_s"] for other in result["alternatives"] if other["time_s"] is not None]
@@ -102,22 +91,22 @@ def test_what_fails_and_what_would_finish(tmp_path: Path) -> None:
     """A run that never finishes has that said, with who waits; without the failure it finishes."""
     network = tmp_path / "failing.toml"
     network.write_text('[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nrank = 2\n')
-    text = run("--ranks", "4", "--network", str(network))
+    text = printed("explain", "--ranks", "4", "--network", network)
     assert "never finishes" in text
     assert "rank2 failed at 0 ns" in text
     assert "no failures" in text.partition("What would help most, by simulation")[2].splitlines()[1]
-    result = json.loads(run("--ranks", "4", "--network", str(network), "--json"), parse_constant=pytest.fail)
+    result = as_json("explain", "--ranks", "4", "--network", network)
     assert result["time_s"] is None
 
 
 def test_a_rank_placement() -> None:
     """Is named, and holds for the alternatives too."""
-    text = run("--ranks", "4", "--order", "0,2,1,3", "--size", "1KiB")
+    text = printed("explain", "--ranks", "4", "--order", "0,2,1,3", "--size", "1KiB")
     assert "rank 0 sends chunk 3 to rank 2" in text
 
 
 def test_one_rank() -> None:
     """Nothing to send, nothing to gain."""
-    text = run("--ranks", "1")
+    text = printed("explain", "--ranks", "1")
     assert "One rank has nothing to send." in text
     assert "nothing of what was tried" in text

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from click.shell_completion import BashComplete
-from click.testing import CliRunner, Result
 
 from collectives.benchmark.command import main as benchmark
 from ringsim.cli import main
@@ -14,17 +13,11 @@ from ringsim.files import encode
 from ringsim.measurements import Measurements
 from ringsim.network.file_reader import read_network
 from tests.ringsim.calibration.test_compared_run import TIMES
+from tests.ringsim.commands import as_json, printed, refused, run
 from tests.ringsim.made_run import made_run
 from trainers.cli.group import main as trainers
 
 ROOT = Path(__file__).parents[3]
-
-
-def run(*arguments: str) -> Result:
-    """A command that succeeds."""
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 0, done.output
-    return done
 
 
 @pytest.fixture
@@ -52,34 +45,34 @@ def measured(tmp_path: Path) -> Path:
 )
 def test_tables_fit_80_columns(command: str) -> None:
     """More only with --wide."""
-    lines = run(*command.split()).stdout.splitlines()
+    lines = printed(*command.split()).splitlines()
     assert [line for line in lines if len(line) > 80] == []
 
 
 def test_comparisons_fit_80_columns_too(measured: Path) -> None:
     """A row has no name of an algorithm, which stands above."""
     command = ["compare", str(measured), "--network", "loopback"]
-    assert [line for line in run(*command).stdout.splitlines() if len(line) > 80] == []
-    assert "collective" in run(*command, "--wide").stdout
+    assert [line for line in printed(*command).splitlines() if len(line) > 80] == []
+    assert "collective" in printed(*command, "--wide")
 
 
 def test_wide_says_more() -> None:
     """Here where the numbers come from."""
-    assert "NCCL's own model" not in run("networks").stdout
-    assert "NCCL's own model" in run("networks", "--wide").stdout
+    assert "NCCL's own model" not in printed("networks")
+    assert "NCCL's own model" in printed("networks", "--wide")
 
 
 @pytest.mark.parametrize("command", ["algorithms", "verify", "networks", "networks gbe", "simulate --ranks 1"])
 def test_json_is_one_object(command: str) -> None:
     """Without NaN or infinity, which JSON does not have."""
-    assert isinstance(json.loads(run(*command.split(), "--json").stdout, parse_constant=pytest.fail), dict)
+    assert isinstance(as_json(*command.split()), dict)
 
 
 def test_import_as_json(tmp_path: Path) -> None:
     """With the options that use the file."""
     path = tmp_path / "my ring.xml"
     run("export", "--ranks", "3", "--format", "msccl", "-o", str(path))
-    told = json.loads(run("import", str(path), "--json").stdout)
+    told = as_json("import", str(path))
     assert (told["num_steps"], told["correct"]) == (4, True)
     assert told["options"] == f"--collective all_reduce --algorithm '{path}' --ranks 3"
 
@@ -87,9 +80,9 @@ def test_import_as_json(tmp_path: Path) -> None:
 def test_a_file_named_minus_is_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which then holds nothing else; and no file of that name is made."""
     monkeypatch.chdir(tmp_path)
-    assert "traceEvents" in json.loads(run("simulate", "--ranks", "3", "--trace", "-").stdout)
-    assert json.loads(run("order", "--ranks", "4", "--budget", "1", "-o", "-").stdout)["num_ranks"] == 4
-    assert run("export", "--ranks", "2", "--format", "goal", "-o", "-").stdout.startswith("num_ranks 2\n")
+    assert "traceEvents" in json.loads(printed("simulate", "--ranks", "3", "--trace", "-"))
+    assert json.loads(printed("order", "--ranks", "4", "--budget", "1", "-o", "-"))["num_ranks"] == 4
+    assert printed("export", "--ranks", "2", "--format", "goal", "-o", "-").startswith("num_ranks 2\n")
     cells = run("sweep", "--ranks", "2", "--sizes", "8", "--csv", "-")
     assert (cells.stdout[:2], cells.stdout.splitlines()[1][:10], cells.stderr) == ("# ", "collective", "")
     assert list(tmp_path.iterdir()) == []
@@ -118,9 +111,7 @@ def test_a_network_can_go_to_stdout(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_printed_is_refused(command: str, message: str) -> None:
     """In one line."""
-    done = CliRunner().invoke(main, command.split())
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith(message)
+    assert refused(*command.split()).startswith(message)
 
 
 def test_every_written_file_is_named(tmp_path: Path) -> None:
@@ -129,6 +120,7 @@ def test_every_written_file_is_named(tmp_path: Path) -> None:
     trace.write_text("old")
     commands = {
         f"simulate --ranks 3 --trace {trace}": trace,
+        f"plot --ranks 3 -o {tmp_path / 'ring.png'}": tmp_path / "ring.png",
         f"order --ranks 4 --budget 1 -o {order} --json": order,
         f"export --ranks 2 --format goal -o {goal}": goal,
         f"sweep --ranks 2 --sizes 8 --csv {table}": table,

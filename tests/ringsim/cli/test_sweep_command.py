@@ -9,16 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from ringsim import Collective, load_network
 from ringsim.analysis import Sweep
 from ringsim.analysis.sweep_run import SweepPlan
-from ringsim.cli import main
 from ringsim.files import encode
 from ringsim.network import network_text
-from ringsim.registry import NCCL_ALGORITHMS
 from tests.processes import below, kill_all, left_of
+from tests.ringsim.commands import invoke, refused, run
 
 LIMIT_S = 240  # a hang is a failure
 OWN = """
@@ -134,21 +132,25 @@ def assert_goes_on(folder: Path, function: str, kept: Sweep) -> None:
     assert set(kept.cells) <= set(Sweep.from_csv(folder / "whole.csv").cells)
 
 
+def change_header(path: Path, num_missing: int = 0, **changes: object) -> None:
+    """Writes other values into the first line of a sweep's file, and leaves out its last cells."""
+    first, *lines = path.read_text().splitlines()
+    header = json.loads(first.removeprefix("# ")) | changes
+    path.write_text("\n".join([f"# {json.dumps(header)}", *lines[: len(lines) - num_missing], ""]))
+
+
+def small_sweep(path: Path, network: object) -> None:
+    """Writes the file of two cells on this network."""
+    run("sweep", "--algorithm", "ring", "--ranks", "2,4", "--sizes", "8", "--network", network, "--csv", path)
+
+
 def unfinished(folder: Path, change: dict[str, object] | None = None) -> Path:
     """The file of a sweep on a network of a file, of which the last cell is missing."""
-    (folder / "net.toml").write_text('[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n')
-    path = folder / "cells.csv"
-    result = CliRunner().invoke(
-        main,
-        ["sweep", "--algorithm", "ring", "--ranks", "2,4", "--sizes", "8", "--network", str(folder / "net.toml"),
-         "--csv", str(path)],
-    )  # fmt: skip
-    assert result.exit_code == 0
-    first, *lines = path.read_text().splitlines()
-    header = json.loads(first.removeprefix("# "))
+    network, path = folder / "net.toml", folder / "cells.csv"
+    network.write_text('[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n')
+    small_sweep(path, network)
     planned = {"algorithms": ["ring"], "ranks": [2, 4], "sizes_bytes": [8], "max_transfers": None, "file_hashes": {}}
-    header["planned"] = planned | (change or {})
-    path.write_text("\n".join([f"# {json.dumps(header)}", *lines[:-1], ""]))
+    change_header(path, num_missing=1, planned=planned | (change or {}))
     return path
 
 
@@ -156,27 +158,22 @@ def test_what_is_missing_is_simulated_and_added(tmp_path: Path) -> None:
     """To the file itself, or to another one; a finished sweep is only shown, and keeps its file."""
     path = unfinished(tmp_path)
     before = path.read_text()
-    other = CliRunner().invoke(main, ["sweep", "--from", str(path), "--csv", str(tmp_path / "other.csv")])
-    assert (other.exit_code, path.read_text()) == (0, before)
-    done = CliRunner().invoke(main, ["sweep", "--from", str(path)])
-    assert (done.exit_code, done.stderr) == (0, f"wrote {path}\n")
+    run("sweep", "--from", path, "--csv", tmp_path / "other.csv")
+    assert path.read_text() == before
+    done = run("sweep", "--from", path)
+    assert done.stderr == f"wrote {path}\n"
     assert cells_of(path) == cells_of(tmp_path / "other.csv")
     finished = path.read_text()
-    again = CliRunner().invoke(main, ["sweep", "--from", str(path)])
+    again = run("sweep", "--from", path)
     assert (again.stdout, again.stderr, path.read_text()) == (done.stdout, "", finished)
 
 
 def test_a_sweep_on_private_links_is_refused(tmp_path: Path) -> None:
     """Older versions had them; one line says what to do instead."""
     path = unfinished(tmp_path)
-    first, *lines = path.read_text().splitlines()
-    header = json.loads(first.removeprefix("# "))
     private = {"latency_s": 1e-5, "bandwidth_bytes_per_s": 1e9, "private_links": True}
-    header["networks"] = dict.fromkeys(header["networks"], private)
-    path.write_text("\n".join([f"# {json.dumps(header)}", *lines, ""]))
-    done = CliRunner().invoke(main, ["sweep", "--from", str(path)])
-    assert done.exit_code == 2
-    assert done.stderr == (
+    change_header(path, networks={str(tmp_path / "net.toml"): private})
+    assert refused("sweep", "--from", path) == (
         f"ringsim: {path}: private_links: there are no such networks any more; describe hosts with a cable between "
         "each two\n"
     )
@@ -186,22 +183,15 @@ def test_a_sweep_on_private_links_is_refused(tmp_path: Path) -> None:
 def test_times_of_an_older_version_without_protocols_are_not_mixed(tmp_path: Path, preset: str, goes_on: bool) -> None:
     """Older versions left NCCL's protocols out, and did not say so; without any, times are the same."""
     path = tmp_path / "cells.csv"
-    CliRunner().invoke(
-        main,
-        ["sweep", "--algorithm", "ring", "--ranks", "2,4", "--sizes", "8", "--network", preset, "--csv", str(path)],
-    )
-    first, *lines = path.read_text().splitlines()
-    header = json.loads(first.removeprefix("# "))
-    networks = {preset: load_network(preset)}
-    header["planned"] = encode(SweepPlan.of(Collective.ALL_REDUCE, ["ring"], [2, 4], [8], networks).saved())
-    for known in (True, False):
-        path.write_text("\n".join([f"# {json.dumps(header)}", *lines[:-1], ""]))
-        done = CliRunner().invoke(main, ["sweep", "--from", str(path), "--csv", str(tmp_path / "done.csv")])
+    small_sweep(path, preset)
+    planned = SweepPlan.of(Collective.ALL_REDUCE, ["ring"], [2, 4], [8], {preset: load_network(preset)}).cells
+    change_header(path, num_missing=1)
+    for unknown in ((), ("timing",)):
+        change_header(path, planned={key: value for key, value in encode(planned).items() if key not in unknown})
+        done = invoke("sweep", "--from", path, "--csv", tmp_path / "done.csv")
         why = "its times leave out NCCL's protocols, as those of older versions do: sweep anew"
         stderr = f"wrote {tmp_path / 'done.csv'}\n" if goes_on else f"ringsim: {path}: {why}\n"
         assert (done.exit_code, done.stderr) == (0 if goes_on else 2, stderr)
-        if known:
-            del header["planned"]["timing"]
 
 
 def test_what_a_library_takes_may_never_finish(tmp_path: Path) -> None:
@@ -210,8 +200,7 @@ def test_what_a_library_takes_may_never_finish(tmp_path: Path) -> None:
     failure = '[[failure]]\nlink = "host1.nic0.out"\nat = "0s"\n'
     network.write_text(network_text(load_network("dgx-h100-cluster")) + failure)
     options = ["--algorithm", "nccl", "--ranks", "16", "--sizes", "1KiB", "--network", str(network)]
-    done = CliRunner().invoke(main, ["sweep", *options, "--csv", str(path)])
-    assert done.exit_code == 0, done.output
+    run("sweep", *options, "--csv", path)
     [cell] = Sweep.from_csv(path).cells
     assert (cell.time_s, cell.taken.split()[0]) == (None, "nccl_tree")
     assert cell.skipped == f"never finishes on {network} with 1,024 bytes, as something fails"
@@ -221,12 +210,8 @@ def test_a_network_that_has_changed_is_not_mixed_with_what_was(tmp_path: Path) -
     """Times on two networks would stand in one table."""
     path = unfinished(tmp_path)
     (tmp_path / "net.toml").write_text('[host]\nranks = 1\n[host.nic]\nbandwidth = "2GB/s"\n')
-    done = CliRunner().invoke(main, ["sweep", "--from", str(path)])
-    assert (done.exit_code, done.stderr) == (
-        2,
-        f"ringsim: {path}: network {tmp_path / 'net.toml'}: is another than when the sweep began: restore it, or sweep "
-        "anew\n",
-    )
+    why = "is another than when the sweep began: restore it, or sweep anew"
+    assert refused("sweep", "--from", path) == f"ringsim: {path}: network {tmp_path / 'net.toml'}: {why}\n"
 
 
 @pytest.mark.parametrize(
@@ -246,10 +231,9 @@ def test_a_network_that_has_changed_is_not_mixed_with_what_was(tmp_path: Path) -
 def test_a_plan_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
     """In one line, which names the file."""
     path = unfinished(tmp_path, change)
-    done = CliRunner().invoke(main, ["sweep", "--from", str(path)])
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith(f"ringsim: {path}")
-    assert message in done.stderr
+    told = refused("sweep", "--from", path)
+    assert told.startswith(f"ringsim: {path}")
+    assert message in told
 
 
 @pytest.mark.parametrize(
@@ -262,16 +246,4 @@ def test_a_plan_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, obje
 )
 def test_options_that_cannot_be_are_refused(arguments: list[str], message: str) -> None:
     """In one line, before anything is simulated."""
-    done = CliRunner().invoke(main, ["sweep", *arguments])
-    assert (done.exit_code, done.stderr) == (2, f"ringsim sweep: {message}\n")
-
-
-@pytest.mark.parametrize(("network", "are_swept"), [("ib-400g", False), ("dgx-h100", True)])
-def test_nccl_s_algorithms_are_swept_where_the_network_describes_nccl(network: str, are_swept: bool) -> None:
-    """They take long to simulate, and elsewhere are rings and trees like others; who names one gets it."""
-    command = ["sweep", "--ranks", "4", "--sizes", "4KiB", "--network", network, "--json"]
-    swept = {cell["algorithm"] for cell in json.loads(CliRunner().invoke(main, command).stdout)["cells"]}
-    assert {"ring", "two_shot"} < swept
-    assert (set(NCCL_ALGORITHMS) <= swept) == ("nvls" in swept) == are_swept
-    named = json.loads(CliRunner().invoke(main, [*command, "--algorithm", "nvls"]).stdout)["cells"]
-    assert [cell["algorithm"] for cell in named] == ["nvls"]
+    assert refused("sweep", *arguments) == f"ringsim sweep: {message}\n"

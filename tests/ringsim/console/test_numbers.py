@@ -50,3 +50,6 @@ def test_a_share_above_one_needs_a_sign() -> None:
     assert (parse_share("5%"), parse_share("0.05"), parse_share("150%")) == (0.05, 0.05, 1.5)
     with pytest.raises(ValueError, match="'5': a share above 1 must be written with a sign: 5%"):
         parse_share("5")
+    for text in ("ten", "-1%", "nan", "inf"):
+        with pytest.raises(ValueError, match="share"):
+            parse_share(text)

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ringsim.calibration import ComparedCase, Comparison, TimedCase
 from ringsim.report.plots.charts import draw_loss_curves
 from ringsim.report.plots.comparison_figure import draw_errors, draw_times, format_factor, format_percent
+from tests.ringsim.report.test_lanes import legend_of
 
 
 def comparison(ratios: list[float], num_groups: int = 1, used: bool = False) -> Comparison:
@@ -23,13 +23,6 @@ def comparison(ratios: list[float], num_groups: int = 1, used: bool = False) -> 
         for place, ratio in enumerate(ratios)
     ]
     return Comparison("box", tuple(cases))
-
-
-def legend_of(axes: Axes) -> list[str]:
-    """The entries of a legend."""
-    legend = axes.get_legend()
-    assert legend is not None
-    return [text.get_text() for text in legend.get_texts()]
 
 
 def test_small_errors_are_in_percent() -> None:

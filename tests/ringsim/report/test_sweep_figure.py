@@ -118,13 +118,6 @@ def test_the_page_needs_nothing_but_the_saved_sweep(
         assert np.unique(np.asarray(picture.convert("L"))).size > 50  # not a blank page
 
 
-def test_a_suffix_that_is_no_pictures_is_refused(tmp_path: Path) -> None:
-    """Nothing is left behind."""
-    with pytest.raises(ValueError, match="xyz"):
-        save_sweep(sweep_of(["ring"], [2], [8]), tmp_path / "page.xyz")
-    assert not list(tmp_path.iterdir())
-
-
 def test_no_name_in_the_legend_is_cut(tmp_path: Path) -> None:
     """A user's own algorithm has as long a name as it likes, and takes several lines."""
     own = tmp_path / "neighbours.py"

@@ -36,7 +36,7 @@ def test_sends_go_as_early_as_the_rule_allows(schedule: Schedule) -> None:
         for group, send in sorted(((g, s) for g, sends in enumerate(groups) for s in sends), key=lambda x: x[1].step):
             before, peer = on_channel.get(send.channel, (0, send.peer))
             writes = [(r.step, place) for place, r in enumerate(program.receives, 1) if r.chunk == send.chunk]
-            written = max((place for step, place in writes if step <= send.data_dependency), default=0)
+            written = max((place for step, place in writes if step < send.step), default=0)
             needed = [written, before, to_peer.get(send.peer, 0)]
             needed += [sum(step < send.step for step in steps)] if peer != send.peer else []
             assert group == max(needed)

@@ -10,7 +10,7 @@ from ringsim.calibration.noise import PredictedTime
 from ringsim.measurements.measurements import Measurements
 from ringsim.network.spec import SlowLink
 from ringsim.verdict.bound import all_reduce_s
-from ringsim.verdict.choices import AlgorithmChoice, scatter
+from ringsim.verdict.choices import AlgorithmChoice, rank_strategies, scatter, slowest_rank
 from ringsim.verdict.finding import Topic, by_size, percent
 from ringsim.verdict.records import (
     ComparedCell,
@@ -22,7 +22,6 @@ from ringsim.verdict.records import (
     TrainingLog,
 )
 from ringsim.verdict.run_directory import RunDirectory
-from ringsim.verdict.strategies import rank_strategies, slowest_rank
 from ringsim.verdict.verdict import Verdict, judge
 from tests.ringsim.made_probes import hosts, made_measurements, one_host, without_probes
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy

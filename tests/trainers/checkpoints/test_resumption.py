@@ -1,5 +1,6 @@
-"""Checkpoints that are whole, but not what a run needs: named, with the field, and the one before is used."""
+"""Checkpoints that are whole, but not what a run needs: named, with what is wrong, and the one before is used."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,25 +12,45 @@ import torch.distributed as dist
 
 from tests.ranks import RankPool
 from tests.trainers.points import Ran, config, run
-from trainers.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from trainers.checkpoints.output import OutputLock
 from trainers.loop.config import TrainConfig
 
 GONE = object()
 
-# Where in the checkpoint; what becomes of what is there; and what is then said.
-FAULTS: list[tuple[tuple[str | int, ...], Callable[[Any], object], str]] = [
-    (("model_state", "middle.bias"), lambda bias: bias[:7], "does not fit the task: Error(s) in loading"),
-    (("model_state", "seen"), lambda _: GONE, "does not fit the task: Error(s) in loading state_dict for Net: Missing"),
-    (("optimizer_state",), lambda _: {}, "does not fit the task: 'param_groups'"),
-    (("optimizer_state", "param_groups", 0, "lr"), lambda _: GONE, "does not fit the task: its optimizer has other"),
+POWER, DILOCO = "powersgd/1", "diloco/5"
+
+# The strategy; where in the checkpoint; what becomes of what is there; and what is then said.
+FAULTS: list[tuple[str, tuple[str | int, ...], Callable[[Any], object], str]] = [
+    (POWER, ("model_state", "middle.bias"), lambda bias: bias[:7], "does not fit the task: Error(s) in loading"),
+    (POWER, ("model_state", "seen"), lambda _: GONE, "does not fit the task: Error(s) in loading state_dict for Net: "),
+    (POWER, ("optimizer_state",), lambda _: {}, "does not fit the task: 'param_groups'"),
     (
-        ("random_states", 0, "numpy", "state", "pos"), lambda _: 4000,
-        "does not fit the task: random state of NumPy: the position 4000 is not in 0 to 624",
+        POWER, ("optimizer_state", "param_groups", 0, "lr"), lambda _: GONE,
+        "does not fit the task: its optimizer has other options: lr",
     ),
-    (("random_states", 0, "torch"), lambda state: state[1:], "does not fit the task: "),
-    (("config", "training", "seed"), lambda _: 4, "is of a run with seed 4, now 3; task's seed 3, now None: "),
-    (("notes", "losses"), lambda _: GONE, "does not fit the task: 'losses'"),
+    (
+        POWER, ("optimizer_state", "state", 2, "exp_avg"), lambda moment: moment[:1],
+        "does not fit the task: its optimizer state 2, exp_avg: is of shape (1, 3), must be (60, 3)",
+    ),
+    (
+        POWER, ("random_states", 1, "numpy", "state", "pos"), lambda _: 4000,
+        "rank 1: does not fit the task: random state of NumPy: the position 4000 is not in 0 to 624",
+    ),
+    (POWER, ("random_states", 0, "torch"), lambda state: state[1:], "rank 0: does not fit the task: "),
+    (
+        POWER, ("strategy_states", 1, "errors", 0), lambda error: error[:1],
+        "rank 1: does not fit the task: a saved tensor of shape (1, 3): must be of shape (60, 3)",
+    ),
+    (POWER, ("notes", "losses"), lambda _: GONE, "does not fit the task: 'losses'"),
+    (
+        DILOCO, ("strategy_states", 0, "outer", 0, "velocity"), lambda velocity: velocity[:1],
+        "does not fit the task: a saved tensor of shape (1,): must be of shape (",
+    ),
+    (
+        DILOCO, ("strategy_states", 1, "optimizer", "state", 2, "exp_avg"), lambda moment: moment[:1],
+        "rank 1: does not fit the task: its optimizer state 2, exp_avg: is of shape (1, 3), must be (60, 3)",
+    ),
 ]  # fmt: skip
 
 
@@ -56,22 +77,44 @@ def expected(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> str:
     return mark
 
 
-@pytest.mark.parametrize(("place", "edit", "fault"), FAULTS)
-def test_what_does_not_fit_is_said_in_a_line(
-    ranks: RankPool, tmp_path: Path, place: tuple[str | int, ...], edit: Callable[[Any], object], fault: str
+@pytest.fixture(scope="module")
+def interrupted(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str]]:
+    """For each strategy: what a run left that ended after step 5, and the fingerprint of one that nobody disturbed."""
+    runs = {}
+    for strategy in (POWER, DILOCO):
+        folder = tmp_path_factory.mktemp("interrupted")
+        ranks.run(run, config(folder / "parts", strategy=strategy, save_every=2), None, 5, num_ranks=2)
+        whole = ranks.run(run, config(folder / "whole", strategy=strategy, steps=9), num_ranks=2)[0]
+        runs[strategy] = folder / "parts", whole.fingerprint
+    return runs
+
+
+@pytest.mark.parametrize(("strategy", "place", "edit", "fault"), FAULTS)
+def test_what_does_not_fit_is_said_and_the_one_before_used(
+    ranks: RankPool,
+    tmp_path: Path,
+    interrupted: dict[str, tuple[Path, str]],
+    strategy: str,
+    place: tuple[str | int, ...],
+    edit: Callable[[Any], object],
+    fault: str,
 ) -> None:
-    """Of a checkpoint with the right hash, such as of a task whose `config` does not tell all; no step is taken."""
-    ranks.run(run, config(tmp_path, save_every=2), None, 5, num_ranks=1)
-    change(tmp_path / "checkpoint-4.pt", place, edit)
-    resumed = ranks.run(run, config(tmp_path, save_every=2, resume=True, steps=9), num_ranks=1)[0]
-    assert resumed.error.partition(": ")[2].startswith(f"checkpoint {tmp_path / 'checkpoint-4.pt'}: {fault}")
+    """By all ranks, also where it is the part of one rank; and the run ends as if nothing had been."""
+    left, expected = interrupted[strategy]
+    parts = shutil.copytree(left, tmp_path / "parts")
+    change(parts / "checkpoint-4.pt", place, edit)
+    resumed = ranks.run(run, config(parts, strategy=strategy, resume=True, steps=9), num_ranks=2)
+    assert [each.error for each in resumed] == ["", ""]
+    assert resumed[0].said[0].startswith(f"checkpoint {parts / 'checkpoint-4.pt'}: {fault}")
+    assert resumed[0].said[1:] == [f"resumed from {parts / 'checkpoint-2.pt'}: 2 of 9 steps are done"]
+    assert {each.fingerprint for each in resumed} == {expected}
 
 
 def test_of_no_training_session_is_passed_over(ranks: RankPool, tmp_path: Path, expected: str) -> None:
     """As that of the main job; the one before is used."""
-    ranks.run(run, config(tmp_path, save_every=2), None, 5, num_ranks=2)
-    change(tmp_path / "checkpoint-4.pt", ("config", "training"), lambda _: GONE)
-    resumed = ranks.run(run, config(tmp_path, save_every=2, resume=True, steps=9), num_ranks=2)
+    ranks.run(run, config(tmp_path, save_every=2), None, 3, num_ranks=2)
+    save_checkpoint(tmp_path / "checkpoint-4.pt", Checkpoint({}, {}, {"strategy": "ring", "model": {}}, 4))
+    resumed = ranks.run(run, config(tmp_path, resume=True, steps=9), num_ranks=2)
     assert [each.error for each in resumed] == ["", ""]
     assert resumed[0].said == [
         f"checkpoint {tmp_path / 'checkpoint-4.pt'}: is of no training session",

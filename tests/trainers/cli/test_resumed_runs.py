@@ -16,7 +16,17 @@ import pytest
 from tests.fuzz.launcher import NOWHERE, Launcher
 from tests.processes import below, kill_all
 from tests.ranks import RankPool
-from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start, without_log
+from tests.trainers.commands import (
+    POINTS,
+    TIMEOUT_S,
+    command,
+    environment,
+    launch,
+    result_of,
+    start,
+    wait_for_steps,
+    without_log,
+)
 from tests.trainers.points import config, run
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.group import resume_command
@@ -28,10 +38,7 @@ def test_ctrl_c_is_one_line_that_says_how_to_go_on(launcher: Launcher, tmp_path:
     arguments = [*POINTS, *ranks, "--epochs", "100000", "--save-every", "5", "--output", str(tmp_path / "my run")]
     with subprocess.Popen(command(*arguments), env=environment(), stderr=subprocess.PIPE, text=True) as job:
         try:
-            deadline = time.monotonic() + TIMEOUT_S
-            while len(read_log(tmp_path / "my run" / "log.jsonl")) < 6:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_for_steps(tmp_path / "my run" / "log.jsonl", 6)
             job.send_signal(signal.SIGINT)
             _, errors = job.communicate(timeout=TIMEOUT_S)
         except BaseException:
@@ -76,16 +83,10 @@ def test_a_second_run_in_a_directory_is_refused(tmp_path: Path) -> None:
     arguments = command(*POINTS, *f"--ranks 2 --epochs 100000 --output {tmp_path}".split())
     with subprocess.Popen(arguments, env=environment(), stdout=subprocess.DEVNULL) as first:
         try:
-            deadline = time.monotonic() + TIMEOUT_S
-            while len(read_log(tmp_path / "log.jsonl")) < 3:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_for_steps(tmp_path / "log.jsonl", 3)
             second = start(*POINTS, "--ranks", "2", "--resume", "--output", str(tmp_path))
             holders = below(first.pid)
-            before = len(read_log(tmp_path / "log.jsonl"))
-            while len(read_log(tmp_path / "log.jsonl")) <= before:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_for_steps(tmp_path / "log.jsonl", 1 + len(read_log(tmp_path / "log.jsonl")))
         finally:
             first.terminate()
     assert (second.returncode, second.stdout) == (2, "")
@@ -100,14 +101,12 @@ def test_a_second_run_in_a_directory_is_refused(tmp_path: Path) -> None:
 def kill_when_logged(launcher: Launcher, arguments: list[str], log: Path, num_lines: int, delay_s: float) -> None:
     """Start the command, and kill all its processes some time after so many steps."""
     pid = launcher.start(arguments, NOWHERE)
-    deadline = time.monotonic() + TIMEOUT_S
-    while group_lives(pid) and len(read_log(log)) < num_lines:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for_steps(log, num_lines, is_running=lambda: group_lives(pid))
     time.sleep(delay_s)
     with suppress(ProcessLookupError):  # it has come to its end
         os.killpg(pid, signal.SIGKILL)
     assert launcher.wait(TIMEOUT_S) is not None
+    deadline = time.monotonic() + TIMEOUT_S
     while group_lives(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import click
@@ -13,7 +12,7 @@ import pytest
 
 from tests.fuzz.launcher import Launcher
 from tests.processes import below, kill_all
-from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start
+from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start, wait_for_steps
 from trainers.checkpoints.output import CheckpointFolder
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.train import _run
@@ -28,14 +27,6 @@ MORE_STEPS = 30
 def ranks_below(pid: int) -> list[int]:
     """The processes of the ranks, in their order; Python's own helper is none."""
     return [child for child in below(pid) if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
-def wait_for_steps(log: Path, count: int, is_running: bool = True) -> None:
-    """Until so many are in the log."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while is_running and len(read_log(log)) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def stopped(launcher: Launcher, arguments: list[str], output: Path, number: int, whom: int | None) -> tuple[int, str]:
@@ -99,10 +90,9 @@ def check_goes_on(launcher: Launcher, arguments: list[str], tmp_path: Path, step
     ("number", "whom", "strategy"),
     [
         (signal.SIGUSR1, None, "ring"),
-        (signal.SIGUSR1, 0, "ddp"),
         (signal.SIGUSR1, 1, "zero1"),
         (signal.SIGTERM, None, "bucketed"),
-        (signal.SIGTERM, 1, "ring"),
+        (signal.SIGTERM, 0, "ddp"),
     ],
 )
 def test_a_signal_stops_all_ranks_with_a_checkpoint(
@@ -116,7 +106,8 @@ def test_a_signal_stops_all_ranks_with_a_checkpoint(
     said = f"trainers: stopped by {number.name} after {step} of 400000 steps, saved in {tmp_path}/run/checkpoint-{step}"
     assert f"{said}.pt\ntrainers: interrupted; resume with: " in errors
     assert len(read_log(tmp_path / "run" / "log.jsonl")) == step
-    check_goes_on(launcher, arguments, tmp_path, step)
+    if whom is not None:  # what the others left is of the same kind
+        check_goes_on(launcher, arguments, tmp_path, step)
 
 
 def test_one_process_stops_with_a_checkpoint(launcher: Launcher, tmp_path: Path) -> None:

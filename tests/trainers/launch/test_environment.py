@@ -14,27 +14,15 @@ from trainers.launch.rendezvous import init_process_group
 
 # Rank 5 of 2 nodes with 4 and 3 ranks.
 TORCHRUN = {
-    "RANK": "5",
-    "WORLD_SIZE": "7",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "3",
-    "GROUP_RANK": "1",
-    "GROUP_WORLD_SIZE": "2",
-    "MASTER_ADDR": "10.0.0.1",
-    "MASTER_PORT": "29500",
-}
+    "RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500",
+}  # fmt: skip
 # Rank 5 of 7 tasks on node[01-03]: 2, 2 and 3.
 SRUN = {
-    "SLURM_JOB_ID": "71",
-    "SLURM_STEP_ID": "0",
-    "SLURM_PROCID": "5",
-    "SLURM_NTASKS": "7",
-    "SLURM_STEP_NUM_TASKS": "7",
-    "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "2",
-    "SLURM_STEP_NODELIST": "node[01-03]",
+    "SLURM_JOB_ID": "71", "SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_NTASKS": "7", "SLURM_STEP_NUM_TASKS": "7",
+    "SLURM_LOCALID": "1", "SLURM_NODEID": "2", "SLURM_STEP_NODELIST": "node[01-03]",
     "SLURM_STEP_TASKS_PER_NODE": "2(x2),3",
-}
+}  # fmt: skip
 
 
 def without(environment: dict[str, str], *names: str) -> dict[str, str]:
@@ -91,45 +79,27 @@ def test_one_process(environment: dict[str, str]) -> None:
     )
 
 
+BY_TORCHRUN = "torchrun sets both, do not set them yourself"
+WITH_TORCHRUN = "start it with torchrun, which sets both; or unset"
+BY_SRUN = "start it with srun, and unset those that you have set yourself"
+WITH_SRUN = (
+    "but srun has not started this process: start it with srun; or with env -u SLURM_JOB_ID, if one process is what "
+    "you want"
+)
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        (
-            without(TORCHRUN, "LOCAL_RANK"),
-            "LOCAL_RANK is not set, but RANK is: start it with torchrun, which sets both; or unset RANK",
-        ),
-        (
-            {"MASTER_ADDR": "node01"},
-            "RANK is not set, but MASTER_ADDR is: start it with torchrun, which sets both; or unset MASTER_ADDR",
-        ),
-        (
-            {**SRUN, "WORLD_SIZE": "7"},
-            "RANK is not set, but WORLD_SIZE is: start it with torchrun, which sets both; or unset WORLD_SIZE",
-        ),
-        (
-            {**TORCHRUN, "MASTER_ADDR": ""},
-            "MASTER_ADDR is not set, but RANK is: start it with torchrun, which sets both; or unset RANK",
-        ),
-        (
-            {**TORCHRUN, "RANK": "7"},
-            "RANK=7: must be less than WORLD_SIZE=7; torchrun sets both, do not set them yourself",
-        ),
-        (
-            {**TORCHRUN, "LOCAL_RANK": "3"},
-            "LOCAL_RANK=3: must be less than LOCAL_WORLD_SIZE=3; torchrun sets both, do not set them yourself",
-        ),
-        (
-            {**TORCHRUN, "LOCAL_WORLD_SIZE": "8"},
-            "LOCAL_WORLD_SIZE=8: must be at most WORLD_SIZE=7; torchrun sets both, do not set them yourself",
-        ),
-        (
-            {**TORCHRUN, "RANK": "0"},
-            "LOCAL_RANK=1: must be at most RANK=0; torchrun sets both, do not set them yourself",
-        ),
-        (
-            {**TORCHRUN, "GROUP_RANK": "5"},
-            "GROUP_RANK=5: no more than 4 nodes can come before this rank's",
-        ),
+        (without(TORCHRUN, "LOCAL_RANK"), f"LOCAL_RANK is not set, but RANK is: {WITH_TORCHRUN} RANK"),
+        ({"MASTER_ADDR": "node01"}, f"RANK is not set, but MASTER_ADDR is: {WITH_TORCHRUN} MASTER_ADDR"),
+        ({**SRUN, "WORLD_SIZE": "7"}, f"RANK is not set, but WORLD_SIZE is: {WITH_TORCHRUN} WORLD_SIZE"),
+        ({**TORCHRUN, "MASTER_ADDR": ""}, f"MASTER_ADDR is not set, but RANK is: {WITH_TORCHRUN} RANK"),
+        ({**TORCHRUN, "RANK": "7"}, f"RANK=7: must be less than WORLD_SIZE=7; {BY_TORCHRUN}"),
+        ({**TORCHRUN, "LOCAL_RANK": "3"}, f"LOCAL_RANK=3: must be less than LOCAL_WORLD_SIZE=3; {BY_TORCHRUN}"),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "8"}, f"LOCAL_WORLD_SIZE=8: must be at most WORLD_SIZE=7; {BY_TORCHRUN}"),
+        ({**TORCHRUN, "RANK": "0"}, f"LOCAL_RANK=1: must be at most RANK=0; {BY_TORCHRUN}"),
+        ({**TORCHRUN, "GROUP_RANK": "5"}, "GROUP_RANK=5: no more than 4 nodes can come before this rank's"),
         (
             without(TORCHRUN, "GROUP_RANK"),
             "RANK=5, LOCAL_RANK=1: on nodes with 3 ranks each these do not go together; "
@@ -145,31 +115,20 @@ def test_one_process(environment: dict[str, str]) -> None:
         (
             {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x3)"},
             "SLURM_PROCID=5, SLURM_STEP_NUM_TASKS=7, SLURM_LOCALID=1, SLURM_NODEID=2 and tasks per node 2(x3) "
-            "contradict each other: start it with srun, and unset those that you have set yourself",
+            f"contradict each other: {BY_SRUN}",
         ),
         (
             {**SRUN, "SLURM_NODEID": "3"},
             "SLURM_PROCID=5, SLURM_STEP_NUM_TASKS=7, SLURM_LOCALID=1, SLURM_NODEID=3 and tasks per node 2(x2),3 "
-            "contradict each other: start it with srun, and unset those that you have set yourself",
+            f"contradict each other: {BY_SRUN}",
         ),
+        (without(SRUN, "SLURM_STEP_ID"), f"the job has 7 tasks, {WITH_SRUN}"),
+        # the shell that salloc opens on the first node
+        ({**SRUN, "SLURM_STEP_ID": "4294967290"}, f"the job has 7 tasks, {WITH_SRUN}"),
+        # sbatch --nodes 3 says no more
         (
-            {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2*2,3"},
-            "SLURM_STEP_TASKS_PER_NODE=2*2,3: not as Slurm writes it, such as 2(x3),1",
-        ),
-        (
-            without(SRUN, "SLURM_STEP_ID"),
-            "the job has 7 tasks, but srun has not started this process: start it with srun; "
-            "or with env -u SLURM_JOB_ID, if one process is what you want",
-        ),
-        (
-            {**SRUN, "SLURM_STEP_ID": "4294967290"},  # the shell that salloc opens on the first node
-            "the job has 7 tasks, but srun has not started this process: start it with srun; "
-            "or with env -u SLURM_JOB_ID, if one process is what you want",
-        ),
-        (
-            {"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "3", "SLURM_PROCID": "0"},  # sbatch --nodes 3 says no more
-            "the job has 3 nodes, but srun has not started this process: start it with srun; "
-            "or with env -u SLURM_JOB_ID, if one process is what you want",
+            {"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "3", "SLURM_PROCID": "0"},
+            f"the job has 3 nodes, {WITH_SRUN}",
         ),
     ],
 )

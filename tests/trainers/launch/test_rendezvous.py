@@ -4,7 +4,6 @@ import ipaddress
 import os
 import socket
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -15,7 +14,7 @@ import pytest
 import torch.distributed as dist
 
 from ringsim.machine import gloo_address
-from tests.trainers.launches import processes_of
+from tests.trainers.launches import SPAWNED, processes_of, start_program
 from tests.trainers.listening import listening
 from trainers.launch.rendezvous import (
     attempt_store,
@@ -28,14 +27,6 @@ from trainers.launch.rendezvous import (
 
 NUM_RANKS = 3
 OTHERS = {"MASTER_ADDR": "node01"}
-ROOT = Path(__file__).parents[3]
-SPAWNED = """
-import sys
-from tests.trainers.launches import wait_for_it
-from trainers.launch.spawn import spawn
-if __name__ == "__main__":
-    sys.exit(spawn(2, wait_for_it, (sys.argv[1], -1, "")))
-"""
 STARTED = """
 import sys
 from tests.trainers.launches import wait_for_it
@@ -83,21 +74,12 @@ def test_a_rank_may_have_died_before_the_others_came(store: dist.TCPStore) -> No
     assert meet(store, 1, 7) == ["7"] * NUM_RANKS
 
 
-def started(folder: Path, program: str, **variables: object) -> subprocess.Popen[bytes]:
-    """A process that waits in a collective, or whose ranks do."""
-    known = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME"}
-    ours = {name: value for name, value in os.environ.items() if name not in known and "SLURM" not in name}
-    environment = {**ours, "PYTHONPATH": str(ROOT), **{name: str(value) for name, value in variables.items()}}
-    (folder / "program.py").write_text(program)
-    return subprocess.Popen([sys.executable, str(folder / "program.py"), str(folder)], env=environment)
-
-
-def addresses(processes: list[subprocess.Popen[bytes]], ranks: list[int]) -> list[str]:
+def addresses(processes: list[subprocess.Popen[str]], ranks: list[int]) -> list[str]:
     """Where they listen."""
     return [address for address, _ in listening([*ranks, *(process.pid for process in processes)])]
 
 
-def end(processes: list[subprocess.Popen[bytes]]) -> None:
+def end(processes: list[subprocess.Popen[str]]) -> None:
     """End them and their ranks."""
     for process in processes:
         process.terminate()
@@ -108,7 +90,7 @@ def end(processes: list[subprocess.Popen[bytes]]) -> None:
 @needs_proc
 def test_spawned_ranks_and_their_store_listen_on_loopback_alone(tmp_path: Path) -> None:
     """The store of the starting process, and the Gloo of each rank."""
-    processes = [started(tmp_path, SPAWNED)]
+    processes = [start_program(tmp_path, SPAWNED)]
     try:
         found = addresses(processes, processes_of(tmp_path, 2))
     finally:
@@ -124,7 +106,9 @@ def test_ranks_that_meet_at_loopback_listen_there_alone(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     world = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes = [started(tmp_path, STARTED, RANK=rank, LOCAL_RANK=rank, **world) for rank in range(2)]
+    processes = [
+        start_program(tmp_path, STARTED, variables={"RANK": rank, "LOCAL_RANK": rank, **world}) for rank in range(2)
+    ]
     try:
         found = addresses(processes, processes_of(tmp_path, 2))
     finally:

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.processes import kill_all
-from tests.trainers.launches import add_up, all_fail, living, processes_of, wait_for_it
+from tests.trainers.launches import SPAWNED, add_up, all_fail, living, processes_of, start_program, wait_for_it
 from trainers.launch.environment import DistributedEnvironment
 from trainers.launch.spawn import FAILURE, _verdict, spawn
-
-ROOT = Path(__file__).parents[3]
-PROGRAM = """
-import sys
-from tests.trainers.launches import wait_for_it
-from trainers.launch.spawn import spawn
-if __name__ == "__main__":
-    sys.exit(spawn(2, wait_for_it, (sys.argv[1], -1, "")))
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -111,15 +101,8 @@ def test_a_bug_is_shown_with_its_traceback(capsys: pytest.CaptureFixture[str]) -
 @contextmanager
 def start(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Two ranks that wait, with a parent of their own, in a session of its own as in a terminal; ended in any case."""
-    (folder / "program.py").write_text(PROGRAM)
-    with subprocess.Popen(
-        [sys.executable, str(folder / "program.py"), str(folder)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start_program(folder, SPAWNED, start_new_session=True, **pipes) as process:
         try:
             yield process
         finally:

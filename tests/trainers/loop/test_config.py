@@ -34,6 +34,9 @@ WARM_UP = {"lr_schedule": "cosine", "warmup_steps": 3}
         ({"save_every": 0}, "--save-every 0: must be at least 1"),
         ({"save_every": "0epochs"}, "--save-every 0: must be at least 1"),
         ({"save_every": "soon"}, "--save-every soon: must be a number of steps, such as 100, or of epochs, such as 1e"),
+        ({"keep": 0}, "--keep 0: must be at least 1"),
+        ({"log_every": -1}, "--log-every -1: must be at least 0, which is never"),
+        ({"log_every": 0, "tensorboard": True}, "--tensorboard: with --log-every 0 there is nothing to write for it"),
         ({"check_every": -1}, "--check-every -1: must be at least 0, which is never"),
     ],
 )

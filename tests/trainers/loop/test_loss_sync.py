@@ -5,16 +5,16 @@ import signal
 import torch.distributed as dist
 
 from tests.ranks import RankPool
-from trainers.loop.loss_sync import LossSync, StoppedError
+from trainers.loop.loss_sync import StoppedError, exchange_losses
 
 
 def told(group: dist.ProcessGroup) -> list[object]:
     """What each rank hears when none, one, or one and another have something to say."""
-    sync, rank = LossSync(group), group.rank()
-    heard: list[object] = [sync.exchange(float(rank), stop=False)]
-    heard.append(sync.exchange(0.0, stop=False, asked=signal.SIGUSR1 if rank == 1 else 0).asked)
+    rank = group.rank()
+    heard: list[object] = [exchange_losses(group, float(rank), stop=False)]
+    heard.append(exchange_losses(group, 0.0, stop=False, asked=signal.SIGUSR1 if rank == 1 else 0).asked)
     try:
-        sync.exchange(0.0, stop=rank == 2, asked=signal.SIGTERM if rank == 0 else 0)
+        exchange_losses(group, 0.0, stop=rank == 2, asked=signal.SIGTERM if rank == 0 else 0)
     except StoppedError as error:
         heard.append(str(error))
     return heard

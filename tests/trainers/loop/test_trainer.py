@@ -47,14 +47,6 @@ def test_an_interrupted_run_equals_the_uninterrupted_one(ranks: RankPool, tmp_pa
     assert len(set(expected.losses)) == 4
 
 
-def test_two_runs_of_a_seed_are_the_same(ranks: RankPool, tmp_path: Path) -> None:
-    """And one of another seed is not."""
-    runs = [ranks.run(run, config(tmp_path / str(n), seed=seed), num_ranks=2)[0] for n, seed in enumerate((3, 3, 4))]
-    assert runs[0].losses == runs[1].losses
-    assert runs[0].fingerprint == runs[1].fingerprint != runs[2].fingerprint
-    assert runs[0].losses != runs[2].losses
-
-
 @pytest.mark.parametrize(("num_ranks", "accumulate"), [(1, 3), (3, 1), (3, 2), (5, 4)])
 def test_the_number_of_ranks_and_parts_makes_no_difference(
     ranks: RankPool, tmp_path: Path, num_ranks: int, accumulate: int
@@ -131,12 +123,6 @@ def test_a_run_that_is_over_is_not_trained_on(ranks: RankPool, tmp_path: Path) -
     assert (longer.losses[:NUM_STEPS], len(longer.losses)) == (first.losses, 16)
     for each in ranks.run(run, config(tmp_path, resume=True, steps=11), num_ranks=2):
         assert each.error.endswith("checkpoint-16.pt: 16 steps are done, but 11 asked for; give more --steps")
-
-
-def test_checkpoints_come_every_epoch(ranks: RankPool, tmp_path: Path) -> None:
-    """Of four steps here, the last of them with a smaller batch."""
-    ranks.run(run, config(tmp_path, save_every="1epoch", keep=9), num_ranks=2)
-    assert sorted(path.name for path in tmp_path.glob("*.pt")) == [f"checkpoint-{step}.pt" for step in (12, 4, 8)]
 
 
 def test_checkpoints_come_every_few_steps_and_at_the_end(ranks: RankPool, tmp_path: Path) -> None:
@@ -260,15 +246,6 @@ def test_ranks_that_begin_apart_are_refused(ranks: RankPool, tmp_path: Path) -> 
     asked = config(tmp_path / "broadcast", broadcast=True)
     for each in ranks.run(run, asked, {"spread": 0.5}, num_ranks=2):
         assert each.fingerprint == expected.fingerprint
-
-
-def test_fewer_samples_than_ranks_are_refused(ranks: RankPool, tmp_path: Path) -> None:
-    """As is a task's batch that has not one for each rank."""
-    for each in ranks.run(run, config(tmp_path), {"global_batch_size": 2}, num_ranks=3):
-        assert each.error == (
-            "ValueError: a batch of 2 samples in all: must be at least 3, one for each rank; "
-            "give --batch-size, which is per rank"
-        )
 
 
 def test_a_batch_is_asked_for_per_rank(ranks: RankPool, tmp_path: Path) -> None:

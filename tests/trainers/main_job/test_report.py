@@ -7,8 +7,15 @@ import pytest
 from ringsim.verdict.finding import Topic
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
-from trainers.main_job.report import MAX_WARM_UP_STEPS, RankNotes, busy_lines, judge_report, over_periods, summarise
-from trainers.main_job.report_table import format_report
+from trainers.main_job.report import (
+    MAX_WARM_UP_STEPS,
+    RankNotes,
+    busy_lines,
+    format_report,
+    judge_report,
+    over_periods,
+    summarise,
+)
 from trainers.predictions.prediction import StepPrediction
 
 TOKENS = 2 * 5 * 10

@@ -16,7 +16,7 @@ from ringsim.training_step import StepProfile
 from tests.ranks import RankPool, group_on
 from tests.trainers.models import inputs, small_model
 from trainers.data_parallel import DataParallel
-from trainers.loop.loss_sync import LossSync
+from trainers.loop.loss_sync import exchange_losses
 from trainers.main_job.job import parts_of
 from trainers.predictions.prediction import DDP, LOSS_BYTES, traffic_of
 from trainers.predictions.traffic import TRAFFIC, Traffic
@@ -189,7 +189,7 @@ def loss_sync(group: dist.ProcessGroup) -> list[Sent]:
     """What the ranks send to tell each other their losses."""
     sent: list[Sent] = []
     with noting(sent):
-        LossSync(group).exchange(1.0, stop=False)
+        exchange_losses(group, 1.0, stop=False)
     return sent
 
 

@@ -9,22 +9,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tests.ranks import RankPool, group_on
-from tests.trainers.models import MODELS, Tied, inputs, seeded, small_model
+from tests.ranks import RankPool
+from tests.trainers.models import MODELS, inputs, seeded, small_model
 from tests.trainers.strategies.going_on import Resumed, goes_on
 from trainers.data_parallel import DataParallel
 
 ADAM = partial(torch.optim.AdamW, lr=0.05)
 
 
-def wrapped(group: dist.ProcessGroup, name: str, model: nn.Module) -> DataParallel:
-    """fsdp_on_ring on a group that is of that backend: one that it makes has the same name each time."""
-    return DataParallel(model, name, group_on("ring", group.size()) if name == "fsdp_on_ring" else group)
-
-
 def trained(group: dist.ProcessGroup, name: str, model: str) -> list[torch.Tensor]:
     """The parameters after steps of two synchronised backward passes and one that only accumulates."""
-    parallel = wrapped(group, name, MODELS[model]())
+    parallel = DataParallel(MODELS[model](), name, group)
     optimizer = parallel.optimizer(ADAM)
     for step in range(3):
         (optimizer if step % 2 else parallel).zero_grad()
@@ -44,30 +39,30 @@ def trained(group: dist.ProcessGroup, name: str, model: str) -> list[torch.Tenso
 
 @pytest.mark.parametrize("name", ["fsdp", "fsdp_on_ring"])
 @pytest.mark.parametrize("model", ["sequential", "blocks", "recomputed", "shared", "boxed"])
-def test_training_is_that_of_the_ring(ring_ranks: RankPool, name: str, model: str) -> None:
+def test_training_is_that_of_the_ring(ranks: RankPool, name: str, model: str) -> None:
     """Whatever shares parameters, takes part twice, is computed anew or hides its tensors."""
-    expected = ring_ranks.run(trained, "ring", model, num_ranks=2)[0]
-    for found in ring_ranks.run(trained, name, model, num_ranks=2):
+    expected = ranks.run(trained, "ring", model, num_ranks=2)[0]
+    for found in ranks.run(trained, name, model, num_ranks=2):
         torch.testing.assert_close(found, expected)
 
 
 def resumed(group: dist.ProcessGroup, name: str, states: Any) -> Resumed:
     """As `goes_on`."""
-    return goes_on(wrapped(group, name, small_model()), ADAM, states)
+    return goes_on(DataParallel(small_model(), name, group), ADAM, states)
 
 
 @pytest.mark.parametrize("name", ["fsdp", "fsdp_on_ring"])
-def test_states_are_whole(ring_ranks: RankPool, name: str) -> None:
+def test_states_are_whole(ranks: RankPool, name: str) -> None:
     """They are plain tensors, in the form of `ring`'s, which can go on from them, on any number of ranks."""
-    states, expected = ring_ranks.run(resumed, name, None, num_ranks=3)[0]
+    states, expected = ranks.run(resumed, name, None, num_ranks=3)[0]
     assert [tuple(value.shape) for value in states[0].values()] == [(4, 3), (4,), (2, 4), (2,), (1, 2), (1,)]
     assert [tuple(state["exp_avg"].shape) for state in states[1]["state"].values()] == [
         tuple(value.shape) for value in states[0].values()
     ]
-    for _, found in ring_ranks.run(resumed, name, states, num_ranks=3):
+    for _, found in ranks.run(resumed, name, states, num_ranks=3):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
     for other, num_ranks in (("ring", 3), (name, 2)):
-        for _, found in ring_ranks.run(resumed, other, states, num_ranks=num_ranks):
+        for _, found in ranks.run(resumed, other, states, num_ranks=num_ranks):
             torch.testing.assert_close(found, expected)
 
 
@@ -251,134 +246,3 @@ def test_all_ranks_skip_the_step_that_one_rank_must_skip(ranks: RankPool) -> Non
     assert expected[0] == 2.0
     for found in ranks.run(scaled, "fsdp", num_ranks=3):
         torch.testing.assert_close(found, expected)
-
-
-def use_before(_: DataParallel, early: torch.optim.Optimizer) -> None:
-    """An optimizer that was made before wrapping."""
-    early.step()
-
-
-def use_dtypes(_: DataParallel, __: torch.optim.Optimizer) -> None:
-    """A model of which a layer has two dtypes."""
-
-
-def use_compiled(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """A model that is compiled."""
-    parallel.compile()
-
-
-def use_held(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """Gradients that are synchronised after `no_sync`."""
-    with parallel.no_sync():
-        parallel(inputs(0)).sum().backward()
-    parallel.sync_gradients()
-
-
-def use_unsynchronised(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """A step after a backward pass within `no_sync`."""
-    optimizer = parallel.optimizer(ADAM)
-    with parallel.no_sync():
-        parallel(inputs(0)).sum().backward()
-    optimizer.step()
-
-
-def use_foreign(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """An optimizer of whole parameters."""
-    parallel.unshard()
-    ADAM(parallel.parameters()).step()
-
-
-def use_assigned(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """Another tensor in place of a parameter's rows."""
-    for parameter in parallel.parameters():
-        parameter.data = parameter.data * 2
-    parallel(inputs(0))
-
-
-def use_assigned_whole(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """Another tensor in place of a whole parameter."""
-    parallel.unshard()
-    for parameter in parallel.parameters():
-        parameter.data = parameter.data * 2
-    parallel(inputs(0))
-
-
-def use_replaced(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """A layer that is given another parameter."""
-    parallel.module[0].weight = nn.Parameter(torch.zeros(4, 3))  # type: ignore[index]
-    parallel(inputs(0))
-
-
-def use_hooked(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """A hook that would double a gradient."""
-    loss = parallel(inputs(0)).sum()
-    next(parallel.parameters()).register_hook(lambda gradient: gradient * 2)
-    loss.backward()
-
-
-def use_retried(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """A second backward pass through what has failed, and a step."""
-    optimizer = parallel.optimizer(ADAM)
-    out = parallel(inputs(0))
-    hook = out.register_hook(fail)
-    with pytest.raises(ArithmeticError):
-        out.sum().backward(retain_graph=True)
-    hook.remove()
-    out.sum().backward()
-    optimizer.step()
-
-
-def use_written_early(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """Whole parameters that are written to while a backward pass is still to come, which lets go of them."""
-    loss = parallel(inputs(0)).sum()
-    parallel.unshard()
-    torch.nn.init.zeros_(parallel.module[0].weight)  # type: ignore[index]
-    loss.backward()
-    parallel(inputs(0))
-
-
-def use_array(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
-    """A NumPy array that has a parameter's memory."""
-    parallel.unshard()
-    next(parallel.parameters()).detach().numpy()
-    parallel(inputs(0))
-
-
-MOVED = "ShardingError: the model's parameters have been moved, or have another dtype, since fsdp was given them"
-FOREIGN = "ShardingError: AdamW was made of the model's own parameters: with fsdp a rank has the mean grad"
-
-
-def refused(group: dist.ProcessGroup, use: Any) -> str:
-    """What is said of a use that cannot be."""
-    model = seeded(Tied) if use is use_dtypes else small_model()
-    early = ADAM(model.parameters())
-    try:
-        use(DataParallel(model, "fsdp", group), early)
-    except (RuntimeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-@pytest.mark.parametrize(
-    ("use", "message"),
-    [
-        (use_dtypes, "ValueError: fsdp: a layer has parameters of torch.float32, torch.float64, and torch's fully_s"),
-        (use_compiled, "ValueError: fsdp: its passes are not compiled here; take ddp or zero2"),
-        (use_held, "ShardingError: fsdp: only backward passes synchronise gradients; take the last one outside of no"),
-        (use_unsynchronised, "ShardingError: fsdp: there are gradients that no backward pass has synchronised: take t"),
-        (use_foreign, FOREIGN),
-        (use_before, FOREIGN),
-        (use_assigned, MOVED),
-        (use_assigned_whole, MOVED),
-        (use_replaced, MOVED),
-        (use_hooked, "ShardingError: fsdp does not call hooks of parameters (register_hook): take register_post_acc"),
-        (use_retried, "ShardingError: fsdp: a backward pass has failed, so its gradients are not complete; call zero"),
-        (use_array, "ShardingError: fsdp: somebody has made a NumPy array of a parameter, whose memory cannot be giv"),
-        (use_written_early, "ShardingError: fsdp: what was written to parameters after unshard() is lost, as a back"),
-    ],
-)
-def test_misuse_is_an_error_on_every_rank(ranks: RankPool, use: Any, message: str) -> None:
-    """In one line, and with what to do."""
-    for error in ranks.run(refused, use, num_ranks=2):
-        assert error.startswith(message)
-        assert "\n" not in error

@@ -123,56 +123,6 @@ def test_parameters_that_lie_elsewhere_are_averaged(ranks: RankPool) -> None:
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
-def with_own_optimizer(group: dist.ProcessGroup) -> str:
-    """What is raised by a backward pass if nobody has asked for an optimizer."""
-    parallel = DataParallel(small_model(), "local_sgd", group)
-    try:
-        parallel(inputs(0)).sum().backward()
-    except RuntimeError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-def with_both(group: dist.ProcessGroup) -> str:
-    """What is raised if another optimizer than that of the strategy steps."""
-    parallel = DataParallel(small_model(), "diloco", group)
-    parallel.optimizer(ADAM)
-    try:
-        step(parallel, ADAM(parallel.parameters()), group.rank(), 0)
-    except RuntimeError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-def with_two(group: dist.ProcessGroup) -> str:
-    """What is raised for two optimizers of a half of the model each."""
-    parallel = DataParallel(small_model(), "local_sgd", group)
-    parallel.optimizer(lambda parameters: ADAM(list(parameters)[:3]))
-    try:
-        parallel.optimizer(lambda parameters: ADAM(list(parameters)[3:]))
-    except ValueError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        (with_own_optimizer, "LocalStepError: no optimizer has been made by model.optimizer(...): "),
-        (with_both, "LocalStepError: AdamW was made of the model's own parameters: with diloco the parameters are "),
-        (
-            with_two,
-            "ValueError: local_sgd: model.optimizer(...) has made an optimizer already, whose steps are counted",
-        ),
-    ],
-)
-def test_another_optimizer_is_an_error(ranks: RankPool, case: Callable[..., str], message: str) -> None:
-    """On every rank and in one line: nothing would ever be averaged, or too often."""
-    for error in ranks.run(case, num_ranks=2):
-        assert error.startswith(message)
-        assert "\n" not in error
-
-
 class Lookahead(torch.optim.Optimizer):
     """Steps as another optimizer does, which it has inside."""
 

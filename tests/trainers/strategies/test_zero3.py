@@ -1,6 +1,5 @@
 """`zero3`: a rank holds whole parameters while a layer needs them, and training is that of the others."""
 
-import copy
 from functools import partial
 from typing import Any
 
@@ -214,66 +213,6 @@ def test_ranks_must_use_the_same_layers(ranks: RankPool) -> None:
     """Or shares of different layers would be put together."""
     for error in ranks.run(with_other_layers, num_ranks=3):
         assert error.startswith("the ranks have used different layers, or in another order: with zero3 each rank")
-
-
-def refused(group: dist.ProcessGroup, use: str) -> str:
-    """What is said of a use that cannot be."""
-    parallel = DataParallel(small_model(), "zero3", group)
-    optimizer = parallel.optimizer(SGD)
-    try:
-        if use == "compiled":
-            parallel.compile()
-        backward(parallel, 0)
-        if use == "moved":
-            parallel.double()
-        elif use == "kept":
-            optimizer.step()
-        elif use == "foreign":
-            SGD(parallel.parameters()).step()
-        elif use == "old":
-            loss = parallel(inputs(0)).sum()
-            optimizer.step()
-            optimizer.zero_grad()
-            loss.backward()
-        elif use == "changed":
-            torch.nn.init.ones_(parallel.model[2].bias)  # type: ignore[index]
-        elif use == "borrowed":
-            parallel.model[1].register_forward_hook(lambda *_: parallel.model[0].weight.sum())  # type: ignore[index]
-        elif use == "copied":
-            copy.deepcopy(parallel.module)
-        elif use == "saved":
-            parallel.module.state_dict()
-        backward(parallel, 1)
-    except (RuntimeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-@pytest.mark.parametrize(
-    ("use", "message"),
-    [
-        ("compiled", "ValueError: zero3: its passes cannot be compiled; take zero1 or zero2"),
-        (
-            "moved",
-            "ShardingError: the model's parameters have been moved, or have another dtype, since zero3 was given",
-        ),
-        ("kept", "ShardingError: the gradients of the last step are still there: with zero3 they are not those of"),
-        ("old", "ShardingError: a backward pass goes through a forward pass that was made before the optimizer's last"),
-        ("changed", "ShardingError: 2.bias is empty: with zero3 a parameter is there only while its layer is called;"),
-        (
-            "borrowed",
-            "ShardingError: 0.weight is empty: with zero3 a parameter is there only while its layer is called",
-        ),
-        ("copied", "ShardingError: 0.weight is empty: with zero3 a parameter is there only while its layer is called;"),
-        ("saved", "ShardingError: 0.weight is empty: with zero3 a parameter is there only while its layer is called;"),
-        ("foreign", "ShardingError: SGD was made of the model's own parameters: with zero3 a rank has the mean"),
-    ],
-)
-def test_misuse_is_an_error_on_every_rank(ranks: RankPool, use: str, message: str) -> None:
-    """In one line, and with what to do."""
-    for error in ranks.run(refused, use, num_ranks=2):
-        assert error.startswith(message)
-        assert "\n" not in error
 
 
 def copied(group: dist.ProcessGroup) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -5,13 +5,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from trainers.tasks.base import ModelConfig, check_learning_rate, check_seed
+from trainers.tasks.base import ModelConfig, SeededTask, check_seed
 from trainers.tasks.lm import english_text, read_tokens
 from trainers.tasks.model import TinyTransformer, next_token_loss, sinusoids
 
@@ -45,14 +46,14 @@ def test_model_config_refuses(options: dict[str, int], message: str) -> None:
 @pytest.mark.parametrize(
     ("check", "value", "message"),
     [
-        (check_learning_rate, 0.0, "--learning-rate 0.0: must be finite and greater than 0"),
-        (check_learning_rate, float("nan"), "--learning-rate nan: must be finite and greater than 0"),
-        (check_learning_rate, float("inf"), "--learning-rate inf: must be finite and greater than 0"),
+        (partial(SeededTask, 0), 0.0, "--learning-rate 0.0: must be finite and greater than 0"),
+        (partial(SeededTask, 0), float("nan"), "--learning-rate nan: must be finite and greater than 0"),
+        (partial(SeededTask, 0), float("inf"), "--learning-rate inf: must be finite and greater than 0"),
         (check_seed, -1, "--seed -1: must be at least 0 and less than 2**63"),
         (check_seed, 2**63, f"--seed {2**63}: must be at least 0 and less than 2**63"),
     ],
 )
-def test_what_all_tasks_have_is_checked(check: Callable[[float], None], value: float, message: str) -> None:
+def test_what_all_tasks_have_is_checked(check: Callable[[float], object], value: float, message: str) -> None:
     """In one line with the option, its value and the rule."""
     with pytest.raises(ValueError, match=r"^--") as caught:
         check(value)
@@ -62,7 +63,7 @@ def test_what_all_tasks_have_is_checked(check: Callable[[float], None], value: f
 def test_the_smallest_and_largest_values_are_accepted() -> None:
     """Each bound that a message names is itself allowed."""
     model = ModelConfig(vocabulary=2, d_model=2, heads=1, layers=1, d_ff=1, sequence_length=1)
-    check_learning_rate(1e-12)
+    SeededTask(0, 1e-12)
     check_seed(2**63 - 1)
     assert model.d_model == 2
 

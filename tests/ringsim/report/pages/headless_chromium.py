@@ -10,7 +10,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 TIMEOUT_S = 240  # it takes a second or two; on a busy machine many times that
 OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--virtual-time-budget=3000",
+    "--disable-component-update", "--disable-sync", "--window-size=1400,1000", "--virtual-time-budget=3000",
 )  # fmt: skip
 PROGRAM = next(filter(None, map(shutil.which, NAMES)), None)
 needs_chromium = pytest.mark.skipif(PROGRAM is None, reason=f"opens a page in a browser: none of {', '.join(NAMES)}")

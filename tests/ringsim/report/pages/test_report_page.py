@@ -7,15 +7,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from click.testing import CliRunner
 
-from ringsim.cli import main
 from ringsim.report.pages.report_page import report_page
 from ringsim.report.table import DataTable, TableCell, error_cell, time_cell
 from ringsim.schedule.collective import Collective
 from ringsim.verdict.records import DdpPrediction, JobReport, PredictedDdpStep, SimulatedCollective
 from ringsim.verdict.run_directory import RunDirectory, read_directory
 from ringsim.verdict.verdict import judge
+from tests.ringsim.commands import run
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.report.pages.headless_chromium import document_of, needs_chromium
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
@@ -36,8 +35,7 @@ def page(tmp_path: Path) -> Path:
     """Of a directory with a file of each kind."""
     (tmp_path / "data").mkdir()
     path = tmp_path / "page.html"
-    result = CliRunner().invoke(main, ["report", str(fill(tmp_path / "data")), "-o", str(path)])
-    assert result.exit_code == 0, result.output
+    result = run("report", fill(tmp_path / "data"), "-o", path)
     assert result.stderr == f"wrote {path}\n"
     assert sum(not line.startswith(" ") for line in result.stdout.splitlines()) == 5
     return path

@@ -1,0 +1,38 @@
+"""Commands of ringsim by click's runner: what they print, and the line in which they refuse."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ringsim.cli import main
+
+
+def invoke(*arguments: object) -> Result:
+    """The result of a command, also of one that fails."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def run(*arguments: object) -> Result:
+    """The result of a command that succeeds."""
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def printed(*arguments: object) -> str:
+    """What a command that succeeds prints."""
+    return run(*arguments).stdout
+
+
+def as_json(*arguments: object) -> Any:
+    """The object that it prints with --json, which has neither NaN nor infinities."""
+    return json.loads(printed(*arguments, "--json"), parse_constant=pytest.fail)
+
+
+def refused(*arguments: object) -> str:
+    """The one line on stderr of a command that is called wrongly, with exit code 2; stdout is empty."""
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
+    return result.stderr

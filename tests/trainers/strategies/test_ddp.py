@@ -1,0 +1,45 @@
+"""The process group on the backend "ring" that `ddp_on_ring` and `fsdp_on_ring` make among the ranks of another one."""
+
+import torch
+import torch.distributed as dist
+
+from tests.ranks import RankPool
+from trainers.strategies.ddp import group_on_ring
+
+
+def summed(group: dist.ProcessGroup) -> float:
+    """What the ranks of a new group add up."""
+    number = torch.tensor([group.rank() + 1.0])
+    ring = group_on_ring(group)
+    assert dist.get_backend(ring) == "ring"
+    dist.all_reduce(number, group=ring)
+    return number.item()
+
+
+def after_groups_of_some(group: dist.ProcessGroup) -> list[float]:
+    """Each rank has made another number of groups, so that torch would give the new one three names."""
+    for _ in range(group.size() - group.rank()):
+        dist.new_group([group.rank()], use_local_synchronization=True)
+    return [summed(group), summed(group)]
+
+
+def after_destroyed_groups(group: dist.ProcessGroup) -> list[float]:
+    """Under whose names torch's store has addresses that nobody listens at."""
+    sums = []
+    for _ in range(3):
+        ring = group_on_ring(group)
+        dist.barrier(group)  # a rank that leaves early would end the others' connecting
+        dist.destroy_process_group(ring)
+        dist.barrier(group)
+        sums.append(summed(group))
+    return sums
+
+
+def test_ranks_with_different_numbers_of_groups_find_one_another(ranks: RankPool) -> None:
+    """As those do where others have made groups among themselves."""
+    assert ranks.run(after_groups_of_some, num_ranks=3) == [[6.0, 6.0]] * 3
+
+
+def test_a_destroyed_group_is_not_looked_for(ranks: RankPool) -> None:
+    """However often one is made and destroyed."""
+    assert ranks.run(after_destroyed_groups, num_ranks=3) == [[6.0] * 3] * 3

@@ -1,0 +1,367 @@
+"""What would train the ranks apart, or otherwise than asked, is an error on every rank.
+
+Most of it concerns sharded strategies, with which a rank has the mean gradients of its share only.
+"""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.ranks import RankPool
+from tests.trainers.models import Tied, inputs, seeded, small_model
+from trainers.data_parallel import DataParallel
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+BUCKETS = "zero2/0.00002"  # every parameter or two are a bucket
+Use = Callable[[DataParallel, torch.optim.Optimizer, int], object]
+
+
+def backward(parallel: DataParallel, step: int) -> torch.Tensor:
+    """Of this rank's own data."""
+    loss: torch.Tensor = parallel(inputs(parallel.group.rank() + 7 * step)).pow(2).mean()
+    loss.backward()
+    return loss
+
+
+def own_optimizer(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
+    """Made of all parameters, as with other strategies."""
+    backward(parallel, step)
+    SGD(parallel.parameters()).step()
+
+
+def own_optimizer_of_one(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Of the last layer only, beside the right one."""
+    backward(parallel, step)
+    SGD(list(parallel.parameters())[-1:]).step()
+    optimizer.step()
+
+
+def by_hand(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
+    """Without any optimizer, past autograd's counters."""
+    parallel.zero_grad()
+    backward(parallel, step)
+    for parameter in parallel.parameters():
+        assert parameter.grad is not None
+        parameter.data -= 0.1 * parameter.grad
+
+
+def own_clipping(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Torch's function, which clips what this rank has found."""
+    optimizer.zero_grad()
+    backward(parallel, step)
+    nn.utils.clip_grad_norm_(parallel.parameters(), 1e-3)
+    optimizer.step()
+
+
+def own_clipping_by_value(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Of what is no longer there."""
+    optimizer.zero_grad()
+    backward(parallel, step)
+    nn.utils.clip_grad_value_(parallel.parameters(), 1e-3)
+    optimizer.step()
+
+
+def own_clipping_of_whole(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Of the whole parameters, while the optimizer has rows of them."""
+    backward(parallel, step)
+    parallel.unshard()
+    nn.utils.clip_grad_norm_(parallel.parameters(), 1e-3)
+    optimizer.step()
+
+
+def own_scaling_of_whole(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
+    """Likewise; those that are forgotten are nobody's."""
+    backward(parallel, step)
+    parallel.unshard()
+    for zero_grad in (parallel.zero_grad, parallel.module.zero_grad):
+        zero_grad(set_to_none=False)
+    assert all(parameter.grad is None for parameter in parallel.parameters())
+    backward(parallel, step)
+    parallel.unshard()
+    for parameter in parallel.parameters():
+        parameter.grad.mul_(0.5)  # type: ignore[union-attr]
+
+
+def own_scaling(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Of all gradients that there are."""
+    optimizer.zero_grad()
+    backward(parallel, step)
+    for parameter in parallel.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(0.5)
+    optimizer.step()
+
+
+def never_synchronised(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """The last backward pass communicates nothing, either."""
+    optimizer.zero_grad()
+    with parallel.no_sync():
+        backward(parallel, step)
+    optimizer.step()
+
+
+def moved(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Into memory that is not gathered into."""
+    parallel.double().float()
+    optimizer.zero_grad()
+    backward(parallel, step)
+    optimizer.step()
+
+
+def with_one_more_group(_: DataParallel, optimizer: torch.optim.Optimizer, __: int) -> None:
+    """Which nobody would step."""
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+
+
+def plain_zero_grad(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Of the plain model, which does not know of the shares' gradients."""
+    parallel.module.zero_grad()
+    backward(parallel, step)
+    optimizer.step()
+
+
+def forgotten_by_hand(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """After a backward pass without a step."""
+    backward(parallel, step)
+    if step < 1:
+        optimizer.step()
+        optimizer.zero_grad()
+    for parameter in parallel.parameters():
+        parameter.grad = None
+
+
+def drifting(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
+    """Changes parameters by hand, each rank its own way, and never steps."""
+    backward(parallel, step)
+    for parameter in parallel.parameters():
+        parameter.data += parallel.group.rank()
+
+
+def made_before(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """An optimizer of a model that is wrapped only then."""
+    model = small_model()
+    early = SGD(model.parameters())
+    DataParallel(model, parallel.strategy.name, parallel.group)  # type: ignore[arg-type]
+    early.step()
+
+
+def of_two_dtypes(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """A layer has parameters of both."""
+    DataParallel(seeded(Tied), parallel.strategy.name, parallel.group)  # type: ignore[arg-type]
+
+
+def compiled(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """A model that is compiled."""
+    parallel.compile()
+
+
+def synchronised_by_hand(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """Gradients that are synchronised after `no_sync`."""
+    with parallel.no_sync():
+        parallel(inputs(0)).sum().backward()
+    parallel.sync_gradients()
+
+
+def own_optimizer_of_whole(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """An optimizer of whole parameters."""
+    parallel.unshard()
+    SGD(parallel.parameters()).step()
+
+
+def assigned(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """Another tensor in place of a parameter's rows."""
+    for parameter in parallel.parameters():
+        parameter.data = parameter.data * 2
+    parallel(inputs(0))
+
+
+def assigned_whole(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """Another tensor in place of a whole parameter."""
+    parallel.unshard()
+    for parameter in parallel.parameters():
+        parameter.data = parameter.data * 2
+    parallel(inputs(0))
+
+
+def replaced(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """A layer that is given another parameter."""
+    parallel.module[0].weight = nn.Parameter(torch.zeros(4, 3))  # type: ignore[index]
+    parallel(inputs(0))
+
+
+def hooked(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """A hook that would double a gradient."""
+    loss = parallel(inputs(0)).sum()
+    next(parallel.parameters()).register_hook(lambda gradient: gradient * 2)
+    loss.backward()
+
+
+def retried(parallel: DataParallel, optimizer: torch.optim.Optimizer, _: int) -> None:
+    """A second backward pass through what has failed, and a step."""
+    out = parallel(inputs(0))
+
+    def fail(_: torch.Tensor) -> None:
+        raise ArithmeticError("of the program")
+
+    hook = out.register_hook(fail)
+    with pytest.raises(ArithmeticError):
+        out.sum().backward(retain_graph=True)
+    hook.remove()
+    out.sum().backward()
+    optimizer.step()
+
+
+def written_early(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """Whole parameters that are written to while a backward pass is still to come, which lets go of them."""
+    loss = parallel(inputs(0)).sum()
+    parallel.unshard()
+    torch.nn.init.zeros_(parallel.module[0].weight)  # type: ignore[index]
+    loss.backward()
+    parallel(inputs(0))
+
+
+def seen_as_an_array(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """A NumPy array that has a parameter's memory."""
+    parallel.unshard()
+    next(parallel.parameters()).detach().numpy()
+    parallel(inputs(0))
+
+
+def cast(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
+    """To another dtype."""
+    backward(parallel, step)
+    parallel.double()
+
+
+def kept(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Gradients of the last step, which nobody forgets."""
+    backward(parallel, step)
+    optimizer.step()
+
+
+def from_before_a_step(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """A backward pass through a forward pass with other parameters."""
+    backward(parallel, step)
+    loss = parallel(inputs(0)).sum()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.backward()
+
+
+def changed(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
+    """A parameter that is not there now."""
+    backward(parallel, step)
+    torch.nn.init.ones_(parallel.model[2].bias)  # type: ignore[index]
+
+
+def borrowed(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
+    """Another layer's weight."""
+    parallel.model[1].register_forward_hook(lambda *_: parallel.model[0].weight.sum())  # type: ignore[index]
+    backward(parallel, step)
+
+
+def copied(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
+    """Between two passes."""
+    backward(parallel, step)
+    copy.deepcopy(parallel.module)
+
+
+def saved(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
+    """The state of the plain model."""
+    backward(parallel, step)
+    parallel.module.state_dict()
+
+
+def without_optimizer(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """A backward pass, and nobody has asked for an optimizer."""
+    DataParallel(small_model(), "local_sgd", parallel.group)(inputs(0)).sum().backward()
+
+
+def second_optimizer(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
+    """Of a half of the model."""
+    parallel.optimizer(lambda parameters: SGD(list(parameters)[3:]))
+
+
+def used(group: dist.ProcessGroup, name: str, use: Use) -> str:
+    """What is raised in four steps with that strategy."""
+    parallel = DataParallel(small_model(), name, group)
+    optimizer = parallel.optimizer(SGD)
+    try:
+        for step in range(4):
+            use(parallel, optimizer, step)
+    except (RuntimeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+FOREIGN = "ShardingError: SGD was made of the model's own parameters: with"
+REDUCED = "ShardingError: zero2 and zero3 leave no gradient at the model's parameters"
+DIFFERS = "ShardingError: parameter 0.weight differs between rank 0 and rank 1, by up to "
+UNSYNCHRONISED = "ShardingError: there are gradients that have not been synchronised"
+SET_TO_NONE = "ShardingError: somebody else has set the gradients of parameters to None"
+STILL_THERE = "ShardingError: the gradients of the last step are still there"
+EMPTY = "is empty: with zero3 a parameter is there only while its layer is called"
+MOVED = "ShardingError: the model's parameters have been moved, or have another dtype, since"
+
+
+@pytest.mark.parametrize(
+    ("name", "use", "message"),
+    [
+        ("zero1", own_optimizer, f"{FOREIGN} zero1 a rank has the mean gradients of its share only"),
+        ("zero1", own_optimizer_of_one, f"{FOREIGN} zero1 "),
+        ("zero1", by_hand, DIFFERS),
+        ("zero1", own_clipping, "ShardingError: gradients were changed after they were synchronised"),
+        ("zero1", never_synchronised, UNSYNCHRONISED),
+        ("zero1", moved, f"{MOVED} zero1 was given them"),
+        ("zero1", with_one_more_group, "ValueError: zero1 steps all parameters of the model already"),
+        (BUCKETS, own_optimizer, f"{FOREIGN} zero2 "),
+        (BUCKETS, own_clipping, REDUCED),
+        (BUCKETS, own_clipping_by_value, REDUCED),
+        (BUCKETS, by_hand, REDUCED),
+        (BUCKETS, never_synchronised, UNSYNCHRONISED),
+        (BUCKETS, drifting, DIFFERS),
+        (BUCKETS, forgotten_by_hand, SET_TO_NONE),
+        (BUCKETS, plain_zero_grad, STILL_THERE),
+        ("zero3", own_optimizer, f"{FOREIGN} zero3 "),
+        ("zero3", own_clipping, REDUCED),
+        ("zero3", own_scaling, REDUCED),
+        ("zero3", by_hand, f"ShardingError: 0.weight {EMPTY}"),
+        ("zero3", forgotten_by_hand, SET_TO_NONE),
+        ("zero3", kept, STILL_THERE),
+        ("zero3", cast, f"{MOVED} zero3 was given them"),
+        ("zero3", compiled, "ValueError: zero3: its passes cannot be compiled; take zero1 or zero2"),
+        ("zero3", from_before_a_step, "ShardingError: a backward pass goes through a forward pass that was made befo"),
+        ("zero3", changed, f"ShardingError: 2.bias {EMPTY}"),
+        ("zero3", borrowed, f"ShardingError: 0.weight {EMPTY}"),
+        ("zero3", copied, f"ShardingError: 0.weight {EMPTY}"),
+        ("zero3", saved, f"ShardingError: 0.weight {EMPTY}"),
+        ("fsdp", own_optimizer_of_whole, f"{FOREIGN} fsdp "),
+        ("fsdp", made_before, f"{FOREIGN} fsdp "),
+        ("fsdp", own_clipping_of_whole, REDUCED),
+        ("fsdp", own_scaling_of_whole, REDUCED),
+        ("fsdp", of_two_dtypes, "ValueError: fsdp: a layer has parameters of torch.float32, torch.float64, and torch"),
+        ("fsdp", compiled, "ValueError: fsdp: its passes are not compiled here; take ddp or zero2"),
+        ("fsdp", synchronised_by_hand, "ShardingError: fsdp: only backward passes synchronise gradients; take the la"),
+        ("fsdp", never_synchronised, "ShardingError: fsdp: there are gradients that no backward pass has synchronised"),
+        ("fsdp", assigned, f"{MOVED} fsdp was given them"),
+        ("fsdp", assigned_whole, f"{MOVED} fsdp was given them"),
+        ("fsdp", replaced, f"{MOVED} fsdp was given them"),
+        ("fsdp", hooked, "ShardingError: fsdp does not call hooks of parameters (register_hook): take register_post_"),
+        ("fsdp", retried, "ShardingError: fsdp: a backward pass has failed, so its gradients are not complete; call z"),
+        ("fsdp", seen_as_an_array, "ShardingError: fsdp: somebody has made a NumPy array of a parameter, whose memor"),
+        ("fsdp", written_early, "ShardingError: fsdp: what was written to parameters after unshard() is lost, as a "),
+        ("local_sgd", without_optimizer, "LocalStepError: no optimizer has been made by model.optimizer(...): local_"),
+        ("local_sgd", second_optimizer, "ValueError: local_sgd: model.optimizer(...) has made an optimizer already, "),
+        ("diloco", own_optimizer, "LocalStepError: SGD was made of the model's own parameters: with diloco the param"),
+    ],
+)
+def test_misuse_is_an_error_on_every_rank(ranks: RankPool, name: str, use: Use, message: str) -> None:
+    """In one line, and with what to do."""
+    for error in ranks.run(used, name, use, num_ranks=2):
+        assert error.startswith(message)
+        assert "\n" not in error
