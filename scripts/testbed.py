@@ -1,25 +1,13 @@
 """Hosts of one's own on one machine: `testbed.py --hosts 4 --rate 1gbit -- scripts/train_ring.py` (docs/testbed.md)."""
 
-import signal
-import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 
 from netns_testbed import Testbed, clean, network_text
-from ringsim.console import INT, IntRange, OneLineCommand
+from ringsim.console import INT, IntRange, OneLineCommand, ended_once
 from ringsim.files import atomic_file
 from ringsim.units import whole_number
-
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def leave(number: int, _: FrameType | None) -> None:
-    """Unwind, so that what was made is taken away, and exit as a shell would say it; once is enough."""
-    for ending in ENDINGS:
-        signal.signal(ending, signal.SIG_IGN)
-    sys.exit(128 + number)
 
 
 def parse_host_rates(texts: tuple[str, ...]) -> dict[int, str]:
@@ -68,11 +56,11 @@ def main(
         if network is None:
             raise click.UsageError("no COMMAND: write it after --, such as -- scripts/train_ring.py --steps 5")
         return 0
-    for number in ENDINGS:
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-            signal.signal(number, leave)
-    with bed:
-        ending = bed.run(command, ranks_per_host)
+    try:
+        with ended_once(), bed:
+            ending = bed.run(command, ranks_per_host)
+    except KeyboardInterrupt as interrupt:
+        return 128 + int(interrupt.args[0])  # as a shell says it
     if ending.failed_host is not None:  # said last: it is hard to see in what the ended ones print
         click.echo(f"testbed: host {ending.failed_host} failed first, exit code {ending.exit_code}", err=True)
     return ending.exit_code

@@ -50,7 +50,7 @@ def check_local_rank(num_ranks: int, arguments: Sequence[str]) -> str:
 
 
 def run_local_ranks(
-    num_ranks: int, arguments: Sequence[str], *, quiet: bool = False, meanwhile: Callable[[], object] | None = None
+    num_ranks: int, arguments: Sequence[str], *, quiet: bool = False, meanwhile: Callable[[], object] = lambda: None
 ) -> None:
     """Run torchrun with `num_ranks` ranks on this host, to its end.
 
@@ -83,13 +83,14 @@ def run_local_ranks(
         raise OSError(f"torchrun {shlex.join(given)} ended with exit code {job.returncode}{said}")
 
 
-def _wait(job: subprocess.Popen[str], meanwhile: Callable[[], object] | None) -> str:
+def _wait(job: subprocess.Popen[str], meanwhile: Callable[[], object]) -> str:
     """Return what it has said on stderr when it has ended."""
     while True:
         try:
-            return job.communicate(timeout=None if meanwhile is None else MEANWHILE_S)[1]
+            # Never without a limit: of several signals at once a thread of NumPy's libraries may take all, and then
+            # none wakes this one.
+            return job.communicate(timeout=MEANWHILE_S)[1]
         except subprocess.TimeoutExpired:
-            assert meanwhile is not None
             meanwhile()
 
 

@@ -33,17 +33,19 @@ def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> 
 
 @contextmanager
 def ended_once() -> Iterator[None]:
-    """Raise KeyboardInterrupt in the block at the first Ctrl-C, SIGTERM or SIGHUP, and ignore those after it.
+    """Raise KeyboardInterrupt, with the signal's number, in the block at the first Ctrl-C, SIGTERM or SIGHUP.
+
+    Those after it are ignored.
 
     So what tidies up after Ctrl-C does so after the others too, and is not stopped by a second one.
     """
     is_ending = False
 
-    def end(*_: object) -> None:
+    def end(number: int, _: object) -> None:
         nonlocal is_ending
         if not is_ending:
             is_ending = True
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)
 
     with handling(ENDINGS, end):
         yield

@@ -10,6 +10,7 @@ from multiprocessing.connection import wait
 
 from netns_testbed.leftovers import signals_held
 
+SLEEP_S = 1.0
 GRACE_S = 10.0  # for torchrun to end its ranks; what is left in the namespaces is killed then
 
 
@@ -38,7 +39,9 @@ def run_together(commands: Sequence[Sequence[str]], environment: Mapping[str, st
 def _first_failure(jobs: Sequence[subprocess.Popen[bytes]]) -> Ending:
     with _descriptors(jobs) as running:
         while running:
-            for descriptor in wait(list(running)):  # sleeps till one ends: polling would cost the ranks' cores
+            # Sleep till one ends: polling often would cost the ranks' cores. But of several signals at once a thread of
+            # NumPy's libraries may take all, and then none wakes this one: their handlers run after the sleep.
+            for descriptor in wait(list(running), SLEEP_S):
                 assert isinstance(descriptor, int)
                 host = running.pop(descriptor)
                 os.close(descriptor)

@@ -1,7 +1,6 @@
 """Which engine is taken, and that there is memory for what it keeps."""
 
 import tracemalloc
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from ringsim.simulation.engines.step_engine import run_steps
 from ringsim.simulation.routes import has_contention, used_connections
 from ringsim.simulation.simulate import BYTES_RECORDED
 from tests.ringsim.simulation.test_engines import assert_engines_agree, chunk_bytes
-from tests.ringsim.topologies import PrivateLinks
 
 PRIVATE = '[host]\nranks = 2\nlink.bandwidth = "3GB/s"\nnic = { bandwidth = "1GB/s", latency = "1us", count = 2 }\n'
 ONE_NIC = '[host]\nranks = 2\nnic.bandwidth = "1GB/s"\n'
@@ -67,22 +65,6 @@ def test_what_is_shared_on_a_uniform_network(algorithm: str, expected: bool) -> 
     schedule = build(Collective.ALL_REDUCE, algorithm, 8)
     assert has_contention(schedule, Network(1e-5, 1e9).topology(8)) is expected
     assert not has_contention(schedule, Network(1e-5, np.inf).topology(8))
-
-
-RINGS = [
-    *((Collective.ALL_REDUCE, name) for name in ("ring", "gloo_ring", "naive_ring", "ring/4")),
-    *((Collective.ALL_GATHER, name) for name in ("ring", "gloo_ring")),
-    *((collective, "ring") for collective in (Collective.REDUCE_SCATTER, Collective.BROADCAST, Collective.REDUCE)),
-]
-
-
-@pytest.mark.parametrize("key", RINGS, ids=lambda key: f"{key[0].value}-{key[1]}")
-@pytest.mark.parametrize("num_ranks", [2, 5, 8])
-def test_rings_take_on_ports_what_they_take_on_private_links(key: tuple[Collective, str], num_ranks: int) -> None:
-    """To the last bit, since a rank sends to one other at a time."""
-    schedule, network = build(*key, num_ranks), Network(1e-5, 1.3e9, 4.1e9, 1.1e-6, 2.3e-6)
-    on_links = simulate(schedule, PrivateLinks(**asdict(network)), 1_000_003)
-    assert simulate(schedule, network, 1_000_003).columns() == on_links.columns()
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 5, 8])
