@@ -14,7 +14,7 @@ from ringsim.schedule.memory import free_bytes, require_installed_memory, requir
 from ringsim.schedule.memory_passes import MemoryPasses, memory_passes, most_published
 from ringsim.schedule.partition import gloo_partition, partition
 from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
-from ringsim.schedule.replay import replay, replay_steps
+from ringsim.schedule.replay import replay
 from ringsim.schedule.schedule import Columns, Schedule
 from ringsim.schedule.size import estimated_transfers, format_count, require_few_transfers
 from ringsim.schedule.step import NEVER, Bools, Ints, ScheduleError, Step, Steps, Transfer, constant, only_value

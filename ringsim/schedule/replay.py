@@ -1,8 +1,8 @@
-"""`replay`: runs a schedule step by step on arrays in one process: what any execution must give."""
+"""`replay`: run a schedule step by step on arrays in one process, with the result that any execution must have."""
 
 import copy
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ringsim.schedule.schedule import Schedule
@@ -33,25 +33,13 @@ def replay(
         >>> buffers[0]
         array([30, 33, 36, 39])
     """
-    for _ in replay_steps(schedule, buffers, sent=sent, combine=combine):
-        pass
-
-
-def replay_steps(
-    schedule: Schedule,
-    buffers: Sequence[Any],
-    *,
-    sent: Callable[[Any], Any] | None = None,
-    combine: Callable[[Any, Any], object] = operator.iadd,
-) -> Iterator[int]:
-    """Replay, and yield the number of each step after it, so that the buffers can be looked at."""
     lengths = {len(buffer) for buffer in buffers}
     if len(buffers) != schedule.num_ranks or len(lengths) != 1:
         raise ValueError(
             f"{schedule}: got {len(buffers)} buffers of lengths {sorted(lengths)}; needs one of equal length per rank"
         )
     bounds = schedule.bounds(lengths.pop()).tolist()
-    for index, step in enumerate(schedule.steps):
+    for step in schedule.steps:
         # Everything is read before anything is written: rules 1 and 4.
         messages = []
         for src, _, chunk, *_ in step:
@@ -65,4 +53,3 @@ def replay_steps(
                 combine(target, data)
             else:
                 target[:] = data
-        yield index

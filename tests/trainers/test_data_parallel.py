@@ -307,10 +307,10 @@ def test_a_late_peer_is_an_error_of_the_backward_pass() -> None:
         of_ring.start(late, "ring")
         of_buckets.start(late, "bucketed/0.00002")
         for hasty in (of_ring, of_buckets):
-            returned, found = hasty.answers([0], 120)[0]
-            assert returned
-            assert "rank 0" in found
-            assert "rank 1" in found
+            answer = hasty.answers([0], 120)[0]
+            assert answer.good
+            assert "rank 0" in answer.value
+            assert "rank 1" in answer.value
 
 
 def after_a_failure(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
