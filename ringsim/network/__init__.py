@@ -1,11 +1,9 @@
 """Networks: what messages and reductions cost, and which resources they share."""
 
-from ringsim.network.calibration_record import CalibratedCells, Calibration
-from ringsim.network.cluster import AnyNetwork, Cluster
-from ringsim.network.file_reader import read_network
+from ringsim.network.cluster import AnyNetwork, CalibratedCells, Calibration, Cluster
+from ringsim.network.file_reader import load_network, preset_names, read_network
 from ringsim.network.file_writer import network_text
 from ringsim.network.layout import lay_out
-from ringsim.network.loading import load_network, preset_names
 from ringsim.network.network import Network, uniform_of
 from ringsim.network.shared_memory import SharedMemoryNetwork, memory_of, shares_memory, without_shared_memory
 from ringsim.network.spec import (

@@ -5,7 +5,7 @@ from typing import Any
 
 from ringsim.files import Key, Parser, Table, values
 from ringsim.network import spec
-from ringsim.network.calibration_record import Calibration
+from ringsim.network.cluster import Calibration
 from ringsim.network.topology import Jitter
 
 

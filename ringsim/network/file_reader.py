@@ -1,17 +1,21 @@
-"""From the text of a network file to a `Cluster`; docs/networks.md describes the format."""
+"""`read_network`: from the text of a network file to a `Cluster`, and `load_network`: from a file or a preset.
+
+docs/networks.md describes the format.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
-from ringsim.files import naming_place, parse_toml, refusal
+from ringsim.files import naming_place, parse_toml, read_text, refusal
 from ringsim.network import spec
 from ringsim.network.cluster import Cluster
 from ringsim.network.fabric import neighbours, reach
 from ringsim.network.file_format import NETWORK
 from ringsim.network.topology import Jitter
+from ringsim.suggestions import nearest
 
 Fields = dict[str, Any]
 
@@ -164,3 +168,32 @@ def _failures(failures: Sequence[Fields]) -> tuple[spec.Failure, ...]:
         if ("link" in failure) == ("rank" in failure):
             raise ValueError(f"failure[{place}]: give either link or rank")
     return tuple(spec.Failure(**failure) for failure in failures)
+
+
+_FOLDER = Path(__file__).parent / "presets"
+
+
+def preset_names() -> list[str]:
+    """In the order of the alphabet."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def load_network(name_or_path: str | Path) -> Cluster:
+    """Return a preset by its name, or the network that a file describes, if the text ends in .toml.
+
+    Raises ValueError for a name that no preset has, and for whatever is wrong with the file; OSError if it cannot
+    be read.
+
+        >>> from ringsim import load_network
+        >>> load_network("dgx-h100").name
+        'dgx-h100'
+    """
+    if str(name_or_path).endswith(".toml"):
+        return read_network(read_text(Path(name_or_path)), str(name_or_path))
+    name = str(name_or_path)
+    names = preset_names()
+    if name not in names:
+        meant = nearest(name, names)
+        hint = f"did you mean {meant}? " if meant else ""
+        raise ValueError(f"network {name!r}: {hint}presets are {', '.join(names)}; or give a file that ends in .toml")
+    return read_network(read_text(_FOLDER / f"{name}.toml"), f"ringsim/network/presets/{name}.toml")

@@ -7,8 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from ringsim.files import Key, encode
-from ringsim.network.calibration_record import Calibration
-from ringsim.network.cluster import Cluster
+from ringsim.network.cluster import Calibration, Cluster
 from ringsim.network.file_format import keys_of
 from ringsim.network.spec import Spec
 

@@ -7,6 +7,8 @@ certain (rule 4).
 
 Memory: two arrays of ranks x chunks x ranks 32-bit integers, and as much again to compare them; refused if these
 two are above `MAX_BYTES`, or all is more than what is free.
+
+A fault is shown in a grid: steps downwards, ranks across, and what each rank receives in each step.
 """
 
 from collections.abc import Callable
@@ -15,11 +17,11 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from ringsim.schedule.collective import OWNED, initial_counts, required
-from ringsim.schedule.grid import draw_grid
 from ringsim.schedule.memory import require_memory
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Transfer
 from ringsim.schedule.user_steps import whole_numbers
+from ringsim.text_table import align_columns
 from ringsim.units import plural
 
 MAX_BYTES = 4 * 2**30
@@ -235,3 +237,46 @@ class _Verifier:
         place = where if rank is None else f"{where}, rank {rank}"
         message = f"{self._schedule}: {place}: {fault}"
         raise ScheduleError(f"{message}\n{draw_grid(self._schedule, step, rank if marked is None else marked)}")
+
+
+MAX_STEPS = 8  # steps shown before and after the marked one
+MAX_RANKS = 8  # ranks shown on either side of the marked one, if there is room for them
+MAX_TRANSFERS = 3  # shown in a cell
+WIDTH = 80  # columns of a terminal
+
+
+def draw_grid(schedule: Schedule, marked_step: int, marked_rank: int | None) -> str:
+    """Return the grid around one cell, which gets a `>` in front; of so many ranks that it fits 80 columns.
+
+    `c3+r1` in a rank's column: chunk 3 arrives from rank 1 and is added; `c3=r1`: it overwrites.
+    """
+    steps = _window(marked_step, schedule.num_steps, MAX_STEPS)
+    cells = {index: _received(schedule.steps[index]) for index in steps}
+    for reach in range(MAX_RANKS, -1, -1):
+        ranks = _window(marked_rank or 0, schedule.num_ranks, reach)
+        rows = [["step", *(f"rank {rank}" for rank in ranks)]]
+        for index, received in cells.items():
+            marked = marked_rank if index == marked_step else None
+            rows.append([str(index), *(_cell(received.get(rank, []), rank == marked) for rank in ranks)])
+        lines = align_columns(rows)
+        if max(map(len, lines)) <= WIDTH:
+            break
+    return "\n".join([*lines, "(c3+r1: chunk 3 from rank 1 is added; c3=r1: it overwrites; >: the fault)"])
+
+
+def _window(centre: int, length: int, reach: int) -> range:
+    return range(max(0, centre - reach), min(length, centre + reach + 1))
+
+
+def _received(step: Step) -> dict[int, list[str]]:
+    cells: dict[int, list[str]] = {}
+    for src, dst, chunk, reduce, _ in step:
+        cells.setdefault(dst, []).append(f"c{chunk}{'+' if reduce else '='}r{src}")
+    return cells
+
+
+def _cell(received: list[str], marked: bool) -> str:
+    shown = received[:MAX_TRANSFERS]
+    if len(received) > MAX_TRANSFERS:
+        shown.append(f"+{len(received) - MAX_TRANSFERS} more")
+    return (">" if marked else " ") + (" ".join(shown) or ".")

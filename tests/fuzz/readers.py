@@ -20,8 +20,8 @@ from ringsim.console.one_line import message_of
 from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network.cluster import Cluster
+from ringsim.network.file_reader import load_network
 from ringsim.network.file_writer import network_text
-from ringsim.network.loading import load_network
 from ringsim.network.spec import Host, Link, Processor, Spec
 from ringsim.report.pages.report_page import report_page
 from ringsim.schedule.collective import Collective

@@ -7,7 +7,7 @@ import pytest
 from ringsim.analysis.cost import busbw_bytes_per_s
 from ringsim.analysis.sweep import Sweep
 from ringsim.analysis.sweep_run import SweepPlan, SweepRun, run_sweep
-from ringsim.network.loading import load_network
+from ringsim.network.file_reader import load_network
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective

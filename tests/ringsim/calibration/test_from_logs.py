@@ -14,9 +14,8 @@ from ringsim.calibration.from_logs import calibrate_logs
 from ringsim.calibration.posterior import fit
 from ringsim.calibration.protocol_time import Question, QuestionColumns, Rates, predict, times_s
 from ringsim.measurements.logs.reader import read_logs
-from ringsim.network.file_reader import read_network
+from ringsim.network.file_reader import load_network, read_network
 from ringsim.network.file_writer import network_text
-from ringsim.network.loading import load_network
 from ringsim.network.spec import Nics
 from tests.ringsim.made_logs import LOGS, SIZES, TRUE, nccl_log
 

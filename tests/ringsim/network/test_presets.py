@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from ringsim import load_network
 from ringsim.cli import main
-from ringsim.network.loading import preset_names
+from ringsim.network.file_reader import preset_names
 from tests.refusals import refusal_of
 
 LABELS = ("vendor figure", "NCCL's own model", "measured")

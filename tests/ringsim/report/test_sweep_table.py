@@ -3,7 +3,7 @@
 import pytest
 
 from ringsim.analysis.sweep_run import run_sweep
-from ringsim.network.loading import load_network
+from ringsim.network.file_reader import load_network
 from ringsim.network.network import Network
 from ringsim.report.network_table import describe_network
 from ringsim.report.sweep_table import format_sweep

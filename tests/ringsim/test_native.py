@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringsim.native.local_work import NEW_BEYOND_BYTES, LocalWork, local_s, local_work
+from ringsim.native import NEW_BEYOND_BYTES, LocalWork, local_s, local_work
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Processor, Spec
 from ringsim.schedule.collective import Collective
