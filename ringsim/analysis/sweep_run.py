@@ -87,7 +87,7 @@ class SweepPlan:
         return math.inf if self.cells.max_transfers is None else self.cells.max_transfers
 
 
-def run_sweep(
+def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     collective: Collective,
     algorithms: Sequence[str],
     ranks: Sequence[int],

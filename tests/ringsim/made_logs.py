@@ -28,7 +28,7 @@ _FACTORS: dict[str, Callable[[int], float]] = {
 }
 
 
-def nccl_log(
+def nccl_log(  # noqa: PLR0913  a log has so many quantities
     test: str,
     num_ranks: int,
     num_nodes: int = 1,
