@@ -7,7 +7,7 @@ from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.usage import LinkUsage, RankUsage, link_usage, rank_usage
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule, dependencies, free_bytes
-from ringsim.simulation import OnProgress, Timeline, ignore_progress, serving, simulate
+from ringsim.simulation import OnProgress, Timeline, ignore_progress, simulate, with_in_network_reduction
 
 MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
 _BYTES_PER_TRANSFER = 500  # of memory, at most
@@ -60,7 +60,7 @@ def explain(
     6
     """
     timeline = simulate(schedule, network, size_bytes, in_order=in_order, on_progress=on_progress)
-    topology = serving([schedule], network.topology(schedule.num_ranks))
+    topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
     chunk_bytes = schedule.chunk_bytes(size_bytes)
     stall, rows = find_stall(timeline, topology), dependencies(schedule, in_order=in_order)
     return Explanation(

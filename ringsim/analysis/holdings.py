@@ -1,26 +1,31 @@
-"""`walk_holdings`: whose shares each rank holds of each chunk, transfer by transfer."""
+"""Whose shares each rank holds of each chunk: `walk_holdings` transfer by transfer, `ChunkStates` after some steps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
-from ringsim.schedule import Bools, Collective, Ints, Schedule, Step, owners, required
+from ringsim.schedule import Bools, Collective, Counts, Ints, Schedule, Step, initial_counts, owners, required
+from ringsim.simulation import Timeline
+
+MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the state half-way is always one of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldStep:
     """One step of a schedule, and how many shares the receiver holds of each chunk that it is sent.
 
-    sent, result: whose shares are in what is sent, and in the receiver's chunk then, (num_transfers, num_ranks).
+    sent, result: how often each rank's share is in what is sent, and in the receiver's chunk then, (num_transfers,
+    num_ranks).
     before, after: the number of contributors in the receiver's chunk, (num_transfers,).
     finished: whether the chunk then is what the collective asks for, (num_transfers,).
     """
 
     index: int
     step: Step
-    sent: Bools
-    result: Bools
+    sent: Counts
+    result: Counts
     before: Ints
     after: Ints
     finished: Bools
@@ -31,12 +36,12 @@ def walk_holdings(schedule: Schedule, num_steps: int | None = None) -> Iterator[
 
     Only the chunks that are sent or received take memory: a number of ranks each.
     """
-    holds: dict[tuple[int, int], Bools] = {}
+    holds: dict[tuple[int, int], Counts] = {}
     initial = _Initial(schedule)
-    complete = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[0] > 0
+    complete = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[0]
     for index in range(schedule.num_steps if num_steps is None else min(num_steps, schedule.num_steps)):
         step = schedule.steps[index]
-        sent, result = np.zeros((2, len(step), schedule.num_ranks), dtype=np.bool_)
+        sent, result = np.zeros((2, len(step), schedule.num_ranks), dtype=np.int32)
         before = np.zeros(len(step), dtype=np.int64)
         # Everything is read before anything is written.
         for row, (src, _, chunk, *_) in enumerate(step):
@@ -44,7 +49,7 @@ def walk_holdings(schedule: Schedule, num_steps: int | None = None) -> Iterator[
         for row, (_, dst, chunk, reduce, _) in enumerate(step):
             held = holds[dst, chunk] if (dst, chunk) in holds else initial.shares(dst, chunk)
             before[row] = held.sum()
-            result[row] = (held | sent[row]) if reduce else sent[row]
+            result[row] = held + sent[row] if reduce else sent[row]
             holds[dst, chunk] = result[row]
         finished = (result == complete[step.chunk]).all(axis=1)
         yield HeldStep(index, step, sent, result, before, result.sum(axis=1), finished)
@@ -57,14 +62,52 @@ class _Initial:
         self._num_ranks, self._collective = schedule.num_ranks, schedule.collective
         self._owners = owners(schedule.num_ranks, schedule.num_chunks)
 
-    def shares(self, rank: int, chunk: int) -> Bools:
-        """Whose shares they are: the rank's own, or nobody's."""
-        held = np.zeros(self._num_ranks, dtype=np.bool_)
+    def shares(self, rank: int, chunk: int) -> Counts:
+        """Return whose shares a rank holds: its own, or nobody's."""
+        held = np.zeros(self._num_ranks, dtype=np.int32)
         root = int(self._owners[chunk]) if self._collective is Collective.ALL_GATHER else 0
         held[rank] = self._collective.reduces or rank == root
         return held
 
 
 def num_shares(schedule: Schedule) -> int:
-    """How many ranks' shares a finished chunk holds: all ranks', or one where nothing is summed."""
+    """Return how many ranks' shares a finished chunk holds: all ranks', or one where nothing is summed."""
     return schedule.num_ranks if schedule.collective.reduces else 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkStates:
+    """The contributions that each rank holds of each chunk, state after state.
+
+    states: how many steps have been run in each state that is kept, shape (num_states,): all of them if there
+    are at most MAX_STATES, else evenly chosen, the first and the last included.
+    holdings: the counts in those states, shape (num_states, rank, chunk, contributor).
+    finished: where a rank holds all that the collective asks of a chunk, shape (num_states, rank, chunk).
+    """
+
+    num_ranks: int
+    num_chunks: int
+    states: Ints
+    holdings: Counts
+    finished: Bools
+
+    @classmethod
+    def of(cls, schedule: Schedule, timeline: Timeline | None = None) -> Self:
+        """Return the states of a schedule; with the timeline of a run, only what was applied in it counts.
+
+        Nothing that was applied depends on a transfer that was not.
+        """
+        num_states = schedule.num_steps + 1
+        states = np.unique(np.linspace(0, schedule.num_steps, min(num_states, MAX_STATES)).round().astype(np.int64))
+        is_applied = np.ones(schedule.num_transfers, np.bool_) if timeline is None else np.isfinite(timeline.applied_s)
+        counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
+        kept, first = [counts.copy()], 0
+        for held in walk_holdings(schedule):
+            applied = is_applied[first : (first := first + len(held.step))]
+            counts[held.step.dst[applied], held.step.chunk[applied]] = held.result[applied]
+            if held.index + 1 in states:
+                kept.append(counts.copy())
+        holdings = np.stack(kept)
+        due, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
+        finished = (holdings == due).all(axis=-1)
+        return cls(schedule.num_ranks, schedule.num_chunks, states, holdings, finished)

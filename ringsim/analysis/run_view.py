@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.analysis.chunk_states import ChunkStates
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
-from ringsim.analysis.holdings import HeldStep, num_shares, walk_holdings
+from ringsim.analysis.holdings import ChunkStates, HeldStep, num_shares, walk_holdings
 from ringsim.analysis.phases import SchedulePhase, find_phases
 from ringsim.analysis.sentences import actions, tell_step
 from ringsim.analysis.stall import Stall, find_stall
@@ -183,8 +182,8 @@ class RunView:
         order[theirs] = np.lexsort((chunk, dst, src, step))
         no_rows = np.empty((0, num_ranks), dtype=np.bool_)
         return TransferMeanings(
-            sent=np.concatenate([no_rows, *(held.sent for held in steps)])[order],
-            result=np.concatenate([no_rows, *(held.result for held in steps)])[order],
+            sent=np.concatenate([no_rows, *(held.sent > 0 for held in steps)])[order],
+            result=np.concatenate([no_rows, *(held.result > 0 for held in steps)])[order],
             action=joined([actions(held) for held in steps])[order],
             held=joined([held.after for held in steps])[order],
             finished=joined([held.finished for held in steps])[order].astype(np.bool_),

@@ -175,7 +175,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-class _Hop(NamedTuple):
+class _SendRule(NamedTuple):
     """By how much every receiver's number is above its sender's, modulo the ranks; 0 where it is not the same for all.
 
     flipped: the bits in which both numbers differ, where that is the same for all; else 0.
@@ -186,14 +186,14 @@ class _Hop(NamedTuple):
     num_ranks: int
 
 
-def _hop(pairs: Ints, num_ranks: int) -> _Hop | None:
+def _hop(pairs: Ints, num_ranks: int) -> _SendRule | None:
     """Return the one from every rank to its receiver, where all ranks send and it is the same for all."""
     src, dst = pairs.T
     if not np.array_equal(src, np.arange(num_ranks)):
         return None
     ahead, flips = common_offset(dst, src, num_ranks), np.unique(dst ^ src)
     flipped = int(flips[0]) if len(flips) == 1 and num_ranks > 2 else 0
-    return None if ahead is None and not flipped else _Hop(near(ahead or 0, num_ranks), flipped, num_ranks)
+    return None if ahead is None and not flipped else _SendRule(near(ahead or 0, num_ranks), flipped, num_ranks)
 
 
 def common_offset(numbers: Ints, senders: Ints, num_ranks: int) -> int | None:
@@ -202,13 +202,13 @@ def common_offset(numbers: Ints, senders: Ints, num_ranks: int) -> int | None:
     return int(offsets[0]) if len(offsets) == 1 else None
 
 
-def _receiver(hop: _Hop) -> str:
+def _receiver(hop: _SendRule) -> str:
     if hop.flipped:
         return f"rank r xor {hop.flipped}"
     return "the other" if hop.num_ranks == 2 else f"rank {modular(hop.ahead, hop.num_ranks)}"
 
 
-def _chunk_rule(schedule: Schedule, pairs: Ints, chunks: list[Ints], hop: _Hop) -> str:
+def _chunk_rule(schedule: Schedule, pairs: Ints, chunks: list[Ints], hop: _SendRule) -> str:
     """Return the chunk as a formula of the sender r; else how many they are."""
     num_ranks, counts = schedule.num_ranks, {len(numbers) for numbers in chunks}
     if counts == {1} and schedule.num_chunks == num_ranks > 1:

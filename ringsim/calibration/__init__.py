@@ -3,8 +3,8 @@
 from ringsim.calibration.cases import MISFIT, TimedCase, cases_of_measurements, cases_of_tables
 from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_names
 from ringsim.calibration.comparison import ComparedCase, Comparison, compare, compare_logs, compare_measurements
-from ringsim.calibration.coverage import contradiction_line, nic_line, senders_per_host
-from ringsim.calibration.from_logs import FittedParameter, LogFit, calibrate_logs
+from ringsim.calibration.doubts import contradiction_line, doubt_line, nic_line, senders_per_host
+from ringsim.calibration.from_logs import LogFit, calibrate_logs
 from ringsim.calibration.from_probes import (
     ProbeFit,
     ProbeModel,
@@ -24,4 +24,3 @@ from ringsim.calibration.library_choice import (
     why_unknown,
 )
 from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval
-from ringsim.calibration.plausibility import doubt_line

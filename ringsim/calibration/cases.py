@@ -63,6 +63,22 @@ class TimedCase:
         return Question(self.collective, self.size_bytes, self.num_ranks, self.num_nodes)
 
 
+@dataclass(frozen=True, slots=True)
+class FittedParameter:
+    """A parameter of the network that was fitted.
+
+    value: in SI units. low, high: in between it lies with a probability of 95 %, and whichever of several logs of the
+    same collective one believes.
+    seen_in: the cases whose times depend on it; none: it is as it was believed to be before.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    seen_in: tuple[TimedCase, ...]
+
+
 def repeated(cases: Iterable[TimedCase]) -> list[list[TimedCase]]:
     """Return the cases that differ in their file alone, together; those that no other file has are left out."""
     alike: dict[tuple[Question, str], list[TimedCase]] = {}

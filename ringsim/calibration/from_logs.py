@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.calibration.cases import TimedCase, repeated
-from ringsim.calibration.coverage import contradiction_line, nic_line, senders_per_host
+from ringsim.calibration.cases import FittedParameter, TimedCase, repeated
+from ringsim.calibration.doubts import contradiction_line, nic_line, senders_per_host
 from ringsim.calibration.posterior import Posterior, fit
 from ringsim.calibration.protocol_time import TESTS, Bools, QuestionColumns, Rates, times_s
 from ringsim.measurements import PT2PT_BANDWIDTH
@@ -41,22 +41,6 @@ _IMPORTANT = 0.2  # of a time: what a parameter must change it by, to have been 
 _NOTICEABLE = 0.01  # of a time: by what it must change at least with NCCL's value of a parameter, to tell another one
 _STREAM_BYTES = 2**20
 _BANDWIDTHS = ("host.link.bandwidth", "host.nic.bandwidth")  # of which NCCL's model says nothing
-
-
-@dataclass(frozen=True, slots=True)
-class FittedParameter:
-    """A parameter of the network that was fitted.
-
-    value: in SI units. low, high: in between it lies with a probability of 95 %, and whichever of several logs of the
-    same collective one believes.
-    seen_in: the cases whose times depend on it; none: it is as it was believed to be before.
-    """
-
-    name: str
-    value: float
-    low: float
-    high: float
-    seen_in: tuple[TimedCase, ...]
 
 
 @dataclass(frozen=True, slots=True)

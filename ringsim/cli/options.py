@@ -29,6 +29,11 @@ COLLECTIVES = sorted({collective.value for collective, _ in ALGORITHMS})
 Command = Callable[..., None]
 
 
+def is_given(name: str) -> bool:
+    """Return whether the user has given this option to the command that runs."""
+    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
 def _parse_style(name: str) -> str:
     """The name or file of a style of pictures; raises ValueError for one that there is not."""
     if name not in ("light", "dark"):
@@ -128,8 +133,7 @@ def algorithm_options(command: Command, library: bool = False) -> Command:
     @ranks_option
     @wraps(command)
     def with_schedule(*, collective: str, algorithm: str, ranks: int, **rest: Any) -> None:
-        is_given = click.get_current_context().get_parameter_source("collective") is not ParameterSource.DEFAULT
-        asked = Collective(collective) if is_given or not names_file(algorithm) else None
+        asked = Collective(collective) if is_given("collective") or not names_file(algorithm) else None
         name = "ring" if library and algorithm == LIBRARY else algorithm
         command(schedule=build(asked, name, ranks, rest.get("size")), **rest)
 
@@ -165,11 +169,11 @@ def library_choice(
     """
     num_ranks, context = schedule.num_ranks, click.get_current_context()
     if context.params["algorithm"] == LIBRARY:
-        return _placed(required_choice(network, schedule.collective, num_ranks, size))
+        choice = required_choice(network, schedule.collective, num_ranks, size)
+        return replace(choice, schedule=in_given_places(choice.schedule))
     if num_ranks == 1 or num_ranks > (network.spec.max_ranks or num_ranks):
         return None  # one rank sends nothing, and the simulation says that there is no room for too many
-    is_default = context.get_parameter_source("algorithm") is ParameterSource.DEFAULT
-    if network.spec.protocols and by_default and is_default:
+    if network.spec.protocols and by_default and not is_given("algorithm"):
         try:
             chosen = required_choice(network, schedule.collective, num_ranks, size)
         except ValueError as error:
@@ -178,13 +182,14 @@ def library_choice(
             click.echo(
                 f"{network.name}: NCCL would take {chosen.schedule.algorithm}; --algorithm names another", err=True
             )
-            return _placed(chosen)
+            return replace(chosen, schedule=in_given_places(chosen.schedule))
     return fastest_protocol(schedule, network, size, in_order=in_order)
 
 
-def _placed(choice: LibraryChoice) -> LibraryChoice:
+def in_given_places(schedule: Schedule) -> Schedule:
+    """Return the schedule with its ranks in the places of --order, if that was given to the command that runs."""
     placement = click.get_current_context().params.get("placement")
-    return choice if placement is None else replace(choice, schedule=permute_ranks(choice.schedule, placement))
+    return schedule if placement is None else permute_ranks(schedule, placement)
 
 
 def drawn_as_library(schedule: Schedule, network: AnyNetwork, size: int) -> tuple[Schedule, AnyNetwork]:
@@ -297,14 +302,12 @@ def network_options(command: Command, load: Callable[[str], Cluster] = load_simu
 
 def refuse_without(name: str, needed: object, needed_name: str) -> None:
     """Usage error if the option `name` was given, but not the one without which it has no effect."""
-    context = click.get_current_context()
-    if needed is None and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-        raise click.UsageError(f"--{name} has no effect without --{needed_name}", context)
+    if needed is None and is_given(name):
+        raise click.UsageError(f"--{name} has no effect without --{needed_name}", click.get_current_context())
 
 
 def _refuse_beside_network(*names: str) -> None:
     """Usage error if one of these options was given: a file says all of the network."""
-    context = click.get_current_context()
-    for name in names:
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"--network and --{name.replace('_', '-')} exclude each other", context)
+    for name in filter(is_given, names):
+        other = f"--{name.replace('_', '-')}"
+        raise click.UsageError(f"--network and {other} exclude each other", click.get_current_context())

@@ -14,12 +14,6 @@ from ringsim.measurements.collective_times import (
 )
 from ringsim.measurements.logs.lines import LogRow, LogTable
 from ringsim.measurements.logs.reader import read_logs
-from ringsim.measurements.measurements import (
-    ROUNDS_PER_RUN,
-    SLOT_BYTES,
-    TOUCHED_BYTES,
-    Measurements,
-    Probe,
-)
+from ringsim.measurements.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements, Probe
 from ringsim.measurements.provenance import RankHosts, provenance
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun

@@ -1,13 +1,7 @@
 """Text, traces and pictures of what analysis and calibration tell."""
 
-from ringsim.report.calibration_table import fit_dict, format_fit, format_probe_fit, probe_fit_dict
-from ringsim.report.comparison_table import format_comparison
-from ringsim.report.network_table import (
-    format_network_details,
-    format_networks,
-    network_details,
-    network_summary,
-)
+from ringsim.report.calibration_table import fit_dict, format_comparison, format_fit, format_probe_fit, probe_fit_dict
+from ringsim.report.network_table import format_network_details, format_networks, network_details, network_summary
 from ringsim.report.notebook import register
 from ringsim.report.pages.animation_page import animation_page
 from ringsim.report.pages.report_page import report_page

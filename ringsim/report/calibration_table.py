@@ -1,13 +1,14 @@
-"""A calibration as text: each parameter, its interval and what it was seen in; and how well all fits."""
+"""A calibration and a comparison as text: parameters with their intervals, and predictions beside what was measured."""
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ringsim.calibration import MISFIT, LogFit, ProbeFit, TimedCase
+from ringsim.calibration import MISFIT, ComparedCase, Comparison, LogFit, ProbeFit, TimedCase
 from ringsim.files import finite_or_none
 from ringsim.measurements import Probe
+from ringsim.report.table import DataTable, Row, count_cell, error_cell, share_cell, size_cell, time_cell
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_rate, format_size, format_time, plural
 
@@ -25,33 +26,25 @@ def format_fit(fit: LogFit, wide: bool = False) -> str:
         seen = _seen(fitted.seen_in) if wide or not fitted.seen_in else plural(len(fitted.seen_in), "timing")
         value, low, high = (_shown(fitted.name, number) for number in (fitted.value, fitted.low, fitted.high))
         rows.append((fitted.name, value, f"{low} .. {high}", seen))
+    errors = sorted(zip(map(_case, fit.cases), fit.errors, strict=True), key=lambda pair: -abs(pair[1]))
+    (worst, error), typical = errors[0], statistics.median(map(abs, fit.errors))
+    residuals = f"fitted to {len(errors)} timings: median |residual| {typical:.1%}, largest {abs(error):.1%} ({worst})"
     method = (
         "intervals: Laplace's approximation of the posterior, widened where the residuals exceed the expected noise"
     )
-    notes = [method, "", *format_fit_statement(fit.cases, fit.errors), *_untold(fit)]
+    notes = [method, "", residuals, *_misfits(errors)]
+    shares_hosts = any(case.num_ranks > case.num_nodes for case in fit.cases)
+    if shares_hosts and math.isinf(fit.cluster.spec.host.link.bandwidth_bytes_per_s):
+        notes.append("no log of one host alone: within a host a byte takes no time on this network; add such a log")
     return "\n".join([*align_columns(rows, width=width), *(wrap_text(note, width, "  ") for note in notes)])
 
 
-def _untold(fit: LogFit) -> list[str]:
-    """Return what no log tells, and the network therefore takes to cost nothing."""
-    shares_hosts = any(case.num_ranks > case.num_nodes for case in fit.cases)
-    if shares_hosts and math.isinf(fit.cluster.spec.host.link.bandwidth_bytes_per_s):
-        return ["no log of one host alone: within a host a byte takes no time on this network; add such a log"]
-    return []
-
-
-def format_fit_statement(cases: Sequence[TimedCase], errors: Sequence[float]) -> list[str]:
-    """Return lines on how well the network reproduces the timings it was fitted to, and which it does not."""
-    sizes = [abs(error) for error in errors]
-    worst = sorted(zip(sizes, range(len(errors)), strict=True), reverse=True)
-    lines = [f"fitted to {len(cases)} timings: median |residual| {statistics.median(sizes):.1%}, "
-             f"largest {worst[0][0]:.1%} ({_case(cases[worst[0][1]])})"]  # fmt: skip
-    beyond = [index for size, index in worst if size > MISFIT]
-    if beyond:
-        named = "; ".join(f"{_case(cases[index])} {errors[index]:+.0%}" for index in beyond[:_SHOWN_MISFITS])
-        more = f"; and {len(beyond) - _SHOWN_MISFITS} more" if len(beyond) > _SHOWN_MISFITS else ""
-        lines.append(f"the model does not fit {len(beyond)} of them within {MISFIT:.0%}: {named}{more}")
-    return lines
+def _misfits(errors: Sequence[tuple[str, float]]) -> list[str]:
+    """Return a line on what the network does not reproduce, such as "ring 64 KiB", with its error; none if it does."""
+    beyond = [f"{name} {error:+.0%}" for name, error in errors if abs(error) > MISFIT]
+    more = [f"and {len(beyond) - _SHOWN_MISFITS} more"] if len(beyond) > _SHOWN_MISFITS else []
+    named = "; ".join([*beyond[:_SHOWN_MISFITS], *more])
+    return [f"the model does not fit {len(beyond)} of them within {MISFIT:.0%}: {named}"] if beyond else []
 
 
 def _shown(name: str, value: float) -> str:
@@ -94,15 +87,11 @@ def format_probe_fit(fit: ProbeFit, wide: bool = False) -> str:
     lines = [*align_columns(rows), "intervals: bootstrap over the blocks of each probe", ""]
     if not fit.residuals:
         return "\n".join([*lines, "one rank: there is nothing to send"])
-    worst = max(fit.residuals, key=lambda pair: abs(pair[1]))
-    typical = statistics.median(abs(residual) for _, residual in fit.residuals)
-    text = f"shift probes: median |residual| {typical:.1%}, largest {worst[1]:+.1%} ({_probe(worst[0])})"
-    lines.append(wrap_text(text, width, "  "))
-    beyond = [f"{_probe(probe)} {residual:+.0%}" for probe, residual in fit.residuals if abs(residual) > MISFIT]
-    if beyond:
-        text = f"the model does not fit {len(beyond)} of them within {MISFIT:.0%}: {'; '.join(beyond)}"
-        lines.append(wrap_text(text, width, "  "))
-    return "\n".join(lines)
+    errors = [(_probe(probe), residual) for probe, residual in fit.residuals]
+    worst, residual = max(errors, key=lambda pair: abs(pair[1]))
+    typical = statistics.median(abs(residual) for _, residual in errors)
+    residuals = f"shift probes: median |residual| {typical:.1%}, largest {residual:+.1%} ({worst})"
+    return "\n".join([*lines, *(wrap_text(note, width, "  ") for note in (residuals, *_misfits(errors)))])
 
 
 def fit_dict(fit: LogFit) -> dict[str, Any]:
@@ -145,3 +134,71 @@ def format_value(name: str, value: float) -> str:
 
 def _probe(probe: Probe) -> str:
     return f"{probe.kind} {format_size(probe.size_bytes)}"
+
+
+_COLUMNS = ("size", "ranks", "hosts", "predicted", "measured", "error", "spread", "")
+
+
+def format_comparison(comparison: Comparison, wide: bool = False) -> str:
+    """Return a row for each case, below the name of its algorithm, then the summary by size class.
+
+    wide: with the name in every row instead.
+    """
+    width = None if wide else WIDTH
+    lines = comparison_table(comparison).lines() if wide else _rows_by_algorithm(comparison)
+    notes = [wrap_text(note, width, "  ") for note in _notes(comparison)]
+    return "\n".join([f"network {comparison.network}", *lines, "", _summary(comparison), *notes])
+
+
+def comparison_table(comparison: Comparison, most_rows: int | None = None) -> DataTable:
+    """Return a row for each case, the name of its algorithm first."""
+    cases = comparison.cases[:most_rows]
+    return DataTable(
+        ("collective", "algorithm", *_COLUMNS), [(*_name(compared), *_row(compared)) for compared in cases]
+    )
+
+
+def _rows_by_algorithm(comparison: Comparison) -> Iterator[str]:
+    """Yield the rows of each algorithm, and of each log that others repeat, below its name, aligned as one table."""
+    heading, *lines = DataTable(_COLUMNS, [_row(compared) for compared in comparison.cases]).lines()
+    by_name: dict[str, list[str]] = {}
+    for compared, log, line in zip(comparison.cases, comparison.logs(), lines, strict=True):
+        name = " ".join(_name(compared)) + (f", {log}" if log else "")
+        by_name.setdefault(name, []).append(line)
+    for name, rows in by_name.items():
+        yield from ("", name, heading, *rows)
+
+
+def _name(compared: ComparedCase) -> tuple[str, str]:
+    return compared.case.collective, compared.case.algorithm
+
+
+def _row(compared: ComparedCase) -> Row:
+    case, error = compared.case, compared.error
+    sizes = size_cell(case.size_bytes), count_cell(case.num_ranks), count_cell(case.num_nodes)
+    times = time_cell(compared.predicted_s), time_cell(case.measured_s)
+    how = ("used  " if compared.used_in_calibration else "") + (compared.how if error is not None else "")
+    return *sizes, *times, error_cell(error, 1), share_cell(compared.spread, 1), how
+
+
+def _summary(comparison: Comparison) -> str:
+    """Return a table of the median and 95th percentile of |error| by size class."""
+    rows = [
+        (summary["sizes"], str(summary["num_cells"]), share_cell(summary["median"], 1), share_cell(summary["p95"], 1),
+         "used in the calibration" if summary["used_in_calibration"] else "held out")
+        for summary in comparison.summary()
+    ]  # fmt: skip
+    return DataTable(("sizes", "cells", "median |error|", "95 % below", ""), rows).text()
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """Return what is not predicted, and why, each once."""
+    missing: dict[tuple[str, str, str], int] = {}
+    for compared in comparison.cases:
+        if compared.predicted_s is None:
+            key = compared.case.collective, compared.case.algorithm, compared.how
+            missing[key] = missing.get(key, 0) + 1
+    return [
+        f"not predicted: {collective} {algorithm}, {plural(number, 'cell')}: {why}"
+        for (collective, algorithm, why), number in missing.items()
+    ]

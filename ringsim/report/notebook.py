@@ -8,7 +8,7 @@ from typing import Any
 
 from ringsim.analysis import BASELINE, Sweep, Winner
 from ringsim.calibration import Comparison
-from ringsim.report.comparison_table import comparison_table
+from ringsim.report.calibration_table import comparison_table
 from ringsim.report.sweep_table import format_gain
 from ringsim.report.table import DataTable
 from ringsim.schedule import Schedule, Step

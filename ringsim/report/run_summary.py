@@ -127,11 +127,7 @@ def _bottleneck_as_dict(links: LinkUsage) -> dict[str, Any] | None:
     if link is None:
         return None
     num_as_busy = int(among_most(links.utilisation).sum())
-    return {
-        "name": links.name(link),
-        "utilisation": float(links.utilisation[link]),
-        "num_links_as_busy": num_as_busy,
-    }
+    return {"name": links.name(link), "utilisation": float(links.utilisation[link]), "num_links_as_busy": num_as_busy}
 
 
 def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """When each transfer of a schedule happens on a network, and how long a schedule takes."""
 
 from ringsim.simulation.closed_form import closed_form_of, closed_form_s
-from ringsim.simulation.routes import has_contention, serving
+from ringsim.simulation.routes import has_contention, with_in_network_reduction
 from ringsim.simulation.simulate import predict_time, simulate
 from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, bytes_s, costs_of, ignore_progress
 from ringsim.simulation.work_queue import QueuedCall, Span, has_steady_times, time_queue

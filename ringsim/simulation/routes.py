@@ -165,7 +165,7 @@ def used_connections(schedule: Schedule) -> Ends:
     return Ends.of(np.unique(np.concatenate(known)), num_ranks)
 
 
-def serving(schedules: Sequence[Schedule], topology: Topology) -> Topology:
+def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology) -> Topology:
     """Return the topology, with those connections of the schedules whose messages its switches add up or copy.
 
     The messages of a step that a rank adds to one chunk are added up by the switch, and those with which a rank sends

@@ -10,7 +10,7 @@ from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
 from ringsim.simulation.engines.symmetry import may_have_classes, time_classes
 from ringsim.simulation.portions import portions_of
-from ringsim.simulation.routes import serving
+from ringsim.simulation.routes import with_in_network_reduction
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
@@ -50,7 +50,7 @@ def simulate(
         portions = portions_of(schedule, memory, sizes)
         portions.require_one()
         return portions.run_one(on_progress, in_order=in_order)
-    topology = serving([schedule], sound_topology(network, schedule.num_ranks))
+    topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
     if is_for_steps(schedule, topology):
         return run_steps(schedule, topology, sizes, on_progress)
     return run_events(schedule, topology, sizes, on_progress, in_order=in_order)
@@ -81,7 +81,7 @@ def predict_time(
     if memory := memory_of(network):
         portions = portions_of(schedule, memory, sizes)
         return portions.number * portions.run_one(on_progress, in_order=in_order).time_s
-    topology = serving([schedule], sound_topology(network, schedule.num_ranks))
+    topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
     if is_for_steps(schedule, topology):
         return time_steps(schedule, topology, sizes, on_progress)
     if may_have_classes(schedule, topology, sizes):

@@ -14,7 +14,7 @@ import numpy as np
 from ringsim.network import AnyNetwork, Floats, Topology
 from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies, require_memory
 from ringsim.simulation.engines.event_engine import ROWS_BEFORE, EventRun, Ints
-from ringsim.simulation.routes import serving
+from ringsim.simulation.routes import with_in_network_reduction
 from ringsim.simulation.simulate import predict_time, sound_topology
 
 BYTES_RUN = 300  # of memory for each transfer of a queue, at most
@@ -89,7 +89,7 @@ def time_queue(
     for number, call in enumerate(calls):
         if call.network is not None:
             raise ValueError(f"calls[{number}]: network: all calls share one with several workers, jitter or failures")
-    topology = serving([call.schedule for call in calls], topology)
+    topology = with_in_network_reduction([call.schedule for call in calls], topology)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
     queue = [_queued(call, at) for call, at in zip(calls, ready_s, strict=True)]

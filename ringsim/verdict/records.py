@@ -147,11 +147,16 @@ def is_job_log(path: Path) -> bool:
     return isinstance(line, dict) and "strategies" in line
 
 
-def _figures(value: Any) -> dict[str, float]:
-    """Return the figures that are finite; for others a file has null."""
+def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("must be an object")
-    return {name: parsed(values.number(), figure, name) for name, figure in value.items() if figure is not None}
+    return value
+
+
+def _figures(value: Any) -> dict[str, float]:
+    """Return the figures that are finite; for others a file has null."""
+    figures = {name: figure for name, figure in _object(value).items() if figure is not None}
+    return {name: parsed(values.number(), figure, name) for name, figure in figures.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,16 +229,13 @@ class ComparedCells:
 
 
 def _network_name(value: Any) -> str:
-    if not isinstance(value, dict):
-        raise ValueError("must be an object")
-    return str(parsed(values.text, value.get("name", UNIFORM), "name"))
+    return str(parsed(values.text, _object(value).get("name", UNIFORM), "name"))
 
 
 def _path(value: Any) -> dict[str, float]:
     """Return the time of a critical path by what it is spent on, such as "latency"."""
-    if not isinstance(value, dict | None):
-        raise ValueError("must be an object")
-    times = {name: time_s for name, time_s in (value or {}).items() if name.endswith("_s")}
+    path = {} if value is None else _object(value)
+    times = {name: time_s for name, time_s in path.items() if name.endswith("_s")}
     return {name.removesuffix("_s"): parsed(values.seconds(0), time_s, name) for name, time_s in times.items()}
 
 
@@ -257,6 +259,12 @@ class SimulatedCollective:
         default_factory=dict, metadata={"key": "explained.critical_path"}
     )
     bottleneck: str = field(default="", metadata={"key": "explained.bottleneck.name"})
+
+    @property
+    def path_shares(self) -> dict[str, float]:
+        """Return the parts of the critical path's time, without those that are 0; empty where no time is spent."""
+        total_s = sum(self.path_s.values())
+        return {kind: spent_s / total_s for kind, spent_s in self.path_s.items() if spent_s > 0}
 
 
 def _num_buckets(value: Any) -> int:

@@ -179,11 +179,7 @@ _FORMATS: dict[str, tuple[str, Callable[[Any], object]]] = {
 }  # fmt: skip
 _SHAPES: tuple[tuple[set[str], str, type], ...] = (
     ({"network", "cells", "summary"}, "cells", ComparedCells),
-    (
-        {"collective", "algorithm", "size_bytes", "network", "time_s", "explained"},
-        "simulated",
-        SimulatedCollective,
-    ),
+    ({"collective", "algorithm", "size_bytes", "network", "time_s", "explained"}, "simulated", SimulatedCollective),
     ({"network", "profile", "step", "default_step_s", "sweep", "scaling"}, "predicted", DdpPrediction),
 )
 

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ringsim.cli import main
+from tests.refusals import refusal_of
 
 
 def invoke(*arguments: object) -> Result:
@@ -33,6 +34,4 @@ def as_json(*arguments: object) -> Any:
 
 def refused(*arguments: object) -> str:
     """The one line on stderr of a command that is called wrongly, with exit code 2; stdout is empty."""
-    result = invoke(*arguments)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
-    return result.stderr
+    return refusal_of([str(argument) for argument in arguments])

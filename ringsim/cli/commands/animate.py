@@ -6,17 +6,24 @@ from functools import partial
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from ringsim.analysis import RunView
 from ringsim.calibration import compare_run
-from ringsim.cli.options import drawn_as_library, network_options, schedule_options, size_option, trust_option
+from ringsim.cli.options import (
+    drawn_as_library,
+    in_given_places,
+    is_given,
+    network_options,
+    schedule_options,
+    size_option,
+    trust_option,
+)
 from ringsim.console import FILE, OutputFile, examples, output_file, progress_bar, say_wrote
 from ringsim.measurements import Measurements, RecordedRun
 from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import build, build_recorded
 from ringsim.report import animation_page
-from ringsim.schedule import Schedule, permute_ranks
+from ringsim.schedule import Schedule
 
 FILMS = (".gif", ".mp4")
 RECORD = (
@@ -86,20 +93,16 @@ def _save_film(views: Sequence[RunView], path: Path) -> None:
         save_film(views, path, bar.update)
 
 
-def _given(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
-
-
 def _refuse_together(compared: str | None, measured: Path | None) -> None:
     """Usage error for options of which one says what another would."""
     refused = []
     if compared and measured:
         refused.append(("--compare", "--measured"))
-    if compared and _given("algorithm"):
+    if compared and is_given("algorithm"):
         refused.append(("--compare", "--algorithm"))
     if measured:
-        refused += [("--measured", f"--{name}") for name in ("ranks", "size", "collective") if _given(name)]
-        refused += [("--measured", "--order")] if _given("placement") else []
+        refused += [("--measured", f"--{name}") for name in ("ranks", "size", "collective") if is_given(name)]
+        refused += [("--measured", "--order")] if is_given("placement") else []
     if refused:
         raise click.UsageError("{} and {} exclude each other".format(*refused[0]), click.get_current_context())
 
@@ -109,11 +112,7 @@ def _compared(names: str, schedule: Schedule, size: int) -> dict[str, Schedule]:
     algorithms = [name.strip() for name in names.split(",")]
     if len(algorithms) != 2 or not all(algorithms) or len(set(algorithms)) == 1:
         raise ValueError(f"--compare {names}: must name two algorithms, such as ring,halving_doubling")
-    placement = click.get_current_context().params.get("placement")
-    schedules = {name: build(schedule.collective, name, schedule.num_ranks, size) for name in algorithms}
-    if placement is None:
-        return schedules
-    return {name: permute_ranks(other, placement) for name, other in schedules.items()}
+    return {name: in_given_places(build(schedule.collective, name, schedule.num_ranks, size)) for name in algorithms}
 
 
 def _predicted_and_measured(path: Path, network: AnyNetwork, trusted: Sequence[str]) -> list[RunView]:
@@ -132,7 +131,7 @@ def _predicted_and_measured(path: Path, network: AnyNetwork, trusted: Sequence[s
 def _recorded_run(path: Path) -> RecordedRun:
     """The run of --algorithm if that was given, else the first one of the file."""
     runs = Measurements.load(path).runs
-    wanted = click.get_current_context().params["algorithm"] if _given("algorithm") else None
+    wanted = click.get_current_context().params["algorithm"] if is_given("algorithm") else None
     for run in runs:
         if wanted in (None, run.algorithm):
             return run

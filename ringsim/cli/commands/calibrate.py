@@ -27,7 +27,6 @@ from ringsim.console import (
     wide_option,
 )
 from ringsim.files import naming_place
-from ringsim.measurements import Measurements
 from ringsim.network import Nics, network_text
 from ringsim.report import fit_dict, format_fit, format_probe_fit, probe_fit_dict
 
@@ -77,7 +76,7 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
         warnings = {
             "contradictory": contradiction_line(fit.cases),
             "guessed_nics": nic_line(fit.cluster, fit.cluster.spec.ranks_per_host or 0),
-            "implausible": doubt_line(fit),
+            "implausible": doubt_line(fit.parameters),
         }
         told, text = fit_dict(fit), format_fit(fit, wide)
     told |= {name: line or None for name, line in warnings.items()}
@@ -92,8 +91,6 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
 def _fit(timings: Timings, model: str, name: str) -> ProbeFit:
     if len(timings.measurements) > 1:
         raise ValueError(f"{timings.files[1]}: a network is fitted to one measurements file: the one with the probes")
-    measurements: Measurements
-    (measurements,) = timings.measurements
     with naming_place(timings.files[0]):
         chosen = None if model == AUTO else ProbeModel(model)
-        return calibration.calibrate(measurements, name, chosen, timings.files[0].name)
+        return calibration.calibrate(timings.measurements[0], name, chosen, timings.files[0].name)

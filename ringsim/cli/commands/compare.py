@@ -113,7 +113,9 @@ def _median_error(comparison: Comparison) -> float:
 
 def _report(comparison: Comparison, text: str, output: Path, style: str | None) -> list[Path]:
     """What is written, but for recorded runs."""
-    from ringsim.report.plots.comparison_figure import save_errors, save_times  # noqa: PLC0415  takes most of a second
+    from ringsim.report.plots.comparison_figure import draw_errors  # noqa: PLC0415  takes most of a second
+    from ringsim.report.plots.plot import save_plot  # noqa: PLC0415
+    from ringsim.report.plots.style import save_figure  # noqa: PLC0415
 
     output.mkdir(parents=True, exist_ok=True)
     data = json.dumps(comparison.as_dict(), indent=1, allow_nan=False) + "\n"
@@ -126,8 +128,8 @@ def _report(comparison: Comparison, text: str, output: Path, style: str | None) 
         with atomic_file(path) as file:
             file.write(content.encode())
     pictures = [output / "times.png", output / "errors.png"]
-    save_times(comparison, pictures[0], style)
-    save_errors(comparison, pictures[1], style)
+    save_plot(comparison, pictures[0], style)
+    save_figure(lambda: draw_errors(comparison), pictures[1], style)
     return [*texts, *pictures]
 
 
@@ -135,7 +137,7 @@ def _report_runs(
     runs: Sequence[RecordedRun], cluster: Cluster, output: Path, trusted: Sequence[str], style: str | None
 ) -> list[Path]:
     """Each recorded run beside its simulation, all in one trace, and as a picture each; says which cannot be."""
-    from ringsim.report.plots.run_figure import save_run  # noqa: PLC0415  as above
+    from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  as above
 
     compared = []
     for run in runs:
@@ -149,5 +151,5 @@ def _report_runs(
         write_run_trace(path, compared)
     pictures = [output / name for name in picture_names([pair.run for pair in compared])]
     for path, pair in zip(pictures, compared, strict=True):
-        save_run(pair, path, style)
+        save_plot(pair, path, style)
     return [*traces, *pictures]

@@ -24,6 +24,7 @@ from ringsim.console import (
     progress_bar,
     say_wrote,
 )
+from ringsim.files import naming_place
 from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import ALGORITHMS
@@ -133,9 +134,10 @@ def ddp(
     prediction = _predict(profile, network, ranks, config, caps or [], scaling or [])
     print_result(format_prediction(prediction), prediction.as_dict(), as_json)
     if output:
-        from ringsim.report.plots.training_step_figure import save_prediction  # noqa: PLC0415  takes most of a second to import
+        from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
 
-        save_prediction(prediction, output, style)
+        with naming_place(output):
+            save_plot(prediction, output, style)
         say_wrote(output)
 
 

@@ -7,12 +7,12 @@ import click
 from ringsim.analysis import advise, num_alternatives, walk_through, why_not_explained
 from ringsim.analysis import explain as explain_run
 from ringsim.calibration import library_time
-from ringsim.cli.options import library_choice, network_options, schedule_options, size_option
+from ringsim.cli.options import in_given_places, library_choice, network_options, schedule_options, size_option
 from ringsim.console import examples, json_option, print_result, progress_bar, wide_option
 from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import build
 from ringsim.report import advice_dict, format_walkthrough, summarise
-from ringsim.schedule import Schedule, permute_ranks
+from ringsim.schedule import Schedule
 from ringsim.text_table import WIDTH, wrap_text
 
 
@@ -33,11 +33,9 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
         schedule, network = library.schedule, library.network
     told = walk_through(schedule, network, size)
     explanation = None if why_not_explained(schedule) else explain_run(schedule, network, size)
-    placement = click.get_current_context().params.get("placement")
 
     def build_other(name: str) -> Schedule:
-        other = build(schedule.collective, name, schedule.num_ranks, size)
-        return other if placement is None else permute_ranks(other, placement)
+        return in_given_places(build(schedule.collective, name, schedule.num_ranks, size))
 
     with progress_bar(num_alternatives(schedule, described, size), "simulating") as bar:
         advice = advise(schedule, described, size, build_other, bar.update, library_time)

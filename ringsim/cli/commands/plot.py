@@ -27,7 +27,7 @@ from ringsim.schedule import Schedule
 @style_option
 def plot(schedule: Schedule, network: AnyNetwork, size: int, output: Path | None, style: str | None) -> None:
     """Draws the lanes of all ranks, the chunk grid, time against size, and who sends to whom."""
-    from ringsim.report.plots.run_pages import save_run_page  # noqa: PLC0415  takes most of a second to import
+    from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
 
     schedule, network = drawn_as_library(schedule, network, size)
     name = f"ringsim-{schedule.collective.value}-{schedule.algorithm}-{schedule.num_ranks}"
@@ -36,5 +36,5 @@ def plot(schedule: Schedule, network: AnyNetwork, size: int, output: Path | None
         progress.begin("simulating")
         view = RunView(schedule, network, size)
         progress.begin("drawing")
-        save_run_page(view, path, style)
+        save_plot(view, path, style)
     say_wrote(path)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from ringsim.analysis import LIBRARY, MAX_TRANSFERS, Sweep, SweepPlan, SweepRun, candidates, has
 from ringsim.calibration import AS_LIBRARY
 from ringsim.cli.options import (
     MAX_RANKS,
     collective_option,
+    is_given,
     known_algorithms,
     networks_options,
     refuse_without,
@@ -145,9 +145,9 @@ def sweep(
             file.write(result.csv_text().encode())
     print_result(format_sweep(result, sys.maxsize if wide else WIDTH), result.as_dict(), as_json, table)
     if output:
-        from ringsim.report.plots.sweep_figure import save_sweep  # noqa: PLC0415  takes most of a second to import
+        from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
 
-        save_sweep(result, output, style)
+        save_plot(result, output, style)
         say_wrote(output)
 
 
@@ -156,7 +156,7 @@ def _refuse_given_beside(allowed: set[str]) -> None:
     context = click.get_current_context()
     for option in context.command.params:
         name = option.name or ""
-        if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if name not in allowed and is_given(name):
             raise click.UsageError(f"{option.opts[0]} has no effect together with --from", context)
 
 

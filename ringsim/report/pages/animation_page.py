@@ -42,11 +42,7 @@ def animation_page(views: Sequence[RunView], note: str = "") -> str:
     for view in views:
         check_animated(view.schedule)
     first_s, last_s = _span(views)
-    data = {
-        "firstS": first_s,
-        "lastS": last_s,
-        "runs": [_run(view, first_s, last_s) for view in views],
-    }
+    data = {"firstS": first_s, "lastS": last_s, "runs": [_run(view, first_s, last_s) for view in views]}
     title = _title(views)
     lines = [f"<p class='faint'>{escape(line)}</p>" for line in [*_subtitles(views), note] if line]
     troubles = dict.fromkeys(format_troubles(run.troubles) for run in views)

@@ -195,12 +195,8 @@ def _training(contents: RunDirectory) -> Iterator[str]:
 
 def _critical_paths(contents: RunDirectory) -> str:
     """Return what the time on the critical path of each simulated collective is spent on."""
-    runs = [run for run in contents.simulated.values() if sum(run.path_s.values()) > 0][:_MOST_ROWS]
-    rows = []
-    for run in runs:
-        total_s = sum(run.path_s.values())
-        shares = {kind: spent_s / total_s for kind, spent_s in run.path_s.items() if spent_s > 0}
-        rows.append((f"{shortened(run.algorithm, _ROW_NAME)} {format_size(run.size_bytes)}", shares))
+    runs = [run for run in contents.simulated.values() if run.path_shares][:_MOST_ROWS]
+    rows = [(f"{shortened(run.algorithm, _ROW_NAME)} {format_size(run.size_bytes)}", run.path_shares) for run in runs]
     hues = palette()
     colours = {"bandwidth": hues.blue, "latency": hues.sky, "contention": hues.orange, "reduction": hues.peach,
                "waiting": hues.vermillion}  # fmt: skip

@@ -5,7 +5,6 @@ from html import escape
 from typing import Any
 
 from ringsim.analysis import busbw_bytes_per_s
-from ringsim.measurements import p10_p90
 from ringsim.report.calibration_table import format_value
 from ringsim.report.table import (
     NEVER,
@@ -21,7 +20,6 @@ from ringsim.report.table import (
     size_cell,
     time_cell,
 )
-from ringsim.schedule import Collective
 from ringsim.verdict import Bound, PredictedDdpStep, SimulatedCollective, Verdict
 
 Rows = Callable[[Verdict], Iterator[Row]]
@@ -65,11 +63,9 @@ def _section(name: str, title: str, columns: str, note: str = "") -> Callable[[R
 def _strategies(verdict: Verdict) -> Iterator[Row]:
     for file, job in verdict.contents.jobs.items():
         for result in job.strategies:
-            measured, predicted = result.measured_sync_s, result.predicted_sync_s
-            error = predicted / measured - 1 if measured > 0 and predicted > 0 else None
             yield (
-                result.strategy, time_cell(predicted), time_cell(measured),
-                ends_cell(*p10_p90(result.sync_s)) if result.sync_s else ends_cell(0.0, 0.0), error_cell(error),
+                result.strategy, time_cell(result.predicted_sync_s), time_cell(result.measured_sync_s),
+                ends_cell(*result.sync_p10_p90_s), error_cell(result.error),
                 time_cell(result.predicted_step_s), time_cell(result.step_s), count_cell(result.tokens_per_s),
                 count_cell(result.final_loss, 4), "yes" if result.parameters_identical else "no", file,
             )  # fmt: skip
@@ -229,8 +225,7 @@ def _winners(verdict: Verdict) -> Iterator[Row]:
     for file, sweep in verdict.contents.sweeps.items():
         for (network, num_ranks, size), winner in sweep.winners().items():
             cell = winner.cell
-            busbw = busbw_bytes_per_s(Collective(cell.collective), num_ranks, size, cell.time_s or 0.0)
-            times = time_cell(cell.time_s), count_cell(winner.over_ring, 2), rate_cell(busbw)
+            times = time_cell(cell.time_s), count_cell(winner.over_ring, 2), rate_cell(cell.busbw_bytes_per_s)
             yield file, network, count_cell(num_ranks), size_cell(size), cell.algorithm, *times
 
 
@@ -253,9 +248,8 @@ def _simulated(verdict: Verdict) -> Iterator[Row]:
 
 def _path(run: SimulatedCollective) -> str:
     """Return the shares of the critical path's time, the largest first, without those that would be shown as 0."""
-    total_s = sum(run.path_s.values())
-    shares = sorted(run.path_s.items(), key=lambda item: -item[1])
-    return ", ".join(f"{kind} {spent_s / total_s:.1%}" for kind, spent_s in shares if spent_s >= 5e-4 * total_s > 0)
+    shares = sorted(run.path_shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{kind} {share:.1%}" for kind, share in shares if share >= 0.0005)
 
 
 @_section(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from ringsim.report.plots.algorithm_styles import series_style
 from ringsim.report.plots.palette import palette
@@ -71,7 +71,7 @@ def set_axis(axis: Axis, label: str, text: Label, log_base: int | None = None) -
         axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axis.set_major_formatter(lambda value, _: text(value))
     axis.set_label_text(label, fontsize=points(9))
     axis.set_tick_params(labelsize=points(8))
 

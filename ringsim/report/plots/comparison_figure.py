@@ -1,32 +1,26 @@
 """Pictures of a `Comparison`: time against size, predicted and measured, and error against size."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from ringsim.calibration import ComparedCase, Comparison
 from ringsim.network import Floats
 from ringsim.report.plots.algorithm_styles import Style, series_style
 from ringsim.report.plots.charts import set_axis
 from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import new_figure, points, save_figure
+from ringsim.report.plots.style import new_figure, points
 from ringsim.units import format_size, format_time
 
 _SIZE = (10.0, 5.6)  # inches
 _MAX_GROUPS = 24  # whose lines can be told apart
 _LINEAR_ERRORS = 0.5  # up to so large, errors stand on a linear axis in percent
 _FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1e3, 1e4)
-
-
-def save_times(comparison: Comparison, path: Path, style: str | None = None) -> None:
-    """Draw time against size into a file, see `draw_times`."""
-    save_figure(lambda: draw_times(comparison), path, style)
 
 
 def draw_times(comparison: Comparison) -> Figure:
@@ -50,11 +44,6 @@ def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
         axes.errorbar(group.sizes, measured_s, yerr=bars, fmt="none", ecolor=colour, elinewidth=1)
         _draw_points(axes, group, measured_s)
     return bool(groups)
-
-
-def save_errors(comparison: Comparison, path: Path, style: str | None = None) -> None:
-    """Draw the error of each case into a file, see `draw_errors`."""
-    save_figure(lambda: draw_errors(comparison), path, style)
 
 
 def draw_errors(comparison: Comparison) -> Figure:
@@ -83,7 +72,7 @@ def draw_errors(comparison: Comparison) -> Figure:
 def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
     """Of the predicted time over the measured one."""
     if is_linear:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_percent(value)))
+        axes.yaxis.set_major_formatter(lambda value, _: format_percent(value))
         axes.set_ylabel("predicted / measured - 1")
         return
     furthest = float(np.exp(np.abs(np.log(ratios)).max()))
@@ -91,7 +80,7 @@ def _set_error_axis(axes: Axes, ratios: Floats, *, is_linear: bool) -> None:
     shown = [1.0, *shown[1:][:: -(-len(shown) // 6)]]
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(FixedLocator(sorted({*shown, *(1 / factor for factor in shown)})))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_factor(value)))
+    axes.yaxis.set_major_formatter(lambda value, _: format_factor(value))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("predicted / measured")
 

@@ -1,5 +1,6 @@
-"""`plot`: the picture of a result as a matplotlib Figure, for notebooks and pages of one's own."""
+"""`plot` and `save_plot`: the picture of a result as a matplotlib Figure, for notebooks and pages, or as a file."""
 
+import os
 from functools import singledispatch
 
 from matplotlib.figure import Figure
@@ -9,7 +10,7 @@ from ringsim.calibration import ComparedRun, Comparison
 from ringsim.report.plots.comparison_figure import draw_times
 from ringsim.report.plots.run_figure import draw_run
 from ringsim.report.plots.run_pages import draw_run_page, draw_schedule, draw_timeline
-from ringsim.report.plots.style import drawing
+from ringsim.report.plots.style import drawing, save_figure
 from ringsim.report.plots.sweep_figure import draw_sweep
 from ringsim.report.plots.training_step_figure import draw_prediction
 from ringsim.schedule import Schedule
@@ -32,6 +33,11 @@ def plot(result: object, *, style: str | None = None) -> Figure:
     """
     with drawing(style):
         return draw(result)
+
+
+def save_plot(result: object, path: str | os.PathLike[str], style: str | None = None) -> None:
+    """Draw a result, see `plot`, and write it to `path`, as `save_figure` does and with its errors."""
+    save_figure(lambda: draw(result), path, style)
 
 
 @singledispatch

@@ -1,6 +1,5 @@
 """The space-time picture of one run: a lane for each rank, a slanted line for each transfer, predicted and measured."""
 
-import os
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from ringsim.calibration import ComparedRun
 from ringsim.report.plots.bulk import shifted, strided
 from ringsim.report.plots.lanes import time_unit
 from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import new_figure, points, save_figure
+from ringsim.report.plots.style import new_figure, points
 from ringsim.schedule import Bools
 from ringsim.simulation import Timeline
 from ringsim.units import format_size, format_time
@@ -23,11 +22,6 @@ MAX_LINES = 400  # of each side; more of them run into each other
 _FEW_LINES = 100  # up to so many are drawn wider
 _WIDTH, _LANE, _STEPS, _REST = 11.0, 0.75, 1.6, 2.0  # inches
 _MAX_LANES = 7.5
-
-
-def save_run(compared: ComparedRun, path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draw the picture and writes it to `path`, as `save_figure` does and with its errors."""
-    save_figure(lambda: draw_run(compared), path, style)
 
 
 def _kinds() -> tuple[tuple[bool, str, str, str], ...]:

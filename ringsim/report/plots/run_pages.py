@@ -1,6 +1,5 @@
 """The pages of one run: all its pictures, its lanes alone, or what its schedule does without a network."""
 
-import os
 import textwrap
 
 from matplotlib.figure import Figure, SubFigure
@@ -20,7 +19,7 @@ from ringsim.report.plots.graph import draw_graph
 from ringsim.report.plots.lanes import Lanes, draw_lanes, lanes_height
 from ringsim.report.plots.palette import palette
 from ringsim.report.plots.sizes import draw_sizes
-from ringsim.report.plots.style import new_figure, points, save_figure
+from ringsim.report.plots.style import new_figure, points
 from ringsim.schedule import Schedule
 from ringsim.simulation import Timeline
 from ringsim.units import format_size, format_time, plural
@@ -31,11 +30,6 @@ _TITLE_HEIGHT, _LINE_HEIGHT, _SIZES_HEIGHT = 0.75, 0.22, 3.8
 _PANEL_GAP = (0.12, 0.42)  # across and down
 _SIZES_SHARE, _GRAPH_GAP, _GRAPH_WIDTH = 0.7, 0.03, 4.0  # the first two of the width
 _NOTE_LENGTH = 170  # characters
-
-
-def save_run_page(view: RunView, path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draw the page and write it to `path`, as `save_figure` does and with its errors."""
-    save_figure(lambda: draw_run_page(view), path, style)
 
 
 def draw_run_page(view: RunView) -> Figure:

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from ringsim.analysis import RunView
 from ringsim.report.plots.palette import palette
@@ -29,7 +29,7 @@ def draw_sizes(axes: Axes, view: RunView) -> None:
         _say(axes, "no time passes")
         return
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda time_s, _: format_time(time_s)))
+    axes.yaxis.set_major_formatter(lambda time_s, _: format_time(time_s))
     axes.yaxis.set_minor_locator(NullLocator())
     shortest, longest = view.by_size.times_s.min(), view.by_size.times_s.max() * 1.5
     axes.set_ylim(shortest / (longest / shortest) ** 0.25, longest)  # a fifth of the height is for the regimes' names

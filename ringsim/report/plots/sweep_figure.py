@@ -1,6 +1,5 @@
 """The page with the pictures of a sweep: the winner map of each network, and time against size below it."""
 
-import os
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -13,14 +12,14 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from ringsim.analysis import BASELINE, Sweep
 from ringsim.report.network_table import network_facts
 from ringsim.report.plots.algorithm_styles import Style, styles_of
 from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels
 from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import new_figure, points, save_figure
+from ringsim.report.plots.style import new_figure, points
 from ringsim.report.sweep_table import format_gain, runner_up
 from ringsim.units import format_size, format_time
 
@@ -32,11 +31,6 @@ _MAX_PANELS = 3
 _MAX_RANKS_NAMED = 8
 _PANEL_TEXT = 40  # characters of a line in a panel
 _MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
-
-
-def save_sweep(sweep: Sweep, path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draw the page and writes it to `path`, as `save_figure` does and with its errors."""
-    save_figure(lambda: draw_sweep(sweep), path, style)
 
 
 def draw_sweep(sweep: Sweep) -> Figure:
@@ -126,9 +120,7 @@ def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> No
 def _draw_panel(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: dict[str, Style]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_yscale("log", nonpositive="mask")
-    axes.yaxis.set_major_formatter(
-        FuncFormatter(lambda time_s, _: format_time(time_s) if time_s < 1000 else f"{time_s:g} s")
-    )
+    axes.yaxis.set_major_formatter(lambda time_s, _: format_time(time_s) if time_s < 1000 else f"{time_s:g} s")
     axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(color=palette().light_grey, linewidth=0.5)
     axes.set_axisbelow(True)

@@ -1,6 +1,5 @@
 """The page with a predicted step of DDP: its lanes of time, and the sweep and the scaling if there are any."""
 
-import os
 import textwrap
 from typing import Any
 
@@ -8,12 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter
 
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.charts import Curve, draw_curves, set_axis
 from ringsim.report.plots.palette import ink_on, palette
-from ringsim.report.plots.style import new_figure, points, save_figure
+from ringsim.report.plots.style import new_figure, points
 from ringsim.training_step import PredictedStep, Prediction
 from ringsim.units import format_size, format_time
 
@@ -25,18 +23,13 @@ _BAR = 0.72  # of the height of a lane
 _POINTS_PER_CHARACTER = 5.2  # of a label
 
 
-def save_prediction(prediction: Prediction, path: str | os.PathLike[str], style: str | None = None) -> None:
-    """Draw the page and writes it to `path`, as `save_figure` does and with its errors.
+def draw_prediction(prediction: Prediction) -> Figure:
+    """Draw the lanes on top, below them side by side the sweep and the scaling.
 
-    Raises ValueError for a step that never ends, too.
+    Raises ValueError for a step that never ends.
     """
     if not np.isfinite(prediction.step.step_s):
-        raise ValueError(f"{path}: the step never ends, as something fails: there is nothing to draw")
-    save_figure(lambda: draw_prediction(prediction), path, style)
-
-
-def draw_prediction(prediction: Prediction) -> Figure:
-    """Draw the lanes on top, below them side by side the sweep and the scaling."""
+        raise ValueError("the step never ends, as something fails: there is nothing to draw")
     curves = [draw for draw, steps in ((_draw_sweep, prediction.sweep), (_draw_scaling, prediction.scaling)) if steps]
     title = _TITLE + _FACTS_LINE * (len(_facts(prediction)) - 1)
     lanes = title + _LANE * (1 + _num_lanes(prediction.step)) + _AXIS
@@ -86,7 +79,7 @@ def _draw_lanes(axes: Axes, prediction: Prediction) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_yticks(range(_num_lanes(step) + 1), ["compute", *_lane_names(step)], fontsize=points(10))
     axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda time_s, _: format_time(time_s) if time_s else "0"))
+    axes.xaxis.set_major_formatter(lambda time_s, _: format_time(time_s) if time_s else "0")
     axes.set_xlabel("time from the start of the step", fontsize=points(9))
     _draw_computing(axes, step)
     colours = (palette().blue, palette().sky)

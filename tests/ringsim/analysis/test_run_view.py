@@ -8,7 +8,7 @@ import pytest
 
 from ringsim.algorithms.chain import ring_broadcast
 from ringsim.analysis import RunView, waiting_times
-from ringsim.analysis.chunk_states import MAX_STATES
+from ringsim.analysis.holdings import MAX_STATES
 from ringsim.analysis.run_view import MAX_RANKS
 from ringsim.network.file_reader import read_network
 from ringsim.network.network import Network

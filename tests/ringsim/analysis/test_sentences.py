@@ -5,14 +5,7 @@ import re
 import pytest
 
 from ringsim.analysis.holdings import walk_holdings
-from ringsim.analysis.sentences import (
-    modular,
-    name_chunks,
-    name_ranks,
-    near,
-    tell_step,
-    transfer_sentence,
-)
+from ringsim.analysis.sentences import modular, name_chunks, name_ranks, near, tell_step, transfer_sentence
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, Schedule, Transfer, permute_ranks
 

@@ -160,11 +160,7 @@ def test_csv_can_be_read_by_others(tmp_path: Path) -> None:
         ('"version": 1', '"version": 2', "line 1: version 2 of ringsim-sweep: this ringsim reads version 1"),
         ('{"fast":', '{"quick":', "networks: says nothing of 'fast', which cells name"),
         ("num_ranks,", "ranks,", "line 3: num_ranks is missing"),
-        (
-            "ring,3,1000,",
-            "ring,0,1000,",
-            "line 3: num_ranks = 0: must be a whole number from 2 to",
-        ),
+        ("ring,3,1000,", "ring,0,1000,", "line 3: num_ranks = 0: must be a whole number from 2 to"),
         ("ring,8,1000,", "ring,8,1e3,", "line 7: size_bytes = 1000.0: must be a whole number"),
         ("ring,8,1000,", "ring,8,1000,1,2,,,,\n#", "line 7: time_s and skipped: must have a time, or a reason"),
         ("ring,8,1000,", "ring,8,1000,1,2,0,,3,4\n#", "line 7: time_s 0: must be greater than 0, as its algbw"),

@@ -16,7 +16,8 @@ from ringsim.measurements.measurements import Measurements
 from ringsim.network.cluster import Cluster
 from ringsim.network.shared_memory import SharedMemoryNetwork
 from ringsim.network.spec import Host, MemoryRate, SharedMemory, Spec
-from ringsim.report.plots.run_figure import MAX_LINES, draw_run, save_run
+from ringsim.report.plots.plot import save_plot
+from ringsim.report.plots.run_figure import MAX_LINES, draw_run
 from ringsim.report.trace import write_run_trace
 from ringsim.schedule.collective import Collective
 from ringsim.simulation.simulate import predict_time
@@ -158,7 +159,7 @@ def test_of_many_steps_only_some_are_drawn() -> None:
 def test_the_picture_is_written(tmp_path: Path) -> None:
     """With both times above it."""
     both = compared(slower=2.0)
-    save_run(both, tmp_path / "run.png")
+    save_plot(both, tmp_path / "run.png")
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
     assert draw_run(both).get_suptitle() == (
         "all_reduce ring, 11.72 KiB on 3 ranks over gloo: predicted 70 us, measured 140 us (error -50.0%)"

@@ -84,10 +84,7 @@ WRONG_LAYERS = [
         'optimizer = "1ms"\ndtype = []\n' + LAYER,
         "my.toml: dtype = []: must be one of float64, float32, float16, bfloat16, complex64, complex128",
     ),
-    (
-        'optimizer = "1ms"\n' + LAYER + "repeat = 1000000\n",
-        "my.toml: layer: more than 100000 parameters in all",
-    ),
+    ('optimizer = "1ms"\n' + LAYER + "repeat = 1000000\n", "my.toml: layer: more than 100000 parameters in all"),
     (
         'optimizer = "1ms"\n' + LAYER.replace('"3"', '"9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9"'),
         'my.toml: layer[0].parameters = ["9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9"]: must be a list of shapes, '
@@ -144,10 +141,7 @@ def test_mistakes_in_profiles(
     [
         ("", "give either --profile or --layers: what a step of one process is"),
         ("--layers no.toml", "no.toml: No such file or directory"),
-        (
-            "--bucket-cap-mb 1e308",
-            "'--bucket-cap-mb': '1e308' is not a cap: write MiB as a number greater than 0",
-        ),
+        ("--bucket-cap-mb 1e308", "'--bucket-cap-mb': '1e308' is not a cap: write MiB as a number greater than 0"),
         ("--bucket-cap-mb 0", "'--bucket-cap-mb': '0' is not a cap: write MiB as a number greater than 0, such as 25"),
         (f"--layers {DOCS}/models/transformer.toml --algorithm rings", "algorithm 'rings': all_reduce has ring, gloo"),
     ],

@@ -168,7 +168,7 @@ def without_rank(rank: int) -> str:
         ("# OSU MPI Latency Test v5.7\n8   1e-300\n", "line 2: time = 1e-306: must be seconds, at least 1e-12"),
         (
             f"Algorithm: allreduce_ring\n   elements   min (us)   p50 (us)\n{'9' * 500}  1  2\n",
-            "line 3: '99999999",
+            "line 3: '99999999"
         ),
         ("# OSU MPI Latency Test v5.7\n8   1-2\n", "line 2: could not convert string to float: '1-2'"),
         ("# OSU MPI Latency Test v5.7\n# pairs: 99999999\n8   1\n", "line 3: ranks = 199999998: must be a whole"),

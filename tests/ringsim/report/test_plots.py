@@ -16,7 +16,8 @@ from ringsim.report.contributor_colours import contributor_colours
 from ringsim.report.plots.bulk import Floats
 from ringsim.report.plots.chunk_grid import shaded_image, striped_image
 from ringsim.report.plots.lanes import Lanes, draw_lanes
-from ringsim.report.plots.run_pages import draw_run_page, save_run_page
+from ringsim.report.plots.plot import save_plot
+from ringsim.report.plots.run_pages import draw_run_page
 from ringsim.report.trace import pack_sends
 from ringsim.schedule.collective import Collective
 
@@ -138,7 +139,7 @@ def test_the_crossover_is_marked_where_it_lies() -> None:
 def test_a_page_is_written(tmp_path: Path, num_ranks: int, collective: str, algorithm: str) -> None:
     """Any number of ranks gives a PNG about 2000 pixels wide, and no other file."""
     path = tmp_path / "page.png"
-    save_run_page(view_of(num_ranks, collective, algorithm), path)
+    save_plot(view_of(num_ranks, collective, algorithm), path)
     with Image.open(path) as picture:
         assert picture.format == "PNG"
         assert 1900 < picture.width < 2100
@@ -150,8 +151,8 @@ def test_a_page_is_written(tmp_path: Path, num_ranks: int, collective: str, algo
 def test_the_suffix_chooses_the_format(tmp_path: Path) -> None:
     """`.svg` gives an SVG; a suffix that is no picture's is refused and leaves nothing behind."""
     view = view_of(2)
-    save_run_page(view, tmp_path / "page.svg")
+    save_plot(view, tmp_path / "page.svg")
     assert "<svg" in (tmp_path / "page.svg").read_text()
     with pytest.raises(ValueError, match="xyz"):
-        save_run_page(view, tmp_path / "page.xyz")
+        save_plot(view, tmp_path / "page.xyz")
     assert [path.name for path in tmp_path.iterdir()] == ["page.svg"]

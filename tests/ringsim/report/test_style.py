@@ -9,9 +9,8 @@ from PIL import Image
 from ringsim import Collective, Network, RunView, plot, ring_all_reduce, run_sweep
 from ringsim.network.file_reader import read_network
 from ringsim.report.plots.palette import palette
-from ringsim.report.plots.run_pages import save_run_page
+from ringsim.report.plots.plot import save_plot
 from ringsim.report.plots.style import drawing
-from ringsim.report.plots.sweep_figure import save_sweep
 
 NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
 
@@ -55,7 +54,7 @@ def test_the_users_settings_are_kept() -> None:
 def test_a_dark_page_is_dark(tmp_path: Path) -> None:
     """Paper, and ink that can be read on it; more dark than light."""
     path = tmp_path / "dark.png"
-    save_run_page(RunView(ring_all_reduce(4), NETWORK, 1 << 20), path, "dark")
+    save_plot(RunView(ring_all_reduce(4), NETWORK, 1 << 20), path, "dark")
     with Image.open(path) as picture:
         grey = picture.convert("L")
         assert grey.getpixel((2, 2)) < 40
@@ -70,7 +69,7 @@ def test_a_dark_page_is_dark(tmp_path: Path) -> None:
 def test_svg_has_text(tmp_path: Path) -> None:
     """Titles, and what stands on the bars and in the grid, can be searched for."""
     path = tmp_path / "page.svg"
-    save_run_page(RunView(ring_all_reduce(4), NETWORK, 1 << 20), path)
+    save_plot(RunView(ring_all_reduce(4), NETWORK, 1 << 20), path)
     svg = path.read_text()
     for text in ("all_reduce, algorithm ring, 4 ranks", "reduce-scatter", "c0 → r2", ">3</text>"):
         assert text in svg, text
@@ -83,9 +82,9 @@ def test_a_dollar_is_a_dollar(tmp_path: Path) -> None:
     )
     network = read_network(hosts, "test.toml")
     sweep = run_sweep(Collective.ALL_REDUCE, ["ring"], [2, 4], [8, 1024], {"$a^$b": network})
-    save_sweep(sweep, tmp_path / "sweep.svg")
+    save_plot(sweep, tmp_path / "sweep.svg")
     assert "Fastest on network $a^$b" in (tmp_path / "sweep.svg").read_text()
-    save_run_page(RunView(ring_all_reduce(2), network, 1024), tmp_path / "page.svg")
+    save_plot(RunView(ring_all_reduce(2), network, 1024), tmp_path / "page.svg")
     page = (tmp_path / "page.svg").read_text()
     assert "network $x_1$ and $y" in page
     assert "costs $5 and $6^" in page

@@ -14,11 +14,11 @@ from ringsim.network import read_network
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.report.plots.algorithm_styles import styles_of
+from ringsim.report.plots.plot import save_plot
 from ringsim.report.plots.sweep_figure import (
     draw_sweep,
     draw_winner_map,
     panel_ranks,
-    save_sweep,
     size_edges,
     winning_names,
 )
@@ -110,8 +110,8 @@ def test_the_page_needs_nothing_but_the_saved_sweep(
     """Drawn from the CSV file it is the same to the last pixel."""
     sweep = sweep_of(names, ranks, sizes, num_networks)
     sweep.to_csv(tmp_path / "sweep.csv")
-    save_sweep(sweep, tmp_path / "page.png")
-    save_sweep(Sweep.from_csv(tmp_path / "sweep.csv"), tmp_path / "again.png")
+    save_plot(sweep, tmp_path / "page.png")
+    save_plot(Sweep.from_csv(tmp_path / "sweep.csv"), tmp_path / "again.png")
     assert (tmp_path / "page.png").read_bytes() == (tmp_path / "again.png").read_bytes()
     with Image.open(tmp_path / "page.png") as picture:
         assert 1900 < picture.width < 2100

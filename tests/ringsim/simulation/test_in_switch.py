@@ -5,7 +5,7 @@ import pytest
 from ringsim import Collective, Schedule, Transfer, explain, load_network, predict_time, simulate
 from ringsim.network import Cluster, Host, Library, Link, Nics, Spec, Topology
 from ringsim.registry import build
-from ringsim.simulation import QueuedCall, serving, time_queue
+from ringsim.simulation import QueuedCall, time_queue, with_in_network_reduction
 from ringsim.simulation.routes import has_contention
 from tests.ringsim.strategies import listed
 from tests.ringsim.topologies import path
@@ -36,7 +36,7 @@ COPIED = [Transfer(0, dst, 0, False, dst) for dst in (1, 2, 3)]
 
 def test_messages_to_one_chunk_are_one_for_their_receiver() -> None:
     """Three fill its port as one; the switch also reads what it has itself, for which the senders' ports stand in."""
-    topology = serving([of(ADDED)], hosts_of(4).topology(4))
+    topology = with_in_network_reduction([of(ADDED)], hosts_of(4).topology(4))
     for transfer in ADDED:
         expected = {f"rank{transfer.src}.out": 4 / 3 / SHARE, "rank0.in": 1 / 3 / SHARE}
         assert uses(topology, transfer) == pytest.approx(expected)
@@ -44,7 +44,7 @@ def test_messages_to_one_chunk_are_one_for_their_receiver() -> None:
 
 def test_copies_are_one_for_their_sender() -> None:
     """The other way round."""
-    topology = serving([of(COPIED)], hosts_of(4).topology(4))
+    topology = with_in_network_reduction([of(COPIED)], hosts_of(4).topology(4))
     for transfer in COPIED:
         expected = {"rank0.out": 1 / 3 / SHARE, f"rank{transfer.dst}.in": 4 / 3 / SHARE}
         assert uses(topology, transfer) == pytest.approx(expected)
@@ -63,19 +63,19 @@ def test_copies_are_one_for_their_sender() -> None:
 def test_all_else_goes_by_itself(cluster: Cluster, schedule: Schedule) -> None:
     """What holds of a connection must hold of all its messages."""
     plain = cluster.topology(4)
-    topology = serving([schedule], plain)
+    topology = with_in_network_reduction([schedule], plain)
     assert all(uses(topology, transfer) == uses(plain, transfer) for transfer in ADDED)
 
 
 def test_a_ring_has_nothing_for_a_switch() -> None:
     """Nor has any in which a rank sends and receives one message in a step; the topology stays as it is."""
     topology = hosts_of(4).topology(4)
-    assert serving([build(Collective.ALL_REDUCE, "ring", 4)], topology) is topology
+    assert with_in_network_reduction([build(Collective.ALL_REDUCE, "ring", 4)], topology) is topology
 
 
 def test_only_the_ranks_of_a_host_are_added_up() -> None:
     """Of three senders two are on the host of the receiver."""
-    topology = serving([of(ADDED)], hosts_of(3).topology(4))
+    topology = with_in_network_reduction([of(ADDED)], hosts_of(3).topology(4))
     assert uses(topology, ADDED[0]) == pytest.approx({"rank1.out": 3 / 2 / SHARE, "rank0.in": 1 / 2 / SHARE})
     assert uses(topology, ADDED[2]) == {"host1.nic0.out": 1.0, "host0.nic0.in": 1.0}
 
@@ -84,7 +84,7 @@ def test_schedules_of_a_queue_must_agree() -> None:
     """A second schedule that uses the connection in another way takes the gain from both."""
     cluster = hosts_of(4)
     other = of([Transfer(1, 0, 0, True)])
-    both = serving([of(ADDED), other], cluster.topology(4))
+    both = with_in_network_reduction([of(ADDED), other], cluster.topology(4))
     assert uses(both, ADDED[0]) == {"rank1.out": 1.0, "rank0.in": 1.0}
     assert uses(both, ADDED[1])["rank0.in"] == pytest.approx(1 / 3 / SHARE)
 
@@ -106,7 +106,7 @@ def test_the_event_engine_times_what_a_switch_adds_up(share: float | None) -> No
     """A port that several messages use as one has several senders."""
     cluster = hosts_of(4, share)
     schedule = of(ADDED)
-    assert has_contention(schedule, serving([schedule], cluster.topology(4)))
+    assert has_contention(schedule, with_in_network_reduction([schedule], cluster.topology(4)))
     expected_s = 4 / 3 / SHARE if share else 3
     assert predict_time(schedule, cluster, 10**9) == pytest.approx(expected_s)
 

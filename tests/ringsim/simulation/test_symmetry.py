@@ -15,7 +15,7 @@ from ringsim.simulation import predict_time, simulate
 from ringsim.simulation.engines import symmetry
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.symmetry import MIN_TRANSFERS, Classes, find_classes, may_have_classes, time_classes
-from ringsim.simulation.routes import connections_of, number_connections, serving
+from ringsim.simulation.routes import connections_of, number_connections, with_in_network_reduction
 from tests.ringsim.strategies import every_algorithm, schedules
 from tests.ringsim.topologies import shared_topologies
 
@@ -38,7 +38,7 @@ def classes_of(schedule: Schedule, topology: Topology, size: int) -> Classes | N
 def test_every_algorithm(collective: Collective, algorithm: str, network: str) -> None:
     """In order or not, with chunks of one size and of several."""
     schedule = build(collective, algorithm, 8, 2**20)
-    topology = serving([schedule], NETWORKS[network].topology(8))
+    topology = with_in_network_reduction([schedule], NETWORKS[network].topology(8))
     for size in (schedule.num_chunks * 10_000, schedule.num_chunks * 10_000 + 7):
         for in_order in (False, True):
             assert_same_time(schedule, topology, size, in_order)
@@ -49,7 +49,7 @@ def test_every_algorithm(collective: Collective, algorithm: str, network: str) -
 def test_nccl_on_several_hosts(name: str, network: str) -> None:
     """With chunks of one size, as they are looked for."""
     schedule = build(Collective.ALL_REDUCE, name, 32, 2**20)
-    topology = serving([schedule], NETWORKS[network].topology(32))
+    topology = with_in_network_reduction([schedule], NETWORKS[network].topology(32))
     assert_same_time(schedule, topology, schedule.num_chunks * 10_000)
 
 

@@ -10,7 +10,7 @@ from ringsim.native import BACKENDS, GLOO, Backend
 from ringsim.network import AnyNetwork, Jitter
 from ringsim.simulation import QueuedCall, time_queue
 from ringsim.simulation.engines.event_engine import run_events
-from ringsim.simulation.routes import serving
+from ringsim.simulation.routes import with_in_network_reduction
 from ringsim.training_step import all_reduces
 from ringsim.training_step.all_reduces import AllReduces, in_even_chunks
 from ringsim.training_step.buckets import BucketCaps
@@ -43,7 +43,7 @@ def test_each_bucket_is_sent_as_nccl_would() -> None:
         assert choice is not None
         assert (bucket.algorithm, bucket.protocol) == (choice.schedule.algorithm, choice.protocol)
         sizes = choice.schedule.chunk_bytes(in_even_chunks(choice.schedule, size_bytes, 4), 4)
-        topology = serving([choice.schedule], choice.network.topology(32))
+        topology = with_in_network_reduction([choice.schedule], choice.network.topology(32))
         messages_s = run_events(choice.schedule, topology, sizes).time_s
         assert bucket.end_s - bucket.begin_s == pytest.approx(choice.start_s + messages_s, rel=1e-9)
 

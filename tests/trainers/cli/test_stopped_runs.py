@@ -120,6 +120,14 @@ def test_one_process_stops_with_a_checkpoint(launcher: Launcher, tmp_path: Path)
     check_goes_on(launcher, arguments, tmp_path, step)
 
 
+def test_ctrl_c_ends_one_process(launcher: Launcher, tmp_path: Path) -> None:
+    """At once, and without a checkpoint; it says how to go on."""
+    code, errors = stopped(launcher, [*POINTS, *ENDLESS], tmp_path / "run", signal.SIGINT, None)
+    assert code == 130
+    assert re.search(r"(^|\n)trainers: interrupted; resume with: .* --resume\n$", errors)
+    assert CheckpointFolder(tmp_path / "run").newest_first() == []
+
+
 def test_a_checkpoint_that_cannot_be_written_is_no_stop_but_an_error(launcher: Launcher, tmp_path: Path) -> None:
     """On the way out, too."""
     output = tmp_path / "run"

@@ -118,11 +118,12 @@ def test_mistakes_cost_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env=environment())
 
 
-def test_the_language_model_on_two_ranks(tmp_path: Path) -> None:
+def test_the_language_model_on_two_ranks(launcher: Launcher, tmp_path: Path) -> None:
     """It learns, tells so in a few lines, goes on with a text, and leaves a log, a result and a checkpoint."""
     output = tmp_path / "new" / "run"
     sizes = "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --learning-rate 0.01 --batch-size 8"
-    done = start("--ranks", "2", "--steps", "40", "--output", str(output), "--save-every", "20", *sizes.split())
+    options = ["--ranks", "2", "--steps", "40", "--output", str(output), "--save-every", "20", *sizes.split()]
+    done = launch(launcher, *options)
     left = ("checkpoint-40.pt", "log.jsonl", "result.json", "run.toml")
     assert done.returncode == 0, done.stderr
     *told, _, _, _, _ = said = done.stderr.splitlines()

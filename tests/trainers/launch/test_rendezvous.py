@@ -14,7 +14,7 @@ import pytest
 import torch.distributed as dist
 
 from ringsim.machine import gloo_address
-from tests.trainers.launches import SPAWNED, processes_of, start_program
+from tests.trainers.launches import processes_of, start_program
 from tests.trainers.listening import listening
 from trainers.launch.rendezvous import (
     attempt_store,
@@ -74,29 +74,12 @@ def test_a_rank_may_have_died_before_the_others_came(store: dist.TCPStore) -> No
     assert meet(store, 1, 7) == ["7"] * NUM_RANKS
 
 
-def addresses(processes: list[subprocess.Popen[str]], ranks: list[int]) -> list[str]:
-    """Where they listen."""
-    return [address for address, _ in listening([*ranks, *(process.pid for process in processes)])]
-
-
 def end(processes: list[subprocess.Popen[str]]) -> None:
     """End them and their ranks."""
     for process in processes:
         process.terminate()
     for process in processes:
         process.wait(60)
-
-
-@needs_proc
-def test_spawned_ranks_and_their_store_listen_on_loopback_alone(tmp_path: Path) -> None:
-    """The store of the starting process, and the Gloo of each rank."""
-    processes = [start_program(tmp_path, SPAWNED)]
-    try:
-        found = addresses(processes, processes_of(tmp_path, 2))
-    finally:
-        end(processes)
-    assert len(found) >= 3  # the store's, and one of each rank
-    assert all(ipaddress.ip_address(address).is_loopback for address in found), found
 
 
 @needs_proc
@@ -110,11 +93,11 @@ def test_ranks_that_meet_at_loopback_listen_there_alone(tmp_path: Path) -> None:
         start_program(tmp_path, STARTED, variables={"RANK": rank, "LOCAL_RANK": rank, **world}) for rank in range(2)
     ]
     try:
-        found = addresses(processes, processes_of(tmp_path, 2))
+        found = listening(processes_of(tmp_path, 2))
     finally:
         end(processes)
     assert len(found) >= 3
-    assert all(ipaddress.ip_address(address).is_loopback for address in found), found
+    assert all(ipaddress.ip_address(address).is_loopback for address, _ in found), found
 
 
 @needs_proc

@@ -1,5 +1,6 @@
 """Ranks without torchrun: they meet, fail together with one word said, and none is left."""
 
+import ipaddress
 import json
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ import pytest
 
 from tests.processes import kill_all
 from tests.trainers.launches import SPAWNED, add_up, all_fail, living, processes_of, start_program, wait_for_it
+from tests.trainers.listening import listening
 from trainers.launch.environment import DistributedEnvironment
 from trainers.launch.spawn import FAILURE, _verdict, spawn
 
@@ -115,9 +117,15 @@ def start(folder: Path) -> Iterator[subprocess.Popen[str]]:
     [(signal.SIGINT, True), pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow)],
 )
 def test_a_signal_ends_all_ranks(number: signal.Signals, whole_group: bool, tmp_path: Path) -> None:
-    """Ctrl-C, which a terminal sends to the ranks too, and SIGTERM, which goes to the parent alone; no traceback."""
+    """Ctrl-C, which a terminal sends to the ranks too, and SIGTERM, which goes to the parent alone; no traceback.
+
+    The store of the parent, and the Gloo of each rank, listen on loopback alone.
+    """
     with start(tmp_path) as process:
         ranks = processes_of(tmp_path, 2)
+        found = listening([process.pid, *ranks])
+        assert len(found) >= 3
+        assert all(ipaddress.ip_address(address).is_loopback for address, _ in found), found
         if whole_group:
             os.killpg(process.pid, number)
         else:

@@ -33,23 +33,13 @@ SMALL = (
     "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --batch-size 4 --steps 20 --learning-rate 0.01"
 )
 SHORT = Blocks(turns=1, number=2, least_s=1e-3)  # of the probes, which take ten seconds; how good they are is not asked
-# The script, but for the length of the probes and of the bootstrap.
-PROBING_SHORTLY = f"""
-from collectives.probes import Blocks
-from ringsim.calibration import from_probes
-from trainers.cli.main_job import main
-from trainers.main_job import job
-job.BLOCKS = {SHORT}
-from_probes._RESAMPLED = 4
-main(prog_name="train_ring.py")
-"""
 RESULT_NAMES = ["checkpoint.pt", "log.jsonl", "report.html", "report.json", "report.png", "run.toml"]
 
 
-def command(*arguments: str, ranks: int | None, script: Path = SCRIPT) -> list[str]:
+def command(*arguments: str, ranks: int | None) -> list[str]:
     """The script's command line, under torchrun if `ranks` is given."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
-    return [sys.executable, *torchrun, str(script), *arguments]
+    return [sys.executable, *torchrun, str(SCRIPT), *arguments]
 
 
 def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -65,9 +55,9 @@ def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProc
     )
 
 
-def start(*arguments: str, script: Path = SCRIPT) -> subprocess.CompletedProcess[str]:
-    """Run the script on two ranks to its end."""
-    return run(*command(*arguments, ranks=2, script=script)[1:])
+def start(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the script on two ranks of torchrun to its end."""
+    return run(*command(*arguments, ranks=2)[1:])
 
 
 def children(pid: int) -> list[int]:
@@ -75,12 +65,31 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def run_main_job(rank: int, arguments: list[str], folder: Path) -> None:
+    """On a rank, with short probes and a short bootstrap; what it prints is in two files."""
+    for target, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(folder / f"{name}{rank}", os.O_WRONLY | os.O_CREAT), target)
+    short = (
+        mock.patch("trainers.main_job.job.BLOCKS", SHORT),
+        mock.patch("ringsim.calibration.from_probes._RESAMPLED", 4),
+    )
+    with short[0], short[1]:
+        (trainers if arguments[0] == "ring" else main)(arguments)
+
+
+def started(num_ranks: int, arguments: list[str], folder: Path) -> list[tuple[int | None, str]]:
+    """By rank, the exit code and what was said."""
+    codes = run_forked_ranks(num_ranks, TIMEOUT_S, run_main_job, arguments, folder)
+    return [(code, (folder / f"stderr{rank}").read_text()) for rank, code in enumerate(codes)]
+
+
 def test_two_ranks(tmp_path: Path) -> None:
     """It predicts, trains, learns, compares and leaves report, picture, log and checkpoint; no progress bar here."""
-    profile, script, folder = tmp_path / "profile.json", tmp_path / "short.py", tmp_path / "new" / "report"
-    script.write_text(PROBING_SHORTLY)
-    done = start(*SMALL.split(), "--output", str(folder), "--profile", str(profile), script=script)
-    assert done.returncode == 0, done.stderr
+    profile, folder = tmp_path / "profile.json", tmp_path / "new" / "report"
+    arguments = ["ring", *SMALL.split(), "--output", str(folder), "--profile", str(profile)]
+    (code, errors), (other, silent) = started(2, arguments, tmp_path)
+    assert (code, other, silent) == (0, 0, ""), errors
+    printed = (tmp_path / "stdout0").read_text()
     assert sorted(path.name for path in folder.iterdir()) == RESULT_NAMES
     report = json.loads((folder / "report.json").read_text())
     assert StepProfile.from_dict(report["profile"]) == StepProfile.load(profile)
@@ -100,13 +109,13 @@ def test_two_ranks(tmp_path: Path) -> None:
         assert result["final_loss"] < math.log(256) - 1.5
         assert len(result["losses"]) == 20
     assert report["max_loss_difference"] < 1e-3
-    assert format_report(report) in done.stdout
-    said = " ".join(done.stdout.split())
+    assert format_report(report) in printed
+    said = " ".join(printed.split())
     assert "with every strategy except `none` all ranks hold bit-identical parameters" in said
     assert "2 ranks, batch 4 per rank, 8 in all, " in said
     told = [describe_job_line(line, 20) for line in read_log(folder / "log.jsonl")]
     assert [line.partition(":")[0] for line in told] == ["step 10/20", "step 20/20"]
-    assert [line for line in done.stderr.splitlines() if line.startswith(("step ", "wrote "))] == [
+    assert [line for line in errors.splitlines() if line.startswith(("step ", "wrote "))] == [
         *told,
         *(
             f"wrote {folder / name}"
@@ -114,7 +123,7 @@ def test_two_ranks(tmp_path: Path) -> None:
         ),
         f"wrote {profile}",
     ]
-    assert "training" not in done.stderr
+    assert "training" not in errors
     checkpoint = load_checkpoint(folder / "checkpoint.pt")
     assert (checkpoint.step, checkpoint.config["strategy"]) == (20, "ring")
 
@@ -128,19 +137,6 @@ def test_zero1_alone_leaves_a_checkpoint(tmp_path: Path) -> None:
     num_parameters = sum(value.numel() for value in checkpoint.model_state.values())
     assert checkpoint.optimizer_state["state"][0]["exp_avg"].shape == (num_parameters,)
     assert sorted(path.name for path in tmp_path.iterdir()) == RESULT_NAMES
-
-
-def run_main_job(rank: int, arguments: list[str], folder: Path) -> None:
-    """On a rank, with short probes; what it says on stderr is in a file."""
-    os.dup2(os.open(folder / f"stderr{rank}", os.O_WRONLY | os.O_CREAT), 2)
-    with mock.patch("trainers.main_job.job.BLOCKS", SHORT):
-        (trainers if arguments[0] == "ring" else main)(arguments)
-
-
-def started(num_ranks: int, arguments: list[str], folder: Path) -> list[tuple[int | None, str]]:
-    """By rank, the exit code and what was said."""
-    codes = run_forked_ranks(num_ranks, TIMEOUT_S, run_main_job, arguments, folder)
-    return [(code, (folder / f"stderr{rank}").read_text()) for rank, code in enumerate(codes)]
 
 
 def test_one_rank(tmp_path: Path) -> None:
