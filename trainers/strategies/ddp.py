@@ -28,6 +28,11 @@ class Ddp(Strategy):
         self.module = DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_cap_mb)
         self._ring = Ring(model, group)
 
+    def on_forward(self) -> None:
+        # After a pass with gradients DDP sends the buffers of rank 0 before the next one, and not before that after a
+        # pass without: where one rank evaluates alone, it would wait for the others, and they for it in the next step.
+        self.module.require_forward_param_sync = torch.is_grad_enabled() and self.module.require_backward_grad_sync
+
     def on_backward_end(self) -> None:
         """DDP has done it already."""
 

@@ -1,9 +1,12 @@
-"""The process group on the backend "ring" that `ddp_on_ring` and `fsdp_on_ring` make among the ranks of another one."""
+"""DDP as a strategy, and the process group on the backend "ring" that `ddp_on_ring` and `fsdp_on_ring` make."""
 
 import torch
 import torch.distributed as dist
 
 from tests.ranks import RankPool
+from tests.trainers.models import inputs
+from tests.trainers.strategies.odd_layers import ODD_MODELS
+from trainers import DataParallel
 from trainers.strategies.ddp import group_on_ring
 
 
@@ -43,3 +46,28 @@ def test_ranks_with_different_numbers_of_groups_find_one_another(ranks: RankPool
 def test_a_destroyed_group_is_not_looked_for(ranks: RankPool) -> None:
     """However often one is made and destroyed."""
     assert ranks.run(after_destroyed_groups, num_ranks=3) == [[6.0] * 3] * 3
+
+
+def evaluated_alone(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
+    """Parameters and buffers of a model with buffers that rank 0 evaluates alone between steps."""
+    parallel = DataParallel(ODD_MODELS["spectral norm"](), name, group)
+    optimizer = parallel.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    for step in range(3):
+        parallel.zero_grad()
+        parallel(inputs(group.rank() + 10 * step)).pow(2).mean().backward()
+        optimizer.step()
+        if group.rank() == 0:
+            parallel.eval()
+            with torch.no_grad():
+                parallel(inputs(step))
+            parallel.train()
+    return [value.detach().clone() for value in parallel.state_dict().values()]
+
+
+def test_one_rank_can_evaluate_a_model_with_buffers_alone(ranks: RankPool) -> None:
+    """Of which torch's DDP by itself makes ranks that wait for one another."""
+    assert list(ODD_MODELS["spectral norm"]().buffers())
+    for found, expected in zip(
+        ranks.run(evaluated_alone, "ddp", num_ranks=2), ranks.run(evaluated_alone, "ring", num_ranks=2), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
