@@ -11,7 +11,7 @@ from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.protocol_time import TESTS, predict
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
 from ringsim.native import GLOO, OURS, local_s, local_work, native_schedule
-from ringsim.network import AnyNetwork, Cluster, shares_memory, without_shared_memory
+from ringsim.network import AnyNetwork, Cluster, shares_memory, uniform_of, without_shared_memory
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective
 from ringsim.units import plural
@@ -189,11 +189,12 @@ def _simulated(case: TimedCase, network: AnyNetwork, trusted: Collection[str]) -
 def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:
     """Return the network without shared memory, unless what was measured went through it ("shm").
 
-    Raises ValueError where the network says nothing of shared memory, though it was used.
+    The costs of a uniform network hold whatever messages go through. Raises ValueError where another network says
+    nothing of shared memory, though it was used.
     """
     if transport != "shm":
         return without_shared_memory(network)
-    if not shares_memory(network):
+    if not shares_memory(network) and not uniform_of(network):
         raise ValueError("it went through shared memory, of which the network file says nothing")
     return network
 

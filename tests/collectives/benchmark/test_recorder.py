@@ -65,8 +65,7 @@ def test_records_can_be_predicted(ranks: RankPool) -> None:
     assert "ring/4" in names  # which may be what "auto" chose; it is recorded once then
     assert len(set(names)) == len(names)
     for run in runs:
-        # A uniform network knows nothing of shared memory.
-        both = compare_run(replace(run, transport="gloo"), Network(1e-5, 1e9), "uniform")
+        both = compare_run(run, Network(1e-5, 1e9), "uniform")
         assert run.size_bytes == 2**20 * 4
         assert len(both.predicted) == len(run) > 0
 
