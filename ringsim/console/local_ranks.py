@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from ringsim.console.signals import ended_once
+from ringsim.console.signals import endings_noted
 
 # It brings torch with it; we only start it. By itself it ends in a traceback of its own, whether a signal ends it or a
 # rank fails, which then has said why; and it warns of each signal that it passes on.
@@ -64,7 +64,7 @@ def run_local_ranks(
     given = ["--nproc-per-node", str(num_ranks), *arguments]
     # In a session of its own: Ctrl-C reaches us alone, and the ranks do not die each with a traceback of its own.
     with (
-        ended_once(),
+        endings_noted() as endings,
         subprocess.Popen(
             [*TORCHRUN, *given],
             stdout=subprocess.DEVNULL if quiet else None,
@@ -74,24 +74,25 @@ def run_local_ranks(
         ) as job,
     ):
         try:
-            errors = _wait(job, meanwhile)
+            errors = _wait(job, meanwhile, endings)
         except BaseException:
             _end(job)
             raise
+    if endings:  # as the job ended by itself
+        raise KeyboardInterrupt(endings[0])
     if job.returncode:
         said = f":\n{errors.strip()}" if quiet else "; what it said is above"
         raise OSError(f"torchrun {shlex.join(given)} ended with exit code {job.returncode}{said}")
 
 
-def _wait(job: subprocess.Popen[str], meanwhile: Callable[[], object]) -> str:
-    """Return what it has said on stderr when it has ended."""
-    while True:
+def _wait(job: subprocess.Popen[str], meanwhile: Callable[[], object], endings: list[int]) -> str:
+    """Return what it has said on stderr when it has ended. Raises KeyboardInterrupt if a signal is noted."""
+    while not endings:
         try:
-            # Never without a limit: of several signals at once a thread of NumPy's libraries may take all, and then
-            # none wakes this one.
             return job.communicate(timeout=MEANWHILE_S)[1]
         except subprocess.TimeoutExpired:
             meanwhile()
+    raise KeyboardInterrupt(endings[0])
 
 
 def _end(job: subprocess.Popen[str]) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,23 @@ def test_what_ends_the_program_ends_torchrun(number: signal.Signals) -> None:
     process.send_signal(number)
     assert finish(process) == "interrupted\n"
     assert process.returncode == 0
+
+
+def test_a_signal_while_torchrun_is_started_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anybody has the process in hand."""
+    started = []
+
+    class Signalled(subprocess.Popen[str]):
+        def __init__(self, *arguments: Any, **keywords: Any) -> None:
+            super().__init__(*arguments, **keywords)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stand_in(monkeypatch, WAITING)
+    monkeypatch.setattr(subprocess, "Popen", Signalled)
+    with pytest.raises(KeyboardInterrupt):
+        run_local_ranks(2, ["script.py"])
+    assert [process.poll() for process in started] == [-signal.SIGTERM]
 
 
 def test_a_torchrun_that_does_not_end_is_killed() -> None:
