@@ -8,13 +8,14 @@ wrote it. Whatever else is known about who sends what follows from these two col
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ringsim.schedule.memory import require_memory
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import Bools
+from ringsim.schedule.step import Bools, Step
 
 Rows = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.signedinteger]
@@ -22,6 +23,20 @@ NO_ROW = -1  # in place of a row: the version that the rank has held from the st
 # The columns that come from the steps, and what these call them.
 _COLUMNS = {name: name for name in ("src", "dst", "chunk", "channel")} | {"free_after": "buffer_dependency"}
 BYTES_MADE = 100  # of memory for each transfer, while it or the arrows between its rows are made, at most
+
+
+class FlowRow(NamedTuple):
+    """One row of a `Flow`, in Python's numbers."""
+
+    step: int
+    src: int
+    dst: int
+    chunk: int
+    channel: int
+    reduce: bool
+    free_after: int
+    reads: int
+    replaces: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +72,11 @@ class Flow:
         """Whether a later transfer writes to the chunk that this one has written."""
         return self._named_in(self.replaces)
 
+    def listed(self) -> "list[FlowRow]":
+        """Return the rows one by one."""
+        columns = (getattr(self, name).tolist() for name in FlowRow._fields)
+        return list(map(FlowRow._make, zip(*columns, strict=True)))
+
     def _named_in(self, rows: Rows) -> Bools:
         named = np.zeros(len(self) + 1, dtype=np.bool_)
         named[rows] = True  # the last element stands for NO_ROW
@@ -67,7 +87,7 @@ def flow(schedule: Schedule) -> Flow:
     """Return the data flow of `schedule`. Raises ValueError if there is no memory for it."""
     num_transfers = schedule.num_transfers
     require_memory(f"{schedule}: the data flow of its {num_transfers:,} transfers", num_transfers * BYTES_MADE)
-    return _flow(schedule, [slice(None)] * schedule.num_steps, num_transfers)
+    return _flow(schedule, schedule.steps, num_transfers)
 
 
 def flow_of_rank(schedule: Schedule, rank: int) -> Flow:
@@ -76,21 +96,20 @@ def flow_of_rank(schedule: Schedule, rank: int) -> Flow:
     `reads` is known of what it sends, `replaces` of what it receives; of the other ends they stay NO_ROW or name the
     last row that is there.
     """
-    own = [np.flatnonzero((step.src == rank) | (step.dst == rank)) for step in schedule.steps]
+    own = [step.rows(np.flatnonzero((step.src == rank) | (step.dst == rank))) for step in schedule.steps]
     return _flow(schedule, own, sum(map(len, own)))
 
 
-def _flow(schedule: Schedule, rows_of_step: Sequence[slice | Ints], num_rows: int) -> Flow:
-    """Return the data flow of these rows of each step, `num_rows` together."""
+def _flow(schedule: Schedule, steps: Sequence[Step], num_rows: int) -> Flow:
+    """Return the data flow of these rows of each step of a schedule, `num_rows` together."""
     columns = {name: np.empty(num_rows, dtype=np.int32) for name in ("step", *_COLUMNS)}
     reduce = np.empty(num_rows, dtype=np.bool_)
     first = 0
-    for index, (step, chosen) in enumerate(zip(schedule.steps, rows_of_step, strict=True)):
-        src = step.src[chosen]
-        rows = slice(first, first := first + len(src))
-        columns["step"][rows], reduce[rows] = index, step.reduce[chosen]
+    for index, step in enumerate(steps):
+        rows = slice(first, first := first + len(step))
+        columns["step"][rows], reduce[rows] = index, step.reduce
         for name, field in _COLUMNS.items():
-            columns[name][rows] = getattr(step, field)[chosen]
+            columns[name][rows] = getattr(step, field)
     chunk, num_chunks = columns["chunk"], schedule.num_chunks
     sent, written = (pair(columns[name], chunk, schedule.num_ranks, num_chunks) for name in ("src", "dst"))
     writes = Occurrences(written, columns["step"])

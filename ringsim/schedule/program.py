@@ -2,11 +2,10 @@
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from ringsim.schedule.flow import NO_ROW, Flow, flow_of_rank
+from ringsim.schedule.flow import NO_ROW, FlowRow, flow_of_rank
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import NEVER
 
@@ -64,40 +63,39 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
     """
     if not 0 <= rank < schedule.num_ranks:
         raise ValueError(f"rank {rank}: {schedule} has ranks 0..{schedule.num_ranks - 1}")
-    rows = flow_of_rank(schedule, rank)
-    received = np.flatnonzero(rows.dst == rank).tolist()
-    number = {NO_ROW: 0} | {row: number for number, row in enumerate(received, 1)}
-    group_of = _group_sends(rows, np.flatnonzero(rows.src == rank).tolist(), number)
+    rows = flow_of_rank(schedule, rank).listed()
+    received = [index for index, row in enumerate(rows) if row.dst == rank]
+    number = {NO_ROW: 0} | {index: number for number, index in enumerate(received, 1)}
+    group_of = _group_sends(rows, rank, number)
     groups: list[list[Send]] = [[] for _ in number]
     sends_of = defaultdict[int, list[tuple[int, int]]](list)  # of each chunk: the step and the group of its sends
-    for row, group in group_of.items():
-        send = Send(*(int(column[row]) for column in (rows.step, rows.dst, rows.chunk, rows.channel)))
-        groups[group].append(send)
-        sends_of[send.chunk].append((send.step, group))
+    for index, group in group_of.items():
+        row = rows[index]
+        groups[group].append(Send(row.step, row.dst, row.chunk, row.channel))
+        sends_of[row.chunk].append((row.step, group))
     program = []
-    for row in received:
-        step, chunk, reduce = int(rows.step[row]), int(rows.chunk[row]), bool(rows.reduce[row])
-        earlier = [(sent_in, group) for sent_in, group in sends_of[chunk] if sent_in <= step]
-        sent_in = max((sent_in for sent_in, _ in earlier), default=NEVER)
-        written = int(rows.replaces[row])
-        written_in = NEVER if written == NO_ROW else int(rows.step[written])
+    for index in received:
+        row = rows[index]
+        earlier = [(step, group) for step, group in sends_of[row.chunk] if step <= row.step]
+        sent_in = max((step for step, _ in earlier), default=NEVER)
+        written_in = NEVER if row.replaces == NO_ROW else rows[row.replaces].step
         receive = Receive(
-            step=step,
-            peer=int(rows.src[row]),
-            chunk=chunk,
-            reduce=reduce,
-            buffer_dependency=int(rows.free_after[row]),
-            lands_apart=reduce or step in (sent_in, written_in),
-            last_user=max([number[written], *(group for _, group in earlier)]),
+            step=row.step,
+            peer=row.src,
+            chunk=row.chunk,
+            reduce=row.reduce,
+            buffer_dependency=row.free_after,
+            lands_apart=row.reduce or row.step in (sent_in, written_in),
+            last_user=max([number[row.replaces], *(group for _, group in earlier)]),
             sent_in=sent_in,
-            then_send=tuple(groups[number[row]]),
+            then_send=tuple(groups[number[index]]),
         )
         program.append(receive)
     return RankProgram(tuple(groups[0]), tuple(program))
 
 
-def _group_sends(rows: Flow, sent: list[int], number: dict[int, int]) -> dict[int, int]:
-    """Return the group of each row that the rank sends: 0 at the start, i once receive number i is applied.
+def _group_sends(rows: Sequence[FlowRow], rank: int, number: Mapping[int, int]) -> dict[int, int]:
+    """Return the group of each row that `rank` sends: 0 at the start, i once receive number i is applied.
 
     A rank waits for one thing at a time. So a send that may have to wait until one to another peer has left (rule 2)
     is put off until all receives of earlier steps are applied: they do not depend on it, and need not wait with it.
@@ -105,17 +103,18 @@ def _group_sends(rows: Flow, sent: list[int], number: dict[int, int]) -> dict[in
 
     number: of each row that the rank receives, from 1; 0 of NO_ROW.
     """
-    steps_of_receives = [int(rows.step[row]) for row in number if row != NO_ROW]
+    steps_of_receives = [row.step for row in rows if row.dst == rank]
     group_of: dict[int, int] = {}
     latest_to: dict[int, int] = {}  # of a peer: the group
     latest_on: dict[int, tuple[int, int]] = {}  # of a channel: the group and the peer
-    for row in sent:
-        step, peer, channel = int(rows.step[row]), int(rows.dst[row]), int(rows.channel[row])
-        group, peer_before = latest_on.get(channel, (0, peer))
-        group = max(group, number[int(rows.reads[row])], latest_to.get(peer, 0))
-        if peer_before != peer:
-            group = max(group, bisect_left(steps_of_receives, step))
-        latest_to[peer] = group
-        latest_on[channel] = group, peer
-        group_of[row] = group
+    for index, row in enumerate(rows):
+        if row.src != rank:
+            continue
+        group, peer_before = latest_on.get(row.channel, (0, row.dst))
+        group = max(group, number[row.reads], latest_to.get(row.dst, 0))
+        if peer_before != row.dst:
+            group = max(group, bisect_left(steps_of_receives, row.step))
+        latest_to[row.dst] = group
+        latest_on[row.channel] = group, row.dst
+        group_of[index] = group
     return group_of

@@ -69,6 +69,18 @@ class Step:
         columns = (getattr(self, name).tolist() for name in Transfer._fields)
         return map(Transfer._make, zip(*columns, strict=True))
 
+    def rows(self, chosen: Ints) -> Step:
+        """Return a step with these of its rows."""
+        return Step(
+            self.src[chosen],
+            self.dst[chosen],
+            self.chunk[chosen],
+            self.reduce[chosen],
+            self.channel[chosen],
+            self.data_dependency[chosen],
+            self.buffer_dependency[chosen],
+        )
+
     def reach(self, index: int) -> int:
         """Return how many steps back its transfers wait for, at most, if this is step number `index`."""
         earliest = (
