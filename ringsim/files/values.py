@@ -5,6 +5,7 @@ to stand after `file: place = value: `.
 """
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any, TypeGuard
 
@@ -47,7 +48,8 @@ def number(low: float = -math.inf, high: float = math.inf, unit: str = "a finite
     """Return the parser of finite numbers in these bounds."""
 
     def parse(value: Any) -> float:
-        if not is_number(value) or not math.isfinite(value) or not low <= value <= high:
+        # A whole number may be larger than any float, for which math.isfinite has an error of its own.
+        if not is_number(value) or not abs(value) <= sys.float_info.max or not low <= value <= high:
             at_least = f", at least {low:g}" if math.isfinite(low) else ""
             at_most = f" and at most {high:g}" if is_number(value) and value > high else ""
             raise ValueError(f"must be {unit}{at_least}{at_most}")

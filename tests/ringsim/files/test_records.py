@@ -96,6 +96,7 @@ def layer(**changes: Any) -> dict[str, Any]:
         (DATA | {"costs": []}, "costs = []: must be an object"),
         (layer(width=9), "layers[1].width = 9: must be a whole number from 1 to 8"),
         (layer(width=[1] * 99), f"layers[1].width = {str([1] * 99)[:57]}...: must be a whole number from 1 to 8"),
+        (DATA | {"costs": {"a": -(10**400)}}, "costs.a = -1000..."),
         (layer(start_s=[0, "x"]), 'layers[1].start_s[1] = "x": must be seconds, at least 0'),
         (layer(widht=9), "layers[1].widht: unknown key; did you mean width? known here are width, start_s"),
         ({key: value for key, value in DATA.items() if key != "late_s"}, "late_s is missing"),
