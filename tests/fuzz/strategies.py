@@ -367,4 +367,6 @@ def _is_suited(drawn: Training) -> bool:
         return False  # it has the gradients of the parameters as they were before, as documented
     if strategy.startswith(UNSUITED.get(drawn.model, ())):
         return False
+    if drawn.model == "hooked" and strategy.startswith("fsdp") and "evaluate alone" in drawn.steps:
+        return False  # rank 0 alone has hooks then that were registered after wrapping, as documented
     return not strategy.startswith("fsdp") or {drawn.clip, *drawn.steps}.isdisjoint(LOCAL_NORMS)
