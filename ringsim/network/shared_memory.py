@@ -96,6 +96,8 @@ def shares_memory(network: AnyNetwork) -> bool:
 
 def without_shared_memory(network: AnyNetwork) -> AnyNetwork:
     """Return the same network, on none of whose hosts memory is shared."""
+    if memory := memory_of(network):
+        network = memory.cluster
     spec = network.spec
     if spec.host.shared_memory is None and not spec.placed_hosts:
         return network

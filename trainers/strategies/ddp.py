@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -83,7 +84,8 @@ def group_on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
     return ring
 
 
-_names_passed = 0  # the names of the groups made here so far have numbers below this
+# Of each default group: the names of the groups made here so far have numbers below this.
+_names_passed: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 
 
 def _agree_on_name(group: dist.ProcessGroup, timeout: timedelta) -> None:
@@ -93,12 +95,13 @@ def _agree_on_name(group: dist.ProcessGroup, timeout: timedelta) -> None:
     with different numbers would wait for one another, and where a group has been destroyed, ranks find the addresses
     that its members had. So every rank first makes groups of itself alone, up to a number that none has had.
     """
-    global _names_passed  # noqa: PLW0603  a process has one list of groups
+    world = dist.group.WORLD
+    assert world is not None
     numbers: list[int] = [0] * group.size()
-    dist.all_gather_object(numbers, max(_num_groups(), _names_passed), group=group)
+    dist.all_gather_object(numbers, max(_num_groups(), _names_passed.get(world, 0)), group=group)
     while _num_groups() < max(numbers):
         dist.new_group([dist.get_rank()], timeout=timeout, backend="gloo", use_local_synchronization=True)
-    _names_passed = max(numbers) + 1
+    _names_passed[world] = max(numbers) + 1
 
 
 def _num_groups() -> int:

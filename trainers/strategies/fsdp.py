@@ -16,7 +16,7 @@ from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import group_on_ring
 from trainers.strategies.flat_vector import LayerParts, layers_of
 from trainers.strategies.sharded import Sharded
-from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError, moved_error
+from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError, forgotten_error, moved_error
 from trainers.strategies.share_gradient import make_way, own_gradient, stand_in_for
 
 
@@ -33,6 +33,7 @@ class ShardedParameter:
         self._places = [(m, name) for m in model.modules() for name, p in m._parameters.items() if p is whole]
         self._storages = _storages(sharded, whole)
         self._strategy = strategy
+        self._has_stand_in = False
         self.gathered()
 
     def require_own(self) -> None:
@@ -54,6 +55,19 @@ class ShardedParameter:
     def gathered(self) -> None:
         """Gather the whole tensor, for everybody to look at and to write to."""
         self._versions = self._counted()
+
+    def show_gradient(self) -> None:
+        """Let the whole tensor have something in place of its gradient, so that nobody passes over it."""
+        self._has_stand_in = self.sharded.grad is not None and self.whole.grad is None
+        if self._has_stand_in:
+            self.whole.grad = stand_in_for(self.whole)
+
+    def hide_gradient(self) -> None:
+        """Be as before `show_gradient`. Raise ShardingError if somebody has set the gradient to None meanwhile."""
+        if self._has_stand_in and self.whole.grad is None and self.sharded.grad is not None:
+            raise forgotten_error(self._strategy)
+        self._has_stand_in = False
+        make_way(self.whole)
 
     def _counted(self) -> tuple[int, int]:
         """How often autograd has seen something written to the whole tensor, and to this rank's rows."""
@@ -134,11 +148,14 @@ class Fsdp(Sharded):
         # FSDP does so itself when the plain model is asked for its state, and would lose what has been written. Its own
         # hook comes with the first gathering.
         model.register_state_dict_pre_hook(lambda *_: self._reshard())
+        self._shows_gradients = False  # something in their place, since `unshard`
         self._gather()
         gathered = [p for p in model.parameters() if p.requires_grad]
         self._pairs = [
             ShardedParameter(model, *pair, self.name) for pair in zip(self.parameters, gathered, strict=True)
         ]
+        for parameter in gathered:
+            parameter.register_hook(lambda _: self._hide_gradients())  # before a gradient is accumulated anywhere
         self._guard = ForeignOptimizers([*foreign, *gathered], self.name)
         self._reshard()
         _extend_zero_grad(model, self.zero_grad)
@@ -154,7 +171,9 @@ class Fsdp(Sharded):
 
     def _shard(self, parts: Sequence[LayerParts]) -> None:
         """Have FSDP2 shard the parameters of each part, and no others."""
-        mesh = DeviceMesh.from_group(self.group, self.parameters[0].device.type)
+        device = self.parameters[0].device.type
+        # DTensor takes two meshes of the same ranks and names for one, even if the group of the first is destroyed.
+        mesh = DeviceMesh.from_group(self.group, device, mesh_dim_names=(self.group.group_name,))
         own: dict[nn.Module, set[nn.Parameter]] = {self.module: set()}
         own |= {part.module: {self.parameters[index] for index in part.indices} for part in parts}
         # The model before its layers: afterwards it would not look into these for parameters that several share.
@@ -225,8 +244,14 @@ class Fsdp(Sharded):
         self._gather()
         for pair in self._pairs:
             pair.gathered()
-            if pair.sharded.grad is not None:
-                pair.whole.grad = stand_in_for(pair.whole)
+            pair.show_gradient()
+        self._shows_gradients = True
+
+    def _hide_gradients(self) -> None:
+        if self._shows_gradients:  # it is asked before every gradient
+            self._shows_gradients = False
+            for pair in self._pairs:
+                pair.hide_gradient()
 
     def _gather(self) -> None:
         # On all ranks alike, whatever has been done on one of them, such as asking the plain model for its state.
@@ -239,9 +264,9 @@ class Fsdp(Sharded):
     def _reshard(self) -> None:
         """Be as before `unshard`, but for what has been written."""
         if self._is_whole:
+            self._hide_gradients()
             for pair in self._pairs:
                 pair.keep_written()
-                make_way(pair.whole)
         self._is_whole = False
         for module in (*self._layers, self.module):
             _as_fsdp(module).reshard()

@@ -15,7 +15,13 @@ from collectives.runtime import lazily
 from trainers.replica_check import first_mismatch
 from trainers.strategies.base import MakeOptimizer, Strategy
 from trainers.strategies.flat_vector import FlatVector
-from trainers.strategies.sharding_guard import Guard, ShardingError, check_shardable, unsynchronised_error
+from trainers.strategies.sharding_guard import (
+    Guard,
+    ShardingError,
+    check_shardable,
+    forgotten_error,
+    unsynchronised_error,
+)
 from trainers.strategies.share_gradient import ShareGradient, make_way, own_gradient, stand_in_for
 
 
@@ -248,10 +254,7 @@ class ShardedGradients(ShardedVectors):
     def _before_accumulating(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
         """Let the gradient of a parameter come to its place."""
         if parameter.grad is None and not self._is_stepped and self._weights_of[parameter].share.grad is not None:
-            raise ShardingError(
-                f"somebody else has set the gradients of parameters to None: {self.name} keeps the mean ones elsewhere "
-                "and would add to them; call optimizer.zero_grad() or zero_grad() of the DataParallel"
-            )
+            raise forgotten_error(self.name)
         make_way(parameter)
 
     @lazily

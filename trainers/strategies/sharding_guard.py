@@ -110,6 +110,14 @@ def require_at_home(parameters: Iterable[nn.Parameter], home: FlatVector, name: 
             raise moved_error(name)
 
 
+def forgotten_error(strategy: str) -> ShardingError:
+    """Return the error for gradients that somebody has set to None at the parameters alone."""
+    return ShardingError(
+        f"somebody else has set the gradients of parameters to None: {strategy} keeps the mean ones elsewhere "
+        "and would add to them; call optimizer.zero_grad() or zero_grad() of the DataParallel"
+    )
+
+
 def moved_error(name: str) -> ShardingError:
     """Make the error for parameters that are no longer where the strategy has put them."""
     return ShardingError(

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from tests.ranks import RankPool
-from tests.trainers.models import inputs
+from tests.trainers.models import inputs, small_model
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers import DataParallel
 from trainers.strategies.ddp import group_on_ring
@@ -36,6 +36,27 @@ def after_destroyed_groups(group: dist.ProcessGroup) -> list[float]:
         dist.barrier(group)
         sums.append(summed(group))
     return sums
+
+
+def trained_again(group: dist.ProcessGroup) -> list[list[torch.Tensor]]:
+    """What fsdp_on_ring makes of a model, and again when the group of the first time is destroyed."""
+    results = []
+    for _ in range(2):
+        parallel = DataParallel(small_model(), "fsdp_on_ring", group)
+        optimizer = parallel.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+        parallel(inputs(group.rank())).pow(2).mean().backward()
+        optimizer.step()
+        results.append([value.clone() for value in parallel.state_dict().values()])
+        dist.barrier(group)
+        dist.destroy_process_group(parallel.strategy.group)
+        dist.barrier(group)
+    return results
+
+
+def test_fsdp_looks_for_no_destroyed_group(ranks: RankPool) -> None:
+    """Though torch takes two meshes of the same ranks for one."""
+    for first, second in ranks.run(trained_again, num_ranks=2):
+        torch.testing.assert_close(first, second)
 
 
 def test_ranks_with_different_numbers_of_groups_find_one_another(ranks: RankPool) -> None:

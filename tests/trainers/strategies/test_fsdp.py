@@ -131,6 +131,20 @@ class Loop:
             self.loss(step + 20).backward()
         (self.optimizer, self.parallel, self.model)[step].zero_grad()
 
+    def holding(self, step: int) -> None:
+        """Gradients that all ranks have and that this rank alone has, and all parameters are looked at before more."""
+        self.loss(step + 20).backward()
+        with self.parallel.no_sync():
+            self.loss(step + 30).backward()
+        self.parallel.unshard()
+
+    def overlapping(self, step: int) -> None:
+        """Two forward passes, and all parameters are looked at between their backward passes."""
+        losses = self.loss(step + 20), self.loss(step + 30)
+        losses[0].backward()
+        self.parallel.unshard()
+        losses[1].backward()
+
     def straying(self, step: int) -> None:
         """Nothing before the step's own passes."""
 
@@ -173,7 +187,9 @@ def looped(group: dist.ProcessGroup, name: str, does: str) -> list[torch.Tensor]
     return Loop(group, name).trained(does)
 
 
-@pytest.mark.parametrize("does", ["failing", "dropping", "straying", "writing", "writing_data"])
+@pytest.mark.parametrize(
+    "does", ["failing", "dropping", "holding", "overlapping", "straying", "writing", "writing_data"]
+)
 def test_programs_get_what_they_get_with_the_ring(ranks: RankPool, does: str) -> None:
     """Whatever they do between the passes of a step, which FSDP2 alone would not take part in."""
     expected = ranks.run(looped, "ring", does, num_ranks=3)[0]

@@ -74,6 +74,15 @@ def own_clipping_of_whole(parallel: DataParallel, optimizer: torch.optim.Optimiz
     optimizer.step()
 
 
+def forgotten_whole(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
+    """At the whole parameters, and not at the rows that the optimizer has."""
+    backward(parallel, step)
+    parallel.unshard()
+    for parameter in parallel.parameters():
+        parameter.grad = None
+    backward(parallel, step)
+
+
 def own_scaling_of_whole(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
     """Likewise; those that are forgotten are nobody's."""
     backward(parallel, step)
@@ -344,6 +353,7 @@ MOVED = "ShardingError: the model's parameters have been moved, or have another 
         ("fsdp", made_before, f"{FOREIGN} fsdp "),
         ("fsdp", own_clipping_of_whole, REDUCED),
         ("fsdp", own_scaling_of_whole, REDUCED),
+        ("fsdp", forgotten_whole, SET_TO_NONE),
         ("fsdp", of_two_dtypes, "ValueError: fsdp: a layer has parameters of torch.float32, torch.float64, and torch"),
         ("fsdp", compiled, "ValueError: fsdp: its passes are not compiled here; take ddp or zero2"),
         ("fsdp", synchronised_by_hand, "ShardingError: fsdp: only backward passes synchronise gradients; take the la"),
