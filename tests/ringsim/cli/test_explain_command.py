@@ -52,7 +52,8 @@ def test_a_broadcast() -> None:
         "",
         "broadcast, steps 0 to 1",
         "  step 0  rank 2 copies chunk 0 from rank 0",
-        "  step 1  rank 0 sends all of the data to rank 1, rank 2 sends all of the data to rank 3; each receiver copies it",
+        "  step 1  rank 0 sends all of the data to rank 1, rank 2 sends all of the data to rank 3; each receiver "
+        "copies it",
     ]
 
 
