@@ -7,8 +7,7 @@ from ringsim.analysis.cost import Cost, algbw_bytes_per_s, busbw_bytes_per_s, co
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
 from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph, lay_out_trees
-from ringsim.analysis.holdings import ChunkStates
-from ringsim.analysis.phases import SchedulePhase
+from ringsim.analysis.holdings import ChunkStates, SchedulePhase
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.run_view import RunView, check_animated, check_few_ranks
 from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
-from ringsim.analysis.holdings import ChunkStates, HeldStep, num_shares, walk_holdings
-from ringsim.analysis.phases import SchedulePhase, find_phases
+from ringsim.analysis.holdings import ChunkStates, HeldStep, SchedulePhase, find_phases, num_shares, walk_holdings
 from ringsim.analysis.sentences import actions, tell_step
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles

@@ -151,7 +151,8 @@ class SweepRun:
     def finish(self, workers: Workers, on_progress: Callable[[int], object]) -> None:
         """Simulate what is missing.
 
-        Raises ValueError if an algorithm can be built for no number of ranks, and if there is a schedule for no cell.
+        Raises ValueError if an algorithm can be built for no number of ranks, and if the library's choice is all that
+        is asked for and known for no cell.
 
         What raises in between, KeyboardInterrupt included, leaves the cells that have been simulated.
         """
@@ -164,7 +165,7 @@ class SweepRun:
                     self._require_another(tasks[place], done.refusal)
         finally:
             _build_sizes.cache_clear()
-        if all(cell.num_steps is None for cell in self._cells.values()):
+        if self.algorithms == (LIBRARY,) and all(cell.num_steps is None for cell in self._cells.values()):
             raise ValueError(f"nothing of the sweep can be simulated: {self._cells[self._places[0]].skipped}")
 
     def _require_another(self, task: "SweepTask", refusal: str) -> None:

@@ -34,8 +34,7 @@ from ringsim.report.plots.bulk import (
     shifted,
     strided,
 )
-from ringsim.report.plots.palette import ink_on, palette
-from ringsim.report.plots.style import font_scale, points
+from ringsim.report.plots.style import font_scale, ink_on, palette, points
 from ringsim.report.trace import pack_sends
 from ringsim.schedule import Bools, Ints
 from ringsim.simulation import Seconds, Timeline

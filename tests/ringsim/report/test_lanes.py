@@ -14,8 +14,8 @@ from ringsim.analysis import RunView
 from ringsim.network import AnyNetwork, Network, load_network, read_network
 from ringsim.registry import build
 from ringsim.report.plots.bulk import Labels, strided
-from ringsim.report.plots.palette import palette
 from ringsim.report.plots.run_pages import draw_run_page
+from ringsim.report.plots.style import palette
 from ringsim.schedule import Collective
 
 NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9)
