@@ -1,4 +1,4 @@
-"""What a simulation says: what bounds it, what it uses, which algorithm and placement are best."""
+"""The analysis of simulations: bounds, use of ranks and links, the best algorithm and placement."""
 
 from ringsim.analysis.advice import Advice, Alternative, advise, num_alternatives
 from ringsim.analysis.candidates import LIBRARY, Taken, Timing, candidates, has

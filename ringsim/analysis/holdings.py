@@ -56,7 +56,7 @@ def walk_holdings(schedule: Schedule, num_steps: int | None = None) -> Iterator[
 
 
 class _Initial:
-    """What ranks hold before the first step, one chunk at a time."""
+    """The shares that ranks hold before the first step, one chunk at a time."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._num_ranks, self._collective = schedule.num_ranks, schedule.collective

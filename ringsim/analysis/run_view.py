@@ -43,7 +43,7 @@ class TimesBySize(NamedTuple):
 
 
 class TransferMeanings(NamedTuple):
-    """What each transfer means, in the order of the timeline.
+    """The meaning of each transfer, in the order of the timeline.
 
     sent, result: whose shares it carries, and its receiver's chunk holds then, (num_transfers, num_ranks).
     action, held, finished: what its receiver does (see `Action`), how many shares are in the receiver's chunk then,
@@ -100,12 +100,12 @@ class RunView:
 
     @cached_property
     def stall(self) -> Stall | None:
-        """What hangs; None if the run finishes."""
+        """The transfers and ranks that hang; None if the run finishes."""
         return find_stall(self.timeline, self.topology)
 
     @cached_property
     def troubles(self) -> Troubles:
-        """What is slow or fails."""
+        """The links and ranks that are slow or fail."""
         return find_troubles(self.schedule, self.network, self.size_bytes)
 
     @cached_property
@@ -116,7 +116,7 @@ class RunView:
 
     @cached_property
     def states(self) -> ChunkStates:
-        """What the ranks hold after some of the steps; of a run that never finishes, only what was applied."""
+        """The chunks of all ranks after some of the steps; of a run that never finishes, only what was applied."""
         return ChunkStates.of(self.schedule, self.timeline)
 
     @cached_property
@@ -167,7 +167,7 @@ class RunView:
 
     @cached_property
     def meanings(self) -> TransferMeanings:
-        """What each transfer means."""
+        """The meaning of each transfer."""
         num_ranks, steps, timeline = self.schedule.num_ranks, self.steps, self.timeline
 
         def joined(columns: Sequence[Ints | Bools]) -> Ints:

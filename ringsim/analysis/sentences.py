@@ -15,7 +15,7 @@ MAX_NAMED = 8  # scattered chunks that are named, and senders whose chunks are l
 
 
 class Action(IntEnum):
-    """What the receiver does with a chunk; `TRANSFER_TEMPLATES` says it in words."""
+    """The ways in which a receiver applies a chunk; `TRANSFER_TEMPLATES` says it in words."""
 
     ADD_SHARE = 0  # it had nothing but its own share
     ADD_SUM = 1

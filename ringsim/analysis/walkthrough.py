@@ -33,7 +33,7 @@ class ToldPhase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Walkthrough:
-    """What a schedule does. costs: sentences. skipped: why not all steps are told; empty if they are."""
+    """A schedule in words. costs: sentences. skipped: why not all steps are told; empty if they are."""
 
     goal: str
     phases: tuple[ToldPhase, ...]

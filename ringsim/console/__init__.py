@@ -1,4 +1,4 @@
-"""What the command lines of all three packages share: errors in one line, types of options, help, files, torchrun."""
+"""The common parts of all command lines: errors in one line, types of options, help, files, torchrun."""
 
 from ringsim.console.local_ranks import check_local_rank, run_local_ranks
 from ringsim.console.one_line import (

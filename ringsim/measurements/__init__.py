@@ -1,4 +1,4 @@
-"""What was measured, by this project or by other benchmarks, and where it comes from."""
+"""Measurements by this project or by other benchmarks, and where they come from."""
 
 from ringsim.measurements.logs.lines import LogRow, LogTable
 from ringsim.measurements.logs.reader import read_logs

@@ -30,7 +30,7 @@ class Curve(NamedTuple):
 
 
 class SyncTimes(NamedTuple):
-    """What a strategy's synchronisation takes, in seconds; low, high: percentiles of the measured times."""
+    """The seconds of a strategy's synchronisation; low, high: percentiles of the measured times."""
 
     strategy: str
     predicted_s: float
