@@ -117,3 +117,10 @@ def test_sums_of_float8_are_not_exact() -> None:
     assert not Call(wire="float8_e5m2").is_exact
     assert Call(dtype="float8_e5m2", op="MAX").is_exact
     assert Call().is_exact
+
+
+def test_parameters_that_diverged_are_alike() -> None:
+    """Some optimizers climb; but a single one that is not finite is a fault."""
+    infinite = strategies.Outcome((float("inf"), float("nan"), 1.0))
+    assert infinite.distance(strategies.Outcome((float("inf"), float("inf"), 1.0))) == 0.0
+    assert infinite.distance(strategies.Outcome((float("inf"), 3.0, 1.0))) == float("inf")
