@@ -81,7 +81,7 @@ def test_one_rank_and_too_many() -> None:
     assert len(sentences) == 3
     assert (
         sentences[2]
-        == "every rank r sends chunk (r - 3) mod 300 to rank (r + 1) mod 300; each receiver adds its share: 4 of 300"
+        == "every rank r sends chunk (r - 3) mod 300 to rank (r + 1) mod 300, which adds its share: 4 of 300"
     )
     assert told.skipped == (
         "only the first 3 steps are told, as the shares of 300 ranks in 300 chunks are too many to follow: take fewer "
