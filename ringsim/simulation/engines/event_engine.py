@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.network import NONE, Floats, Topology
-from ringsim.schedule import NO_ROW, Bools, Dependencies, Rows, Schedule, dependencies, stable_order
+from ringsim.schedule import NO_ROW, Bools, Dependencies, Rows, stable_order
 from ringsim.simulation.engines.rates import Activities
 from ringsim.simulation.routes import Connections, connections_of, number_connections
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
@@ -64,20 +64,16 @@ class CopyCounts(NamedTuple):
 
 
 def run_events(
-    schedule: Schedule,
+    rows: Dependencies,
     topology: Topology,
     chunk_bytes: Ints,
     on_progress: OnProgress = ignore_progress,
-    *,
-    in_order: bool = False,
     copies: CopyCounts | None = None,
 ) -> Timeline:
-    """Every transfer of `schedule` with its times; infinite for what cannot happen because something has failed.
+    """Return every transfer of a schedule with its times; infinite for what cannot happen because something failed.
 
-    chunk_bytes: (num_chunks,).
-    in_order: see `dependencies`. copies: see `EventRun`.
+    chunk_bytes: (num_chunks,). copies: see `EventRun`.
     """
-    rows = dependencies(schedule, in_order=in_order)
     run = EventRun(rows, topology, chunk_bytes, on_progress=on_progress, copies=copies)
     run.finish()
     return run.timeline()

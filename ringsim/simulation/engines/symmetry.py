@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.network import NONE, Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies, Rows, Schedule, dependencies
+from ringsim.schedule import NO_ROW, Dependencies, Rows, Schedule
 from ringsim.simulation.engines.event_engine import FOLLOWED_ONCE, ROWS_BEFORE, EventRun, Ints, following
 from ringsim.simulation.routes import Connections, connections_of, number_connections
 from ringsim.simulation.timeline import OnProgress, ignore_progress
@@ -182,18 +182,12 @@ def may_have_classes(schedule: Schedule, topology: Topology, chunk_bytes: Ints) 
 
 
 def time_classes(
-    schedule: Schedule,
-    topology: Topology,
-    chunk_bytes: Ints,
-    on_progress: OnProgress = ignore_progress,
-    *,
-    in_order: bool = False,
+    rows: Dependencies, topology: Topology, chunk_bytes: Ints, on_progress: OnProgress = ignore_progress
 ) -> float:
-    """Seconds until the last rank has finished, as `run_events` has it but for rounding.
+    """Return the seconds until the last rank has finished, as `run_events` has it but for rounding.
 
-    For what `may_have_classes` permits. chunk_bytes: (num_chunks,). in_order: see `dependencies`.
+    For schedules that `may_have_classes` permits. chunk_bytes: (num_chunks,).
     """
-    rows = dependencies(schedule, in_order=in_order)
     connection, ends = number_connections(rows, topology.num_ranks)
     connections = connections_of(ends, topology)
     classes = find_classes(rows, connection, connections, topology, chunk_bytes)

@@ -56,8 +56,8 @@ def test_nccl_on_several_hosts(name: str, network: str) -> None:
 def assert_same_time(schedule: Schedule, topology: Topology, size: int, in_order: bool = False) -> None:
     """But for rounding."""
     sizes = schedule.chunk_bytes(size)
-    by_class = time_classes(schedule, topology, sizes, in_order=in_order)
-    by_event = run_events(schedule, topology, sizes, in_order=in_order).time_s
+    by_class = time_classes(dependencies(schedule, in_order=in_order), topology, sizes)
+    by_event = run_events(dependencies(schedule, in_order=in_order), topology, sizes).time_s
     assert by_class == pytest.approx(by_event, rel=ROUNDING)
 
 
@@ -68,10 +68,10 @@ def test_any_schedule(schedule: Schedule, topology: Topology, size: int) -> None
     assume(topology.jitter is None and (topology.processors.cores < 0).all())
     sizes = schedule.chunk_bytes(size)
     for in_order in (False, True):
-        by_event = run_events(schedule, topology, sizes, in_order=in_order).time_s
+        by_event = run_events(dependencies(schedule, in_order=in_order), topology, sizes).time_s
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(symmetry, "MIN_ALIKE", 0)
-            by_class = time_classes(schedule, topology, sizes, in_order=in_order)
+            by_class = time_classes(dependencies(schedule, in_order=in_order), topology, sizes)
         assert by_class == pytest.approx(by_event, rel=1e-9, abs=1e-12)
 
 
