@@ -19,7 +19,7 @@ class Runtime:
         >>> from ringsim import Runtime, load_network, predict_time, ring_all_reduce
         >>> in_order = Runtime(in_order=True)
         >>> round(predict_time(ring_all_reduce(4), load_network("gbe"), 2**20, runtime=in_order), 6)
-        0.012713
+        0.012709
     """
 
     in_order: bool = False
