@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from ringsim.network import AnyNetwork, Ints, MemoryRate, SharedMemoryNetwork, Topology, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
-from ringsim.simulation.engines.event_engine import CopyCounts, run_events
+from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
 from ringsim.simulation.engines.symmetry import may_have_classes, time_classes
+from ringsim.simulation.engines.work import CopyCounts
 from ringsim.simulation.routes import with_in_network_reduction
 from ringsim.simulation.runtime import RULE, Runtime
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress

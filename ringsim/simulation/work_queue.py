@@ -13,8 +13,10 @@ import numpy as np
 
 from ringsim.network import AnyNetwork, Floats, Topology
 from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies, require_memory
-from ringsim.simulation.engines.event_engine import ROWS_BEFORE, EventRun, Ints
-from ringsim.simulation.routes import with_in_network_reduction
+from ringsim.simulation.engines.event_engine import EventRun
+from ringsim.simulation.engines.waits import ROWS_BEFORE, Ints
+from ringsim.simulation.engines.work import TransferCosts
+from ringsim.simulation.routes import connect, with_in_network_reduction
 from ringsim.simulation.runtime import Runtime
 from ringsim.simulation.simulate import predict_time, sound_topology
 
@@ -180,7 +182,9 @@ class _QueueRun(EventRun):
         self._worker_of = np.full(len(queue), IDLE)
         self._next = 0
         chunk_bytes = np.concatenate([call.chunk_bytes for call in queue])
-        super().__init__(rows, topology, chunk_bytes, num_workers)
+        sent_on = connect(rows, topology, num_workers)
+        self._num_connections = len(sent_on.connections.src) // num_workers  # of each worker
+        super().__init__(TransferCosts(rows, topology, chunk_bytes), sent_on, num_timers=num_workers)
 
     def finish(self) -> None:
         for worker in range(self._num_workers):
@@ -205,7 +209,7 @@ class _QueueRun(EventRun):
         rows = slice(self._first_row[taken], self._first_row[taken + 1])
         self._connection[rows] += worker * self._num_connections
         if self._to_apply[taken]:
-            self._later(self._start, rows.start + np.flatnonzero(self._start_waits[rows] == 0))
+            self._later(self._start, self._waits.startable(rows.start, rows.stop))
         else:
             self._has_ended(taken, self._sends_from_s[taken])
 

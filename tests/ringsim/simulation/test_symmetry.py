@@ -15,7 +15,7 @@ from ringsim.simulation import predict_time, simulate
 from ringsim.simulation.engines import symmetry
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.symmetry import MIN_TRANSFERS, Classes, find_classes, may_have_classes, time_classes
-from ringsim.simulation.routes import connections_of, number_connections, with_in_network_reduction
+from ringsim.simulation.routes import connect, with_in_network_reduction
 from tests.ringsim.strategies import every_algorithm, schedules
 from tests.ringsim.topologies import shared_topologies
 
@@ -29,8 +29,7 @@ NETWORKS = {"port": Network(1e-5, 1e9, 4e9, 1e-6, 2e-6)} | {
 def classes_of(schedule: Schedule, topology: Topology, size: int) -> Classes | None:
     """As `time_classes` finds them."""
     rows = dependencies(schedule)
-    number, ends = number_connections(rows, schedule.num_ranks)
-    return find_classes(rows, number, connections_of(ends, topology), topology, schedule.chunk_bytes(size))
+    return find_classes(rows, connect(rows, topology), topology, schedule.chunk_bytes(size))
 
 
 @pytest.mark.parametrize("network", NETWORKS)
