@@ -35,7 +35,6 @@ class AllReduces:
         self._num_ranks = num_ranks
         self._plain = all_reduce_by_size(backend.all_reduce, num_ranks)
         self._call_s = [backend.runtime.call_s(network, cold=cold) for cold in (False, True)]
-        self._shared_memory = backend.runtime.shared_memory(network)
         self.why_not = _why_not_chosen(network, num_ranks, backend)
         self._library_network = network if backend.chooses and not self.why_not else None
         self._choices: dict[int, LibraryChoice | None] = {}
@@ -46,8 +45,7 @@ class AllReduces:
         choice = self._choice(size_bytes)
         if choice is None:
             schedule = self._plain(size_bytes)
-            call = QueuedCall(schedule, size_bytes, element_bytes, ready_s, called_s, self._shared_memory)
-            return BucketCall(size_bytes, None, call)
+            return BucketCall(size_bytes, None, QueuedCall(schedule, size_bytes, element_bytes, ready_s, called_s))
         even_bytes = in_even_chunks(choice.schedule, size_bytes, element_bytes)
         call_s = called_s + choice.start_s
         call = QueuedCall(choice.schedule, even_bytes, element_bytes, ready_s, call_s, choice.network)
