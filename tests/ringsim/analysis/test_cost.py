@@ -3,7 +3,7 @@
 import pytest
 
 from ringsim import Collective
-from ringsim.analysis.cost import cost_of, sent_bound, steps_bound
+from ringsim.analysis.candidates import cost_of, sent_bound, steps_bound
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 

@@ -19,7 +19,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Timeline, permute_ranks, predict_time
-from ringsim.analysis.cost import busbw_bytes_per_s
+from ringsim.analysis.candidates import busbw_bytes_per_s
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule.collective import owners
 from ringsim.schedule.dependencies import dependencies

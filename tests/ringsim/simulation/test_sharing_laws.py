@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringsim import Collective, Schedule, Timeline, permute_ranks
-from ringsim.analysis.cost import busbw_bytes_per_s
+from ringsim.analysis.candidates import busbw_bytes_per_s
 from ringsim.network.topology import NONE, Ints, Jitter, Resources, Topology
 from ringsim.registry import build
 from ringsim.schedule.dependencies import dependencies
