@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from trainers.data_parallel import DataParallel
+
 
 class Branching(nn.Module):
     """`first` always takes part; `second` only for inputs whose sum is positive; `third` never does."""
@@ -138,6 +140,18 @@ def seeded(make: type[nn.Module]) -> nn.Module:
 def inputs(rank: int, count: int = 5) -> torch.Tensor:
     """Each rank's own data: (count, 3)."""
     return torch.randn(count, 3, generator=torch.Generator().manual_seed(100 + rank))
+
+
+def parameters_of(model: nn.Module) -> list[torch.Tensor]:
+    """Return copies of the parameters as they are now."""
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def backward(parallel: DataParallel, step: int) -> torch.Tensor:
+    """Run the backward pass of a step on this rank's own data, and return the loss."""
+    loss: torch.Tensor = parallel(inputs(parallel.group.rank() + 7 * step)).pow(2).mean()
+    loss.backward()
+    return loss
 
 
 def mean_gradients(model: nn.Module, num_ranks: int, count: int = 5) -> list[torch.Tensor | None]:
