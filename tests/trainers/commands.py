@@ -5,7 +5,6 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.launcher import Launcher
+from tests.ranks import free_port
 from trainers.checkpoints.step_log import read_log
 
 ROOT = Path(__file__).parents[2]
@@ -76,10 +76,7 @@ def ranks_by_hand(arguments: list[str], errors: int = subprocess.PIPE) -> Iterat
 
     errors: where the first one says what it says.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    world = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    world = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     ranks = []
     for rank, stderr in enumerate((errors, subprocess.DEVNULL)):
         numbers = {**world, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": 1}

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from collectives.probes import Blocks
 from ringsim.training_step.profile import StepProfile
 from tests.processes import left_of
-from tests.ranks import run_forked_ranks
+from tests.ranks import run_forked_programs
 from tests.trainers.commands import TIMEOUT_S, environment, ranks_by_hand, read_until
 from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.checkpoints.step_log import read_log
@@ -65,10 +65,8 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def run_main_job(rank: int, arguments: list[str], folder: Path) -> None:
-    """On a rank, with short probes and a short bootstrap; what it prints is in two files."""
-    for target, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(folder / f"{name}{rank}", os.O_WRONLY | os.O_CREAT), target)
+def run_main_job(_: int, arguments: list[str]) -> None:
+    """On a rank, with short probes and a short bootstrap."""
     short = (
         mock.patch("trainers.main_job.job.BLOCKS", SHORT),
         mock.patch("ringsim.calibration.from_probes._RESAMPLED", 4),
@@ -77,19 +75,18 @@ def run_main_job(rank: int, arguments: list[str], folder: Path) -> None:
         (trainers if arguments[0] == "ring" else main)(arguments)
 
 
-def started(num_ranks: int, arguments: list[str], folder: Path) -> list[tuple[int | None, str]]:
-    """By rank, the exit code and what was said."""
-    codes = run_forked_ranks(num_ranks, TIMEOUT_S, run_main_job, arguments, folder)
-    return [(code, (folder / f"stderr{rank}").read_text()) for rank, code in enumerate(codes)]
+def forked(num_ranks: int, arguments: list[str], folder: Path) -> list[subprocess.CompletedProcess[str]]:
+    """Run the main job on ranks that have loaded torch already."""
+    return run_forked_programs(num_ranks, TIMEOUT_S, folder, run_main_job, arguments)
 
 
 def test_two_ranks(tmp_path: Path) -> None:
     """It predicts, trains, learns, compares and leaves report, picture, log and checkpoint; no progress bar here."""
     profile, folder = tmp_path / "profile.json", tmp_path / "new" / "report"
     arguments = ["ring", *SMALL.split(), "--output", str(folder), "--profile", str(profile)]
-    (code, errors), (other, silent) = started(2, arguments, tmp_path)
-    assert (code, other, silent) == (0, 0, ""), errors
-    printed = (tmp_path / "stdout0").read_text()
+    first, second = forked(2, arguments, tmp_path)
+    assert (first.returncode, second.returncode, second.stderr) == (0, 0, ""), first.stderr
+    printed, errors = first.stdout, first.stderr
     assert sorted(path.name for path in folder.iterdir()) == RESULT_NAMES
     report = json.loads((folder / "report.json").read_text())
     assert StepProfile.from_dict(report["profile"]) == StepProfile.load(profile)
@@ -143,8 +140,8 @@ def test_one_rank(tmp_path: Path) -> None:
     """There is nothing to synchronise: predicted as no time, and no error is given."""
     output = tmp_path / "report"
     options = ["--strategies", "ring,ddp", "--data", "random", "--steps", "3", "--output", str(output)]
-    [(code, said)] = started(1, ["ring", *SMALL.split(), *options], tmp_path)
-    assert code == 0, said
+    [done] = forked(1, ["ring", *SMALL.split(), *options], tmp_path)
+    assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in output.iterdir()) == RESULT_NAMES
     for result in json.loads((output / "report.json").read_text())["strategies"]:
         # What is left is packing and unpacking: nothing is sent.
@@ -225,9 +222,9 @@ def test_mistakes_are_known_before_training(
 def test_a_loss_that_is_no_number_stops_the_job(tmp_path: Path, command: list[str], program: str) -> None:
     """With the rank, the step and the strategy in one line, and no report."""
     options = ["--strategies", "ring,ddp", "--learning-rate", "1e30", "--output", str(tmp_path / "report")]
-    ranks = started(2, [*command, *SMALL.split(), *options], tmp_path)
-    assert [code for code, _ in ranks] == [1, 1]
-    said = "".join(errors for _, errors in ranks)
+    ranks = forked(2, [*command, *SMALL.split(), *options], tmp_path)
+    assert [rank.returncode for rank in ranks] == [1, 1]
+    said = "".join(rank.stderr for rank in ranks)
     assert re.search(rf"^{program}: training step \d+, ", said, re.MULTILINE), said
     assert ": the loss of rank 0 is nan, the loss of rank 1 is nan; a smaller --learning-rate may help" in said
     assert said.count(f"{program}: ") == 1
