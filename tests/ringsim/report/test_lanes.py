@@ -177,7 +177,7 @@ def test_a_run_that_never_begins_is_drawn(tmp_path: Path) -> None:
         (16, "torus", NETWORK),
         (32, "hierarchical", load_network("dgx-h100-cluster")),
         (64, "ring", NETWORK),
-        (128, "direct", NETWORK),
+        pytest.param(128, "direct", NETWORK, marks=pytest.mark.slow),
     ],
 )
 def test_no_name_lies_on_another(num_ranks: int, algorithm: str, network: AnyNetwork) -> None:

@@ -65,60 +65,12 @@ def test_by_hand(case: str) -> None:
     assert ends(work) == expected
 
 
-def test_nothing_begun_is_nothing_ended() -> None:
-    """Also where there are no slots, no resources, or only failures."""
-    assert ends(activities([], [], [])) == []
-    assert ends(activities([{0: 1}], [1], [1], {0: 5})) == []
-
-
-def test_work_may_be_begun_whenever_some_has_ended() -> None:
-    """The slot is free again; the new work shares from then on."""
-    work = activities([{0: 1}, {0: 1}], [99, 99], [2])
-    begin(work, (0, 0, 0, 1), (1, 0, 0, 4))
-    assert [column.tolist() for column in work.next_ended()] == [[0], [1]]
-    begin(work, (0, 1, 0, 2))
-    assert ends(work) == [(0, 3), (1, 3.5)]
-
-
-def test_those_who_share_nothing_are_left_alone() -> None:
-    """Their ends are one sum and one quotient, whatever begins and ends elsewhere."""
-    work = activities([{0: 1}, {1: 1}, {1: 1}], [0.7, 99, 99], [3, 1])
-    begin(work, (0, 0.1, 0.2, 1.3), (1, 0, 0, 1), (2, 0, 0.25, 1))
-    assert dict(ends(work))[0] == 0.1 + (0.2 + 1.3 / 0.7)
-
-
-def test_many_at_the_same_moment() -> None:
-    """A thousand share 10 links: 100 each of the rate of 100, at once; told all together."""
-    work = activities([{slot % 10: 1} for slot in range(1000)], [99] * 1000, [100] * 10)
-    begin(work, *((slot, 2, 0, 3 if slot < 500 else 4) for slot in range(1000)))
-    slot, ends_s = work.next_ended()
-    assert (slot.tolist(), set(ends_s)) == (list(range(500)), {5.0})
-    assert ends(work) == [(slot, 5.5) for slot in range(500, 1000)]
-
-
 def test_moments_that_differ_by_rounding_are_one() -> None:
     """And each keeps its own last bit."""
     work = activities([{0: 1}, {1: 1}], [99, 99], [1, 1])
     begin(work, (0, 0.1 + 0.2, 0, 1), (1, 0.3, 0, 1))
     slot, ends_s = work.next_ended()
     assert (slot.tolist(), ends_s.tolist()) == ([0, 1], [0.1 + 0.2 + 1, 1.3])
-
-
-def test_a_slot_that_uses_nothing() -> None:
-    """It goes as fast as it can, also while others come and go."""
-    work = activities([{}, {0: 1}, {0: 1}, {}], [2, 99, 99, 4], [2])
-    begin(work, (0, 0, 0, 6), (1, 0, 0, 2), (2, 1, 0, 2))
-    assert dict(ends(work)) == {0: 3, 1: 1, 2: 2}
-    begin(work, (3, 5, 1, 8), (1, 5, 0, 2), (2, 5, 0, 2))
-    assert dict(ends(work)) == {3: 8, 1: 7, 2: 7}
-
-
-@pytest.mark.parametrize("fails_at_s", [0.0, 1.0])
-def test_what_has_failed_lets_nothing_pass(fails_at_s: float) -> None:
-    """Not even work of no amount, from the very moment on; who goes another way has more from then on."""
-    work = activities([{0: 1, 1: 1}, {1: 1}, {0: 1}], [99] * 3, [2, 2], {0: fails_at_s})
-    begin(work, (0, 0, 0, 6), (1, 0, 0, 3), (2, fails_at_s, 0, 0))
-    assert ends(work) == [(1, 1.5 + fails_at_s / 2)]
 
 
 def test_what_ends_before_a_failure_is_as_without_it() -> None:

@@ -69,18 +69,6 @@ def test_kept_rates_are_those_of_all_that_is_at_work(
             np.testing.assert_allclose([now[number] for number in slot.tolist()], expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("few_changes", [rates.FEW_CHANGES, ALWAYS_IN_ARRAYS])
-def test_far_neighbours_feel_a_change(few_changes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line of links: when the work on the first ends, every second flow speeds up, and the others slow down."""
-    monkeypatch.setattr(rates, "FEW_CHANGES", few_changes)
-    works = [Work({link: 1.0, link + 1: 1.0}, 1e30) for link in range(6)] + [Work({0: 1.0}, 1e30)]
-    levels = Levels(*columns_of(works, [1.0, 2.5, 4.0, 6.0, 9.0, 12.0, 99.0]))
-    before = updated(levels, set(), set(range(7)))
-    after = updated(levels, {6}, set())
-    assert [before[slot] for slot in range(6)] == [0.5, 2.0, 2.0, 4.0, 5.0, 7.0]
-    assert [after[slot] for slot in range(6)] == [1.0, 1.5, 2.5, 3.5, 5.5, 6.5]
-
-
 def test_who_is_freed_by_two_resources_is_freed() -> None:
     """When the works beside it end, the level of neither resource may stay low because that of the other one is."""
     works = [Work({0: 1.0, 1: 1.0}, 1e30), Work({0: 1.0}, 1e30), Work({1: 1.0}, 1e30)]
@@ -93,13 +81,6 @@ def test_small_uses_beside_large_ones_keep_their_digits() -> None:
     """What the large ones leave is divided among the small ones, whose sum is not a difference of large sums."""
     levels = Levels(*columns_of([Work({0: 1.0}, 0.5), Work({0: 1e-9}, 1e30)], [1.0]))
     assert updated(levels, set(), {0, 1}) == {0: 0.5, 1: pytest.approx(0.5 / 1e-9, rel=1e-14)}
-
-
-def test_work_that_follows_work_changes_nothing() -> None:
-    """The new work in the slot has the rate of the one before; no other rate is computed."""
-    levels = Levels(*columns_of([Work({0: 1.0}, 1e30)] * 3, [6.0]))
-    assert updated(levels, set(), {0, 1, 2}) == dict.fromkeys(range(3), 2.0)
-    assert updated(levels, {1}, {1}) == {1: 2.0}
 
 
 def test_a_change_is_computed_near_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,8 @@
 """The page of a report: as text, and as a browser shows it."""
 
 import re
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
@@ -20,14 +18,9 @@ from tests.ringsim.report.pages.headless_chromium import document_of, needs_chro
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from tests.ringsim.verdict.test_run_directory import fill
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 HOSTILE = "<b>&</script><script>throw 1</script>"
-
-
-@pytest.fixture(autouse=True)
-def few_draws() -> Iterator[None]:
-    """Some networks of the bootstrap instead of hundreds: what is done with them is the same."""
-    with patch("ringsim.calibration.from_probes._RESAMPLED", 4):
-        yield
 
 
 @pytest.fixture
