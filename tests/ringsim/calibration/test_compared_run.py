@@ -3,7 +3,6 @@
 import json
 from collections import defaultdict
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -120,19 +119,6 @@ def test_both_sides_are_in_the_trace(algorithm: str, tmp_path: Path) -> None:
         ]
         assert slice_["ts"] == pytest.approx((both.run.issued_s[row] - begin) * 1e6, abs=2e-3)
         assert slice_["ts"] + slice_["dur"] == pytest.approx((both.run.applied_s[row] - begin) * 1e6, abs=2e-3)
-
-
-def test_slices_of_a_thread_do_not_overlap(tmp_path: Path) -> None:
-    """Where a rank sends several things at once it has several threads, all named after it."""
-    found = events(tmp_path / "runs.json", compared(algorithm="direct", num_ranks=4), compared())
-    threads = defaultdict(list)
-    for event in found["X"]:
-        begin = round(event["ts"] * 1000)
-        threads[event["pid"], event["tid"]].append((begin, begin + round(event["dur"] * 1000)))
-    assert all(end <= begin for some in threads.values() for (_, end), (begin, _) in pairwise(sorted(some)))
-    named = {(e["pid"], e["tid"]): e["args"]["name"] for e in found["M"] if e["name"] == "thread_name"}
-    assert named.keys() == threads.keys()
-    assert [name for (pid, _), name in named.items() if pid == 1][:4] == ["rank 0", "rank 0, 2", "rank 0, 3", "rank 1"]
 
 
 def lines(both: ComparedRun) -> list[int]:
