@@ -72,7 +72,7 @@ def _with_dtypes_on_the_way(random: random.Random, drawn: Call) -> Call:
 
 
 def _with_values(random: random.Random, drawn: Call) -> Call:
-    if any(name.startswith("float8") for name in (drawn.dtype, drawn.wire, drawn.accumulate)):
+    if drawn.has_float8:
         return replace(drawn, values="random" if drawn.wire else "exact")
     plain = not drawn.wire and not drawn.accumulate and drawn.op in ("SUM", "MIN", "MAX")
     choices = ["exact", "random", "special"] if plain and drawn.dtype in FLOATS else ["exact", "random"]

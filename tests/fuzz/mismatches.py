@@ -46,11 +46,13 @@ class Mismatch:
             answers = ranks.answers(range(self.num_ranks), HANGS_S + 2 * TIMEOUT_S)
             silent = [rank for rank in range(self.num_ranks) if rank not in answers]
             assert not silent, f"ranks hang, or are gone: {silent}\n{ranks.remains(silent)}"
-        told = {rank: answer.value for rank, answer in answers.items()}
-        lines = "\n".join(f"    rank {rank}: {text}" for rank, text in sorted(told.items()))
+        told = {rank: answer.value for rank, answer in sorted(answers.items())}
+        lines = "\n".join(f"    rank {rank}: {text}" for rank, text in told.items())
         assert all(answer.good for answer in answers.values()), f"unforeseen error\n{lines}"
         not_told = [
-            rank for rank, (kind, _) in told.items() if kind == "" and not (self.other is None and rank == self.odd)
+            rank
+            for rank, (kind, _) in sorted(told.items())
+            if kind == "" and not (self.other is None and rank == self.odd)
         ]
         assert not not_told, f"ranks that are not told of a mismatch: {not_told}\n{lines}"
         wrong = [rank for rank, (kind, _) in told.items() if kind not in ("", "MismatchError", "CollectiveError")]

@@ -138,10 +138,10 @@ class Outcome:
     error: str = ""
 
     def distance(self, other: "Outcome") -> float:
-        """The largest difference of the parameters, relative to those above 1; NaNs are alike."""
+        """Return the largest difference of the parameters, relative to those above 1; what is not finite is alike."""
         own, others = torch.tensor(self.parameters), torch.tensor(other.parameters)
         gap = (own - others).abs() / others.abs().clamp(min=1.0)
-        gap = gap.masked_fill(own.isnan() & others.isnan(), 0.0)
+        gap = gap.masked_fill(~own.isfinite() & ~others.isfinite(), 0.0)
         return gap.nan_to_num(nan=torch.inf).max().item()
 
 

@@ -1,0 +1,126 @@
+"""Faults planted in what ranks run: the attack on them fails; without the fault, the same case does not.
+
+Faults in what runs without ranks are planted where these attacks are tested: `test_fuzz` (mutants), `test_files`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives.runtime.chunks import ChunkMemory
+from collectives.runtime.failures import FailureRecords, stopped_first
+from collectives.runtime.fingerprint import UNNUMBERED, FingerprintCheck
+from tests.fuzz import collectives as attack_on_collectives
+from tests.fuzz import deaths, mismatches, strategies
+from tests.fuzz.attacks import attacks
+from tests.fuzz.calls import Call
+from tests.fuzz.case import Case
+
+# Ranks are given these instead of the functions that the attacks give them.
+
+
+def with_a_lost_element(group: dist.ProcessGroup, job: attack_on_collectives.Job) -> object:
+    """The first element of what arrives is not added."""
+    right = ChunkMemory.apply
+
+    def apply(memory: ChunkMemory, receive: Any, arrived: torch.Tensor) -> None:
+        right(memory, receive, torch.cat([torch.zeros_like(arrived[:1]), arrived[1:]]))
+
+    with patch.object(ChunkMemory, "apply", apply):
+        return attack_on_collectives.carry_out(group, job)
+
+
+def with_another_rank_blamed(death: deaths.Death) -> object:
+    """The first to stop responding is said to be rank 0."""
+    with patch.object(FailureRecords, "_follow", lambda *_: stopped_first(0)):
+        return deaths.live(death)
+
+
+def without_comparing(mismatch: mismatches.Mismatch) -> tuple[str, str]:
+    """New calls are not compared."""
+    with patch.object(FingerprintCheck, "_number", lambda *_: UNNUMBERED):
+        return mismatches.disagree(mismatch)
+
+
+def with_sums_for_means(group: dist.ProcessGroup, training: strategies.Training) -> object:
+    """ZeRO steps by the sums of the gradients."""
+    right = collectives.reduce_scatter_tensor
+
+    def summed(output: torch.Tensor, tensor: torch.Tensor, _: Any, *rest: Any) -> object:
+        return right(output, tensor, dist.ReduceOp.SUM, *rest)
+
+    with patch.object(collectives, "reduce_scatter_tensor", summed):
+        return strategies.outcomes(group, training)
+
+
+CALLS = (Call(shape=(70,)), Call(shape=(70,), op="MAX"))
+GROUP = attack_on_collectives.Group((0, 1, 2), transport="gloo")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closing() -> Iterator[None]:
+    """End the ranks that cases share."""
+    yield
+    for attack in attacks():
+        attack.close()
+
+
+@pytest.mark.parametrize(
+    ("case", "module", "name", "function", "message"),
+    [
+        (
+            attack_on_collectives.Job((GROUP,), CALLS[:1]),
+            attack_on_collectives,
+            "carry_out",
+            with_a_lost_element,
+            "wrong result of all_reduce",
+        ),
+        (
+            deaths.Death(3, how="kill", victim=1, at=1, calls=CALLS),
+            deaths,
+            "live",
+            with_another_rank_blamed,
+            "survivors do not name the rank that was the first to go, 1",
+        ),
+        (
+            mismatches.Mismatch(2, 0, *CALLS, transport="gloo"),
+            mismatches,
+            "disagree",
+            without_comparing,
+            "ranks that are not told of a mismatch",
+        ),
+        (
+            strategies.Training("zero1"),
+            strategies,
+            "outcomes",
+            with_sums_for_means,
+            "it trains otherwise than ring",
+        ),
+    ],
+    ids=["collectives", "deaths", "mismatches", "strategies"],
+)
+def test_a_planted_fault_is_noticed(case: Case, module: Any, name: str, function: Any, message: str) -> None:
+    """In one case of each attack."""
+    case.run()
+    with patch.object(module, name, function), pytest.raises(AssertionError, match=message):
+        case.run()
+
+
+def test_sums_of_float8_are_not_exact() -> None:
+    """-9 and 4 are -4, since the nearest to -9 are -8 and -10; but the largest of several numbers is exact."""
+    assert not Call(dtype="float8_e5m2").is_exact
+    assert not Call(wire="float8_e5m2").is_exact
+    assert Call(dtype="float8_e5m2", op="MAX").is_exact
+    assert Call().is_exact
+
+
+def test_parameters_that_diverged_are_alike() -> None:
+    """Some optimizers climb; but a single one that is not finite is a fault."""
+    infinite = strategies.Outcome((float("inf"), float("nan"), 1.0))
+    assert infinite.distance(strategies.Outcome((float("inf"), float("inf"), 1.0))) == 0.0
+    assert infinite.distance(strategies.Outcome((float("inf"), 3.0, 1.0))) == float("inf")
