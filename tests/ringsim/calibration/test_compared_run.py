@@ -112,6 +112,9 @@ def test_both_sides_are_in_the_trace(algorithm: str, tmp_path: Path) -> None:
     predicted, measured = ({e["name"]: e for e in found["X"] if e["pid"] == pid} for pid in names)
     assert predicted.keys() == measured.keys()
     assert len(found["X"]) == 2 * len(predicted) == 2 * len(both.run)
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in found["M"] if e["name"] == "thread_name"}
+    assert threads.keys() == {(e["pid"], e["tid"]) for e in found["X"]}
+    assert ("rank 0, 2" in threads.values()) == (algorithm != "ring")  # several under way at once
     begin = min(both.run.begin_s)
     for row, name in enumerate(both.run.transfers):
         (slice_,) = [
