@@ -19,7 +19,7 @@ def below(pid: int) -> list[int]:
 
 
 def left_of(pids: Iterable[int], limit_s: float = 30.0) -> list[int]:
-    """Those of the processes that have not ended within that time; on a busy machine their end takes a while."""
+    """Return the processes that have not ended within that time; on a busy machine their end takes a while."""
     end_s = time.monotonic() + limit_s
     while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < end_s:
         time.sleep(0.05)

@@ -149,7 +149,7 @@ class RankPool:
 
     @property
     def ranks(self) -> Ranks:
-        """Those for the next case, or that have the last one."""
+        """Return the ranks for the next case, or that have the last one."""
         if self._ranks is None or self._ranks.are_gone:
             self._ranks, self._num_cases = Ranks(self.num_ranks, self._peer_timeout_s, self._backends[0], self._home), 0
             self._ranks._begin(_make_groups, self._backends, self.num_ranks, self._peer_timeout_s)

@@ -35,7 +35,7 @@ main()
 
 
 def ringsim(*arguments: str) -> str:
-    """What the command prints; it must end well."""
+    """Return the output of a command that must end well."""
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     return result.stdout

@@ -1,4 +1,4 @@
-"""What other systems lack is missed nowhere: the programs run with it taken away.
+"""The programs run without the features that other systems lack.
 
 macOS has no sched_getaffinity, no SCHED_BATCH, no files in memory and no seals. Windows has no SIGHUP, SIGKILL,
 SIGUSR1, signal masks, flock and fork, and cannot open a directory.

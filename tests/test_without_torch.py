@@ -1,4 +1,4 @@
-"""What somebody finds who installed only what simulates: no torch."""
+"""Without torch, as for somebody who installed only what simulates."""
 
 import subprocess
 import sys

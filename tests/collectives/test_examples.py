@@ -52,7 +52,7 @@ def test_gpt_trains_alike_on_both_backends(ring_ranks: RankPool) -> None:
 
 
 def gpt_under_torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """What becomes of examples/gpt.py on two ranks."""
+    """Run examples/gpt.py on two ranks."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.run(
         [*torchrun, str(ROOT / "examples" / "gpt.py"), *arguments],

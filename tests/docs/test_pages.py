@@ -35,7 +35,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_commands(block: Block) -> str:
-    """What the commands print, as they are typed one after the other into a shell."""
+    """Return the output of the commands, as they are typed one after the other into a shell."""
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.text], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
@@ -44,7 +44,7 @@ def run_commands(block: Block) -> str:
 
 
 def run_program(block: Block, names: dict[str, object]) -> str:
-    """What a program prints; the programs of a page share their names, as the cells of a notebook do."""
+    """Return a program's output; the programs of a page share their names, as the cells of a notebook do."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile("\n" * block.line + block.text, block.page, "exec"), names)
@@ -52,7 +52,7 @@ def run_program(block: Block, names: dict[str, object]) -> str:
 
 
 def check_output(block: Block, expected: Block, printed: str) -> None:
-    """What is below a block is what it prints, or where that varies, has its words."""
+    """Require that a block prints the text below it, or where that varies, its words."""
     if expected.mark == "varies":
         missing = set(words_of(expected.text)) - set(words_of(printed))
         assert not missing, f"{block.place}: {sorted(missing)} are not printed any more:\n{printed}"

@@ -122,14 +122,14 @@ def test_testbeds_that_cannot_be(hosts: int, host_rates: dict[int, str], message
 
 
 def test_names_carry_the_process_that_made_them() -> None:
-    """What is not named so is not ours."""
+    """Namespaces with other names are not ours."""
     made = plan("ringsim-4711-2", 12)
     assert owner(made.switch) == owner(made.namespace(11)) == 4711
     assert [owner(name) for name in ("ringsim-4711", "ringsim-4711-2-host", "xringsim-1-2-host3", "blue")] == [None] * 4
 
 
 def carried(text: str, num_ranks: int) -> dict[str, float]:
-    """What the network that the text describes can carry, by resource."""
+    """Return the capacities of the network that the text describes, by resource."""
     return capacities(read_network(text, "testbed.toml").topology(num_ranks))
 
 

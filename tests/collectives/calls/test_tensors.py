@@ -16,7 +16,7 @@ from tests.ranks import RankPool, group_on
 
 
 def refused(group: dist.ProcessGroup, dtype: str, backend: str) -> tuple[list[str], list[list[float]]]:
-    """What each call says of a dtype that torch cannot add; and what all_gather, broadcast and a later sum give."""
+    """Return each call's message for a dtype that torch cannot add; an all_gather, a broadcast and a later sum."""
     group, messages = group_on(backend, group.size()), []
     for name in REDUCING:
         with pytest.raises(ValueError, match="op SUM") as error:
@@ -42,7 +42,7 @@ def test_what_torch_cannot_add_is_refused(ring_ranks: RankPool, dtype: str, back
 
 
 def accumulated(group: dist.ProcessGroup) -> str:
-    """What is said of an `accumulate` in which nothing can be added."""
+    """Return the message for an `accumulate` in which nothing can be added."""
     with pytest.raises(ValueError, match="op SUM") as error:
         collectives.all_reduce(torch.ones(4), group=group, accumulate=torch.float8_e5m2)
     return str(error.value)
@@ -66,7 +66,7 @@ def of_no_use() -> dict[str, torch.Tensor]:
 
 
 def unsendable(group: dist.ProcessGroup) -> tuple[list[str], list[float]]:
-    """What each call says of each such tensor, which is what is expected, and a sum afterwards."""
+    """Return the message of each call for each such tensor, the expected one, and a sum afterwards."""
     said = []
     for what, tensor in of_no_use().items():
         calls: list[Callable[[], object]] = [

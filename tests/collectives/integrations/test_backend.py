@@ -36,7 +36,7 @@ def executions() -> Iterator[list[str]]:
 
 
 def on_both(group: Group, call: Callable[[Group], Tensors]) -> tuple[Tensors, list[str], Tensors]:
-    """What the call gives on our backend, what was executed, and what it gives on Gloo."""
+    """Return the results of the call on our backend, the executed schedules, and the results on Gloo."""
     with executions() as names:
         ours = call(group_on("ring", group.size()))
     return ours, names, call(group)
@@ -179,7 +179,7 @@ def open_things() -> tuple[int, int]:
 
 
 def come_and_gone(_: Group) -> list[tuple[int, int]]:
-    """What was open before a group, with it at work, and after it."""
+    """Count the open things before a group, with it at work, and after it."""
     counts = [open_things()]
     group = dist.new_group(backend="ring")
     work = dist.all_reduce(torch.ones(1000), group=group, async_op=True)

@@ -113,7 +113,7 @@ def test_ranks_agree_on_the_last_bit_except_in_the_one_shot(algorithm: str) -> N
 
 
 def most_sent(schedule: Schedule) -> Fraction:
-    """What the busiest rank sends, as a multiple of the whole data."""
+    """Return the chunks that the busiest rank sends, as a multiple of the whole data."""
     sent = sum((np.bincount(step.src, minlength=schedule.num_ranks) for step in schedule.steps), np.zeros(1, int))
     return Fraction(int(sent.max()), schedule.num_chunks)
 
@@ -196,7 +196,7 @@ def test_no_algorithm_is_without_its_cost() -> None:
 
 @pytest.mark.parametrize("num_ranks", range(2, 67))
 def test_no_rank_passes_on_in_both_trees(num_ranks: int) -> None:
-    """That is what the double tree is for; and no rank is deeper than in a binomial tree, nor has three children."""
+    """No rank passes on in both trees, is deeper than in a binomial tree, or has three children."""
     passed_on: list[set[int]] = [set(), set()]
     schedule = double_binary_tree_broadcast(num_ranks, segments=1)
     for step in schedule.steps:

@@ -1,4 +1,4 @@
-"""What algorithms cost, and that none beats a bound."""
+"""The cost of algorithms, of which none beats a bound."""
 
 import pytest
 

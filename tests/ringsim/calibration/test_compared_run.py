@@ -94,7 +94,7 @@ def test_other_transfers_are_refused() -> None:
 
 
 def events(path: Path, *runs: ComparedRun) -> dict[str, list[dict[str, Any]]]:
-    """What is written, by phase."""
+    """Return the written events by phase."""
     write_run_trace(path, runs)
     found = defaultdict(list)
     for event in json.loads(path.read_text(), parse_constant=pytest.fail)["traceEvents"]:

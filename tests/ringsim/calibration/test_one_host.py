@@ -14,7 +14,7 @@ SIZES = (64, 4096, 2**17, 2**21)
 
 
 def measured_on(cluster: Cluster, num_ranks: int, sizes: tuple[int, ...] = SIZES) -> Measurements:
-    """What probes would measure on `cluster`."""
+    """Return the measurements that probes would make on `cluster`."""
     processor = cluster.spec.processor
     overheads = processor.send_overhead_s + processor.receive_overhead_s
     probes = [Probe("shift", size, 1, (shift_s(cluster, num_ranks, size),)) for size in sizes]
@@ -61,7 +61,7 @@ def test_what_a_call_takes_longer_after_a_computation() -> None:
 
 
 def test_the_elapsed_times_come_out() -> None:
-    """Those of the smallest and the largest message, which is what latency and memory are there for."""
+    """The fitted latency and memory give the elapsed times of the smallest and the largest message."""
     host = Host(cores=2, memory_bytes_per_s=2e9, link=Link(latency_s=1e-3))
     measurements = measured_on(Cluster("true", Spec(host=host, processor=TRUE)), 4)
     found = calibrate_host(measurements, 2)
@@ -71,7 +71,7 @@ def test_the_elapsed_times_come_out() -> None:
 
 
 def test_missing_probes_are_named() -> None:
-    """Those of elapsed times too; a rank alone needs none."""
+    """Probes of elapsed times are missed too; a rank alone needs none."""
     all_probes = measured_on(Cluster("true", Spec(host=Host(cores=2), processor=TRUE)), 2).probes
     for missing in ("shift", "shift_cpu", "reduce_cpu"):
         probes = tuple(probe for probe in all_probes if probe.kind != missing)

@@ -27,7 +27,7 @@ def ping_s(cluster: Cluster, num_ranks: int, rank: int, size: int) -> float:
 
 
 def probed(cluster: Cluster, hosts: tuple[int, ...], machines: tuple[int, ...] | None = None) -> Measurements:
-    """What the benchmark's probes would measure on `cluster`."""
+    """Return the measurements that the benchmark's probes would make on `cluster`."""
     num_ranks = len(hosts)
     pings = [
         Probe(f"ping/{rank}", size, 1, (ping_s(cluster, num_ranks, rank, size),))
@@ -84,6 +84,6 @@ def test_missing_pings_are_named() -> None:
 
 
 def test_measurements_must_say_where_the_ranks_were() -> None:
-    """Those of long ago do not."""
+    """Measurements of old versions do not, and are refused."""
     with pytest.raises(ValueError, match="do not say which ranks share a host: measure again with the benchmark's"):
         calibrate_hosts(Measurements(2, {}), 2)

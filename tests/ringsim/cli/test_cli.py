@@ -247,7 +247,7 @@ def test_algorithms_are_listed_with_their_bounds() -> None:
 
 
 def test_every_algorithm_is_told_in_words() -> None:
-    """Those of its docstring, up to its counts of steps; each stands below its name."""
+    """The summary of an algorithm is its docstring up to the counts of steps; each stands below its name."""
     listed = as_json("algorithms", "--ranks", "4")["algorithms"]
     words = {(one["collective"], one["algorithm"]): one["summary"] for one in listed}
     assert len(words) == len(ALGORITHMS)

@@ -1,4 +1,4 @@
-"""What is said of a machine, by faked readings."""
+"""Findings about a machine, by faked readings."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ def with_readings(part: str, **values: Any) -> Readings:
 
 
 def finding(readings: Readings, subject: str) -> MachineFinding:
-    """What is said of one subject."""
+    """Return the finding on one subject."""
     return next(entry for entry in examine(readings) if entry.subject == subject)
 
 

@@ -1,4 +1,4 @@
-"""What is read of the machine that the tests run on, and of texts of the kernel."""
+"""Readings of the machine that the tests run on, and of texts of the kernel."""
 
 import subprocess
 import sys

@@ -47,7 +47,7 @@ def test_times_survive_their_file(tmp_path: Path) -> None:
 
 
 def test_files_without_collectives_are_read(tmp_path: Path) -> None:
-    """Those of version 1, which held probes only."""
+    """Files of version 1 held probes only."""
     path = tmp_path / "old.json"
     probe = {"kind": "shift", "size_bytes": 64, "in_flight": 1, "times_s": [1e-3]}
     path.write_text(
@@ -61,7 +61,7 @@ def test_files_without_collectives_are_read(tmp_path: Path) -> None:
 
 
 def test_files_of_one_call_an_iteration_are_read(tmp_path: Path) -> None:
-    """Those of version 2, where nobody said who was late."""
+    """Files of version 2 did not say which rank was late."""
     data = Measurements(2, {"machine": "made up"}, collectives=(TIMES,)).as_dict()
     data["version"] = 2
     for times in data["collectives"]:

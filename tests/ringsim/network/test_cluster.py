@@ -163,7 +163,7 @@ def test_what_has_no_limit_may_still_be_slow_or_fail() -> None:
 
 
 def test_half_duplex_ports_are_shared_by_both_directions() -> None:
-    """What a rank sends and what it receives use one resource."""
+    """Messages to and from a rank use one resource."""
     of = topology('[host]\nranks = 3\nlink = { bandwidth = "1GB/s", duplex = "half" }\n', 3)
     assert path(of, 0, 1)[2] == {"rank0.port": 1, "rank1.port": 1}
     assert path(of, 2, 0)[2] == {"rank2.port": 1, "rank0.port": 1}

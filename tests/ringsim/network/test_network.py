@@ -40,5 +40,5 @@ def test_private_links_of_older_versions_are_refused() -> None:
 
 
 def test_only_a_choice_is_named() -> None:
-    """What is as one expects is left out."""
+    """The description leaves out all defaults."""
     assert repr(PORTS) == "Network(latency_s=1e-05, bandwidth_bytes_per_s=1000000000.0, gap_s=1e-06)"

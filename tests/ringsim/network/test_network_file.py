@@ -25,7 +25,7 @@ def test_the_documented_files_are_read(path: Path) -> None:
 
 @pytest.mark.parametrize("text", re.findall(r"```toml\n(.*?)```", (DOCS / "networks.md").read_text(), re.DOTALL))
 def test_the_examples_in_the_text_are_read(text: str) -> None:
-    """What the page shows is a network file by itself."""
+    """Each example on the page is a network file by itself."""
     cluster = read_network(text, "example.toml")
     assert cluster.topology(cluster.spec.max_ranks or 16).resources.names
 

@@ -16,7 +16,7 @@ LABELS = ("vendor figure", "NCCL's own model", "measured")
 
 
 def run(*arguments: str) -> str:
-    """What a command that succeeds prints."""
+    """Return the output of a command that succeeds."""
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     return result.stdout

@@ -10,7 +10,7 @@ from tests.ringsim.strategies import built_in_schedules, listed, schedules
 
 
 class Walk:
-    """What `Flow` says, found by carrying the number of the last writer of each rank's chunk along."""
+    """The columns of `Flow`, found by carrying the number of the last writer of each rank's chunk along."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.reads: list[int] = []
@@ -27,7 +27,7 @@ class Walk:
 @settings(max_examples=200, deadline=None)
 @given(schedules() | built_in_schedules(max_ranks=9))
 def test_each_transfer_reads_and_replaces_the_version_that_was_written_last(schedule: Schedule) -> None:
-    """What a step reads was there before it; its writes come one after the other."""
+    """A step reads versions that were there before it; its writes come one after the other."""
     rows, walk = flow(schedule), Walk(schedule)
     assert rows.reads.tolist() == walk.reads
     assert rows.replaces.tolist() == walk.replaces

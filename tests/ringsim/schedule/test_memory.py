@@ -1,4 +1,4 @@
-"""What is too large is refused before it begins; free memory is made small here, and nothing large allocated."""
+"""Too large requests are refused before they begin; free memory is made small here, and nothing large allocated."""
 
 import pytest
 from click.testing import CliRunner

@@ -1,4 +1,4 @@
-"""What ranks copy that read in place what they receive."""
+"""Copies of ranks that read in place what they receive."""
 
 import pytest
 

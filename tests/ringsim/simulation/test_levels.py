@@ -78,7 +78,7 @@ def test_who_is_freed_by_two_resources_is_freed() -> None:
 
 
 def test_small_uses_beside_large_ones_keep_their_digits() -> None:
-    """What the large ones leave is divided among the small ones, whose sum is not a difference of large sums."""
+    """Small uses share what the large ones leave, and their sum is not a difference of large sums."""
     levels = Levels(*columns_of([Work({0: 1.0}, 0.5), Work({0: 1e-9}, 1e30)], [1.0]))
     assert updated(levels, set(), {0, 1}) == {0: 0.5, 1: pytest.approx(0.5 / 1e-9, rel=1e-14)}
 

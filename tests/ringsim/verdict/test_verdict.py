@@ -1,4 +1,4 @@
-"""What a verdict says of measurements and jobs that were made up, so that the right answer is known."""
+"""Verdicts on measurements and jobs that were made up, so that the right answer is known."""
 
 import re
 from unittest.mock import patch

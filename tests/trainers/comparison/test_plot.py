@@ -18,12 +18,12 @@ ROWS = compare([TrainingRun(name, 2, LOSSES, 0.01, 0.3) for name in ("one proces
 
 
 def looks(axes: Axes) -> set[tuple[Any, ...]]:
-    """What tells the curves of a panel apart."""
+    """Return the looks that tell the curves of a panel apart."""
     return {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
 
 
 def report() -> dict[str, Any]:
-    """What report.json holds of all strategies, as far as it is drawn."""
+    """Return the content of report.json for all strategies, as far as it is drawn."""
     times = {"predicted_sync_s": 1e-3, "measured_sync_s": 2e-3, "measured_sync_p10_s": 1e-3,
              "measured_sync_p90_s": 3e-3, "error": -0.5, "losses": list(LOSSES)}  # fmt: skip
     return {

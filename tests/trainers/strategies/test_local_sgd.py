@@ -145,7 +145,7 @@ def with_inner_optimizer(group: dist.ProcessGroup, make: Any) -> list[torch.Tens
 
 
 def test_an_optimizer_may_step_another(ranks: RankPool) -> None:
-    """That is no foreign one, though it has the same parameters."""
+    """An optimizer within another is no foreign one, though it has the same parameters."""
     inside, itself = (ranks.run(with_inner_optimizer, make, num_ranks=2)[0] for make in (Lookahead, ADAM))
     torch.testing.assert_close(inside, itself, rtol=0, atol=0)
 

@@ -1,4 +1,4 @@
-"""What sharded strategies have in common: training, gradients and states are those of `ring`, held in shares."""
+"""Sharded strategies: training, gradients and states are those of `ring`, held in shares."""
 
 import copy
 from functools import partial

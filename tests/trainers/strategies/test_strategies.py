@@ -101,7 +101,7 @@ def test_training_is_that_of_one_process(request: pytest.FixtureRequest, name: s
 
 
 def test_without_synchronisation_ranks_drift_apart(ranks: RankPool) -> None:
-    """That is what "none" shows."""
+    """With "none" ranks have other parameters after training."""
     first, second = ranks.run(trained, "none", small_model, 0.0, num_ranks=2)
     assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -117,7 +117,7 @@ def unused(group: dist.ProcessGroup, name: str) -> list[torch.Tensor | None]:
 
 @pytest.mark.parametrize("name", OURS)
 def test_parameters_that_are_not_used(ranks: RankPool, name: str) -> None:
-    """What one rank has used all get the mean of, the others counting as zero; what nobody has used stays without."""
+    """All ranks get the mean of a gradient that one rank has, the others counting as zero; unused ones stay without."""
     for result in ranks.run(unused, name, num_ranks=3):
         first, first_bias, second, second_bias, third, third_bias = result
         assert third is None

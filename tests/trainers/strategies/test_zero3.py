@@ -102,7 +102,7 @@ def test_a_rank_holds_a_layer_at_a_time(ranks: RankPool) -> None:
 
 
 def looked_at(group: dist.ProcessGroup) -> list[float]:
-    """What one rank alone computes between two steps, what is loaded then, and the parameter after the next step."""
+    """Return the result of one rank alone between two steps, the state, and the parameter after the next step."""
     parallel = DataParallel(nn.Linear(1, 1, bias=False), "zero3", group, broadcast=True)
     optimizer = parallel.optimizer(partial(torch.optim.SGD, lr=0.5))
     parallel.load_state_dict({"weight": torch.tensor([[3.0]])})
@@ -141,7 +141,7 @@ class OfRank(nn.Module):
 
 
 def with_other_layers(group: dist.ProcessGroup) -> str:
-    """What is said of them."""
+    """Return the error of ranks that use other layers."""
     parallel = DataParallel(seeded(OfRank), "zero3", group)
     with pytest.raises(ShardingError) as error:
         backward(parallel, 0)

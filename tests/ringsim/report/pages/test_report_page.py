@@ -85,7 +85,7 @@ def test_what_files_say_is_text() -> None:
 
 
 def test_what_was_simulated_is_shown(page: Path) -> None:
-    """What the time of a collective is spent on; a step by its buckets and ranks; all algorithms by size."""
+    """The page shows the parts of a collective's time, a step by buckets and ranks, and all algorithms by size."""
     text = page.read_text()
     assert column(text, "simulated", 4) == ["uniform", "gbe"]
     assert "bandwidth 99.0%, latency 1.0%" in column(text, "simulated", 9)
