@@ -11,6 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 from trainers.data_parallel import DataParallel
 
+SGD = partial(torch.optim.SGD, lr=0.1)
+BUCKETS = "zero2/2e-5"  # MiB: every parameter or two are a bucket
+
 
 class Branching(nn.Module):
     """`first` always takes part; `second` only for inputs whose sum is positive; `third` never does."""

@@ -10,13 +10,12 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from tests.ranks import RankPool
-from tests.trainers.models import MODELS, backward, inputs, parameters_of, small_model
+from tests.trainers.models import BUCKETS, MODELS, backward, inputs, parameters_of, small_model
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers.data_parallel import DataParallel
 from trainers.strategies.share_gradient import own_gradient
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-BUCKETS = "zero2/2e-5"  # MiB: every parameter or two are a bucket
 FSDP = [("fsdp", model) for model in ("sequential", "blocks", "recomputed", "shared", "boxed")]
 TRAINED = [
     ("zero2", "sequential"),

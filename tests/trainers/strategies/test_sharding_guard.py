@@ -10,12 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool
-from tests.trainers.models import backward, parameters_of, small_model
+from tests.trainers.models import SGD, backward, parameters_of, small_model
 from trainers.data_parallel import DataParallel
-
-SGD = partial(torch.optim.SGD, lr=0.1)
-BUCKETS = "zero2/0.00002"  # every parameter or two are a bucket
-Use = Callable[[DataParallel, torch.optim.Optimizer, int], object]
 
 
 class Lars(torch.optim.Optimizer):

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool, group_on
-from tests.trainers.models import Branching, Complex, Tied, inputs, mean_gradients, seeded, small_model
+from tests.trainers.models import Branching, Complex, Tied, inputs, mean_gradients, parameters_of, seeded, small_model
 from trainers.data_parallel import DataParallel
 from trainers.strategies import STRATEGIES, make_strategy
 from trainers.strategy_names import STRATEGY_INFOS, parse_strategy, steps_between_averages, strategy_info
@@ -72,7 +72,7 @@ def trained(group: dist.ProcessGroup, name: str, make: Callable[[], nn.Module], 
             wrapped.clip_grad_norm_(clip)
         optimizer.step()
     wrapped.unshard()
-    return [p.detach().clone() for p in model.parameters()]
+    return parameters_of(model)
 
 
 def trained_alone(model: nn.Module, num_ranks: int, clip: float) -> list[torch.Tensor]:
