@@ -7,8 +7,7 @@ import pytest
 
 from netns_testbed import testbed
 from netns_testbed.description import network_text
-from netns_testbed.plan import owner, plan
-from netns_testbed.rate import burst_bytes, parse_tc_rate, queue_bytes
+from netns_testbed.plan import burst_bytes, owner, parse_tc_rate, plan, queue_bytes
 from netns_testbed.testbed import Testbed
 from ringsim.network.file_reader import read_network
 from tests.ringsim.topologies import capacities
