@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.launcher import Launcher
+from tests.processes import TIMEOUT_S, environment, run_python
 from tests.ranks import free_port
 from trainers.checkpoints.step_log import read_log
 
-ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 240
 LOG_LINE = re.compile(r"step \d+/\d+: ")
 POINTS = ["--task", "tests.trainers.points:make_points", "--seed", "3", "--log-every", "1"]
 
@@ -30,23 +29,9 @@ def command(*arguments: str, torchrun: tuple[str, ...] = ()) -> list[str]:
     return [sys.executable, *started_by, "-m", "trainers", *arguments]
 
 
-def environment() -> dict[str, str]:
-    """Ours, with this code and the tests' own to be imported, and without what a launcher of the tests may have set."""
-    return {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | {
-        "PYTHONPATH": str(ROOT)
-    }
-
-
 def start(*arguments: str, torchrun: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
-    return subprocess.run(
-        command(*arguments, torchrun=torchrun),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=environment(),
-        check=False,
-    )
+    return run_python(*command(*arguments, torchrun=torchrun)[1:])
 
 
 def launch(launcher: Launcher, *arguments: str) -> subprocess.CompletedProcess[str]:

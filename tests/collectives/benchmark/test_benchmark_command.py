@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,36 +14,8 @@ from click.testing import CliRunner
 from collectives.benchmark.command import main
 from ringsim.measurements.measurements import Measurements
 from ringsim.schedule.collective import Collective
-from tests.processes import below, kill_all, left_of
+from tests.processes import ROOT, TIMEOUT_S, below, finish, left_of, run_python, start_python
 from tests.ranks import run_forked_programs, run_script
-
-ROOT = Path(__file__).parents[3]
-TIMEOUT_S = 200
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
-
-
-def start(*arguments: str) -> subprocess.Popen[str]:
-    """A Python process with these arguments, in the project's folder."""
-    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**inherited, "PYTHONPATH": str(ROOT)},
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Its exit code, and what it wrote; killed if it takes too long."""
-    with process:
-        try:
-            out, errors = process.communicate(timeout=TIMEOUT_S)
-        finally:
-            if process.poll() is None:
-                kill_all(process.pid)
-    return process.returncode, out, errors
 
 
 def run_command(_: int, arguments: list[str]) -> None:
@@ -62,14 +33,14 @@ def test_two_ranks(tmp_path: Path) -> None:
     output = tmp_path / "new" / "measurements.json"
     arguments = ["--collective", "all_reduce,broadcast", "-b", "64", "-e", "1KiB", "-n", "3", "-w", "1"]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "collectives.benchmark"]
-    code, out, errors = finish(start(*torchrun, *arguments, "--out-of-place", "--wide", "-o", str(output)))
-    assert code == 0, errors
-    rows = [line.split() for line in out.splitlines() if line and line[0] != "#" and "ratio" not in line]
+    done = run_python(*torchrun, *arguments, "--out-of-place", "--wide", "-o", str(output))
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line and line[0] != "#" and "ratio" not in line]
     sizes = [["64", "B"], ["64", "B"], ["256", "B"], ["256", "B"], ["1", "KiB"], ["1", "KiB"]]
     assert [row[:2] for row in rows] == sizes * 2
     assert [row[2] for row in rows] == ["dist", "ring"] * 3 + ["dist", "binomial_tree"] * 3
-    assert errors.endswith(f"wrote {output}\n")
-    assert "timing" not in errors
+    assert done.stderr.endswith(f"wrote {output}\n")
+    assert "timing" not in done.stderr
     measurements = Measurements.load(output)
     assert [times.collective for times in measurements.collectives[::6]] == [
         Collective.ALL_REDUCE,
@@ -135,9 +106,9 @@ def test_mistakes_are_found_without_torchrun(arguments: str, message: str, monke
 
 def test_the_module_is_that_command() -> None:
     """As a user starts it who has forgotten torchrun."""
-    code, out, errors = finish(start("-m", "collectives.benchmark"))
-    assert (code, out, errors.count("\n")) == (2, "", 1)
-    assert errors.startswith("benchmark: RANK is not set: start it with torchrun: ")
+    done = run_python("-m", "collectives.benchmark")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("benchmark: RANK is not set: start it with torchrun: ")
 
 
 @pytest.mark.parametrize(("options", "calm"), [(["--json"], True), (["-o", "-", "--gloo-thread-policy=normal"], False)])
@@ -197,22 +168,22 @@ def is_connected(rank: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 def test_interrupted_targets_leave_nothing_behind() -> None:
     """Ctrl-C at the script of all targets ends torchrun, which ends its ranks."""
-    job = start("scripts/bench_collectives.py", "--ranks", "2")
+    job = start_python("scripts/bench_collectives.py", "--ranks", "2")
     deadline = time.monotonic() + TIMEOUT_S
     # Torchrun and two ranks that have joined a group: torchrun leaves those behind that it is just starting.
     while (len(started := below(job.pid)) < 3 or not is_connected(started[-1])) and time.monotonic() < deadline:
         time.sleep(0.1)
     job.send_signal(signal.SIGINT)
-    code, _, errors = finish(job)
-    assert code == 130, errors
+    done = finish(job)
+    assert done.returncode == 130, done.stderr
     assert left_of(started) == []
 
 
 @pytest.mark.slow
 def test_all_targets_are_measured(tmp_path: Path) -> None:
     """Quickly and on two ranks: a table for each, and a file for each."""
-    code, out, errors = finish(start("scripts/bench_collectives.py", "--quick", "--ranks", "2", "-o", str(tmp_path)))
-    assert code == 0, errors
-    assert out.count(": ours over torch.distributed\n") == 4
-    assert out.count(": ours over a plain ring\n") == 3
+    done = run_python("scripts/bench_collectives.py", "--quick", "--ranks", "2", "-o", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(": ours over torch.distributed\n") == 4
+    assert done.stdout.count(": ours over a plain ring\n") == 3
     assert len([Measurements.load(path) for path in tmp_path.iterdir()]) == 7

@@ -14,12 +14,11 @@ from click.testing import CliRunner
 
 from ringsim.units import format_size
 from tests.fuzz.launcher import Launcher
+from tests.processes import TIMEOUT_S, environment
 from tests.trainers.commands import (
     LOG_LINE,
     POINTS,
-    TIMEOUT_S,
     command,
-    environment,
     launch,
     ranks_by_hand,
     read_until,

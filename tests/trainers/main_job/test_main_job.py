@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 from collectives.probes import Blocks
 from ringsim.training_step.profile import StepProfile
-from tests.processes import left_of
+from tests.processes import TIMEOUT_S, left_of, run_python
 from tests.ranks import run_forked_programs
-from tests.trainers.commands import TIMEOUT_S, environment, ranks_by_hand, read_until
+from tests.trainers.commands import ranks_by_hand, read_until
 from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.group import main as trainers
@@ -42,22 +42,9 @@ def command(*arguments: str, ranks: int | None) -> list[str]:
     return [sys.executable, *torchrun, str(SCRIPT), *arguments]
 
 
-def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Python in that folder to its end, in an environment that is no rank's."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        cwd=folder,
-        env=environment(),
-        check=False,
-    )
-
-
 def start(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the script on two ranks of torchrun to its end."""
-    return run(*command(*arguments, ranks=2)[1:])
+    return run_python(*command(*arguments, ranks=2)[1:])
 
 
 def children(pid: int) -> list[int]:
@@ -175,7 +162,7 @@ def test_mistakes_are_found_without_torchrun(arguments: str, message: str, monke
 )
 def test_the_script_is_a_command_of_the_package(tmp_path: Path, arguments: list[str], name: str) -> None:
     """From any directory, as where a wheel is installed, which has no scripts; started without torchrun."""
-    done = run(*arguments, folder=tmp_path)
+    done = run_python(*arguments, folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     message = "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring"
     assert done.stderr == f"{name}: {message}\n"
