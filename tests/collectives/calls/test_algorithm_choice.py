@@ -16,7 +16,7 @@ from ringsim.network.spec import Host, Link, Nics, Spec
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from tests.ranks import RankPool, group_on
-from tests.ringsim.calibration.test_one_host import TRUE, measured_on
+from tests.ringsim.calibration.test_hosts import TRUE, measured_on
 
 SLOW = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e8)
 
