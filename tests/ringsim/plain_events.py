@@ -117,7 +117,7 @@ class PlainRun:
             self._finish(message)
 
     def _finish(self, message: Message) -> None:
-        """What comes after this phase."""
+        """Begin the next phase."""
         path = self.topology.paths(np.array([message.transfer.src]), np.array([message.transfer.dst]))
         if message.phase == "overhead":
             uses = {int(r): float(u) for r, u in zip(path.resource[0], path.use_per_byte[0], strict=True) if r != NONE}

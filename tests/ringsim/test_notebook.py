@@ -70,7 +70,7 @@ def test_the_repr_of_a_network_makes_it_again() -> None:
 
 
 def displayed(value: Any) -> None:
-    """What a notebook does with the value of a cell."""
+    """Display the value of a cell as a notebook does."""
     assert repr(value)
     html = html_of(value)
     assert html is None or html.startswith("<div>")

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ringsim.analysis.holdings import walk_holdings
-from ringsim.analysis.sentences import modular, name_numbers, near, tell_step, transfer_sentence
+from ringsim.analysis.sentences import tell_step, transfer_sentence
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, Schedule, permute_ranks
 
@@ -126,11 +126,3 @@ def test_ranks_in_other_places_follow_no_formula() -> None:
         "rank 0 sends chunk 3 to rank 2, rank 1 sends chunk 1 to rank 3, rank 2 sends chunk 0 to rank 1, rank 3 sends "
         "chunk 2 to rank 0; each receiver adds its share: 2 of 4"
     )
-
-
-def test_numbers_in_words() -> None:
-    """The small parts."""
-    assert [near(7, 8), near(4, 8), near(-3, 8), near(9, 8)] == [-1, 4, -3, 1]
-    assert [modular(0, 8), modular(-1, 8), modular(2, 8)] == ["r", "(r - 1) mod 8", "(r + 2) mod 8"]
-    named = [name_numbers("rank", numbers) for numbers in ([3], [1, 5], [1, 2, 3], [0, 3, 5], range(0, 20, 2))]
-    assert named == ["rank 3", "ranks 1 and 5", "ranks 1 to 3", "ranks 0, 3 and 5", "10 ranks"]

@@ -28,7 +28,7 @@ def links_of(schedule: Schedule, network: AnyNetwork, size: int) -> LinkUsage:
 
 
 def covered_s(intervals: list[tuple[float, float]]) -> float:
-    """What intervals cover together, one after the other."""
+    """Return the time that intervals cover together, one after the other."""
     total, until = 0.0, 0.0
     for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, until))

@@ -22,14 +22,14 @@ PUBLISHED = Path(__file__).parent / "msccl"
 
 
 def reread(schedule: Schedule, folder: Path) -> Schedule:
-    """What is read from what is written of it."""
+    """Return the schedule that is read from the text that is written of it."""
     path = folder / "written.xml"
     path.write_text("".join(msccl_lines(schedule)))
     return read_msccl(path)
 
 
 def replayed(schedule: Schedule, length: int = 37) -> list[np.ndarray]:
-    """What each rank has after it, from numbers whose sum depends on the order of the additions."""
+    """Return each rank's buffer after it, from numbers whose sum depends on the order of the additions."""
     generator = np.random.default_rng(length)
     buffers = [generator.standard_normal(length).astype(np.float32) for _ in range(schedule.num_ranks)]
     replay(schedule, buffers)

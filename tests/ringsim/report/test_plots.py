@@ -74,7 +74,7 @@ def test_what_is_sent_at_the_same_time_lies_in_rows(algorithm: str, num_ranks: i
 
 
 def test_a_sending_stays_in_the_row_of_its_receiver() -> None:
-    """What a tree's rank sends to one neighbour is easier to follow in one row than in two."""
+    """Sends of a tree's rank to one neighbour are easier to follow in one row than in two."""
     timeline = view_of(8, algorithm="double_binary_tree").timeline
     row, leaf = pack_sends(timeline)[0], timeline.src == 1  # sends to 2 and 7 all the time
     assert [set(row[leaf & (timeline.dst == dst)].tolist()) for dst in (2, 7)] == [{0}, {1}]

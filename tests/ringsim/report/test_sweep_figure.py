@@ -74,7 +74,7 @@ def test_panels_for_the_least_the_middle_and_the_largest_number_of_ranks() -> No
 
 
 def texts_of(figure: Figure) -> list[str]:
-    """What is written outside the axes and in them, without line breaks."""
+    """Return the texts outside the axes and in them, without line breaks."""
     texts = [text for part in figure.subfigs for text in part.texts]
     return [text.get_text().replace("\n", " ") for text in (*texts, *(t for axes in figure.axes for t in axes.texts))]
 

@@ -114,7 +114,7 @@ def test_arrows_by_hand(schedule: Schedule, in_order: bool, column: str, rows: l
 
 
 def test_the_size_of_a_row_is_as_stated() -> None:
-    """What an engine needs to foresee how much memory it will take."""
+    """An engine foresees by it how much memory it will take."""
     arrows = dependencies(ring_all_reduce(5))
     columns = [getattr(arrows, name) for name in Dependencies.__dataclass_fields__]
     assert sum(column.nbytes for column in columns) == BYTES_PER_TRANSFER * len(arrows)

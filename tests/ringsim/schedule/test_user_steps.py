@@ -1,4 +1,4 @@
-"""What users hand over in place of steps and numbers, and the one line that it ends in."""
+"""Wrong values that users hand over in place of steps and numbers, and the one line in which they are refused."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -199,7 +199,7 @@ def test_what_leaves_a_rank_enters_another(schedule: Schedule, size: int, networ
 @settings(max_examples=100, deadline=None)
 @given(built_in_schedules(min_ranks=2), sizes)
 def test_every_rank_is_sent_what_it_must_end_with(schedule: Schedule, size: int) -> None:
-    """What depends on other ranks must come from them: all, but for what a rank has or is not to have."""
+    """A rank is sent all parts of its result that depend on others, but for those that it has or is not to have."""
     timeline = simulate(schedule, Network(0.0, 1.0), size)
     received = np.bincount(timeline.dst, transfer_bytes(schedule, timeline, size), schedule.num_ranks)
     bytes_ = schedule.chunk_bytes(size)

@@ -1,4 +1,4 @@
-"""What holds for any schedule on any topology that shares things, and what does not."""
+"""Laws that hold for any schedule on any topology that shares things, and some that do not."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from trainers.loop.batches import Batches, Share, describe_batch
 
 @dataclass(frozen=True)
 class Case:
-    """What `Batches` is made of, for all ranks."""
+    """Arguments of `Batches`, for all ranks."""
 
     num_samples: int
     global_batch_size: int
@@ -38,7 +38,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def mean(share: Share, losses: np.ndarray) -> float:
-    """What a rank has after its forward pass: the weighted mean of its own samples' losses."""
+    """Return a rank's loss after its forward pass: the weighted mean of its own samples' losses."""
     return share.weight * float(losses[share.indices].mean())
 
 

@@ -44,7 +44,7 @@ def made(algorithm: str, num_ranks: int, network: Any = NETWORK, collective: str
 
 
 def texts(dom: str, css_class: str) -> list[str]:
-    """What the elements of a class say."""
+    """Return the texts of the elements of a class."""
     return [html.unescape(text) for text in re.findall(rf'<\w+ class="{css_class}[^"]*"[^>]*>([^<]*)<', dom)]
 
 
