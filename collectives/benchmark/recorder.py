@@ -24,7 +24,7 @@ NUM_RUNS = 9  # odd, so that one of them is the middle one
 
 @dataclass(frozen=True, slots=True)
 class RankLog:
-    """What one rank noted of one run, on its own clock."""
+    """One rank's record of one run, on its own clock."""
 
     begin_s: float
     end_s: float

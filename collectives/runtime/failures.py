@@ -50,7 +50,7 @@ def has_failed() -> bool:
 
 
 class FailureRecord(NamedTuple):
-    """What a rank that failed has written.
+    """The record that a failed rank leaves in the store.
 
     peer: the rank of the group that it was waiting for; None if it failed by itself, or does not know.
     calls: what it has done last, in words; the last of them is what failed.

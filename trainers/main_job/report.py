@@ -40,7 +40,7 @@ BESIDE = ("spread", "tokens/s")  # only in the wide table
 
 
 class RankNotes(NamedTuple):
-    """What one rank has noted of a strategy's steps.
+    """One rank's record of a strategy's steps.
 
     losses: of the whole batch, the same on all ranks. fingerprint: of the parameters after the last step. memory: what
     the rank holds then.
