@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def under_torchrun(example: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What becomes of an example on two ranks."""
+    """Return what becomes of an example on two ranks."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.run(
         [*torchrun, str(ROOT / "examples" / example), *arguments],

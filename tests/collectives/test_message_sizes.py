@@ -21,7 +21,7 @@ Sent = list[tuple[int, int, int, int]]
 
 
 def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, length: int, dtype: torch.dtype) -> Sent:
-    """What this rank sends in one call: (step, peer, chunk, bytes) in the order of sending."""
+    """Return what this rank sends in one call: (step, peer, chunk, bytes) in the order of sending."""
     messages: Sent = []
     send_of = GlooTransport.send
 
@@ -50,7 +50,7 @@ def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, lengt
 def all_sent(
     _: dist.ProcessGroup, cases: list[tuple[Collective, str]], length: int, dtype: torch.dtype
 ) -> dict[tuple[Collective, str], Sent]:
-    """That of several algorithms, over Gloo; the calls that compare fingerprints are not among them."""
+    """Return that of several algorithms, over Gloo; the calls that compare fingerprints are not among them."""
     group = kept_group(NUM_RANKS, "gloo")
     if group is None:
         return {}

@@ -105,11 +105,11 @@ def read_until(terminal: int, wanted: str = "\0") -> str:
 
 
 def without_log(errors: str) -> str:
-    """What was said on stderr beside the lines of the log."""
+    """Return what was said on stderr beside the lines of the log."""
     return "".join(line for line in errors.splitlines(keepends=True) if not LOG_LINE.match(line))
 
 
 def result_of(output: Path) -> dict[str, Any]:
-    """What the run left."""
+    """Return what the run left."""
     result: dict[str, Any] = json.loads((output / "result.json").read_text())
     return result

@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ringsim.report.plots.charts import draw_loss_curves, draw_sync_times
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import new_figure, points, save_figure
+from ringsim.report.plots.style import new_figure, palette, points, save_figure
 from ringsim.verdict import JobReport, StrategyResult
 
 _SIZE = (12.0, 4.8)  # inches

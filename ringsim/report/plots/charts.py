@@ -9,8 +9,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from ringsim.report.plots.algorithm_styles import series_style
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import points
+from ringsim.report.plots.style import palette, points
 from ringsim.units import format_time
 from ringsim.verdict import StrategyResult
 

@@ -10,7 +10,7 @@ from collectives.benchmark.case import DTYPES, BenchmarkCase, Buffers, elements_
 from collectives.benchmark.implementation import Implementation, native, ours
 from collectives.benchmark.job import MAX_IN_A_ROW, measure, run_plan
 from collectives.benchmark.plan import BenchmarkPlan, growing_sizes
-from ringsim.measurements.collective_times import CollectiveTimes
+from ringsim.measurements.measurements import CollectiveTimes
 from ringsim.schedule.collective import Collective
 from tests.ranks import RankPool
 
@@ -19,7 +19,7 @@ CASE = BenchmarkCase(Collective.ALL_REDUCE, 250, "float32", "sum", 2, in_place=F
 
 
 def planned(group: dist.ProcessGroup, plan: BenchmarkPlan) -> tuple[CollectiveTimes, ...]:
-    """What a benchmark of `plan` finds."""
+    """Return what a benchmark of `plan` finds."""
     return run_plan(plan, group).collectives
 
 

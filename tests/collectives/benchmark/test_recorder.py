@@ -29,7 +29,7 @@ def measured_by(group: dist.ProcessGroup, plan: BenchmarkPlan) -> Measurements:
 
 
 def recorded(group: dist.ProcessGroup, plan: BenchmarkPlan) -> tuple[RecordedRun, ...]:
-    """What a benchmark of `plan` records."""
+    """Return what a benchmark of `plan` records."""
     return run_plan(plan, group).runs
 
 

@@ -29,7 +29,7 @@ def test_candidates_exist() -> None:
 
 
 def chosen(group: dist.ProcessGroup, sizes: list[int]) -> list[str]:
-    """What is chosen for sums of these sizes, on a network that is given."""
+    """Return what is chosen for sums of these sizes, on a network that is given."""
     use_network(SLOW, group)
     for size in sizes:
         tensor = torch.full((size // 4,), float(group.rank()))
@@ -94,7 +94,7 @@ def test_auto_chooses_an_algorithm_of_ones_own(ranks: RankPool, tmp_path: Path) 
 
 
 def refusals(group: dist.ProcessGroup) -> list[str]:
-    """What is said of candidates that cannot be."""
+    """Return what is said of candidates that cannot be."""
     said = []
     for name in ("no_such", "x" * 300 + ".py:f"):
         with pytest.raises(ValueError, match="algorithm") as error:
@@ -111,7 +111,7 @@ def test_candidates_that_cannot_be_are_refused(ranks: RankPool) -> None:
 
 
 def mistaken(group: dist.ProcessGroup) -> list[str]:
-    """What is said of arguments of the wrong kind; afterwards the group is as good as before."""
+    """Return what is said of arguments of the wrong kind; afterwards the group is as good as before."""
     said = []
     for call in (
         lambda: collectives.add_candidate(7, group=group),  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ def gather(n):
 
 
 def different_files(group: dist.ProcessGroup, files: list[str]) -> tuple[str, str, list[float]]:
-    """What is said where this rank's file gives another schedule under the same name; and a call after it."""
+    """Return what is said where this rank's file gives another schedule under the same name; and a call after it."""
     os.chdir(files[group.rank()])
     whole, share = torch.empty(group.size()), torch.tensor([float(group.rank())])
     with pytest.raises(collectives.MismatchError) as called:
@@ -176,7 +176,7 @@ def test_different_files_under_one_name_are_noticed(tmp_path: Path) -> None:
 
 
 def probed(group: dist.ProcessGroup) -> tuple[list[str], float]:
-    """What is chosen where nothing is known of the network, for every collective, all with right results."""
+    """Return what is chosen where nothing is known of the network, for every collective, all with right results."""
     n, rank = group.size(), group.rank()
     whole = torch.arange(float(3 * n))
     collectives.all_reduce(total := whole.clone(), group=group, algorithm="auto")
@@ -223,7 +223,7 @@ def test_auto_on_the_backend(ring_ranks: RankPool, options: bool) -> None:
 
 
 def probed_on_hosts(hosts: tuple[int, ...]) -> Measurements:
-    """What "auto" would probe where every two ranks share a network interface of 1 Gbit/s; hosts as noted."""
+    """Return what "auto" would probe where every two ranks share a network interface of 1 Gbit/s; hosts as noted."""
     spec = Spec(host=Host(link=Link(0.0, 2e9), nics=Nics(100e-6, 125e6)), ranks_per_host=2, processor=TRUE)
     provenance = {"hosts": list(hosts), "machines": list(hosts)}
     return replace(measured_on(Cluster("true", spec), len(hosts)), provenance=provenance)

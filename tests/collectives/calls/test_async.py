@@ -36,7 +36,7 @@ def duo() -> Iterator[RankPool]:
 
 
 def total(index: int, length: int, num_ranks: int) -> torch.Tensor:
-    """What the call of that index must give: whole numbers, so in any order."""
+    """Return what the call of that index must give: whole numbers, so in any order."""
     return sum((whole(index, rank, length) for rank in range(num_ranks)), torch.zeros(length, dtype=torch.int64))
 
 
@@ -46,7 +46,7 @@ def whole(index: int, rank: int, length: int) -> torch.Tensor:
 
 
 def mixed(group: dist.ProcessGroup, count: int, seed: int) -> list[str]:
-    """What went wrong in so many calls over two groups, a third of them waited for at once."""
+    """Return what went wrong in so many calls over two groups, a third of them waited for at once."""
     draw, wrong = random.Random(seed), []
     groups = [group, dist.group.WORLD]
     under_way: list[tuple[int, torch.Tensor, collectives.Work]] = []
@@ -106,7 +106,7 @@ def assert_set(gate: threading.Event) -> None:
 
 
 def lists_cleared(group: dist.ProcessGroup) -> list[list[float]]:
-    """What calls give whose lists the program changes while they are in the queue."""
+    """Return what calls give whose lists the program changes while they are in the queue."""
     gate = threading.Event()
     state_of(group).part(CollectiveQueue).start(lambda: assert_set(gate), [])
     output, gathered, summed = torch.zeros(1), [torch.zeros(1), torch.zeros(1)], [torch.ones(1), torch.ones(1)]
@@ -217,7 +217,7 @@ def test_a_callback_that_nobody_can_serve_fails_in_time() -> None:
 
 
 def nested(group: dist.ProcessGroup, async_op: bool) -> str:
-    """What a collective raises in the middle of another one of its group."""
+    """Return what a collective raises in the middle of another one of its group."""
 
     def reduce(chunk: torch.Tensor, _: torch.Tensor) -> None:
         work = collectives.all_reduce(chunk, group=group, async_op=async_op)

@@ -23,7 +23,7 @@ def all_calls(group: dist.ProcessGroup, length: int) -> list[float]:
 
 
 def in_both_modes(group: dist.ProcessGroup, transport: str) -> list[list[float]]:
-    """What calls leave in inference mode, outside, and in it again."""
+    """Return what calls leave in inference mode, outside, and in it again."""
     collectives.use_transport(transport, group)
     results = []
     for inference in (True, False, True):

@@ -42,7 +42,7 @@ def test_what_torch_cannot_add_is_refused(ring_ranks: RankPool, dtype: str, back
 
 
 def accumulated(group: dist.ProcessGroup) -> str:
-    """What is said of an `accumulate` in which nothing can be added."""
+    """Return what is said of an `accumulate` in which nothing can be added."""
     with pytest.raises(ValueError, match="op SUM") as error:
         collectives.all_reduce(torch.ones(4), group=group, accumulate=torch.float8_e5m2)
     return str(error.value)
@@ -66,7 +66,7 @@ def of_no_use() -> dict[str, torch.Tensor]:
 
 
 def unsendable(group: dist.ProcessGroup) -> tuple[list[str], list[float]]:
-    """What each call says of each such tensor, which is what is expected, and a sum afterwards."""
+    """Return what each call says of each such tensor, which is what is expected, and a sum afterwards."""
     said = []
     for what, tensor in of_no_use().items():
         calls: list[Callable[[], object]] = [

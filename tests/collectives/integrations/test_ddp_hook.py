@@ -152,7 +152,7 @@ def test_buckets_are_reduced_during_the_backward_pass(ring_ranks: RankPool) -> N
 
 
 def absent_peer(group: dist.ProcessGroup, way: str) -> str:
-    """What rank 0's backward pass raises where rank 1 has none, after one that both have."""
+    """Return what rank 0's backward pass raises where rank 1 has none, after one that both have."""
     ring = way == "backend"
     module = wrapped(group_on("ring", group.size())) if ring else wrapped(group, HookState(group))
     train(module, group.rank())

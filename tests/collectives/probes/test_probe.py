@@ -119,7 +119,7 @@ def test_calls_are_probed(ranks: RankPool, num_ranks: int) -> None:
 
 
 def timed_after(group: dist.ProcessGroup) -> tuple[list[tuple[float, float]], int]:
-    """What is said of calls that rank 0 comes to late, and how often something was done before one."""
+    """Return what is said of calls that rank 0 comes to late, and how often something was done before one."""
     before: list[None] = []
 
     def arrive() -> None:
@@ -204,7 +204,7 @@ def test_shared_memory_is_probed_where_ranks_share_it(ranks: RankPool) -> None:
 
 
 def kinds_without(_: dist.ProcessGroup) -> tuple[set[str], str] | None:
-    """Those of two ranks that send everything by torch.distributed."""
+    """Return those of two ranks that send everything by torch.distributed."""
     group = sharing_group(2, "gloo")
     if group is None:
         return None

@@ -38,12 +38,12 @@ class FakeGroup:
         return self._num_ranks
 
     def get_group_store(self) -> object:
-        """What they share."""
+        """Return what they share."""
         return self._store
 
 
 def told(num_ranks: int, failing: dict[int, BaseException], store: object | None = None) -> dict[int, str]:
-    """What each failing rank finds out, all at once."""
+    """Return what each failing rank finds out, all at once."""
     store = store or dist.HashStore()
     records = [FailureRecords(FakeGroup(rank, num_ranks, store)) for rank in range(num_ranks)]  # type: ignore[arg-type]
     found: dict[int, str] = {}
@@ -187,7 +187,7 @@ def test_disagreement() -> None:
 
 
 def struck(group: dist.ProcessGroup, backend: str, victim: int, before: int) -> str:
-    """What this rank says when the victim leaves after some calls."""
+    """Return what this rank says when the victim leaves after some calls."""
     on = group_on(backend, group.size())
     for index in range(100):
         if (group.rank(), index) == (victim, before):

@@ -184,7 +184,7 @@ def test_fingerprints_take_bounded_memory(trio: RankPool) -> None:
 
 
 def long_words(group: dist.ProcessGroup) -> str:
-    """What is said of two long words that differ at the end."""
+    """Return what is said of two long words that differ at the end."""
     with pytest.raises(MismatchError) as error:
         FingerprintCheck(group).compare("x" * 2 * TEXT_BYTES + str(group.rank()))
     return str(error.value)
@@ -199,7 +199,7 @@ def test_long_words_are_told_apart(ranks: RankPool) -> None:
 
 
 def absent(group: dist.ProcessGroup) -> str:
-    """What the others say if rank 1 never calls."""
+    """Return what the others say if rank 1 never calls."""
     collectives.check_calls(group)
     if group.rank() == 1:
         return ""  # its process lives on
@@ -217,7 +217,7 @@ def test_who_never_calls_is_named_by_all_others() -> None:
 
 
 def unfinished(group: dist.ProcessGroup) -> str:
-    """What is said by default with TORCH_DISTRIBUTED_DEBUG."""
+    """Return what is said by default with TORCH_DISTRIBUTED_DEBUG."""
     call = partial(collectives.all_reduce, group=group)
     with pytest.raises(MismatchError) as error:
         call(torch.ones(3 + group.rank()))

@@ -127,7 +127,7 @@ def test_batched_instructions_are_the_same(algorithm: str) -> None:
 
 
 def said(group: dist.ProcessGroup) -> list[str]:
-    """What the ranks say, their words travelling in batches."""
+    """Return what the ranks say, their words travelling in batches."""
     with travelling(group, Transport.BATCHED):
         return TextAllGather(group, 0x60).gather(f"I am {group.rank()}")
 

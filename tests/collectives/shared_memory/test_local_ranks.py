@@ -205,7 +205,7 @@ def test_an_old_record_is_no_new_one() -> None:
 
 
 def closed_while(waiting: Future[float]) -> BaseException:
-    """What ends the wait."""
+    """Return what ends the wait."""
     error = waiting.exception(20)
     assert error is not None
     return error

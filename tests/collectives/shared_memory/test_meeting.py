@@ -19,7 +19,7 @@ Met = tuple[dict[int, Segment], dict[int, socket.socket]]
 
 
 def met(meetings: list[Meeting]) -> list[Met]:
-    """What all ranks get when all come."""
+    """Return what all ranks get when all come."""
     names = {rank: meeting.name for rank, meeting in enumerate(meetings)}
     with ThreadPoolExecutor(len(meetings)) as threads:
         futures = [

@@ -46,7 +46,7 @@ def stopped(launcher: Launcher, arguments: list[str], output: Path, number: int,
 
 
 def only_step(output: Path) -> int:
-    """That of the one checkpoint."""
+    """Return that of the one checkpoint."""
     (path,) = CheckpointFolder(output).newest_first()
     return CheckpointFolder.step_of(path)
 

@@ -52,7 +52,7 @@ def test_without_synchronisation_they_are_not(ranks: RankPool) -> None:
 
 
 def run_module(_: int, module: str, arguments: list[str]) -> None:
-    """What `python -m` does with one of these modules."""
+    """Return what `python -m` does with one of these modules."""
     {"trainers": main, "trainers.comparison.gradient_check": gradient_check.main}[module](arguments)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from PIL import Image
 
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import drawing
+from ringsim.report.plots.style import drawing, palette
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from trainers.cli.main_job import DEFAULT_STRATEGIES
