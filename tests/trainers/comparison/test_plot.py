@@ -20,12 +20,12 @@ ROWS = compare([TrainingRun(name, 2, LOSSES, 0.01, 0.3) for name in ("one proces
 
 
 def looks(axes: Axes) -> set[tuple[Any, ...]]:
-    """What tells the curves of a panel apart."""
+    """Return what tells the curves of a panel apart."""
     return {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
 
 
 def report() -> dict[str, Any]:
-    """What report.json holds of all strategies, as far as it is drawn."""
+    """Return what report.json holds of all strategies, as far as it is drawn."""
     results = [{**made_strategy(name, 2, 1e-3, 1e-2), "losses": LOSSES} for name in DEFAULT_STRATEGIES.split(",")]
     measurements = made_measurements(2)
     where = {"machine": "a $ machine_1", "cores": 2, "torch": "2"}

@@ -105,7 +105,7 @@ def test_without_lines_nothing_grows(ranks: RankPool, tmp_path: Path) -> None:
 
 
 def lines_told(group: dist.ProcessGroup, asked: TrainConfig, gap_s: float) -> list[str]:
-    """What a run says of its log on this rank; gap_s: at least so long after the line before."""
+    """Return what a run says of its log on this rank; gap_s: at least so long after the line before."""
     told: list[str] = []
     trainer = Trainer(Points(3), asked, group, say=lambda _: None)
     with patch("trainers.loop.trainer.LEAST_BETWEEN_LINES_S", gap_s):

@@ -9,7 +9,7 @@ from trainers.loop.loss_sync import StoppedError, exchange_losses
 
 
 def told(group: dist.ProcessGroup) -> list[object]:
-    """What each rank hears when none, one, or one and another have something to say."""
+    """Return what each rank hears when none, one, or one and another have something to say."""
     rank = group.rank()
     heard: list[object] = [exchange_losses(group, float(rank), stop=False)]
     heard.append(exchange_losses(group, 0.0, stop=False, asked=signal.SIGUSR1 if rank == 1 else 0).asked)

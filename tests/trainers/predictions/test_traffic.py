@@ -186,7 +186,7 @@ def test_buckets_are_those_of_ddp(ranks: RankPool) -> None:
 
 
 def loss_sync(group: dist.ProcessGroup) -> list[Sent]:
-    """What the ranks send to tell each other their losses."""
+    """Return what the ranks send to tell each other their losses."""
     sent: list[Sent] = []
     with noting(sent):
         exchange_losses(group, 1.0, stop=False)

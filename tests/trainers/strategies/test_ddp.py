@@ -15,7 +15,7 @@ from trainers.strategies.ddp import group_on_ring
 
 
 def summed(group: dist.ProcessGroup) -> float:
-    """What the ranks of a new group add up."""
+    """Return what the ranks of a new group add up."""
     number = torch.tensor([group.rank() + 1.0])
     ring = group_on_ring(group)
     assert dist.get_backend(ring) == "ring"
@@ -57,7 +57,7 @@ def threads_left(group: dist.ProcessGroup) -> int:
 
 
 def trained_again(group: dist.ProcessGroup) -> list[list[torch.Tensor]]:
-    """What fsdp_on_ring makes of a model, and again when the group of the first time is destroyed."""
+    """Return what fsdp_on_ring makes of a model, and again when the group of the first time is destroyed."""
     results = []
     for _ in range(2):
         parallel = DataParallel(small_model(), "fsdp_on_ring", group)

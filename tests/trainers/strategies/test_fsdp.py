@@ -67,7 +67,7 @@ def test_states_are_whole(ranks: RankPool, name: str) -> None:
 
 
 def evaluated_alone(group: dist.ProcessGroup) -> list[float]:
-    """What rank 0 alone computes twice after `unshard`, before and after the model was asked for its state."""
+    """Return what rank 0 alone computes twice after `unshard`, before and after the model was asked for its state."""
     layers = [nn.Linear(1, 1, bias=False), nn.Linear(1, 3, bias=False), nn.Linear(3, 1, bias=False)]
     parallel = DataParallel(nn.Sequential(*layers), "fsdp", group, broadcast=True)
     parallel.load_state_dict({"0.weight": torch.ones(1, 1), "1.weight": torch.ones(3, 1), "2.weight": torch.ones(1, 3)})
@@ -93,7 +93,7 @@ def test_one_rank_can_evaluate_alone(ranks: RankPool) -> None:
 
 
 def fail(*_: object) -> None:
-    """What a hook of the program does."""
+    """Return what a hook of the program does."""
     raise ArithmeticError("of the program")
 
 

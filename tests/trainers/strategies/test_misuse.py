@@ -287,7 +287,7 @@ def second_optimizer(parallel: DataParallel, _: torch.optim.Optimizer, __: int) 
 
 
 def used(group: dist.ProcessGroup, name: str, use: Use) -> str:
-    """What is raised in four steps with that strategy."""
+    """Return what is raised in four steps with that strategy."""
     parallel = DataParallel(small_model(), name, group)
     optimizer = parallel.optimizer(SGD)
     try:

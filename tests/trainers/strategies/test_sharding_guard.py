@@ -61,7 +61,7 @@ def but_one(parameters: Any) -> torch.optim.Optimizer:
 
 
 def made(group: dist.ProcessGroup, make: Callable[[Any], torch.optim.Optimizer] | None) -> str:
-    """What is raised when it is made; None: of one that does not use what it is given."""
+    """Return what is raised when it is made; None: of one that does not use what it is given."""
     model = small_model()
     before = torch.get_rng_state()
     try:

@@ -65,7 +65,7 @@ def test_norms_are_those_of_all_shares(ranks: RankPool) -> None:
 
 
 def refused(group: dist.ProcessGroup) -> str:
-    """What is raised for a count of the elements that are not 0."""
+    """Return what is raised for a count of the elements that are not 0."""
     try:
         torch.linalg.vector_norm(ShareGradient.of(torch.ones(2), group), 0)
     except ValueError as error:

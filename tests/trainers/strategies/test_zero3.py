@@ -197,7 +197,7 @@ class OfRank(nn.Module):
 
 
 def with_other_layers(group: dist.ProcessGroup) -> str:
-    """What is said of them."""
+    """Return what is said of them."""
     parallel = DataParallel(seeded(OfRank), "zero3", group)
     with pytest.raises(ShardingError) as error:
         backward(parallel, 0)

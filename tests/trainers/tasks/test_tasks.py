@@ -24,7 +24,7 @@ SMALL = {"d_model": 64, "layers": 1, "d_ff": 128, "sequence_length": 32}
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """What is so small is no faster with several, which on a busy machine wait for one another."""
+    """Return what is so small is no faster with several, which on a busy machine wait for one another."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
