@@ -1,4 +1,4 @@
-"""What ranks do in the tests of launching; and looking for what was left of them. Importing this loads no torch."""
+"""The work of ranks in the tests of launching; and a search for what is left. Importing this loads no torch."""
 
 import os
 import signal

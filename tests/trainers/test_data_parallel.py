@@ -174,7 +174,7 @@ def test_no_sync_sends_nothing(ranks: RankPool, name: str) -> None:
 
 
 def sync_by_hand(group: dist.ProcessGroup, name: str) -> list[bool]:
-    """What `do_sync` says before, within and after `no_sync`, and whether gradients asked for within are its own."""
+    """Return `do_sync` before, within and after `no_sync`, and whether gradients asked for within are its own."""
     model = DataParallel(small_model(), name, group)
     told = [model.do_sync]
     with model.no_sync():

@@ -119,7 +119,7 @@ def test_implementations_take_turns(ranks: RankPool) -> None:
 
 
 def test_the_slowest_rank_counts(ranks: RankPool) -> None:
-    """What is taken for a case's time is no less than any rank's median, and there is one for each rank."""
+    """A case's time is no less than any rank's median, and there is one for each rank."""
     for times in ranks.run(three_in_turn, num_ranks=2)[0][0]:
         assert times.median_s >= max(times.rank_medians_s)
         assert len(times.rank_medians_s) == 2
@@ -142,7 +142,7 @@ def test_iterations_fit_the_time(ranks: RankPool) -> None:
 
 
 def test_no_result_looks_untouched() -> None:
-    """What buffers are filled with to catch idlers is no value of any result."""
+    """The value that fills buffers to catch idlers is in no result."""
     for dtype in DTYPES:
         for op in ("sum", "min", "max", "prod"):
             case = BenchmarkCase(Collective.ALL_REDUCE, 70000, dtype, op, 3, in_place=False)

@@ -68,7 +68,7 @@ QUICK_BYTES = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e12)
 
 
 def own_candidate(group: dist.ProcessGroup, file: str) -> tuple[str, str, list[float], str]:
-    """What is chosen before and after there is a candidate more, a sum by it, and what is said of a wrong one."""
+    """Return the choice before and after a candidate more, a sum by it, and what is said of a wrong one."""
     chooser = chooser_of(group)
     use_network(QUICK_BYTES, group)
     before = chooser.choose(Collective.ALL_REDUCE, 64, group)
@@ -233,7 +233,7 @@ def probed_on_hosts(hosts: tuple[int, ...]) -> Measurements:
     ("num_hosts", "winners"), [(2, {"hierarchical@2", "halving_doubling"}), (3, {"hierarchical@2"})]
 )
 def test_ranks_of_a_host_share_its_network_interface(num_hosts: int, winners: set[str]) -> None:
-    """What crosses it least often wins for large tensors: by ring 2(n-1)/n of the size crosses, by these 2(h-1)/h."""
+    """The one that crosses it least wins for large tensors: with ring 2(n-1)/n of the size does, with these 2(h-1)/h."""
     num_ranks = 2 * num_hosts
     network = _calibrated(probed_on_hosts(tuple(rank // 2 for rank in range(num_ranks))), 8)
     chooser = Chooser(None)  # type: ignore[arg-type]  # it looks at no group until it has to ask the others

@@ -259,7 +259,7 @@ def fresh_groups(_: dist.ProcessGroup, threaded: bool) -> list[float]:
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["asynchronous", "threads"])
 def test_fresh_groups_may_be_used_at_once(trio: RankPool, threaded: bool) -> None:
-    """What ranks agree on in a group's first call does not wait for another group's."""
+    """The agreement in a group's first call does not wait for another group's."""
     for _ in range(3):
         expected = [111.0 * (index + 1) for index in range(NUM_FRESH_GROUPS)]
         assert trio.run(fresh_groups, threaded, num_ranks=3) == [expected] * 3

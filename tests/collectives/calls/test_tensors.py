@@ -16,7 +16,7 @@ from tests.ranks import RankPool, group_on
 
 
 def refused(group: dist.ProcessGroup, dtype: str, backend: str) -> tuple[list[str], list[list[float]]]:
-    """What each call says of a dtype that torch cannot add; and what all_gather, broadcast and a later sum give."""
+    """Return the errors for a dtype that torch cannot add; and what all_gather, broadcast and a later sum give."""
     group, messages = group_on(backend, group.size()), []
     for name in REDUCING:
         with pytest.raises(ValueError, match="op SUM") as error:

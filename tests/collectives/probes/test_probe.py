@@ -140,7 +140,7 @@ def test_what_is_done_before_a_call_is_not_timed(ranks: RankPool) -> None:
 
 
 def test_a_failure_is_named() -> None:
-    """What torch raises becomes one line with the place in front; what is not a fault of the group stays as it is."""
+    """An error of torch's becomes one line with the place in front; what is not a fault of the group stays as it is."""
     with (
         pytest.raises(CollectiveError, match=r"^rank 3: step 5: Connection closed$"),
         naming_failures("rank 3: step 5"),

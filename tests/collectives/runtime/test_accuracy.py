@@ -1,4 +1,4 @@
-"""What adding in float32 gains for 16-bit tensors: run it as a module for the figures."""
+"""The gain of adding in float32 for 16-bit tensors: run it as a module for the figures."""
 
 import pytest
 import torch

@@ -173,7 +173,7 @@ def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_record_as_it_is_written() -> None:
-    """What one rank writes another one reads."""
+    """A record that one rank writes another one reads."""
     record = FailureRecord(3, ["all_reduce of 3", "all_reduce of 4"], 17, "", timed_out=True)
     assert FailureRecord(*json.loads(json.dumps(record))) == record
 

@@ -176,7 +176,7 @@ def many_lengths(group: dist.ProcessGroup) -> tuple[int, int, list[bool]]:
 
 
 def test_fingerprints_take_bounded_memory(trio: RankPool) -> None:
-    """What comes after the limits is compared each time, or sent without receives posted ahead; results are right."""
+    """A call after the limits is compared each time, or sent without receives posted ahead; results are right."""
     for known, kept, right in trio.run(many_lengths):
         assert known == 40
         assert kept <= 2 * (2**19 + 2**17)  # from two peers; those of the comparisons are beside the limit

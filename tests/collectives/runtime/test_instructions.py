@@ -1,4 +1,4 @@
-"""What a rank does, one instruction after the other."""
+"""The instructions of a rank, one after the other."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -96,7 +96,7 @@ def test_paused_before_it_connects() -> None:
 
 
 def killed_with_the_store(port: int, transport: str) -> Leaving | str:
-    """What a rank says when rank 0, which serves the store, dies while the others wait for it or for one another."""
+    """Return a rank's error when rank 0, which serves the store, dies while others wait for it or one another."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks)

@@ -1,4 +1,4 @@
-"""What sharing memory leaves behind, which is nothing: neither files, nor threads, nor memory."""
+"""Sharing memory leaves nothing behind: neither files, nor threads, nor memory."""
 
 import gc
 import os
@@ -21,7 +21,7 @@ QUIET_S, SETTLED_WITHIN_S = 0.2, 10.0  # nothing changes for so long; at most so
 
 
 class Holdings(NamedTuple):
-    """What a process has open, runs, and has mapped, of what there is to lose."""
+    """The files, threads and mappings of a process that could be left behind."""
 
     files: int
     threads: int

@@ -1,4 +1,4 @@
-"""What ranks copy and add over shared memory is what the simulator counts, transfer by transfer."""
+"""Ranks copy and add over shared memory as the simulator counts, transfer by transfer."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -136,7 +136,7 @@ SAYS_OTHER = r"^rank 1 has made other calls of this group than this rank$"
 
 
 def test_another_collective() -> None:
-    """What is published for something else is not taken; nor does a rank wait for what will never be."""
+    """Data published for something else are not taken; nor does a rank wait for what will never be."""
     for published in (True, False):
         with local_ranks(2) as ranks:
             ranks[0].open_portion(8)

@@ -42,7 +42,7 @@ def num_open() -> int:
 
 
 def test_each_has_the_segments_of_all() -> None:
-    """What a rank writes into its own the others read; and the connections lead to whom they should."""
+    """A rank writes into its own segment, and the others read it; and the connections lead to whom they should."""
     before = num_open()
     with ExitStack() as opened:
         results = met([opened.enter_context(Meeting(rank, 4096)) for rank in range(4)])

@@ -1,4 +1,4 @@
-"""What Ctrl-C, SIGTERM and SIGUSR1 do."""
+"""Ctrl-C, SIGTERM and SIGUSR1."""
 
 import os
 import signal

@@ -13,7 +13,7 @@ from trainers.loop.batches import Batches, Share, describe_batch
 
 @dataclass(frozen=True)
 class Case:
-    """What `Batches` is made of, for all ranks."""
+    """The arguments of `Batches`, for all ranks."""
 
     num_samples: int
     global_batch_size: int

@@ -66,7 +66,7 @@ def test_a_norm_that_is_not_finite_can_be_logged(ranks: RankPool, tmp_path: Path
 
 
 def norms_beside_torchs(group: dist.ProcessGroup, strategy: str, clip_norm: float | None) -> list[tuple[float, float]]:
-    """What each of a few steps has for the norm of its gradients, beside that of one process with the whole batch."""
+    """Return the gradient norm of each of a few steps, and that of one process with the whole batch."""
     task = Points(3, dropout=0.0)
     step_config = StepConfig(strategy=strategy, clip_norm=clip_norm, seed=3)
     train_step = TrainStep(task, step_config, group)

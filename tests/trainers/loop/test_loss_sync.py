@@ -1,4 +1,4 @@
-"""What ranks tell each other before each backward pass."""
+"""The losses that ranks tell each other before each backward pass."""
 
 import signal
 

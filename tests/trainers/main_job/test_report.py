@@ -1,4 +1,4 @@
-"""What the report makes of the ranks' notes; made up, so that every figure is known."""
+"""The report on ranks' notes that are made up, so that every figure is known."""
 
 from unittest.mock import patch
 

@@ -1,4 +1,4 @@
-"""What is predicted of each strategy is what it really sends."""
+"""Each strategy really sends the bytes that are predicted of it."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -179,7 +179,7 @@ def ddp_buckets(group: dist.ProcessGroup) -> tuple[list[int], list[int]]:
 
 
 def test_buckets_are_those_of_ddp(ranks: RankPool) -> None:
-    """What torch itself reports; those of "bucketed" have a mark of 4 bytes for each of their 3 and 6 parameters."""
+    """As torch reports them; those of "bucketed" have a mark of 4 bytes for each of their 3 and 6 parameters."""
     for theirs, bucketed in ranks.run(ddp_buckets, num_ranks=2):
         assert len(theirs) == 2
         assert bucketed == [theirs[0] + 4 * 3, theirs[1] + 4 * 6]

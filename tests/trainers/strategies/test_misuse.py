@@ -1,4 +1,4 @@
-"""What would train the ranks apart, or otherwise than asked, is an error on every rank.
+"""Misuse that would train the ranks apart, or otherwise than asked, is an error on every rank.
 
 Most of it concerns sharded strategies, with which a rank has the mean gradients of its share only.
 """

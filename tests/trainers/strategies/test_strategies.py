@@ -117,7 +117,7 @@ def unused(group: dist.ProcessGroup, name: str) -> list[torch.Tensor | None]:
 
 @pytest.mark.parametrize("name", OURS)
 def test_parameters_that_are_not_used(ranks: RankPool, name: str) -> None:
-    """What one rank has used all get the mean of, the others counting as zero; what nobody has used stays without."""
+    """All get the mean of a gradient that one rank has, the others counting as zero; others stay without."""
     for result in ranks.run(unused, name, num_ranks=3):
         first, first_bias, second, second_bias, third, third_bias = result
         assert third is None

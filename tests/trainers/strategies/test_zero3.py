@@ -158,7 +158,7 @@ def test_a_rank_holds_a_layer_at_a_time(ranks: RankPool) -> None:
 
 
 def looked_at(group: dist.ProcessGroup) -> list[float]:
-    """What one rank alone computes between two steps, what is loaded then, and the parameter after the next step."""
+    """Return what one rank computes alone between two steps, what is loaded, and the parameter one step later."""
     parallel = DataParallel(nn.Linear(1, 1, bias=False), "zero3", group, broadcast=True)
     optimizer = parallel.optimizer(partial(torch.optim.SGD, lr=0.5))
     parallel.load_state_dict({"weight": torch.tensor([[3.0]])})
