@@ -233,7 +233,7 @@ def probed_on_hosts(hosts: tuple[int, ...]) -> Measurements:
     ("num_hosts", "winners"), [(2, {"hierarchical@2", "halving_doubling"}), (3, {"hierarchical@2"})]
 )
 def test_ranks_of_a_host_share_its_network_interface(num_hosts: int, winners: set[str]) -> None:
-    """The one that crosses it least wins for large tensors: with ring 2(n-1)/n of the size does, with these 2(h-1)/h."""
+    """The winner for large tensors crosses it least: with ring 2(n-1)/n of the size does, with these 2(h-1)/h."""
     num_ranks = 2 * num_hosts
     network = _calibrated(probed_on_hosts(tuple(rank // 2 for rank in range(num_ranks))), 8)
     chooser = Chooser(None)  # type: ignore[arg-type]  # it looks at no group until it has to ask the others
