@@ -14,8 +14,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.runtime.errors import CollectiveError
-from collectives.runtime.executor import TEXT_BYTES
-from collectives.runtime.fingerprint import CallCheck, FingerprintCheck, MismatchError
+from collectives.runtime.fingerprint import TEXT_BYTES, CallCheck, FingerprintCheck, MismatchError
 from collectives.runtime.group_state import state_of
 from collectives.runtime.preposted import PrepostedReceives
 from tests.forked import Nursery

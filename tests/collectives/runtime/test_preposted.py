@@ -128,7 +128,7 @@ def rooted_of_many_sizes(_: dist.ProcessGroup) -> list[bool]:
 
 
 def test_messages_that_carry_a_stamp(ranks: RankPool) -> None:
-    """Those of rooted collectives and of the calls after them; where the stamp is in front and where in the tag."""
+    """Rooted collectives and the calls after them; where the stamp is in front and where in the tag."""
     for right in ranks.run(rooted_of_many_sizes)[:4]:
         assert right == [True] * 72
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.algorithm_choice import require_network
-from collectives.runtime.executor import ObjectAllGather
+from collectives.runtime.fingerprint import TextAllGather
 from collectives.runtime.instructions import (
     Opcode,
     batched_instructions_of,
@@ -129,7 +129,7 @@ def test_batched_instructions_are_the_same(algorithm: str) -> None:
 def said(group: dist.ProcessGroup) -> list[str]:
     """Return the words of all ranks, which travel in batches."""
     with travelling(group, Transport.BATCHED):
-        return ObjectAllGather(group, 0x60).gather(f"I am {group.rank()}")
+        return TextAllGather(group, 0x60).gather(f"I am {group.rank()}")
 
 
 def test_words_travel_in_batches(ranks: RankPool) -> None:

@@ -21,11 +21,11 @@ class Case:
     num_ranks: int
 
     def shares(self, step: int) -> list[Share]:
-        """Those of all ranks."""
+        """Return those of all ranks."""
         return [self.batches(rank, self.num_ranks).share(step) for rank in range(self.num_ranks)]
 
     def batches(self, rank: int = 0, num_ranks: int = 1) -> Batches:
-        """Those of a rank; of one process if nothing is said."""
+        """Return those of a rank; of one process if nothing is said."""
         return Batches(self.num_samples, self.global_batch_size, self.seed, rank, num_ranks)
 
 
