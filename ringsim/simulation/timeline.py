@@ -26,7 +26,7 @@ class Timeline:
     """One run of a schedule, simulated or measured; a column per field, each of shape (num_transfers,).
 
     Rows are in step order. Times are seconds from the start of the run: a transfer holds its link from
-    `start_s` to `left_s`, has arrived at `arrived_s`, and occupies the receiving rank from `apply_s` to
+    `start_s` to `sent_s`, has arrived at `arrived_s`, and occupies the receiving rank from `apply_s` to
     `applied_s`.
     """
 
@@ -38,7 +38,7 @@ class Timeline:
     chunk: npt.NDArray[np.int32]
     reduce: npt.NDArray[np.bool_]
     start_s: Seconds
-    left_s: Seconds
+    sent_s: Seconds
     arrived_s: Seconds
     apply_s: Seconds
     applied_s: Seconds
@@ -64,7 +64,7 @@ class Timeline:
     @property
     def until_s(self) -> float:
         """When the last thing happened that did happen; `time_s` where everything did."""
-        columns = (self.start_s, self.left_s, self.arrived_s, self.apply_s, self.applied_s)
+        columns = (self.start_s, self.sent_s, self.arrived_s, self.apply_s, self.applied_s)
         return max(float(column.max(initial=0.0, where=np.isfinite(column))) for column in columns)
 
     def applied_order(self, rank: int) -> list[tuple[int, int, int]]:
@@ -76,7 +76,7 @@ class Timeline:
     def sent_order(self, src: int, dst: int) -> list[tuple[int, int]]:
         """Return what `src` sent to `dst`, as (step, chunk), in the order of time."""
         rows = np.flatnonzero((self.src == src) & (self.dst == dst))
-        rows = rows[np.lexsort((rows, self.left_s[rows], self.start_s[rows]))]
+        rows = rows[np.lexsort((rows, self.sent_s[rows], self.start_s[rows]))]
         return [(int(self.step[i]), int(self.chunk[i])) for i in rows]
 
     def columns(self) -> dict[str, list[float]]:
