@@ -227,7 +227,7 @@ def summary_of(collective: Collective, algorithm: str) -> str:
 
 
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:
-    """All that a size matters to the schedule: sizes of the same variant have the same one.
+    """Return all that a size matters to the schedule: sizes of the same variant have the same one.
 
     Gloo's own ring has as many segments a rank as `gloo_segments_per_rank` says, and NCCL's trees and NVLS as theirs
     say. The schedules of other algorithms do not depend on the size: 0.

@@ -45,7 +45,7 @@ class Timeline:
 
     @classmethod
     def empty(cls, num_ranks: int, num_chunks: int, num_transfers: int) -> Timeline:
-        """One whose columns are still to be filled in."""
+        """Return a timeline whose columns are still to be filled in."""
         types = (np.int32, np.int32, np.int32, np.int32, np.bool_, *[np.float64] * 5)
         return cls(num_ranks, num_chunks, *(np.empty(num_transfers, dtype=dtype) for dtype in types))
 
@@ -80,7 +80,7 @@ class Timeline:
         return [(int(self.step[i]), int(self.chunk[i])) for i in rows]
 
     def columns(self) -> dict[str, list[float]]:
-        """All columns as plain lists, for JSON."""
+        """Return all columns as plain lists, for JSON."""
         names = [field.name for field in fields(self)][2:]
         return {name: getattr(self, name).tolist() for name in names}
 
@@ -107,7 +107,7 @@ def costs_of(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Int
 
 
 def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints, channel: Rows) -> Floats:
-    """(num_rows,): what their bytes alone take on their paths. channel: (num_rows,), on which they are sent."""
+    """Return what their bytes alone take on their paths: (num_rows,). channel: (num_rows,), on which they are sent."""
     src, dst = timeline.src[row].astype(np.int64), timeline.dst[row].astype(np.int64)
     paths = topology.connection_paths(src, dst, channel.astype(np.int64))
     seconds: Floats = chunk_bytes[timeline.chunk[row]] / paths.alone_bytes_per_s(topology.resources)

@@ -111,7 +111,7 @@ def has_steady_times(topology: Topology) -> bool:
 def _one_after_the_other(
     calls: Sequence[QueuedCall], ready_s: Sequence[float], network: AnyNetwork, runtime: Runtime
 ) -> list[Span]:
-    """With one worker no two share anything: each takes what it takes alone."""
+    """Return the spans of one worker, where no two calls share anything: each takes as long as alone."""
     alone_s: dict[tuple[int, int, int, int, float], float] = {}
     spans = []
     free_s = -math.inf
@@ -133,7 +133,7 @@ def _one_after_the_other(
 
 
 def run_queue(queue: Sequence[Queued], topology: Topology, runtime: Runtime) -> tuple[Floats, Floats]:
-    """When each collective begins and ends, each (len(queue),); infinite for what never does.
+    """Return when each collective begins and ends, each (len(queue),); infinite for what never does.
 
     They are taken in the order of the queue: each by the first worker to be free, which a worker is when its
     collective has ended on all ranks.
@@ -166,7 +166,7 @@ def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.
 
 
 class _QueueRun(EventRun):
-    """How far every transfer is, and every collective. first_row: of each, and one more where the last ends.
+    """The state of every transfer, and of every collective. first_row: of each, and one more where the last ends.
 
     A row belongs to the first worker's connections until it is known which worker takes it.
     """

@@ -79,7 +79,7 @@ class StepTimes(NamedTuple):
 
 
 class _Engine:
-    """Until when each rank has sent and applied, as of the steps so far."""
+    """The times until which each rank has sent and applied, as of the steps so far."""
 
     def __init__(self, schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> None:
         kept = min(schedule.steps.lookback + 1, schedule.num_steps)
@@ -155,7 +155,7 @@ class _Costs(NamedTuple):
 
 
 class _Pattern:
-    """Who sends to whom in a step, and at what cost: the same for many steps.
+    """The senders and receivers of a step, and their costs: the same for many steps.
 
     by_chunk: if all paths and ranks are alike, the seconds of sending and of adding each chunk (one number: any chunk).
     """
