@@ -15,7 +15,7 @@ _BYTES_PER_TRANSFER = 500  # of memory, at most
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """What a run was made of; `path` is None if it never finishes, and `stall` if it does."""
+    """The parts of a run; `path` is None if it never finishes, and `stall` if it does."""
 
     timeline: Timeline
     ranks: RankUsage

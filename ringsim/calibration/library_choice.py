@@ -18,7 +18,7 @@ from ringsim.algorithms import (
 )
 from ringsim.analysis import Taken, Timing
 from ringsim.calibration.protocol_time import Question, predict
-from ringsim.network import AnyNetwork, Host, Protocol
+from ringsim.network import AnyNetwork, Host, Network, Protocol
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import RULE, Runtime, predict_time
@@ -127,8 +127,13 @@ def required_choice(
     choice = choose(network, collective, num_ranks, size_bytes, max_transfers)
     if choice is None:
         why = why_unknown(network, num_ranks) or f"it has more than {max_transfers:,.0f} transfers"
-        raise ValueError(f"{network.name}: what NCCL would take is not known: {why}")
+        raise ValueError(f"{given_name(network)}: what NCCL would take is not known: {why}")
     return choice
+
+
+def given_name(network: AnyNetwork) -> str:
+    """Return the name of a network as its user gave it; a uniform one has none."""
+    return "the default network (--latency, --bandwidth)" if isinstance(network, Network) else network.name
 
 
 def over_protocol(schedule: Schedule, network: AnyNetwork, protocol: Protocol) -> LibraryChoice:

@@ -6,7 +6,7 @@ says is over first (see `choose`), over the network with the latencies and the b
 
 from typing import NamedTuple
 
-from ringsim.calibration import LibraryChoice, choose, why_unknown
+from ringsim.calibration import LibraryChoice, choose, given_name, why_unknown
 from ringsim.native import Backend, all_reduce_by_size
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Collective, Schedule
@@ -79,4 +79,4 @@ def _why_not_chosen(network: AnyNetwork, num_ranks: int, backend: Backend) -> st
         why = "several workers would be under way over one protocol only"
     if not why and not has_steady_times(network.topology(num_ranks)):
         why = "its times are drawn at random, or some of it fails"
-    return f"{network.name}: {why}" if why else ""
+    return f"{given_name(network)}: {why}" if why else ""

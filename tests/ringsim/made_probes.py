@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from ringsim.calibration.probe_times import shift_s
-from ringsim.measurements.collective_times import CollectiveTimes
-from ringsim.measurements.measurements import Measurements, Probe
+from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Link, Nics, Processor, SlowLink, Spec
 from ringsim.registry.algorithms import build

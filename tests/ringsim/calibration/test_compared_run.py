@@ -11,8 +11,7 @@ import pytest
 
 from ringsim.algorithms.ring import ring_all_reduce
 from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_names
-from ringsim.measurements.collective_times import CollectiveTimes
-from ringsim.measurements.measurements import Measurements
+from ringsim.measurements.measurements import CollectiveTimes, Measurements
 from ringsim.network.cluster import Cluster
 from ringsim.network.shared_memory import SharedMemoryNetwork
 from ringsim.network.spec import Host, MemoryRate, SharedMemory, Spec

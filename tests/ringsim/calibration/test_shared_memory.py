@@ -8,8 +8,7 @@ import pytest
 from ringsim.calibration.comparison import compare
 from ringsim.calibration.from_probes import calibrate
 from ringsim.calibration.probe_times import shift_s
-from ringsim.measurements.collective_times import CollectiveTimes
-from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements, Probe
+from ringsim.measurements.measurements import ROUNDS_PER_RUN, CollectiveTimes, Measurements, Probe
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text

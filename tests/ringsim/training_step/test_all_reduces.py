@@ -84,7 +84,13 @@ def test_an_algorithm_that_is_asked_for_is_taken() -> None:
 @pytest.mark.parametrize(
     ("network", "num_ranks", "changes", "why"),
     [
-        (Network(1e-5, 1e9), 4, {}, "uniform: it does not describe NCCL: give --network with a file that does"),
+        (
+            Network(1e-5, 1e9),
+            4,
+            {},
+            "the default network (--latency, --bandwidth): it does not describe NCCL: give --network with a file that "
+            "does",
+        ),
         (load_network("ib-100g"), 4, {}, "ib-100g: it does not describe NCCL: give --network with a file that does"),
         (CLUSTER, 12, {}, "dgx-h100-cluster: 12 ranks do not fill its hosts of 8"),
         (CLUSTER, 16, {"runtime": GLOO}, "dgx-h100-cluster: several workers would be under way over one protocol only"),
