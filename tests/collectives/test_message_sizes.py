@@ -65,7 +65,7 @@ def simulated(collective: Collective, algorithm: str, size_bytes: int, element_b
     """The same by rank, from the times in which links are held, or by what is sent on links that two channels share."""
     schedule = build(collective, algorithm, NUM_RANKS, size_bytes)
     timeline = simulate(schedule, BYTE_A_SECOND, size_bytes, element_bytes=element_bytes)
-    num_bytes = (timeline.left_s - timeline.start_s).round().astype(int).tolist()
+    num_bytes = (timeline.sent_s - timeline.start_s).round().astype(int).tolist()
     if has_contention(schedule, BYTE_A_SECOND.topology(NUM_RANKS)):
         num_bytes = schedule.chunk_bytes(size_bytes, element_bytes)[timeline.chunk].tolist()
     columns = (timeline.src, timeline.step, timeline.dst, timeline.chunk)

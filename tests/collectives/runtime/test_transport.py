@@ -123,7 +123,7 @@ def test_batched_instructions_are_the_same(algorithm: str) -> None:
         assert steps == sorted({each.step for each in [*program.receives, *program.sends]})
         others = [one for one in instructions_of(program) if one.opcode is not Opcode.REPOST_RECV]
         assert sorted(one for one in batched if one.opcode is not Opcode.LAUNCH) == sorted(others)
-        assert num_staging_buffers_in_a_step(program) <= sum(each.lands_apart for each in program.receives)
+        assert num_staging_buffers_in_a_step(program) <= sum(each.needs_staging for each in program.receives)
 
 
 def said(group: dist.ProcessGroup) -> list[str]:

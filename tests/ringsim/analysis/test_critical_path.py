@@ -115,7 +115,7 @@ def test_what_is_measured_may_wait_and_clocks_may_be_off() -> None:
     late = replace(
         timeline,
         start_s=timeline.start_s + 0.5,  # nobody begins at once
-        left_s=timeline.left_s + 0.5,
+        sent_s=timeline.sent_s + 0.5,
         arrived_s=timeline.arrived_s + 0.4,  # by the receiver's clock
         apply_s=timeline.apply_s + 0.7,
         applied_s=timeline.applied_s + 0.7,

@@ -80,7 +80,7 @@ def test_a_transfer_is_issued_when_its_chunk_is_there() -> None:
     both = compared(algorithm="ring/4")
     first = both.predicted.step < 4
     assert not both.predicted.start_s[first].any()
-    assert (both.predicted.start_s <= both.predicted.left_s).all()
+    assert (both.predicted.start_s <= both.predicted.sent_s).all()
     assert (both.predicted.start_s < both.predicted.applied_s).all()
 
 

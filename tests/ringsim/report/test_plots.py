@@ -43,8 +43,8 @@ def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
     draw_lanes(axes, Lanes.of_view(view))
     timeline = view.timeline
     for label, rank, begin, end, rows in (
-        ("sends to add", timeline.src, timeline.start_s, timeline.left_s, timeline.reduce),
-        ("sends to overwrite", timeline.src, timeline.start_s, timeline.left_s, ~timeline.reduce),
+        ("sends to add", timeline.src, timeline.start_s, timeline.sent_s, timeline.reduce),
+        ("sends to overwrite", timeline.src, timeline.start_s, timeline.sent_s, ~timeline.reduce),
         ("reduces", timeline.dst, timeline.apply_s, timeline.applied_s, timeline.reduce),
     ):
         wanted = sorted(zip(rank[rows].tolist(), begin[rows].tolist(), end[rows].tolist(), strict=True))
@@ -65,7 +65,7 @@ def test_what_is_sent_at_the_same_time_lies_in_rows(algorithm: str, num_ranks: i
     assert num_rows.max() == row.max() + 1 == most
     for rank in range(num_ranks):
         mine = timeline.src == rank
-        start, left = timeline.start_s[mine], timeline.left_s[mine]
+        start, left = timeline.start_s[mine], timeline.sent_s[mine]
         at_once = ((start <= start[:, None]) & (left > start[:, None])).sum(axis=1)
         assert row[mine].max() + 1 == at_once.max()
         for number in range(most):

@@ -63,7 +63,7 @@ def test_following_the_arrows_gives_the_simulated_times(
     """One transfer at a time, from the arrows and the costs alone: the same to the last bit, if no two share a link."""
     assume(not has_contention(schedule, network.topology(schedule.num_ranks)))
     timeline = simulate(schedule, network, size, runtime=Runtime(in_order=in_order))
-    columns = (timeline.start_s, timeline.left_s, timeline.apply_s, timeline.applied_s)
+    columns = (timeline.start_s, timeline.sent_s, timeline.apply_s, timeline.applied_s)
     assert Followed(schedule, network, size, in_order).times() == list(zip(*(c.tolist() for c in columns), strict=True))
 
 

@@ -28,7 +28,7 @@ from ringsim.simulation import IN_ORDER, RULE, has_contention, simulate
 from tests.ringsim.strategies import build_key, built_in_schedules, networks, schedules, uniform_networks
 from tests.ringsim.topologies import PrivateLinks
 
-TIMES = ("start_s", "left_s", "arrived_s", "apply_s", "applied_s")
+TIMES = ("start_s", "sent_s", "arrived_s", "apply_s", "applied_s")
 ROUNDING = 1 + 1e-12
 ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 COSTS = [field.name for field in fields(Network)]
@@ -226,7 +226,7 @@ def test_nothing_does_two_things_at_once(schedule: Schedule, size: int, network:
         assert (np.diff(times_of(timeline), axis=0) >= 0).all()
         connection = senders(schedule) * schedule.num_ranks + timeline.dst
         chunk = timeline.dst * schedule.num_chunks + timeline.chunk
-        keys = [(senders(schedule), "start_s", "left_s")]
+        keys = [(senders(schedule), "start_s", "sent_s")]
         applying = (connection, chunk, *([timeline.dst] if runtime.in_order else []))
         keys += [(key, "apply_s", "applied_s") for key in applying]
         for key, begin, end in keys:
