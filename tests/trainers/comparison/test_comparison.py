@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from PIL import Image
 
 from ringsim.report.plots.style import drawing, palette
 from tests.ranks import RankPool, run_forked_ranks
+from tests.ringsim.made_probes import made_measurements
+from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from trainers.cli.group import main
 from trainers.cli.main_job import DEFAULT_STRATEGIES
 from trainers.comparison import gradient_check
@@ -124,15 +127,11 @@ def looks(axes: Axes) -> set[tuple[Any, ...]]:
 
 def report() -> dict[str, Any]:
     """Return the content of report.json for all strategies, as far as it is drawn."""
-    times = {"predicted_sync_s": 1e-3, "measured_sync_s": 2e-3, "measured_sync_p10_s": 1e-3,
-             "measured_sync_p90_s": 3e-3, "error": -0.5, "losses": list(LOSSES)}  # fmt: skip
-    return {
-        "strategies": [{"strategy": name, **times} for name in DEFAULT_STRATEGIES.split(",")],
-        "model": {"vocabulary": 256},
-        "num_ranks": 4,
-        "num_parameters": 1000,
-        "measurements": {"provenance": {"machine": "a $ machine_1", "cores": 2, "torch": "2"}},
-    }
+    results = [{**made_strategy(name, 2, 1e-3, 1e-2), "losses": LOSSES} for name in DEFAULT_STRATEGIES.split(",")]
+    measurements = made_measurements(2)
+    where = {"machine": "a $ machine_1", "cores": 2, "torch": "2"}
+    measurements = replace(measurements, provenance={**measurements.provenance, **where})
+    return {**made_job(measurements, results), "model": {"vocabulary": 256}}
 
 
 def test_equal_losses_can_be_told_apart() -> None:
