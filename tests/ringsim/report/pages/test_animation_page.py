@@ -50,7 +50,7 @@ def test_the_times_are_those_of_the_timeline() -> None:
     sums = run["times"]["start"]
     for name in ("start", "left", "arrived", "apply", "applied"):
         sums = sums if name == "start" else [a + b for a, b in zip(sums, run["times"][name], strict=True)]
-        expected = getattr(animation.timeline, f"{name}_s")
+        expected = getattr(animation.timeline, "sent_s" if name == "left" else f"{name}_s")
         assert [tick * tick_s for tick in sums] == pytest.approx(expected.tolist(), abs=tick_s)
     assert run["firstRow"][-1] == len(animation.timeline)
 
