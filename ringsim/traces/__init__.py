@@ -1,0 +1,8 @@
+"""Traces of programs: what one rank of a training program computes, and which collectives it asks for."""
+
+from ringsim.traces.trace import Call as Call
+from ringsim.traces.trace import Event as Event
+from ringsim.traces.trace import EventKind as EventKind
+from ringsim.traces.trace import Group as Group
+from ringsim.traces.trace import ProgramTrace as ProgramTrace
+from ringsim.traces.trace import TracedStep as TracedStep
