@@ -6,3 +6,4 @@ from ringsim.traces.trace import EventKind as EventKind
 from ringsim.traces.trace import Group as Group
 from ringsim.traces.trace import ProgramTrace as ProgramTrace
 from ringsim.traces.trace import TracedStep as TracedStep
+from ringsim.traces.trace import TraceRequest as TraceRequest

@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, Self
 from ringsim.files import FileFormat, check, naming_place, read_json, save_json, values
 
 MAX_STEPS = 10_000
-MAX_EVENTS = 10_000_000  # of all steps
 _Bytes = Annotated[int, values.whole(0)]
 _Rank = Annotated[int, values.whole(0, values.MAX_RANKS - 1)]
 
@@ -148,3 +147,26 @@ class ProgramTrace:
         data = read_json(path)
         with naming_place(path):
             return cls.from_dict(data)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """What is to be recorded: a program, and the rank of which job it shall be.
+
+    program: the path of a script, or (`is_module`) the name of a module. num_steps: recorded after one to warm up.
+    output: the file for the trace.
+    """
+
+    program: str
+    arguments: tuple[str, ...]
+    is_module: bool
+    num_ranks: int
+    rank: _Rank
+    ranks_per_host: Annotated[int, values.whole(1, values.MAX_RANKS)]
+    num_steps: Annotated[int, values.whole(1, MAX_STEPS)]
+    output: str
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.rank >= self.num_ranks:
+            raise ValueError(f"rank {self.rank}: must be less than the {self.num_ranks} ranks")
