@@ -47,7 +47,7 @@ from ringsim.schedule import (
     then,
     verify,
 )
-from ringsim.simulation import Timeline, closed_form_s, predict_time, simulate
+from ringsim.simulation import Runtime, Timeline, closed_form_s, predict_time, simulate
 from ringsim.workers import WorkerError, Workers
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ __all__ = [
     "ProbeFit",
     "RankPlacement",
     "RunView",
+    "Runtime",
     "Schedule",
     "ScheduleError",
     "SharedMemoryNetwork",

@@ -1,4 +1,4 @@
-"""What torch.distributed does by itself: the algorithms of its backends, and what a call and its copies cost.
+"""The native side of torch.distributed: the algorithms of its backends, and the copies that its calls make.
 
 Sources: torch 2.13, ProcessGroupGloo.hpp (two threads, `threads = 2`), ProcessGroupGloo.cpp and the
 allreduce.cc, allgather.cc and broadcast.cc of Gloo.
@@ -10,65 +10,10 @@ from typing import NamedTuple
 
 from ringsim.algorithms import gloo_ring_all_gather
 from ringsim.measurements import TORCH
-from ringsim.network import AnyNetwork, SharedMemoryNetwork, shares_memory
+from ringsim.network import AnyNetwork
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Schedule
-from ringsim.simulation import predict_time
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """Who executes a collective: how a rank waits, what its messages go over, and what a call costs.
-
-    in_order: whether a rank waits for one thing at a time, as `simulate` has it.
-    num_workers: how many collectives a rank works on at once.
-    is_torch: whether calls are those of torch.distributed; those of `collectives` go through shared memory where the
-    network describes it.
-    """
-
-    in_order: bool = True
-    num_workers: int = 1
-    is_torch: bool = True
-
-    def shared_memory(self, network: AnyNetwork, touched_bytes: int | None = None) -> SharedMemoryNetwork | None:
-        """Return the shared memory that messages go through; None if they go over `network` itself.
-
-        touched_bytes: see `SharedMemoryNetwork`.
-        """
-        return None if self.is_torch or not shares_memory(network) else SharedMemoryNetwork(network, touched_bytes)
-
-    def network(self, network: AnyNetwork, touched_bytes: int | None = None) -> AnyNetwork:
-        """Return what messages go over: shared memory, or `network` itself."""
-        return self.shared_memory(network, touched_bytes) or network
-
-    def messages_s(
-        self, schedule: Schedule, network: AnyNetwork, size_bytes: int, touched_bytes: int | None = None
-    ) -> float:
-        """Return the seconds of the messages of a call."""
-        return predict_time(schedule, self.network(network, touched_bytes), size_bytes, in_order=self.in_order)
-
-    def call_s(self, network: AnyNetwork, *, cold: bool = False) -> float:
-        """Return the seconds that a call takes besides its messages; 0 if the network does not say.
-
-        cold: whether the rank has computed since the call before, so that nothing of it is in the caches.
-        """
-        shared, processor = self.shared_memory(network), network.spec.processor
-        costs = processor if shared is None else shared.costs
-        call_s, cold_s = costs.call_s, costs.cold_call_s
-        if self.is_torch:
-            call_s, cold_s = processor.torch_call_s, processor.cold_torch_call_s
-        return call_s + cold_s * cold
-
-    def time_s(self, schedule: Schedule, network: AnyNetwork, size_bytes: int, *, cold: bool = False) -> float:
-        """Return the seconds of a call with its messages."""
-        return self.call_s(network, cold=cold) + self.messages_s(schedule, network, size_bytes)
-
-
-# Gloo works on two collectives at once. A process group of NCCL has one stream, and that of the backend "ring" one
-# queue: one collective after another.
-OURS = Runtime(is_torch=False)
-GLOO = Runtime(num_workers=2)
-NCCL = Runtime(in_order=False)
+from ringsim.simulation import GLOO, NCCL, OURS, Runtime
 
 
 @dataclass(frozen=True, slots=True)

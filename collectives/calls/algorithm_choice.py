@@ -21,10 +21,10 @@ from collectives.runtime import (
 from ringsim.calibration import calibrate_host, calibrate_hosts, calibrate_uniform, num_hosts
 from ringsim.files import quoted
 from ringsim.measurements import Measurements
-from ringsim.native import OURS
 from ringsim.network import AnyNetwork, Cluster, Network, load_network
 from ringsim.registry import build, build_proved, is_built_in
 from ringsim.schedule import Collective, Schedule
+from ringsim.simulation import OURS, predict_time
 
 # What can win somewhere on private or shared links; of each the chunks whole and in segments, where that can help.
 CANDIDATES: dict[Collective, tuple[str, ...]] = {
@@ -88,7 +88,7 @@ class Chooser:
     def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
         return min(
             [*self._candidates[collective], *_of_several_hosts(collective, num_ranks, network)],
-            key=lambda name: OURS.messages_s(build(collective, name, num_ranks), network, size_bytes),
+            key=lambda name: predict_time(build(collective, name, num_ranks), network, size_bytes, runtime=OURS),
         )
 
 

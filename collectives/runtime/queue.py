@@ -94,8 +94,9 @@ class CollectiveQueue:
             return Work(self._enqueue(call), result, self.wait, stream_sync)
 
     def close(self) -> None:
-        """End the thread, when what was given is done; nothing may be given any more."""
+        """End the thread, when what was given is done, and let go of all buffers; nothing may be given any more."""
         self._thread.shutdown()
+        self._buffers.clear()  # others may still hold the queue
 
     def wait(self, future: "Future[None]", timeout_s: float | None = None) -> None:
         """Block until `future`, of a call of this queue, is done; raises what made it fail."""

@@ -1,4 +1,4 @@
-"""What a simulation says: what bounds it, what it uses, which algorithm and placement are best."""
+"""The analysis of simulations: bounds, use of ranks and links, the best algorithm and placement."""
 
 from ringsim.analysis.advice import Advice, Alternative, advise, num_alternatives
 from ringsim.analysis.candidates import LIBRARY, Taken, Timing, candidates, has
@@ -7,8 +7,7 @@ from ringsim.analysis.cost import Cost, algbw_bytes_per_s, busbw_bytes_per_s, co
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
 from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph, lay_out_trees
-from ringsim.analysis.holdings import ChunkStates
-from ringsim.analysis.phases import SchedulePhase
+from ringsim.analysis.holdings import ChunkStates, SchedulePhase
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.run_view import RunView, check_animated, check_few_ranks
 from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates

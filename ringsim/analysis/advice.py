@@ -53,7 +53,7 @@ class Alternative:
 
     @property
     def sorting_s(self) -> float:
-        """What was skipped comes last."""
+        """The time to sort by; alternatives that were skipped come last."""
         return math.inf if self.time_s is None else self.time_s
 
 

@@ -12,7 +12,7 @@ LIBRARY = "nccl"  # not one algorithm, but what NCCL takes for the size and the 
 
 
 class Taken(NamedTuple):
-    """What the library takes: its schedule, that and the protocol in words, and the time in seconds."""
+    """The choice of a library: its schedule, that and the protocol in words, and the time in seconds."""
 
     schedule: Schedule
     name: str

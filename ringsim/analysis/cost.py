@@ -1,4 +1,4 @@
-"""What algorithms cost in steps, transfers and bytes, beside what no algorithm can undercut; algbw and busbw.
+"""The cost of algorithms in steps, transfers and bytes, with its lower bounds; algbw and busbw.
 
 The two rates are those of nccl-tests (its doc/PERFORMANCE.md): busbw is algbw times that least number of bytes.
 """

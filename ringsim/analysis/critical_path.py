@@ -28,7 +28,7 @@ class Activity(Enum):
 
 
 class Cause(Enum):
-    """What an activity began after; where several ended together, the first in this order."""
+    """The cause after which an activity began; where several ended together, the first in this order."""
 
     ARRIVED = "it arrived"
     READY = "its chunk was written"
@@ -50,7 +50,7 @@ class Hop(NamedTuple):
 
 
 class CostKind(Enum):
-    """What time on the critical path is spent on."""
+    """The kinds of costs on the critical path."""
 
     LATENCY = "latency"
     BANDWIDTH = "bandwidth"  # bytes, at the speed that they would have alone
@@ -203,7 +203,7 @@ def _hops(timeline: Timeline, rows: Dependencies, tolerance_s: float) -> Iterato
 
 
 class _Before:
-    """What can have come before an activity."""
+    """The activities that can have come before another."""
 
     def __init__(self, timeline: Timeline, rows: Dependencies) -> None:
         self._timeline, self._rows = timeline, rows

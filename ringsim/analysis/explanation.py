@@ -7,7 +7,7 @@ from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.usage import LinkUsage, RankUsage, link_usage, rank_usage
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule, dependencies, free_bytes
-from ringsim.simulation import OnProgress, Timeline, ignore_progress, simulate, with_in_network_reduction
+from ringsim.simulation import RULE, OnProgress, Runtime, Timeline, ignore_progress, simulate, with_in_network_reduction
 
 MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
 _BYTES_PER_TRANSFER = 500  # of memory, at most
@@ -15,7 +15,7 @@ _BYTES_PER_TRANSFER = 500  # of memory, at most
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """What a run was made of; `path` is None if it never finishes, and `stall` if it does."""
+    """The parts of a run; `path` is None if it never finishes, and `stall` if it does."""
 
     timeline: Timeline
     ranks: RankUsage
@@ -48,21 +48,21 @@ def explain(
     size_bytes: int,
     on_progress: OnProgress = ignore_progress,
     *,
-    in_order: bool = False,
+    runtime: Runtime = RULE,
 ) -> Explanation:
     """Simulate a collective and look at where its time goes. Raises ValueError as `simulate` does.
 
-    on_progress, in_order: as of `simulate`.
+    on_progress, runtime: as of `simulate`.
 
     >>> from ringsim import explain, load_network, ring_all_reduce
     >>> explanation = explain(ring_all_reduce(4), load_network("gbe"), 2**20)
     >>> explanation.path.num_transfers
     6
     """
-    timeline = simulate(schedule, network, size_bytes, in_order=in_order, on_progress=on_progress)
-    topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
+    timeline = simulate(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
+    topology = with_in_network_reduction([schedule], runtime.network(network).topology(schedule.num_ranks))
     chunk_bytes = schedule.chunk_bytes(size_bytes)
-    stall, rows = find_stall(timeline, topology), dependencies(schedule, in_order=in_order)
+    stall, rows = find_stall(timeline, topology), dependencies(schedule, in_order=runtime.in_order)
     return Explanation(
         timeline=timeline,
         ranks=rank_usage(timeline),

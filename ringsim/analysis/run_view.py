@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
-from ringsim.analysis.holdings import ChunkStates, HeldStep, num_shares, walk_holdings
-from ringsim.analysis.phases import SchedulePhase, find_phases
+from ringsim.analysis.holdings import ChunkStates, HeldStep, SchedulePhase, find_phases, num_shares, walk_holdings
 from ringsim.analysis.sentences import actions, tell_step
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles
@@ -44,7 +43,7 @@ class TimesBySize(NamedTuple):
 
 
 class TransferMeanings(NamedTuple):
-    """What each transfer means, in the order of the timeline.
+    """The meaning of each transfer, in the order of the timeline.
 
     sent, result: whose shares it carries, and its receiver's chunk holds then, (num_transfers, num_ranks).
     action, held, finished: what its receiver does (see `Action`), how many shares are in the receiver's chunk then,
@@ -68,8 +67,8 @@ class RunView:
 
         >>> from ringsim import Network, RunView, ring_all_reduce
         >>> view = RunView(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
-        >>> view.phases[0].name, view.sentences[1]
-        ('reduce-scatter', 'every rank r sends chunk (r - 2) mod 4 to rank (r + 1) mod 4, which adds its share: 3 of 4')
+        >>> view.phases[0].name, view.sentences[1].partition("; ")[2]
+        ('reduce-scatter', 'each receiver adds its share: 3 of 4')
         >>> view.by_size.floor_s
         6e-05
     """
@@ -101,12 +100,12 @@ class RunView:
 
     @cached_property
     def stall(self) -> Stall | None:
-        """What hangs; None if the run finishes."""
+        """The transfers and ranks that hang; None if the run finishes."""
         return find_stall(self.timeline, self.topology)
 
     @cached_property
     def troubles(self) -> Troubles:
-        """What is slow or fails."""
+        """The links and ranks that are slow or fail."""
         return find_troubles(self.schedule, self.network, self.size_bytes)
 
     @cached_property
@@ -117,7 +116,7 @@ class RunView:
 
     @cached_property
     def states(self) -> ChunkStates:
-        """What the ranks hold after some of the steps; of a run that never finishes, only what was applied."""
+        """The chunks of all ranks after some of the steps; of a run that never finishes, only what was applied."""
         return ChunkStates.of(self.schedule, self.timeline)
 
     @cached_property
@@ -168,7 +167,7 @@ class RunView:
 
     @cached_property
     def meanings(self) -> TransferMeanings:
-        """What each transfer means."""
+        """The meaning of each transfer."""
         num_ranks, steps, timeline = self.schedule.num_ranks, self.steps, self.timeline
 
         def joined(columns: Sequence[Ints | Bools]) -> Ints:

@@ -149,7 +149,10 @@ class SweepRun:
         return len(self._places)
 
     def finish(self, workers: Workers, on_progress: Callable[[int], object]) -> None:
-        """Simulate what is missing. Raises ValueError if an algorithm can be built for no number of ranks.
+        """Simulate what is missing.
+
+        Raises ValueError if an algorithm can be built for no number of ranks, and if the library's choice is all that
+        is asked for and known for no cell.
 
         What raises in between, KeyboardInterrupt included, leaves the cells that have been simulated.
         """
@@ -162,6 +165,8 @@ class SweepRun:
                     self._require_another(tasks[place], done.refusal)
         finally:
             _build_sizes.cache_clear()
+        if self.algorithms == (LIBRARY,) and all(cell.num_steps is None for cell in self._cells.values()):
+            raise ValueError(f"nothing of the sweep can be simulated: {self._cells[self._places[0]].skipped}")
 
     def _require_another(self, task: "SweepTask", refusal: str) -> None:
         """Raise ValueError if an algorithm has refused all numbers of ranks; why it did so for the most."""

@@ -16,7 +16,7 @@ Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankUsage:
-    """What each rank did with the time until `until_s`; each (num_ranks,).
+    """The use that each rank made of the time until `until_s`; each (num_ranks,).
 
     sending_s: at least one of its transfers holds a link; two at once count once.
     applying_s: it adds or copies in what has arrived.

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ringsim.analysis.cost import cost_of
-from ringsim.analysis.holdings import walk_holdings
-from ringsim.analysis.phases import find_phases
+from ringsim.analysis.holdings import find_phases, walk_holdings
 from ringsim.analysis.run_view import hosts_of_network
 from ringsim.analysis.sentences import ToldStep, common_offset, goal_sentence, near, plus, tell_step
 from ringsim.network import AnyNetwork
@@ -34,7 +33,7 @@ class ToldPhase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Walkthrough:
-    """What a schedule does. costs: sentences. skipped: why not all steps are told; empty if they are."""
+    """A schedule in words. costs: sentences. skipped: why not all steps are told; empty if they are."""
 
     goal: str
     phases: tuple[ToldPhase, ...]

@@ -19,6 +19,7 @@ from ringsim.calibration.library_choice import (
     LibraryChoice,
     choose,
     fastest_protocol,
+    given_name,
     library_time,
     required_choice,
     why_unknown,

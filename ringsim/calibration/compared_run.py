@@ -8,11 +8,10 @@ import numpy as np
 
 from ringsim.calibration.comparison import executed_on
 from ringsim.measurements import RecordedRun
-from ringsim.native import OURS
 from ringsim.network import AnyNetwork
 from ringsim.registry import build_recorded
 from ringsim.schedule import Ints, Schedule, dependencies
-from ringsim.simulation import Seconds, Timeline, simulate
+from ringsim.simulation import OURS, Seconds, Timeline, simulate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +47,7 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Colle
     try:
         schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
         network = OURS.network(executed_on(network, run.transport), run.size_bytes)
-        simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes, in_order=True)
+        simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes, runtime=OURS)
     except (ValueError, OSError) as error:
         raise ValueError(f"{run}: {' '.join(str(error).split())}") from error
     if not np.isfinite(simulated.time_s):
@@ -68,7 +67,7 @@ def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
 
     It may then have waited for its turn on the link. By rules 1 and 2 of the execution, in order: (num_transfers,).
     """
-    ready = np.append(timeline.applied_s, 0.0)[dependencies(schedule, in_order=True).data_dependency]
+    ready = np.append(timeline.applied_s, 0.0)[dependencies(schedule, in_order=OURS.in_order).data_dependency]
     latest: dict[tuple[int, int], float] = {}
     for row, pair in enumerate(zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)):
         latest[pair] = ready[row] = max(ready[row], latest.get(pair, 0.0))

@@ -10,10 +10,11 @@ from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.protocol_time import TESTS, predict
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
-from ringsim.native import GLOO, OURS, local_s, local_work, native_schedule
+from ringsim.native import local_s, local_work, native_schedule
 from ringsim.network import AnyNetwork, Cluster, shares_memory, uniform_of, without_shared_memory
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective
+from ringsim.simulation import GLOO, OURS, predict_time
 from ringsim.units import plural
 
 # Summarised apart: what latency decides, what nobody decides alone, and what bandwidth does.
@@ -181,8 +182,8 @@ def _simulated(case: TimedCase, network: AnyNetwork, trusted: Collection[str]) -
         return None, str(error)
     work = local_work(collective, case.algorithm, case.num_ranks, case.size_bytes)
     beside_s = runtime.call_s(network) + local_s(work, network, case.num_ranks)
-    # The same tensor, call after call.
-    messages_s = runtime.messages_s(schedule, network, case.size_bytes, touched_bytes=case.size_bytes)
+    over = runtime.network(network, case.size_bytes)  # the same tensor, call after call
+    messages_s = predict_time(schedule, over, case.size_bytes, runtime=runtime)
     return beside_s + messages_s, f"{schedule.algorithm} over {case.transport or 'gloo'}"
 
 

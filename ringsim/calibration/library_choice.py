@@ -18,10 +18,10 @@ from ringsim.algorithms import (
 )
 from ringsim.analysis import Taken, Timing
 from ringsim.calibration.protocol_time import Question, predict
-from ringsim.network import AnyNetwork, Host, Protocol
+from ringsim.network import AnyNetwork, Host, Network, Protocol
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
-from ringsim.simulation import predict_time
+from ringsim.simulation import RULE, Runtime, predict_time
 
 MAX_TRANSFERS = 2**19  # of a schedule that is simulated without having been asked for by name
 _RINGS = {
@@ -43,9 +43,9 @@ class LibraryChoice:
     start_s: float
     network: AnyNetwork
 
-    def time_s(self, size_bytes: int, *, in_order: bool = False) -> float:
-        """Return the seconds of the collective, its start included. in_order: as of `simulate`."""
-        return self.start_s + predict_time(self.schedule, self.network, size_bytes, in_order=in_order)
+    def time_s(self, size_bytes: int, *, runtime: Runtime = RULE) -> float:
+        """Return the seconds of the collective, its start included. runtime: as of `simulate`."""
+        return self.start_s + predict_time(self.schedule, self.network, size_bytes, runtime=runtime)
 
 
 def choose(
@@ -86,15 +86,15 @@ def _ranks_per_host(network: AnyNetwork, num_ranks: int) -> int:
 
 
 def fastest_protocol(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, *, in_order: bool = False
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, *, runtime: Runtime = RULE
 ) -> LibraryChoice | None:
     """Return the protocol over which a simulation of the schedule ends first; None if the library has none.
 
     In-network reduction has the last one only, as in NCCL; and what has more than MAX_TRANSFERS is not simulated so
-    often, but takes the last one too, which is that of large tensors. in_order: as of `simulate`.
+    often, but takes the last one too, which is that of large tensors. runtime: as of `simulate`.
     """
     choices = _over_protocols(schedule, network)
-    return min(choices, key=lambda choice: choice.time_s(size_bytes, in_order=in_order), default=None)
+    return min(choices, key=lambda choice: choice.time_s(size_bytes, runtime=runtime), default=None)
 
 
 def library_time(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> float:
@@ -127,8 +127,13 @@ def required_choice(
     choice = choose(network, collective, num_ranks, size_bytes, max_transfers)
     if choice is None:
         why = why_unknown(network, num_ranks) or f"it has more than {max_transfers:,.0f} transfers"
-        raise ValueError(f"{network.name}: what NCCL would take is not known: {why}")
+        raise ValueError(f"{given_name(network)}: what NCCL would take is not known: {why}")
     return choice
+
+
+def given_name(network: AnyNetwork) -> str:
+    """Return the name of a network as its user gave it; a uniform one has none."""
+    return "the default network (--latency, --bandwidth)" if isinstance(network, Network) else network.name
 
 
 def over_protocol(schedule: Schedule, network: AnyNetwork, protocol: Protocol) -> LibraryChoice:

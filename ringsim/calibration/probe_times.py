@@ -9,7 +9,7 @@ from ringsim.algorithms import ring_all_gather
 from ringsim.measurements import Measurements, Probe
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule
-from ringsim.simulation import predict_time
+from ringsim.simulation import IN_ORDER, predict_time
 
 
 def shift_s(network: AnyNetwork, num_ranks: int, size_bytes: int) -> float:
@@ -18,7 +18,7 @@ def shift_s(network: AnyNetwork, num_ranks: int, size_bytes: int) -> float:
     step = ring.steps[0]
     columns = [(step.src, step.dst, step.chunk, step.reduce)]
     shift = Schedule.from_columns(ring.collective, "shift", num_ranks, num_ranks, columns)
-    return predict_time(shift, network, num_ranks * size_bytes, in_order=True)
+    return predict_time(shift, network, num_ranks * size_bytes, runtime=IN_ORDER)
 
 
 def cold_call_s(measurements: Measurements, kind: str) -> float:

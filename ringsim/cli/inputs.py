@@ -1,4 +1,4 @@
-"""What `calibrate` and `compare` read: a measurements file, or logs of other people's benchmarks."""
+"""The inputs of `calibrate` and `compare`: a measurements file, or logs of other people's benchmarks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

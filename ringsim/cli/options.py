@@ -16,6 +16,7 @@ from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network,
 from ringsim.registry import ALGORITHMS, build, names_file
 from ringsim.report import parse_placement
 from ringsim.schedule import Collective, Schedule, permute_ranks
+from ringsim.simulation import RULE, Runtime
 from ringsim.units import format_time, parse_size
 from ringsim.workers import Workers
 
@@ -158,7 +159,7 @@ def schedule_options(command: Command, library: bool = False) -> Command:
 
 
 def library_choice(
-    schedule: Schedule, network: AnyNetwork, size: int, *, in_order: bool = False, by_default: bool = False
+    schedule: Schedule, network: AnyNetwork, size: int, *, runtime: Runtime = RULE, by_default: bool = False
 ) -> LibraryChoice | None:
     """Return how the library of the network would send the schedule; what it takes for --algorithm nccl.
 
@@ -183,7 +184,7 @@ def library_choice(
                 f"{network.name}: NCCL would take {chosen.schedule.algorithm}; --algorithm names another", err=True
             )
             return replace(chosen, schedule=in_given_places(chosen.schedule))
-    return fastest_protocol(schedule, network, size, in_order=in_order)
+    return fastest_protocol(schedule, network, size, runtime=runtime)
 
 
 def in_given_places(schedule: Schedule) -> Schedule:

@@ -1,4 +1,4 @@
-"""What the command lines of all three packages share: errors in one line, types of options, help, files, torchrun."""
+"""The common parts of all command lines: errors in one line, types of options, help, files, torchrun."""
 
 from ringsim.console.local_ranks import check_local_rank, run_local_ranks
 from ringsim.console.one_line import (
@@ -12,10 +12,14 @@ from ringsim.console.one_line import (
 )
 from ringsim.console.output import (
     STDOUT,
+    Progress,
+    clear_line,
     json_option,
     output_file,
     print_result,
+    progress_bar,
     require_one_stdout,
+    say,
     say_wrote,
     wide_option,
 )
@@ -37,6 +41,5 @@ from ringsim.console.parameters import (
     parse_numbers,
     parse_share,
 )
-from ringsim.console.progress import Progress, clear_line, progress_bar, say
 from ringsim.console.signals import ENDINGS, ended_once, handling
 from ringsim.console.torchrun import TorchrunCommand, check_writable, num_ranks, require_torch

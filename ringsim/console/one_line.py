@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ringsim.console.progress import clear_line
+from ringsim.console.output import clear_line
 from ringsim.schedule import ScheduleError
 
 MISTAKES = (click.ClickException, ValueError, OSError, ScheduleError)  # what a user got wrong, or the machine refuses

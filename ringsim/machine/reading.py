@@ -71,7 +71,7 @@ class ClockReadings:
 
 @dataclass(frozen=True, slots=True)
 class GlooReadings:
-    """What decides where Gloo listens.
+    """The settings that decide where Gloo listens.
 
     named: of GLOO_SOCKET_IFNAME, empty if it is not set. interfaces: of this host, by name. address: of the host's
     name, None if that leads to no address of this host.

@@ -1,19 +1,23 @@
-"""What was measured, by this project or by other benchmarks, and where it comes from."""
+"""Measurements by this project or by other benchmarks, and where they come from."""
 
-from ringsim.measurements.collective_times import (
+from ringsim.measurements.logs.lines import LogRow, LogTable
+from ringsim.measurements.logs.reader import read_logs
+from ringsim.measurements.measurements import (
     OPENMPI,
     PLAIN_RING,
     PT2PT_BANDWIDTH,
     PT2PT_LATENCY,
     RAW_SOCKETS,
+    ROUNDS_PER_RUN,
     SENDRECV,
+    SLOT_BYTES,
     TORCH,
+    TOUCHED_BYTES,
     CollectiveTimes,
+    Measurements,
+    Probe,
     p10_p90,
     p95,
 )
-from ringsim.measurements.logs.lines import LogRow, LogTable
-from ringsim.measurements.logs.reader import read_logs
-from ringsim.measurements.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements, Probe
 from ringsim.measurements.provenance import RankHosts, provenance
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun

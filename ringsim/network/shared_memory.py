@@ -25,9 +25,9 @@ class SharedMemoryNetwork:
 
     Raises ValueError if the cluster has several hosts, or says nothing of shared memory.
 
-        >>> from ringsim import SharedMemoryNetwork, load_network, predict_time, ring_all_reduce
+        >>> from ringsim import Runtime, SharedMemoryNetwork, load_network, predict_time, ring_all_reduce
         >>> network = SharedMemoryNetwork(load_network("mine.toml"))  # doctest: +SKIP
-        >>> predict_time(ring_all_reduce(2), network, 64 * 2**20, in_order=True)  # doctest: +SKIP
+        >>> predict_time(ring_all_reduce(2), network, 64 * 2**20, runtime=Runtime(in_order=True))  # doctest: +SKIP
     """
 
     cluster: AnyNetwork

@@ -19,7 +19,7 @@ from ringsim.network import AnyNetwork, Floats
 from ringsim.report.network_table import uniform_note
 from ringsim.report.table import DataTable, TableCell, time_cell
 from ringsim.schedule import Schedule
-from ringsim.simulation import OnProgress, closed_form_of, ignore_progress, predict_time
+from ringsim.simulation import RULE, OnProgress, Runtime, closed_form_of, ignore_progress, predict_time
 from ringsim.text_table import WIDTH, align_columns
 from ringsim.units import format_rate, format_size, format_time, plural
 
@@ -32,21 +32,21 @@ def summarise(
     on_progress: OnProgress = ignore_progress,
     library: LibraryChoice | None = None,
     *,
-    in_order: bool = False,
+    runtime: Runtime = RULE,
 ) -> dict[str, Any]:
     """Return the simulated time of one collective and figures to compare it with, for JSON.
 
     explanation: of the same collective, if there is one; then nothing is simulated again.
-    on_progress, in_order: as of `simulate`.
+    on_progress, runtime: as of `simulate`.
     library: what it takes beside the schedule is part of the time.
     `time_s` is None if something fails and the collective never finishes.
     """
     collective, num_ranks = schedule.collective, schedule.num_ranks
-    formula_s = closed_form_of(schedule, network, size_bytes, in_order=in_order)
+    formula_s = closed_form_of(schedule, network, size_bytes, runtime=runtime)
     if explanation:
         time_s = explanation.timeline.time_s
     else:
-        time_s = predict_time(schedule, network, size_bytes, in_order=in_order, on_progress=on_progress)
+        time_s = predict_time(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
     time_s += library.start_s if library else 0.0
     return {
         "collective": collective.value,
@@ -57,7 +57,7 @@ def summarise(
         "num_transfers": schedule.num_transfers,
         "size_bytes": size_bytes,
         "network": network.as_dict(),
-        "in_order": in_order,
+        "in_order": runtime.in_order,
         "time_s": time_s if math.isfinite(time_s) else None,
         "closed_form_s": formula_s,
         "algbw_bytes_per_s": algbw_bytes_per_s(size_bytes, time_s),

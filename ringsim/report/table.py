@@ -16,7 +16,7 @@ from ringsim.units import format_rate, format_size, format_time
 
 
 class TableCell(NamedTuple):
-    """What a cell shows, and the number by which it is sorted; without one it is sorted by its text."""
+    """The text of a cell, and the number by which it is sorted; without one it is sorted by its text."""
 
     text: str
     number: float | None = None

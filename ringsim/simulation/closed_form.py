@@ -26,6 +26,7 @@ from ringsim.algorithms import hosts_of, torus_of
 from ringsim.network import AnyNetwork, Network, uniform_of
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule, Transfer
+from ringsim.simulation.runtime import RULE, Runtime
 
 
 class _Hop(NamedTuple):
@@ -75,11 +76,11 @@ def closed_form_s(
     size_bytes: float,
     network: Network,
     *,
-    in_order: bool = False,
+    runtime: Runtime = RULE,
 ) -> float | None:
     """Seconds that the algorithm, as `build` makes it, takes on `network`; None if there is no formula.
 
-    in_order: as of `simulate`.
+    runtime: as of `simulate`.
 
     Exact where the number of chunks divides the size. Otherwise it lies between the values at the next smaller and the
     next larger size that it divides, as the simulated time does unless chunks of unlike sizes meet at a port.
@@ -88,7 +89,7 @@ def closed_form_s(
         >>> closed_form_s(Collective.ALL_REDUCE, "ring", 4, 4e6, Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9))
         0.00606
     """
-    formula = (_IN_ORDER if in_order else _PERMITTED).get((collective, algorithm))
+    formula = (_IN_ORDER if runtime.in_order else _PERMITTED).get((collective, algorithm))
     if formula is None:
         return None
     if num_ranks == 1:
@@ -102,7 +103,7 @@ def closed_form_s(
 
 
 def closed_form_of(
-    schedule: Schedule, network: AnyNetwork, size_bytes: float, *, in_order: bool = False
+    schedule: Schedule, network: AnyNetwork, size_bytes: float, *, runtime: Runtime = RULE
 ) -> float | None:
     """Return `closed_form_s` of the schedule's algorithm; None too if it is not as `build` makes it.
 
@@ -115,7 +116,7 @@ def closed_form_of(
     uniform = uniform_of(network)
     if uniform is None or key not in _IN_ORDER or not _same(schedule, build(*key, schedule.num_ranks)):
         return None
-    return closed_form_s(*key, schedule.num_ranks, size_bytes, uniform, in_order=in_order)
+    return closed_form_s(*key, schedule.num_ranks, size_bytes, uniform, runtime=runtime)
 
 
 def _same(schedule: Schedule, other: Schedule) -> bool:

@@ -67,11 +67,19 @@ class Ends(NamedTuple):
         return Ends(src, dst, sender, channel)
 
 
-def number_connections(rows: Dependencies, num_ranks: int) -> tuple[Rows, Ends]:
-    """For each transfer the number of its connection, and all connections."""
-    keys = connection_keys(rows.src, rows.dst, rows.channel, num_ranks)
+class RowConnections(NamedTuple):
+    """The number of each row's connection, (num_rows,), and all connections."""
+
+    number: Rows
+    connections: Connections
+
+
+def connect(rows: Dependencies, topology: Topology, num_workers: int = 1) -> RowConnections:
+    """Return the connections of a schedule's rows, once for each worker; rows are on those of the first."""
+    keys = connection_keys(rows.src, rows.dst, rows.channel, topology.num_ranks)
     known, number = np.unique(keys, return_inverse=True)
-    return number.astype(np.int32), Ends.of(known, num_ranks)
+    ends = Ends.of(known, topology.num_ranks).of_workers(num_workers)
+    return RowConnections(number.astype(np.int32), connections_of(ends, topology))
 
 
 def connections_of(ends: Ends, topology: Topology) -> Connections:

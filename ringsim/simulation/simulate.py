@@ -8,12 +8,14 @@ tensor may go in portions, of which each fits what a rank can publish at a time.
 from functools import lru_cache
 from typing import NamedTuple
 
-from ringsim.network import AnyNetwork, Ints, MemoryRate, SharedMemoryNetwork, Topology, memory_of, require_sound
-from ringsim.schedule import MemoryPasses, Schedule, memory_passes, require_memory
-from ringsim.simulation.engines.event_engine import CopyCounts, run_events
+from ringsim.network import AnyNetwork, Ints, MemoryRate, SharedMemoryNetwork, Topology, require_sound
+from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
+from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
 from ringsim.simulation.engines.symmetry import may_have_classes, time_classes
+from ringsim.simulation.engines.work import CopyCounts
 from ringsim.simulation.routes import with_in_network_reduction
+from ringsim.simulation.runtime import RULE, Runtime
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
@@ -26,15 +28,14 @@ def simulate(
     size_bytes: int,
     *,
     element_bytes: int = 1,
-    in_order: bool = False,
+    runtime: Runtime = RULE,
     on_progress: OnProgress = ignore_progress,
 ) -> Timeline:
-    """Every transfer of `schedule` with its times, all ranks starting at 0.
+    """Simulate a schedule: return every transfer with its times, all ranks starting at 0.
 
     size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output), which
     `schedule.cut` cuts into chunks of whole elements.
-    in_order: as `collectives` executes schedules, where a rank waits for one thing at a time and applies all that it
-    receives in step order; otherwise all that the rule of execution permits happens as early as it may.
+    runtime: who executes the schedule; by default all that the rule of execution permits happens as early as it may.
     on_progress: is told how many transfers have been simulated since it was last told.
 
     Raises ValueError for a size that is negative or not a multiple of `element_bytes`, for more transfers than there is
@@ -48,15 +49,16 @@ def simulate(
         [(0, 3), (1, 2)]
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
-    _require_room(schedule)
-    if memory := memory_of(network):
+    _require_room(schedule, BYTES_RECORDED)
+    if memory := runtime.shared_memory(network):
         portions = portions_of(schedule, memory, sizes)
         portions.require_one()
-        return portions.run_one(on_progress, in_order=in_order)
+        return portions.run_one(runtime, on_progress)
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
     if is_for_steps(schedule, topology):
         return run_steps(schedule, topology, sizes, on_progress)
-    return run_events(schedule, topology, sizes, on_progress, in_order=in_order)
+    rows = dependencies(schedule, in_order=runtime.in_order)
+    return run_events(rows, topology, sizes, on_progress)
 
 
 def predict_time(
@@ -65,14 +67,14 @@ def predict_time(
     size_bytes: int,
     *,
     element_bytes: int = 1,
-    in_order: bool = False,
+    runtime: Runtime = RULE,
     on_progress: OnProgress = ignore_progress,
 ) -> float:
-    """Seconds until the last rank has finished: `simulate(...).time_s`, without keeping the timeline if it can.
+    """Return the seconds until the last rank has finished: `simulate(...).time_s`, without a timeline if it can.
 
     Where many transfers share resources and all chunks have one size, sums may be rounded otherwise than there.
 
-    in_order, on_progress: as of `simulate`.
+    runtime, on_progress: as of `simulate`.
 
     Infinite if a failure keeps it from finishing.
 
@@ -81,17 +83,25 @@ def predict_time(
         0.042
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
-    if memory := memory_of(network):
+    if memory := runtime.shared_memory(network):
         portions = portions_of(schedule, memory, sizes)
-        return portions.number * portions.run_one(on_progress, in_order=in_order).time_s
+        return portions.number * portions.run_one(runtime, on_progress).time_s
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
     if is_for_steps(schedule, topology):
         return time_steps(schedule, topology, sizes, on_progress)
-    if may_have_classes(schedule, topology, sizes):
-        _require_room(schedule, BYTES_COLOURED)
-        return time_classes(schedule, topology, sizes, on_progress, in_order=in_order)
-    _require_room(schedule)
-    return run_events(schedule, topology, sizes, on_progress, in_order=in_order).time_s
+    has_classes = may_have_classes(schedule, topology, sizes)
+    _require_room(schedule, BYTES_COLOURED if has_classes else BYTES_RECORDED)
+    rows = dependencies(schedule, in_order=runtime.in_order)
+    if has_classes:
+        return time_classes(rows, topology, sizes, on_progress)
+    return run_events(rows, topology, sizes, on_progress).time_s
+
+
+def predict_call(
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, *, cold: bool = False
+) -> float:
+    """Return the seconds of a call: of the call itself, and of its messages. cold: as of `Runtime.call_s`."""
+    return runtime.call_s(network, cold=cold) + predict_time(schedule, network, size_bytes, runtime=runtime)
 
 
 def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:
@@ -101,7 +111,7 @@ def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:
     return topology
 
 
-def _require_room(schedule: Schedule, bytes_each: int = BYTES_RECORDED) -> None:
+def _require_room(schedule: Schedule, bytes_each: int) -> None:
     require_memory(f"the times of {schedule.num_transfers:,} transfers", schedule.num_transfers * bytes_each)
 
 
@@ -120,11 +130,10 @@ class Portions(NamedTuple):
     topology: Topology
     copies: CopyCounts
 
-    def run_one(self, on_progress: OnProgress, *, in_order: bool) -> Timeline:
-        """Every transfer of a portion with its times."""
-        return run_events(
-            self.schedule, self.topology, self.chunk_bytes, on_progress, in_order=in_order, copies=self.copies
-        )
+    def run_one(self, runtime: Runtime, on_progress: OnProgress) -> Timeline:
+        """Return every transfer of a portion with its times."""
+        rows = dependencies(self.schedule, in_order=runtime.in_order)
+        return run_events(rows, self.topology, self.chunk_bytes, on_progress, self.copies)
 
     def require_one(self) -> None:
         """Raise ValueError if there are several."""

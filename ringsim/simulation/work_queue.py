@@ -13,8 +13,11 @@ import numpy as np
 
 from ringsim.network import AnyNetwork, Floats, Topology
 from ringsim.schedule import NO_ROW, Dependencies, Schedule, dependencies, require_memory
-from ringsim.simulation.engines.event_engine import ROWS_BEFORE, EventRun, Ints
-from ringsim.simulation.routes import with_in_network_reduction
+from ringsim.simulation.engines.event_engine import EventRun
+from ringsim.simulation.engines.waits import ROWS_BEFORE, Ints
+from ringsim.simulation.engines.work import TransferCosts
+from ringsim.simulation.routes import connect, with_in_network_reduction
+from ringsim.simulation.runtime import Runtime
 from ringsim.simulation.simulate import predict_time, sound_topology
 
 BYTES_RUN = 300  # of memory for each transfer of a queue, at most
@@ -57,21 +60,19 @@ class Span(NamedTuple):
     end_s: float
 
 
-def time_queue(
-    calls: Sequence[QueuedCall], network: AnyNetwork, num_workers: int, *, in_order: bool = False
-) -> list[Span]:
-    """When each call begins and ends if `num_workers` workers of every rank take them in their order.
+def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtime) -> list[Span]:
+    """Return when each call begins and ends if the workers of every rank take them in their order.
 
     A worker takes the next call when its last one has ended on all ranks. One worker is a stream of NCCL's; Gloo has
     two. What two workers do at once shares links, memory and cores, also the connection between two ranks.
 
-    in_order: of each collective, as of `simulate`.
+    runtime: who executes the calls; its network is that of all calls that have none of their own.
 
     Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
     no worker, or a network of its own for a call that may share the network with others.
     """
-    if num_workers < 1:
-        raise ValueError(f"num_workers {num_workers}: must be at least 1")
+    if runtime.num_workers < 1:
+        raise ValueError(f"num_workers {runtime.num_workers}: must be at least 1")
     num_ranks = {call.schedule.num_ranks for call in calls}
     if len(num_ranks) > 1:
         raise ValueError(f"calls of {sorted(num_ranks)} ranks: a queue is of one process group")
@@ -84,16 +85,16 @@ def time_queue(
         raise ValueError(f"ready_s {calls[0].ready_s:g}: a queue begins at 0")
     ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()
     topology = sound_topology(network, *num_ranks)
-    if num_workers == 1 and has_steady_times(topology):
-        return _one_after_the_other(calls, ready_s, network, in_order)
+    if runtime.num_workers == 1 and has_steady_times(topology):
+        return _one_after_the_other(calls, ready_s, network, runtime)
     for number, call in enumerate(calls):
-        if call.network is not None:
+        if call.network is not None or runtime.network(network) is not network:
             raise ValueError(f"calls[{number}]: network: all calls share one with several workers, jitter or failures")
     topology = with_in_network_reduction([call.schedule for call in calls], topology)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
     queue = [_queued(call, at) for call, at in zip(calls, ready_s, strict=True)]
-    begin_s, end_s = run_queue(queue, topology, num_workers, in_order=in_order)
+    begin_s, end_s = run_queue(queue, topology, runtime)
     return [Span(*times) for times in zip(begin_s.tolist(), end_s.tolist(), strict=True)]
 
 
@@ -108,7 +109,7 @@ def has_steady_times(topology: Topology) -> bool:
 
 
 def _one_after_the_other(
-    calls: Sequence[QueuedCall], ready_s: Sequence[float], network: AnyNetwork, in_order: bool
+    calls: Sequence[QueuedCall], ready_s: Sequence[float], network: AnyNetwork, runtime: Runtime
 ) -> list[Span]:
     """With one worker no two share anything: each takes what it takes alone."""
     alone_s: dict[tuple[int, int, int, int, float], float] = {}
@@ -122,7 +123,7 @@ def _one_after_the_other(
                 call.network or network,
                 call.size_bytes,
                 element_bytes=call.element_bytes,
-                in_order=in_order,
+                runtime=runtime,
             )
             alone_s[key] = call.call_s + messages_s
         begin_s = max(ready, free_s)
@@ -131,26 +132,22 @@ def _one_after_the_other(
     return spans
 
 
-def run_queue(
-    queue: Sequence[Queued], topology: Topology, num_workers: int, *, in_order: bool = False
-) -> tuple[Floats, Floats]:
+def run_queue(queue: Sequence[Queued], topology: Topology, runtime: Runtime) -> tuple[Floats, Floats]:
     """When each collective begins and ends, each (len(queue),); infinite for what never does.
 
     They are taken in the order of the queue: each by the first worker to be free, which a worker is when its
     collective has ended on all ranks.
-
-    in_order: see `dependencies`.
     """
-    rows, first_row = _in_a_row([call.schedule for call in queue], in_order)
-    run = _QueueRun(rows, first_row, queue, topology, num_workers)
+    rows, first_row = _in_a_row([call.schedule for call in queue], runtime)
+    run = _QueueRun(rows, first_row, queue, topology, runtime.num_workers)
     run.finish()
     return run.begin_s, run.end_s
 
 
-def _in_a_row(schedules: Sequence[Schedule], in_order: bool) -> tuple[Dependencies, Ints]:
+def _in_a_row(schedules: Sequence[Schedule], runtime: Runtime) -> tuple[Dependencies, Ints]:
     """Return the rows of all schedules, one after the other, and where those of each begin, and the last end."""
     by_id = {id(schedule): schedule for schedule in schedules}
-    rows_of = {name: dependencies(schedule, in_order=in_order) for name, schedule in by_id.items()}
+    rows_of = {name: dependencies(schedule, in_order=runtime.in_order) for name, schedule in by_id.items()}
     parts = [rows_of[id(schedule)] for schedule in schedules]
     first_row = np.cumsum([0, *(len(part) for part in parts)])
     first_step = np.cumsum([0, *(schedule.num_steps for schedule in schedules)])
@@ -185,7 +182,9 @@ class _QueueRun(EventRun):
         self._worker_of = np.full(len(queue), IDLE)
         self._next = 0
         chunk_bytes = np.concatenate([call.chunk_bytes for call in queue])
-        super().__init__(rows, topology, chunk_bytes, num_workers)
+        sent_on = connect(rows, topology, num_workers)
+        self._num_connections = len(sent_on.connections.src) // num_workers  # of each worker
+        super().__init__(TransferCosts(rows, topology, chunk_bytes), sent_on, num_timers=num_workers)
 
     def finish(self) -> None:
         for worker in range(self._num_workers):
@@ -210,7 +209,7 @@ class _QueueRun(EventRun):
         rows = slice(self._first_row[taken], self._first_row[taken + 1])
         self._connection[rows] += worker * self._num_connections
         if self._to_apply[taken]:
-            self._later(self._start, rows.start + np.flatnonzero(self._start_waits[rows] == 0))
+            self._later(self._start, self._waits.startable(rows.start, rows.stop))
         else:
             self._has_ended(taken, self._sends_from_s[taken])
 

@@ -6,7 +6,7 @@ says is over first (see `choose`), over the network with the latencies and the b
 
 from typing import NamedTuple
 
-from ringsim.calibration import LibraryChoice, choose, why_unknown
+from ringsim.calibration import LibraryChoice, choose, given_name, why_unknown
 from ringsim.native import Backend, all_reduce_by_size
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Collective, Schedule
@@ -35,7 +35,6 @@ class AllReduces:
         self._num_ranks = num_ranks
         self._plain = all_reduce_by_size(backend.all_reduce, num_ranks)
         self._call_s = [backend.runtime.call_s(network, cold=cold) for cold in (False, True)]
-        self._shared_memory = backend.runtime.shared_memory(network)
         self.why_not = _why_not_chosen(network, num_ranks, backend)
         self._library_network = network if backend.chooses and not self.why_not else None
         self._choices: dict[int, LibraryChoice | None] = {}
@@ -46,8 +45,7 @@ class AllReduces:
         choice = self._choice(size_bytes)
         if choice is None:
             schedule = self._plain(size_bytes)
-            call = QueuedCall(schedule, size_bytes, element_bytes, ready_s, called_s, self._shared_memory)
-            return BucketCall(size_bytes, None, call)
+            return BucketCall(size_bytes, None, QueuedCall(schedule, size_bytes, element_bytes, ready_s, called_s))
         even_bytes = in_even_chunks(choice.schedule, size_bytes, element_bytes)
         call_s = called_s + choice.start_s
         call = QueuedCall(choice.schedule, even_bytes, element_bytes, ready_s, call_s, choice.network)
@@ -81,4 +79,4 @@ def _why_not_chosen(network: AnyNetwork, num_ranks: int, backend: Backend) -> st
         why = "several workers would be under way over one protocol only"
     if not why and not has_steady_times(network.topology(num_ranks)):
         why = "its times are drawn at random, or some of it fails"
-    return f"{network.name}: {why}" if why else ""
+    return f"{given_name(network)}: {why}" if why else ""

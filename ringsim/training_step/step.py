@@ -23,7 +23,7 @@ from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
 from ringsim.schedule import Collective
-from ringsim.simulation import Span, time_queue
+from ringsim.simulation import Span, predict_call, time_queue
 from ringsim.training_step.all_reduces import AllReduces, BucketCall
 from ringsim.training_step.buckets import BucketCaps, Phase, assign_buckets
 from ringsim.training_step.profile import ELEMENT_BYTES, StepProfile
@@ -142,8 +142,7 @@ def predict_step(
     ready_s, backward_end_s = _ready_times(profile, buckets, copy_s, config)
     reductions = AllReduces(network, num_ranks, config.backend)
     calls = _calls(profile, buckets, ready_s, config, reductions)
-    runtime = config.backend.runtime
-    spans = time_queue([call for *_, call in calls], network, runtime.num_workers, in_order=runtime.in_order)
+    spans = time_queue([call for *_, call in calls], network, config.backend.runtime)
     back_s = [0.0 if config.bucket_view else sum(copy_s[index] for index in bucket) for bucket in buckets]
     names = [tuple(bucket) for bucket in buckets] + [()] * (len(calls) - len(buckets))
     return PredictedStep(
@@ -255,7 +254,7 @@ def _broadcast_s(profile: StepProfile, network: AnyNetwork, num_ranks: int, conf
     if not profile.buffer_bytes:
         return 0.0
     schedule = build(Collective.BROADCAST, config.backend.broadcast, num_ranks)
-    return config.backend.runtime.time_s(schedule, network, profile.buffer_bytes, cold=True)
+    return predict_call(schedule, network, profile.buffer_bytes, config.backend.runtime, cold=True)
 
 
 def _waiting_s(now_s: float, spans: Sequence[Span], back_s: Sequence[float]) -> float:

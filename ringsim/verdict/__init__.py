@@ -1,4 +1,4 @@
-"""What a directory of results says in plain words: what bounds, what to use, what more ranks would cost."""
+"""The verdict on a directory of results in plain words: what bounds, what to use, what more ranks would cost."""
 
 from ringsim.verdict.bound import Attribution, Bound
 from ringsim.verdict.finding import Finding

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ringsim.native import OURS
 from ringsim.network import Cluster, Host
 from ringsim.registry import build
 from ringsim.schedule import Collective
+from ringsim.simulation import OURS, predict_call
 
 
 class Bound(Enum):
@@ -56,7 +56,7 @@ class Attribution:
 def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: int) -> float:
     """Return the predicted seconds of one of our all_reduce calls. Raises ValueError where there is no room for it."""
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
-    return OURS.time_s(schedule, cluster, size_bytes)
+    return predict_call(schedule, cluster, size_bytes, OURS)
 
 
 def attribute(cluster: Cluster, num_ranks: int, size_bytes: int, algorithm: str = "ring") -> Attribution:

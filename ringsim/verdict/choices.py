@@ -1,4 +1,4 @@
-"""What to use, the algorithm for each size, DDP's bucket cap and the strategy; and what more ranks would cost.
+"""The best algorithm for each size, bucket cap of DDP and strategy; and the cost of more ranks.
 
 A choice counts as sure if it is better on 95 % of the networks that the bootstrap of the calibration drew, and by more
 than predictions scatter about what was measured; one that is not is no better, as far as the data can tell, than what

@@ -17,8 +17,7 @@ from ringsim.calibration.compared_run import compare_run
 from ringsim.calibration.probe_times import shift_s
 from ringsim.cli import main
 from ringsim.console.one_line import message_of
-from ringsim.measurements.collective_times import CollectiveTimes
-from ringsim.measurements.measurements import Measurements, Probe
+from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import load_network
 from ringsim.network.file_writer import network_text

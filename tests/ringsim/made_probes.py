@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from ringsim.calibration.probe_times import shift_s
-from ringsim.measurements.collective_times import CollectiveTimes
-from ringsim.measurements.measurements import Measurements, Probe
+from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Link, Nics, Processor, SlowLink, Spec
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
+from ringsim.simulation import IN_ORDER
 from ringsim.simulation.simulate import predict_time
 
 PROCESSOR = Processor(20e-6, 20e-6, reduce_bytes_per_s=10e9, copy_bytes_per_s=4e9)
@@ -68,7 +68,7 @@ def _ping_s(cluster: Cluster, rank: int, num_ranks: int, size_bytes: int) -> flo
 
 def _times(cluster: Cluster, num_ranks: int, size_bytes: int, slower: float) -> CollectiveTimes:
     schedule = build(Collective.ALL_REDUCE, "ring", num_ranks, size_bytes)
-    median_s = predict_time(schedule, cluster, size_bytes, in_order=True) * slower
+    median_s = predict_time(schedule, cluster, size_bytes, runtime=IN_ORDER) * slower
     times_s = tuple(median_s * factor for factor in BLOCKS)
     zeros = (0,) * len(BLOCKS)
     return CollectiveTimes(

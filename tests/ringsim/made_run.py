@@ -5,6 +5,7 @@ from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
 from ringsim.network.network import Network
 from ringsim.registry import build
 from ringsim.schedule.collective import Collective
+from ringsim.simulation import IN_ORDER
 from ringsim.simulation.simulate import simulate
 
 NETWORK = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6)
@@ -19,7 +20,7 @@ def made_run(
 ) -> RecordedRun:
     """Every time is `slower` times what it is on NETWORK; each rank began a microsecond before the one after it."""
     schedule = build(collective, algorithm, num_ranks, size_bytes)
-    timeline = simulate(schedule, NETWORK, size_bytes, element_bytes=4, in_order=True)
+    timeline = simulate(schedule, NETWORK, size_bytes, element_bytes=4, runtime=IN_ORDER)
     columns = (timeline.step, timeline.src, timeline.dst, timeline.chunk)
     times = (issued_s(schedule, timeline) * slower, timeline.applied_s * slower)
     rows = sorted(zip(*(column.tolist() for column in (*columns, *times)), strict=True))

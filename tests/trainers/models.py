@@ -9,6 +9,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from trainers.data_parallel import DataParallel
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+BUCKETS = "zero2/2e-5"  # MiB: every parameter or two are a bucket
+
 
 class Branching(nn.Module):
     """`first` always takes part; `second` only for inputs whose sum is positive; `third` never does."""
@@ -138,6 +143,13 @@ def seeded(make: type[nn.Module]) -> nn.Module:
 def inputs(rank: int, count: int = 5) -> torch.Tensor:
     """Each rank's own data: (count, 3)."""
     return torch.randn(count, 3, generator=torch.Generator().manual_seed(100 + rank))
+
+
+def backward(parallel: DataParallel, step: int) -> torch.Tensor:
+    """Of this rank's own data; the loss."""
+    loss: torch.Tensor = parallel(inputs(parallel.group.rank() + 7 * step)).pow(2).mean()
+    loss.backward()
+    return loss
 
 
 def mean_gradients(model: nn.Module, num_ranks: int, count: int = 5) -> list[torch.Tensor | None]:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from collectives.runtime import naming_failures
 from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of
-from trainers.checkpoints.manager import first_decides
+from trainers.checkpoints.manager import first_decides, first_fault
 from trainers.checkpoints.output import CheckpointFolder
 from trainers.strategy_names import strategy_info
 
@@ -58,8 +58,21 @@ def usable_checkpoints(
         path, size_bytes = chosen
         content = whole.content if whole else bytearray(size_bytes)
         _send_to_all(content, group)
-        yield Path(path), whole.checkpoint if whole else checkpoint_of(content, path)
+        checkpoint, fault = (whole.checkpoint, "") if whole else _received(content, path)
+        if fault := first_fault(fault, group):
+            warn(fault)
+        else:
+            assert checkpoint is not None
+            yield Path(path), checkpoint
     _refuse_other_disks(folder, group)
+
+
+def _received(content: bytearray, path: str) -> tuple[Checkpoint | None, str]:
+    """Return the checkpoint that rank 0 has sent, or why this rank cannot read it, as without the memory for it."""
+    try:
+        return checkpoint_of(content, path), ""
+    except ValueError as error:
+        return None, str(error)
 
 
 def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> None:

@@ -7,8 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ringsim.report.plots.charts import draw_loss_curves
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import new_figure, points, save_figure
+from ringsim.report.plots.style import new_figure, palette, points, save_figure
 from trainers.comparison.runs import ComparisonRow
 
 _SIZE = (11.0, 4.2)  # inches

@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ringsim.report.plots.charts import SyncTimes, draw_loss_curves, draw_sync_times
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import new_figure, points, save_figure
+from ringsim.report.plots.style import new_figure, palette, points, save_figure
 
 _SIZE = (12.0, 4.8)  # inches
 _SYNC_TIMES = ("predicted_sync", "measured_sync", "measured_sync_p10", "measured_sync_p90")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ringsim.algorithms import direct_all_gather
 from ringsim.native import BACKENDS, LocalWork, local_s
 from ringsim.network import Cluster
-from ringsim.simulation import time_queue
+from ringsim.simulation import IN_ORDER, time_queue
 from ringsim.training_step import BucketCaps, DdpConfig, StepProfile, predict_step
 from trainers.predictions.model_parts import ModelParts
 from trainers.predictions.traffic import NO_PARTS, TRAFFIC, WITH_PARTS, PredictedCall, Traffic
@@ -86,7 +86,7 @@ def predict_sync_s(traffic: Traffic, network: Cluster, num_ranks: int) -> float:
         call.queued(first_s, network, cold=call.lead_s < last_s)
         for call, last_s in zip(traffic.calls, before_s, strict=False)
     ]
-    spans = time_queue(calls, network, 1, in_order=True)
+    spans = time_queue(calls, network, IN_ORDER)
     end_s = max((span.end_s for span in spans), default=0.0) - first_s
     return max(end_s, 0.0) + local_s(LocalWork(traffic.local_bytes), network, num_ranks)
 
@@ -101,7 +101,7 @@ def predict_loss_sync_s(network: Cluster, num_ranks: int) -> float:
 
 def _alone_s(call: PredictedCall, network: Cluster) -> float:
     """Seconds of a call that a rank waits for, and has computed before."""
-    return time_queue([call.queued(0.0, network, cold=True)], network, 1, in_order=True)[0].end_s
+    return time_queue([call.queued(0.0, network, cold=True)], network, IN_ORDER)[0].end_s
 
 
 def can_overlap(ranks_per_host: int, cores: int | None) -> bool:

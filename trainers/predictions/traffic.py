@@ -11,10 +11,10 @@ from functools import partial
 from typing import NamedTuple
 
 from ringsim.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from ringsim.native import GLOO, OURS, Runtime, native_schedule
+from ringsim.native import native_schedule
 from ringsim.network import Cluster
 from ringsim.schedule import Collective, Schedule
-from ringsim.simulation import work_queue
+from ringsim.simulation import GLOO, OURS, QueuedCall, Runtime
 from ringsim.training_step import ELEMENT_BYTES, BucketCaps, StepProfile, fill_buckets
 from trainers.predictions.model_parts import ModelParts
 from trainers.strategy_names import EVERY, RANK
@@ -39,14 +39,14 @@ class PredictedCall(NamedTuple):
     lead_s: float = 0.0
     runtime: Runtime = OURS
 
-    def queued(self, first_s: float, network: Cluster, cold: bool) -> work_queue.QueuedCall:
+    def queued(self, first_s: float, network: Cluster, cold: bool) -> QueuedCall:
         """For a queue that begins `first_s` before the end of the backward pass.
 
         cold: see `Runtime.call_s`.
         """
         call_s = self.runtime.call_s(network, cold=cold)
         ready_s, shared = first_s - self.lead_s, self.runtime.shared_memory(network)
-        return work_queue.QueuedCall(self.schedule, self.size_bytes, self.element_bytes, ready_s, call_s, shared)
+        return QueuedCall(self.schedule, self.size_bytes, self.element_bytes, ready_s, call_s, shared)
 
 
 class Traffic(NamedTuple):

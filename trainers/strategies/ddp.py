@@ -1,7 +1,8 @@
 """torch's DistributedDataParallel, and its buckets on our ring: by a comm hook, or by our backend under all of it."""
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -78,32 +79,36 @@ def group_on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
         return group
     timeout = group._get_backend(torch.device("cpu")).options._timeout
     ranks = dist.get_process_group_ranks(group)
-    _agree_on_name(group, timeout)
-    ring = dist.new_group(ranks, timeout=timeout, backend="ring", use_local_synchronization=True)
+    with _new_name(group):
+        ring = dist.new_group(ranks, timeout=timeout, backend="ring", use_local_synchronization=True)
     assert isinstance(ring, dist.ProcessGroup)
     return ring
 
 
-# Of each default group: the names of the groups made here so far have numbers below this.
-_names_passed: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
+# More groups than a program makes of its own, whose names have lower numbers.
+FIRST_NUMBER = 10_000
+# The next number of each default group.
+_next_numbers: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 
 
-def _agree_on_name(group: dist.ProcessGroup, timeout: timedelta) -> None:
-    """Let all ranks of `group` give the next group that they make among themselves one name, a new one; collective.
+@contextmanager
+def _new_name(group: dist.ProcessGroup) -> Iterator[None]:
+    """Let all ranks of `group` give the group that they make in the block one name, which none has had; collective.
 
-    torch makes that name of the number of groups that a rank has, and stores under it where the rank is found. Ranks
-    with different numbers would wait for one another, and where a group has been destroyed, ranks find the addresses
-    that its members had. So every rank first makes groups of itself alone, up to a number that none has had.
+    torch makes that name of the ranks and the number of groups that this rank has, and stores under it where the rank
+    is found. Ranks with different numbers would wait for one another, and where a group has been destroyed, ranks find
+    the addresses that its members had. In the block torch counts as many groups as all ranks have agreed on.
     """
-    world = dist.group.WORLD
-    assert world is not None
+    world: Any = dist.group.WORLD
+    names: Any = dist.distributed_c10d._world.pg_names  # torch has no public function for it
     numbers: list[int] = [0] * group.size()
-    dist.all_gather_object(numbers, max(_num_groups(), _names_passed.get(world, 0)), group=group)
-    while _num_groups() < max(numbers):
-        dist.new_group([dist.get_rank()], timeout=timeout, backend="gloo", use_local_synchronization=True)
-    _names_passed[world] = max(numbers) + 1
-
-
-def _num_groups() -> int:
-    """Return how many process groups this rank has; torch has no public function for it."""
-    return len(dist.distributed_c10d._world.pg_names)
+    dist.all_gather_object(numbers, max(len(names), _next_numbers.get(world, FIRST_NUMBER)), group=group)
+    number = max(numbers)
+    _next_numbers[world] = number + 1
+    counted = {object(): "" for _ in range(number - len(names))}
+    names.update(counted)
+    try:
+        yield
+    finally:
+        for key in counted:
+            del names[key]

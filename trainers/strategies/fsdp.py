@@ -33,7 +33,6 @@ class ShardedParameter:
         self._places = [(m, name) for m in model.modules() for name, p in m._parameters.items() if p is whole]
         self._storages = _storages(sharded, whole)
         self._strategy = strategy
-        self._has_stand_in = False
         self.gathered()
 
     def require_own(self) -> None:
@@ -56,17 +55,20 @@ class ShardedParameter:
         """Gather the whole tensor, for everybody to look at and to write to."""
         self._versions = self._counted()
 
-    def show_gradient(self) -> None:
-        """Let the whole tensor have something in place of its gradient, so that nobody passes over it."""
-        self._has_stand_in = self.sharded.grad is not None and self.whole.grad is None
-        if self._has_stand_in:
-            self.whole.grad = stand_in_for(self.whole)
+    def show_gradient(self) -> bool:
+        """Let the whole tensor have something in place of its gradient, if only its rows have one; return whether.
+
+        With None there, whoever clips whole gradients would pass over it.
+        """
+        if self.sharded.grad is None or self.whole.grad is not None:
+            return False
+        self.whole.grad = stand_in_for(self.whole)
+        return True
 
     def hide_gradient(self) -> None:
-        """Be as before `show_gradient`. Raise ShardingError if somebody has set the gradient to None meanwhile."""
-        if self._has_stand_in and self.whole.grad is None and self.sharded.grad is not None:
+        """Remove what stands for a gradient. Raise ShardingError if somebody has set it to None meanwhile."""
+        if self.whole.grad is None and self.sharded.grad is not None:
             raise forgotten_error(self._strategy)
-        self._has_stand_in = False
         make_way(self.whole)
 
     def _counted(self) -> tuple[int, int]:
@@ -148,7 +150,7 @@ class Fsdp(Sharded):
         # FSDP does so itself when the plain model is asked for its state, and would lose what has been written. Its own
         # hook comes with the first gathering.
         model.register_state_dict_pre_hook(lambda *_: self._reshard())
-        self._shows_gradients = False  # something in their place, since `unshard`
+        self._shown: list[ShardedParameter] = []  # with something in place of a gradient, since `unshard`
         self._gather()
         gathered = [p for p in model.parameters() if p.requires_grad]
         self._pairs = [
@@ -244,14 +246,12 @@ class Fsdp(Sharded):
         self._gather()
         for pair in self._pairs:
             pair.gathered()
-            pair.show_gradient()
-        self._shows_gradients = True
+        self._shown = [pair for pair in self._pairs if pair.show_gradient()]
 
     def _hide_gradients(self) -> None:
-        if self._shows_gradients:  # it is asked before every gradient
-            self._shows_gradients = False
-            for pair in self._pairs:
-                pair.hide_gradient()
+        shown, self._shown = self._shown, []
+        for pair in shown:
+            pair.hide_gradient()
 
     def _gather(self) -> None:
         # On all ranks alike, whatever has been done on one of them, such as asking the plain model for its state.

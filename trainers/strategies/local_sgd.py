@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -119,8 +120,19 @@ class LocalSgd(Strategy):
             # GradScaler then asks for a step also where this rank has an infinite gradient: all ranks count the same.
             optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
             optimizer.register_step_pre_hook(lambda *_: _unscale(optimizer))
-        optimizer.register_step_pre_hook(lambda *_: self._before_step())
-        optimizer.register_step_post_hook(lambda *_: self._after_step())
+        # Not by hooks: a class whose step calls that of its base may have them called twice.
+        plain_step = optimizer.step
+
+        def step(_: torch.optim.Optimizer, *arguments: Any, **keywords: Any) -> Any:
+            self._before_step()
+            try:
+                result = plain_step(*arguments, **keywords)
+            finally:
+                self._is_stepping = False
+            self._after_step()
+            return result
+
+        optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
         return optimizer
 
     def _is_own(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -135,7 +147,6 @@ class LocalSgd(Strategy):
 
     def _after_step(self) -> None:
         begin_s = time.perf_counter()
-        self._is_stepping = False
         self._taken += 1
         if self._taken == self._every:
             self.sync_parameters()
@@ -169,9 +180,15 @@ class LocalSgd(Strategy):
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
         assert self._optimizer is not None
         own = states[self.group.rank()]
+        taken = own["taken"]
+        if taken not in range(self._every) or any(state["taken"] != taken for state in states):
+            raise ValueError(
+                f"a saved number of steps since the last average, {taken!r}: must be in 0 to {self._every - 1} and the "
+                f"same on all ranks"
+            )
         self.module.load_state_dict(own["model"])
         self._optimizer.load_state_dict(own["optimizer"])
-        self._taken = own["taken"]
+        self._taken = taken
         for outer, saved in zip(self._outer_state(), states[0]["outer"], strict=True):
             copy_saved([outer["start"], outer["velocity"]], [saved["start"], saved["velocity"]])
 

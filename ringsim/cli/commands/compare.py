@@ -112,7 +112,7 @@ def _median_error(comparison: Comparison) -> float:
 
 
 def _report(comparison: Comparison, text: str, output: Path, style: str | None) -> list[Path]:
-    """What is written, but for recorded runs."""
+    """Write the results, but for recorded runs."""
     from ringsim.report.plots.comparison_figure import draw_errors  # noqa: PLC0415  takes most of a second
     from ringsim.report.plots.plot import save_plot  # noqa: PLC0415
     from ringsim.report.plots.style import save_figure  # noqa: PLC0415

@@ -75,7 +75,7 @@ def _busy(measurements: Measurements) -> str:
 
 
 def _defaults(options: Sequence[str]) -> list[str]:
-    """What is measured unless the options say otherwise: three collectives, in place; nccl-tests has both places."""
+    """Return the default collectives: three, in place; nccl-tests has both places."""
     collectives = [] if any(option.startswith("--collective") for option in options) else ALL
     both = any(option in ("nccl-tests", "--format=nccl-tests") for option in options)
     return [*collectives, *([] if both else ["--in-place"])]

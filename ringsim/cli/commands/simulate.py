@@ -20,6 +20,7 @@ from ringsim.console import (
 from ringsim.network import AnyNetwork, load_network
 from ringsim.report import describe, ranks_as_dicts, ranks_table, summarise, trace_lines
 from ringsim.schedule import Schedule
+from ringsim.simulation import Runtime
 from ringsim.text_table import WIDTH, wrap_text
 
 
@@ -57,15 +58,16 @@ def simulate(
     ring.
     """
     require_one_stdout(as_json, trace)
-    library = library_choice(schedule, network, size, in_order=in_order, by_default=True)
+    runtime = Runtime(in_order=in_order)
+    library = library_choice(schedule, network, size, runtime=runtime, by_default=True)
     if library:
         schedule, network = library.schedule, library.network
     too_large = why_not_explained(schedule)
     if too_large and (per_rank or trace):
         raise ValueError(f"{'--trace' if trace else '--per-rank'}: {too_large}")
     with progress_bar(schedule.num_transfers, "simulating", delay_s=1.0) as progress:
-        explanation = None if too_large else explain(schedule, network, size, progress.update, in_order=in_order)
-        result = summarise(schedule, network, size, explanation, progress.update, library, in_order=in_order)
+        explanation = None if too_large else explain(schedule, network, size, progress.update, runtime=runtime)
+        result = summarise(schedule, network, size, explanation, progress.update, library, runtime=runtime)
     result["not_explained"] = too_large
     ranks = {"ranks": ranks_as_dicts(explanation)} if explanation and per_rank else {}
     width = None if wide else WIDTH

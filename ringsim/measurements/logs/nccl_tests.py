@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ringsim.measurements.collective_times import SENDRECV
 from ringsim.measurements.logs.lines import LogRow, LogTable, Shape, whole
+from ringsim.measurements.measurements import SENDRECV
 from ringsim.units import decimal_number
 
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|sendrecv|alltoall|gather|scatter|"

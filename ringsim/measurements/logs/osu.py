@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass, field
 
-from ringsim.measurements.collective_times import PT2PT_BANDWIDTH, PT2PT_LATENCY
 from ringsim.measurements.logs.lines import LogRow, LogTable, Shape, whole
+from ringsim.measurements.measurements import PT2PT_BANDWIDTH, PT2PT_LATENCY
 from ringsim.units import decimal_number
 
 TITLE = re.compile(r"^#\s*OSU\s+(?:MPI|NCCL|SHMEM|UPC)?.*?\bTest\b", re.IGNORECASE)

@@ -24,8 +24,7 @@ from ringsim.report.plots.charts import (
     set_axis,
 )
 from ringsim.report.plots.comparison_figure import draw_time_curves
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import drawing, inline_svg, new_figure, points
+from ringsim.report.plots.style import drawing, inline_svg, new_figure, palette, points
 from ringsim.report.plots.sweep_figure import draw_sweep_curves
 from ringsim.units import format_size, format_time, plural
 from ringsim.verdict import Attribution, Bound, JobReport, RunDirectory, Verdict

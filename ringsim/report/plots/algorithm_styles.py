@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from ringsim.report.plots.palette import ink_on, mixed, page_colours, palette
+from ringsim.report.plots.style import ink_on, mixed, page_colours, palette
 
 
 class Texture(Enum):

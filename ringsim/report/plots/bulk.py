@@ -36,7 +36,7 @@ class Labels(Artist):
 
     @property
     def texts(self) -> list[str]:
-        """What is written."""
+        """The texts alone."""
         return [text for _, _, text, _, _ in self.labels]
 
     def draw(self, renderer: RendererBase) -> None:

@@ -9,8 +9,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from ringsim.report.plots.algorithm_styles import series_style
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import points
+from ringsim.report.plots.style import palette, points
 from ringsim.units import format_time
 
 _WIDEST, _THINNEST = 5.0, 1.2  # points
@@ -31,7 +30,7 @@ class Curve(NamedTuple):
 
 
 class SyncTimes(NamedTuple):
-    """What a strategy's synchronisation takes, in seconds; low, high: percentiles of the measured times."""
+    """The seconds of a strategy's synchronisation; low, high: percentiles of the measured times."""
 
     strategy: str
     predicted_s: float

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure, SubFigure
 from ringsim.analysis import ChunkStates
 from ringsim.report.contributor_colours import contributor_colours
 from ringsim.report.plots.bulk import Floats, boxes, draw_boxes, draw_labels, points_per_unit, strided
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import points
+from ringsim.report.plots.style import palette, points
 from ringsim.schedule import Bools
 
 MAX_STRIPES = 128  # across a panel; with more, nobody tells one stripe from the next

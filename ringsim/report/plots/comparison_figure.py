@@ -13,8 +13,7 @@ from ringsim.calibration import ComparedCase, Comparison
 from ringsim.network import Floats
 from ringsim.report.plots.algorithm_styles import Style, series_style
 from ringsim.report.plots.charts import set_axis
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import new_figure, points
+from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.units import format_size, format_time
 
 _SIZE = (10.0, 5.6)  # inches

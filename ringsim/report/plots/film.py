@@ -21,7 +21,7 @@ from ringsim.report.contributor_colours import contributor_colours
 from ringsim.report.plots.chunk_grid import draw_cells, name_cells
 from ringsim.report.plots.graph import GraphDrawing
 from ringsim.report.plots.lanes import FEW_RANKS, Lanes, draw_bars, set_time_axis, time_unit
-from ringsim.report.plots.palette import palette
+from ringsim.report.plots.style import palette
 from ringsim.schedule import Bools
 from ringsim.units import format_size, format_time
 

@@ -10,8 +10,7 @@ from matplotlib.patches import Rectangle
 
 from ringsim.analysis import GraphLayout, GraphShape
 from ringsim.report.plots.bulk import Floats, points_per_unit
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import points
+from ringsim.report.plots.style import palette, points
 
 _POINTS = 16  # of a link
 _FEW_PAIRS = 40  # up to so many have arrows

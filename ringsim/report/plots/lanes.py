@@ -1,7 +1,7 @@
 """The lanes: what every rank does over time, in pictures, notebooks and films."""
 
 from collections.abc import Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,7 @@ from ringsim.report.plots.bulk import (
     shifted,
     strided,
 )
-from ringsim.report.plots.palette import ink_on, palette
-from ringsim.report.plots.style import font_scale, points
+from ringsim.report.plots.style import font_scale, ink_on, palette, points
 from ringsim.report.trace import pack_sends
 from ringsim.schedule import Bools, Ints
 from ringsim.simulation import Seconds, Timeline
@@ -47,7 +46,7 @@ MAX_PHASES = 4  # with names above the lanes
 _TOP, _SENDS, _APPLIES, _ROW_OF_MANY = -0.40, 0.45, (0.09, 0.40), 0.30  # of a lane that reaches from -0.4 to 0.4
 _STOPPED, _NOTES = 0.05, 0.5  # of the time: how far beyond its end what hangs is drawn, and the room for notes
 _TEXT, _SMALLEST_TEXT = 8.0, 5.5  # points
-_HOST_LEFT, _NAME_LENGTH, _NOTE_LENGTH = 52.0, 12, 74  # points from the axis; characters
+_NAME_LENGTH, _NOTE_LENGTH = 12, 74  # characters
 _PHASE_GAP, _PHASE_LEVEL, _LEGEND_LEVEL = 5.0, 15.0, 17.0  # points above the lanes
 
 Handles = list[Patch | Line2D]
@@ -123,8 +122,7 @@ class Lanes:
     @property
     def height_above(self) -> float:
         """The points above the lanes that phases and legend need."""
-        levels = len(self.phase_times()) if self._phases_overlap() else int(bool(self.phases or self.stall))
-        return _PHASE_GAP + _PHASE_LEVEL * levels
+        return _PHASE_GAP + _PHASE_LEVEL * max(len(self.phases), int(self.stall is not None))
 
     def phase_times(self) -> list[tuple[str, float, float]]:
         """Return name, begin and end of each phase of which anything happens."""
@@ -135,9 +133,6 @@ class Lanes:
                 end_s = self.drawn(self.timeline.applied_s[rows]).max()
                 times.append((phase.name, float(self.timeline.start_s[rows].min()), float(end_s)))
         return times
-
-    def _phases_overlap(self) -> bool:
-        return any(later[1] < earlier[2] - 1e-9 * self.until_s for earlier, later in pairwise(self.phase_times()))
 
     def drawn(self, times_s: Seconds) -> Seconds:
         """Return times, and for those of what never happens the place to which what hangs is drawn."""
@@ -207,23 +202,22 @@ def draw_lanes(axes: Axes, lanes: Lanes) -> None:
 
 
 def set_time_axis(axes: Axes, lanes: Lanes) -> None:
-    """Set the limits, and name the lanes: those of slow ranks in a colour, and hosts or rows beside them."""
+    """Set the limits, and name the lanes with their hosts or rows, between which there are lines; colour slow ranks."""
     axes.set_ylim(lanes.height - 0.5, -0.5)
     axes.set_xlim(0, lanes.end_s * lanes.scale * 1.002 or 1)
     axes.tick_params(axis="x", labelsize=points(8))
     axes.spines[["top", "right"]].set_visible(False)
-    lane = _least_points(axes, lanes)
+    lane, groups = _least_points(axes, lanes), lanes.groups
     ranks = sorted({*strided(lanes.num_ranks, points(_TEXT + 1), lane), *(lanes.slow_ranks if lane > _TEXT else ())})
-    groups = lanes.groups
-    contiguous = len(list(groupby(groups))) == len(set(groups))
-    names = [f"rank {rank}" + (f" ({_short(groups[rank])})" if groups and not contiguous else "") for rank in ranks]
+    names = [f"rank {rank}" + (f" ({_short(groups[rank])})" if groups else "") for rank in ranks]
     labels = [f"{name}, slow" if rank in lanes.slow_ranks else name for rank, name in zip(ranks, names, strict=True)]
     axes.set_yticks(lanes.middle[ranks].tolist(), labels, fontsize=points(_TEXT))
     for rank, text in zip(ranks, axes.get_yticklabels(), strict=True):
         if rank in lanes.slow_ranks:
             text.set_color(palette().vermillion)
-    if groups and contiguous:
-        _name_groups(axes, lanes)
+    for rank, (before, after) in enumerate(pairwise(groups), 1):
+        if before != after:
+            axes.axhline(lanes.origin[rank] - 0.5, color=palette().grey, linewidth=0.6, zorder=0.5)
 
 
 def _least_points(axes: Axes, lanes: Lanes) -> float:
@@ -235,74 +229,46 @@ def _short(name: str, length: int = _NAME_LENGTH) -> str:
     return name if len(name) <= length else f"{name[: length - 1]}…"
 
 
-def _name_groups(axes: Axes, lanes: Lanes) -> None:
-    """Draw a bracket beside the lanes of each host or row, its name, and a line between them."""
-    beside = shifted(axes, axes.get_yaxis_transform(), x=-points(_HOST_LEFT - 4))
-    top, bottom = lanes.origin + _TOP, lanes.origin + lanes.extra + _APPLIES[1]
-    gap, first = 1.5 / points_per_unit(axes)[1], 0
-    for name, ranks in groupby(lanes.groups):
-        last = first + len(list(ranks)) - 1
-        line: dict[str, Any] = {"color": palette().dark_grey, "clip_on": False, "linewidth": 1.2}
-        axes.plot([0, 0], [top[first] + gap, bottom[last] - gap], transform=beside, **line)
-        axes.text(0, (top[first] + bottom[last]) / 2, f"{_short(name)} ", transform=beside, ha="right", va="center",
-                  fontsize=points(_TEXT), color=palette().dark_grey)  # fmt: skip
-        if last + 1 < lanes.num_ranks:
-            axes.axhline((bottom[last] + top[last + 1]) / 2, color=palette().grey, linewidth=0.6, zorder=0.5)
-        first = last + 1
-
-
 def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
     """Draw what ranks send, apply and wait for; return what occurs, for a legend."""
-    timeline, colours = lanes.timeline, palette()
+    timeline, colours, few = lanes.timeline, palette(), lanes.num_ranks <= FEW_RANKS
     begun, applied = np.isfinite(timeline.start_s), np.isfinite(timeline.applied_s)
     lasting = np.isfinite(timeline.apply_s) & timeline.reduce & (lanes.drawn(timeline.applied_s) > timeline.apply_s)
-    labelled = _label_sends(axes, lanes, begun)
-    edge: dict[str, Any] = {"edgecolor": colours.paper, "linewidth": 0.5 if lanes.num_ranks <= FEW_RANKS else 0.1}
     handles: Handles = []
-    for rows, label, colour, does in (
-        (begun & timeline.reduce, "sends to add", colours.blue, "which adds it"),
-        (begun & ~timeline.reduce, "sends to overwrite", colours.sky, "which overwrites"),
-    ):
-        if rows.any():
-            draw_boxes(axes, lanes.sends(rows), label, facecolor=colour, **edge)
-            text = f"c0 → r1: chunk 0 to rank 1, {does}" if labelled else f"a chunk to a rank, {does}"
-            handles.append(Patch(facecolor=colour, label=text))
-    if (slow := begun & lanes.is_slow).any():
-        style: dict[str, Any] = {"linewidths": 2.5 if lanes.num_ranks <= FEW_RANKS else 1, "zorder": 3}
-        edges = LineCollection(list(lanes.sends(slow)[:, 2:4]), colors=colours.vermillion, **style)
-        edges.set_label("over a slow link")
-        axes.add_collection(edges, autolim=False)
-        handles.append(Line2D([], [], color=colours.vermillion, linewidth=2.5, label="over a slow link"))
-    if lasting.any():
-        draw_boxes(axes, lanes.applies(lasting), "reduces", facecolor=colours.orange, linewidth=0)
-        handles.append(Patch(facecolor=colours.orange, label="reduces"))
+
+    def add_boxes(shapes: Floats, label: str, text: str = "", **style: Any) -> None:
+        if len(shapes):
+            draw_boxes(axes, shapes, label, **style)
+            handles.append(Patch(label=text or label, facecolor=style["facecolor"]))
+
+    def add_lines(lines: Floats, label: str, colour: str, width: float, **marker: Any) -> None:
+        if len(lines):
+            axes.add_collection(
+                LineCollection(list(lines), colors=colour, linewidths=width, label=label), autolim=False
+            )
+            handles.append(Line2D([], [], color=colour, label=label, **marker))
+
+    to = "c0 → r1: chunk 0 to rank 1" if _label_sends(axes, lanes, begun) else "a chunk to a rank"
+    edge: dict[str, Any] = {"edgecolor": colours.paper, "linewidth": 0.5 if few else 0.1}
+    adds, overwrites = lanes.sends(begun & timeline.reduce), lanes.sends(begun & ~timeline.reduce)
+    add_boxes(adds, "sends to add", f"{to}, which adds it", facecolor=colours.blue, **edge)
+    add_boxes(overwrites, "sends to overwrite", f"{to}, which overwrites", facecolor=colours.sky, **edge)
+    slow = lanes.sends(begun & lanes.is_slow)[:, 2:4]
+    add_lines(slow, "over a slow link", colours.vermillion, 2.5 if few else 1, linewidth=2.5)
+    add_boxes(lanes.applies(lasting), "reduces", facecolor=colours.orange, linewidth=0)
     # What takes no time has a tick, which says when the chunk is in its place.
-    for rows, label, colour in (
-        (applied & timeline.reduce & ~lasting, "reduces at once", colours.orange),
-        (applied & ~timeline.reduce, "copy in place", colours.dark_grey),
-    ):
-        if rows.any():
-            width = 2.0 if lanes.num_ranks <= FEW_RANKS else 0.5
-            ticks = LineCollection(list(lanes.applies(rows)[:, 1:3]), colors=colour, linewidths=width, label=label)
-            axes.add_collection(ticks, autolim=False)
-            tick: dict[str, Any] = {"marker": "|", "linestyle": "none", "markeredgewidth": 2}
-            handles.append(Line2D([], [], color=colour, label=label, **tick))
+    tick: dict[str, Any] = {"marker": "|", "linestyle": "none", "markeredgewidth": 2}
+    at_once, copies = applied & timeline.reduce & ~lasting, applied & ~timeline.reduce
+    add_lines(lanes.applies(at_once)[:, 1:3], "reduces at once", colours.orange, 2.0 if few else 0.5, **tick)
+    add_lines(lanes.applies(copies)[:, 1:3], "copy in place", colours.dark_grey, 2.0 if few else 0.5, **tick)
     waiting = waiting_times(timeline)
-    if sum(map(len, waiting)):
-        rank, gaps = np.repeat(np.arange(lanes.num_ranks), list(map(len, waiting))), np.concatenate(waiting)
-        grey: dict[str, Any] = {"facecolor": colours.light_grey, "linewidth": 0}
-        draw_boxes(axes, lanes.whole(rank, *gaps.T), "waits", zorder=0.9, **grey)
-        handles.append(Patch(label="waits", **grey))
+    rank, gaps = np.repeat(np.arange(lanes.num_ranks), list(map(len, waiting))), np.concatenate(waiting)
+    add_boxes(lanes.whole(rank, *gaps.T), "waits", facecolor=colours.light_grey, linewidth=0, zorder=0.9)
     if lanes.stall:
-        crossed: dict[str, Any] = {
-            "facecolor": "none",
-            "edgecolor": colours.vermillion,
-            "linewidth": 1.0,
-            "hatch": "xxx",
-        }
         adding = np.isfinite(timeline.apply_s) & ~applied
         unended = np.concatenate([lanes.sends(begun & ~np.isfinite(timeline.left_s)), lanes.applies(adding)])
-        draw_boxes(axes, unended, "never ends", zorder=3, **crossed)
+        crossed: dict[str, Any] = {"facecolor": "none", "edgecolor": colours.vermillion, "hatch": "xxx"}
+        draw_boxes(axes, unended, "never ends", zorder=3, linewidth=1.0, **crossed)
         handles.append(Patch(label="never ends", **crossed))
     return handles
 
@@ -319,12 +285,12 @@ def _label_sends(axes: Axes, lanes: Lanes, begun: Bools) -> bool:
     shorter, longer = (len(label) * 0.62 + 0.4 for label in longest)
     labels: list[Label] = []
     for row, box in zip(np.flatnonzero(begun).tolist(), lanes.sends(begun), strict=True):
-        chunk, reduce = int(timeline.chunk[row]), bool(timeline.reduce[row])
         room = float(box[1, 0] - box[0, 0]) * per_unit / size
-        text = f"c{chunk} → r{timeline.dst[row]}" if room > longer else f"c{chunk}" if room > shorter else ""
-        is_filled = lanes.num_ranks > FEW_RANKS and chunk == FOLLOWED_CHUNK
-        colour = ink_on(colours.ink if is_filled else colours.blue if reduce else colours.sky)
-        if text:
+        if room > shorter:
+            chunk = int(timeline.chunk[row])
+            is_filled = lanes.num_ranks > FEW_RANKS and chunk == FOLLOWED_CHUNK
+            colour = ink_on(colours.ink if is_filled else colours.blue if timeline.reduce[row] else colours.sky)
+            text = f"c{chunk} → r{timeline.dst[row]}" if room > longer else f"c{chunk}"
             labels.append((*box.mean(axis=0).tolist(), text, colour, False))
     draw_labels(axes, labels, size)
     return bool(labels)
@@ -350,28 +316,22 @@ def _follow_chunk(axes: Axes, lanes: Lanes) -> Handles:
     return [Line2D([], [], color=colours.ink, label=f"chunk {FOLLOWED_CHUNK}, followed", **marker)]
 
 
-def _above(axes: Axes, height: float) -> Transform:
-    return shifted(axes, axes.get_xaxis_transform(), y=height)
+def _level(axes: Axes, number: int) -> Transform:
+    """Return a transform to a line above the lanes, x in their time; the lowest is 0."""
+    return shifted(axes, axes.get_xaxis_transform(), y=points(_PHASE_GAP + _PHASE_LEVEL * number))
 
 
 def _draw_phases(axes: Axes, lanes: Lanes) -> None:
-    """Draw a bracket above the lanes from the begin of each phase to its end, with its name."""
-    per_unit, _ = points_per_unit(axes)
-    apart, colours = lanes._phases_overlap(), palette()
+    """Draw a line for each phase above the lanes, from its begin to its end, and its name at the outer end of it."""
+    colours = palette()
+    box = {"facecolor": colours.paper, "edgecolor": "none", "pad": 1.0}
     for number, (name, begin_s, end_s) in enumerate(lanes.phase_times()):
-        level = _above(axes, points(_PHASE_GAP + (_PHASE_LEVEL * number if apart else 0)))
         begin, end = begin_s * lanes.scale, end_s * lanes.scale
-        gap = min(2.0 / per_unit, (end - begin) / 4)
-        line: dict[str, Any] = {"color": colours.dark_grey, "linewidth": 1.2, "clip_on": False, "marker": "|"}
-        axes.plot([begin + gap, end - gap], [1, 1], transform=level, label=name, **line)
-        # Beside its bracket where that is shorter than the name.
-        narrow = (end - begin) * per_unit < points(9) * 0.6 * len(name)
-        x, side = (begin, "right") if narrow else ((begin + end) / 2, "center")
-        if narrow and apart and begin < lanes.until_s * lanes.scale / 2:
-            x, side = end, "left"  # nothing else is in its line, and what is left of the lanes may be cut
-        box = {"facecolor": colours.paper, "edgecolor": "none", "pad": 1.5}
-        axes.text(x, 1, f" {name} " if narrow else name, transform=level, ha=side, va="center", fontsize=points(9),
-                  color=colours.dark_grey, bbox=box)  # fmt: skip
+        style: dict[str, Any] = {"transform": _level(axes, number), "color": colours.dark_grey}
+        axes.plot([begin, end], [1, 1], linewidth=1.2, clip_on=False, marker="|", label=name, **style)
+        is_late = begin_s + end_s > lanes.until_s
+        x, side = (end, "right") if is_late else (begin, "left")
+        axes.text(x, 1, f" {name} ", ha=side, va="center", fontsize=points(9), bbox=box, **style)
 
 
 def _draw_stall(axes: Axes, lanes: Lanes) -> Handles:
@@ -383,16 +343,13 @@ def _draw_stall(axes: Axes, lanes: Lanes) -> Handles:
     since_s = np.array([stalled.last_active_s for stalled in stall.ranks])
     hanging = lanes.whole(ranks, since_s, np.full(len(ranks), lanes.stopped_s))
     draw_boxes(axes, hanging, "hangs", facecolor=colours.light_grey, edgecolor="none", zorder=0.8)
+    failure: dict[str, Any] = {"color": colours.vermillion, "linestyle": "--", "linewidth": 1.2}
     for name, at_s in stall.failed:
-        axes.axvline(
-            at_s * lanes.scale, color=colours.vermillion, linestyle="--", linewidth=1.2, label=f"{name} failed"
-        )
+        axes.axvline(at_s * lanes.scale, label=f"{name} failed", **failure)
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= lanes.until_s * lanes.scale])
-    end, beside = lanes.stopped_s * lanes.scale, points(_PHASE_GAP)
-    axes.text(end, 1, f"nothing ends after {format_time(stall.until_s)}", va="center", fontsize=points(9),
-              transform=shifted(axes, _above(axes, beside), x=beside), color=colours.vermillion,
-              fontweight="bold")  # fmt: skip
-    lane = _least_points(axes, lanes)
+    end, beside, lane = lanes.stopped_s * lanes.scale, points(_PHASE_GAP), _least_points(axes, lanes)
+    axes.text(end, 1, f" nothing ends after {format_time(stall.until_s)}", va="center", fontsize=points(9),
+              transform=_level(axes, 0), color=colours.vermillion, fontweight="bold")  # fmt: skip
     size = min(points(_TEXT), max(0.8 * lane, points(5.0)))
     shown = {stall.ranks[index].rank for index in strided(len(stall.ranks), size + 1, lane)}
     for stalled in stall.ranks:
@@ -401,5 +358,4 @@ def _draw_stall(axes: Axes, lanes: Lanes) -> Handles:
             axes.text(end, float(lanes.middle[stalled.rank]), _short(note, _NOTE_LENGTH), va="center", fontsize=size,
                       transform=shifted(axes, axes.transData, x=beside),
                       color=colours.ink if stalled.doing == "waits" else colours.vermillion)  # fmt: skip
-    line = Line2D([], [], color=colours.vermillion, linestyle="--", linewidth=1.2, label="a failure")
-    return [line] if stall.failed else []
+    return [Line2D([], [], label="a failure", **failure)] if stall.failed else []

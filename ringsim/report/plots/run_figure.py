@@ -12,8 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from ringsim.calibration import ComparedRun
 from ringsim.report.plots.bulk import shifted, strided
 from ringsim.report.plots.lanes import time_unit
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import new_figure, points
+from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.schedule import Bools
 from ringsim.simulation import Timeline
 from ringsim.units import format_size, format_time

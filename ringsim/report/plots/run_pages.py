@@ -17,9 +17,8 @@ from ringsim.report.network_table import named_network
 from ringsim.report.plots.chunk_grid import draw_chunk_grid, grid_shape, is_striped
 from ringsim.report.plots.graph import draw_graph
 from ringsim.report.plots.lanes import Lanes, draw_lanes, lanes_height
-from ringsim.report.plots.palette import palette
 from ringsim.report.plots.sizes import draw_sizes
-from ringsim.report.plots.style import new_figure, points
+from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.schedule import Schedule
 from ringsim.simulation import Timeline
 from ringsim.units import format_size, format_time, plural

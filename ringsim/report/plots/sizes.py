@@ -9,8 +9,7 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import NullLocator
 
 from ringsim.analysis import RunView
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import points
+from ringsim.report.plots.style import palette, points
 from ringsim.units import format_size, format_time
 
 

@@ -18,8 +18,7 @@ from ringsim.analysis import BASELINE, Sweep
 from ringsim.report.network_table import network_facts
 from ringsim.report.plots.algorithm_styles import Style, styles_of
 from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import new_figure, points
+from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.report.sweep_table import format_gain, runner_up
 from ringsim.units import format_size, format_time
 

@@ -10,8 +10,7 @@ from matplotlib.patches import Rectangle
 
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.charts import Curve, draw_curves, set_axis
-from ringsim.report.plots.palette import ink_on, palette
-from ringsim.report.plots.style import new_figure, points
+from ringsim.report.plots.style import ink_on, new_figure, palette, points
 from ringsim.training_step import PredictedStep, Prediction
 from ringsim.units import format_size, format_time
 

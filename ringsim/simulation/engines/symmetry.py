@@ -16,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.network import NONE, Floats, Topology
-from ringsim.schedule import NO_ROW, Dependencies, Rows, Schedule, dependencies
-from ringsim.simulation.engines.event_engine import FOLLOWED_ONCE, ROWS_BEFORE, EventRun, Ints, following
-from ringsim.simulation.routes import Connections, connections_of, number_connections
+from ringsim.schedule import NO_ROW, Dependencies, Schedule
+from ringsim.simulation.engines.event_engine import EventRun
+from ringsim.simulation.engines.waits import FOLLOWED_ONCE, ROWS_BEFORE, Ints, following
+from ringsim.simulation.engines.work import TransferCosts
+from ringsim.simulation.routes import Connections, RowConnections, connect
 from ringsim.simulation.timeline import OnProgress, ignore_progress
 
 MIN_TRANSFERS = 2**12  # with fewer, looking for classes takes as long as simulating
@@ -52,17 +54,15 @@ class Classes:
     resources: Partition
 
 
-def find_classes(
-    rows: Dependencies, connection: Rows, connections: Connections, topology: Topology, chunk_bytes: Ints
-) -> Classes | None:
+def find_classes(rows: Dependencies, sent_on: RowConnections, topology: Topology, chunk_bytes: Ints) -> Classes | None:
     """Return the classes of all rows; None if connections are alike by less than MIN_ALIKE on average.
 
-    connection: (num_rows,). chunk_bytes: (num_chunks,).
+    chunk_bytes: (num_chunks,).
     """
-    colouring = _Colouring(rows, connection, connections, topology, chunk_bytes)
+    colouring = _Colouring(rows, sent_on, topology, chunk_bytes)
     before: tuple[int, ...] = ()
     while (count := colouring.num_colours()) != before:
-        if MIN_ALIKE * count[0] > len(connections.src):
+        if MIN_ALIKE * count[0] > len(sent_on.connections.src):
             return None
         before = count
         colouring.refine()
@@ -72,17 +72,16 @@ def find_classes(
 class _Colouring:
     """The colours so far of rows, connections and resources."""
 
-    def __init__(
-        self, rows: Dependencies, connection: Rows, connections: Connections, topology: Topology, chunk_bytes: Ints
-    ) -> None:
-        self._connection, self._connections = connection, connections
+    def __init__(self, rows: Dependencies, sent_on: RowConnections, topology: Topology, chunk_bytes: Ints) -> None:
+        self._connection, connections = sent_on
         self._before = np.array([getattr(rows, name) for name in ROWS_BEFORE])
         self._after = np.array([following(getattr(rows, name))[:-1] for name in FOLLOWED_ONCE])
         self._step_bounds = np.searchsorted(rows.step, np.arange(int(rows.step.max(initial=-1)) + 2)).tolist()
         self._within_step = self._steps_with_chains()
         self._own = _mixed(_bits(chunk_bytes[rows.chunk].astype(np.float64)) + rows.reduce * _FACTORS[0])
-        self._by_connection = np.argsort(connection, kind="stable")
-        self._first_of_connection = np.searchsorted(connection[self._by_connection], np.arange(len(connections.src)))
+        self._by_connection = np.argsort(self._connection, kind="stable")
+        in_order = self._connection[self._by_connection]
+        self._first_of_connection = np.searchsorted(in_order, np.arange(len(connections.src)))
         self._uses = connections.use > 0
         self._use = _bits(connections.use)
         self._resource = connections.resource
@@ -182,36 +181,24 @@ def may_have_classes(schedule: Schedule, topology: Topology, chunk_bytes: Ints) 
 
 
 def time_classes(
-    schedule: Schedule,
-    topology: Topology,
-    chunk_bytes: Ints,
-    on_progress: OnProgress = ignore_progress,
-    *,
-    in_order: bool = False,
+    rows: Dependencies, topology: Topology, chunk_bytes: Ints, on_progress: OnProgress = ignore_progress
 ) -> float:
-    """Seconds until the last rank has finished, as `run_events` has it but for rounding.
+    """Return the seconds until the last rank has finished, as `run_events` has it but for rounding.
 
-    For what `may_have_classes` permits. chunk_bytes: (num_chunks,). in_order: see `dependencies`.
+    For schedules that `may_have_classes` permits. chunk_bytes: (num_chunks,).
     """
-    rows = dependencies(schedule, in_order=in_order)
-    connection, ends = number_connections(rows, topology.num_ranks)
-    connections = connections_of(ends, topology)
-    classes = find_classes(rows, connection, connections, topology, chunk_bytes)
+    sent_on = connect(rows, topology)
+    classes = find_classes(rows, sent_on, topology, chunk_bytes)
     few = None if classes is None else _rows_of_classes(rows, classes.rows)
     if classes is None or few is None or not _are_followed_once(few):
-        return _time_s(
-            EventRun(rows, topology, chunk_bytes, on_progress=on_progress, sent_on=(connection, connections))
-        )
-    number = classes.connections.number[connection[classes.rows.first]].astype(np.int32)
-    time_s = _time_s(
-        EventRun(few, topology, chunk_bytes, sent_on=(number, _connections_of_classes(connections, classes)))
-    )
-    on_progress(len(rows))
-    return time_s
-
-
-def _time_s(run: EventRun) -> float:
+        run = EventRun(TransferCosts(rows, topology, chunk_bytes), sent_on, on_progress)
+        run.finish()
+        return run.time_s
+    number = classes.connections.number[sent_on.number[classes.rows.first]].astype(np.int32)
+    sent_on = RowConnections(number, _connections_of_classes(sent_on.connections, classes))
+    run = EventRun(TransferCosts(few, topology, chunk_bytes), sent_on)
     run.finish()
+    on_progress(len(rows))
     return run.time_s
 
 

@@ -10,7 +10,7 @@ from collectives.benchmark.case import DTYPES, BenchmarkCase, Buffers, elements_
 from collectives.benchmark.implementation import Implementation, native, ours
 from collectives.benchmark.job import MAX_IN_A_ROW, measure, run_plan
 from collectives.benchmark.plan import BenchmarkPlan, growing_sizes
-from ringsim.measurements.collective_times import CollectiveTimes
+from ringsim.measurements.measurements import CollectiveTimes
 from ringsim.schedule.collective import Collective
 from tests.ranks import RankPool
 

@@ -8,9 +8,8 @@ import pytest
 from collectives.benchmark.nccl_format import format_nccl_tests
 from collectives.benchmark.plan import BenchmarkPlan
 from collectives.benchmark.table import format_table
-from ringsim.measurements.collective_times import CollectiveTimes
 from ringsim.measurements.logs.reader import read_logs
-from ringsim.measurements.measurements import Measurements
+from ringsim.measurements.measurements import CollectiveTimes, Measurements
 from ringsim.schedule.collective import Collective
 
 WHERE = {

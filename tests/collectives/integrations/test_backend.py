@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 
 import collectives
-from collectives.runtime import Executor, Tag
+from collectives.calls.call import GroupRuntime
+from collectives.runtime import Executor, Tag, state_of
 from tests.collectives.backend_calls import GLOOS, OURS, Group, Tensors, own, rooms
 from tests.collectives.runtime.test_executor import data
 from tests.ranks import RankPool, group_on
@@ -178,8 +179,10 @@ def open_things() -> tuple[int, int]:
     return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
 
 
-def come_and_gone(_: Group) -> list[tuple[int, int]]:
+def come_and_gone(default: Group) -> list[tuple[int, int]]:
     """What was open before a group, with it at work, and after it."""
+    # The first call starts the thread that watches all queues.
+    collectives.all_reduce(torch.ones(1), group=default, async_op=True).wait()
     counts = [open_things()]
     group = dist.new_group(backend="ring")
     work = dist.all_reduce(torch.ones(1000), group=group, async_op=True)
@@ -196,6 +199,23 @@ def test_a_destroyed_group_leaves_nothing(ring_ranks: RankPool) -> None:
         assert before[0] < during[0]
         assert before[1] < during[1]
         assert after == before
+
+
+def buffers_left(_: Group) -> list[int]:
+    """How many buffers a group has at work, and after it, while somebody still holds it."""
+    group = dist.new_group(backend="ring")
+    dist.all_reduce(torch.ones(1000, 2)[:, 0], group=group)
+    buffers = state_of(group).part(GroupRuntime).queue._buffers
+    counts = [len(buffers)]
+    dist.destroy_process_group(group)
+    return [*counts, len(buffers)]
+
+
+def test_a_destroyed_group_keeps_no_buffers(ring_ranks: RankPool) -> None:
+    """Though the group's state keeps the queue that had them."""
+    for during, after in ring_ranks.run(buffers_left):
+        assert during > 0
+        assert after == 0
 
 
 def deserted(group: Group) -> list[str]:

@@ -13,7 +13,7 @@ from ringsim import Collective, Network, Schedule, Transfer
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import replay, required
-from ringsim.simulation import simulate
+from ringsim.simulation import IN_ORDER, simulate
 from tests.collectives.travel import travelling
 from tests.ranks import RankPool
 from tests.ringsim.strategies import schedules
@@ -65,7 +65,7 @@ def assert_conforms(schedule: Schedule, results: list[tuple], length: int) -> No
     """
     buffers = [data(rank, length, torch.float32) for rank in range(schedule.num_ranks)]
     replay(schedule, buffers)
-    timeline = simulate(schedule, NETWORK, 4 * length, element_bytes=4, in_order=True)
+    timeline = simulate(schedule, NETWORK, 4 * length, element_bytes=4, runtime=IN_ORDER)
     bounds = schedule.bounds(length)
     _, kept = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
     for rank, (tensor, applied, sent) in enumerate(results):

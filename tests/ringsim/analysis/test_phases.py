@@ -1,10 +1,9 @@
-"""Tests of `ringsim.analysis.phases`."""
+"""Tests of `ringsim.analysis.holdings`."""
 
 import numpy as np
 import pytest
 
-from ringsim.analysis.holdings import walk_holdings
-from ringsim.analysis.phases import find_phases
+from ringsim.analysis.holdings import find_phases, walk_holdings
 from ringsim.registry import build
 from ringsim.schedule import Collective, Ints
 

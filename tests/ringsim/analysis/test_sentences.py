@@ -5,9 +5,9 @@ import re
 import pytest
 
 from ringsim.analysis.holdings import walk_holdings
-from ringsim.analysis.sentences import modular, name_chunks, name_ranks, near, tell_step, transfer_sentence
+from ringsim.analysis.sentences import modular, name_numbers, near, tell_step, transfer_sentence
 from ringsim.registry import ALGORITHMS, build
-from ringsim.schedule import Collective, Schedule, Transfer, permute_ranks
+from ringsim.schedule import Collective, Schedule, permute_ranks
 
 
 def sentences(schedule: Schedule) -> list[str]:
@@ -18,12 +18,12 @@ def sentences(schedule: Schedule) -> list[str]:
 def test_a_ring_of_four() -> None:
     """By one formula for all ranks, and what it adds up to."""
     assert sentences(build(Collective.ALL_REDUCE, "ring", 4)) == [
-        "every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds its share: 2 of 4",
-        "every rank r sends chunk (r - 2) mod 4 to rank (r + 1) mod 4, which adds its share: 3 of 4",
-        "every rank r sends chunk (r - 3) mod 4 to rank (r + 1) mod 4, which adds its share: 4 of 4, complete",
-        "every rank r sends chunk r to rank (r + 1) mod 4, which copies it: 4 of 4, complete",
-        "every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which copies it: 4 of 4, complete",
-        "every rank r sends chunk (r - 2) mod 4 to rank (r + 1) mod 4, which copies it: 4 of 4, complete",
+        "every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4; each receiver adds its share: 2 of 4",
+        "every rank r sends chunk (r - 2) mod 4 to rank (r + 1) mod 4; each receiver adds its share: 3 of 4",
+        "every rank r sends chunk (r - 3) mod 4 to rank (r + 1) mod 4; each receiver adds its share: 4 of 4, complete",
+        "every rank r sends chunk r to rank (r + 1) mod 4; each receiver copies it: 4 of 4, complete",
+        "every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4; each receiver copies it: 4 of 4, complete",
+        "every rank r sends chunk (r - 2) mod 4 to rank (r + 1) mod 4; each receiver copies it: 4 of 4, complete",
     ]
 
 
@@ -37,16 +37,18 @@ def test_the_transfers_of_a_ring() -> None:
 
 
 def test_a_tree_of_eight() -> None:
-    """Pair by pair; what is sent is said once."""
+    """Sender by sender."""
     assert sentences(build(Collective.ALL_REDUCE, "binomial_tree", 8)) == [
-        "rank 1 sends all of the data to rank 0, rank 3 to rank 2, rank 5 to rank 4 and rank 7 to rank 6, which add "
-        "their shares: 2 of 8",
-        "rank 2 sends all of the data to rank 0 and rank 6 to rank 4, which add it to what they have: 4 of 8",
+        "rank 1 sends all of the data to rank 0, rank 3 sends all of the data to rank 2, rank 5 sends all of the data "
+        "to rank 4, rank 7 sends all of the data to rank 6; each receiver adds its share: 2 of 8",
+        "rank 2 sends all of the data to rank 0, rank 6 sends all of the data to rank 4; each receiver adds it to its "
+        "sum: 4 of 8",
         "rank 0 adds chunk 0 from rank 4 to its own sum: 8 of 8, complete",
         "rank 4 copies chunk 0 from rank 0: 8 of 8, complete",
-        "rank 0 sends all of the data to rank 2 and rank 4 to rank 6, which copy it: 8 of 8, complete",
-        "rank 0 sends all of the data to rank 1, rank 2 to rank 3, rank 4 to rank 5 and rank 6 to rank 7, which copy "
-        "it: 8 of 8, complete",
+        "rank 0 sends all of the data to rank 2, rank 4 sends all of the data to rank 6; each receiver copies it: 8 of "
+        "8, complete",
+        "rank 0 sends all of the data to rank 1, rank 2 sends all of the data to rank 3, rank 4 sends all of the data "
+        "to rank 5, rank 6 sends all of the data to rank 7; each receiver copies it: 8 of 8, complete",
     ]
 
 
@@ -54,21 +56,21 @@ def test_a_broadcast_adds_nothing_up() -> None:
     """There is only one share."""
     assert sentences(build(Collective.BROADCAST, "binomial_tree", 4)) == [
         "rank 2 copies chunk 0 from rank 0",
-        "rank 0 sends all of the data to rank 1 and rank 2 to rank 3, which copy it",
+        "rank 0 sends all of the data to rank 1, rank 2 sends all of the data to rank 3; each receiver copies it",
     ]
     assert sentences(build(Collective.BROADCAST, "direct", 4)) == [
-        "rank 0 sends all of the data to ranks 1 to 3, which copy it"
+        "rank 0 sends all of the data to ranks 1 to 3; each receiver copies it"
     ]
 
 
 @pytest.mark.parametrize(
     ("algorithm", "step", "expected"),
     [
-        ("halving_doubling", 0, "every rank r sends 4 chunks to rank r xor 1, which adds its share: 2 of 8"),
-        ("two_shot", 0, "every rank sends chunk r to rank r, for every other rank r, which add it to what they have"),
-        ("two_shot", 1, "every rank r sends chunk r to every other rank, which copy it: 8 of 8, complete"),
-        ("direct", 0, "every rank sends all of the data to every other rank, which add it to what they have"),
-        ("parameter_server", 0, "ranks 1 to 7 send all of the data to rank 0, which adds it to what it has"),
+        ("halving_doubling", 0, "every rank r sends 4 chunks to rank r xor 1; each receiver adds its share: 2 of 8"),
+        ("two_shot", 0, "every rank sends chunk r to rank r, for every other rank r; each receiver adds it to its sum"),
+        ("two_shot", 1, "every rank r sends chunk r to every other rank; each receiver copies it: 8 of 8, complete"),
+        ("direct", 0, "every rank sends all of the data to every other rank; each receiver adds it to its sum"),
+        ("parameter_server", 0, "ranks 1 to 7 send all of the data to rank 0; each receiver adds it to its sum"),
     ],
 )
 def test_other_patterns(algorithm: str, step: int, expected: str) -> None:
@@ -80,16 +82,12 @@ def test_the_chunks_of_each_rank_are_listed_where_no_formula_names_them() -> Non
     """In every step in which a rank sends several, or one by no rule; and of a few ranks one step ahead."""
     schedule = build(Collective.ALL_GATHER, "recursive_doubling", 4)
     assert [tell_step(schedule, held).example for held in walk_holdings(schedule)] == [
-        "rank 0 sends chunk 0, rank 1 chunk 1, rank 2 chunk 2, rank 3 chunk 3",
-        "rank 0 sends chunks 0 and 2, rank 1 chunks 1 and 3, rank 2 chunks 0 and 2, rank 3 chunks 1 and 3",
+        "",
+        "rank 0: chunks 0 and 2, rank 1: chunks 1 and 3, rank 2: chunks 0 and 2, rank 3: chunks 1 and 3",
     ]
-    halves = [[Transfer(rank, rank ^ 2, 2 * (rank < 2) + part, True) for rank in range(4) for part in range(2)]]
-    schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "halves", 4, 4, halves)
-    first = next(iter(walk_holdings(schedule)))
-    assert tell_step(schedule, first).example == "ranks 0 and 1 send chunks 2 to 3, ranks 2 and 3 chunks 0 to 1"
     schedule = build(Collective.ALL_REDUCE, "ring/2", 3)
     first = next(iter(walk_holdings(schedule)))
-    assert tell_step(schedule, first).example == "rank 0 sends chunk 4, rank 1 chunk 0, rank 2 chunk 2"
+    assert tell_step(schedule, first).example == "rank 0: chunk 4, rank 1: chunk 0, rank 2: chunk 2"
     schedule = build(Collective.ALL_REDUCE, "two_shot/2", 3)
     *_, last = walk_holdings(schedule)
     assert tell_step(schedule, last).sentence.startswith("every rank sends a part of the data to every other rank")
@@ -102,7 +100,9 @@ def test_the_chunks_of_each_rank_are_listed_where_no_formula_names_them() -> Non
 def test_a_ring_of_two_has_no_arithmetic() -> None:
     """There is only one other rank."""
     first = sentences(build(Collective.ALL_REDUCE, "ring", 2))[0]
-    assert first == "every rank r sends chunk (r - 1) mod 2 to the other, which adds its share: 2 of 2, complete"
+    assert (
+        first == "every rank r sends chunk (r - 1) mod 2 to the other; each receiver adds its share: 2 of 2, complete"
+    )
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), sorted(ALGORITHMS, key=str))
@@ -125,18 +125,14 @@ def test_ranks_in_other_places_follow_no_formula() -> None:
     """They are named."""
     schedule = permute_ranks(build(Collective.ALL_REDUCE, "ring", 4), [0, 2, 1, 3])
     assert sentences(schedule)[0] == (
-        "rank 0 sends chunk 3 to rank 2, rank 1 sends chunk 1 to rank 3, rank 2 sends chunk 0 to rank 1 and rank 3 "
-        "sends chunk 2 to rank 0, which add their shares: 2 of 4"
+        "rank 0 sends chunk 3 to rank 2, rank 1 sends chunk 1 to rank 3, rank 2 sends chunk 0 to rank 1, rank 3 sends "
+        "chunk 2 to rank 0; each receiver adds its share: 2 of 4"
     )
 
 
 def test_numbers_in_words() -> None:
     """The small parts."""
-    import numpy as np
-
     assert [near(7, 8), near(4, 8), near(-3, 8), near(9, 8)] == [-1, 4, -3, 1]
     assert [modular(0, 8), modular(-1, 8), modular(2, 8)] == ["r", "(r - 1) mod 8", "(r + 2) mod 8"]
-    assert [name_ranks([3]), name_ranks([1, 5]), name_ranks([1, 2, 3])] == ["rank 3", "ranks 1 and 5", "ranks 1 to 3"]
-    assert name_chunks(np.array([0, 1, 2]), 8) == "chunks 0 to 2"
-    assert name_chunks(np.array([5, 0, 3, 6]), 8) == "chunks 0, 3 and 5 to 6"
-    assert name_chunks(np.arange(0, 20, 2), 20) == "10 chunks"
+    named = [name_numbers("rank", numbers) for numbers in ([3], [1, 5], [1, 2, 3], [0, 3, 5], range(0, 20, 2))]
+    assert named == ["rank 3", "ranks 1 and 5", "ranks 1 to 3", "ranks 0, 3 and 5", "10 ranks"]

@@ -26,7 +26,7 @@ def test_the_rule_of_a_ring() -> None:
         "in step s rank r sends chunk (r - s - 1) mod 4 to rank (r + 1) mod 4: the chunk that it received in the step "
         "before"
     )
-    assert scatter.steps[0].example == "rank 0 sends chunk 3, rank 1 chunk 0, rank 2 chunk 1, rank 3 chunk 2"
+    assert scatter.steps[0].example == "rank 0: chunk 3, rank 1: chunk 0, rank 2: chunk 1, rank 3: chunk 2"
 
 
 @pytest.mark.parametrize("num_ranks", [3, 4, 7, 8])
@@ -81,7 +81,7 @@ def test_one_rank_and_too_many() -> None:
     assert len(sentences) == 3
     assert (
         sentences[2]
-        == "every rank r sends chunk (r - 3) mod 300 to rank (r + 1) mod 300, which adds its share: 4 of 300"
+        == "every rank r sends chunk (r - 3) mod 300 to rank (r + 1) mod 300; each receiver adds its share: 4 of 300"
     )
     assert told.skipped == (
         "only the first 3 steps are told, as the shares of 300 ranks in 300 chunks are too many to follow: take fewer "

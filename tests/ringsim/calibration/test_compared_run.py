@@ -11,8 +11,7 @@ import pytest
 
 from ringsim.algorithms.ring import ring_all_reduce
 from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_names
-from ringsim.measurements.collective_times import CollectiveTimes
-from ringsim.measurements.measurements import Measurements
+from ringsim.measurements.measurements import CollectiveTimes, Measurements
 from ringsim.network.cluster import Cluster
 from ringsim.network.shared_memory import SharedMemoryNetwork
 from ringsim.network.spec import Host, MemoryRate, SharedMemory, Spec
@@ -20,6 +19,7 @@ from ringsim.report.plots.plot import save_plot
 from ringsim.report.plots.run_figure import MAX_LINES, draw_run
 from ringsim.report.trace import write_run_trace
 from ringsim.schedule.collective import Collective
+from ringsim.simulation import IN_ORDER
 from ringsim.simulation.simulate import predict_time
 from tests.ringsim.commands import refused, run
 from tests.ringsim.made_run import NETWORK, made_run
@@ -69,7 +69,7 @@ def test_a_run_is_simulated_over_its_own_transport() -> None:
     sharing = Cluster("host", Spec(host=Host(shared_memory=SharedMemory(2**20, 2**20, latency_s=1e-3, rates=rates))))
     over_shm = compare_run(replace(run, transport="shm"), sharing, "host").predicted.time_s
     through = SharedMemoryNetwork(sharing, touched_bytes=run.size_bytes)
-    assert over_shm == predict_time(ring_all_reduce(2), through, run.size_bytes, element_bytes=4, in_order=True)
+    assert over_shm == predict_time(ring_all_reduce(2), through, run.size_bytes, element_bytes=4, runtime=IN_ORDER)
     over_gloo = compare_run(run, sharing, "host").predicted.time_s
     assert over_gloo == compare_run(run, plain, "plain").predicted.time_s != over_shm
     with pytest.raises(ValueError, match="over shm: it went through shared memory, of which the network file says"):

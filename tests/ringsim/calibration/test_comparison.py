@@ -9,8 +9,7 @@ from ringsim.algorithms.rings import gloo_ring_all_reduce
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.comparison import SIZE_CLASSES, ComparedCase, Comparison, compare_measurements
 from ringsim.calibration.probe_times import shift_s
-from ringsim.measurements.collective_times import CollectiveTimes
-from ringsim.measurements.measurements import Measurements, Probe
+from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
 from ringsim.native import native_schedule
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Link, Processor, Spec

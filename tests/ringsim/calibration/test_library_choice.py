@@ -9,6 +9,7 @@ from ringsim.calibration import choose, fastest_protocol, library_time, why_unkn
 from ringsim.calibration.library_choice import MAX_TRANSFERS
 from ringsim.network import Host, Library, Link, Nics, Protocol, Spec, network_text, read_network
 from ringsim.registry import build
+from ringsim.simulation import Runtime
 
 GB = 1e9
 GIB = 2**30
@@ -140,9 +141,9 @@ def test_the_time_takes_one_simulation_per_protocol(monkeypatch: pytest.MonkeyPa
     assert choice is not None
     simulated: list[Any] = []
 
-    def predicted_s(*run: Any, in_order: bool) -> float:
+    def predicted_s(*run: Any, runtime: Runtime) -> float:
         simulated.append(run)
-        return predict_time(*run, in_order=in_order)
+        return predict_time(*run, runtime=runtime)
 
     monkeypatch.setattr("ringsim.calibration.library_choice.predict_time", predicted_s)
     assert library_time(schedule, cluster, 2**20) == choice.time_s(2**20)

@@ -5,9 +5,9 @@ import pytest
 from ringsim.calibration.hosts import calibrate_host
 from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import Measurements, Probe
-from ringsim.native import GLOO, OURS
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Link, Processor, Spec
+from ringsim.simulation import GLOO, OURS
 
 TRUE = Processor(send_overhead_s=50e-6, receive_overhead_s=50e-6, reduce_bytes_per_s=10e9, copy_bytes_per_s=4e9)
 SIZES = (64, 4096, 2**17, 2**21)

@@ -8,8 +8,7 @@ import pytest
 from ringsim.calibration.comparison import compare
 from ringsim.calibration.from_probes import calibrate
 from ringsim.calibration.probe_times import shift_s
-from ringsim.measurements.collective_times import CollectiveTimes
-from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements, Probe
+from ringsim.measurements.measurements import ROUNDS_PER_RUN, CollectiveTimes, Measurements, Probe
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
@@ -18,6 +17,7 @@ from ringsim.network.spec import MemoryRate, SharedMemory
 from ringsim.registry.algorithms import build
 from ringsim.report import format_probe_fit
 from ringsim.schedule.collective import Collective
+from ringsim.simulation import IN_ORDER
 from ringsim.simulation.simulate import predict_time
 from tests.ringsim.made_probes import BLOCKS, made_measurements, one_host
 
@@ -59,7 +59,8 @@ def measured(num_ranks: int, num_cores: int = 2, transport: str = "shm") -> Meas
 def all_reduce(num_cores: int, num_ranks: int, size: int) -> CollectiveTimes:
     """The times of one by a ring, of the same tensor again and again."""
     network = SharedMemoryNetwork(true_cluster(num_cores), touched_bytes=size)
-    time_s = TRUE.call_s + predict_time(build(Collective.ALL_REDUCE, "ring", num_ranks), network, size, in_order=True)
+    ring = build(Collective.ALL_REDUCE, "ring", num_ranks)
+    time_s = TRUE.call_s + predict_time(ring, network, size, runtime=IN_ORDER)
     times, zeros = (time_s,) * 5, (0.0,) * 5
     return CollectiveTimes(
         Collective.ALL_REDUCE, "ring", size, "float32", "sum", num_ranks, True, 0, 1,

@@ -19,9 +19,9 @@ def test_a_ring_of_four() -> None:
         "reduce-scatter, steps 0 to 2",
         "  In step s rank r sends chunk (r - s - 1) mod 4 to rank (r + 1) mod 4: after the first step, the chunk that "
         "it received and added its share to in the step before.",
-        "  step 0  every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds its share: 2 of 4",
+        "  step 0  every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4; each receiver adds its share: 2 of 4",
     ]
-    assert lines[6] == "          rank 0 sends chunk 3, rank 1 chunk 0, rank 2 chunk 1, rank 3 chunk 2"
+    assert lines[6] == "          rank 0: chunk 3, rank 1: chunk 0, rank 2: chunk 1, rank 3: chunk 2"
     assert "all-gather, steps 3 to 5" in lines
     assert "  time           1.318 ms" in lines
 
@@ -52,7 +52,8 @@ def test_a_broadcast() -> None:
         "",
         "broadcast, steps 0 to 1",
         "  step 0  rank 2 copies chunk 0 from rank 0",
-        "  step 1  rank 0 sends all of the data to rank 1 and rank 2 to rank 3, which copy it",
+        "  step 1  rank 0 sends all of the data to rank 1, rank 2 sends all of the data to rank 3; each receiver "
+        "copies it",
     ]
 
 

@@ -192,7 +192,7 @@ def test_a_long_simulation_shows_how_far_it_is(
         def __exit__(self, *_: object) -> None:
             shown.append(self.line())
 
-    monkeypatch.setattr("ringsim.console.progress.Progress", Seen)
+    monkeypatch.setattr("ringsim.console.output.Progress", Seen)
     run("simulate", "--ranks", "16", *network)
     assert [line.split()[0] for line in shown] == ["simulating"]
     assert shown[0].endswith(f" {num_transfers}/{num_transfers}")

@@ -206,6 +206,17 @@ def test_what_a_library_takes_may_never_finish(tmp_path: Path) -> None:
     assert cell.skipped == f"never finishes on {network} with 1,024 bytes, as something fails"
 
 
+def test_a_sweep_of_which_nothing_can_be_run_is_refused() -> None:
+    """In one line, which names no network that nobody gave; with another algorithm beside it, it is skipped alone."""
+    line = refused("sweep", "--algorithm", "nccl", "--ranks", "2,4", "--sizes", "1KiB")
+    assert line.endswith(
+        "nothing of the sweep can be simulated: the default network (--latency, --bandwidth): what NCCL would take is "
+        "not known: it does not describe NCCL: give --network with a file that does\n"
+    )
+    both = run("sweep", "--algorithm", "ring,nccl", "--ranks", "2", "--sizes", "1KiB")
+    assert "nccl on 2 ranks skipped: the default network" in both.stdout
+
+
 def test_a_network_that_has_changed_is_not_mixed_with_what_was(tmp_path: Path) -> None:
     """Times on two networks would stand in one table."""
     path = unfinished(tmp_path)

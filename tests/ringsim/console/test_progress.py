@@ -1,4 +1,4 @@
-"""Tests of `ringsim.console.progress`."""
+"""Tests of `ringsim.console.output`."""
 
 import io
 import sys

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringsim.measurements.collective_times import CollectiveTimes, p10_p90, p95
-from ringsim.measurements.measurements import Measurements, Probe
+from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe, p10_p90, p95
 from ringsim.schedule.collective import Collective
 
 TIMES = CollectiveTimes(

@@ -14,8 +14,7 @@ from matplotlib.colors import to_rgb
 
 from ringsim.registry import ALGORITHMS
 from ringsim.report.plots.algorithm_styles import Style, series_style, styles_of
-from ringsim.report.plots.palette import ink_on, lightness, mixed, palette
-from ringsim.report.plots.style import drawing
+from ringsim.report.plots.style import drawing, ink_on, lightness, mixed, palette
 
 Vector = npt.NDArray[np.float64]
 

@@ -8,9 +8,8 @@ from PIL import Image
 
 from ringsim import Collective, Network, RunView, plot, ring_all_reduce, run_sweep
 from ringsim.network.file_reader import read_network
-from ringsim.report.plots.palette import palette
 from ringsim.report.plots.plot import save_plot
-from ringsim.report.plots.style import drawing
+from ringsim.report.plots.style import drawing, palette
 
 NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
 

@@ -17,7 +17,7 @@ from ringsim.network import AnyNetwork
 from ringsim.network.file_reader import read_network
 from ringsim.registry import build
 from ringsim.report.trace import MAX_TRANSFERS, write_trace
-from ringsim.simulation import simulate
+from ringsim.simulation import IN_ORDER, simulate
 from tests.ringsim.analysis.test_usage import NETWORKS
 from tests.ringsim.strategies import schedules
 
@@ -108,7 +108,7 @@ def test_what_never_happens_is_left_out() -> None:
     timeline = simulate(build(Collective.ALL_GATHER, "direct", 3), read_network(failing, "test.toml"), 3000)
     assert sum(map(math.isfinite, timeline.applied_s)) == 4
     timeline = simulate(
-        build(Collective.ALL_GATHER, "direct", 3), read_network(failing, "test.toml"), 3000, in_order=True
+        build(Collective.ALL_GATHER, "direct", 3), read_network(failing, "test.toml"), 3000, runtime=IN_ORDER
     )
     events = events_of(("run", timeline))
     assert sorted(e["pid"] for e in events["X"] if e["name"].startswith("send")) == [2, 2, 3, 3]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ringsim import Network, Schedule, Transfer, ring_all_reduce
 from ringsim.schedule.dependencies import BYTES_PER_TRANSFER, Dependencies, dependencies
 from ringsim.schedule.flow import NO_ROW
-from ringsim.simulation import simulate
+from ringsim.simulation import Runtime, simulate
 from ringsim.simulation.routes import has_contention
 from tests.ringsim.strategies import built_in_schedules, listed, networks, schedules
 
@@ -62,7 +62,7 @@ def test_following_the_arrows_gives_the_simulated_times(
 ) -> None:
     """One transfer at a time, from the arrows and the costs alone: the same to the last bit, if no two share a link."""
     assume(not has_contention(schedule, network.topology(schedule.num_ranks)))
-    timeline = simulate(schedule, network, size, in_order=in_order)
+    timeline = simulate(schedule, network, size, runtime=Runtime(in_order=in_order))
     columns = (timeline.start_s, timeline.left_s, timeline.apply_s, timeline.applied_s)
     assert Followed(schedule, network, size, in_order).times() == list(zip(*(c.tolist() for c in columns), strict=True))
 

@@ -12,7 +12,7 @@ from ringsim import Collective, Network, Schedule, closed_form_s, predict_time, 
 from ringsim.algorithms.chain import ring_broadcast
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce
 from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
-from ringsim.simulation.closed_form import closed_form_of
+from ringsim.simulation import IN_ORDER, RULE, Runtime, closed_form_of
 from tests.ringsim.strategies import build_key, uniform_networks
 from tests.ringsim.topologies import PrivateLinks
 
@@ -25,7 +25,9 @@ PLAIN_RINGS = {"torus": [1, 2, 3, 5, 7, 11, 13, 23], "hierarchical": [1, 2, 5, 8
 FORMULAS = [key for key in ALGORITHMS if key not in WITHOUT]
 IN_ORDER_ONLY = [key for key in ALGORITHMS if key[1] == "halving_doubling"]
 IN_ORDER_ONLY.append((Collective.ALL_GATHER, "recursive_doubling"))
-MODES = [(key, in_order) for key in FORMULAS for in_order in (False, True) if in_order or key not in IN_ORDER_ONLY]
+MODES = [
+    (key, runtime) for key in FORMULAS for runtime in (RULE, IN_ORDER) if runtime.in_order or key not in IN_ORDER_ONLY
+]
 
 
 def ranks_for(key: Key) -> st.SearchStrategy[int]:
@@ -37,37 +39,37 @@ def ranks_for(key: Key) -> st.SearchStrategy[int]:
     return st.integers(1, 24)
 
 
-def networks_for(key: Key, in_order: bool) -> st.SearchStrategy[Network]:
+def networks_for(key: Key, runtime: Runtime) -> st.SearchStrategy[Network]:
     """Networks for which there is a formula: in order, two rings apply in no time."""
-    if key[1] not in TWO_RINGS or not in_order:
+    if key[1] not in TWO_RINGS or not runtime.in_order:
         return uniform_networks()
     return uniform_networks().map(lambda network: replace(network, reduce_bytes_per_s=math.inf, receive_overhead_s=0.0))
 
 
-Case = tuple[Key, bool, int, Network]
+Case = tuple[Key, Runtime, int, Network]
 
 
-def cases(modes: Sequence[tuple[Key, bool]] = MODES) -> st.SearchStrategy[Case]:
-    """An algorithm, whether it is executed in order, a number of ranks and a network for which there is a formula."""
+def cases(modes: Sequence[tuple[Key, Runtime]] = MODES) -> st.SearchStrategy[Case]:
+    """An algorithm, who executes it, a number of ranks and a network for which there is a formula."""
     triples = st.sampled_from(modes).flatmap(lambda mode: st.tuples(*map(st.just, mode), ranks_for(mode[0])))
     return triples.flatmap(lambda triple: st.tuples(*map(st.just, triple), networks_for(*triple[:2])))
 
 
 @pytest.mark.parametrize(
-    "mode", MODES, ids=lambda mode: f"{mode[0][0].value}-{mode[0][1]}-{'in_order' if mode[1] else 'permitted'}"
+    "mode", MODES, ids=lambda mode: f"{mode[0][0].value}-{mode[0][1]}-{'in_order' if mode[1].in_order else 'permitted'}"
 )
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.integers(0, 20))
 def test_the_simulator_takes_what_the_formula_says(
-    mode: tuple[Key, bool], data: st.DataObject, chunk_bytes: int
+    mode: tuple[Key, Runtime], data: st.DataObject, chunk_bytes: int
 ) -> None:
     """For every n that there is a formula for, every S that the chunks divide, and every uniform network."""
-    key, in_order, num_ranks, network = data.draw(cases([mode]))
+    key, runtime, num_ranks, network = data.draw(cases([mode]))
     schedule = build_key(key, num_ranks)
     size = schedule.num_chunks * chunk_bytes
-    expected = closed_form_s(*key, num_ranks, size, network, in_order=in_order)
+    expected = closed_form_s(*key, num_ranks, size, network, runtime=runtime)
     assert expected is not None
-    predicted = predict_time(schedule, network, size, in_order=in_order)
+    predicted = predict_time(schedule, network, size, runtime=runtime)
     # Where ports are shared, moments closer than 1e-10 of the time are one.
     assert predicted == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
@@ -77,11 +79,11 @@ def test_the_simulator_takes_what_the_formula_says(
 @given(st.data(), st.integers(1, 20))
 def test_what_the_rule_permits_takes_no_longer(key: Key, data: st.DataObject, chunk_bytes: int) -> None:
     """Where there is a formula for execution in order only: that is a bound, and what is sent is another."""
-    _, _, num_ranks, network = data.draw(cases([(key, True)]))
+    _, _, num_ranks, network = data.draw(cases([(key, IN_ORDER)]))
     schedule = build_key(key, num_ranks)
     size = schedule.num_chunks * chunk_bytes
     assert num_ranks == 1 or closed_form_s(*key, num_ranks, size, network) is None
-    bound = closed_form_s(*key, num_ranks, size, network, in_order=True)
+    bound = closed_form_s(*key, num_ranks, size, network, runtime=IN_ORDER)
     assert bound is not None
     halves = 2 if key[0] is Collective.ALL_REDUCE else 1
     sent_s = halves * size * (num_ranks - 1) / num_ranks / network.bandwidth_bytes_per_s
@@ -98,14 +100,14 @@ def is_even(case: Case) -> bool:
 @given(cases().filter(is_even), st.integers(0, 500))
 def test_other_sizes_lie_between_those_that_the_chunks_divide(case: Case, size: int) -> None:
     """All chunks are at least as large as at the one, and at most as large as at the other."""
-    key, in_order, num_ranks, network = case
+    key, runtime, num_ranks, network = case
     schedule = build_key(key, num_ranks)
     below = size // schedule.num_chunks * schedule.num_chunks
     above = -(-size // schedule.num_chunks) * schedule.num_chunks
-    low, high = (closed_form_s(*key, num_ranks, whole, network, in_order=in_order) for whole in (below, above))
+    low, high = (closed_form_s(*key, num_ranks, whole, network, runtime=runtime) for whole in (below, above))
     assert low is not None
     assert high is not None
-    predicted = predict_time(schedule, network, size, in_order=in_order)
+    predicted = predict_time(schedule, network, size, runtime=runtime)
     assert low * (1 - 1e-9) <= predicted <= high * (1 + 1e-9)
 
 
@@ -135,7 +137,7 @@ def test_the_formulas_are_those_of_the_textbooks(
     collective: str, algorithm: str, num_ranks: int, rounds: int, sendings: float
 ) -> None:
     """Latency and bandwidth alone, counted by hand: 10 us a round, and 1 ms for all the data."""
-    time = closed_form_s(Collective(collective), algorithm, num_ranks, 1e6, Network(10e-6, 1e9), in_order=True)
+    time = closed_form_s(Collective(collective), algorithm, num_ranks, 1e6, Network(10e-6, 1e9), runtime=IN_ORDER)
     assert time == pytest.approx(rounds * 10e-6 + sendings * 1e-3)
 
 
@@ -166,7 +168,7 @@ PORTS, SLOW_ADDING = Network(1e-6, 1e9), Network(1e-6, 1e9, reduce_bytes_per_s=1
 )
 def test_some_have_no_formula(collective: Collective, algorithm: str, num_ranks: int, network: Network) -> None:
     """What meets other messages at a port at times that depend on latency, and what nobody here has made."""
-    assert closed_form_s(collective, algorithm, num_ranks, 1e6, network, in_order=True) is None
+    assert closed_form_s(collective, algorithm, num_ranks, 1e6, network, runtime=IN_ORDER) is None
 
 
 @pytest.mark.parametrize(
@@ -183,5 +185,5 @@ def test_a_name_alone_makes_no_formula(make: Callable[[], Schedule]) -> None:
     schedule = make()
     network = Network(1e-6, 1e9)
     built = build(schedule.collective, schedule.algorithm, schedule.num_ranks)
-    assert closed_form_of(built, network, 1e6, in_order=True) is not None
-    assert closed_form_of(schedule, network, 1e6, in_order=True) is None
+    assert closed_form_of(built, network, 1e6, runtime=IN_ORDER) is not None
+    assert closed_form_of(schedule, network, 1e6, runtime=IN_ORDER) is None

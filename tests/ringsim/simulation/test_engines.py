@@ -12,6 +12,7 @@ from ringsim import Cluster, Network, Schedule, Timeline, predict_time
 from ringsim.network.spec import Host, Link, Spec
 from ringsim.network.topology import Topology
 from ringsim.registry import build
+from ringsim.schedule import dependencies
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.step import Ints
 from ringsim.simulation import simulate
@@ -40,7 +41,7 @@ def assert_engines_agree(schedule: Schedule, topology: Topology, size: int) -> N
     sizes = chunk_bytes(schedule, size)
     by_step = run_steps(schedule, topology, sizes)
     for in_order in (False, True):
-        by_event = run_events(schedule, topology, sizes, in_order=in_order)
+        by_event = run_events(dependencies(schedule, in_order=in_order), topology, sizes)
         for name in ("step", "src", "dst", "chunk", "reduce", *COLUMNS):
             assert getattr(by_step, name).tolist() == getattr(by_event, name).tolist(), name
         assert time_steps(schedule, topology, sizes) == by_event.time_s
@@ -78,7 +79,7 @@ def assert_as_in_plain_python(schedule: Schedule, topology: Topology, size: int)
     sizes = chunk_bytes(schedule, size)
     for in_order in (False, True):
         plain = np.array(PlainRun(schedule, topology, sizes, in_order).times()).reshape(-1, len(COLUMNS)).T
-        by_event = times(run_events(schedule, topology, sizes, in_order=in_order))
+        by_event = times(run_events(dependencies(schedule, in_order=in_order), topology, sizes))
         np.testing.assert_allclose(by_event, plain, rtol=1e-9, atol=1e-12)
 
 

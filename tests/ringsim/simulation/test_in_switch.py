@@ -5,7 +5,7 @@ import pytest
 from ringsim import Collective, Schedule, Transfer, explain, load_network, predict_time, simulate
 from ringsim.network import Cluster, Host, Library, Link, Nics, Spec, Topology
 from ringsim.registry import build
-from ringsim.simulation import QueuedCall, time_queue, with_in_network_reduction
+from ringsim.simulation import QueuedCall, Runtime, time_queue, with_in_network_reduction
 from ringsim.simulation.routes import has_contention
 from tests.ringsim.strategies import listed
 from tests.ringsim.topologies import path
@@ -126,5 +126,5 @@ def test_a_queue_takes_what_its_collectives_take() -> None:
     schedule = build(Collective.ALL_REDUCE, "nvls", 4, size)
     time_s = simulate(schedule, cluster, size).time_s
     for num_workers in (1, 2):
-        [span] = time_queue([QueuedCall(schedule, size)], cluster, num_workers)
+        [span] = time_queue([QueuedCall(schedule, size)], cluster, Runtime(num_workers=num_workers))
         assert span.end_s == pytest.approx(time_s)

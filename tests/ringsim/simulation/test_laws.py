@@ -24,7 +24,7 @@ from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule.collective import owners
 from ringsim.schedule.dependencies import dependencies
 from ringsim.schedule.flow import NO_ROW
-from ringsim.simulation import has_contention, simulate
+from ringsim.simulation import IN_ORDER, RULE, has_contention, simulate
 from tests.ringsim.strategies import build_key, built_in_schedules, networks, schedules, uniform_networks
 from tests.ringsim.topologies import PrivateLinks
 
@@ -94,7 +94,7 @@ def test_elsewhere_a_byte_more_can_be_faster() -> None:
     """Since it moves the bounds of the chunks: of six, with 2 bytes 2 and 5 are not empty, with 3 bytes 1, 3 and 5."""
     rings = build_key((Collective.ALL_REDUCE, "bidirectional_ring"), 3)
     network = PrivateLinks(0.0, 1.0, reduce_bytes_per_s=0.5)
-    assert [predict_time(rings, network, size, in_order=True) for size in (2, 3)] == [10.0, 8.0]
+    assert [predict_time(rings, network, size, runtime=IN_ORDER) for size in (2, 3)] == [10.0, 8.0]
 
 
 # Never below the lower bounds.
@@ -104,7 +104,7 @@ def test_elsewhere_a_byte_more_can_be_faster() -> None:
 @given(any_schedules, sizes, networks())
 def test_never_faster_than_any_link_or_rank(schedule: Schedule, size: int, network: Network) -> None:
     """A channel sends one message at a time, the last of which is then to be applied; in order, a rank applies one."""
-    timeline = simulate(schedule, network, size, in_order=True)
+    timeline = simulate(schedule, network, size, runtime=IN_ORDER)
     bytes_ = transfer_bytes(schedule, timeline, size)
     send = network.gap_s + bytes_ / network.bandwidth_bytes_per_s
     apply = network.receive_overhead_s + np.where(timeline.reduce, bytes_ / network.reduce_bytes_per_s, 0)
@@ -221,13 +221,14 @@ def test_nothing_does_two_things_at_once(schedule: Schedule, size: int, network:
 
     Channels, connections, and what is written to one chunk; in order each rank besides.
     """
-    for in_order in (False, True):
-        timeline = simulate(schedule, network, size, in_order=in_order)
+    for runtime in (RULE, IN_ORDER):
+        timeline = simulate(schedule, network, size, runtime=runtime)
         assert (np.diff(times_of(timeline), axis=0) >= 0).all()
         connection = senders(schedule) * schedule.num_ranks + timeline.dst
         chunk = timeline.dst * schedule.num_chunks + timeline.chunk
         keys = [(senders(schedule), "start_s", "left_s")]
-        keys += [(key, "apply_s", "applied_s") for key in (connection, chunk, *([timeline.dst] if in_order else []))]
+        applying = (connection, chunk, *([timeline.dst] if runtime.in_order else []))
+        keys += [(key, "apply_s", "applied_s") for key in applying]
         for key, begin, end in keys:
             for value in np.unique(key):
                 mine = key == value

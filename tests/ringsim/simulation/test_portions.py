@@ -9,6 +9,7 @@ from ringsim.network.shared_memory import SharedMemoryNetwork, shares_memory
 from ringsim.network.spec import Host, MemoryRate, SharedMemory, SlowRank, Spec
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
+from ringsim.simulation import IN_ORDER
 from ringsim.simulation.simulate import predict_time, simulate
 from ringsim.simulation.work_queue import QueuedCall, time_queue
 
@@ -26,7 +27,7 @@ def host(cores: int | None = None, slot_bytes: int = 2**30, latency_s: float = 0
 def time_s(cluster: Cluster, collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> float:
     """Predicted, as `collectives` executes schedules."""
     schedule = build(collective, algorithm, num_ranks)
-    return predict_time(schedule, SharedMemoryNetwork(cluster), size_bytes, in_order=True)
+    return predict_time(schedule, SharedMemoryNetwork(cluster), size_bytes, runtime=IN_ORDER)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
@@ -97,7 +98,7 @@ def test_the_rates_depend_on_what_is_published_and_touched() -> None:
 
     def gather_s(size: int, touched: int) -> float:
         network = SharedMemoryNetwork(cluster, touched)
-        return predict_time(build(Collective.ALL_GATHER, "direct", 2), network, 2 * size, in_order=True)
+        return predict_time(build(Collective.ALL_GATHER, "direct", 2), network, 2 * size, runtime=IN_ORDER)
 
     assert gather_s(2**10, 2**26) == pytest.approx(2 * 2**10 / 16e9)
     assert gather_s(2**20, 2**26) == gather_s(2**20, 2**30) == pytest.approx(2 * 2**20 / 4e9)
@@ -111,7 +112,7 @@ def test_a_queue_of_calls() -> None:
     cluster = host(latency_s=1e-3)
     schedule, network = build(Collective.ALL_REDUCE, "ring", 2), SharedMemoryNetwork(cluster)
     calls = [QueuedCall(schedule, 64, network=network), QueuedCall(schedule, 64), QueuedCall(schedule, 64, 1, 5.0)]
-    first, second, third = time_queue(calls, cluster, 1, in_order=True)
+    first, second, third = time_queue(calls, cluster, IN_ORDER)
     assert first.end_s == pytest.approx(2e-3, rel=1e-3)
     assert (second.begin_s, third.begin_s) == (first.end_s, 5.0)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ringsim import Collective, Schedule, Timeline, permute_ranks
 from ringsim.analysis.cost import busbw_bytes_per_s
-from ringsim.network.topology import NONE, Jitter, Resources
+from ringsim.network.topology import NONE, Ints, Jitter, Resources, Topology
 from ringsim.registry import build
 from ringsim.schedule.dependencies import dependencies
 from ringsim.schedule.flow import NO_ROW
@@ -42,12 +42,17 @@ def with_nothing_shared(topology: TableTopology) -> TableTopology:
     return TableTopology(topology.num_ranks, Resources.none(), processors, topology.jitter, **tables)
 
 
+def run(schedule: Schedule, topology: Topology, sizes: Ints) -> Timeline:
+    """Return the times of all transfers by the event engine."""
+    return run_events(dependencies(schedule), topology, sizes)
+
+
 @settings(max_examples=200, deadline=None)
 @given(schedules(), TOPOLOGIES, SIZES)
 def test_sharing_never_makes_anything_earlier(schedule: Schedule, topology: TableTopology, size: int) -> None:
     """Every transfer's every time."""
-    shared = times(run_events(schedule, topology, chunk_bytes(schedule, size)))
-    alone = times(run_events(schedule, with_nothing_shared(topology), chunk_bytes(schedule, size)))
+    shared = times(run(schedule, topology, chunk_bytes(schedule, size)))
+    alone = times(run(schedule, with_nothing_shared(topology), chunk_bytes(schedule, size)))
     assert (shared >= alone * (1 - 1e-9)).all()
 
 
@@ -55,7 +60,7 @@ def test_sharing_never_makes_anything_earlier(schedule: Schedule, topology: Tabl
 @given(schedules(), TOPOLOGIES, SIZES)
 def test_no_resource_ever_gives_more_than_it_has(schedule: Schedule, topology: TableTopology, size: int) -> None:
     """Of messages that are sent within any span of time, all together."""
-    timeline = run_events(schedule, topology, chunk_bytes(schedule, size))
+    timeline = run(schedule, topology, chunk_bytes(schedule, size))
     amount = chunk_bytes(schedule, size)[timeline.chunk]
     for begin in {0.0, *timeline.start_s}:
         for end in {end for end in timeline.left_s if end >= begin}:
@@ -74,13 +79,13 @@ def test_twice_of_everything_takes_exactly_twice_as_long(
 ) -> None:
     """Twice the bytes, latencies and overheads: to the last bit, so no time is compared with a fixed one."""
     chunks = chunk_bytes(schedule, size)
-    once = times(run_events(schedule, topology, chunks))
+    once = times(run(schedule, topology, chunks))
     topology.latency_s = topology.latency_s * 2
     of = topology.processors
     topology.processors = replace(
         of, send_overhead_s=of.send_overhead_s * 2, receive_overhead_s=of.receive_overhead_s * 2
     )
-    assert (times(run_events(schedule, topology, chunks * 2)) == 2 * once).all()
+    assert (times(run(schedule, topology, chunks * 2)) == 2 * once).all()
 
 
 @pytest.mark.parametrize("num_hosts", [2, 3])
@@ -94,7 +99,7 @@ def test_a_ring_gets_what_the_nics_give(num_hosts: int, ranks_per_host: int) -> 
     for schedule, crossing in ((ring, 1), (permute_ranks(ring, dealt_out), ranks_per_host)):
         for half_duplex in (False, True):
             topology = one_nic_hosts(num_ranks, ranks_per_host, bandwidth, half_duplex=half_duplex)
-            time_s = run_events(schedule, topology, chunk_bytes(schedule, size)).time_s
+            time_s = run(schedule, topology, chunk_bytes(schedule, size)).time_s
             busbw = busbw_bytes_per_s(Collective.ALL_REDUCE, num_ranks, size, time_s)
             assert busbw == pytest.approx(bandwidth / crossing / (1 + half_duplex))
 
@@ -104,7 +109,7 @@ def test_names_of_ranks_do_not_matter() -> None:
     schedule = build(Collective.ALL_REDUCE, "halving_doubling", 8)
     topology = one_nic_hosts(8, 4, 1e9)
     place = [6, 4, 7, 5, 1, 3, 0, 2]
-    one, other = (run_events(s, topology, chunk_bytes(s, 8000)) for s in (schedule, permute_ranks(schedule, place)))
+    one, other = (run(s, topology, chunk_bytes(s, 8000)) for s in (schedule, permute_ranks(schedule, place)))
     assert np.array(place)[one.src].tolist() == other.src.tolist()
     np.testing.assert_allclose(times(one), times(other), rtol=1e-9)
 
@@ -116,7 +121,7 @@ def test_the_same_again_to_the_last_bit() -> None:
     found = []
     for seed in (1, 1, 2):
         topology.jitter = Jitter(seed, latency=0.5)
-        found.append(times(run_events(schedule, topology, chunk_bytes(schedule, 8000))))
+        found.append(times(run(schedule, topology, chunk_bytes(schedule, 8000))))
     assert (found[0] == found[1]).all()
     assert found[0][-1].max() != found[2][-1].max()
 
@@ -143,7 +148,7 @@ def test_a_faster_link_can_make_it_slower() -> None:
     """As docs/decisions/006 works it out: 0 -> 1 is what takes long, and 2 -> 3 gets in its way once it can."""
     schedule = schedule_of(4, (0, 1, 0), (0, 1, 1), (2, 3, 1))
     times_s = [
-        run_events(schedule, topology_with(4, {(0, 1): [1, 2], (2, 3): [0, 1]}, [slow, 3, 2]), np.array([3, 4])).time_s
+        run(schedule, topology_with(4, {(0, 1): [1, 2], (2, 3): [0, 1]}, [slow, 3, 2]), np.array([3, 4])).time_s
         for slow in (1.0, 2.0)
     ]
     assert times_s == pytest.approx([4, 25 / 6])
@@ -154,7 +159,7 @@ def test_more_bytes_can_take_less_time() -> None:
     schedule = schedule_of(5, (0, 1, 0), (2, 3, 1), (1, 2, 0), (3, 4, 1))
     topology = topology_with(5, {(2, 3): [0], (1, 2): [0]}, [1.0], bytes_per_s=1.0)
     topology.bytes_per_s[3, 4] = 0.2
-    assert [run_events(schedule, topology, np.array([size, 2])).time_s for size in (1, 2)] == pytest.approx([13, 12])
+    assert [run(schedule, topology, np.array([size, 2])).time_s for size in (1, 2)] == pytest.approx([13, 12])
 
 
 @settings(max_examples=300, deadline=None)
@@ -163,10 +168,10 @@ def test_a_failure_stops_what_depends_on_it_and_nothing_else(
     schedule: Schedule, topology: TableTopology, size: int
 ) -> None:
     """Until then all is as without it; then exactly those never happen that the arrows lead to."""
-    failing = run_events(schedule, topology, chunk_bytes(schedule, size))
+    failing = run(schedule, topology, chunk_bytes(schedule, size))
     fails = topology.resources.fails_at_s
     topology.resources = resources(list(topology.resources.capacity))
-    healthy = times(run_events(schedule, topology, chunk_bytes(schedule, size)))
+    healthy = times(run(schedule, topology, chunk_bytes(schedule, size)))
     before = healthy < fails.min()
     np.testing.assert_allclose(times(failing)[before], healthy[before], rtol=1e-12)
     uses = [set(row[row != NONE]) for row in topology.resource[failing.src, failing.dst]]
@@ -198,5 +203,5 @@ def test_empty_messages_do_not_pass_what_has_failed(fails_at_s: float, lost: int
     topology = topology_with(2, {(0, 1): [0], (1, 0): [0]}, [1.0])
     topology.latency_s[:] = 1.0
     topology.resources = resources([1.0], [fails_at_s])
-    applied_s = run_events(schedule, topology, np.array([0])).applied_s
+    applied_s = run(schedule, topology, np.array([0])).applied_s
     assert applied_s.tolist() == [1.0, 2.0, 3.0, 4.0][: 4 - lost] + [math.inf] * lost

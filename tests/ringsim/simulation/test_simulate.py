@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Transfer, predict_time, ring_all_reduce
 from ringsim.registry import build
-from ringsim.simulation import simulate
+from ringsim.simulation import IN_ORDER, simulate
 from tests.refusals import refused
 from tests.ringsim.strategies import listed, schedules
 from tests.ringsim.topologies import PrivateLinks
@@ -24,7 +24,7 @@ NETWORK = Network(
 def test_in_order_a_rank_applies_in_step_order(schedule: Schedule, size: int) -> None:
     """Everything, and what it sends on one channel leaves in step order; nothing is earlier than it may be."""
     network = PrivateLinks(**asdict(NETWORK))
-    timeline, permitted = simulate(schedule, network, size, in_order=True), simulate(schedule, network, size)
+    timeline, permitted = simulate(schedule, network, size, runtime=IN_ORDER), simulate(schedule, network, size)
     assert (permitted.applied_s <= timeline.applied_s).all()
     for rank in range(schedule.num_ranks):
         order = timeline.applied_order(rank)

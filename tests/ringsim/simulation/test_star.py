@@ -8,6 +8,7 @@ import pytest
 from ringsim import Collective, Network, load_network, predict_time, simulate
 from ringsim.algorithms import hosts_of, torus_of
 from ringsim.registry import ALGORITHMS, build
+from ringsim.simulation import IN_ORDER
 from tests.ringsim.plain_events import COLUMNS
 
 STAR = load_network(str(Path(__file__).parents[3] / "docs/networks/star.toml"))
@@ -65,7 +66,7 @@ def test_what_bytes_take_where_nothing_else_takes_time(key: Key) -> None:
         schedule, times = build(*key, num_ranks), TIMES_SIZE[key](num_ranks)
         size = schedule.num_chunks * 10**6
         if times is not None:
-            assert predict_time(schedule, Network(0.0, float(size)), size, in_order=True) == pytest.approx(
+            assert predict_time(schedule, Network(0.0, float(size)), size, runtime=IN_ORDER) == pytest.approx(
                 times, rel=1e-4
             ), num_ranks
 

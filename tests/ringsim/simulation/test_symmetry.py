@@ -15,7 +15,7 @@ from ringsim.simulation import predict_time, simulate
 from ringsim.simulation.engines import symmetry
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.symmetry import MIN_TRANSFERS, Classes, find_classes, may_have_classes, time_classes
-from ringsim.simulation.routes import connections_of, number_connections, with_in_network_reduction
+from ringsim.simulation.routes import connect, with_in_network_reduction
 from tests.ringsim.strategies import every_algorithm, schedules
 from tests.ringsim.topologies import shared_topologies
 
@@ -29,8 +29,7 @@ NETWORKS = {"port": Network(1e-5, 1e9, 4e9, 1e-6, 2e-6)} | {
 def classes_of(schedule: Schedule, topology: Topology, size: int) -> Classes | None:
     """As `time_classes` finds them."""
     rows = dependencies(schedule)
-    number, ends = number_connections(rows, schedule.num_ranks)
-    return find_classes(rows, number, connections_of(ends, topology), topology, schedule.chunk_bytes(size))
+    return find_classes(rows, connect(rows, topology), topology, schedule.chunk_bytes(size))
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -56,8 +55,8 @@ def test_nccl_on_several_hosts(name: str, network: str) -> None:
 def assert_same_time(schedule: Schedule, topology: Topology, size: int, in_order: bool = False) -> None:
     """But for rounding."""
     sizes = schedule.chunk_bytes(size)
-    by_class = time_classes(schedule, topology, sizes, in_order=in_order)
-    by_event = run_events(schedule, topology, sizes, in_order=in_order).time_s
+    by_class = time_classes(dependencies(schedule, in_order=in_order), topology, sizes)
+    by_event = run_events(dependencies(schedule, in_order=in_order), topology, sizes).time_s
     assert by_class == pytest.approx(by_event, rel=ROUNDING)
 
 
@@ -68,10 +67,10 @@ def test_any_schedule(schedule: Schedule, topology: Topology, size: int) -> None
     assume(topology.jitter is None and (topology.processors.cores < 0).all())
     sizes = schedule.chunk_bytes(size)
     for in_order in (False, True):
-        by_event = run_events(schedule, topology, sizes, in_order=in_order).time_s
+        by_event = run_events(dependencies(schedule, in_order=in_order), topology, sizes).time_s
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(symmetry, "MIN_ALIKE", 0)
-            by_class = time_classes(schedule, topology, sizes, in_order=in_order)
+            by_class = time_classes(dependencies(schedule, in_order=in_order), topology, sizes)
         assert by_class == pytest.approx(by_event, rel=1e-9, abs=1e-12)
 
 

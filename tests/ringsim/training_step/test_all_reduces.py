@@ -6,9 +6,10 @@ import pytest
 
 from ringsim import Collective, Network, load_network, predict_time
 from ringsim.calibration import choose
-from ringsim.native import BACKENDS, GLOO, Backend
+from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork, Jitter
-from ringsim.simulation import QueuedCall, time_queue
+from ringsim.schedule import dependencies
+from ringsim.simulation import GLOO, RULE, QueuedCall, Runtime, time_queue
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.routes import with_in_network_reduction
 from ringsim.training_step import all_reduces
@@ -44,7 +45,7 @@ def test_each_bucket_is_sent_as_nccl_would() -> None:
         assert (bucket.algorithm, bucket.protocol) == (choice.schedule.algorithm, choice.protocol)
         sizes = choice.schedule.chunk_bytes(in_even_chunks(choice.schedule, size_bytes, 4), 4)
         topology = with_in_network_reduction([choice.schedule], choice.network.topology(32))
-        messages_s = run_events(choice.schedule, topology, sizes).time_s
+        messages_s = run_events(dependencies(choice.schedule), topology, sizes).time_s
         assert bucket.end_s - bucket.begin_s == pytest.approx(choice.start_s + messages_s, rel=1e-9)
 
 
@@ -83,7 +84,13 @@ def test_an_algorithm_that_is_asked_for_is_taken() -> None:
 @pytest.mark.parametrize(
     ("network", "num_ranks", "changes", "why"),
     [
-        (Network(1e-5, 1e9), 4, {}, "uniform: it does not describe NCCL: give --network with a file that does"),
+        (
+            Network(1e-5, 1e9),
+            4,
+            {},
+            "the default network (--latency, --bandwidth): it does not describe NCCL: give --network with a file that "
+            "does",
+        ),
         (load_network("ib-100g"), 4, {}, "ib-100g: it does not describe NCCL: give --network with a file that does"),
         (CLUSTER, 12, {}, "dgx-h100-cluster: 12 ranks do not fill its hosts of 8"),
         (CLUSTER, 16, {"runtime": GLOO}, "dgx-h100-cluster: several workers would be under way over one protocol only"),
@@ -128,8 +135,8 @@ def test_a_call_with_a_network_of_its_own() -> None:
     slow, fast = Network(0.0, 1.0), Network(0.0, 2.0)
     schedule = AllReduces(slow, 2, BACKENDS["ring"]).call(8, 1, 0.0).call.schedule
     calls = [QueuedCall(schedule, 8), QueuedCall(schedule, 8, network=fast)]
-    spans = time_queue(calls, slow, 1)
+    spans = time_queue(calls, slow, RULE)
     assert [span.end_s for span in spans] == [8.0, 12.0]
     assert predict_time(schedule, fast, 8) == 4.0
     with pytest.raises(ValueError, match=r"calls\[1\]: network: "):
-        time_queue(calls, slow, 2)
+        time_queue(calls, slow, Runtime(num_workers=2))

@@ -7,16 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Network, predict_time, ring_all_reduce
-from ringsim.native import BACKENDS, Backend, Runtime, all_reduce_by_size
+from ringsim.native import BACKENDS, Backend, all_reduce_by_size
 from ringsim.network import read_network
+from ringsim.simulation import GLOO, IN_ORDER
 from ringsim.training_step.buckets import BucketCaps, Phase
 from ringsim.training_step.prediction import reason, recommend
 from ringsim.training_step.profile import Parameter, StepProfile
 from ringsim.training_step.step import DdpConfig, predict_step, scale, sweep_caps
 
 SLOW = Network(latency_s=0.0, bandwidth_bytes_per_s=2.0)  # of 2 ranks, an all_reduce of 2m bytes takes m s
-ONE = Backend(Runtime(num_workers=1), "ring", "ring")
-TWO = Backend(Runtime(num_workers=2), "ring", "ring")
+ONE = Backend(IN_ORDER, "ring", "ring")
+TWO = Backend(GLOO, "ring", "ring")
 EACH = BucketCaps(1, 1)  # a bucket for each parameter
 ALL = BucketCaps(2**40, 2**40)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ringsim import workers as workers_module
 from ringsim.workers import WorkerError, Workers
-from ringsim.workers import workers as workers_module
 from tests.processes import left_of
 
 LIMIT_S = 120  # a hang is a failure
@@ -167,7 +167,7 @@ def test_a_task_that_ends_one_worker_of_a_cluster_is_computed_by_another(cluster
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line; nothing listens there."""
     pytest.importorskip("distributed")
-    monkeypatch.setattr("ringsim.workers.pools.CONNECT_S", 1)
+    monkeypatch.setattr("ringsim.workers.CONNECT_S", 1)
     with (
         Workers(dask="tcp://127.0.0.1:9") as workers,
         pytest.raises(WorkerError, match=r"^Dask cluster tcp://127\.0\.0\.1:9: its scheduler does not answer: .*$"),

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tests.ranks import RankPool
 from tests.trainers.points import Ran, config, run
-from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of, load_checkpoint, save_checkpoint
 from trainers.checkpoints.output import OutputLock
 from trainers.loop.config import TrainConfig
 
@@ -50,6 +50,11 @@ FAULTS: list[tuple[str, tuple[str | int, ...], Callable[[Any], object], str]] = 
     (
         DILOCO, ("strategy_states", 1, "optimizer", "state", 2, "exp_avg"), lambda moment: moment[:1],
         "rank 1: does not fit the task: its optimizer state 2, exp_avg: is of shape (1, 3), must be (60, 3)",
+    ),
+    (
+        DILOCO, ("strategy_states", 1, "taken"), lambda _: 7,
+        "rank 0: does not fit the task: a saved number of steps since the last average, 4: must be in 0 to 4 and the "
+        "same on all ranks",
     ),
 ]  # fmt: skip
 
@@ -107,6 +112,33 @@ def test_what_does_not_fit_is_said_and_the_one_before_used(
     assert [each.error for each in resumed] == ["", ""]
     assert resumed[0].said[0].startswith(f"checkpoint {parts / 'checkpoint-4.pt'}: {fault}")
     assert resumed[0].said[1:] == [f"resumed from {parts / 'checkpoint-2.pt'}: 2 of 9 steps are done"]
+    assert {each.fingerprint for each in resumed} == {expected}
+
+
+def run_that_cannot_read(group: dist.ProcessGroup, config: TrainConfig) -> Ran:
+    """A run of which rank 1 cannot read the checkpoint after step 4."""
+
+    def read(content: bytearray, path: str | Path) -> Checkpoint:
+        if Path(path).name == "checkpoint-4.pt" and group.rank() == 1:
+            raise ValueError(f"checkpoint {path}: cannot be read in bounded memory")
+        return checkpoint_of(content, path)
+
+    with mock.patch("trainers.checkpoints.resumption.checkpoint_of", read):
+        return run(group, config)
+
+
+def test_one_that_a_rank_cannot_read_is_passed_over_by_all(
+    ranks: RankPool, tmp_path: Path, interrupted: dict[str, tuple[Path, str]]
+) -> None:
+    """Though rank 0, which has sent it, can."""
+    left, expected = interrupted[POWER]
+    parts = shutil.copytree(left, tmp_path / "parts")
+    resumed = ranks.run(run_that_cannot_read, config(parts, strategy=POWER, resume=True, steps=9), num_ranks=2)
+    assert [each.error for each in resumed] == ["", ""]
+    assert resumed[0].said == [
+        f"rank 1: checkpoint {parts / 'checkpoint-4.pt'}: cannot be read in bounded memory",
+        f"resumed from {parts / 'checkpoint-2.pt'}: 2 of 9 steps are done",
+    ]
     assert {each.fingerprint for each in resumed} == {expected}
 
 

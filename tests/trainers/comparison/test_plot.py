@@ -6,8 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from PIL import Image
 
-from ringsim.report.plots.palette import palette
-from ringsim.report.plots.style import drawing
+from ringsim.report.plots.style import drawing, palette
 from trainers.cli.main_job import DEFAULT_STRATEGIES
 from trainers.comparison.plot import draw_comparison, save_comparison_plot
 from trainers.comparison.runs import TrainingRun, compare

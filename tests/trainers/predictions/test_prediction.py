@@ -3,9 +3,9 @@
 import pytest
 
 from ringsim import predict_time, ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from ringsim.native import GLOO
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Link, Processor, Spec
+from ringsim.simulation import GLOO
 from ringsim.training_step import BucketCaps, DdpConfig, Parameter, StepProfile, predict_step
 from trainers.predictions.model_parts import ModelParts
 from trainers.predictions.prediction import can_overlap, predict_loss_sync_s, predict_strategy, predict_sync_s

@@ -1,5 +1,9 @@
 """DDP as a strategy, and the process group on the backend "ring" that `ddp_on_ring` and `fsdp_on_ring` make."""
 
+import gc
+from pathlib import Path
+
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -38,6 +42,20 @@ def after_destroyed_groups(group: dist.ProcessGroup) -> list[float]:
     return sums
 
 
+def threads_left(group: dist.ProcessGroup) -> int:
+    """How many threads more there are after some groups have been made and destroyed than after the first of them."""
+    numbers = []
+    for _ in range(5):
+        ring = group_on_ring(group)
+        dist.barrier(group)
+        dist.destroy_process_group(ring)
+        dist.barrier(group)
+        del ring
+        gc.collect()
+        numbers.append(len(list(Path("/proc/self/task").iterdir())))
+    return numbers[-1] - numbers[0]
+
+
 def trained_again(group: dist.ProcessGroup) -> list[list[torch.Tensor]]:
     """What fsdp_on_ring makes of a model, and again when the group of the first time is destroyed."""
     results = []
@@ -67,6 +85,12 @@ def test_ranks_with_different_numbers_of_groups_find_one_another(ranks: RankPool
 def test_a_destroyed_group_is_not_looked_for(ranks: RankPool) -> None:
     """However often one is made and destroyed."""
     assert ranks.run(after_destroyed_groups, num_ranks=3) == [[6.0] * 3] * 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not list a process's threads")
+def test_destroyed_groups_leave_no_threads(ranks: RankPool) -> None:
+    """Neither their own nor those of groups that were made for a new name."""
+    assert ranks.run(threads_left, num_ranks=2) == [0, 0]
 
 
 def evaluated_alone(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:

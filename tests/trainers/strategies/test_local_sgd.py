@@ -134,20 +134,36 @@ class Lookahead(torch.optim.Optimizer):
         self.inner.step(closure)
 
 
+class DecayingAdam(torch.optim.AdamW):
+    """Steps as its base class does, which calls the hooks of a step as well, once there has been one of that class."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        ADAM([nn.Parameter(torch.zeros(1))])
+        super().__init__(parameters, lr=0.05)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+
+
 def with_inner_optimizer(group: dist.ProcessGroup, make: Any) -> list[torch.Tensor]:
     """The parameters after steps enough for an average."""
     parallel = DataParallel(small_model(), "local_sgd/2", group)
     optimizer = parallel.optimizer(make)
-    for number in range(4):
+    for number in range(5):  # averages after 2 and 4
         step(parallel, optimizer, group.rank(), number)
+    own = [p.detach().clone() for p in parallel.parameters()]
+    parallel.sync_parameters()
     parallel.check_identical()
-    return [p.detach() for p in parallel.parameters()]
+    return [*own, *(p.detach() for p in parallel.parameters())]
 
 
 def test_an_optimizer_may_step_another(ranks: RankPool) -> None:
-    """That is no foreign one, though it has the same parameters."""
-    inside, itself = (ranks.run(with_inner_optimizer, make, num_ranks=2)[0] for make in (Lookahead, ADAM))
+    """That is no foreign one, though it has the same parameters; and a step within a step is one."""
+    inside, inherited, itself = (
+        ranks.run(with_inner_optimizer, make, num_ranks=2)[0] for make in (Lookahead, DecayingAdam, ADAM)
+    )
     torch.testing.assert_close(inside, itself, rtol=0, atol=0)
+    torch.testing.assert_close(inherited, itself, rtol=0, atol=0)
 
 
 def with_scaler(group: dist.ProcessGroup, unscales: bool, fused: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

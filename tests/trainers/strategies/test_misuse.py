@@ -5,7 +5,6 @@ Most of it concerns sharded strategies, with which a rank has the mean gradients
 
 import copy
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
@@ -13,19 +12,10 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool
-from tests.trainers.models import Tied, inputs, seeded, small_model
+from tests.trainers.models import BUCKETS, SGD, Tied, backward, inputs, seeded, small_model
 from trainers.data_parallel import DataParallel
 
-SGD = partial(torch.optim.SGD, lr=0.1)
-BUCKETS = "zero2/0.00002"  # every parameter or two are a bucket
 Use = Callable[[DataParallel, torch.optim.Optimizer, int], object]
-
-
-def backward(parallel: DataParallel, step: int) -> torch.Tensor:
-    """Of this rank's own data."""
-    loss: torch.Tensor = parallel(inputs(parallel.group.rank() + 7 * step)).pow(2).mean()
-    loss.backward()
-    return loss
 
 
 def own_optimizer(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:

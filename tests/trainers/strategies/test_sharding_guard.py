@@ -10,19 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool
-from tests.trainers.models import inputs, small_model
+from tests.trainers.models import SGD, backward, small_model
 from trainers.data_parallel import DataParallel
-
-SGD = partial(torch.optim.SGD, lr=0.1)
-BUCKETS = "zero2/0.00002"  # every parameter or two are a bucket
-Use = Callable[[DataParallel, torch.optim.Optimizer, int], object]
-
-
-def backward(parallel: DataParallel, step: int) -> torch.Tensor:
-    """Of this rank's own data."""
-    loss: torch.Tensor = parallel(inputs(parallel.group.rank() + 7 * step)).pow(2).mean()
-    loss.backward()
-    return loss
 
 
 class Lars(torch.optim.Optimizer):

@@ -8,18 +8,12 @@ import torch
 import torch.distributed as dist
 
 from tests.ranks import RankPool
-from tests.trainers.models import inputs, small_model
+from tests.trainers.models import BUCKETS, backward, inputs, small_model
 from tests.trainers.strategies.going_on import Resumed, goes_on
 from trainers.data_parallel import DataParallel
 from trainers.strategies.share_gradient import own_gradient
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-BUCKETS = "zero2/2e-5"  # MiB: every parameter or two are a bucket
-
-
-def backward(parallel: DataParallel, step: int) -> None:
-    """Of this rank's own data."""
-    parallel(inputs(parallel.group.rank() + 7 * step)).pow(2).mean().backward()
 
 
 def trained(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.ranks import RankPool
-from tests.trainers.models import MODELS, Blocks, inputs, seeded, small_model
+from tests.trainers.models import MODELS, Blocks, backward, inputs, seeded, small_model
 from tests.trainers.strategies.going_on import Resumed, goes_on
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers.data_parallel import DataParallel
@@ -39,11 +39,6 @@ def test_layers_of_a_model() -> None:
     }
     assert [layer.indices for layer in layers_of(small_model())] == [[0, 1], [2, 3], [4, 5]]
     assert [layer.indices for layer in layers_of(nn.Linear(2, 2))] == [[0, 1]]
-
-
-def backward(parallel: DataParallel, step: int) -> None:
-    """Of this rank's own data."""
-    parallel(inputs(parallel.group.rank() + 7 * step)).pow(2).mean().backward()
 
 
 def trained(group: dist.ProcessGroup, name: str, model: str) -> tuple[list[torch.Tensor], list[int]]:

@@ -53,7 +53,7 @@ def texts(dom: str, css_class: str) -> list[str]:
     [
         (0, "reduce-scatter", "chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds"),
         (2, "reduce-scatter", "chunk (r - 3) mod 4 to rank (r + 1) mod 4, which adds"),
-        (3, "all-gather", "chunk r to rank (r + 1) mod 4, which copies it"),
+        (3, "all-gather", "chunk r to rank (r + 1) mod 4; each receiver copies it"),
     ],
 )
 def test_an_address_leads_to_a_step(show: Show, step: int, phase: str, sentence: str) -> None:

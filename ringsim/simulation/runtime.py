@@ -1,0 +1,59 @@
+"""`Runtime`: who executes a collective, which decides how ranks wait, what messages go over, and what a call costs."""
+
+from dataclasses import dataclass
+
+from ringsim.network import AnyNetwork, SharedMemoryNetwork, memory_of, shares_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Who executes a collective: how a rank waits, what its messages go over, and what a call costs.
+
+    in_order: whether a rank waits for one thing at a time, as ranks on Gloo do: it applies all that it receives in step
+    order, and before it sends to another peer than before on a channel it has applied everything that it receives in
+    earlier steps. Otherwise all that the rule of execution permits happens as early as it may.
+    num_workers: how many collectives a rank works on at once.
+    is_torch: whether calls are those of torch.distributed; those of `collectives` go through shared memory where the
+    network describes it.
+
+        >>> from ringsim import Runtime, load_network, predict_time, ring_all_reduce
+        >>> in_order = Runtime(in_order=True)
+        >>> round(predict_time(ring_all_reduce(4), load_network("gbe"), 2**20, runtime=in_order), 6)
+        0.012709
+    """
+
+    in_order: bool = False
+    num_workers: int = 1
+    is_torch: bool = True
+
+    def shared_memory(self, network: AnyNetwork, touched_bytes: int | None = None) -> SharedMemoryNetwork | None:
+        """Return the shared memory that messages go through; None if they go over `network` itself.
+
+        touched_bytes: see `SharedMemoryNetwork`; a network that is one already keeps its own.
+        """
+        if memory := memory_of(network):
+            return memory
+        return None if self.is_torch or not shares_memory(network) else SharedMemoryNetwork(network, touched_bytes)
+
+    def network(self, network: AnyNetwork, touched_bytes: int | None = None) -> AnyNetwork:
+        """Return what messages go over: shared memory, or `network` itself."""
+        return self.shared_memory(network, touched_bytes) or network
+
+    def call_s(self, network: AnyNetwork, *, cold: bool = False) -> float:
+        """Return the seconds that a call takes besides its messages; 0 if the network does not say.
+
+        cold: whether the rank has computed since the call before, so that nothing of it is in the caches.
+        """
+        processor = network.spec.processor
+        if self.is_torch:
+            return processor.torch_call_s + processor.cold_torch_call_s * cold
+        shared = self.shared_memory(network)
+        costs = processor if shared is None else shared.costs
+        return costs.call_s + costs.cold_call_s * cold
+
+
+RULE = Runtime()
+IN_ORDER = Runtime(in_order=True)
+OURS = Runtime(in_order=True, is_torch=False)  # of `collectives`; its backend "ring" has one queue
+GLOO = Runtime(in_order=True, num_workers=2)  # works on two collectives at once
+NCCL = RULE  # a process group has one stream: one collective after another
