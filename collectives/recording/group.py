@@ -1,7 +1,8 @@
 """`RecordingGroup`: a process group that sends nothing, and notes each call; and torch.distributed with such groups."""
 
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -12,6 +13,8 @@ from torch._C._distributed_c10d import FakeProcessGroup
 from torch.distributed import HashStore, distributed_c10d
 
 from collectives.calls.rehearsal import name_of, reduced
+from collectives.integrations.backend import NAME as RING
+from collectives.integrations.backend import BackendOptions, RingGroup
 from collectives.runtime import RecordedGroup, Recorder, Work, record_group
 from ringsim.traces import Call, Group
 
@@ -170,6 +173,19 @@ class RecordingGroup(dist.ProcessGroup):
             return self._note("recv", _bytes(tensors), tensors, peer=peer)
 
 
+class RecordingRingGroup(RingGroup, RecordingGroup):
+    """A group of the backend "ring" that records: its calls are those of `collectives`, with the algorithms it names."""
+
+    def __init__(
+        self, store: Any, rank: int, size: int, recorded: RecordedGroup, options: BackendOptions | None
+    ) -> None:
+        RecordingGroup.__init__(self, store, rank, size, recorded)
+        self.is_shut_down = False
+        self.options = options or BackendOptions()
+
+    getBackendName = RecordingGroup.getBackendName  # noqa: N815  torch's name
+
+
 def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
@@ -191,11 +207,12 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
     make = distributed_c10d._new_process_group_helper
     asked_for: list[str] = []  # the name of the backend of the group that is being made
 
-    def create(options: Any, _: object) -> RecordingGroup:
+    def create(options: Any, group_options: Any) -> RecordingGroup:
         ranks = options.global_ranks_in_group or range(num_ranks)
         groups.append(Group(tuple(ranks), asked_for[-1]))
         recorded = RecordedGroup(recorder, len(groups) - 1)
-        return RecordingGroup(options.store, options.group_rank, options.group_size, recorded)
+        of_group = options.store, options.group_rank, options.group_size, recorded
+        return RecordingRingGroup(*of_group, group_options) if asked_for[-1] == RING else RecordingGroup(*of_group)
 
     def make_recording(size: int, group_rank: int, ranks: list[int], backend: Any, *rest: Any, **options: Any) -> Any:
         asked_for.append(str(backend))
@@ -208,8 +225,39 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
         yield HashStore(), rank, num_ranks
 
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
-    with (
-        patch.object(distributed_c10d, "_new_process_group_helper", make_recording),
-        patch.object(distributed_c10d, "rendezvous", meet),
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(distributed_c10d, "_new_process_group_helper", make_recording))
+        stack.enter_context(patch.object(distributed_c10d, "rendezvous", meet))
+        for name, pretended in _WITHOUT_PEERS.items():
+            for module in (dist, distributed_c10d):
+                stack.enter_context(patch.object(module, name, pretended))
         yield
+
+
+def _broadcast_own_objects(object_list: list[Any], *_: object, **__: object) -> None:
+    """Leave the objects as they are: those of this rank."""
+    _warn_of_objects("broadcast_object_list", object_list)
+
+
+def _scatter_own_object(output: list[Any], objects: Sequence[Any] | None = None, *_: object, **__: object) -> None:
+    """Take this rank's object if there are any here, as on the root."""
+    if objects:
+        output[0] = objects[dist.get_rank()]
+    _warn_of_objects("scatter_object_list", output)
+
+
+def _warn_of_objects(function: str, objects: Sequence[Any]) -> None:
+    if any(value is None for value in objects):
+        warnings.warn(f"{function}: a recorded rank has no peers, and so gets None of their objects", stacklevel=3)
+
+
+def _plain_barrier(group: dist.ProcessGroup | None = None, *_: object, **__: object) -> None:
+    dist.barrier(group)
+
+
+# Only Gloo has a monitored barrier, and objects of a peer can be read only if it exists.
+_WITHOUT_PEERS = {
+    "broadcast_object_list": _broadcast_own_objects,
+    "scatter_object_list": _scatter_own_object,
+    "monitored_barrier": _plain_barrier,
+}

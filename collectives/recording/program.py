@@ -19,7 +19,7 @@ from collectives.runtime import Recorder
 from ringsim.measurements import provenance
 from ringsim.traces import Group, ProgramTrace, TraceRequest
 
-WARM_UP_STEPS = 1  # in which the optimizer's state is allocated, and DistributedDataParallel sees the first gradients
+WARM_UP_STEPS = 2  # in the first the optimizer allocates its state; after it DistributedDataParallel fills new buckets
 
 
 class ProgramError(ValueError):
