@@ -57,7 +57,9 @@ class Rehearsal:
         """Return what the schedule leaves, which `Reduction.finish` divides if it is to be a mean."""
         if reduction is None:
             return tensor
-        return reduced(tensor, ReduceOp.SUM if reduction.averages else getattr(ReduceOp, reduction.name), self._num_ranks)
+        return reduced(
+            tensor, ReduceOp.SUM if reduction.averages else getattr(ReduceOp, reduction.name), self._num_ranks
+        )
 
     def perform(
         self, work: Callable[[], None], fingerprint: Fingerprint, result: list[torch.Tensor], async_op: bool

@@ -2,6 +2,9 @@
 
 import json
 import sys
+from pathlib import Path
+
+import click
 
 from collectives.recording.program import ProgramError, record_program
 from ringsim.console import in_one_line
@@ -12,13 +15,14 @@ USER_MISTAKE = 2
 
 
 def main() -> None:
+    """Record the program, and end with exit code 2 and one line if that cannot be."""
     request = decode(TraceRequest, json.loads(sys.argv[1]))
     try:
         trace = record_program(request)
     except ProgramError as error:
-        print(f"ringsim trace: {in_one_line(str(error))}", file=sys.stderr)
+        click.echo(f"ringsim trace: {in_one_line(str(error))}", err=True)
         sys.exit(USER_MISTAKE)
-    trace.save(request.output)
+    trace.save(Path(request.output))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FakeProcessGroup
-from torch.distributed import HashStore, distributed_c10d
+from torch._C._distributed_c10d import FakeProcessGroup, HashStore
+from torch.distributed import distributed_c10d
 
 from collectives.calls.rehearsal import name_of, reduced
 from collectives.integrations.backend import NAME as RING
@@ -43,9 +43,7 @@ class RecordingGroup(dist.ProcessGroup):
     def get_group_store(self) -> Any:
         return self._store
 
-    def _note(
-        self, collective: str, size_bytes: int, result: list[Tensor], opts: Any = None, peer: int = -1
-    ) -> Work:
+    def _note(self, collective: str, size_bytes: int, result: list[Tensor], opts: Any = None, peer: int = -1) -> Work:
         """Record a call, and return its work."""
         dtype = name_of(result[0].dtype) if result else "uint8"
         is_async = bool(getattr(opts, "asyncOp", True))
@@ -146,14 +144,19 @@ class RecordingGroup(dist.ProcessGroup):
                 outputs[0].copy_(inputs[0][self.rank()])
             return self._note("scatter", _bytes(outputs) * self.size(), outputs, opts, root)
 
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         with self._stopped():
             for output in outputs:
                 _fill_cyclically(output, inputs[self.rank()])
             return self._note("all_to_all", _bytes(inputs), outputs, opts)
 
     def all_to_all_single(
-        self, output: Tensor, input: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None  # noqa: A002
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any = None,
     ) -> dist.Work:
         with self._stopped():
             received = output.split(output_splits) if output_splits else output.chunk(self.size())
@@ -162,7 +165,7 @@ class RecordingGroup(dist.ProcessGroup):
                 _fill_cyclically(part, sent[self.rank()])
             return self._note("all_to_all", _bytes([input]), [output], opts)
 
-    alltoall_base = all_to_all_single
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:  # noqa: ARG002
         with self._stopped():
@@ -174,7 +177,7 @@ class RecordingGroup(dist.ProcessGroup):
 
 
 class RecordingRingGroup(RingGroup, RecordingGroup):
-    """A group of the backend "ring" that records: its calls are those of `collectives`, with the algorithms it names."""
+    """A group of the backend "ring" that records calls of `collectives`, with the algorithms of its options."""
 
     def __init__(
         self, store: Any, rank: int, size: int, recorded: RecordedGroup, options: BackendOptions | None

@@ -5,7 +5,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -18,6 +18,7 @@ from collectives.recording.group import recording
 from collectives.runtime import Recorder
 from ringsim.measurements import provenance
 from ringsim.traces import Group, ProgramTrace, TraceRequest
+from ringsim.units import plural
 
 WARM_UP_STEPS = 2  # in the first the optimizer allocates its state; after it DistributedDataParallel fills new buckets
 
@@ -37,16 +38,19 @@ def record_program(request: TraceRequest) -> ProgramTrace:
     """
     recorder = Recorder()
     groups: list[Group] = []
-    with recording(request.num_ranks, request.rank, recorder, groups), _as_started_by_torchrun(request):
-        with _steps_counted(recorder, WARM_UP_STEPS + request.num_steps):
-            try:
-                _run(request)
-            except _EnoughError:
-                pass
+    with (
+        recording(request.num_ranks, request.rank, recorder, groups),
+        _as_started_by_torchrun(request),
+        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps),
+        suppress(_EnoughError),
+    ):
+        _run(request)
     steps = tuple(recorder.steps[WARM_UP_STEPS:])
     if not steps:
-        made = "no step of a torch.optim.Optimizer" if not recorder.steps else "only the one step that warms up"
-        raise ProgramError(f"{request.program}: it ended with exit code 0 after {made}; give it more steps to do")
+        raise ProgramError(
+            f"{request.program}: it ended after {plural(len(recorder.steps), 'step')} of a torch.optim.Optimizer; "
+            f"{WARM_UP_STEPS} warm up, and at least one more is recorded: let it make more"
+        )
     return ProgramTrace(
         request.num_ranks,
         request.rank,
@@ -110,9 +114,7 @@ def _as_started_by_torchrun(request: TraceRequest) -> Iterator[None]:
 
 
 def _refuse_processes(*_: object, **__: object) -> NoReturn:
-    raise ProgramError(
-        "the program starts its ranks itself, by torch.multiprocessing: record one that torchrun starts, which is a rank"
-    )
+    raise ProgramError("the program starts its ranks itself, by torch.multiprocessing: record one that torchrun starts")
 
 
 @contextmanager

@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,6 +18,8 @@ from torch.autograd import Variable
 
 from collectives.runtime.work import Work
 from ringsim.traces import Call, Event, EventKind, TracedStep
+
+T = TypeVar("T")
 
 
 class Recorder:
@@ -118,12 +121,13 @@ class RecordedWork(Work):
         self._recorder.wait_later(self)
         return super().get_future()
 
-    def future_of(self, value: Callable[[], object]) -> "torch.futures.Future[object]":
+    def future_of(self, value: Callable[[], T]) -> "torch.futures.Future[T]":
         self._recorder.wait_later(self)
         return super().future_of(value)
 
 
-class RecordedGroup(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecordedGroup:
     """The recorder of a group, and the group's index in the trace."""
 
     recorder: Recorder

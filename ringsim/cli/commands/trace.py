@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ringsim.console import FILE, IntRange, check_writable, examples, print_result, require_torch
+from ringsim.console import FILE, STDOUT, IntRange, check_writable, examples, require_torch, say_wrote
 from ringsim.files import encode
 from ringsim.text_table import align_columns
 from ringsim.traces import ProgramTrace, TraceRequest
@@ -28,7 +28,7 @@ RECORDING = (sys.executable, "-m", "collectives.recording")
 @click.option("--ranks-per-host", type=IntRange(1, 2**20), default=8, help="So many of them are on each host.")
 @click.option("--rank", type=IntRange(0), default=0, help="The program is this rank.")
 @click.option("--steps", type=IntRange(1, 10_000), default=3, help="So many steps are recorded, after two to warm up.")
-@click.option("-o", "--output", type=FILE, default="step.trace.json", help="The trace is written to this file, as JSON.")
+@click.option("-o", "--output", type=FILE, default="step.trace.json", help="The trace is written to this file: JSON.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is the name of a module, not a file.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -50,6 +50,8 @@ def trace(
     recorded the program is stopped.
     """
     require_torch("trace")
+    if output == STDOUT:
+        raise click.UsageError("--output -: the program may print to stdout itself; name a file")
     check_writable(f"--output {output}", output.parent)
     if not is_module and not Path(program).is_file():
         raise click.UsageError(f"{program}: there is no such file; for a module, put -m before it")
@@ -58,8 +60,8 @@ def trace(
     if done.returncode:
         sys.exit(done.returncode)
     recorded = ProgramTrace.load(output)
-    print_result(format_trace(recorded), {}, False)
-    click.echo(f"wrote {output}", err=True)
+    click.echo(format_trace(recorded))
+    say_wrote(output)
 
 
 def format_trace(trace: ProgramTrace) -> str:
@@ -72,6 +74,6 @@ def format_trace(trace: ProgramTrace) -> str:
     for (collective, dtype, group), sizes in kinds.items():
         ranks = str(len(trace.groups[group].ranks))
         rows.append((collective, dtype, ranks, str(len(sizes)), format_size(sum(sizes)), format_size(max(sizes))))
-    steps = plural(len(trace.steps), "step")
-    head = f"rank {trace.rank} of {trace.num_ranks}: {steps}; in the last {format_time(step.compute_s)} of computing, and"
-    return "\n".join([head, *align_columns(rows)])
+    work = f"{format_time(step.compute_s)} of computing, and {plural(len(step.calls), 'call')}"
+    head = f"rank {trace.rank} of {trace.num_ranks}, last of {plural(len(trace.steps), 'step')}: {work}"
+    return "\n".join([head, *align_columns(rows)] if step.calls else [head])
