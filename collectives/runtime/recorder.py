@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from collectives.runtime.work import Work
-from ringsim.traces import Call, Event, EventKind, TracedStep
+from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Recorder:
         self._begin_step()
 
     def _begin_step(self) -> None:
-        self._events: list[Event] = []
+        self._events: list[TraceEvent] = []
         self._calls: list[Call] = []
         self._since_s = time.perf_counter()
 
@@ -56,16 +56,16 @@ class Recorder:
                     self._since_s = time.perf_counter()
 
     def _compute(self, seconds: float) -> None:
-        if self._events and self._events[-1].kind is EventKind.COMPUTE:  # what came between was not worth an event
+        if self._events and self._events[-1].kind is TraceEventKind.COMPUTE:  # what came between was not worth an event
             seconds += self._events.pop().seconds
-        self._events.append(Event(EventKind.COMPUTE, seconds))
+        self._events.append(TraceEvent(TraceEventKind.COMPUTE, seconds))
 
     def call(self, call: Call, result: list[torch.Tensor]) -> "RecordedWork":
         """Note a call, which has the result already, and return its work."""
         with self.stopped():
             self._calls.append(call)
             work = RecordedWork(self, len(self.steps), len(self._calls) - 1, result)
-            self._events.append(Event(EventKind.CALL, call=work.index))
+            self._events.append(TraceEvent(TraceEventKind.CALL, call=work.index))
             if not call.is_async:
                 work.is_over = True
         return work
@@ -75,7 +75,7 @@ class Recorder:
         with self.stopped():
             # One of an earlier step is over: no rank begins its step before it has all of the step before.
             if not work.is_over and work.step == len(self.steps):
-                self._events.append(Event(EventKind.WAIT, call=work.index))
+                self._events.append(TraceEvent(TraceEventKind.WAIT, call=work.index))
             work.is_over = True
 
     def wait_later(self, work: "RecordedWork") -> None:

@@ -16,7 +16,7 @@ _Bytes = Annotated[int, values.whole(0)]
 _Rank = Annotated[int, values.whole(0, values.MAX_RANKS - 1)]
 
 
-class EventKind(Enum):
+class TraceEventKind(Enum):
     """What a program does for a while, or at a moment."""
 
     COMPUTE = "compute"
@@ -25,14 +25,14 @@ class EventKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TraceEvent:
     """One thing that the rank does.
 
     seconds: of a computation, on the machine on which the program was recorded.
     call: the index of the call that is made or waited for, in the step's `calls`; -1 for a computation.
     """
 
-    kind: EventKind
+    kind: TraceEventKind
     seconds: Annotated[float, values.number(0)] = 0.0
     call: Annotated[int, values.whole(-1)] = -1
 
@@ -66,13 +66,13 @@ class Call:
 class TracedStep:
     """One training step: from the end of an optimizer's step to the end of the next."""
 
-    events: tuple[Event, ...]
+    events: tuple[TraceEvent, ...]
     calls: tuple[Call, ...]
 
     def __post_init__(self) -> None:
         check(self)
         for index, event in enumerate(self.events):
-            if event.call >= len(self.calls) or (event.call < 0) != (event.kind is EventKind.COMPUTE):
+            if event.call >= len(self.calls) or (event.call < 0) != (event.kind is TraceEventKind.COMPUTE):
                 raise ValueError(f"events[{index}].call = {event.call}: must be one of {len(self.calls)} calls")
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.traces import EventKind, ProgramTrace, TraceRequest
+from ringsim.traces import ProgramTrace, TraceEventKind, TraceRequest
 from tests.forked import ROOT, answers_of, nursery
 
 LIMIT_S = 120.0
@@ -110,8 +110,8 @@ def test_ddp_is_recorded_as_one_of_many_ranks(program: Path) -> None:
     assert (len(group.ranks), group.backend) == (64, "cpu:gloo,cuda:nccl")
     step = trace.steps[-1]
     assert sum(call.size_bytes for call in step.calls) == 4 * 4 * (8 * 8 + 8)
-    kinds = [event.kind for event in step.events if event.kind is not EventKind.COMPUTE]
-    assert kinds == [EventKind.CALL] * len(step.calls) + [EventKind.WAIT] * len(step.calls)
+    kinds = [event.kind for event in step.events if event.kind is not TraceEventKind.COMPUTE]
+    assert kinds == [TraceEventKind.CALL] * len(step.calls) + [TraceEventKind.WAIT] * len(step.calls)
     assert len(step.calls) > 1
     assert step.compute_s > 0
 

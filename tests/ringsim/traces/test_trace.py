@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from ringsim.traces import Call, Event, EventKind, Group, ProgramTrace, TracedStep, TraceRequest
+from ringsim.traces import Call, Group, ProgramTrace, TracedStep, TraceEvent, TraceEventKind, TraceRequest
 
 STEP = TracedStep(
-    (Event(EventKind.COMPUTE, 0.25), Event(EventKind.CALL, call=0), Event(EventKind.WAIT, call=0)),
+    (
+        TraceEvent(TraceEventKind.COMPUTE, 0.25),
+        TraceEvent(TraceEventKind.CALL, call=0),
+        TraceEvent(TraceEventKind.WAIT, call=0),
+    ),
     (Call("all_reduce", 64, "float32", 0, is_async=True),),
 )
 TRACE = ProgramTrace(4, 1, 2, (Group((0, 1, 2, 3), "gloo"),), (STEP,), {"program": ["train.py"]})
