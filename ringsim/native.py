@@ -82,7 +82,7 @@ class LocalWork(NamedTuple):
 
 
 def local_work(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> LocalWork:
-    """Of one call; size_bytes: of the whole tensor."""
+    """Return the copies of one call. size_bytes: of the whole tensor."""
     share = size_bytes / num_ranks
     if algorithm != TORCH:
         return LocalWork(0.0)
@@ -92,13 +92,13 @@ def local_work(collective: Collective, algorithm: str, num_ranks: int, size_byte
 
 
 def local_s(work: LocalWork, network: AnyNetwork, num_ranks: int) -> float:
-    """Seconds that it takes. Copying is taken to be as fast as adding: both are bound by memory."""
+    """Return the seconds of the work. Copying is taken to be as fast as adding: both are bound by memory."""
     rank = network.spec.processor
     clone_rate = rank.first_touch_bytes_per_s if work.cloned > NEW_BEYOND_BYTES else rank.reduce_bytes_per_s
     return (work.copied / rank.reduce_bytes_per_s + work.cloned / clone_rate) * _waiting(network, num_ranks)
 
 
 def _waiting(network: AnyNetwork, num_ranks: int) -> float:
-    """How much longer it takes as all ranks do it at once, where a host has fewer cores than ranks."""
+    """Return how much longer it takes as all ranks do it at once, where a host has fewer cores than ranks."""
     cores = network.spec.host.cores
     return max(1.0, (network.spec.ranks_per_host or num_ranks) / cores) if cores else 1.0

@@ -117,7 +117,7 @@ def close() -> None:
 
 
 class Answer(NamedTuple):
-    """What a task returned, or its traceback."""
+    """The result of a task, or its traceback."""
 
     good: bool
     value: Any
@@ -125,7 +125,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Leaving:
-    """What a task returns to let its process leave: `value` is the answer, given before.
+    """The result of a task that lets its process leave: `value` is the answer, given before.
 
     how: "return" from the program, "sys.exit", "destroy" the process groups and sys.exit, "os._exit", or "raise".
     """
@@ -149,7 +149,7 @@ class Leaving:
 
     @property
     def exit_code(self) -> int:
-        """That of its process."""
+        """Return the exit code of its process."""
         return 1 if self.how == "raise" else 0 if self.how == "return" else self.code
 
 
@@ -189,7 +189,7 @@ class Forked:
 
 
 def answers_of(processes: Sequence[Forked], limit_s: float) -> dict[Forked, Answer]:
-    """What became of the task of each; those that end, or say nothing in time, are missing."""
+    """Return the answer of each process; those that end, or say nothing in time, are missing."""
     waiting = {process.pipe: process for process in processes}
     answers: dict[Forked, Answer] = {}
     end_s = time.monotonic() + limit_s

@@ -1,11 +1,45 @@
-"""Ending a process with all that it has started, so that a test that fails leaves nothing behind."""
+"""Starting Python programs, and ending them with all that they have started, so that nothing is left behind."""
 
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TIMEOUT_S = 240
+OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+
+
+def environment() -> dict[str, str]:
+    """Return our variables, with this code to be imported, and without those that a launcher of the tests has set."""
+    ours = {name: value for name, value in os.environ.items() if name not in OF_A_LAUNCHER}
+    return {**ours, "PYTHONPATH": str(ROOT)}
+
+
+def start_python(*arguments: str, folder: Path = ROOT) -> subprocess.Popen[str]:
+    """Start Python in that folder, in an environment that is no rank's."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, *arguments], text=True, cwd=folder, env=environment(), **pipes)
+
+
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """Wait for the end of a process; it is killed with all below it if it takes too long."""
+    with process:
+        try:
+            out, errors = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            if process.poll() is None:
+                kill_all(process.pid)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+
+
+def run_python(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run Python in that folder to its end."""
+    return finish(start_python(*arguments, folder=folder))
 
 
 def below(pid: int) -> list[int]:
@@ -19,7 +53,7 @@ def below(pid: int) -> list[int]:
 
 
 def left_of(pids: Iterable[int], limit_s: float = 30.0) -> list[int]:
-    """Those of the processes that have not ended within that time; on a busy machine their end takes a while."""
+    """Return the processes that have not ended within that time; on a busy machine their end takes a while."""
     end_s = time.monotonic() + limit_s
     while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < end_s:
         time.sleep(0.05)

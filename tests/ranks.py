@@ -3,9 +3,15 @@
 import datetime
 import itertools
 import os
+import random
+import runpy
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 
 from tests.forked import (
@@ -143,7 +149,7 @@ class RankPool:
 
     @property
     def ranks(self) -> Ranks:
-        """Those for the next case, or that have the last one."""
+        """Return the ranks for the next case, or that have the last one."""
         if self._ranks is None or self._ranks.are_gone:
             self._ranks, self._num_cases = Ranks(self.num_ranks, self._peer_timeout_s, self._backends[0], self._home), 0
             self._ranks._begin(_make_groups, self._backends, self.num_ranks, self._peer_timeout_s)
@@ -192,14 +198,21 @@ def _last_line_first(trace: str) -> str:
     return f"{trace.strip().splitlines()[-1]}\n{trace}"
 
 
+def free_port() -> int:
+    """Return a port that nobody uses now, and that the system gives to nobody before it is used here."""
+    while True:
+        port = random.randrange(10000, 30000)  # Linux gives out those from 32768 on
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 def run_forked_ranks(num_ranks: int, timeout_s: float, target: Callable[..., object], *arguments: Any) -> list[Any]:
     """`target(rank, *arguments)` as the ranks of a host that torchrun has started, but for loading torch.
 
     The exit code of each, None if it had not ended in time; it has then.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     folder = nursery().new_folder()
     processes = [nursery().fork(folder / f"rank{rank}.log") for rank in range(num_ranks)]
     for rank, process in enumerate(processes):
@@ -210,6 +223,25 @@ def run_forked_ranks(num_ranks: int, timeout_s: float, target: Callable[..., obj
         for process in processes:
             process.signal(signal.SIGKILL)
         codes_of(processes)
+
+
+def run_forked_programs(
+    num_ranks: int, timeout_s: float, folder: Path, target: Callable[..., object], *arguments: Any
+) -> list[subprocess.CompletedProcess[str]]:
+    """`run_forked_ranks`, with each rank's output, which it writes to files in `folder`."""
+    codes = run_forked_ranks(num_ranks, timeout_s, _write_to_files, folder, target, arguments)
+    return [
+        subprocess.CompletedProcess(
+            arguments, code, (folder / f"stdout{rank}").read_text(), (folder / f"stderr{rank}").read_text()
+        )
+        for rank, code in enumerate(codes)
+    ]
+
+
+def run_script(_: int, path: Path, arguments: Sequence[str]) -> None:
+    """Run a script as `python PATH ARGUMENTS` does; a target of `run_forked_programs`."""
+    sys.argv = [str(path), *arguments]
+    runpy.run_path(str(path), run_name="__main__")
 
 
 # What follows runs in the processes.
@@ -266,4 +298,10 @@ def _as_rank(rank: int, num_ranks: int, port: int, target: Callable[..., object]
     world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
     os.environ |= {name: str(value) for name, value in world.items()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    target(rank, *arguments)
+
+
+def _write_to_files(rank: int, folder: Path, target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(folder / f"{name}{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     target(rank, *arguments)

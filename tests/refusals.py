@@ -1,4 +1,4 @@
-"""What must be refused, in one line and in which words."""
+"""Helpers that require a refusal in one line and in these words."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

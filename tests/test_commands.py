@@ -1,4 +1,4 @@
-"""What holds for every command of all three packages, whoever adds one."""
+"""Rules for every command of all three packages, whoever adds one."""
 
 import os
 import shlex
@@ -40,7 +40,7 @@ EVERY = pytest.mark.parametrize(("name", "command"), COMMANDS.items(), ids=COMMA
 
 
 def examples_of(command: click.Command) -> list[str]:
-    """What `ringsim.console.examples` has put at the end of a command's help."""
+    """Return the examples at the end of a command's help, which `ringsim.console.examples` has put there."""
     _, heading, after = (command.epilog or "").partition("Example")
     lines = after.partition("\n\n")[0].splitlines()[1:] if heading else []
     return [line.strip() for line in lines]
@@ -52,7 +52,7 @@ def options_of(command: click.Command) -> list[click.Option]:
 
 
 def shown_help(name: str, command: click.Command, flag: str = "--help") -> str:
-    """What is printed for a terminal of 80 columns."""
+    """Return the help as printed for a terminal of 80 columns."""
     program, *rest = name.split()
     top = COMMANDS.get(program, command)
     done = CliRunner().invoke(top, [*rest, flag], prog_name=program, terminal_width=WIDTH)

@@ -44,7 +44,7 @@ LAZILY = {"collectives/__init__.py"}  # FSDP2's part of torch takes a second to 
 
 
 def subpackage(module: str) -> str:
-    """That which a module belongs to: ringsim.schedule of ringsim.schedule.verify."""
+    """Return the subpackage of a module: ringsim.schedule of ringsim.schedule.verify."""
     return ".".join(module.split(".")[:2])
 
 

@@ -1,18 +1,16 @@
-"""What other systems lack is missed nowhere: the programs run with it taken away.
+"""The programs run without the features that other systems lack.
 
 macOS has no sched_getaffinity, no SCHED_BATCH, no files in memory and no seals. Windows has no SIGHUP, SIGKILL,
 SIGUSR1, signal masks, flock and fork, and cannot open a directory.
 """
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-TIMEOUT_S = 240
+from tests.processes import run_python
+
 # torch and the standard library have been written for each system: they are loaded before anything is taken away.
 TAKE_AWAY = """
 import json, multiprocessing.resource_tracker, os, signal, subprocess, sys, tempfile, threading, time
@@ -77,16 +75,7 @@ def run(system: str, program: str, folder: Path, loaded: str = "") -> subprocess
     """The program, with that taken away which the system lacks; in a file, which ranks that are started import."""
     file = folder / "program.py"
     file.write_text(f"SYSTEM = {system!r}\n{TAKE_AWAY.replace('LOADED', loaded)}{program}")
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    return subprocess.run(
-        [sys.executable, str(file)],
-        cwd=folder,
-        env={**environment, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    return run_python(str(file), folder=folder)
 
 
 @pytest.mark.parametrize("system", ["macOS", "Windows"])
@@ -98,7 +87,8 @@ def test_commands(system: str, tmp_path: Path) -> None:
     assert names <= {path.name for path in tmp_path.iterdir()}
 
 
-@pytest.mark.parametrize("system", ["macOS", "Windows"])
+# All that the first lacks the other one lacks, too, but for a part of fcntl.
+@pytest.mark.parametrize("system", [pytest.param("macOS", marks=pytest.mark.slow), "Windows"])
 def test_training_on_two_ranks(system: str, tmp_path: Path) -> None:
     """To its end, with a checkpoint."""
     done = run(system, TRAINING, tmp_path, "import torch.distributed, torch.multiprocessing")

@@ -1,13 +1,12 @@
-"""What somebody finds who installed only what simulates: no torch."""
+"""Without torch, as for somebody who installed only what simulates."""
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.processes import ROOT, run_python
+
 # Torch then is not found, as where it is not installed.
 WITHOUT_TORCH = """
 import sys
@@ -18,13 +17,6 @@ sys.argv = sys.argv[1:]
 """
 RINGSIM = WITHOUT_TORCH + "from ringsim.cli import main; main()"
 TRAINERS = WITHOUT_TORCH + "from trainers.cli.group import main; main(prog_name='trainers')"
-
-
-def start(program: str, command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A command line, in a directory of its own."""
-    return subprocess.run(
-        [sys.executable, "-c", program, *command.split()], cwd=folder, capture_output=True, text=True, check=False
-    )
 
 
 @pytest.mark.parametrize(
@@ -40,7 +32,8 @@ def start(program: str, command: str, folder: Path) -> subprocess.CompletedProce
 )
 def test_simulating_needs_no_torch(command: str, tmp_path: Path) -> None:
     """Nor does any help."""
-    done = start(RINGSIM if command.startswith("ringsim") else TRAINERS, command, tmp_path)
+    program = RINGSIM if command.startswith("ringsim") else TRAINERS
+    done = run_python("-c", program, *command.split(), folder=tmp_path)
     assert (done.returncode, "torch" in done.stderr) == (0, False)
 
 
@@ -54,7 +47,7 @@ def test_simulating_needs_no_torch(command: str, tmp_path: Path) -> None:
 )
 def test_what_needs_torch_says_so_in_one_line(program: str, command: str, place: str, tmp_path: Path) -> None:
     """With the command that installs it, and nothing is left behind."""
-    done = start(program, command, tmp_path)
+    done = run_python("-c", program, *command.split(), folder=tmp_path)
     assert done.stderr == f"{place} needs torch, which is not installed: pip install 'ringsim[torch]'\n"
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
 

@@ -13,7 +13,7 @@ from collectives.benchmark.call_overhead import probe_calls
 from collectives.benchmark.case import BenchmarkCase, Buffers, Pattern, pattern
 from collectives.benchmark.implementation import Implementation, native, ours, plain_ring
 from collectives.benchmark.plan import BenchmarkPlan
-from collectives.benchmark.recorder import record_runs
+from collectives.benchmark.recorder import gather, record_runs
 from collectives.probes import Blocks, places_of, probe, provenance
 from collectives.runtime import naming_failures, transport_in_use
 from ringsim.console import Progress
@@ -109,7 +109,7 @@ def measure(
         own = torch.tensor(
             [_one_round(turn, implementations, buffers, group, calls) for turn in range(count)], dtype=torch.float64
         )
-        ends = _gather(own, group)  # (ranks, iterations, implementations, start or end)
+        ends = gather(own, group)  # (ranks, iterations, implementations, start or end)
     return tuple(
         _summary(case, implementation.name, wrong[index], ends[:, :, index], calls, index, len(implementations))
         for index, implementation in enumerate(implementations)
@@ -159,13 +159,6 @@ def _agree(
     dist.broadcast(agreed, group=group, group_src=0)
     calls, count = agreed.tolist()
     return calls, count
-
-
-def _gather(own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """own: (...). Returns (ranks, ...)."""
-    gathered = [torch.empty_like(own) for _ in range(group.size())]
-    dist.all_gather(gathered, own, group=group)
-    return torch.stack(gathered)
 
 
 def _summary(

@@ -75,7 +75,7 @@ def _devices(measurements: Measurements) -> Iterator[str]:
 
 def _heading() -> Iterator[str]:
     left = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}".format
-    half = "  {:>7}  {:>6}  {:>6}  {:>6}".format
+    half = _HALF.format
     yield "#"
     yield f"{left('', '', '', '', '')}           out-of-place                       in-place          "
     yield f"{left('size', 'count', 'type', 'redop', 'root')}{2 * half('time', 'algbw', 'busbw', '#wrong')} "

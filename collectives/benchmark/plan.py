@@ -22,7 +22,7 @@ _ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkPlan:
-    """What to time, and how often.
+    """The collectives, algorithms and sizes to time, and how often.
 
     algorithms: what to time beside torch's own; if empty, the one that is our default for the collective.
     sizes_bytes: of whole tensors, each rounded down to equal shares where the collective has them.

@@ -24,7 +24,7 @@ NUM_RUNS = 9  # odd, so that one of them is the middle one
 
 @dataclass(frozen=True, slots=True)
 class RankLog:
-    """What one rank noted of one run, on its own clock."""
+    """One rank's record of one run, on its own clock."""
 
     begin_s: float
     end_s: float
@@ -112,11 +112,8 @@ def _recorded(
     case: BenchmarkCase, algorithm: str, logs: Sequence[RankLog], clock: Clock, group: dist.ProcessGroup
 ) -> RecordedRun:
     own = torch.tensor([(log.begin_s, log.end_s) for log in logs], dtype=torch.float64)
-    gathered = [torch.empty_like(own) for _ in range(case.num_ranks)]
-    dist.all_gather(gathered, own, group=group)
-    begin, end = (torch.stack(gathered) - torch.tensor(clock.ahead_s, dtype=torch.float64)[:, None, None]).unbind(
-        -1
-    )  # (ranks, runs)
+    ahead = torch.tensor(clock.ahead_s, dtype=torch.float64)
+    begin, end = (gather(own, group) - ahead[:, None, None]).unbind(-1)  # (ranks, runs)
     last_begin = begin.amax(dim=0)
     runs_s = end.amax(dim=0) - last_begin
     middle = int(runs_s.argsort()[len(logs) // 2])
@@ -131,6 +128,13 @@ def _recorded(
         end_s=tuple(log.end_s for log in rank_logs),
         **_transfers([log.events for log in rank_logs]),
     )  # fmt: skip
+
+
+def gather(own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """Return the tensors of all ranks, (ranks, ...). own: of one shape on all of them; collective."""
+    gathered = [torch.empty_like(own) for _ in range(group.size())]
+    dist.all_gather(gathered, own, group=group)
+    return torch.stack(gathered)
 
 
 def _transfers(events: Sequence[Sequence[Event]]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from collectives.runtime import (
     TEXT_BYTES,
     CollectiveQueue,
     FingerprintCheck,
-    ObjectAllGather,
     Tag,
+    TextAllGather,
     has_backend,
     resolve,
     state_of,
@@ -47,7 +47,7 @@ class Chooser:
         self._network: AnyNetwork | None = None
         self._candidates = {collective: list(names) for collective, names in CANDIDATES.items()}
         self._chosen: dict[tuple[Collective, int], str] = {}
-        self._names: ObjectAllGather | None = None
+        self._names: TextAllGather | None = None
 
     @property
     def knows_network(self) -> bool:
@@ -76,7 +76,7 @@ class Chooser:
         if key not in self._chosen:
             network = self._network or self._probed(group)
             best = self._best(collective, 4 ** key[1] // 2, group.size(), network) if group.rank() == 0 else ""
-            self._names = self._names or ObjectAllGather(group, Tag.ALGORITHM_CHOICE)
+            self._names = self._names or TextAllGather(group, Tag.ALGORITHM_CHOICE)
             self._chosen[key] = self._names.gather(best)[0]
         return self._chosen[key]
 

@@ -1,4 +1,4 @@
-"""What a tensor must be like, checked before anything is sent; a mistake found later would break the group."""
+"""Checks of tensors before anything is sent; a mistake found later would break the group."""
 
 from functools import lru_cache
 

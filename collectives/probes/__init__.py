@@ -1,4 +1,4 @@
-"""What sending and reducing cost on this machine, measured."""
+"""Measurements of the cost of sending and reducing on this machine."""
 
 from collectives.probes.hosts import Clock, places_of, provenance, read_clock
 from collectives.probes.probe import probe

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from collectives.runtime import (
-    ObjectAllGather,
     Tag,
+    TextAllGather,
     have_gloo_threads_batch_policy,
     machine_name,
     namespace_name,
@@ -27,7 +27,7 @@ from ringsim.measurements import RankHosts
 
 def places_of(group: dist.ProcessGroup) -> RankHosts:
     """Where the ranks of `group` are; collective."""
-    names = ObjectAllGather(group, Tag.HOSTS).gather(f"{machine_name()} {namespace_name()}")
+    names = TextAllGather(group, Tag.HOSTS).gather(f"{machine_name()} {namespace_name()}")
     return RankHosts(_numbered([name.split(" ")[0] for name in names]), _numbered(names))
 
 

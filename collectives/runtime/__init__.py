@@ -2,13 +2,15 @@
 
 from collectives.runtime.chunks import reduce_into
 from collectives.runtime.errors import CollectiveError, FlightRecord, naming_failures
-from collectives.runtime.executor import TEXT_BYTES, Executor, ObjectAllGather, execute, is_plain
+from collectives.runtime.executor import Executor, execute, is_plain
 from collectives.runtime.failures import FailureRecords, explain_failures, has_failed, name_first_to_fail
 from collectives.runtime.fingerprint import (
+    TEXT_BYTES,
     CallCheck,
     Fingerprint,
     FingerprintCheck,
     MismatchError,
+    TextAllGather,
     check_calls,
 )
 from collectives.runtime.gloo_threads import (

@@ -59,7 +59,7 @@ class ChunkMemory:
 
     def landing(self, receive: Receive) -> torch.Tensor:
         """Return where a message lands that is not eager."""
-        if not receive.lands_apart:
+        if not receive.needs_staging:
             return (self.wire_chunks if self.rounds else self.targets)[receive.chunk]
         # It is free again: there are as many as such receives are ever posted and not yet applied.
         self.num_staged += 1

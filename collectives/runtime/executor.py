@@ -5,7 +5,6 @@ a transport.
 """
 
 import weakref
-import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -26,13 +25,10 @@ from collectives.runtime.transport import (
     STAGED,
     CommunicatorStart,
     Transports,
-    home_of,
-    new_buffer,
     reused_buffer,
 )
 from collectives.runtime.transports import ChunkTransport, GlooTransport, NcclTransport, SharedMemoryTransport
-from ringsim.registry import build
-from ringsim.schedule import Collective, Schedule, rank_program
+from ringsim.schedule import Schedule, rank_program
 
 
 def execute(
@@ -297,32 +293,3 @@ def _refusal(tensor: torch.Tensor) -> str:
 def _cut(tensor: torch.Tensor, lengths: list[int]) -> list[torch.Tensor]:
     # Not a view: of a single element that would keep the stride, any at all, and could not be seen as bytes.
     return list(tensor.detach().as_strided((tensor.numel(),), (1,)).split_with_sizes(lengths))
-
-
-TEXT_BYTES = 256  # of each rank
-
-
-class ObjectAllGather:
-    """Takes about as long as the smallest all_gather. Everyone asks everyone, so that all can name the silent rank.
-
-    tag: of its messages, not that of the collectives: one rank's text must not be taken for another's data.
-    """
-
-    def __init__(self, group: dist.ProcessGroup, tag: int) -> None:
-        self._rank = group.rank()
-        self._executor = Executor(build(Collective.ALL_GATHER, "direct", group.size()), group, tag=tag)
-        self._texts = new_buffer(group.size() * TEXT_BYTES, torch.uint8).view(group.size(), TEXT_BYTES)
-        self._home = home_of(group)
-
-    def gather(self, text: str) -> list[str]:
-        """Every rank's text, by rank. Raises CollectiveError if one sends none within the group's timeout."""
-        own = _shortened(text.encode()).ljust(TEXT_BYTES)
-        self._texts[self._rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        gathered = self._texts.to(self._home)  # themselves, on the CPU; else anew on the stream that is current now
-        self._executor.run(gathered)
-        return [bytes(row).decode(errors="replace").rstrip() for row in gathered.tolist()]
-
-
-def _shortened(text: bytes) -> bytes:
-    """`text`, of which a checksum stands for what is too long."""
-    return text if len(text) <= TEXT_BYTES else text[: TEXT_BYTES - 12] + f"... {zlib.crc32(text):08x}".encode()

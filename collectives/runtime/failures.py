@@ -50,7 +50,7 @@ def has_failed() -> bool:
 
 
 class FailureRecord(NamedTuple):
-    """What a rank that failed has written.
+    """The record that a failed rank leaves in the store.
 
     peer: the rank of the group that it was waiting for; None if it failed by itself, or does not know.
     calls: what it has done last, in words; the last of them is what failed.
@@ -140,36 +140,31 @@ class FailureRecords:
     def _follow(self, own: FailureRecord) -> str:
         chain, record, rank = {self._rank: own}, own, own.peer
         while rank is not None and rank not in chain and not record.is_mixed_up:
-            next_record = self._record_of(rank, TIMEOUT_GRACE_S if record.timed_out else GRACE_S)
-            if next_record is None:
+            grace_s = TIMEOUT_GRACE_S if record.timed_out else GRACE_S
+            if rank not in (written := self._records_within(grace_s, [rank], 1)):
                 return stopped_first(rank)
-            chain[rank], record, rank = next_record, next_record, next_record.peer
+            chain[rank] = record = written[rank]
+            rank = record.peer
         if record.cause:
             return f"the first rank to fail was rank {list(chain)[-1]}: {record.cause}"
         if rank is None:
             return self._only_one_silent()
-        return first_difference(self._records_within(TIMEOUT_GRACE_S, self._num_ranks))
+        return first_difference(self._records_within(TIMEOUT_GRACE_S, range(self._num_ranks), self._num_ranks))
 
     def _only_one_silent(self) -> str:
         """Return what to conclude where a rank knows no peer: torch's own errors name none."""
-        silent = sorted(set(range(self._num_ranks)) - set(self._records_within(GRACE_S, self._num_ranks - 1)))
+        everyone = range(self._num_ranks)
+        silent = sorted(set(everyone) - set(self._records_within(GRACE_S, everyone, self._num_ranks - 1)))
         return stopped_first(silent[0]) if len(silent) == 1 else ""
 
-    def _records_within(self, grace_s: float, enough: int) -> dict[int, FailureRecord]:
-        """Return the records of all ranks that have failed, after waiting a while until there are enough."""
+    def _records_within(self, grace_s: float, ranks: Sequence[int], enough: int) -> dict[int, FailureRecord]:
+        """Return the records of those of `ranks` that have failed, after waiting a while until there are enough."""
         deadline = time.monotonic() + grace_s
         while True:
-            records = {rank: record for rank in range(self._num_ranks) if (record := self._read(rank)) is not None}
+            records = {rank: record for rank in ranks if (record := self._read(rank)) is not None}
             if len(records) >= enough or time.monotonic() > deadline:
                 return records
             time.sleep(POLL_S)
-
-    def _record_of(self, rank: int, grace_s: float) -> FailureRecord | None:
-        """Return the record of `rank`, which gets some time to write it."""
-        deadline = time.monotonic() + grace_s
-        while (record := self._read(rank)) is None and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        return record
 
     def _read(self, rank: int) -> FailureRecord | None:
         store, key = self._asked(), self._key(rank)

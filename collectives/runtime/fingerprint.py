@@ -6,6 +6,7 @@ From then on the fingerprint has a number, the same on all ranks, which is part 
 calls with known fingerprints are not compared, and if ranks disagree about them, no message is taken for another's.
 """
 
+import zlib
 from enum import Enum
 from typing import NamedTuple
 
@@ -14,10 +15,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
 from collectives.runtime.errors import CollectiveError, disagreement
-from collectives.runtime.executor import ObjectAllGather
+from collectives.runtime.executor import Executor
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.tags import CallHistory, CallStamp, Tag
-from collectives.runtime.transport import CPU, has_backend
+from collectives.runtime.transport import CPU, has_backend, home_of, new_buffer
+from ringsim.registry import build
+from ringsim.schedule import Collective
 
 UNNUMBERED = 0  # of calls whose fingerprints are not known by a number
 MAX_KNOWN = 4096  # fingerprints; what comes after them is compared on every call
@@ -73,6 +76,37 @@ class Fingerprint(NamedTuple):
         return f"{self.name} of {elements}{''.join(map(str, self.details))}{rooted}, algorithm {self.algorithm}"
 
 
+TEXT_BYTES = 256  # of each rank
+
+
+class TextAllGather:
+    """Gathers a short text of every rank, in about the time of the smallest all_gather.
+
+    Every rank asks every other, so that all can name a silent one.
+
+    tag: of its messages, not that of the collectives: one rank's text must not be taken for another's data.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, tag: int) -> None:
+        self._rank = group.rank()
+        self._executor = Executor(build(Collective.ALL_GATHER, "direct", group.size()), group, tag=tag)
+        self._texts = new_buffer(group.size() * TEXT_BYTES, torch.uint8).view(group.size(), TEXT_BYTES)
+        self._home = home_of(group)
+
+    def gather(self, text: str) -> list[str]:
+        """Return every rank's text, by rank. Raises CollectiveError if one sends none within the group's timeout."""
+        own = _shortened(text.encode()).ljust(TEXT_BYTES)
+        self._texts[self._rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        gathered = self._texts.to(self._home)  # themselves, on the CPU; else anew on the stream that is current now
+        self._executor.run(gathered)
+        return [bytes(row).decode(errors="replace").rstrip() for row in gathered.tolist()]
+
+
+def _shortened(text: bytes) -> bytes:
+    """Return `text`, or its beginning and a checksum if it is too long."""
+    return text if len(text) <= TEXT_BYTES else text[: TEXT_BYTES - 12] + f"... {zlib.crc32(text):08x}".encode()
+
+
 class FingerprintCheck:
     """The check of one rank of a group, which keeps the fingerprints that all ranks are known to have had.
 
@@ -84,7 +118,7 @@ class FingerprintCheck:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.mode = default_check(group)
         self._rank = group.rank()
-        self._texts = ObjectAllGather(group, Tag.FINGERPRINT)
+        self._texts = TextAllGather(group, Tag.FINGERPRINT)
         self._known: dict[Fingerprint, int] = {}
         self.history = CallHistory()
 

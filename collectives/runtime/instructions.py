@@ -113,7 +113,7 @@ def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]
 
 def num_staging_buffers_in_a_step(program: RankProgram) -> int:
     """How many receives of a step need a staging buffer, because they must not land in their chunk, at most."""
-    return max(Counter(receive.step for receive in program.receives if receive.lands_apart).values(), default=0)
+    return max(Counter(receive.step for receive in program.receives if receive.needs_staging).values(), default=0)
 
 
 def num_staging_buffers(program: RankProgram) -> int:
@@ -121,7 +121,7 @@ def num_staging_buffers(program: RankProgram) -> int:
     receives = program.receives
     return max(
         (
-            sum(receive.lands_apart for receive in receives[index : _horizon(receives, index)])
+            sum(receive.needs_staging for receive in receives[index : _horizon(receives, index)])
             for index in range(len(receives))
         ),
         default=0,
@@ -147,7 +147,7 @@ class _InstructionWriter:
             self._add(Opcode.WAIT_RECV, index)
             self._wait_for(self._reading(receive.chunk, receive.buffer_dependency))  # rule 4
             self._add(Opcode.APPLY, index)
-            self._send(receive.then_send, index + 1)
+            self._send(receive.unlocks, index + 1)
             self._add(Opcode.REPOST_RECV, index)  # only now: the others wait for what is sent
         self._wait_for(self._under_way)
 
@@ -160,12 +160,12 @@ class _InstructionWriter:
         to_send: what can be sent already and is not, since it waits for this.
         """
         for receive in self._receives[self._num_posted : _horizon(self._receives, applied)]:
-            if not receive.lands_apart:
-                if any(step <= receive.sent_in for step in self._to_issue[receive.chunk]):
+            if not receive.needs_staging:
+                if any(step <= receive.after_send_step for step in self._to_issue[receive.chunk]):
                     return  # nothing may land where a send is yet to read
-                if applied < receive.last_user or receive.sent_in > self._receives[applied].step:
+                if applied < receive.after_receive or receive.after_send_step > self._receives[applied].step:
                     return
-                if any(send.step < receive.sent_in for send in to_send):
+                if any(send.step < receive.after_send_step for send in to_send):
                     return
                 # Rule 4. To wait for a send here is safe: nothing of a step before its own is left to apply or to send
                 # here, and all receives of that step are posted, so its receiver needs nothing more from this rank.

@@ -40,7 +40,7 @@ _TEXT_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a rank tells all others before they meet.
+    """The facts that a rank tells all others before they meet.
 
     host: the same for processes that can reach each other's sockets. name: of its socket; empty if it cannot share.
     settings: how it is to be done, the same on all ranks.
@@ -106,7 +106,7 @@ def check_settings(offers: Sequence[Offer], transport: str, slot_text: str) -> N
 def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
     """Return the text of every rank, by rank. Raises CollectiveError, which names a rank that is gone or says nothing.
 
-    Not by `ObjectAllGather`, whose executor asks first who shares memory.
+    Not by `TextAllGather`, whose executor asks first who shares memory.
     """
     rank, peers = group.rank(), [peer for peer in range(group.size()) if peer != group.rank()]
     texts = torch.zeros(group.size(), _TEXT_BYTES, dtype=torch.uint8, device=CPU)

@@ -79,7 +79,7 @@ class LateRankError(RuntimeError):
 
 
 class LocalRanks:
-    """What one rank of a host has of the others.
+    """The shared memory and the sockets through which one rank of a host reaches the others.
 
     segments: of each of these ranks, itself included. sockets: to each of the others, by rank.
 

@@ -57,7 +57,7 @@ def _one_step(collective: Collective, num_ranks: int, num_chunks: int, columns: 
 
 
 def _pairs(num_ranks: int) -> tuple[Ints, Ints]:
-    """All (src, dst) with src != dst, by src: so a rank adds in the order of the ranks."""
+    """Return all (src, dst) with src != dst, by src: so a rank adds in the order of the ranks."""
     num_pairs = num_ranks * (num_ranks - 1)
     require_memory(f"all {num_pairs:,} pairs of {num_ranks:,} ranks", num_pairs * (2 * 8 + BYTES_LISTED))
     src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))

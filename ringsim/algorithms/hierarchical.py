@@ -33,13 +33,13 @@ def torus_all_reduce(num_ranks: int) -> Schedule:
 
 
 def hosts_of(num_ranks: int) -> tuple[int, int]:
-    """How many hosts there are by default, and ranks on each."""
+    """Return how many hosts there are by default, and ranks on each."""
     ranks_per_host = largest_divisor(num_ranks, 8)
     return num_ranks // ranks_per_host, ranks_per_host
 
 
 def split_into_hosts(num_ranks: int, ranks_per_host: int | None) -> tuple[int, int]:
-    """How many hosts there are, and ranks on each; None: as `hosts_of` says.
+    """Return how many hosts there are, and ranks on each; None: as `hosts_of` says.
 
     Raises ValueError if the ranks do not fill their hosts.
     """
@@ -51,7 +51,7 @@ def split_into_hosts(num_ranks: int, ranks_per_host: int | None) -> tuple[int, i
 
 
 def torus_of(num_ranks: int) -> tuple[int, int]:
-    """How many rows there are, and columns."""
+    """Return how many rows there are, and columns."""
     rows = largest_divisor(num_ranks, isqrt(num_ranks))
     return rows, num_ranks // rows
 

@@ -91,7 +91,7 @@ def _doubling(bounds: Ints) -> Iterable[Columns]:
 
 
 def _exchange(src: Ints, dst: Ints, bounds: Ints, side: Ints, distance: int, *, reduce: bool) -> Columns:
-    """From each src to its dst the chunks of the ranks whose bits up to that of `distance` are those of `side`."""
+    """Send each dst the chunks of the ranks whose bits up to that of `distance` are those of `side`."""
     owner = side[:, None] % (2 * distance) + np.arange(0, len(src), 2 * distance)
     first, count = bounds[owner].ravel(), (bounds[owner + 1] - bounds[owner]).ravel()
     start_row = np.cumsum(count) - count
@@ -105,7 +105,7 @@ def _powers_below(limit: int) -> list[int]:
 
 
 class _Fold:
-    """Which ranks are left when their number is brought down to a power of two, and who stands for whom."""
+    """The ranks that are left when their number is brought down to a power of two, and who stands for whom."""
 
     def __init__(self, num_ranks: int) -> None:
         self.num_ranks = num_ranks

@@ -19,7 +19,7 @@ def gloo_ring_all_reduce(num_ranks: int, segments_per_rank: int = 2) -> Schedule
     `gloo_partition`.
     """
     ring = split(ring_all_reduce(num_ranks, direction=-1), segments_per_rank)
-    return replace(ring, algorithm="gloo_ring", cut=gloo_partition)
+    return replace(ring, algorithm="gloo_ring", partition=gloo_partition)
 
 
 def gloo_segments_per_rank(num_ranks: int, size_bytes: int) -> int:

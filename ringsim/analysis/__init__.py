@@ -1,9 +1,18 @@
 """The analysis of simulations: bounds, use of ranks and links, the best algorithm and placement."""
 
 from ringsim.analysis.advice import Advice, Alternative, advise, num_alternatives
-from ringsim.analysis.candidates import LIBRARY, Taken, Timing, candidates, has
+from ringsim.analysis.candidates import (
+    LIBRARY,
+    Cost,
+    Taken,
+    Timing,
+    algbw_bytes_per_s,
+    busbw_bytes_per_s,
+    candidates,
+    cost_of,
+    has,
+)
 from ringsim.analysis.congestion import Congestion
-from ringsim.analysis.cost import Cost, algbw_bytes_per_s, busbw_bytes_per_s, cost_of
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
 from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph, lay_out_trees

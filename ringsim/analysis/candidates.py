@@ -1,7 +1,14 @@
-"""Which algorithms are tried on a network, and how they are timed where it describes a collective library."""
+"""The algorithms that a network has, how they are timed, and what they cost beside what no algorithm can undercut.
 
+algbw and busbw are the rates of nccl-tests (its doc/PERFORMANCE.md): busbw is algbw times that least number of bytes.
+"""
+
+import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ringsim.network import AnyNetwork
 from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS
@@ -54,3 +61,73 @@ def has(network: AnyNetwork, algorithm: str) -> bool:
     if not network.spec.protocols:
         return False
     return algorithm != "nvls" or network.spec.library.switch_share is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One schedule's cost; bytes as a multiple of the size of the whole tensor.
+
+    sent: by the rank that sends most; sent_bound and steps_bound: the least that any algorithm needs.
+    """
+
+    schedule: Schedule
+    num_transfers: int
+    sent: float
+    sent_bound: float
+    steps_bound: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        schedule = self.schedule
+        return {
+            "collective": schedule.collective.value,
+            "algorithm": schedule.algorithm,
+            "num_chunks": schedule.num_chunks,
+            "num_steps": schedule.num_steps,
+            "least_steps": self.steps_bound,
+            "num_transfers": self.num_transfers,
+            "sent_over_size": self.sent,
+            "least_sent_over_size": self.sent_bound,
+        }
+
+
+def cost_of(schedule: Schedule) -> Cost:
+    """Walk through `schedule` once and count; all chunks count as equally large."""
+    sends = np.zeros(schedule.num_ranks, dtype=np.int64)
+    for step in schedule.steps:
+        sends += np.bincount(step.src, minlength=schedule.num_ranks)
+    bound = sent_bound(schedule.collective, schedule.num_ranks)
+    sent = float(sends.max()) / schedule.num_chunks
+    return Cost(schedule, int(sends.sum()), sent, bound, steps_bound(schedule.num_ranks))
+
+
+def sent_bound(collective: Collective, num_ranks: int) -> float:
+    """Bytes that the busiest rank must send at least, over the size of the whole tensor.
+
+    all_reduce 2(n-1)/n, its halves (n-1)/n (Patarasuk and Yuan 2009); broadcast and reduce 1, since every byte must
+    leave the root, or a rank that is not the root, once.
+    """
+    return busbw_factor(collective, num_ranks) if num_ranks > 1 else 0.0
+
+
+def steps_bound(num_ranks: int) -> int:
+    """Return how many steps, each rank sending to one other, it takes to hear of all ranks: ceil(log2 n)."""
+    return (num_ranks - 1).bit_length()
+
+
+def algbw_bytes_per_s(size_bytes: int, time_s: float) -> float | None:
+    """Bytes of the whole tensor per second; None where no time passes (one rank), or it never ends."""
+    return size_bytes / time_s if 0 < time_s < math.inf else None
+
+
+def busbw_factor(collective: Collective, num_ranks: int) -> float:
+    """Return what algbw is multiplied by to be comparable with the bandwidth of a link, whatever the ranks."""
+    share = (num_ranks - 1) / num_ranks
+    factors = {Collective.ALL_REDUCE: 2 * share, Collective.REDUCE_SCATTER: share, Collective.ALL_GATHER: share}
+    return factors.get(collective, 1.0)
+
+
+def busbw_bytes_per_s(collective: Collective, num_ranks: int, size_bytes: int, time_s: float) -> float | None:
+    """Algbw times `busbw_factor`; None where algbw is."""
+    algbw = algbw_bytes_per_s(size_bytes, time_s)
+    return None if algbw is None else algbw * busbw_factor(collective, num_ranks)

@@ -212,8 +212,8 @@ class _Before:
         """When it began and ended."""
         timeline = self._timeline
         begin, end = {
-            Activity.SENDING: (timeline.start_s, timeline.left_s),
-            Activity.TRAVELLING: (timeline.left_s, timeline.arrived_s),
+            Activity.SENDING: (timeline.start_s, timeline.sent_s),
+            Activity.TRAVELLING: (timeline.sent_s, timeline.arrived_s),
             Activity.APPLYING: (timeline.apply_s, timeline.applied_s),
         }[activity]
         return float(begin[row]), float(end[row])
@@ -242,13 +242,13 @@ class _Before:
         return None if row == NO_ROW else (float(self._timeline.applied_s[row]), cause, row, Activity.APPLYING)
 
     def _left(self, cause: Cause, row: int) -> Candidate | None:
-        return None if row == NO_ROW else (float(self._timeline.left_s[row]), cause, row, Activity.SENDING)
+        return None if row == NO_ROW else (float(self._timeline.sent_s[row]), cause, row, Activity.SENDING)
 
     def _last_to_leave(self, free: int) -> int:
         """Of all that the sender of row `free` sent of its chunk up to it, the last to leave; of several the first."""
         last = free
         while free != NO_ROW:
-            if self._timeline.left_s[free] >= self._timeline.left_s[last]:
+            if self._timeline.sent_s[free] >= self._timeline.sent_s[last]:
                 last = free
             free = int(self._rows.sent_before[free])
         return last

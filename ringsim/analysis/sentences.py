@@ -98,7 +98,8 @@ def tell_step(schedule: Schedule, held: HeldStep) -> ToldStep:
     # The sentence has it all if all send the same, or rank r chunk r; the chunks of many ranks follow the rule.
     if len(set(names)) == 1 or "chunk r " in subject or (schedule.num_ranks > MAX_NAMED and "chunk " in subject):
         example = ""
-    return ToldStep(held.index, f"{subject}; {_receivers_do(schedule, held)}", example)
+    receiver = ", which" if subject.startswith("every rank r sends") else "; each receiver"
+    return ToldStep(held.index, f"{subject}{_does(schedule, held, receiver)}", example)
 
 
 def _to_one_each(schedule: Schedule, pairs: Ints, chunks: Sequence[Ints]) -> str:
@@ -161,13 +162,13 @@ def _listed(clauses: Sequence[str], most: int) -> str:
     return ", ".join([*clauses[:most], *more])
 
 
-def _receivers_do(schedule: Schedule, held: HeldStep) -> str:
+def _does(schedule: Schedule, held: HeldStep, receiver: str) -> str:
     """Return what happens to the chunks, and how many shares are in them then, if it is the same number in all."""
     present = sorted(set(actions(held).tolist()))
-    does = f"each receiver {DOES[present[-1] if len(present) == 1 else Action.ADD_SUM]}"
+    does = f"{receiver} {DOES[present[0] if len(present) == 1 else Action.ADD_SUM]}"
     if len(present) > 1 and Action.COPY in present:
         num_added = int(held.step.reduce.sum())
-        does = f"{num_added} are added and {len(held.step) - num_added} copied"
+        does = f"; {num_added} are added and {len(held.step) - num_added} copied"
     counts = np.unique(held.after).tolist()
     if not schedule.collective.reduces or len(counts) != 1:
         return does

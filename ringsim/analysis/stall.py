@@ -92,7 +92,7 @@ def _stalled_ranks(timeline: Timeline, topology: Topology) -> tuple[StalledRank,
     """Each that never finishes, with the first thing that it is stuck in, or waits for if it could begin nothing."""
     last_active = last_active_s(timeline)
     unended = ~np.isfinite(timeline.applied_s)
-    begun_to_send = np.isfinite(timeline.start_s) & ~np.isfinite(timeline.left_s)
+    begun_to_send = np.isfinite(timeline.start_s) & ~np.isfinite(timeline.sent_s)
     begun_to_apply = np.isfinite(timeline.apply_s) & unended
     activities: dict[int, tuple[str, int]] = {}
     for doing, its_rank, rows in (

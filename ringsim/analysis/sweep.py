@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
-from ringsim.analysis.candidates import PLAIN
-from ringsim.analysis.cost import algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.analysis.candidates import PLAIN, algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.files import FileFormat, atomic_file, decode, encode, naming_place, parse_json, read_text, values
 from ringsim.schedule import Collective
 from ringsim.units import decimal_number, format_size, plural, whole_number

@@ -71,7 +71,7 @@ class LinkUsage:
 def rank_usage(timeline: Timeline) -> RankUsage:
     """Return what each rank did with its time."""
     num_ranks, until_s = timeline.num_ranks, timeline.until_s
-    sends = _union(timeline.src, timeline.start_s, timeline.left_s)
+    sends = _union(timeline.src, timeline.start_s, timeline.sent_s)
     applies = _union(timeline.dst, timeline.apply_s, timeline.applied_s)
     busy = _union(*(np.concatenate(pair) for pair in zip(sends, applies, strict=True)))
     busy_s = _total(busy, num_ranks)
@@ -96,7 +96,7 @@ def waiting_times(timeline: Timeline) -> tuple[Floats, ...]:
 def _gaps(timeline: Timeline, rank: int) -> Floats:
     sends, receives = timeline.src == rank, timeline.dst == rank
     begin = np.concatenate([timeline.start_s[sends], timeline.apply_s[receives]])
-    end = np.concatenate([timeline.left_s[sends], timeline.applied_s[receives]])
+    end = np.concatenate([timeline.sent_s[sends], timeline.applied_s[receives]])
     happens = np.isfinite(begin)
     order = np.argsort(begin[happens], kind="stable")
     begin, end = begin[happens][order], end[happens][order]
@@ -109,7 +109,7 @@ def last_active_s(timeline: Timeline) -> Floats:
     """(num_ranks,): when each rank began or ended something for the last time."""
     latest = np.zeros(timeline.num_ranks)
     for rank, begin, end in (
-        (timeline.src, timeline.start_s, timeline.left_s),
+        (timeline.src, timeline.start_s, timeline.sent_s),
         (timeline.dst, timeline.apply_s, timeline.applied_s),
     ):
         np.maximum.at(latest, rank, np.where(np.isfinite(end), end, np.where(np.isfinite(begin), begin, 0.0)))
@@ -172,7 +172,7 @@ def _total(intervals: Intervals, num_ranks: int) -> Floats:
 
 def _moved(timeline: Timeline, chunk_bytes: Ints, channel: Ints) -> tuple[Ints, Ints, Ints, Floats]:
     """For each connection that is used, in order: src, dst, channel and bytes; each (num_connections,)."""
-    left = np.isfinite(timeline.left_s)
+    left = np.isfinite(timeline.sent_s)
     sizes = np.where(left, chunk_bytes[timeline.chunk], 0)
     num_ranks = timeline.num_ranks
     keys = connection_keys(timeline.src, timeline.dst, channel, num_ranks)
@@ -187,7 +187,7 @@ def _on_cores(timeline: Timeline, topology: Topology, chunk_bytes: Ints) -> Floa
         return used
     costs = costs_of(timeline, topology, chunk_bytes, np.arange(len(timeline)))
     ends = (
-        (timeline.src, timeline.left_s, costs.send_overhead_s),
+        (timeline.src, timeline.sent_s, costs.send_overhead_s),
         (timeline.dst, timeline.applied_s, costs.receive_overhead_s + costs.reduce_s),
     )
     for rank, done_s, work_s in ends:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ringsim.analysis.cost import cost_of
+from ringsim.analysis.candidates import cost_of
 from ringsim.analysis.holdings import find_phases, walk_holdings
 from ringsim.analysis.run_view import hosts_of_network
 from ringsim.analysis.sentences import ToldStep, common_offset, goal_sentence, near, plus, tell_step

@@ -82,7 +82,7 @@ def _in_order(timeline: Timeline, order: Ints) -> Timeline:
 def _measured(run: RecordedRun, like: Timeline) -> Timeline:
     applied = np.array(run.applied_s)
     return replace(
-        like, start_s=np.array(run.issued_s), left_s=applied, arrived_s=applied, apply_s=applied, applied_s=applied
+        like, start_s=np.array(run.issued_s), sent_s=applied, arrived_s=applied, apply_s=applied, applied_s=applied
     )
 
 

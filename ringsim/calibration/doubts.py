@@ -1,4 +1,4 @@
-"""What the logs of a calibration leave open or make doubtful, each in one line for the user.
+"""Doubts about a calibration from logs, and what these leave open: a line for the user each.
 
 All of them warn, and refuse nothing. Two runs of one setting on a busy cluster may lie as far apart as TCP and RDMA do,
 and then both are true: the network is uncertain, and its intervals say so. And a host whose GPUs share one NIC is

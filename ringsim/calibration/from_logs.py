@@ -93,7 +93,7 @@ def _each_log_alone(cases: Sequence[TimedCase]) -> Iterator[list[TimedCase]]:
 
 
 class _Layout:
-    """Which parameters there are, in which order, and what they mean."""
+    """The parameters that there are, in their order, and what they mean."""
 
     def __init__(self, cases: Sequence[TimedCase], nics: Nics | None) -> None:
         self.nics = nics

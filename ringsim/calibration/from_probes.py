@@ -15,7 +15,7 @@ from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate
 from ringsim.calibration.probe_times import shift_s
 from ringsim.files import parsed, values
 from ringsim.measurements import Measurements, Probe, RankHosts
-from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, SharedMemory, Spec
+from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, Spec, value_of
 
 _RESAMPLED = 200
 _SEED = 0
@@ -167,36 +167,6 @@ def fitted_cluster(measurements: Measurements, model: ProbeModel, name: str) -> 
 
 
 def _values(cluster: Cluster, model: ProbeModel) -> dict[str, float]:
-    host, rank = cluster.spec.host, cluster.spec.processor
-    known = {
-        "rank.send_overhead": rank.send_overhead_s,
-        "rank.receive_overhead": rank.receive_overhead_s,
-        "rank.copy_bandwidth": rank.copy_bytes_per_s,
-        "rank.reduce_bandwidth": rank.reduce_bytes_per_s,
-        "rank.first_touch_bandwidth": rank.first_touch_bytes_per_s,
-        "rank.call": rank.call_s,
-        "rank.torch_call": rank.torch_call_s,
-        "rank.cold_call": rank.cold_call_s,
-        "rank.cold_torch_call": rank.cold_torch_call_s,
-        "host.link.latency": host.link.latency_s,
-        "host.link.bandwidth": host.link.bandwidth_bytes_per_s,
-        "host.memory_bandwidth": host.memory_bytes_per_s,
-        "host.nic.latency": host.nics.latency_s,
-        "host.nic.bandwidth": host.nics.bandwidth_bytes_per_s,
-    }
-    fitted = {key: known[key] for key in _PROBES[model]}
-    return fitted | (_shared_memory_values(host.shared_memory) if host.shared_memory else {})
-
-
-def _shared_memory_values(shared: SharedMemory) -> dict[str, float]:
-    """Return the parameters of shared memory, with the rates of messages that fill a slot."""
-    return {
-        "host.shared_memory.send_overhead": shared.send_overhead_s,
-        "host.shared_memory.receive_overhead": shared.receive_overhead_s,
-        "host.shared_memory.latency": shared.latency_s,
-        "host.shared_memory.call": shared.call_s,
-        "host.shared_memory.cold_call": shared.cold_call_s,
-        "host.shared_memory.rate.copy_bandwidth": shared.rates[-1].copy_bytes_per_s,
-        "host.shared_memory.rate.reduce_bandwidth": shared.rates[-1].reduce_bytes_per_s,
-        "host.shared_memory.rate.reduce_into_bandwidth": shared.rates[-1].reduce_into_bytes_per_s,
-    }
+    """Return the parameters of the model; rates of shared memory are those of messages that fill a slot."""
+    names = [*_PROBES[model], *(_SHARED_MEMORY_PROBES if cluster.spec.host.shared_memory else ())]
+    return {name: value_of(cluster.spec, name) for name in names}

@@ -64,9 +64,11 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     if measurements.num_ranks == 1:
         return _cluster(Host(cores=num_cores), Processor())
     cluster = _cluster(Host(cores=num_cores), processor_of(measurements))
-    cluster = _with_waiting(cluster, measurements.num_ranks, measurements.probes_of("shift", in_flight=1))
-    host = replace(cluster.spec.host, shared_memory=shared_memory_of(measurements, cluster))
-    return _cluster(host, cluster.spec.processor)
+    elapsed = measurements.probes_of("shift", in_flight=1)
+    cluster = _with_latency(cluster, measurements.num_ranks, elapsed[0])
+    cluster = _with_memory_bandwidth(cluster, measurements.num_ranks, elapsed)
+    shared_memory = shared_memory_of(measurements, cluster)
+    return cluster.with_spec(host=replace(cluster.spec.host, shared_memory=shared_memory))
 
 
 def processor_of(measurements: Measurements) -> Processor:
@@ -98,17 +100,14 @@ def processor_of(measurements: Measurements) -> Processor:
     )
 
 
-def _with_waiting(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
-    """Return `cluster` with the latency and the memory bandwidth that make the elapsed times come out."""
-    smallest, largest = elapsed[0], elapsed[-1]
-    missing_s = smallest.median_s - shift_s(cluster, num_ranks, smallest.size_bytes)
-    host = replace(cluster.spec.host, link=Link(latency_s=max(missing_s, 0.0)))
-    cluster = _cluster(host, cluster.spec.processor)
+def _with_memory_bandwidth(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
+    """Return `cluster` with the memory bandwidth that makes the elapsed times come out, if it is too fast without."""
+    smallest, largest, host = elapsed[0], elapsed[-1], cluster.spec.host
     if shift_s(cluster, num_ranks, largest.size_bytes) >= EXPLAINED * largest.median_s:
         return cluster
     moved = host.copies * num_ranks * (largest.size_bytes - smallest.size_bytes)
     memory = moved / (largest.median_s - smallest.median_s)
-    return _cluster(replace(host, memory_bytes_per_s=memory), cluster.spec.processor)
+    return cluster.with_spec(host=replace(host, memory_bytes_per_s=memory))
 
 
 def _cluster(host: Host, processor: Processor) -> Cluster:
@@ -160,7 +159,9 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
         processor=processor_of(measurements),
         slow_links=tuple(slow),
     )
-    return _with_latency(Cluster("hosts", spec, "several hosts, calibrated", "measured"), measurements, elapsed[0])
+    return _with_latency(
+        Cluster("hosts", spec, "several hosts, calibrated", "measured"), measurements.num_ranks, elapsed[0]
+    )
 
 
 def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
@@ -196,9 +197,9 @@ def _slope(probes: Sequence[Probe]) -> float:
     return (large.size_bytes - small.size_bytes) / max(large.median_s - small.median_s, 1e-12)
 
 
-def _with_latency(cluster: Cluster, measurements: Measurements, smallest: Probe) -> Cluster:
+def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
     """Return `cluster` with the latency that makes the smallest shift come out."""
-    missing_s = max(smallest.median_s - shift_s(cluster, measurements.num_ranks, smallest.size_bytes), 0.0)
+    missing_s = max(smallest.median_s - shift_s(cluster, num_ranks, smallest.size_bytes), 0.0)
     host = cluster.spec.host
     if cluster.spec.ranks_per_host is None:
         host = replace(host, link=replace(host.link, latency_s=missing_s))

@@ -1,4 +1,4 @@
-"""What probes take: a shift by simulation, a line through sizes, and a call after a computation."""
+"""The times of probes: a shift by simulation, a line through sizes, and a call after a computation."""
 
 import math
 from collections.abc import Sequence

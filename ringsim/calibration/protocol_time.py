@@ -124,7 +124,7 @@ class QuestionColumns:
 
     @property
     def senders(self) -> Floats:
-        """How many ranks of a host send to another host at once: one if it is a message, all if it is a collective."""
+        """The ranks of a host that send to another host at once: one if it is a message, all if it is a collective."""
         return np.where(self.is_message, 1, self.ranks / self.nodes)
 
     @classmethod

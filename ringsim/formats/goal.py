@@ -51,7 +51,7 @@ def goal_lines(
 
 
 class _Operation(NamedTuple):
-    """What a rank does for one transfer: it sends it, or it receives it, and adds for `calc_ns` if that is not 0.
+    """One operation of a rank for a transfer: it sends it, or it receives it, and adds for `calc_ns` if that is not 0.
 
     requires: the labels of what must be done before.
     """
@@ -81,7 +81,7 @@ class _Operation(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Messages:
-    """What the transfers become: their arrows, bytes, nanoseconds of adding (0: no calc), tags and nics, by row."""
+    """The messages of the transfers, by row: arrows, bytes, nanoseconds of adding (0: no calc), tags and nics."""
 
     waits: Dependencies
     num_bytes: Ints
@@ -151,7 +151,7 @@ class _Messages:
 
 
 def _how_many_before(key: Ints) -> Ints:
-    """For each row, how many rows before it have the same key."""
+    """Return, for each row, how many rows before it have the same key."""
     order = stable_order(key)
     is_first = np.append(True, key[order[1:]] != key[order[:-1]])[: len(key)]
     first = np.maximum.accumulate(np.where(is_first, np.arange(len(key)), 0))

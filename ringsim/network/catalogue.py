@@ -11,7 +11,10 @@ from ringsim.network.topology import NONE, Floats, Ints, Resources
 
 
 class Catalogue:
-    """What limits nothing gets no number, unless the network file says that it is slow or fails."""
+    """The resources of a topology so far.
+
+    A resource that limits nothing gets no number, unless the network file says that it is slow or fails.
+    """
 
     def __init__(self, slow_links: Sequence[SlowLink], failures: Sequence[Failure]) -> None:
         self._slow_links = slow_links
@@ -45,7 +48,7 @@ class Catalogue:
         return out, into
 
     def resources(self) -> tuple[Resources, Floats]:
-        """All that got a number; and the latency each adds, (num_resources,).
+        """Return all resources that got a number, and the latency that each adds, (num_resources,).
 
         Raises ValueError if what is said to be slow or to fail does not exist.
         """
@@ -71,7 +74,7 @@ class Catalogue:
 
 
 def failure_name(failure: Failure) -> str:
-    """Of the resource that fails."""
+    """Return the name of the resource that fails."""
     return f"rank{failure.rank}" if failure.link is None else failure.link
 
 

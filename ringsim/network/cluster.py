@@ -61,7 +61,7 @@ class AnyNetwork(Protocol):
 
     @property
     def name(self) -> str:
-        """For titles."""
+        """The name, for titles."""
 
     @property
     def place(self) -> str:

@@ -1,7 +1,6 @@
 """`ClusterTopology`: hosts, NICs, cores and switches as the engines see them, for one number of ranks."""
 
 from collections.abc import Iterable, Iterator
-from copy import copy
 from itertools import chain
 
 import numpy as np
@@ -10,7 +9,7 @@ from ringsim.network.catalogue import Catalogue
 from ringsim.network.fabric import make_fabric
 from ringsim.network.layout import RankLayout, lay_out
 from ringsim.network.spec import Spec
-from ringsim.network.topology import NONE, Floats, InSwitch, Ints, Paths, Processors, Topology, connection_keys
+from ringsim.network.topology import NONE, Floats, Ints, Paths, Processors, Topology, connection_keys
 
 Use = tuple[Ints, Floats | float]  # a column of paths: the resource, and how much of it a byte takes
 
@@ -35,12 +34,6 @@ class ClusterTopology(Topology):
         self.jitter = spec.jitter
         self._switch_share = spec.library.switch_share or 1.0
         self.switch_of_rank = layout.host_of_rank if spec.library.switch_share else None
-        self._in_switch: InSwitch | None = None
-
-    def with_in_switch(self, in_switch: InSwitch) -> Topology:
-        same = copy(self)
-        same._in_switch = in_switch
-        return same
 
     def _number_hosts(self, layout: RankLayout, catalogue: Catalogue) -> None:
         hosts, host_of_rank = layout.hosts, layout.host_of_rank.tolist()
@@ -60,18 +53,18 @@ class ClusterTopology(Topology):
         return self._paths(src, dst, 1.0, 1.0)
 
     def connection_paths(self, src: Ints, dst: Ints, channel: Ints) -> Paths:
-        if self._in_switch is None:
+        if self.in_switch is None:
             return self.paths(src, dst)
-        return self._paths(src, dst, *self._port_uses(connection_keys(src, dst, channel, self.num_ranks)))
+        added, copied = self.in_switch.of(connection_keys(src, dst, channel, self.num_ranks))
+        return self._paths(src, dst, *self._port_uses(added, copied))
 
-    def _port_uses(self, key: Ints) -> tuple[Floats, Floats]:
+    def _port_uses(self, added: Ints, copied: Ints) -> tuple[Floats, Floats]:
         """Return what a byte takes of its two ranks' ports, out and in, if a switch adds up or copies its message.
 
         The switch reads the shares of all ranks, that of the owner too, and sends it their sum; or it gets the sum once
         and sends it to all, the owner too (NVLink SHARP). So k messages load k + 1 ports, and on the owner's side one
         port once. None of them reaches more than `library.switch_share` of the bandwidth.
         """
-        added, copied = self._in_switch.of(key) if self._in_switch else (np.ones_like(key), np.ones_like(key))
         merged = np.maximum(added, copied)
         many, one = (merged + 1) / merged / self._switch_share, 1 / merged / self._switch_share
         out = np.where(added > 1, many, np.where(copied > 1, one, 1.0))
@@ -130,7 +123,7 @@ def _table(uses: Iterable[Use], num_pairs: int) -> tuple[Ints, Floats]:
 
 
 def _failing_ranks(spec: Spec, num_ranks: int, catalogue: Catalogue) -> Ints:
-    """(num_ranks,): for a rank that fails, a resource that all its paths use; it limits nothing until then."""
+    """Return, for each rank that fails, a resource that all its paths use, without a limit until then: (num_ranks,)."""
     for place, failure in enumerate(spec.failures):
         if failure.rank is not None:
             _check_rank(failure.rank, f"failure[{place}].rank", num_ranks)

@@ -45,7 +45,7 @@ class _Leaves:
         self._down = catalogue.add([f"leaf{leaf}.down" for leaf in range(num_leaves)], uplink)
 
     def _uplinks(self, layout: RankLayout) -> Floats:
-        """(num_leaves,); a leaf that is partly filled counts as full of hosts like those it has."""
+        """Return the bandwidths, (num_leaves,); a leaf that is partly filled counts as full of hosts like its own."""
         num_leaves = int(self._leaf_of_host[-1]) + 1
         if self._switch.oversubscription is None:
             return np.full(num_leaves, self._switch.uplink_bytes_per_s)
@@ -98,7 +98,7 @@ Ways = Mapping[str, Sequence[tuple[str, int, bool]]]
 
 
 def neighbours(cables: Sequence[Cable]) -> Ways:
-    """For each host and switch what it has a cable to: the other end, which cable, and whether from its first end."""
+    """Return the cables of each host and switch: the other end, which cable, and whether from its first end."""
     ways: dict[str, list[tuple[str, int, bool]]] = {}
     for number, cable in enumerate(cables):
         first, second = cable.between

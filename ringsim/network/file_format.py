@@ -109,3 +109,14 @@ NETWORK = Table(
         "calibration": Key("calibration", Calibration),
     }
 )
+
+
+def value_of(described: spec.Spec, place: str) -> Any:
+    """Return the value of a key of a network file, such as "host.nic.latency"; in a list of tables, of the last one."""
+    holds: Any = NETWORK
+    value: Any = described
+    for name in place.split("."):
+        key = holds.keys[name]
+        holds, value = key.holds, getattr(value, key.field)
+        value = value[-1] if key.many else value
+    return value

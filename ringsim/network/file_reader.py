@@ -174,7 +174,7 @@ _FOLDER = Path(__file__).parent / "presets"
 
 
 def preset_names() -> list[str]:
-    """In the order of the alphabet."""
+    """Return the names of the presets, in the order of the alphabet."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 

@@ -24,7 +24,7 @@ class Nics(Link):
 
 @dataclass(frozen=True, slots=True)
 class MemoryRate:
-    """How fast one core works where each rank publishes so much in its shared memory: bytes a second.
+    """The rates of one core where each rank publishes so much in its shared memory: bytes a second.
 
     published_bytes: of one rank; the more there is, the less of it is in the caches.
     copy_bytes_per_s, reduce_bytes_per_s, reduce_into_bytes_per_s: what it copies to or from shared memory, adds from
@@ -43,7 +43,7 @@ class MemoryRate:
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """What messages cost between ranks of a host that read from each other's memory.
+    """The costs of messages between ranks of a host that read from each other's memory.
 
     slot_bytes: what a rank can publish at a time; a tensor with more goes in portions, one after the other.
     latency_s: from publishing to the receiver's noticing. call_s: what a call takes beside its messages and copies.
@@ -64,7 +64,7 @@ class SharedMemory:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a host is made of.
+    """The cores, the memory and the links of a host.
 
     cores: None where there are always enough.
     memory_bytes_per_s: what its memory copies in a second; a message within the host uses it `copies` times a byte.
@@ -113,7 +113,7 @@ class Cable(Link):
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What a rank does at the ends of a message.
+    """The costs of a rank at the two ends of a message.
 
     first_touch_bytes_per_s: at which it copies into memory that it touches for the first time; no message does.
     call_s, torch_call_s: what a call of ours, and of torch.distributed's, takes beside its messages and copies.
@@ -150,7 +150,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What a collective library chooses from, beside its protocols.
+    """The algorithms that a collective library chooses from, besides its protocols.
 
     tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: it has no trees.
     switch_share: likewise for in-network reduction within a host; None: there is none.
@@ -219,7 +219,7 @@ class Spec:
 
     @property
     def max_ranks(self) -> int | None:
-        """How many ranks there is room for; None: any number."""
+        """The number of ranks that there is room for; None: any number."""
         if self.placed_hosts:
             return sum(len(placed.ranks) for placed in self.placed_hosts)
         if self.num_hosts is None or self.ranks_per_host is None:
@@ -244,7 +244,7 @@ def _require(value: object, place: str) -> None:
 
 
 def _require_number(value: float, place: str) -> None:
-    """By its unit, which is in its name."""
+    """Raise ValueError for a number that cannot be, by its unit, which is in its name."""
     if place.endswith("_per_s"):
         rule = "" if value > 0 else "greater than 0"
     else:

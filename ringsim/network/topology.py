@@ -22,7 +22,7 @@ NONE = -1  # where a resource is named: there is none
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resources:
-    """What can be shared; a column per field, each of shape (num_resources,).
+    """Everything that can be shared; a column per field, each of shape (num_resources,).
 
     capacity: bytes a second, or cores (core-seconds a second).
     fails_at_s: from then on it gives nothing; infinite where it does not fail.
@@ -34,13 +34,13 @@ class Resources:
 
     @classmethod
     def none(cls) -> "Resources":
-        """Of a topology where nothing is shared."""
+        """Return no resources, for a topology where nothing is shared."""
         return cls((), np.empty(0), np.empty(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Processors:
-    """What a rank does at the two ends of a message; a column per field, each of shape (num_ranks,).
+    """The costs of the ranks at the two ends of a message; a column per field, each of shape (num_ranks,).
 
     send_overhead_s, receive_overhead_s: for a message, before its bytes go and when it is applied.
     reduce_bytes_per_s: of a received chunk, on a core of its own.
@@ -59,7 +59,7 @@ class Processors:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Paths:
-    """How messages get from `src` to `dst`; a row per pair of ranks.
+    """The ways of messages from `src` to `dst`; a row per pair of ranks.
 
     latency_s: (num_pairs,), from the last byte's leaving to its arrival.
     bytes_per_s: (num_pairs,), of a message whatever else happens; infinite where only resources limit it.
@@ -81,7 +81,7 @@ class Paths:
         require_rates("bytes_per_s of path", self.bytes_per_s)
 
     def alone_bytes_per_s(self, resources: Resources) -> Floats:
-        """(num_pairs,): the rate of a message that shares nothing."""
+        """Return the rate of a message that shares nothing: (num_pairs,)."""
         if not self.resource.shape[1]:
             return self.bytes_per_s
         used = self.resource != NONE
@@ -107,7 +107,7 @@ class Jitter:
     compute: float = 0.0
 
     def factors(self, step: int, num_transfers: int) -> tuple[Floats, Floats]:
-        """For the transfers of a step: what to multiply latencies and computing with."""
+        """Return what to multiply latencies and computing with, for the transfers of a step."""
         drawn = np.random.default_rng([self.seed, step]).exponential(size=(2, num_transfers))
         return 1 + self.latency * drawn[0], 1 + self.compute * drawn[1]
 
@@ -135,7 +135,7 @@ class InSwitch:
 
 
 def connection_keys(src: Ranks, dst: Ranks, channel: Ranks, num_ranks: int) -> Ints:
-    """For each transfer a number that tells its connection, which is its src, dst and channel, from all others."""
+    """Return, for each transfer, a number for its connection alone: for its src, dst and channel."""
     keys: Ints = (channel.astype(np.int64) * num_ranks + src) * num_ranks + dst
     return keys
 
@@ -152,6 +152,7 @@ class Topology(ABC):
 
     switch_of_rank: (num_ranks,), the switch that each rank hangs on, if these switches add up and copy messages; None:
     no switch does.
+    in_switch: the connections on which they do; None: on none.
     """
 
     num_ranks: int
@@ -159,18 +160,15 @@ class Topology(ABC):
     processors: Processors
     jitter: Jitter | None
     switch_of_rank: Ints | None = None
+    in_switch: InSwitch | None = None
 
     @abstractmethod
     def paths(self, src: Ints, dst: Ints) -> Paths:
         """Return the paths of these pairs, in their order. `src` and `dst` differ in every row."""
 
     def connection_paths(self, src: Ints, dst: Ints, channel: Ints) -> Paths:  # noqa: ARG002  of no switch that adds
-        """Return the same for messages on these channels, which the switch of a host may add up or copy."""
+        """Return the paths of messages on these channels, which the switch of a host may add up or copy."""
         return self.paths(src, dst)
-
-    def with_in_switch(self, in_switch: InSwitch) -> "Topology":  # noqa: ARG002  of no switch that adds
-        """Return the same network, whose switches add up and copy the messages on these connections."""
-        return self
 
 
 def require_sound(topology: Topology) -> None:

@@ -222,12 +222,13 @@ def names_file(algorithm: str) -> bool:
 
 def summary_of(collective: Collective, algorithm: str) -> str:
     """Return what a built-in algorithm does: its docstring up to the number of its steps."""
-    line = (ALGORITHMS[collective, algorithm].__doc__ or "").partition("\n")[0]
-    return _COUNTS.split(line)[0].rstrip(".").replace("`", "")
+    line = (ALGORITHMS[collective, algorithm].__doc__ or "").partition("\n")[0].removeprefix("Return ")
+    summary = _COUNTS.split(line)[0].rstrip(".").replace("`", "")
+    return summary[:1].upper() + summary[1:]
 
 
 def size_variant(collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> int:
-    """All that a size matters to the schedule: sizes of the same variant have the same one.
+    """Return all that a size matters to the schedule: sizes of the same variant have the same one.
 
     Gloo's own ring has as many segments a rank as `gloo_segments_per_rank` says, and NCCL's trees and NVLS as theirs
     say. The schedules of other algorithms do not depend on the size: 0.

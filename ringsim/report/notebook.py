@@ -6,14 +6,14 @@ from functools import singledispatch
 from html import escape
 from typing import Any
 
-from ringsim.analysis import BASELINE, Sweep, Winner
+from ringsim.analysis import Sweep
 from ringsim.calibration import Comparison
 from ringsim.report.calibration_table import comparison_table
-from ringsim.report.sweep_table import format_gain
+from ringsim.report.sweep_table import fastest_column
 from ringsim.report.table import DataTable
 from ringsim.schedule import Schedule, Step
 from ringsim.simulation import Timeline
-from ringsim.units import format_size, format_time, plural
+from ringsim.units import format_size, plural
 
 MAX_ROWS, MAX_COLUMNS = 32, 16  # of a table; what is beyond is counted
 MAX_RANKS, MAX_TRANSFERS = 64, 5000  # of a timeline whose lanes are drawn
@@ -66,24 +66,14 @@ def _comparison(comparison: Comparison) -> str:
 @html_of.register
 def _sweep(sweep: Sweep) -> str:
     """Return the fastest algorithm of each cell, its time, and how many times as fast as the ring it is."""
-    winners, ranks, sizes = sweep.winners(), sweep.ranks[:MAX_COLUMNS], sweep.sizes_bytes[:MAX_ROWS]
+    ranks, sizes = sweep.ranks[:MAX_COLUMNS], sweep.sizes_bytes[:MAX_ROWS]
     tables = []
     for network in sweep.networks:
-        rows = [
-            [format_size(size), *(_fastest(winners.get((network, num_ranks, size)), sweep) for num_ranks in ranks)]
-            for size in sizes
-        ]
-        table = DataTable(["", *(f"{count} ranks" for count in ranks)], rows)
-        tables.append(f"<p>{escape(network)}</p>{table.html()}")
+        columns = [fastest_column(sweep, network, num_ranks) for num_ranks in ranks]
+        head, *rows = zip(["", *map(format_size, sizes)], *columns, strict=False)
+        tables.append(f"<p>{escape(network)}</p>{DataTable(head, rows).html()}")
     notes = [*_more(len(sweep.sizes_bytes) - len(sizes), "size"), *_more(len(sweep.ranks) - len(ranks), "column")]
     return _page(repr(sweep), "".join(tables), [*notes, *sweep.skipped()[:MAX_ROWS]])
-
-
-def _fastest(winner: Winner | None, sweep: Sweep) -> str:
-    if winner is None:
-        return "skipped"
-    gain = format_gain(winner, has_baseline=BASELINE in sweep.algorithms)
-    return f"{winner.cell.algorithm} {format_time(winner.cell.time_s or 0.0)} {gain}".strip()
 
 
 @html_of.register

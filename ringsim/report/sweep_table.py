@@ -44,7 +44,7 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
         title = f"{sweep.collective.value}, the fastest of {len(sweep.algorithms)} algorithms, its time, and {gain}"
     about = ", ".join(describe_network(sweep.networks[network]))
     sizes = ["", *(format_size(size) for size in sweep.sizes_bytes)]
-    columns = [_column(sweep, network, num_ranks) for num_ranks in sweep.ranks]
+    columns = [fastest_column(sweep, network, num_ranks) for num_ranks in sweep.ranks]
     blocks = [
         "\n".join(align_columns(list(zip(sizes, *page, strict=True)), "rl", _GAP))
         for page in _pages(columns, width - len(max(sizes, key=len)))
@@ -56,8 +56,8 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
     return "\n\n".join(["\n".join(head), *blocks])
 
 
-def _column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
-    """Return the cells of one number of ranks below its heading, aligned among themselves."""
+def fastest_column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
+    """Return the heading of a number of ranks, and below it the fastest for each size, aligned among themselves."""
     winners = sweep.winners()
     rows = [_texts(sweep, winners.get((network, num_ranks, size))) for size in sweep.sizes_bytes]
     return [plural(num_ranks, "rank"), *align_columns(rows, "lr")]

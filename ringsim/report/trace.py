@@ -113,7 +113,7 @@ def _named(kind: str, pid: int, tid: int, name: str, place: int) -> Iterator[str
 
 def _sends(timeline: Timeline, tid: Sequence[int], first_pid: int, first_arrow: int) -> Iterator[str]:
     has_arrow = _arrows(timeline).tolist()
-    for activity in slices(timeline, timeline.start_s, timeline.left_s, (timeline.src + first_pid).tolist(), tid):
+    for activity in slices(timeline, timeline.start_s, timeline.sent_s, (timeline.src + first_pid).tolist(), tid):
         yield activity.line(f"send chunk {activity.chunk} to rank {activity.dst}")
         if has_arrow[activity.row]:
             yield activity.arrow("s", first_arrow)  # after the slice, and so tied to it
@@ -132,7 +132,7 @@ def _applies(timeline: Timeline, first_pid: int, first_arrow: int) -> Iterator[s
 
 def _arrows(timeline: Timeline) -> Bools:
     """Which transfers get one: those that are applied, and whose sending is long enough to be seen."""
-    long_enough: Bools = _nanoseconds(timeline.left_s) > _nanoseconds(timeline.start_s)
+    long_enough: Bools = _nanoseconds(timeline.sent_s) > _nanoseconds(timeline.start_s)
     return long_enough & np.isfinite(timeline.applied_s)
 
 
@@ -207,7 +207,7 @@ def pack_sends(timeline: Timeline) -> tuple[Ints, Ints]:
     rows = np.zeros(len(timeline), dtype=np.int64)
     busy_until: list[list[float]] = [[] for _ in range(timeline.num_ranks)]
     receiver: list[list[int]] = [[] for _ in range(timeline.num_ranks)]
-    columns = (timeline.src, timeline.dst, timeline.start_s, timeline.left_s)
+    columns = (timeline.src, timeline.dst, timeline.start_s, timeline.sent_s)
     sends = list(zip(*(column.tolist() for column in columns), strict=True))
     # By their beginning: then any free row will do, and a new one is needed only where all are in use.
     for index in np.argsort(timeline.start_s, kind="stable").tolist():
@@ -248,7 +248,7 @@ def _sides(compared: ComparedRun) -> Iterator[tuple[str, Timeline]]:
     first = min(run.begin_s)
     for side, timeline in (("predicted", compared.predicted), ("measured", compared.measured)):
         start, applied = timeline.start_s - first, timeline.applied_s - first
-        under_way = replace(timeline, start_s=start, left_s=applied, applied_s=applied)
+        under_way = replace(timeline, start_s=start, sent_s=applied, applied_s=applied)
         yield f"{run.collective.value} {run.algorithm} {side} over {run.transport}", under_way
 
 

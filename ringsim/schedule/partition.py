@@ -1,4 +1,4 @@
-"""How a tensor is cut into chunks: functions for `Schedule.cut`, the one place where sizes meet a schedule."""
+"""How a tensor is cut into chunks: functions for `Schedule.partition`, the one place where sizes meet a schedule."""
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-Cut = Callable[[int, int], npt.NDArray[np.int64]]  # what `partition` and `gloo_partition` are
+PartitionFunction = Callable[[int, int], npt.NDArray[np.int64]]  # what `partition` and `gloo_partition` are
 
 
 def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:

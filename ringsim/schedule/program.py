@@ -25,11 +25,11 @@ class Receive:
     """One chunk from `peer`, and what its arrival has to do with the rank's other transfers.
 
     `buffer_dependency`: as in `Step`; the rank's sends of the chunk up to this step must have left before the write.
-    `lands_apart`: what arrives needs a place of its own: to be added, or because the chunk is also sent, or
+    `needs_staging`: what arrives needs a place of its own: to be added, or because the chunk is also sent, or
     written by an earlier row, in this very step. Otherwise it may land in the chunk directly, once
-    `last_user` receives are applied (after which no earlier transfer of this rank is yet to touch the chunk)
-    and the sends of it up to step `sent_in` (NEVER if there is none) have left.
-    `then_send`: the sends that become possible once this receive is applied, in the order to issue them.
+    `after_receive` receives are applied (after which no earlier transfer of this rank is yet to touch the chunk)
+    and the sends of it up to step `after_send_step` (NEVER if there is none) have left.
+    `unlocks`: the sends that become possible once this receive is applied, in the order to issue them.
     """
 
     step: int
@@ -37,10 +37,10 @@ class Receive:
     chunk: int
     reduce: bool
     buffer_dependency: int
-    lands_apart: bool
-    last_user: int
-    sent_in: int
-    then_send: tuple[Send, ...]
+    needs_staging: bool
+    after_receive: int
+    after_send_step: int
+    unlocks: tuple[Send, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class RankProgram:
     @property
     def sends(self) -> list[Send]:
         """All sends, in the order in which they are issued."""
-        return [*self.first_sends, *(send for receive in self.receives for send in receive.then_send)]
+        return [*self.first_sends, *(send for receive in self.receives for send in receive.unlocks)]
 
 
 def rank_program(schedule: Schedule, rank: int) -> RankProgram:
@@ -77,7 +77,7 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
     for index in received:
         row = rows[index]
         earlier = [(step, group) for step, group in sends_of[row.chunk] if step <= row.step]
-        sent_in = max((step for step, _ in earlier), default=NEVER)
+        after_send_step = max((step for step, _ in earlier), default=NEVER)
         written_in = NEVER if row.replaces == NO_ROW else rows[row.replaces].step
         receive = Receive(
             step=row.step,
@@ -85,10 +85,10 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
             chunk=row.chunk,
             reduce=row.reduce,
             buffer_dependency=row.free_after,
-            lands_apart=row.reduce or row.step in (sent_in, written_in),
-            last_user=max([number[row.replaces], *(group for _, group in earlier)]),
-            sent_in=sent_in,
-            then_send=tuple(groups[number[index]]),
+            needs_staging=row.reduce or row.step in (after_send_step, written_in),
+            after_receive=max([number[row.replaces], *(group for _, group in earlier)]),
+            after_send_step=after_send_step,
+            unlocks=tuple(groups[number[index]]),
         )
         program.append(receive)
     return RankProgram(tuple(groups[0]), tuple(program))

@@ -40,7 +40,7 @@ import numpy.typing as npt
 from ringsim.files import quoted
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.listed_steps import ListedSteps
-from ringsim.schedule.partition import Cut, partition
+from ringsim.schedule.partition import PartitionFunction, partition
 from ringsim.schedule.step import Ints, Steps, Transfer
 from ringsim.schedule.user_steps import columns_by_step, require_count, transfers_by_step
 from ringsim.units import plural
@@ -52,7 +52,7 @@ Columns = tuple[npt.ArrayLike, ...]  # src, dst, chunk, reduce and, if it is not
 class Schedule:
     """One algorithm for one number of ranks: a collective, its chunks and its steps.
 
-    cut: where the bounds of the chunks lie, for a number of elements and of chunks: a function as `partition` is.
+    partition: where the bounds of the chunks lie, for a number of elements and of chunks: a function as `partition` is.
     Simulation and execution both cut tensors by it, so that they move the same bytes.
 
         >>> from ringsim import Collective, Schedule, Transfer
@@ -66,7 +66,7 @@ class Schedule:
     num_ranks: int
     num_chunks: int
     steps: Steps
-    cut: Cut = partition
+    partition: PartitionFunction = partition
 
     def __post_init__(self) -> None:
         require_count("num_ranks", self.num_ranks)
@@ -74,7 +74,7 @@ class Schedule:
         self._require(isinstance(self.collective, Collective), "collective", "one of Collective")
         self._require(isinstance(self.algorithm, str), "algorithm", "a name")
         self._require(isinstance(self.steps, Steps), "steps", "Steps, which Schedule.from_transfers makes of lists")
-        self._require(callable(self.cut), "cut", "a function as partition is")
+        self._require(callable(self.partition), "partition", "a function as partition is")
 
     def _require(self, holds: bool, field: str, kind: str) -> None:
         if not holds:
@@ -124,7 +124,7 @@ class Schedule:
 
         Raises ValueError for a negative number of elements.
         """
-        return self.cut(num_elements, self.num_chunks)
+        return self.partition(num_elements, self.num_chunks)
 
     def chunk_bytes(self, size_bytes: int, element_bytes: int = 1) -> Ints:
         """Return the bytes of each chunk, (num_chunks,), of a tensor of `size_bytes` with elements of `element_bytes`.

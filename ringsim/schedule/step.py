@@ -95,11 +95,11 @@ class Steps(ABC, Sequence[Step]):
     @property
     @abstractmethod
     def lookback(self) -> int:
-        """How many steps back `data_dependency` and `buffer_dependency` point at most; what an executor must keep."""
+        """The steps that `data_dependency` and `buffer_dependency` point back at most, which an executor must keep."""
 
     @property
     def num_transfers(self) -> int:
-        """How many transfers all steps have together."""
+        """The number of transfers of all steps together."""
         return sum(len(self.step(index)) for index in range(len(self)))
 
     @property

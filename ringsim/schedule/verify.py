@@ -49,8 +49,8 @@ class Proof(NamedTuple):
 def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: None) -> Proof:
     """Prove that every rank ends with what the collective requires, each contribution counted once.
 
-    Also checks the columns `data_dependency` and `buffer_dependency`, the declared `lookback`, and that `cut` covers
-    tensors of some lengths, few elements and many, each element once.
+    Also checks the columns `data_dependency` and `buffer_dependency`, the declared `lookback`, and that `partition`
+    covers tensors of some lengths, few elements and many, each element once.
 
     on_progress: is told how many steps have been gone through since it was last told.
 
@@ -74,11 +74,11 @@ def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: 
             f"{schedule}: {schedule.num_chunks} chunks cannot be shared out equally; the number of chunks must be a "
             "multiple of the number of ranks"
         )
-    _check_cut(schedule)
+    _check_partition(schedule)
     return _Verifier(schedule).run(on_progress)
 
 
-def _check_cut(schedule: Schedule) -> None:
+def _check_partition(schedule: Schedule) -> None:
     """Raise ScheduleError unless its chunks cover a tensor, and ranks that own chunks own equal shares."""
     num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
     for num_elements in (0, 1, num_ranks, 5 * num_ranks, num_chunks - 1, num_chunks, 3 * num_chunks + 1):
@@ -86,18 +86,20 @@ def _check_cut(schedule: Schedule) -> None:
         fits = bounds.shape == (num_chunks + 1,) and (bounds[0], bounds[-1]) == (0, num_elements)
         if not (fits and (np.diff(bounds) >= 0).all()):
             raise ScheduleError(
-                f"{schedule}: cut: the bounds of {num_elements} elements in {plural(num_chunks, 'chunk')} must rise "
-                f"from 0 to {num_elements}, and be {num_chunks + 1}"
+                f"{schedule}: partition: the bounds of {num_elements} elements in {plural(num_chunks, 'chunk')} must "
+                f"rise from 0 to {num_elements}, and be {num_chunks + 1}"
             )
         if schedule.collective in OWNED and num_elements % num_ranks == 0:
             shares = np.diff(bounds[:: num_chunks // num_ranks])
             if (shares != num_elements // num_ranks).any():
-                raise ScheduleError(f"{schedule}: cut: {num_elements} elements are not shared out equally to the ranks")
+                raise ScheduleError(
+                    f"{schedule}: partition: {num_elements} elements are not shared out equally to the ranks"
+                )
 
 
 def _bounds(schedule: Schedule, num_elements: int) -> Ints:
-    """Return the bounds that `cut` gives. Raises ScheduleError if it fails, as a function of a user may."""
-    place = f"{schedule}: cut: for {num_elements} elements in {plural(schedule.num_chunks, 'chunk')}"
+    """Return the bounds that `partition` gives. Raises ScheduleError if it fails, as a function of a user may."""
+    place = f"{schedule}: partition: for {num_elements} elements in {plural(schedule.num_chunks, 'chunk')}"
     try:
         bounds = schedule.bounds(num_elements)
     except Exception as error:

@@ -39,7 +39,7 @@ class _Hop(NamedTuple):
 
     @property
     def send_s(self) -> float:
-        """What sending takes if nothing else is sent."""
+        """The seconds of sending if nothing else is sent."""
         return self.overhead_s + self.bytes_s
 
     def together_s(self, num_messages: int) -> float:
@@ -48,12 +48,12 @@ class _Hop(NamedTuple):
 
     @property
     def whole_s(self) -> float:
-        """From start to applied."""
+        """The seconds from start to applied."""
         return self.send_s + self.latency_s + self.apply_s
 
     @property
     def gap_s(self) -> float:
-        """What every further chunk takes in a train of them: the slower one of link and receiver sets the pace."""
+        """The seconds of every further chunk in a train of them: the slower one of link and receiver sets the pace."""
         return max(self.send_s, self.apply_s)
 
 
@@ -78,7 +78,7 @@ def closed_form_s(
     *,
     runtime: Runtime = RULE,
 ) -> float | None:
-    """Seconds that the algorithm, as `build` makes it, takes on `network`; None if there is no formula.
+    """Return the seconds of an algorithm, as `build` makes it, on `network`; None if there is no formula.
 
     runtime: as of `simulate`.
 
@@ -136,7 +136,10 @@ def _copying(time_s: _OneKind) -> _TwoKinds:
 
 
 def _one_after_the_other(adding: _OneKind, copying: _OneKind) -> _TwoKinds:
-    """Return the second half starts when all ranks have finished the first, or a rank that all wait for has."""
+    """Return the sum of two halves.
+
+    The second starts when all ranks have finished the first, or a rank that all wait for has.
+    """
     return lambda num_ranks, add, copy: adding(num_ranks, add) + copying(num_ranks, copy)
 
 

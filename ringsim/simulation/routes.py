@@ -5,6 +5,7 @@ limits one message at a time, and is part of the connection's own rate.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -29,7 +30,7 @@ _PER_RANK = 2**32  # more than there are chunks
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Connections:
-    """What the transfers of a schedule are sent on, and what limits them; (num_connections,) unless said otherwise.
+    """The connections of a schedule, and what limits them; (num_connections,) unless said otherwise.
 
     most: bytes a second, where nothing is shared.
     resource, use: (width, num_connections), of what is shared.
@@ -46,7 +47,7 @@ class Connections:
 
 
 class Ends(NamedTuple):
-    """Of each connection, (num_connections,): its ranks, a number that its sender's channel has alone, the channel."""
+    """The ends of connections, (num_connections,): ranks, a number that the sender's channel has alone, the channel."""
 
     src: Ints
     dst: Ints
@@ -127,7 +128,7 @@ def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resourc
 
 
 def _is_shared(ends: Ends, paths: Paths, resources: Resources, cores: Ints) -> Bools:
-    """Of each resource, whether more than one channel or rank uses it, or time does not treat it all alike."""
+    """Return, for each resource, whether several channels or ranks use it, or time does not treat it all alike."""
     named = paths.resource != NONE
     sender = np.broadcast_to(ends.sender[:, None], named.shape)[named]
     num_senders = int(sender.max(initial=0)) + 1
@@ -197,17 +198,19 @@ def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology)
     first = np.flatnonzero(np.diff(key, prepend=-1))
     kept = first[(np.diff(np.append(first, len(key))) == 1) & (number[first] != 0)]
     added, copied = np.maximum(number[kept], 1), np.maximum(-number[kept], 1)
-    return topology.with_in_switch(InSwitch(key[kept], added, copied))
+    reducing = copy(topology)
+    reducing.in_switch = InSwitch(key[kept], added, copied)
+    return reducing
 
 
 def _is_for_switch(schedule: Schedule) -> bool:
-    """Whether some rank sends or receives several messages in a step."""
+    """Return whether some rank sends or receives several messages in a step."""
     ends = (ranks for step in schedule.steps.patterns() for ranks in (step.src, step.dst))
     return any(len(ranks) and np.bincount(ranks).max() > 1 for ranks in ends)
 
 
 def _merged(step: Step, num_ranks: int, switch: Ints) -> tuple[Ints, Ints]:
-    """For each transfer its connection, and how many are added up with it, or as a negative number copied; 0: none."""
+    """Return each transfer's connection, and how many are added up with it, or as a negative number copied; 0: none."""
     within = switch[step.src] == switch[step.dst]
     owner = np.where(step.reduce, step.dst, step.src)
     # Of one kind, owner and chunk, and from or to the switch of the owner.

@@ -34,7 +34,7 @@ def simulate(
     """Simulate a schedule: return every transfer with its times, all ranks starting at 0.
 
     size_bytes: of the whole tensor (for reduce_scatter the input, for all_gather the output), which
-    `schedule.cut` cuts into chunks of whole elements.
+    `schedule.partition` cuts into chunks of whole elements.
     runtime: who executes the schedule; by default all that the rule of execution permits happens as early as it may.
     on_progress: is told how many transfers have been simulated since it was last told.
 

@@ -26,7 +26,7 @@ class Timeline:
     """One run of a schedule, simulated or measured; a column per field, each of shape (num_transfers,).
 
     Rows are in step order. Times are seconds from the start of the run: a transfer holds its link from
-    `start_s` to `left_s`, has arrived at `arrived_s`, and occupies the receiving rank from `apply_s` to
+    `start_s` to `sent_s`, has arrived at `arrived_s`, and occupies the receiving rank from `apply_s` to
     `applied_s`.
     """
 
@@ -38,14 +38,14 @@ class Timeline:
     chunk: npt.NDArray[np.int32]
     reduce: npt.NDArray[np.bool_]
     start_s: Seconds
-    left_s: Seconds
+    sent_s: Seconds
     arrived_s: Seconds
     apply_s: Seconds
     applied_s: Seconds
 
     @classmethod
     def empty(cls, num_ranks: int, num_chunks: int, num_transfers: int) -> Timeline:
-        """One whose columns are still to be filled in."""
+        """Return a timeline whose columns are still to be filled in."""
         types = (np.int32, np.int32, np.int32, np.int32, np.bool_, *[np.float64] * 5)
         return cls(num_ranks, num_chunks, *(np.empty(num_transfers, dtype=dtype) for dtype in types))
 
@@ -64,7 +64,7 @@ class Timeline:
     @property
     def until_s(self) -> float:
         """When the last thing happened that did happen; `time_s` where everything did."""
-        columns = (self.start_s, self.left_s, self.arrived_s, self.apply_s, self.applied_s)
+        columns = (self.start_s, self.sent_s, self.arrived_s, self.apply_s, self.applied_s)
         return max(float(column.max(initial=0.0, where=np.isfinite(column))) for column in columns)
 
     def applied_order(self, rank: int) -> list[tuple[int, int, int]]:
@@ -76,11 +76,11 @@ class Timeline:
     def sent_order(self, src: int, dst: int) -> list[tuple[int, int]]:
         """Return what `src` sent to `dst`, as (step, chunk), in the order of time."""
         rows = np.flatnonzero((self.src == src) & (self.dst == dst))
-        rows = rows[np.lexsort((rows, self.left_s[rows], self.start_s[rows]))]
+        rows = rows[np.lexsort((rows, self.sent_s[rows], self.start_s[rows]))]
         return [(int(self.step[i]), int(self.chunk[i])) for i in rows]
 
     def columns(self) -> dict[str, list[float]]:
-        """All columns as plain lists, for JSON."""
+        """Return all columns as plain lists, for JSON."""
         names = [field.name for field in fields(self)][2:]
         return {name: getattr(self, name).tolist() for name in names}
 
@@ -107,7 +107,7 @@ def costs_of(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Int
 
 
 def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints, channel: Rows) -> Floats:
-    """(num_rows,): what their bytes alone take on their paths. channel: (num_rows,), on which they are sent."""
+    """Return what their bytes alone take on their paths: (num_rows,). channel: (num_rows,), on which they are sent."""
     src, dst = timeline.src[row].astype(np.int64), timeline.dst[row].astype(np.int64)
     paths = topology.connection_paths(src, dst, channel.astype(np.int64))
     seconds: Floats = chunk_bytes[timeline.chunk[row]] / paths.alone_bytes_per_s(topology.resources)

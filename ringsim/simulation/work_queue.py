@@ -40,19 +40,6 @@ class QueuedCall(NamedTuple):
     network: AnyNetwork | None = None
 
 
-class Queued(NamedTuple):
-    """A collective in the queue.
-
-    chunk_bytes: (schedule.num_chunks,). ready_s: when it joins, not before the last.
-    call_s: from when a worker takes it until its first messages go.
-    """
-
-    schedule: Schedule
-    chunk_bytes: Ints
-    ready_s: float
-    call_s: float = 0.0
-
-
 class Span(NamedTuple):
     """When a collective begins, a worker having taken it, and ends; infinite if it never does."""
 
@@ -83,24 +70,19 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtim
             raise ValueError(f"calls[{number}]: ready_s {call.ready_s}: must be finite")
     if calls[0].ready_s < 0:
         raise ValueError(f"ready_s {calls[0].ready_s:g}: a queue begins at 0")
-    ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()
+    ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()  # none before the last
+    queue = [call._replace(ready_s=at) for call, at in zip(calls, ready_s, strict=True)]
     topology = sound_topology(network, *num_ranks)
     if runtime.num_workers == 1 and has_steady_times(topology):
-        return _one_after_the_other(calls, ready_s, network, runtime)
+        return _one_after_the_other(queue, network, runtime)
     for number, call in enumerate(calls):
         if call.network is not None or runtime.network(network) is not network:
             raise ValueError(f"calls[{number}]: network: all calls share one with several workers, jitter or failures")
     topology = with_in_network_reduction([call.schedule for call in calls], topology)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
-    queue = [_queued(call, at) for call, at in zip(calls, ready_s, strict=True)]
     begin_s, end_s = run_queue(queue, topology, runtime)
     return [Span(*times) for times in zip(begin_s.tolist(), end_s.tolist(), strict=True)]
-
-
-def _queued(call: QueuedCall, ready_s: float) -> Queued:
-    sizes = call.schedule.chunk_bytes(call.size_bytes, call.element_bytes)
-    return Queued(call.schedule, sizes, ready_s, call.call_s)
 
 
 def has_steady_times(topology: Topology) -> bool:
@@ -108,14 +90,12 @@ def has_steady_times(topology: Topology) -> bool:
     return topology.jitter is None and not np.isfinite(topology.resources.fails_at_s).any()
 
 
-def _one_after_the_other(
-    calls: Sequence[QueuedCall], ready_s: Sequence[float], network: AnyNetwork, runtime: Runtime
-) -> list[Span]:
-    """With one worker no two share anything: each takes what it takes alone."""
+def _one_after_the_other(queue: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtime) -> list[Span]:
+    """Return the spans of one worker, where no two calls share anything: each takes as long as alone."""
     alone_s: dict[tuple[int, int, int, int, float], float] = {}
     spans = []
     free_s = -math.inf
-    for call, ready in zip(calls, ready_s, strict=True):
+    for call in queue:
         key = id(call.schedule), id(call.network), call.size_bytes, call.element_bytes, call.call_s
         if key not in alone_s:
             messages_s = predict_time(
@@ -126,14 +106,14 @@ def _one_after_the_other(
                 runtime=runtime,
             )
             alone_s[key] = call.call_s + messages_s
-        begin_s = max(ready, free_s)
+        begin_s = max(call.ready_s, free_s)
         free_s = begin_s + alone_s[key]
         spans.append(Span(begin_s, free_s))
     return spans
 
 
-def run_queue(queue: Sequence[Queued], topology: Topology, runtime: Runtime) -> tuple[Floats, Floats]:
-    """When each collective begins and ends, each (len(queue),); infinite for what never does.
+def run_queue(queue: Sequence[QueuedCall], topology: Topology, runtime: Runtime) -> tuple[Floats, Floats]:
+    """Return when each collective begins and ends, each (len(queue),); infinite for what never does.
 
     They are taken in the order of the queue: each by the first worker to be free, which a worker is when its
     collective has ended on all ranks.
@@ -166,13 +146,13 @@ def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.
 
 
 class _QueueRun(EventRun):
-    """How far every transfer is, and every collective. first_row: of each, and one more where the last ends.
+    """The state of every transfer, and of every collective. first_row: of each, and one more where the last ends.
 
     A row belongs to the first worker's connections until it is known which worker takes it.
     """
 
     def __init__(
-        self, rows: Dependencies, first_row: Ints, queue: Sequence[Queued], topology: Topology, num_workers: int
+        self, rows: Dependencies, first_row: Ints, queue: Sequence[QueuedCall], topology: Topology, num_workers: int
     ) -> None:
         self._queue, self._first_row, self._num_workers = queue, first_row, num_workers
         self._collective = np.repeat(np.arange(len(queue)), np.diff(first_row))
@@ -181,7 +161,7 @@ class _QueueRun(EventRun):
         self._sends_from_s = np.full(len(queue), np.inf)
         self._worker_of = np.full(len(queue), IDLE)
         self._next = 0
-        chunk_bytes = np.concatenate([call.chunk_bytes for call in queue])
+        chunk_bytes = np.concatenate([c.schedule.chunk_bytes(c.size_bytes, c.element_bytes) for c in queue])
         sent_on = connect(rows, topology, num_workers)
         self._num_connections = len(sent_on.connections.src) // num_workers  # of each worker
         super().__init__(TransferCosts(rows, topology, chunk_bytes), sent_on, num_timers=num_workers)

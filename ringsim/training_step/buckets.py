@@ -46,7 +46,7 @@ class BucketCaps:
 
 
 class Phase(Enum):
-    """Which step of the training it is, as buckets are made differently.
+    """The step of the training, as buckets are made differently.
 
     FIRST: the first, or with gradient accumulation the first that synchronises: a bucket for each dtype and device.
     REBUILT: every later one: in the order in which the gradients became ready in the first.

@@ -33,7 +33,7 @@ class Prediction:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as with torch's own caps; 1 where no time passes."""
+        """The factor by which it is faster than with torch's own caps; 1 where no time passes."""
         return self.default.step_s / self.step.step_s if self.step.step_s > 0 else 1.0
 
     def as_dict(self) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class StepProfile:
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step of one process alone, without DDP."""
+        """The seconds of a step of one process alone, without DDP."""
         return self.forward_s + self.backward_s + self.optimizer_s
 
     @property

@@ -33,7 +33,7 @@ USED_MAP_ELEMENT_BYTES = 4  # with find_unused_parameters one int32 for each par
 
 @dataclass(frozen=True, slots=True)
 class DdpConfig:
-    """How DDP is set up.
+    """The settings of DDP.
 
     wire_dtype: in which a comm hook sends gradients; None: in their own.
     bucket_view: with `gradient_as_bucket_view=True` nothing is copied back.
@@ -108,7 +108,7 @@ class PredictedStep:
 
     @property
     def algorithms(self) -> list[str]:
-        """By which the buckets are reduced, with the protocol if it is known, in the order of the first buckets."""
+        """The algorithms of the buckets, with the protocol if it is known, in the order of the first buckets."""
         return list(dict.fromkeys(bucket.reduced_by for bucket in self.buckets))
 
     @property

@@ -7,7 +7,6 @@ itself as a network file.
 from netns_testbed.description import network_text
 from netns_testbed.jobs import Ending
 from netns_testbed.leftovers import clean
-from netns_testbed.run_ranks import run_ranks
-from netns_testbed.testbed import Testbed, why_not
+from netns_testbed.testbed import Testbed, run_ranks, why_not
 
 __all__ = ["Ending", "Testbed", "clean", "network_text", "run_ranks", "why_not"]

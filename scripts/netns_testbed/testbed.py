@@ -12,7 +12,9 @@ from typing import Self
 from netns_testbed.jobs import Ending, run_together
 from netns_testbed.leftovers import end_processes, remove_testbed
 from netns_testbed.plan import CUBIC, INTERFACE, RENO, Command, plan
+from ringsim.console import ended_once, run_local_ranks
 
+RATE = "1gbit"  # of the links for `run_ranks`
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")  # in namespaces
 
 _numbers = itertools.count()  # of the testbeds of this process
@@ -84,6 +86,20 @@ def why_not() -> str | None:
             return None
     except OSError as error:
         return str(error)
+
+
+def run_ranks(hosts: int, ranks_per_host: int, arguments: Sequence[str], slow: Mapping[int, str] | None = None) -> None:
+    """Run torchrun with these arguments there, to its end; what ends us ends its ranks and takes the hosts down.
+
+    slow: hosts with another rate than RATE. Raises OSError if it fails.
+    """
+    if hosts == 1:
+        run_local_ranks(ranks_per_host, arguments)
+        return
+    with ended_once(), Testbed(hosts, RATE, slow or {}) as bed:
+        code = bed.run(list(arguments), ranks_per_host).exit_code
+    if code:
+        raise OSError(f"what ran on {hosts} hosts ended with exit code {code}; what it said is above")
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:

@@ -72,7 +72,7 @@ def shared_by(group: dist.ProcessGroup) -> SharedBy:
 
 
 def local_ranks(group: dist.ProcessGroup) -> LocalRanks:
-    """Those that share memory with this one."""
+    """Return the ranks that share memory with this one."""
     local = shared_by(group).local
     assert local is not None, "no rank shares memory with this one"
     return local

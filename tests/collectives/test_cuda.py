@@ -104,7 +104,7 @@ def dropped(group: dist.ProcessGroup, device: str) -> list[float]:
 
 
 def chained(group: dist.ProcessGroup, device: str) -> list[float]:
-    """What a callback makes of a result."""
+    """Return the result of a callback."""
     work = collectives.all_reduce(torch.ones(1000, device=device), group=group, async_op=True)
     assert work is not None
     doubled = work.get_future().then(lambda future: future.value()[0] * 2).wait()
@@ -192,7 +192,7 @@ def test_nccl_with_one_rank(nccl: RankPool, ranks: RankPool, backend: str) -> No
 
 
 def refused(group: dist.ProcessGroup) -> str:
-    """What is said of a tensor on the CPU."""
+    """Return the message for a tensor on the CPU."""
     with pytest.raises(ValueError) as error:  # noqa: PT011  the message is compared below
         collectives.all_reduce(torch.ones(2), group=group)
     return str(error.value)

@@ -1,7 +1,8 @@
-"""The programs in examples/ run under torchrun, and learn."""
+"""The programs in examples/ run on several ranks, and learn."""
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -11,30 +12,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.ranks import RankPool, group_on
+from tests.ranks import RankPool, group_on, run_forked_programs, run_script
 
 ROOT = Path(__file__).parents[2]
 
 
-def under_torchrun(example: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What becomes of an example on two ranks."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.run(
-        [*torchrun, str(ROOT / "examples" / example), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-
-
-@pytest.mark.parametrize("example", ["ddp.py", pytest.param("fsdp.py", marks=pytest.mark.slow)])
-def test_it_learns_on_ring(example: str) -> None:
-    """By two ranks, in the way its first line says; nothing is complained about."""
-    result = under_torchrun(example, "ring")
-    assert result.returncode == 0, result.stderr
-    losses = [float(loss) for loss in re.findall(r"^ring: step \d+: loss (\S+)$", result.stdout, re.MULTILINE)]
+@pytest.mark.parametrize("example", ["ddp.py", "fsdp.py"])
+def test_it_learns_on_ring(tmp_path: Path, example: str) -> None:
+    """By two ranks."""
+    first, _ = run_forked_programs(2, 120, tmp_path, run_script, ROOT / "examples" / example, ["ring"])
+    assert first.returncode == 0, first.stderr
+    losses = [float(loss) for loss in re.findall(r"^ring: step \d+: loss (\S+)$", first.stdout, re.MULTILINE)]
     assert len(losses) == 2
     assert losses[1] < 0.5 * losses[0]
 
@@ -63,13 +51,26 @@ def test_gpt_trains_alike_on_both_backends(ring_ranks: RankPool) -> None:
         assert on_ring[-1] < 0.9 * on_ring[0]
 
 
+def gpt_under_torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run examples/gpt.py on two ranks."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.run(
+        [*torchrun, str(ROOT / "examples" / "gpt.py"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
 @pytest.mark.slow
 def test_gpt_runs_on_either_backend_by_one_word() -> None:
     """Under torchrun, in the way its first line says; all that it prints is the same but for the backend's name."""
     small = ["--steps", "51", "--batch-size", "4", "--layers", "1", "--width", "32", "--sample", "20"]
     printed = {}
     for backend in ("gloo", "ring"):
-        result = under_torchrun("gpt.py", "--backend", backend, *small)
+        result = gpt_under_torchrun("--backend", backend, *small)
         assert result.returncode == 0, result.stderr
         assert re.search(rf"^{backend}: held-out loss \S+, weights \S+$", result.stdout, re.MULTILINE)
         printed[backend] = result.stdout
@@ -85,9 +86,13 @@ def test_gpt_runs_on_either_backend_by_one_word() -> None:
         ("own_task.py", "python -m trainers --task own_task:Sine --ranks 2, in its folder"),
     ],
 )
-def test_without_a_launcher_it_says_how_to_start_it(example: str, start: str) -> None:
+def test_without_a_launcher_it_says_how_to_start_it(
+    example: str, start: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In one line, with exit code 2."""
-    environment = {name: value for name, value in os.environ.items() if name != "RANK"} | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "examples" / example)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{example}: start it with {start}\n")
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(sys, "argv", [example])
+    with pytest.raises(SystemExit) as leaving:
+        runpy.run_path(str(ROOT / "examples" / example), run_name="__main__")
+    assert leaving.value.code == 2
+    assert capsys.readouterr() == ("", f"{example}: start it with {start}\n")

@@ -21,7 +21,7 @@ Sent = list[tuple[int, int, int, int]]
 
 
 def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, length: int, dtype: torch.dtype) -> Sent:
-    """What this rank sends in one call: (step, peer, chunk, bytes) in the order of sending."""
+    """Return the messages of this rank in one call: (step, peer, chunk, bytes) in the order of sending."""
     messages: Sent = []
     send_of = GlooTransport.send
 
@@ -50,7 +50,7 @@ def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, lengt
 def all_sent(
     _: dist.ProcessGroup, cases: list[tuple[Collective, str]], length: int, dtype: torch.dtype
 ) -> dict[tuple[Collective, str], Sent]:
-    """That of several algorithms, over Gloo; the calls that compare fingerprints are not among them."""
+    """Return the messages of several algorithms over Gloo, without the calls that compare fingerprints."""
     group = kept_group(NUM_RANKS, "gloo")
     if group is None:
         return {}
@@ -65,7 +65,7 @@ def simulated(collective: Collective, algorithm: str, size_bytes: int, element_b
     """The same by rank, from the times in which links are held, or by what is sent on links that two channels share."""
     schedule = build(collective, algorithm, NUM_RANKS, size_bytes)
     timeline = simulate(schedule, BYTE_A_SECOND, size_bytes, element_bytes=element_bytes)
-    num_bytes = (timeline.left_s - timeline.start_s).round().astype(int).tolist()
+    num_bytes = (timeline.sent_s - timeline.start_s).round().astype(int).tolist()
     if has_contention(schedule, BYTE_A_SECOND.topology(NUM_RANKS)):
         num_bytes = schedule.chunk_bytes(size_bytes, element_bytes)[timeline.chunk].tolist()
     columns = (timeline.src, timeline.step, timeline.dst, timeline.chunk)

@@ -64,7 +64,7 @@ def with_outputs(page: str) -> Iterator[tuple[Block, Block | None]]:
 
 
 def as_pattern(output: str) -> re.Pattern[str]:
-    """What must be printed: in the output, `...` stands for any lines, and ` ...` for the rest of one."""
+    """Return the pattern of a printed text, in which `...` stands for any lines, and ` ...` for the rest of one."""
     return re.compile("".join(map(_line_pattern, output.rstrip().split("\n"))))
 
 

@@ -32,7 +32,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run(command: list[str], folder: Path, text: str = "") -> str:
-    """What a command that succeeds prints."""
+    """Return the output of a command that succeeds."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     python_path = f"{folder}{os.pathsep}{folder / 'scripts'}"
     environment = os.environ | {"PATH": path, "PYTHONPATH": python_path, "GIT_CEILING_DIRECTORIES": str(folder.parent)}

@@ -14,7 +14,7 @@ MARK = "not run: a fragment; tests/docs/test_fragments.py runs it on real ranks"
 
 
 def run_fragments(group: dist.ProcessGroup) -> list[float]:
-    """What the first two calls leave in their tensors, after all fragments have run."""
+    """Return the tensors of the first two calls, after all fragments have run."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

@@ -35,7 +35,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_commands(block: Block) -> str:
-    """What the commands print, as they are typed one after the other into a shell."""
+    """Return the output of the commands, as they are typed one after the other into a shell."""
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.text], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
@@ -44,7 +44,7 @@ def run_commands(block: Block) -> str:
 
 
 def run_program(block: Block, names: dict[str, object]) -> str:
-    """What a program prints; the programs of a page share their names, as the cells of a notebook do."""
+    """Return a program's output; the programs of a page share their names, as the cells of a notebook do."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile("\n" * block.line + block.text, block.page, "exec"), names)
@@ -52,7 +52,7 @@ def run_program(block: Block, names: dict[str, object]) -> str:
 
 
 def check_output(block: Block, expected: Block, printed: str) -> None:
-    """What is below a block is what it prints, or where that varies, has its words."""
+    """Require that a block prints the text below it, or where that varies, its words."""
     if expected.mark == "varies":
         missing = set(words_of(expected.text)) - set(words_of(printed))
         assert not missing, f"{block.place}: {sorted(missing)} are not printed any more:\n{printed}"
@@ -128,3 +128,20 @@ def links(page: str) -> list[str]:
     """The files that a page links to, without their anchors."""
     targets = re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text())
     return [target.partition("#")[0] for target in targets if not target.startswith(("http", "#", "mailto"))]
+
+
+def test_three_dots_stand_for_any_lines() -> None:
+    """For none, one or several; at the end of a line for the rest of it."""
+    pattern = as_pattern("first\n...\nlast\n")
+    for printed in ("first\nlast\n", "first\nx\nlast\n", "first\nx\n\nlast\n"):
+        assert pattern.fullmatch(printed)
+    assert not pattern.fullmatch("first\nlast\nmore\n")
+    assert as_pattern("first ...\nlast\n").fullmatch("first and more\nlast\n")
+    assert not as_pattern("first ...\nlast\n").fullmatch("first and\nmore\nlast\n")
+    assert as_pattern("a.c\n").fullmatch("a.c\n")
+    assert not as_pattern("a.c\n").fullmatch("abc\n")
+
+
+def test_of_what_was_measured_the_words_count() -> None:
+    """Units of two letters, which change with the size of a number, do not."""
+    assert words_of("ring  12.3 ms  busbw 1 GB/s") == ["ring", "busbw"]

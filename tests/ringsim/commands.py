@@ -23,7 +23,7 @@ def run(*arguments: object) -> Result:
 
 
 def printed(*arguments: object) -> str:
-    """What a command that succeeds prints."""
+    """Return the output of a command that succeeds."""
     return run(*arguments).stdout
 
 

@@ -1,4 +1,4 @@
-"""What the probes of a machine would have measured whose network is known."""
+"""Made-up probes of a machine whose network is known."""
 
 from dataclasses import replace
 

@@ -33,7 +33,7 @@ class Message:
         return what in self.times
 
 
-COLUMNS = ("start_s", "left_s", "arrived_s", "apply_s", "applied_s")
+COLUMNS = ("start_s", "sent_s", "arrived_s", "apply_s", "applied_s")
 
 
 class PlainRun:
@@ -67,14 +67,14 @@ class PlainRun:
         may_block = self.in_order and any(m.transfer.dst != dst for m in on_channel[-1:])
         to_src = [m for m in before if m.transfer.dst == src and m.step < message.step]
         ready = all(m.has("applied_s") for m in to_src if may_block or m.transfer.chunk == chunk)
-        return ready and all(m.has("left_s") for m in on_channel)
+        return ready and all(m.has("sent_s") for m in on_channel)
 
     def _may_be_applied(self, number: int) -> bool:
         """Rules 3 and 4."""
         message, before = self.messages[number], self.messages[:number]
         src, dst, chunk, _, channel = message.transfer
         sends = [m for m in self.messages if m.transfer.src == dst and m.step <= message.step]
-        free = all(m.has("left_s") for m in sends if m.transfer.chunk == chunk)
+        free = all(m.has("sent_s") for m in sends if m.transfer.chunk == chunk)
         received = [m for m in before if m.transfer.dst == dst]
         if not self.in_order:
             received = [
@@ -117,14 +117,14 @@ class PlainRun:
             self._finish(message)
 
     def _finish(self, message: Message) -> None:
-        """What comes after this phase."""
+        """Begin the next phase."""
         path = self.topology.paths(np.array([message.transfer.src]), np.array([message.transfer.dst]))
         if message.phase == "overhead":
             uses = {int(r): float(u) for r, u in zip(path.resource[0], path.use_per_byte[0], strict=True) if r != NONE}
             uses[self.link_of[message.transfer[:2]]] = 1.0
             self._take(message, "bytes", Work(uses, min(float(path.bytes_per_s[0]), 1e30)), message.size)
         elif message.phase == "bytes":
-            message.times["left_s"] = self.now
+            message.times["sent_s"] = self.now
             self._take(message, "latency", Work({}, 1.0), float(path.latency_s[0]) * message.latency_factor)
         elif message.phase == "latency":
             message.times["arrived_s"], message.phase = self.now, "arrived"

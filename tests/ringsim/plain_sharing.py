@@ -12,7 +12,7 @@ from ringsim.network import Floats, Ints
 
 @dataclass(frozen=True)
 class Work:
-    """What a unit of some work uses of each resource, and how fast it could go alone."""
+    """A work's use of each resource per unit, and how fast it could go alone."""
 
     uses: Mapping[int, float]
     most: float

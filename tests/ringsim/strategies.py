@@ -1,4 +1,4 @@
-"""What hypothesis draws: schedules, random ones and built-in ones, and networks to run them on."""
+"""Strategies of hypothesis: schedules, random ones and built-in ones, and networks to run them on."""
 
 import math
 from collections.abc import Sequence

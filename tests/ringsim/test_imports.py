@@ -1,4 +1,4 @@
-"""What importing loads: the floors stay apart."""
+"""Importing a package loads nothing heavy, and nothing of a package above it."""
 
 import subprocess
 import sys

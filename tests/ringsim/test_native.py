@@ -1,4 +1,4 @@
-"""What a call does beside its schedule."""
+"""The costs of a torch call beside its schedule."""
 
 import pytest
 

@@ -70,7 +70,7 @@ def test_the_repr_of_a_network_makes_it_again() -> None:
 
 
 def displayed(value: Any) -> None:
-    """What a notebook does with the value of a cell."""
+    """Display the value of a cell as a notebook does."""
     assert repr(value)
     html = html_of(value)
     assert html is None or html.startswith("<div>")
@@ -166,7 +166,7 @@ def test_a_timeline_is_shown_as_its_lanes() -> None:
 def test_a_sweep_is_shown_as_the_fastest_and_a_comparison_as_its_cases() -> None:
     """With names escaped, and what is left out counted."""
     sweep = html_of(RESULTS["Sweep(all_reduce, ring, 2-4 ranks, 8 B on one: 2 cells)"]())
-    assert "<td>8 B</td><td>ring 20.01 us</td><td>ring 60.01 us</td>" in sweep
+    assert "<td>8 B</td><td>ring  20.01 us</td><td>ring  60.01 us</td>" in sweep
     html = html_of(comparison(40))
     assert html is not None
     assert "&lt;mine&gt;" in html

@@ -1,4 +1,4 @@
-"""What `ringsim` exports is documented, and its examples are right."""
+"""All exports of `ringsim` are documented, and their examples are right."""
 
 import doctest
 import importlib

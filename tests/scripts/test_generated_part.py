@@ -1,4 +1,4 @@
-"""What scripts write into pages."""
+"""Parts of pages that scripts write."""
 
 import os
 import subprocess

@@ -20,7 +20,7 @@ API, CLI = ROOT / "docs/reference/api.md", ROOT / "docs/reference/cli.md"
 
 @pytest.mark.parametrize("module", [flow_chart, site_hooks])
 def test_the_examples_are_right(module: object) -> None:
-    """Those in the docstrings."""
+    """The examples in the docstrings of the scripts are right."""
     result = doctest.testmod(module)  # type: ignore[arg-type]
     assert (result.failed, result.attempted > 0) == (0, True)
 
@@ -63,7 +63,7 @@ def resolved(text: str, repo_url: str | None) -> str:
 
 
 def test_links_that_leave_docs_lead_to_the_repository_or_nowhere() -> None:
-    """Those within docs/ stay."""
+    """Links within docs/ stay."""
     text = "[code](../../ringsim/units.py) and [rule](../rule.md#order)"
     assert resolved(text, None) == "code and [rule](../rule.md#order)"
     assert resolved(text, "https://host/x/") == (

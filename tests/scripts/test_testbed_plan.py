@@ -7,8 +7,7 @@ import pytest
 
 from netns_testbed import testbed
 from netns_testbed.description import network_text
-from netns_testbed.plan import owner, plan
-from netns_testbed.rate import burst_bytes, parse_tc_rate, queue_bytes
+from netns_testbed.plan import burst_bytes, owner, parse_tc_rate, plan, queue_bytes
 from netns_testbed.testbed import Testbed
 from ringsim.network.file_reader import read_network
 from tests.ringsim.topologies import capacities
@@ -122,14 +121,14 @@ def test_testbeds_that_cannot_be(hosts: int, host_rates: dict[int, str], message
 
 
 def test_names_carry_the_process_that_made_them() -> None:
-    """What is not named so is not ours."""
+    """Namespaces with other names are not ours."""
     made = plan("ringsim-4711-2", 12)
     assert owner(made.switch) == owner(made.namespace(11)) == 4711
     assert [owner(name) for name in ("ringsim-4711", "ringsim-4711-2-host", "xringsim-1-2-host3", "blue")] == [None] * 4
 
 
 def carried(text: str, num_ranks: int) -> dict[str, float]:
-    """What the network that the text describes can carry, by resource."""
+    """Return the capacities of the network that the text describes, by resource."""
     return capacities(read_network(text, "testbed.toml").topology(num_ranks))
 
 

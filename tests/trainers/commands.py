@@ -5,7 +5,6 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.launcher import Launcher
+from tests.processes import TIMEOUT_S, environment, run_python
+from tests.ranks import free_port
 from trainers.checkpoints.step_log import read_log
 
-ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 240
 LOG_LINE = re.compile(r"step \d+/\d+: ")
 POINTS = ["--task", "tests.trainers.points:make_points", "--seed", "3", "--log-every", "1"]
 
@@ -30,23 +29,9 @@ def command(*arguments: str, torchrun: tuple[str, ...] = ()) -> list[str]:
     return [sys.executable, *started_by, "-m", "trainers", *arguments]
 
 
-def environment() -> dict[str, str]:
-    """Ours, with this code and the tests' own to be imported, and without what a launcher of the tests may have set."""
-    return {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | {
-        "PYTHONPATH": str(ROOT)
-    }
-
-
 def start(*arguments: str, torchrun: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
-    return subprocess.run(
-        command(*arguments, torchrun=torchrun),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=environment(),
-        check=False,
-    )
+    return run_python(*command(*arguments, torchrun=torchrun)[1:])
 
 
 def launch(launcher: Launcher, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -76,10 +61,7 @@ def ranks_by_hand(arguments: list[str], errors: int = subprocess.PIPE) -> Iterat
 
     errors: where the first one says what it says.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    world = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    world = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     ranks = []
     for rank, stderr in enumerate((errors, subprocess.DEVNULL)):
         numbers = {**world, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": 1}
@@ -105,11 +87,11 @@ def read_until(terminal: int, wanted: str = "\0") -> str:
 
 
 def without_log(errors: str) -> str:
-    """What was said on stderr beside the lines of the log."""
+    """Return stderr without the lines of the log."""
     return "".join(line for line in errors.splitlines(keepends=True) if not LOG_LINE.match(line))
 
 
 def result_of(output: Path) -> dict[str, Any]:
-    """What the run left."""
+    """Return the result that the run left."""
     result: dict[str, Any] = json.loads((output / "result.json").read_text())
     return result

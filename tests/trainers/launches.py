@@ -1,4 +1,4 @@
-"""What ranks do in the tests of launching; and looking for what was left of them. Importing this loads no torch."""
+"""Programs of ranks in the tests of launching, and a search for processes that are left. It loads no torch."""
 
 import os
 import signal
@@ -105,7 +105,7 @@ def processes_of(folder: Path, num_ranks: int) -> list[int]:
 
 
 def living(processes: list[int]) -> list[int]:
-    """Those that still are there; one whose parent has not asked how it ended is not."""
+    """Return the processes that still are there; one whose parent has not asked how it ended is not."""
     alive = []
     for pid in processes:
         try:

@@ -145,8 +145,13 @@ def inputs(rank: int, count: int = 5) -> torch.Tensor:
     return torch.randn(count, 3, generator=torch.Generator().manual_seed(100 + rank))
 
 
+def parameters_of(model: nn.Module) -> list[torch.Tensor]:
+    """Return copies of the parameters as they are now."""
+    return [p.detach().clone() for p in model.parameters()]
+
+
 def backward(parallel: DataParallel, step: int) -> torch.Tensor:
-    """Of this rank's own data; the loss."""
+    """Run the backward pass of a step on this rank's own data, and return the loss."""
     loss: torch.Tensor = parallel(inputs(parallel.group.rank() + 7 * step)).pow(2).mean()
     loss.backward()
     return loss

@@ -119,7 +119,7 @@ def make_points(seed: int, bad: int | None = None, dies_at: int | None = None, *
 
 
 class Ran(NamedTuple):
-    """What became of a run on one rank.
+    """The outcome of a run on one rank.
 
     error: the name of the class of what it raised, and the message. log: what is in the file now.
     fingerprint: of the parameters. seen: the buffer, of which each rank has seen its own share.

@@ -1,4 +1,4 @@
-"""What `from trainers import ...` gives, and the examples in the docstrings of it."""
+"""Exports of `trainers`, and the examples in their docstrings."""
 
 import doctest
 import os

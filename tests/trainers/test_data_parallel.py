@@ -22,7 +22,7 @@ ALL = [name for name in MEANING if not name.endswith("bf16")]
 
 
 def refusal(group: dist.ProcessGroup, make: Callable[[int], nn.Module], broadcast: bool = False) -> str:
-    """What it says of a model that is made from the rank; of one that it takes, that all ranks have the same."""
+    """Return the error for a model that is made from the rank; of one that it takes, the first mismatch of ranks."""
     model = make(group.rank())
     try:
         DataParallel(model, "ring", group, broadcast=broadcast)
@@ -174,7 +174,7 @@ def test_no_sync_sends_nothing(ranks: RankPool, name: str) -> None:
 
 
 def sync_by_hand(group: dist.ProcessGroup, name: str) -> list[bool]:
-    """What `do_sync` says before, within and after `no_sync`, and whether gradients asked for within are its own."""
+    """Return `do_sync` before, within and after `no_sync`, and whether gradients asked for within are its own."""
     model = DataParallel(small_model(), name, group)
     told = [model.do_sync]
     with model.no_sync():
@@ -221,7 +221,7 @@ class Wordy(nn.Module):
 
 
 def behaves(group: dist.ProcessGroup) -> tuple[object, ...]:
-    """What can be asked of the wrapper."""
+    """Return the answers of the wrapper to all that can be asked of it."""
     torch.manual_seed(0)
     plain = Wordy()
     model = DataParallel(plain, "bucketed", group)
@@ -262,7 +262,7 @@ def test_buffers_follow_rank_0(ranks: RankPool) -> None:
 
 
 def drifted(group: dist.ProcessGroup) -> tuple[str, str]:
-    """What the check says before and after one weight has changed on rank 1."""
+    """Return the result of the check before and after one weight has changed on rank 1."""
     model = DataParallel(small_model(), "ring", group)
     with mock.patch("torch.distributed.all_gather_object", side_effect=AssertionError):
         model.check_identical()  # by a collective of ours alone: a program may end right after it
@@ -287,7 +287,7 @@ def test_drift_is_found(ranks: RankPool) -> None:
 
 
 def late(group: dist.ProcessGroup, name: str) -> str:
-    """What rank 0's backward pass raises when rank 1 has none."""
+    """Return the error of rank 0's backward pass when rank 1 has none."""
     model = DataParallel(small_model(), name, group)
     if group.rank() == 1:
         return ""
@@ -338,7 +338,7 @@ def test_a_backward_pass_that_fails_leaves_nothing_behind(ranks: RankPool, name:
 
 
 def copied(group: dist.ProcessGroup, name: str) -> str:
-    """What is said of a copy of the wrapper."""
+    """Return the error of a copy of the wrapper."""
     with pytest.raises(TypeError) as error:
         copy.deepcopy(DataParallel(small_model(), name, group))
     return str(error.value)

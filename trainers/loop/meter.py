@@ -1,4 +1,4 @@
-"""What a run measures of itself: times and losses (`Meter`), held bytes, and a time line of some steps."""
+"""Measurements that a run takes of itself: times and losses (`Meter`), held bytes, and a time line of some steps."""
 
 import tempfile
 import time

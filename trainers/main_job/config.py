@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainers.loop.config import StepConfig
+from trainers.loop.config import StepConfig, check_log
 from trainers.tasks import LanguageModel
 from trainers.tasks.base import require_at_least
 
@@ -64,7 +64,4 @@ class LogConfig:
     options: str = ""
 
     def __post_init__(self) -> None:
-        if self.log_every < 0:
-            raise ValueError(f"--log-every {self.log_every}: must be at least 0, which is never")
-        if self.tensorboard and not self.log_every:
-            raise ValueError("--tensorboard: with --log-every 0 there is nothing to write for it")
+        check_log(self.tensorboard, self.log_every)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from trainers.checkpoints.output import save_options
 from trainers.checkpoints.step_log import FOLDER, LOG, StepLog, TensorBoardLog
+from trainers.loop.config import has_line
 from trainers.loop.log_line import describe_line, describe_process, format_milliseconds, format_norm, peak_memory_bytes
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import LogConfig
@@ -42,9 +43,8 @@ class JobLog:
             self._log = StepLog(config.output / LOG, 0)
 
     def is_due(self, done: int) -> bool:
-        """Return whether there is a line after that many steps: every few of them, and after the last."""
-        every = self._config.log_every
-        return every > 0 and (done % every == 0 or done == self._steps)
+        """Return whether there is a line after that many steps."""
+        return has_line(done, self._config.log_every, self._steps)
 
     def write(self, done: int, runs: Mapping[str, tuple[TrainStep, Sequence[StepResult]]]) -> None:
         """Tell of all strategies after `done` steps; collective. runs: by name, with the results of all its steps."""

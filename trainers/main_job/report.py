@@ -28,19 +28,15 @@ LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batc
 
 Report = dict[str, Any]
 
-NARROW = ("strategy", "predicted", "measured", "error", "predicted", "step", "error", "loss")
-NARROW_UNITS = ("", "sync ms", "sync ms", "", "step ms", "ms", "", "")
-WIDE = (
-    "strategy", "predicted ms", "measured ms", "spread", "error",
-    "step predicted", "step ms", "error", "tokens/s", "final loss",
-)  # fmt: skip
+COLUMNS = ("strategy", "predicted", "measured", "error", "predicted", "step", "error", "loss")
+UNITS = ("", "sync ms", "sync ms", "", "step ms", "ms", "", "")
+WIDE_COLUMNS, WIDE_UNITS = (*COLUMNS, "spread", "tokens/s"), (*UNITS, "sync ms", "")
 MEMORY = ("memory", "predicted", "held", "params", "grads", "optim", "vectors", "activ")
 MEMORY_UNITS = ("per rank", "MiB", "MiB", "MiB", "MiB", "MiB", "MiB", "MiB")
-BESIDE = ("spread", "tokens/s")  # only in the wide table
 
 
 class RankNotes(NamedTuple):
-    """What one rank has noted of a strategy's steps.
+    """One rank's record of a strategy's steps.
 
     losses: of the whole batch, the same on all ranks. fingerprint: of the parameters after the last step. memory: what
     the rank holds then.
@@ -140,14 +136,11 @@ def over_periods(times_s: Sequence[float], period: int) -> list[float]:
 
 def format_report(report: Report, wide: bool = False) -> str:
     """Return the table of strategies, and under it what holds for all of them; wide: with spread and tokens/s."""
-    rows = [_row(result) for result in report["strategies"]]
-    memory = _memory_table(report["strategies"])
-    if wide:
-        return "\n".join([*align_columns([WIDE, *rows], "lr"), "", *memory, *_footnotes(report)])
-    kept = [place for place, name in enumerate(WIDE) if name not in BESIDE]
-    narrow = [tuple(row[place] for place in kept) for row in rows]
-    footnotes = [wrap_text(note, indent="  ") for note in _footnotes(report)]
-    return "\n".join([*align_columns([NARROW, NARROW_UNITS, *narrow], "lr"), "", *memory, *footnotes])
+    results = report["strategies"]
+    head = (WIDE_COLUMNS, WIDE_UNITS) if wide else (COLUMNS, UNITS)
+    rows = [(*_row(result), *(_more(result) if wide else ())) for result in results]
+    footnotes = [note if wide else wrap_text(note, indent="  ") for note in _footnotes(report)]
+    return "\n".join([*align_columns([*head, *rows], "lr"), "", *_memory_table(results), *footnotes])
 
 
 def _row(result: Report) -> tuple[str, ...]:
@@ -156,14 +149,18 @@ def _row(result: Report) -> tuple[str, ...]:
         result["strategy"],
         f"{result['predicted_sync_s'] * 1e3:.2f}",
         f"{result['measured_sync_s'] * 1e3:.2f}",
-        f"{result['measured_sync_p10_s'] * 1e3:.2f}-{result['measured_sync_p90_s'] * 1e3:.2f}",
         "-" if error is None else f"{error:+.0%}",
         f"{result['predicted_step_s'] * 1e3:.1f}",
         f"{result['step_s'] * 1e3:.1f}",
         f"{result['step_error']:+.0%}",
-        f"{result['tokens_per_s']:,.0f}",
         f"{result['final_loss']:.3f}",
     )
+
+
+def _more(result: Report) -> tuple[str, str]:
+    """Return the cells that only the wide table has."""
+    low_s, high_s = result["measured_sync_p10_s"], result["measured_sync_p90_s"]
+    return f"{low_s * 1e3:.2f}-{high_s * 1e3:.2f}", f"{result['tokens_per_s']:,.0f}"
 
 
 def _memory_table(results: list[Report]) -> list[str]:

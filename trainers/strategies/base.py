@@ -47,7 +47,7 @@ class GradientSync:
 
 
 class Strategy(GradientSync):
-    """What `DataParallel` asks of a strategy: of parameters, optimizer and state, too, of which ranks may have shares.
+    """A strategy as `DataParallel` uses it; it may also give ranks shares of parameters, optimizer and state.
 
     param_sync_s: how long the optimizer's last step has taken to gather or average the parameters, in seconds.
     """

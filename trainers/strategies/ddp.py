@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from ringsim.training_step import BucketCaps
-from trainers.strategies.base import Strategy
+from trainers.strategies.base import MakeOptimizer, Strategy
 from trainers.strategies.plain import Ring
 
 
@@ -29,6 +29,18 @@ class Ddp(Strategy):
         BucketCaps.from_mb(bucket_cap_mb)  # raises ValueError for what DDP would take without a word
         self.module = DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_cap_mb)
         self._ring = Ring(model, group)
+
+    def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
+        optimizer = super().optimizer(make)
+        optimizer.register_step_pre_hook(self._require_reduction)
+        return optimizer
+
+    def _require_reduction(self, *_: object) -> None:
+        """Raise RuntimeError, as DDP's next forward pass would, if a bucket waits for a gradient that has not come.
+
+        A step must not use gradients that are not reduced; the step may be the last, or follow a pass that failed.
+        """
+        self.module.reducer._rebuild_buckets()
 
     def on_forward(self) -> None:
         # After a pass with gradients DDP sends the buffers of rank 0 before the next one, and not before that after a

@@ -25,7 +25,7 @@ Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.int64]
 
 
 class Task(Protocol):
-    """What is trained.
+    """A model with its data and its optimizer, to be trained.
 
     Building one checks its input and raises ValueError. Every rank builds its own: of the same seed, the same. The
     values may be plain attributes; an object with all these parts is a Task, whatever its class.
@@ -33,7 +33,7 @@ class Task(Protocol):
 
     @property
     def name(self) -> str:
-        """What reports and messages call it."""
+        """The name in reports and messages."""
 
     @property
     def num_samples(self) -> int:

@@ -33,7 +33,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a location holds: a value (the same number: the same sum in the same order) of a chunk."""
+    """The content of a location: a value (the same number: the same sum in the same order) of a chunk."""
 
     chunk: int
     value: int
@@ -157,7 +157,7 @@ class _Run:
                     self._buffers[self._alias(Location(rank, "i", offset))] = Held(chunk, state.values[0])
 
     def _alias(self, location: Location) -> Location:
-        """In place, one location has two names; this is the longer buffer's (NCCL's rule for in-place buffers)."""
+        """Return the longer buffer's name of a location, which has two in place (NCCL's rule for in-place buffers)."""
         gpu, buffer, offset = location
         collective = self._program.collective
         if not self._program.in_place or buffer == "s":
@@ -173,7 +173,7 @@ class _Run:
         return self._num_values
 
     def _run_one(self, place: int, step: Instruction, index: int, arriving: Held | None) -> None:
-        """One chunk of a step, in the order of `Operation`."""
+        """Run one chunk of a step, in the order of `Operation`."""
         does = step.does
         src, dst = (self._alias(at._replace(offset=at.offset + index)) for at in (step.src, step.dst))
         held = arriving

@@ -132,7 +132,7 @@ class _Ordering:
         return (self._steps[number].gpu, self._steps[number].block) == (gpu, block)
 
     def _sorted(self) -> list[int]:
-        """All numbers, each after those before it, those that can run at once side by side."""
+        """Return all numbers, each after those before it, those that can run at once side by side."""
         after: list[list[int]] = [[] for _ in self._steps]
         missing = [len(before) for before in self._before]
         for number, before in enumerate(self._before):

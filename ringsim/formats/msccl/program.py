@@ -31,7 +31,7 @@ MAX_CHUNKS = 2**16  # the runtime keeps offsets in 16 bits
 
 
 class Operation(NamedTuple):
-    """What a type of steps does, in this order; `adds`: what it reads at src and what arrived, or stood at dst."""
+    """The work of a type of steps, in this order; `adds`: what it reads at src and what arrived, or stood at dst."""
 
     type: str
     receives: bool = False
@@ -215,7 +215,7 @@ class _Reader:
         return blocks
 
     def _sizes(self, gpu: _Element) -> dict[str, int]:
-        """How many chunks each buffer has; a file may leave one that it does not use at 0."""
+        """Return how many chunks each buffer has; a file may leave one that it does not use at 0."""
         share = self._num_chunks // self._num_ranks
         sizes = {
             "i": share if self._collective is Collective.ALL_GATHER else self._num_chunks,

@@ -37,7 +37,7 @@ class _Line:
 
 @dataclass(slots=True)
 class _ChunkAccess:
-    """Who last wrote a chunk, and who has read it since."""
+    """The last write of a chunk, and the reads since."""
 
     write: Point | None = None
     reads: list[Point] = field(default_factory=list)

@@ -117,7 +117,7 @@ def _times(run: RunView, first_s: float, last_s: float) -> dict[str, list[int | 
     """When each transfer starts; and by how much later it leaves, arrives, is applied from and to: short numbers."""
     timeline = run.timeline
     columns = {
-        "left": timeline.left_s,
+        "left": timeline.sent_s,
         "arrived": timeline.arrived_s,
         "apply": timeline.apply_s,
         "applied": timeline.applied_s,

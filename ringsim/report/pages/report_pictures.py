@@ -11,12 +11,10 @@ from matplotlib.axes import Axes
 from ringsim.analysis import Sweep
 from ringsim.calibration import Comparison
 from ringsim.files import shortened
-from ringsim.measurements import p10_p90
 from ringsim.report.plots.algorithm_styles import dark_colours, styles_of
 from ringsim.report.plots.charts import (
     Curve,
     Label,
-    SyncTimes,
     draw_curves,
     draw_loss_curves,
     draw_shares,
@@ -131,13 +129,9 @@ def _bounds(attributions: Sequence[Attribution]) -> str:
 
 
 def _strategies(file: str, job: JobReport) -> str:
-    times = [
-        SyncTimes(result.strategy, result.predicted_sync_s, result.measured_sync_s,
-                  *(p10_p90(result.sync_s) if result.sync_s else (result.measured_sync_s,) * 2))
-        for result in job.synchronising
-    ]  # fmt: skip
+    results = job.synchronising
     title = f"Synchronisation, predicted and measured ({file})"
-    return _picture(title, partial(draw_sync_times, times=times), height=1.5 + _ROW * len(times))
+    return _picture(title, partial(draw_sync_times, results=results), height=1.5 + _ROW * len(results))
 
 
 def _collectives(where: str, comparison: Comparison) -> Iterator[str]:

@@ -11,6 +11,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from ringsim.report.plots.algorithm_styles import series_style
 from ringsim.report.plots.style import palette, points
 from ringsim.units import format_time
+from ringsim.verdict import StrategyResult
 
 _WIDEST, _THINNEST = 5.0, 1.2  # points
 _MARKS = 8  # on each curve
@@ -27,16 +28,6 @@ class Curve(NamedTuple):
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     marker: str = "o"
-
-
-class SyncTimes(NamedTuple):
-    """The seconds of a strategy's synchronisation; low, high: percentiles of the measured times."""
-
-    strategy: str
-    predicted_s: float
-    measured_s: float
-    low_s: float
-    high_s: float
 
 
 def draw_curves(axes: Axes, curves: Sequence[Curve]) -> bool:
@@ -94,27 +85,29 @@ def draw_shares(axes: Axes, rows: Sequence[tuple[str, Mapping[str, float]]], col
     return bool(rows)
 
 
-def draw_sync_times(axes: Axes, times: Sequence[SyncTimes]) -> bool:
+def draw_sync_times(axes: Axes, results: Sequence[StrategyResult]) -> bool:
     """Draw a row for each strategy, what was measured and what was predicted; return whether there is any.
 
     The axis is logarithmic, as one message per parameter takes many times what the rest does.
     """
-    colours, rows = palette(), range(len(times))
-    low, high = [row.low_s for row in times], [row.high_s for row in times]
-    measured, predicted = [row.measured_s for row in times], [row.predicted_s for row in times]
+    colours, rows = palette(), range(len(results))
+    low, high = ([result.sync_p10_p90_s[end] for result in results] for end in (0, 1))
+    measured = [result.measured_sync_s for result in results]
+    predicted = [result.predicted_sync_s for result in results]
     axes.hlines(rows, low, high, color=colours.orange, linewidth=7, alpha=0.45, label="measured, 10 % to 90 %")
     axes.plot(measured, rows, "o", color=colours.vermillion, markersize=8, label="measured, median")
     hollow: dict[str, Any] = {"fillstyle": "none", "markersize": 7, "markeredgewidth": 2}
     axes.plot(predicted, rows, "D", color=colours.blue, label="predicted", **hollow)
-    for place, row in enumerate(times):
-        if row.measured_s > 0:
-            error, at = f"{row.predicted_s / row.measured_s - 1:+.0%}", (row.measured_s, place)
+    for place, result in enumerate(results):
+        if result.measured_sync_s > 0:
+            error = f"{result.predicted_sync_s / result.measured_sync_s - 1:+.0%}"
+            at = (result.measured_sync_s, place)
             axes.annotate(error, at, (0, 8), textcoords="offset points", ha="center", fontsize=points(8))
     set_axis(axes.xaxis, "gradient synchronisation of a step", format_time, log_base=10)
-    axes.set_yticks(rows, [row.strategy for row in times], fontsize=points(9))
-    axes.set_ylim(len(times) - 0.4, -1)
+    axes.set_yticks(rows, [result.strategy for result in results], fontsize=points(9))
+    axes.set_ylim(len(results) - 0.4, -1)
     axes.grid(visible=False, axis="y")
-    return bool(times)
+    return bool(results)
 
 
 def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:

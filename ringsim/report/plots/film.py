@@ -80,16 +80,14 @@ class Film:
             self._views.append(_GraphFrame(self.figure.add_subplot(cells[0, 0]), run))
             self._views.append(_ChunksFrame(self.figure.add_subplot(cells[0, 1]), run))
             self._views.append(_TimeFrame(self.figure.add_subplot(cells[1, :]), run, self._first_s, self._last_s))
-        lines: tuple[
-            tuple[float, dict[str, Any]], ...
-        ] = (  # title, phase and sentence: the height of each, and its look
-            (0.945, {"fontsize": 12, "fontweight": "bold", "va": "center"}),
-            (0.9, {"fontsize": 10, "fontweight": "bold", "color": palette().blue, "va": "center"}),
-            (0.858, {"fontsize": 9.5, "va": "center"}),
-        )
+        bold: dict[str, Any] = {"fontweight": "bold", "va": "center"}
         self._texts = [
-            [self.figure.text(number / len(runs) * 1.03 + 0.012, height, "", **style) for height, style in lines]
-            for number in range(len(runs))
+            (
+                self.figure.text(left, 0.945, "", fontsize=12, **bold),
+                self.figure.text(left, 0.9, "", fontsize=10, color=palette().blue, **bold),
+                self.figure.text(left, 0.858, "", fontsize=9.5, va="center"),
+            )
+            for left in (number / len(runs) * 1.03 + 0.012 for number in range(len(runs)))
         ]
 
     @property
@@ -130,21 +128,11 @@ class _GraphFrame:
         self._width = min(0.4 * self._graph.closest, 30.0)  # points, of a chunk
 
     def draw(self, time_s: float) -> None:
-        while self._moving:
-            self._moving.pop().remove()
+        for artist in self._moving:
+            artist.remove()
         timeline = self._run.timeline
-        for row in np.flatnonzero((timeline.start_s <= time_s) & (time_s < timeline.applied_s)).tolist():
-            place = self._place(row, time_s)
-            edge = palette().dark_grey if timeline.reduce[row] else _GREEN
-            if not np.isfinite(timeline.applied_s[row]):
-                edge = palette().vermillion
-            if self._run.schedule.num_ranks > FEW_RANKS:
-                colour = palette().blue if edge == palette().dark_grey else edge
-                self._moving += self._axes.plot(
-                    *place, "o", color=colour, markersize=0.8 * self._graph.radius, zorder=5
-                )
-            else:
-                self._draw_chunk(row, place, edge)
+        rows = np.flatnonzero((timeline.start_s <= time_s) & (time_s < timeline.applied_s)).tolist()
+        self._moving = [artist for row in rows for artist in self._draw_chunk(row, *self._place(row, time_s))]
 
     def _place(self, row: int, time_s: float) -> tuple[float, float]:
         """Return where a chunk is on its way; what never arrives stays near its sender."""
@@ -158,28 +146,25 @@ class _GraphFrame:
         x, y = self._graph.point(src, dst, rim + (1 - 2 * rim) * share).tolist()
         return x, y
 
-    def _draw_chunk(self, row: int, place: tuple[float, float], edge: str) -> None:
-        """Draw a box with the chunk's number above, and below a stripe for each share in its rank's place."""
-        schedule, sent, (x, y) = self._run.schedule, self._run.meanings.sent[row], place
+    def _draw_chunk(self, row: int, x: float, y: float) -> Iterator[Artist]:
+        """Draw a box with the chunk's number above, and below a stripe for each share; a dot where ranks are many."""
+        schedule, timeline, colours = self._run.schedule, self._run.timeline, palette()
+        colour = colours.dark_grey if timeline.reduce[row] else _GREEN
+        if not np.isfinite(timeline.applied_s[row]):
+            colour = colours.vermillion
+        if schedule.num_ranks > FEW_RANKS:
+            yield from self._axes.plot(x, y, "o", color=colour, markersize=0.8 * self._graph.radius, zorder=5)
+            return
         width, height = self._graph.in_data(self._width, 0.62 * self._width)
-        box: dict[str, Any] = {"zorder": 5, "linewidth": 1.4, "edgecolor": edge, "facecolor": palette().paper}
-        stripe = width / schedule.num_ranks if schedule.collective.reduces else width
-        self._add(Rectangle((x - width / 2, y - height / 2), width, height, **box))
-        for rank in np.flatnonzero(sent).tolist():
-            left = x - width / 2 + (rank * stripe if schedule.collective.reduces else 0.0)
-            self._add(Rectangle((left, y), stripe, height / 2, facecolor=self._colours[rank], linewidth=0, zorder=6))
-        self._add(Rectangle((x - width / 2, y - height / 2), width, height, **box | {"facecolor": "none", "zorder": 7}))
-        text: dict[str, Any] = {
-            "fontsize": 0.26 * self._width,
-            "fontweight": "bold",
-            "va": "center_baseline",
-            "zorder": 8,
-        }
-        number = str(self._run.timeline.chunk[row])
-        self._moving.append(self._axes.text(x, y - height / 4, number, ha="center", **text))
-
-    def _add(self, patch: Rectangle) -> None:
-        self._moving.append(self._axes.add_patch(patch))
+        num_stripes = schedule.num_ranks if schedule.collective.reduces else 1
+        left, stripe = x - width / 2, width / num_stripes
+        box: dict[str, Any] = {"facecolor": colours.paper, "edgecolor": colour, "linewidth": 1.4, "zorder": 5}
+        yield self._axes.add_patch(Rectangle((left, y - height / 2), width, height, **box))
+        for rank in np.flatnonzero(self._run.meanings.sent[row]).tolist():
+            corner, colour = (left + rank % num_stripes * stripe, y), self._colours[rank]
+            yield self._axes.add_patch(Rectangle(corner, stripe, height / 2, facecolor=colour, linewidth=0, zorder=5))
+        number: dict[str, Any] = {"fontsize": 0.26 * self._width, "fontweight": "bold", "zorder": 6}
+        yield self._axes.text(x, y - height / 4, str(timeline.chunk[row]), ha="center", va="center_baseline", **number)
 
 
 class _ChunksFrame:

@@ -146,7 +146,7 @@ class Lanes:
 
     def sends(self, rows: Bools) -> Floats:
         """Return a box for each of these transfers in its sender's lane, (num_rows, 4, 2)."""
-        begin_s, end_s = self.timeline.start_s[rows], self.timeline.left_s[rows]
+        begin_s, end_s = self.timeline.start_s[rows], self.timeline.sent_s[rows]
         return self._boxes(begin_s, end_s, self.y_of_sends(rows), self.row_height[self.timeline.src[rows]])
 
     def applies(self, rows: Bools) -> Floats:
@@ -266,7 +266,7 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
     add_boxes(lanes.whole(rank, *gaps.T), "waits", facecolor=colours.light_grey, linewidth=0, zorder=0.9)
     if lanes.stall:
         adding = np.isfinite(timeline.apply_s) & ~applied
-        unended = np.concatenate([lanes.sends(begun & ~np.isfinite(timeline.left_s)), lanes.applies(adding)])
+        unended = np.concatenate([lanes.sends(begun & ~np.isfinite(timeline.sent_s)), lanes.applies(adding)])
         crossed: dict[str, Any] = {"facecolor": "none", "edgecolor": colours.vermillion, "hatch": "xxx"}
         draw_boxes(axes, unended, "never ends", zorder=3, linewidth=1.0, **crossed)
         handles.append(Patch(label="never ends", **crossed))
@@ -307,7 +307,7 @@ def _follow_chunk(axes: Axes, lanes: Lanes) -> Handles:
     draw_boxes(axes, lanes.sends(rows), "followed", linewidth=1.8 if few else 0.3, zorder=2, **outline)
     rows &= np.isfinite(timeline.arrived_s)
     src, dst = timeline.src[rows], timeline.dst[rows]
-    departs = timeline.left_s[rows] * lanes.scale, lanes.y_of_sends(rows) + lanes.row_height[src] / 2
+    departs = timeline.sent_s[rows] * lanes.scale, lanes.y_of_sends(rows) + lanes.row_height[src] / 2
     arrives = timeline.arrived_s[rows] * lanes.scale, lanes.origin[dst] + lanes.extra[dst] + sum(_APPLIES) / 2
     ways = np.stack([np.column_stack(departs), np.column_stack(arrives)], axis=1)
     axes.add_collection(LineCollection(list(ways), colors=colours.ink, linewidths=1.0 if few else 0.6), autolim=False)

@@ -100,7 +100,7 @@ def _draw_graphs(figure: SubFigure, schedule: Schedule, view: RunView | None, pl
     for number, (axes, layout) in enumerate(zip(panels, layouts, strict=True), 1):
         draw_graph(axes, layout, slow)
         if len(layouts) > 1:
-            axes.text(0.5, 0.04, f"tree {number}", ha="center", fontsize=points(9), color=palette().dark_grey)
+            axes.text(0.5, 0.99, f"tree {number}", ha="center", fontsize=points(9), color=palette().dark_grey)
 
 
 def _grid_height(states: ChunkStates) -> float:

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.textpath import TextPath
 from matplotlib.ticker import NullLocator
 
 from ringsim.analysis import RunView
 from ringsim.report.plots.style import palette, points
 from ringsim.units import format_size, format_time
+
+_NARROW = 0.15  # of the axis: a regime that is narrower has no room for its name
 
 
 def draw_sizes(axes: Axes, view: RunView) -> None:
@@ -32,8 +33,8 @@ def draw_sizes(axes: Axes, view: RunView) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
     shortest, longest = view.by_size.times_s.min(), view.by_size.times_s.max() * 1.5
     axes.set_ylim(shortest / (longest / shortest) ** 0.25, longest)  # a fifth of the height is for the regimes' names
-    _draw_regimes(axes, view)
-    handles = _draw_times(axes, view)
+    regimes = _draw_regimes(axes, view)
+    handles = [*_draw_times(axes, view), *regimes]
     if view.stall:
         text = f"with {format_size(float(2 * sizes[-1]))} it never finishes"
         axes.annotate(text, (sizes[-1], view.by_size.times_s[-1]), (-6, 6), textcoords="offset points", ha="right",
@@ -72,39 +73,24 @@ def _draw_times(axes: Axes, view: RunView) -> list[Line2D]:
     return lines
 
 
-def _draw_regimes(axes: Axes, view: RunView) -> None:
-    """Latency-bound below the crossover, bandwidth-bound above; one regime alone where there is none."""
-    first, last = axes.get_xlim()
-    colours = palette()
-    crossover = view.by_size.crossover_bytes
-    if view.by_size.floor_s > 0:
-        axes.axhline(view.by_size.floor_s, color=colours.dark_grey, linestyle=":", linewidth=1.2)
-    if crossover is None:
-        bound = "latency-bound" if view.by_size.floor_s > 0 else "bandwidth-bound"
-        _name_regime(axes, first, last, bound)
-        return
-    border = float(np.clip(crossover, first, last))
-    axes.axvspan(first, border, color=colours.pale_grey, linewidth=0)
-    axes.axvline(crossover, color=colours.dark_grey, linewidth=1, label="crossover")
-    floor = format_time(view.by_size.floor_s)
-    _name_regime(axes, first, border, f"latency-bound\nmore than half is the {floor} that even 0 bytes take")
-    _name_regime(axes, border, last, f"bandwidth-bound\nabove {format_size(crossover)} the bytes take longer than that")
+def _draw_regimes(axes: Axes, view: RunView) -> list[Line2D]:
+    """Draw the time of 0 bytes and the crossover; name the regimes, latency-bound below it and bandwidth-bound above.
 
-
-def _name_regime(axes: Axes, first: float, last: float, name: str) -> None:
-    """With as many of the lines of the name as have room."""
-    if last <= first:
-        return
-    left, right = axes.get_xlim()
-    room = axes.get_position().width * axes.figure.bbox.width * 72 / axes.figure.dpi
-    room *= np.log(last / first) / np.log(right / left)
-    fits = [text for text in (name, name.partition("\n")[0]) if _width(text) < room]
-    if fits:
-        place = axes.get_xaxis_transform()
-        axes.text(float(np.sqrt(first * last)), 0.03, fits[0], transform=place, fontsize=points(9),
-                  color=palette().dark_grey, ha="center", va="bottom")  # fmt: skip
-
-
-def _width(text: str) -> float:
-    """In points, of the longest line."""
-    return max(float(TextPath((0, 0), line, points(9)).get_extents().width) for line in text.split("\n"))
+    Without a crossover there is one regime alone.
+    """
+    (first, last), colours, lines = axes.get_xlim(), palette(), []
+    floor_s, crossover = view.by_size.floor_s, view.by_size.crossover_bytes
+    if floor_s > 0:
+        text = f"even 0 bytes take {format_time(floor_s)}"
+        lines.append(axes.axhline(floor_s, color=colours.dark_grey, linestyle=":", linewidth=1.2, label=text))
+    border = last if floor_s > 0 else first
+    if crossover is not None:
+        border = float(np.clip(crossover, first, last))
+        axes.axvspan(first, border, color=colours.pale_grey, linewidth=0)
+        text = f"crossover: {format_size(crossover)} take twice as long"
+        lines.append(axes.axvline(crossover, color=colours.dark_grey, linewidth=1, label=text))
+    for name, low, high in (("latency-bound", first, border), ("bandwidth-bound", border, last)):
+        if np.log(high / low) > _NARROW * np.log(last / first):
+            axes.text(float(np.sqrt(low * high)), 0.03, name, transform=axes.get_xaxis_transform(),
+                      fontsize=points(9), color=colours.dark_grey, ha="center", va="bottom")  # fmt: skip
+    return lines

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -27,7 +26,6 @@ _WIDTH, _LEFT, _LEGEND = 14.0, 0.95, 2.35
 _TITLE_HEIGHT, _LINES_HEIGHT, _NOTE_HEIGHT = 0.5, 3.9, 0.17
 _LEGEND_LENGTH = 25  # characters of a line
 _MAX_PANELS = 3
-_MAX_RANKS_NAMED = 8
 _PANEL_TEXT = 40  # characters of a line in a panel
 _MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
 
@@ -56,19 +54,6 @@ def panel_ranks(ranks: Sequence[int]) -> list[int]:
     """Return the numbers of ranks with a panel of their own: the least, the middle and the largest."""
     chosen = np.linspace(0, len(ranks) - 1, min(len(ranks), _MAX_PANELS)).round().astype(int)
     return [ranks[index] for index in chosen]
-
-
-def _without_panel(ranks: Sequence[int]) -> list[str]:
-    """Return a line that says which numbers of ranks are in the map alone; none if there are none."""
-    rest = [num_ranks for num_ranks in ranks if num_ranks not in panel_ranks(ranks)]
-    if not rest:
-        return []
-    *names, last = [*map(str, rest[:_MAX_RANKS_NAMED]), *(["more"] if len(rest) > _MAX_RANKS_NAMED else [])]
-    listed = f"{', '.join(names)} and {last}" if names else last
-    return [
-        f"time against size is drawn for the least, the middle and the largest number of ranks; for {listed} ranks the "
-        "map says who is fastest"
-    ]
 
 
 def _margins(height: float, above: float, below: float) -> dict[str, Any]:
@@ -156,7 +141,11 @@ def _curve(sweep: Sweep, network: str, num_ranks: int, name: str) -> list[tuple[
 
 def _notes(sweep: Sweep) -> list[str]:
     """Which ranks have no panel, what was skipped, as it may have won, and where the figures come from."""
-    notes = [*_without_panel(sweep.ranks), *sweep.skipped()]
+    notes = sweep.skipped()
+    if len(sweep.ranks) > _MAX_PANELS:
+        least, middle, largest = panel_ranks(sweep.ranks)
+        drawn = f"time against size is drawn for {least}, {middle} and {largest} ranks"
+        notes.insert(0, f"{drawn}; for the others the map says who is fastest")
     if len(notes) > _MAX_NOTES:
         notes[_MAX_NOTES - 1 :] = [f"and {len(notes) - _MAX_NOTES + 1} more skipped"]
     made = ", ".join(str(sweep.provenance[name]) for name in ("ringsim", "date", "command") if name in sweep.provenance)
@@ -186,7 +175,9 @@ def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, St
     for name, area in areas.items():
         row, column = np.nonzero(names == name)
         draw_boxes(axes, boxes(row, edges[column], edges[column + 1], _ROW), linewidth=0, **area)
-    _draw_borders(axes, names, edges)
+    lines: dict[str, Any] = {"colors": palette().paper, "linewidths": 0.8, "zorder": 1.5}
+    axes.vlines(edges[1:-1], *axes.get_ylim(), **lines)
+    axes.hlines(np.arange(len(ranks) - 1) + 0.5, *axes.get_xlim(), **lines)
     _draw_gains(axes, sweep, network, styles)
     return [Patch(linewidth=0, **area) for area in areas.values()]
 
@@ -226,36 +217,19 @@ def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -
     axes.tick_params(labelsize=points(8))
 
 
-def _draw_borders(axes: Axes, names: Names, edges: Floats) -> None:
-    """Draw a line wherever neighbours have different winners; thin white ones between the rest."""
-    num_rows, num_columns = names.shape
-    x = edges.tolist()
-    lines: dict[bool, list[list[tuple[float, float]]]] = {False: [], True: []}  # whether winners differ
-    for row, column in np.ndindex(num_rows, num_columns):
-        if column:
-            upright = [(x[column], row - 0.5), (x[column], row + 0.5)]
-            lines[names[row, column] != names[row, column - 1]].append(upright)
-        if row:
-            level = [(x[column], row - 0.5), (x[column + 1], row - 0.5)]
-            lines[names[row, column] != names[row - 1, column]].append(level)
-    for differ, colour, width in ((False, palette().paper, 0.6), (True, palette().ink, 1.4)):
-        axes.add_collection(LineCollection(lines[differ], colors=colour, linewidths=width), autolim=False)
-
-
 def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> None:
-    """How many times as fast as the ring (or the second) in each cell; in none if there is no room for all."""
-    box = axes.get_position()
-    width = axes.figure.bbox.width * box.width * 72 / axes.figure.dpi
-    height = axes.figure.bbox.height * box.height * 72 / axes.figure.dpi
-    edges = np.log2(size_edges(sweep.sizes_bytes))
-    rooms = np.diff(edges) / (edges[-1] - edges[0]) * width
+    """Write how many times as fast as the ring (or the second) each cell is, where there is room."""
+    box, size = axes.get_position(), points(_GAIN_SIZE)
+    width, height = (72 / axes.figure.dpi * length for length in (axes.figure.bbox.width, axes.figure.bbox.height))
+    log = np.log2(size_edges(sweep.sizes_bytes))
+    rooms = np.diff(log) / (log[-1] - log[0]) * width * box.width
+    if height * box.height / len(sweep.ranks) <= 1.2 * size:
+        return
     labels: list[Label] = []
-    size = points(_GAIN_SIZE)
     for (winner_network, num_ranks, size_bytes), winner in sweep.winners().items():
         text = format_gain(winner, has_baseline=BASELINE in sweep.algorithms)
-        column = sweep.sizes_bytes.index(size_bytes)
-        if winner_network == network and len(text) * 0.65 * size < rooms[column]:
-            ink = styles[winner.cell.algorithm].ink
-            labels.append((float(size_bytes), float(sweep.ranks.index(num_ranks)), text, ink, False))
-    if height / len(sweep.ranks) > 1.2 * size:
-        draw_labels(axes, [label for label in labels if label[2]], size)
+        fits = len(text) * 0.65 * size < rooms[sweep.sizes_bytes.index(size_bytes)]
+        if text and fits and winner_network == network:
+            row, ink = sweep.ranks.index(num_ranks), styles[winner.cell.algorithm].ink
+            labels.append((float(size_bytes), float(row), text, ink, False))
+    draw_labels(axes, labels, size)

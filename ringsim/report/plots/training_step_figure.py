@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 
 from ringsim.report.network_table import named_network
@@ -14,10 +15,9 @@ from ringsim.report.plots.style import ink_on, new_figure, palette, points
 from ringsim.training_step import PredictedStep, Prediction
 from ringsim.units import format_size, format_time
 
-# Inches, here and below.
-_WIDTH, _LEFT, _RIGHT = 14.0, 1.25, 0.3
-_TITLE, _LANE, _AXIS, _CURVES, _FOOT = 0.85, 0.62, 0.75, 3.6, 0.35
-_FACTS_LINE, _FACTS_LENGTH = 0.2, 150  # inches, and characters
+_WIDTH, _LANE, _REST, _CURVES, _LINE = 14.0, 0.62, 1.5, 4.0, 0.2  # inches
+_LANES_WIDTH = 12.4  # inches, of the axis
+_FACTS_LENGTH = 150  # characters of a line
 _BAR = 0.72  # of the height of a lane
 _POINTS_PER_CHARACTER = 5.2  # of a label
 
@@ -27,34 +27,24 @@ def draw_prediction(prediction: Prediction) -> Figure:
 
     Raises ValueError for a step that never ends.
     """
-    if not np.isfinite(prediction.step.step_s):
+    step, config = prediction.step, prediction.step.config
+    if not np.isfinite(step.step_s):
         raise ValueError("the step never ends, as something fails: there is nothing to draw")
     curves = [draw for draw, steps in ((_draw_sweep, prediction.sweep), (_draw_scaling, prediction.scaling)) if steps]
-    title = _TITLE + _FACTS_LINE * (len(_facts(prediction)) - 1)
-    lanes = title + _LANE * (1 + _num_lanes(prediction.step)) + _AXIS
-    height = lanes + (_CURVES + _FOOT if curves else 0)
-    figure = new_figure(_WIDTH, height)
-    _write_title(figure, prediction, height)
-    rows = {"left": _LEFT / _WIDTH, "right": 1 - _RIGHT / _WIDTH}
-    top = figure.add_gridspec(1, 1, top=1 - title / height, bottom=1 - (lanes - _AXIS) / height, **rows)
-    _draw_lanes(figure.add_subplot(top[0]), prediction)
-    if curves:
-        panels = {"top": 1 - (lanes + 0.35) / height, "bottom": 0.6 / height, "wspace": 0.2}
-        grid = figure.add_gridspec(1, len(curves), **panels, **rows)
-        for index, draw in enumerate(curves):
-            draw(figure.add_subplot(grid[index]), prediction)
-    return figure
-
-
-def _write_title(figure: Figure, prediction: Prediction, height: float) -> None:
-    step, config = prediction.step, prediction.step.config
+    facts = _facts(prediction)
+    heights = [_REST + _LINE * len(facts) + _LANE * (1 + _num_lanes(step)), *([_CURVES] if curves else [])]
+    figure = new_figure(_WIDTH, sum(heights), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
+    above, *below = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     algorithms = " and ".join(dict.fromkeys(bucket.algorithm for bucket in step.buckets))
     name = f"A step of DDP on {step.num_ranks} ranks, bucket_cap_mb {config.caps}, all_reduce {algorithms}"
-    left = _LEFT / _WIDTH
-    figure.text(left, 1 - 0.3 / height, name, fontsize=points(15), fontweight="bold", va="center")
-    for number, line in enumerate(_facts(prediction)):
-        place = left, 1 - (0.6 + _FACTS_LINE * number) / height
-        figure.text(*place, line, fontsize=points(10), color=palette().dark_grey, va="center")
+    above.suptitle(name, x=0.01, ha="left", fontsize=points(15), fontweight="bold")
+    axes = above.subplots()
+    axes.set_title("\n".join(facts), loc="left", fontsize=points(10), color=palette().dark_grey)
+    _draw_lanes(axes, prediction)
+    for part in below:
+        for panel, draw in zip(part.subplots(1, len(curves), squeeze=False)[0], curves, strict=True):
+            draw(panel, prediction)
+    return figure
 
 
 def _facts(prediction: Prediction) -> list[str]:
@@ -121,7 +111,7 @@ def _draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, 
 
 def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> None:
     """Write the longest of the two that fits; none if neither does."""
-    room = (_WIDTH - _LEFT - _RIGHT) * 72 * (end_s - begin_s) / axes.get_xlim()[1]
+    room = _LANES_WIDTH * 72 * (end_s - begin_s) / axes.get_xlim()[1]
     for label in (text, short):
         if len(label) * _POINTS_PER_CHARACTER < room - 2:
             place = (begin_s + end_s) / 2, lane

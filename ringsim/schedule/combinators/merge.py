@@ -35,7 +35,7 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
                 f"merge: {first} has {first.num_chunks} chunks, {other} has {other.num_chunks}; "
                 "collective, ranks and chunks must agree"
             )
-    if any(other.cut is not first.cut for other in others):
+    if any(other.partition is not first.partition for other in others):
         raise ScheduleError(f"merge: {first} and another cut a tensor differently; all must cut it alike")
     steps = MergedSteps([schedule.steps for schedule in schedules])
     num_chunks = first.num_chunks * len(schedules)

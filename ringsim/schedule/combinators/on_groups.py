@@ -43,7 +43,7 @@ def on_groups(
     if members[0] < 0 or members[-1] >= num_ranks or start.min() < 0 or start.max() + schedule.num_chunks > num_chunks:
         raise ScheduleError(f"on_groups: {schedule}: not within {num_ranks} ranks and {num_chunks} chunks")
     steps = GroupedSteps(schedule, ranks, start, num_ranks)
-    return Schedule(collective, schedule.algorithm, num_ranks, num_chunks, steps, schedule.cut)
+    return Schedule(collective, schedule.algorithm, num_ranks, num_chunks, steps, schedule.partition)
 
 
 class GroupedSteps(DerivedSteps):

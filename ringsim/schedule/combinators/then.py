@@ -33,10 +33,10 @@ def then(
         raise ScheduleError(
             f"then: {first} has {first.num_chunks} chunks, {second} has {second.num_chunks}; both must agree"
         )
-    if first.cut is not second.cut:
+    if first.partition is not second.partition:
         raise ScheduleError(f"then: {first} and {second} cut a tensor differently; both must cut it alike")
     steps = ThenSteps(first.steps, second.steps, lookback)
-    return Schedule(collective, algorithm, first.num_ranks, first.num_chunks, steps, first.cut)
+    return Schedule(collective, algorithm, first.num_ranks, first.num_chunks, steps, first.partition)
 
 
 class ThenSteps(Steps):

@@ -57,7 +57,7 @@ def run_events(
 
 
 class EventRun:
-    """How far every transfer is. Rows are counted as in `Dependencies`; row -1 is before everything, at time 0.
+    """The state of every transfer. Rows are counted as in `Dependencies`; row -1 is before everything, at time 0.
 
     on_progress: see `simulate`. num_timers: see `Slots`.
     """

@@ -101,7 +101,7 @@ class Levels:
         self._failed: list[int] = []
 
     def fail(self, resource: Ints) -> None:
-        """From the next update on these resources give nothing."""
+        """Let these resources give nothing from the next update on."""
         self._capacity[resource] = 0.0
         self._failed += resource.tolist()
 

@@ -72,21 +72,21 @@ class StepTimes(NamedTuple):
     """The times of one step's transfers, each of shape (num_transfers,), as in `Timeline`."""
 
     start_s: Seconds
-    left_s: Seconds
+    sent_s: Seconds
     arrived_s: Seconds
     apply_s: Seconds
     applied_s: Seconds
 
 
 class _Engine:
-    """Until when each rank has sent and applied, as of the steps so far."""
+    """The times until which each rank has sent and applied, as of the steps so far."""
 
     def __init__(self, schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> None:
         kept = min(schedule.steps.lookback + 1, schedule.num_steps)
         require_memory(f"{schedule}: the times of its last {kept:,} steps", 2 * 8 * kept * schedule.num_ranks)
         self._topology = topology
         self._bytes = _one_if_same(chunk_bytes.astype(np.float64))
-        self._left = _History(schedule.num_ranks, schedule.steps.lookback)
+        self._sent = _History(schedule.num_ranks, schedule.steps.lookback)
         self._applied = _History(schedule.num_ranks, schedule.steps.lookback)
         self._patterns: dict[tuple[int, int, int], _Pattern] = {}
 
@@ -100,17 +100,17 @@ class _Engine:
         pattern = self._pattern_of(step)
         costs = self._costs(index, step, pattern)
         ready = self._applied.at(step.data_dependency, pattern.src)  # rule 1
-        start = np.maximum(self._left.latest[pattern.src], ready)  # rule 2
-        left = start + costs.send_s
-        self._left.append(pattern.src, left)
-        arrived = left + costs.latency_s
+        start = np.maximum(self._sent.latest[pattern.src], ready)  # rule 2
+        sent = start + costs.send_s
+        self._sent.append(pattern.src, sent)
+        arrived = sent + costs.latency_s
         free = arrived
         if only_value(step.buffer_dependency) != NEVER:
-            free = np.maximum(arrived, self._left.at(step.buffer_dependency, pattern.dst))  # rule 4
+            free = np.maximum(arrived, self._sent.at(step.buffer_dependency, pattern.dst))  # rule 4
         apply = np.maximum(self._applied.latest[pattern.dst], free)  # rule 3
         applied = apply + costs.apply_s
         self._applied.append(pattern.dst, applied)
-        return StepTimes(start, left, arrived, apply, applied)
+        return StepTimes(start, sent, arrived, apply, applied)
 
     def _pattern_of(self, step: Step) -> "_Pattern":
         key = id(step.src), id(step.dst), id(step.channel)
@@ -155,7 +155,7 @@ class _Costs(NamedTuple):
 
 
 class _Pattern:
-    """Who sends to whom in a step, and at what cost: the same for many steps.
+    """The senders and receivers of a step, and their costs: the same for many steps.
 
     by_chunk: if all paths and ranks are alike, the seconds of sending and of adding each chunk (one number: any chunk).
     """

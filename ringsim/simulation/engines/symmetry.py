@@ -31,7 +31,7 @@ _FACTORS = np.random.default_rng(0).integers(2**63, 2**64, size=16, dtype=np.uin
 
 
 class Partition(NamedTuple):
-    """Of things with these colours: the first of each class, in order of first things, and the class of each thing."""
+    """Things by their colours: the first of each class, in order of first things, and the class of each thing."""
 
     first: Ints
     number: Ints
@@ -90,7 +90,7 @@ class _Colouring:
         self._of_row = np.full(len(rows) + 1, _FACTORS[1])  # all alike; the last is that of NO_ROW
 
     def _steps_with_chains(self) -> list[bool]:
-        """Of each step, whether some of its rows wait for others of it."""
+        """Return, for each step, whether some of its rows wait for others of it."""
         first, last = self._step_bounds[:-1], self._step_bounds[1:]
         latest = self._before.max(axis=0)
         return [begin < end and int(latest[begin:end].max()) >= begin for begin, end in zip(first, last, strict=True)]
@@ -132,7 +132,7 @@ class _Colouring:
             num_colours = count
 
     def num_colours(self) -> tuple[int, ...]:
-        """Of connections, of resources, and of rows."""
+        """Return the number of colours of connections, of resources, and of rows."""
         return tuple(len(np.unique(c)) for c in (self._of_connection, self._of_resource, self._of_row))
 
     def classes(self) -> Classes:

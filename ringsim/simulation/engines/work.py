@@ -14,7 +14,7 @@ UNLIMITED = 1e30  # bytes a second; rates are finite
 
 
 class CopyCounts(NamedTuple):
-    """What ranks copy that read in place what they receive; (num_rows,) each.
+    """The copies of ranks that read in place what they receive; (num_rows,) each.
 
     published: whether the sender copies the chunk to where the receiver reads it.
     at_receiver: how many copies of the chunk take as long as what the receiver does beside adding.
@@ -25,7 +25,7 @@ class CopyCounts(NamedTuple):
 
 
 class TransferCosts:
-    """What each row costs on a topology, jitter included.
+    """The costs of each row on a topology, jitter included.
 
     chunk_bytes: (num_chunks,). copies: what is copied where ranks read in place what they receive; None if messages
     travel.
@@ -71,7 +71,7 @@ class TransferCosts:
 
 
 def _jitter(topology: Topology, rows: Dependencies) -> Floats | None:
-    """(2, num_rows): what to multiply latencies and computing with, if anything."""
+    """Return what to multiply latencies and computing with, if anything: (2, num_rows)."""
     if topology.jitter is None or not len(rows):
         return None
     factors = [topology.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
@@ -79,7 +79,7 @@ def _jitter(topology: Topology, rows: Dependencies) -> Floats | None:
 
 
 class Slots:
-    """Where work that shares something goes on.
+    """The places where work that shares something goes on.
 
     A slot for each connection; where cores are scarce also one for its overheads, and one for what is applied of it.
     num_timers: slots more, the last ones, in which nothing is done but waiting for a moment.

@@ -19,7 +19,7 @@ CASE = BenchmarkCase(Collective.ALL_REDUCE, 250, "float32", "sum", 2, in_place=F
 
 
 def planned(group: dist.ProcessGroup, plan: BenchmarkPlan) -> tuple[CollectiveTimes, ...]:
-    """What a benchmark of `plan` finds."""
+    """Return the measurements of a benchmark of `plan`."""
     return run_plan(plan, group).collectives
 
 
@@ -119,7 +119,7 @@ def test_implementations_take_turns(ranks: RankPool) -> None:
 
 
 def test_the_slowest_rank_counts(ranks: RankPool) -> None:
-    """What is taken for a case's time is no less than any rank's median, and there is one for each rank."""
+    """The time of a case is no less than any rank's median, and there is one median for each rank."""
     for times in ranks.run(three_in_turn, num_ranks=2)[0][0]:
         assert times.median_s >= max(times.rank_medians_s)
         assert len(times.rank_medians_s) == 2
@@ -142,7 +142,7 @@ def test_iterations_fit_the_time(ranks: RankPool) -> None:
 
 
 def test_no_result_looks_untouched() -> None:
-    """What buffers are filled with to catch idlers is no value of any result."""
+    """No result of a collective holds the value that buffers are filled with to catch ranks that do nothing."""
     for dtype in DTYPES:
         for op in ("sum", "min", "max", "prod"):
             case = BenchmarkCase(Collective.ALL_REDUCE, 70000, dtype, op, 3, in_place=False)

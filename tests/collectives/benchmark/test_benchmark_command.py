@@ -3,67 +3,44 @@
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 from click.testing import CliRunner
 
 from collectives.benchmark.command import main
 from ringsim.measurements.measurements import Measurements
 from ringsim.schedule.collective import Collective
-from tests.processes import below, kill_all, left_of
-
-ROOT = Path(__file__).parents[3]
-TIMEOUT_S = 200
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+from tests.processes import ROOT, TIMEOUT_S, below, finish, left_of, run_python, start_python
+from tests.ranks import run_forked_programs, run_script
 
 
-def start(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
-    """A Python process with these arguments, in the project's folder."""
-    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
-    )
+def run_command(_: int, arguments: list[str]) -> None:
+    """The benchmark on a rank."""
+    main(arguments, prog_name="benchmark")
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Its exit code, and what it wrote; killed if it takes too long."""
-    with process:
-        try:
-            out, errors = process.communicate(timeout=TIMEOUT_S)
-        finally:
-            if process.poll() is None:
-                kill_all(process.pid)
-    return process.returncode, out, errors
-
-
-def benchmark(*arguments: str, ranks: int | None) -> tuple[int, str, str]:
-    """The benchmark's end, under torchrun if `ranks` is given."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
-    return finish(start([*torchrun, "-m", "collectives.benchmark", *arguments]))
+def forked(folder: Path, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
+    """The benchmark on two ranks that have loaded torch already."""
+    return run_forked_programs(2, TIMEOUT_S, folder, run_command, list(arguments))
 
 
 def test_two_ranks(tmp_path: Path) -> None:
-    """It prints tables, writes what the options ask for, and shows no progress where there is no terminal."""
+    """Under torchrun it prints tables, writes what the options ask for, and shows no progress without a terminal."""
     output = tmp_path / "new" / "measurements.json"
     arguments = ["--collective", "all_reduce,broadcast", "-b", "64", "-e", "1KiB", "-n", "3", "-w", "1"]
-    code, out, errors = benchmark(*arguments, "--out-of-place", "--wide", "-o", str(output), ranks=2)
-    assert code == 0, errors
-    rows = [line.split() for line in out.splitlines() if line and line[0] != "#" and "ratio" not in line]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "collectives.benchmark"]
+    done = run_python(*torchrun, *arguments, "--out-of-place", "--wide", "-o", str(output))
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line and line[0] != "#" and "ratio" not in line]
     sizes = [["64", "B"], ["64", "B"], ["256", "B"], ["256", "B"], ["1", "KiB"], ["1", "KiB"]]
     assert [row[:2] for row in rows] == sizes * 2
     assert [row[2] for row in rows] == ["dist", "ring"] * 3 + ["dist", "binomial_tree"] * 3
-    assert errors.endswith(f"wrote {output}\n")
-    assert "timing" not in errors
+    assert done.stderr.endswith(f"wrote {output}\n")
+    assert "timing" not in done.stderr
     measurements = Measurements.load(output)
     assert [times.collective for times in measurements.collectives[::6]] == [
         Collective.ALL_REDUCE,
@@ -75,13 +52,12 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert {"machine", "torch", "torch_threads", "OMP_NUM_THREADS", "date"} <= measurements.provenance.keys()
 
 
-def test_polling_is_compared_with_and_without() -> None:
+def test_polling_is_compared_with_and_without(tmp_path: Path) -> None:
     """A row for each size and implementation, with a ratio; the policy "normal" leaves Gloo's threads as they are."""
     few = ["--size", "1KiB", "--turns", "2", "--turn", "0.001"]
-    job = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "scripts/bench_polling.py", *few]
-    code, out, errors = finish(start(job))
-    assert code == 0, errors
-    rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| 1 KiB")]
+    first, _ = run_forked_programs(2, TIMEOUT_S, tmp_path, run_script, ROOT / "scripts" / "bench_polling.py", few)
+    assert first.returncode == 0, first.stderr
+    rows = [line.split(" | ") for line in first.stdout.splitlines() if line.startswith("| 1 KiB")]
     assert [row[1:3] for row in rows] == [["dist.all_reduce", "2"], ["ring", "2"]]
     assert all(float(row[-1].removesuffix(" |")) > 0 for row in rows)
 
@@ -130,28 +106,19 @@ def test_mistakes_are_found_without_torchrun(arguments: str, message: str, monke
 
 def test_the_module_is_that_command() -> None:
     """As a user starts it who has forgotten torchrun."""
-    code, out, errors = benchmark(ranks=None)
-    assert (code, out, errors.count("\n")) == (2, "", 1)
-    assert errors.startswith("benchmark: RANK is not set: start it with torchrun: ")
+    done = run_python("-m", "collectives.benchmark")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("benchmark: RANK is not set: start it with torchrun: ")
 
 
 @pytest.mark.parametrize(("options", "calm"), [(["--json"], True), (["-o", "-", "--gloo-thread-policy=normal"], False)])
-def test_what_is_asked_for_is_all_that_stdout_holds(options: list[str], calm: bool) -> None:
+def test_what_is_asked_for_is_all_that_stdout_holds(tmp_path: Path, options: list[str], calm: bool) -> None:
     """One JSON object, or with -o - the same as the file; it says whether polling was left as it is."""
-    code, out, errors = benchmark("-b", "8K", "-e", "8K", "-n", "1", "--calls", "1", *options, ranks=2)
-    assert code == 0, errors
-    data = json.loads(out, parse_constant=pytest.fail)
+    first, second = forked(tmp_path, "-b", "8K", "-e", "8K", "-n", "1", "--calls", "1", *options)
+    assert (first.returncode, second.returncode, second.stdout) == (0, 0, ""), first.stderr
+    data = json.loads(first.stdout, parse_constant=pytest.fail)
     assert {times["size_bytes"] for times in data["collectives"]} == {8192}
     assert data["provenance"]["calm_polling"] is calm
-
-
-def test_a_mistake_under_torchrun_is_told_once() -> None:
-    """By one rank: what the collective does not have."""
-    code, out, errors = benchmark("--collective", "reduce", "--algorithm", "torus", ranks=2)
-    assert (code != 0, out) == (True, "")
-    assert errors.count("benchmark: algorithm 'torus': reduce has ring, ") == 1
-    assert not [line for line in errors.splitlines() if line.startswith("rank ")]
-    assert "ValueError" not in errors
 
 
 def test_what_torch_does_not_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,32 +131,29 @@ def test_what_torch_does_not_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     assert done.stderr.startswith("benchmark: --op avg: torch.distributed on Gloo has no average of int32")
 
 
-def test_help_under_torchrun_is_printed_once() -> None:
+def test_help_on_several_ranks_is_printed_once(tmp_path: Path) -> None:
     """By one rank, and without an error of the others."""
-    code, out, _ = benchmark("--help", ranks=2)
-    assert (code, out.count("Usage: ")) == (0, 1)
+    first, second = forked(tmp_path, "--help")
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert (first.stdout.count("Usage: "), second.stdout, second.stderr) == (1, "", "")
 
 
-def by_hand(rank: int, port: int, arguments: list[str]) -> subprocess.Popen[str]:
-    """One of two ranks, started as torchrun would, but without torchrun ending it when the other ends."""
-    world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
-    return start(arguments, MASTER_ADDR="127.0.0.1", **{name: str(value) for name, value in world.items()})
+def leave_early(rank: int) -> None:
+    """Rank 1 ends when it has met rank 0, which runs the benchmark."""
+    if rank == 0:
+        main(["--timeout", "20s"], prog_name="benchmark")
+    dist.init_process_group("gloo")
+    os._exit(0)
 
 
-def test_a_peer_that_fails_ends_the_others() -> None:
+def test_a_peer_that_fails_ends_the_others(tmp_path: Path) -> None:
     """With one line that says what it waited for, and exit code 1."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    leaver = "import os, torch.distributed as dist; dist.init_process_group('gloo'); os._exit(0)"
-    ranks = [by_hand(0, port, ["-m", "collectives.benchmark", "--timeout", "20s"]), by_hand(1, port, ["-c", leaver])]
-    finish(ranks[1])
-    code, out, errors = finish(ranks[0])
-    assert (code, out) == (1, "")
-    lines = [line for line in errors.splitlines() if line.startswith("rank 0: ")]
+    first, _ = run_forked_programs(2, TIMEOUT_S, tmp_path, leave_early)
+    assert (first.returncode, first.stdout) == (1, "")
+    lines = [line for line in first.stderr.splitlines() if line.startswith("rank 0: ")]
     assert len(lines) == 1
     assert " from rank 1 failed: " in lines[0]
-    assert "Traceback" not in errors
+    assert "Traceback" not in first.stderr
 
 
 def is_connected(rank: int) -> bool:
@@ -200,25 +164,26 @@ def is_connected(rank: int) -> bool:
         return False
 
 
+@pytest.mark.slow  # tests/ringsim/console/test_local_ranks.py shows how torchrun is ended
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 def test_interrupted_targets_leave_nothing_behind() -> None:
     """Ctrl-C at the script of all targets ends torchrun, which ends its ranks."""
-    job = start(["scripts/bench_collectives.py", "--ranks", "2"])
+    job = start_python("scripts/bench_collectives.py", "--ranks", "2")
     deadline = time.monotonic() + TIMEOUT_S
     # Torchrun and two ranks that have joined a group: torchrun leaves those behind that it is just starting.
     while (len(started := below(job.pid)) < 3 or not is_connected(started[-1])) and time.monotonic() < deadline:
         time.sleep(0.1)
     job.send_signal(signal.SIGINT)
-    code, _, errors = finish(job)
-    assert code == 130, errors
+    done = finish(job)
+    assert done.returncode == 130, done.stderr
     assert left_of(started) == []
 
 
 @pytest.mark.slow
 def test_all_targets_are_measured(tmp_path: Path) -> None:
     """Quickly and on two ranks: a table for each, and a file for each."""
-    code, out, errors = finish(start(["scripts/bench_collectives.py", "--quick", "--ranks", "2", "-o", str(tmp_path)]))
-    assert code == 0, errors
-    assert out.count(": ours over torch.distributed\n") == 4
-    assert out.count(": ours over a plain ring\n") == 3
+    done = run_python("scripts/bench_collectives.py", "--quick", "--ranks", "2", "-o", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(": ours over torch.distributed\n") == 4
+    assert done.stdout.count(": ours over a plain ring\n") == 3
     assert len([Measurements.load(path) for path in tmp_path.iterdir()]) == 7

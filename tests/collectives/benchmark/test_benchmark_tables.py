@@ -124,7 +124,7 @@ NCCL_TESTS = """\
 
 
 def nccl_tests_text() -> str:
-    """What is printed of one algorithm, timed in both places."""
+    """Return the lines that are printed for one algorithm, timed in place and out of place."""
     timed = (
         times("dist", 64, 100e-6),
         times("ring", 64, 50e-6),

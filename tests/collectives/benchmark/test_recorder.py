@@ -29,7 +29,7 @@ def measured_by(group: dist.ProcessGroup, plan: BenchmarkPlan) -> Measurements:
 
 
 def recorded(group: dist.ProcessGroup, plan: BenchmarkPlan) -> tuple[RecordedRun, ...]:
-    """What a benchmark of `plan` records."""
+    """Return the runs that a benchmark of `plan` records."""
     return run_plan(plan, group).runs
 
 
@@ -108,7 +108,7 @@ def test_plans_that_cannot_be_recorded(changes: dict, num_ranks: int, message: s
 
 
 def asked(group: dist.ProcessGroup) -> tuple[tuple[float, float] | None, Clock, Clock]:
-    """What rank 1 finds by asking; and the clocks if all are on one machine, and if rank 1 and 2 are on another."""
+    """Return the clock of rank 1 by asking; and the clocks on one machine, and with ranks 1 and 2 on another."""
     return ask_time(group, 1), read_clock(group, [0, 0, 0]), read_clock(group, [0, 1, 1])
 
 

@@ -16,7 +16,7 @@ from ringsim.network.spec import Host, Link, Nics, Spec
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from tests.ranks import RankPool, group_on
-from tests.ringsim.calibration.test_one_host import TRUE, measured_on
+from tests.ringsim.calibration.test_hosts import TRUE, measured_on
 
 SLOW = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e8)
 
@@ -29,7 +29,7 @@ def test_candidates_exist() -> None:
 
 
 def chosen(group: dist.ProcessGroup, sizes: list[int]) -> list[str]:
-    """What is chosen for sums of these sizes, on a network that is given."""
+    """Return the algorithms that are chosen for sums of these sizes, on a network that is given."""
     use_network(SLOW, group)
     for size in sizes:
         tensor = torch.full((size // 4,), float(group.rank()))
@@ -68,7 +68,7 @@ QUICK_BYTES = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e12)
 
 
 def own_candidate(group: dist.ProcessGroup, file: str) -> tuple[str, str, list[float], str]:
-    """What is chosen before and after there is a candidate more, a sum by it, and what is said of a wrong one."""
+    """Return the choices before and after a candidate is added, a sum by it, and the message for a wrong one."""
     chooser = chooser_of(group)
     use_network(QUICK_BYTES, group)
     before = chooser.choose(Collective.ALL_REDUCE, 64, group)
@@ -94,7 +94,7 @@ def test_auto_chooses_an_algorithm_of_ones_own(ranks: RankPool, tmp_path: Path) 
 
 
 def refusals(group: dist.ProcessGroup) -> list[str]:
-    """What is said of candidates that cannot be."""
+    """Return the messages for candidates that cannot be."""
     said = []
     for name in ("no_such", "x" * 300 + ".py:f"):
         with pytest.raises(ValueError, match="algorithm") as error:
@@ -111,7 +111,7 @@ def test_candidates_that_cannot_be_are_refused(ranks: RankPool) -> None:
 
 
 def mistaken(group: dist.ProcessGroup) -> list[str]:
-    """What is said of arguments of the wrong kind; afterwards the group is as good as before."""
+    """Return the messages for arguments of the wrong kind; afterwards the group is as good as before."""
     said = []
     for call in (
         lambda: collectives.add_candidate(7, group=group),  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ def gather(n):
 
 
 def different_files(group: dist.ProcessGroup, files: list[str]) -> tuple[str, str, list[float]]:
-    """What is said where this rank's file gives another schedule under the same name; and a call after it."""
+    """Return the message where this rank's file gives another schedule under the same name; and a call after it."""
     os.chdir(files[group.rank()])
     whole, share = torch.empty(group.size()), torch.tensor([float(group.rank())])
     with pytest.raises(collectives.MismatchError) as called:
@@ -176,7 +176,7 @@ def test_different_files_under_one_name_are_noticed(tmp_path: Path) -> None:
 
 
 def probed(group: dist.ProcessGroup) -> tuple[list[str], float]:
-    """What is chosen where nothing is known of the network, for every collective, all with right results."""
+    """Return the choices where nothing is known of the network, for every collective, all with right results."""
     n, rank = group.size(), group.rank()
     whole = torch.arange(float(3 * n))
     collectives.all_reduce(total := whole.clone(), group=group, algorithm="auto")
@@ -223,7 +223,7 @@ def test_auto_on_the_backend(ring_ranks: RankPool, options: bool) -> None:
 
 
 def probed_on_hosts(hosts: tuple[int, ...]) -> Measurements:
-    """What "auto" would probe where every two ranks share a network interface of 1 Gbit/s; hosts as noted."""
+    """Return the network that "auto" would probe where two ranks share an interface of 1 Gbit/s; hosts as noted."""
     spec = Spec(host=Host(link=Link(0.0, 2e9), nics=Nics(100e-6, 125e6)), ranks_per_host=2, processor=TRUE)
     provenance = {"hosts": list(hosts), "machines": list(hosts)}
     return replace(measured_on(Cluster("true", spec), len(hosts)), provenance=provenance)
@@ -233,7 +233,7 @@ def probed_on_hosts(hosts: tuple[int, ...]) -> Measurements:
     ("num_hosts", "winners"), [(2, {"hierarchical@2", "halving_doubling"}), (3, {"hierarchical@2"})]
 )
 def test_ranks_of_a_host_share_its_network_interface(num_hosts: int, winners: set[str]) -> None:
-    """What crosses it least often wins for large tensors: by ring 2(n-1)/n of the size crosses, by these 2(h-1)/h."""
+    """For large tensors the algorithm that crosses the interface least wins: 2(h-1)/h of the size, not 2(n-1)/n."""
     num_ranks = 2 * num_hosts
     network = _calibrated(probed_on_hosts(tuple(rank // 2 for rank in range(num_ranks))), 8)
     chooser = Chooser(None)  # type: ignore[arg-type]  # it looks at no group until it has to ask the others

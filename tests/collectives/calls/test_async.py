@@ -36,7 +36,7 @@ def duo() -> Iterator[RankPool]:
 
 
 def total(index: int, length: int, num_ranks: int) -> torch.Tensor:
-    """What the call of that index must give: whole numbers, so in any order."""
+    """Return the result of the call of that index: whole numbers, so in any order."""
     return sum((whole(index, rank, length) for rank in range(num_ranks)), torch.zeros(length, dtype=torch.int64))
 
 
@@ -46,7 +46,7 @@ def whole(index: int, rank: int, length: int) -> torch.Tensor:
 
 
 def mixed(group: dist.ProcessGroup, count: int, seed: int) -> list[str]:
-    """What went wrong in so many calls over two groups, a third of them waited for at once."""
+    """Return the faults found in so many calls over two groups, a third of them waited for at once."""
     draw, wrong = random.Random(seed), []
     groups = [group, dist.group.WORLD]
     under_way: list[tuple[int, torch.Tensor, collectives.Work]] = []
@@ -106,7 +106,7 @@ def assert_set(gate: threading.Event) -> None:
 
 
 def lists_cleared(group: dist.ProcessGroup) -> list[list[float]]:
-    """What calls give whose lists the program changes while they are in the queue."""
+    """Return the results of calls whose lists the program changes while they are in the queue."""
     gate = threading.Event()
     state_of(group).part(CollectiveQueue).start(lambda: assert_set(gate), [])
     output, gathered, summed = torch.zeros(1), [torch.zeros(1), torch.zeros(1)], [torch.ones(1), torch.ones(1)]
@@ -126,7 +126,7 @@ def lists_cleared(group: dist.ProcessGroup) -> list[list[float]]:
 
 
 def test_a_call_keeps_the_tensors_of_its_lists(trio: RankPool) -> None:
-    """Those that were there when it was made."""
+    """A call uses the tensors that were in its lists when it was made."""
     assert trio.run(lists_cleared, num_ranks=2, timeout_s=40) == [[[2.0], [3.0], [3.0], [2.0], [2.0]]] * 2
 
 
@@ -217,7 +217,7 @@ def test_a_callback_that_nobody_can_serve_fails_in_time() -> None:
 
 
 def nested(group: dist.ProcessGroup, async_op: bool) -> str:
-    """What a collective raises in the middle of another one of its group."""
+    """Return the error of a collective that is called in the middle of another one of its group."""
 
     def reduce(chunk: torch.Tensor, _: torch.Tensor) -> None:
         work = collectives.all_reduce(chunk, group=group, async_op=async_op)
@@ -259,7 +259,7 @@ def fresh_groups(_: dist.ProcessGroup, threaded: bool) -> list[float]:
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["asynchronous", "threads"])
 def test_fresh_groups_may_be_used_at_once(trio: RankPool, threaded: bool) -> None:
-    """What ranks agree on in a group's first call does not wait for another group's."""
+    """The agreement in a group's first call does not wait for another group's."""
     for _ in range(3):
         expected = [111.0 * (index + 1) for index in range(NUM_FRESH_GROUPS)]
         assert trio.run(fresh_groups, threaded, num_ranks=3) == [expected] * 3
@@ -279,7 +279,7 @@ def go_on_meanwhile(_: dist.ProcessGroup, algorithm: str, calls_before: int) -> 
         call()
     with ThreadPoolExecutor(1) as pool:
         waiting = None if held_up else pool.submit(call)
-        for length, other in itertools.product(range(1, 20), ("ring", "auto", "recursive_doubling")):
+        for length, other in itertools.product(range(1, 7), ("ring", "auto", "recursive_doubling")):
             collectives.all_reduce(torch.ones(length), group=group, algorithm=other, async_op=True).wait()
             collectives.all_gather_into_tensor(torch.empty(20), torch.ones(10), group)
             collectives.reduce_scatter_tensor(torch.empty(10), torch.ones(20), group=group)

@@ -1,4 +1,4 @@
-"""What the collectives do beyond right results, of which `test_semantics` is: places in memory, refusals, groups."""
+"""Collectives beyond right results (`test_semantics` has these): places in memory, refusals, groups."""
 
 import gc
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_a_destroyed_group_is_forgotten(tmp_path: Path) -> None:
 
 
 def gathered_from_the_result(group: dist.ProcessGroup) -> list[list[float]]:
-    """What is gathered if the input lies in the output: in its place, with another stride, elsewhere, interleaved."""
+    """Return all_gathers whose input lies in the output: in its place, with another stride, elsewhere, interleaved."""
     n, rank, results = group.size(), group.rank(), []
     for place in (
         lambda whole: whole[4 * rank : 4 * rank + 4],

@@ -23,7 +23,7 @@ Result = tuple[bytes, str, str]
 
 
 def ops(dtype: str) -> tuple[str, ...]:
-    """What torch.distributed can do with it."""
+    """Draw an operation that torch.distributed can do with the dtype."""
     return tuple(op for op in all_ops(dtype) if op != "AVG" or dtype not in INTEGERS)
 
 

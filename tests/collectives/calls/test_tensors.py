@@ -16,7 +16,7 @@ from tests.ranks import RankPool, group_on
 
 
 def refused(group: dist.ProcessGroup, dtype: str, backend: str) -> tuple[list[str], list[list[float]]]:
-    """What each call says of a dtype that torch cannot add; and what all_gather, broadcast and a later sum give."""
+    """Return each call's message for a dtype that torch cannot add; an all_gather, a broadcast and a later sum."""
     group, messages = group_on(backend, group.size()), []
     for name in REDUCING:
         with pytest.raises(ValueError, match="op SUM") as error:
@@ -42,7 +42,7 @@ def test_what_torch_cannot_add_is_refused(ring_ranks: RankPool, dtype: str, back
 
 
 def accumulated(group: dist.ProcessGroup) -> str:
-    """What is said of an `accumulate` in which nothing can be added."""
+    """Return the message for an `accumulate` in which nothing can be added."""
     with pytest.raises(ValueError, match="op SUM") as error:
         collectives.all_reduce(torch.ones(4), group=group, accumulate=torch.float8_e5m2)
     return str(error.value)
@@ -66,7 +66,7 @@ def of_no_use() -> dict[str, torch.Tensor]:
 
 
 def unsendable(group: dist.ProcessGroup) -> tuple[list[str], list[float]]:
-    """What each call says of each such tensor, which is what is expected, and a sum afterwards."""
+    """Return the message of each call for each such tensor, the expected one, and a sum afterwards."""
     said = []
     for what, tensor in of_no_use().items():
         calls: list[Callable[[], object]] = [
@@ -201,3 +201,36 @@ def test_results_need_a_place_for_each_element(
             check_writable("tensor", tensor)
     else:
         check_writable("tensor", tensor)
+
+
+LONG = 600_000  # elements, of which a chunk is too long to be eager
+
+
+def all_calls(group: dist.ProcessGroup, length: int) -> list[float]:
+    """The first element of what each kind of call leaves."""
+    ones, half = torch.ones(length), torch.ones(length, dtype=torch.bfloat16)
+    share, whole = torch.empty(length // 2), torch.empty(length)
+    collectives.all_reduce(ones, group=group)
+    collectives.all_reduce(half, group=group, accumulate=torch.float32)
+    collectives.all_reduce(turned := torch.ones(2, length // 2).t(), group=group, wire=torch.bfloat16)
+    collectives.reduce_scatter_tensor(share, torch.ones(length), group=group)
+    collectives.all_gather_into_tensor(whole, share, group=group)
+    return [ones[0].item(), half[0].item(), turned[0, 0].item(), share[0].item(), whole[-1].item()]
+
+
+def in_both_modes(group: dist.ProcessGroup, transport: str) -> list[list[float]]:
+    """Return the results of calls in inference mode, outside of it, and in it again."""
+    collectives.use_transport(transport, group)
+    results = []
+    for inference in (True, False, True):
+        with torch.inference_mode(inference):
+            results += [all_calls(group, length) for length in (8, LONG)]
+    return results
+
+
+@pytest.mark.parametrize("transport", ["gloo", "auto"])
+def test_modes_take_turns(transport: str) -> None:
+    """An evaluation in inference mode may be the first to call, and training follows."""
+    with RankPool(2) as pool:
+        for results in pool.run(in_both_modes, transport, num_ranks=2):
+            assert results == [[2.0] * 5] * 6

@@ -27,7 +27,7 @@ class Plane(LightningModule):
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """What steps it."""
+        """Return the optimizer."""
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 

@@ -37,7 +37,7 @@ def executions() -> Iterator[list[str]]:
 
 
 def on_both(group: Group, call: Callable[[Group], Tensors]) -> tuple[Tensors, list[str], Tensors]:
-    """What the call gives on our backend, what was executed, and what it gives on Gloo."""
+    """Return the results of the call on our backend, the executed schedules, and the results on Gloo."""
     with executions() as names:
         ours = call(group_on("ring", group.size()))
     return ours, names, call(group)
@@ -180,7 +180,7 @@ def open_things() -> tuple[int, int]:
 
 
 def come_and_gone(default: Group) -> list[tuple[int, int]]:
-    """What was open before a group, with it at work, and after it."""
+    """Count the open things before a group, with it at work, and after it."""
     # The first call starts the thread that watches all queues.
     collectives.all_reduce(torch.ones(1), group=default, async_op=True).wait()
     counts = [open_things()]

@@ -20,7 +20,7 @@ def model() -> nn.Sequential:
 
 
 def batch(rank: int, step: int) -> torch.Tensor:
-    """What a rank trains on."""
+    """Return the data that a rank trains on."""
     return torch.randn(4, 7, generator=torch.Generator().manual_seed(100 * step + rank))
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def under_torchrun(program: str, *arguments: str) -> tuple[str, list[float], str]:
-    """What a program prints on two ranks: the backend, loss and weights, whether they are the same on both ranks."""
+    """Return what a program prints on two ranks: backend, loss, weights, and whether both ranks have the same."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     result = subprocess.run(
         [*torchrun, str(HERE / program), *arguments],

@@ -119,7 +119,7 @@ def test_calls_are_probed(ranks: RankPool, num_ranks: int) -> None:
 
 
 def timed_after(group: dist.ProcessGroup) -> tuple[list[tuple[float, float]], int]:
-    """What is said of calls that rank 0 comes to late, and how often something was done before one."""
+    """Return the times of calls that rank 0 comes to late, and how often something was done before one."""
     before: list[None] = []
 
     def arrive() -> None:
@@ -140,7 +140,7 @@ def test_what_is_done_before_a_call_is_not_timed(ranks: RankPool) -> None:
 
 
 def test_a_failure_is_named() -> None:
-    """What torch raises becomes one line with the place in front; what is not a fault of the group stays as it is."""
+    """An error of torch becomes one line with the place in front; errors that are not the group's stay as they are."""
     with (
         pytest.raises(CollectiveError, match=r"^rank 3: step 5: Connection closed$"),
         naming_failures("rank 3: step 5"),
@@ -204,7 +204,7 @@ def test_shared_memory_is_probed_where_ranks_share_it(ranks: RankPool) -> None:
 
 
 def kinds_without(_: dist.ProcessGroup) -> tuple[set[str], str] | None:
-    """Those of two ranks that send everything by torch.distributed."""
+    """Return the kinds of probes of two ranks that send everything by torch.distributed."""
     group = sharing_group(2, "gloo")
     if group is None:
         return None

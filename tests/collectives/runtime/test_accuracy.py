@@ -1,4 +1,4 @@
-"""What adding in float32 gains for 16-bit tensors: run it as a module for the figures."""
+"""Gain in accuracy by adding 16-bit tensors in float32: run it as a module for the figures."""
 
 import pytest
 import torch

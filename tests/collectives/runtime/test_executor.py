@@ -1,6 +1,7 @@
 """A schedule executed by real ranks gives what its replay in one process gives, in the order the simulator says."""
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -204,3 +205,26 @@ def test_what_is_kept_may_be_longer_than_what_is_needed(ranks: RankPool, transpo
         buffers = [data(rank, length, torch.float32) for rank in range(len(results))]
         replay(build(Collective.ALL_REDUCE, "ring", len(results)), buffers)
         assert all(torch.equal(result[index], buffers[0]) for result in results)
+
+
+PUBLISHED = Path(__file__).parents[2] / "ringsim" / "formats" / "msccl"
+
+
+def imported(group: dist.ProcessGroup, collective: Collective, path: Path, length: int) -> tuple:
+    """The rank's own tensor after the algorithm of the file, and what it logged."""
+    return executed(group, Transport.POSTED, build(collective, str(path), group.size()), length)
+
+
+@pytest.mark.parametrize(
+    ("file", "collective"),
+    [
+        ("allpairs_4.xml", Collective.ALL_REDUCE),
+        ("fused_ring_4.xml", Collective.ALL_REDUCE),
+        ("hierarchical_all_gather_4.xml", Collective.ALL_GATHER),
+    ],
+)
+@pytest.mark.parametrize("length", [3, 1001])
+def test_published_algorithms_conform(ranks: RankPool, file: str, collective: Collective, length: int) -> None:
+    """The bits are the replay's, the order of the transfers the simulator's."""
+    results = ranks.run(imported, collective, PUBLISHED / file, length, num_ranks=4)
+    assert_conforms(build(collective, str(PUBLISHED / file), 4), results, length)

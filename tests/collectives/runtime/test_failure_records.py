@@ -38,12 +38,12 @@ class FakeGroup:
         return self._num_ranks
 
     def get_group_store(self) -> object:
-        """What they share."""
+        """Return the store that all ranks share."""
         return self._store
 
 
 def told(num_ranks: int, failing: dict[int, BaseException], store: object | None = None) -> dict[int, str]:
-    """What each failing rank finds out, all at once."""
+    """Return the finding of each failing rank, where all look at once."""
     store = store or dist.HashStore()
     records = [FailureRecords(FakeGroup(rank, num_ranks, store)) for rank in range(num_ranks)]  # type: ignore[arg-type]
     found: dict[int, str] = {}
@@ -173,7 +173,7 @@ def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_record_as_it_is_written() -> None:
-    """What one rank writes another one reads."""
+    """A record that one rank writes is read as it was by another one."""
     record = FailureRecord(3, ["all_reduce of 3", "all_reduce of 4"], 17, "", timed_out=True)
     assert FailureRecord(*json.loads(json.dumps(record))) == record
 
@@ -187,7 +187,7 @@ def test_disagreement() -> None:
 
 
 def struck(group: dist.ProcessGroup, backend: str, victim: int, before: int) -> str:
-    """What this rank says when the victim leaves after some calls."""
+    """Return the error of this rank when the victim leaves after some calls."""
     on = group_on(backend, group.size())
     for index in range(100):
         if (group.rank(), index) == (victim, before):

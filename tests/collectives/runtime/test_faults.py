@@ -198,7 +198,7 @@ def test_killed_among_several_hosts(seed: int) -> None:
 
 
 def struck_in_batches(group: dist.ProcessGroup, victim: int, fuse: int) -> tuple[str, str, int]:
-    """What an executor says whose steps are launched as groups, as on NCCL, when the victim dies."""
+    """Return the error of an executor whose steps are launched as groups, as on NCCL, when the victim dies."""
     executor = Executor(build(Collective.ALL_REDUCE, "ring", group.size()), group)
     log = Fuse(fuse if group.rank() == victim else sys.maxsize)
     with travelling(group, Transport.BATCHED):

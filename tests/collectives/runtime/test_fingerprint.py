@@ -14,8 +14,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.runtime.errors import CollectiveError
-from collectives.runtime.executor import TEXT_BYTES
-from collectives.runtime.fingerprint import CallCheck, FingerprintCheck, MismatchError
+from collectives.runtime.fingerprint import TEXT_BYTES, CallCheck, FingerprintCheck, MismatchError
 from collectives.runtime.group_state import state_of
 from collectives.runtime.preposted import PrepostedReceives
 from tests.forked import Nursery
@@ -177,7 +176,7 @@ def many_lengths(group: dist.ProcessGroup) -> tuple[int, int, list[bool]]:
 
 
 def test_fingerprints_take_bounded_memory(trio: RankPool) -> None:
-    """What comes after the limits is compared each time, or sent without receives posted ahead; results are right."""
+    """Calls beyond the limits are compared each time, or sent without receives posted ahead; results are right."""
     for known, kept, right in trio.run(many_lengths):
         assert known == 40
         assert kept <= 2 * (2**19 + 2**17)  # from two peers; those of the comparisons are beside the limit
@@ -185,7 +184,7 @@ def test_fingerprints_take_bounded_memory(trio: RankPool) -> None:
 
 
 def long_words(group: dist.ProcessGroup) -> str:
-    """What is said of two long words that differ at the end."""
+    """Return the message for two long words that differ at the end."""
     with pytest.raises(MismatchError) as error:
         FingerprintCheck(group).compare("x" * 2 * TEXT_BYTES + str(group.rank()))
     return str(error.value)
@@ -200,7 +199,7 @@ def test_long_words_are_told_apart(ranks: RankPool) -> None:
 
 
 def absent(group: dist.ProcessGroup) -> str:
-    """What the others say if rank 1 never calls."""
+    """Return the error of the other ranks if rank 1 never calls."""
     collectives.check_calls(group)
     if group.rank() == 1:
         return ""  # its process lives on
@@ -218,7 +217,7 @@ def test_who_never_calls_is_named_by_all_others() -> None:
 
 
 def unfinished(group: dist.ProcessGroup) -> str:
-    """What is said by default with TORCH_DISTRIBUTED_DEBUG."""
+    """Return the message by default with TORCH_DISTRIBUTED_DEBUG."""
     call = partial(collectives.all_reduce, group=group)
     with pytest.raises(MismatchError) as error:
         call(torch.ones(3 + group.rank()))

@@ -1,4 +1,4 @@
-"""What is kept for a group: one object of each kind, as long as the group is there."""
+"""The state of a group: one object of each kind, as long as the group is there."""
 
 import gc
 from concurrent.futures import ThreadPoolExecutor

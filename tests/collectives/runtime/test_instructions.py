@@ -1,4 +1,4 @@
-"""What a rank does, one instruction after the other."""
+"""The program of a rank, one instruction after the other."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -55,12 +55,12 @@ def test_nothing_is_overwritten_while_it_is_sent(schedule: Schedule) -> None:
                     if send.chunk == receive.chunk and send.step <= receive.buffer_dependency
                 ]
                 assert left.issuperset(before)
-            if opcode is Opcode.POST_RECV and not program.receives[index].lands_apart:
+            if opcode is Opcode.POST_RECV and not program.receives[index].needs_staging:
                 receive = program.receives[index]
                 reading = [
                     i
                     for i, send in enumerate(program.sends)
-                    if send.chunk == receive.chunk and send.step <= receive.sent_in
+                    if send.chunk == receive.chunk and send.step <= receive.after_send_step
                 ]
                 assert left.issuperset(reading)
 
@@ -71,7 +71,7 @@ def test_staging_buffers_suffice(schedule: Schedule) -> None:
     for program in programs(schedule):
         used = most = 0
         for opcode, index in instructions_of(program):
-            if program.receives and program.receives[min(index, len(program.receives) - 1)].lands_apart:
+            if program.receives and program.receives[min(index, len(program.receives) - 1)].needs_staging:
                 used += (opcode is Opcode.POST_RECV) - (opcode is Opcode.APPLY)
             most = max(most, used)
         assert most <= num_staging_buffers(program)

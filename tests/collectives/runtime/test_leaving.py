@@ -109,7 +109,7 @@ def test_programs_that_end_after_their_last_collective(backend: str, calls: int)
 
 
 def called_on_destroyed(group: dist.ProcessGroup, backend: str) -> list[str]:
-    """What our calls say on a group that has been destroyed: one that had done collectives, and one that had not."""
+    """Return the errors of our calls on a destroyed group: one that had done collectives, and one that had not."""
     messages = []
     for used in (True, False):
         other = dist.new_group(list(range(group.size())), backend=backend, timeout=timedelta(seconds=10))

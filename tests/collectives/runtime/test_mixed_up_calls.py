@@ -36,7 +36,7 @@ def make_call(name: str, group: dist.ProcessGroup, seed: int) -> bool:
 
 
 class MixUp(NamedTuple):
-    """What ranks 0 and 2 call, and what rank 1 calls; then all call the same again."""
+    """The calls of ranks 0 and 2, and those of rank 1; then all call the same again."""
 
     usual: Sequence[str]
     other: Sequence[str]
@@ -80,7 +80,7 @@ MIX_UPS: dict[str, MixUp] = {
 
 
 class Told(NamedTuple):
-    """What a rank is told: the class of the error, its message; and the calls from the mix-up on with wrong results."""
+    """The report to a rank: the error's class and message, and the calls from the mix-up on with wrong results."""
 
     error: str
     message: str

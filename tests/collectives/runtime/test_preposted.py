@@ -1,4 +1,4 @@
-"""Short messages, whose receives are posted before the call, on Gloo."""
+"""Short messages, whose receives are posted before the call, on Gloo; and the tags of messages."""
 
 import time
 from collections.abc import Iterator
@@ -9,7 +9,16 @@ import torch.distributed as dist
 
 import collectives
 from collectives.runtime import preposted, state_of
-from collectives.runtime.tags import SIZE_CLASS_SHIFT, Tag
+from collectives.runtime.preposted import MAX_EAGER_BYTES, eager_tag
+from collectives.runtime.tags import (
+    FINGERPRINT_SHIFT,
+    SIZE_CLASS_SHIFT,
+    SIZE_CLASSES,
+    STAMPED,
+    Tag,
+    digest_tag,
+    numbered_tag,
+)
 from tests.collectives.shared_groups import kept_group
 from tests.ranks import RankPool
 
@@ -119,7 +128,7 @@ def rooted_of_many_sizes(_: dist.ProcessGroup) -> list[bool]:
 
 
 def test_messages_that_carry_a_stamp(ranks: RankPool) -> None:
-    """Those of rooted collectives and of the calls after them; where the stamp is in front and where in the tag."""
+    """Rooted collectives and the calls after them; where the stamp is in front and where in the tag."""
     for right in ranks.run(rooted_of_many_sizes)[:4]:
         assert right == [True] * 72
 
@@ -144,3 +153,29 @@ def profiled(_: dist.ProcessGroup, every_thread: bool) -> tuple[bool, bool, bool
 def test_posted_receives_outlive_a_profile(ranks: RankPool, every_thread: bool) -> None:
     """Else the receives that are posted write into memory that was the profiler's: a crash, sooner or later."""
     assert ranks.run(profiled, every_thread)[:2] == [(True, False, True)] * 2
+
+
+def test_each_purpose_has_a_tag_of_its_own() -> None:
+    """Of one byte, and not that of a program's own messages."""
+    assert len({int(tag) for tag in Tag}) == len(Tag)
+    assert all(0 < tag < 1 << SIZE_CLASS_SHIFT for tag in Tag)
+
+
+def test_purpose_size_class_and_number_can_be_told_from_a_tag() -> None:
+    """For every purpose, the largest size class, and a large number."""
+    for purpose in Tag:
+        tag = eager_tag(numbered_tag(purpose, 4095), MAX_EAGER_BYTES)
+        assert tag & (1 << SIZE_CLASS_SHIFT) - 1 == purpose
+        assert 0 < tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES < SIZE_CLASSES
+        assert tag >> FINGERPRINT_SHIFT == 4095
+
+
+def test_as_much_of_a_digest_as_fits() -> None:
+    """In a tag of 31 bits, in the place of the number; purpose and size class stay, and calls that differ by one do."""
+    tag = numbered_tag(Tag.COLLECTIVE, 4095, stamped=True)
+    first, second = (digest_tag(tag, 2**61 + last) for last in (0, 1))
+    assert max(tag, first, second, digest_tag(tag, 2**62 - 1)) < 2**31
+    assert first != second
+    for each in first, second:
+        assert each & STAMPED
+        assert each & (1 << FINGERPRINT_SHIFT) - 1 == Tag.COLLECTIVE

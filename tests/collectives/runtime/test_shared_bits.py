@@ -61,7 +61,7 @@ Ranks = tuple[int, tuple[int, ...], int]  # how many, on which hosts, with slots
 
 
 def compared(_: dist.ProcessGroup, where: Ranks, calls: list[Call]) -> Answer:
-    """What each call gives this rank over shared memory, and those that give something else over Gloo."""
+    """Return the result of each call over shared memory, and the calls that give something else over Gloo."""
     num_ranks, hosts, slot_bytes = where
     shared, by_gloo = kept_group(num_ranks, "auto", hosts, slot_bytes), kept_group(num_ranks, "gloo")
     if shared is None or by_gloo is None:

@@ -39,7 +39,7 @@ def shared_world() -> dist.ProcessGroup:
 
 
 def answers_of(ranks: Ranks, expected: list[int], limit_s: float = STARTS_S) -> dict[int, Any]:
-    """What the task returned on those ranks, all of which must answer."""
+    """Return the result of the task on those ranks, all of which must answer."""
     answers = ranks.answers(expected, limit_s)
     assert sorted(answers) == expected, f"a rank hangs\n{ranks.remains()}"
     for answer in answers.values():
@@ -59,7 +59,7 @@ def pause() -> None:
 
 
 def struck_at_the_meeting(victim: int, act: Callable[[], None]) -> tuple[str, float]:
-    """What a first collective gives where the victim does this once all know how to reach it; and the time."""
+    """Return a first collective's result where the victim acts once all know how to reach it; and the time."""
     group, meet = shared_world(), Meeting.meet
 
     def struck_and_met(*arguments: Any) -> Any:
@@ -96,7 +96,7 @@ def test_paused_before_it_connects() -> None:
 
 
 def killed_with_the_store(port: int, transport: str) -> Leaving | str:
-    """What a rank says when rank 0, which serves the store, dies while the others wait for it or for one another."""
+    """Return a rank's error when rank 0, which serves the store, dies while others wait for it or one another."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks)
@@ -159,7 +159,7 @@ def test_the_root_of_a_broadcast_is_told() -> None:
 
 
 def stalled(victim: int) -> tuple[str, float]:
-    """What a rank says when the victim stops, and how long the last call took."""
+    """Return the error of a rank when the victim stops, and how long the last call took."""
     group = shared_world()
     for turn in range(100):
         if (group.rank(), turn) == (victim, 3):
@@ -190,7 +190,7 @@ def failing(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
 
 
 def failed_by_itself(victim: int) -> list[str]:
-    """What two runs of an executor say, in the first of which a rank's `reduce` raises."""
+    """Return the errors of two runs of an executor, in the first of which a rank's `reduce` raises."""
     group = shared_world()
     executor = Executor(build(Collective.ALL_REDUCE, "ring", group.size()), group)
     executor.run(torch.ones(12))
@@ -275,7 +275,7 @@ def test_a_child_of_the_dead() -> None:
 
 
 def interrupted(call: Callable[[], object]) -> str:
-    """What a call raises."""
+    """Return the error that a call raises."""
     try:
         call()
     except (KeyboardInterrupt, CollectiveError) as error:

@@ -1,4 +1,4 @@
-"""What sharing memory leaves behind, which is nothing: neither files, nor threads, nor memory."""
+"""Sharing memory leaves nothing behind: neither files, nor threads, nor memory."""
 
 import gc
 import os
@@ -21,7 +21,7 @@ QUIET_S, SETTLED_WITHIN_S = 0.2, 10.0  # nothing changes for so long; at most so
 
 
 class Holdings(NamedTuple):
-    """What a process has open, runs, and has mapped, of what there is to lose."""
+    """Files, threads and mappings of a process."""
 
     files: int
     threads: int
@@ -29,7 +29,7 @@ class Holdings(NamedTuple):
 
     @classmethod
     def now(cls) -> "Holdings":
-        """Those of this process."""
+        """Return the holdings of this process."""
         gc.collect()
         maps = Path("/proc/self/maps").read_text().count("/memfd:collectives")
         return cls(len(os.listdir("/proc/self/fd")), threading.active_count(), maps)
@@ -52,7 +52,7 @@ def shared_memory_files() -> set[str]:
 
 
 def called_often(_: dist.ProcessGroup, calls: int) -> tuple[Holdings, Holdings]:
-    """What this rank holds after a few calls, and after many."""
+    """Return the holdings of this rank after a few calls, and after many."""
     group = sharing_group(3, "auto")
     early = Holdings.settled()
     if group is None:
@@ -88,7 +88,7 @@ def test_many_calls_leave_nothing(ranks: RankPool) -> None:
 
 
 def made_and_destroyed(_: dist.ProcessGroup, groups: int, hosts: tuple[int, ...]) -> tuple[Holdings, Holdings]:
-    """What this rank holds after a few groups, and after many."""
+    """Return the holdings of this rank after a few groups, and after many."""
     for turn in range(groups + 3):
         if turn == 3:
             early = Holdings.settled()

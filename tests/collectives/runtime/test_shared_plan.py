@@ -1,4 +1,4 @@
-"""What ranks copy and add over shared memory is what the simulator counts, transfer by transfer."""
+"""Ranks copy and add over shared memory what the simulator counts, transfer by transfer."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -81,7 +81,7 @@ def call_of(collective: Collective, name: str, group: dist.ProcessGroup) -> Call
 
 
 def passes_of_run(_: dist.ProcessGroup, collective: Collective, name: str, num_ranks: int) -> list[Pass]:
-    """Those of this rank, as its tensors are operated on in a call."""
+    """Return the passes of this rank, as its tensors are operated on in a call."""
     group = kept_group(num_ranks, "auto", (0,) * 8)
     if group is None:
         return []
@@ -111,7 +111,7 @@ def passes_of_run(_: dist.ProcessGroup, collective: Collective, name: str, num_r
 
 
 def passes_counted(schedule: Schedule) -> Iterator[Pass]:
-    """Those of all ranks that the simulator charges."""
+    """Return the passes of all ranks that the simulator charges."""
     passes, bounds = memory_passes(schedule), schedule.bounds(LENGTH)
     transfers = [(number, transfer) for number, step in enumerate(schedule.steps) for transfer in step]
     for row, (number, transfer) in enumerate(transfers):

@@ -37,7 +37,7 @@ class Notes(logging.Handler):
 
 @contextmanager
 def noted() -> Iterator[list[str]]:
-    """What the library logs in the block, with the debug messages."""
+    """Collect the messages that the library logs in the block, with the debug messages."""
     logger, notes = logging.getLogger("collectives"), Notes()
     level = logger.level
     logger.addHandler(notes)
@@ -250,7 +250,7 @@ def test_a_refusal_leaves_nothing_open(ranks: RankPool) -> None:
 
 
 def absent(group: dist.ProcessGroup) -> str:
-    """What a rank says that begins when the other one is gone."""
+    """Return the error of a rank that begins when the other one is gone."""
     collectives.use_transport("auto", group)
     if group.rank() == 1:
         os._exit(0)

@@ -56,7 +56,7 @@ class Cuda:
         self.current = Stream("caller", notes)
 
     def current_stream(self, device: str) -> Stream:
-        """That of the block."""
+        """Return the stream of the block."""
         assert device == "cuda:1"
         return self.current
 
@@ -74,7 +74,7 @@ class Cuda:
 
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is noted, in a world with streams."""
+    """Return the list of notes, in a world with streams."""
     noted: list[str] = []
     monkeypatch.setattr(work, "torch", SimpleNamespace(cuda=Cuda(noted), futures=torch.futures))
     return noted

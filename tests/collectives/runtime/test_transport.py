@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.algorithm_choice import require_network
-from collectives.runtime.executor import ObjectAllGather
+from collectives.runtime.fingerprint import TextAllGather
 from collectives.runtime.instructions import (
     Opcode,
     batched_instructions_of,
@@ -123,13 +123,13 @@ def test_batched_instructions_are_the_same(algorithm: str) -> None:
         assert steps == sorted({each.step for each in [*program.receives, *program.sends]})
         others = [one for one in instructions_of(program) if one.opcode is not Opcode.REPOST_RECV]
         assert sorted(one for one in batched if one.opcode is not Opcode.LAUNCH) == sorted(others)
-        assert num_staging_buffers_in_a_step(program) <= sum(each.lands_apart for each in program.receives)
+        assert num_staging_buffers_in_a_step(program) <= sum(each.needs_staging for each in program.receives)
 
 
 def said(group: dist.ProcessGroup) -> list[str]:
-    """What the ranks say, their words travelling in batches."""
+    """Return the words of all ranks, which travel in batches."""
     with travelling(group, Transport.BATCHED):
-        return ObjectAllGather(group, 0x60).gather(f"I am {group.rank()}")
+        return TextAllGather(group, 0x60).gather(f"I am {group.rank()}")
 
 
 def test_words_travel_in_batches(ranks: RankPool) -> None:

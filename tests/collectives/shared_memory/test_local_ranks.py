@@ -136,7 +136,7 @@ SAYS_OTHER = r"^rank 1 has made other calls of this group than this rank$"
 
 
 def test_another_collective() -> None:
-    """What is published for something else is not taken; nor does a rank wait for what will never be."""
+    """A chunk of another collective is not taken; nor does a rank wait for one that will never be published."""
     for published in (True, False):
         with local_ranks(2) as ranks:
             ranks[0].open_portion(8)
@@ -205,7 +205,7 @@ def test_an_old_record_is_no_new_one() -> None:
 
 
 def closed_while(waiting: Future[float]) -> BaseException:
-    """What ends the wait."""
+    """Return the error that ends the wait."""
     error = waiting.exception(20)
     assert error is not None
     return error

@@ -19,7 +19,7 @@ Met = tuple[dict[int, Segment], dict[int, socket.socket]]
 
 
 def met(meetings: list[Meeting]) -> list[Met]:
-    """What all ranks get when all come."""
+    """Return the segments and connections that all ranks get when all come."""
     names = {rank: meeting.name for rank, meeting in enumerate(meetings)}
     with ThreadPoolExecutor(len(meetings)) as threads:
         futures = [
@@ -42,7 +42,7 @@ def num_open() -> int:
 
 
 def test_each_has_the_segments_of_all() -> None:
-    """What a rank writes into its own the others read; and the connections lead to whom they should."""
+    """Others read what a rank writes into its own segment; and the connections lead to the right ranks."""
     before = num_open()
     with ExitStack() as opened:
         results = met([opened.enter_context(Meeting(rank, 4096)) for rank in range(4)])

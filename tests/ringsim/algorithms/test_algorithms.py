@@ -1,4 +1,4 @@
-"""All built-in algorithms: proved, right on numbers, and as costly as the literature says."""
+"""All built-in algorithms: proved, right on numbers, as costly as the literature says, and not below the bounds."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -23,6 +23,7 @@ from ringsim.algorithms.nccl import (
 from ringsim.algorithms.ring import stride_orders
 from ringsim.algorithms.rings import multi_ring_all_reduce
 from ringsim.algorithms.tree import double_binary_tree_all_reduce, double_binary_tree_broadcast
+from ringsim.analysis.candidates import cost_of, sent_bound, steps_bound
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import replay, verify
@@ -113,7 +114,7 @@ def test_ranks_agree_on_the_last_bit_except_in_the_one_shot(algorithm: str) -> N
 
 
 def most_sent(schedule: Schedule) -> Fraction:
-    """What the busiest rank sends, as a multiple of the whole data."""
+    """Return the chunks that the busiest rank sends, as a multiple of the whole data."""
     sent = sum((np.bincount(step.src, minlength=schedule.num_ranks) for step in schedule.steps), np.zeros(1, int))
     return Fraction(int(sent.max()), schedule.num_chunks)
 
@@ -196,7 +197,7 @@ def test_no_algorithm_is_without_its_cost() -> None:
 
 @pytest.mark.parametrize("num_ranks", range(2, 67))
 def test_no_rank_passes_on_in_both_trees(num_ranks: int) -> None:
-    """That is what the double tree is for; and no rank is deeper than in a binomial tree, nor has three children."""
+    """No rank passes on in both trees, is deeper than in a binomial tree, or has three children."""
     passed_on: list[set[int]] = [set(), set()]
     schedule = double_binary_tree_broadcast(num_ranks, segments=1)
     for step in schedule.steps:
@@ -360,3 +361,28 @@ def test_orders_in_strides_share_no_hop() -> None:
     assert all(sorted(order) == list(range(8)) for order in orders)
     assert len(set.union(*hops[:4])) == 4 * 8
     assert orders[4] == orders[0]
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [pytest.param(*k, id=f"{k[0].value}-{k[1]}") for k in ALGORITHMS])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 6, 8, 13, 16])
+def test_no_algorithm_beats_the_bound(collective: Collective, algorithm: str, num_ranks: int) -> None:
+    """If one did, either the bound or the proof of the algorithm would be wrong."""
+    cost = cost_of(build(collective, algorithm, num_ranks))
+    assert cost.sent >= cost.sent_bound - 1e-12
+
+
+def test_bounds_by_hand() -> None:
+    """Four ranks: an all-reduce must send six quarters; a broadcast all of it; news reaches four in two steps."""
+    assert [sent_bound(c, 4) for c in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)] == [
+        1.5,
+        0.75,
+        1,
+    ]
+    assert [steps_bound(n) for n in (1, 2, 3, 4, 5, 8, 9)] == [0, 1, 2, 2, 3, 3, 4]
+    assert sent_bound(Collective.REDUCE, 1) == 0.0
+
+
+def test_the_busiest_rank_counts() -> None:
+    """With everything at rank 0 it sends to all others; of a binomial tree's broadcast the root sends log2 n times."""
+    assert cost_of(build(Collective.ALL_REDUCE, "parameter_server", 8)).sent == 7.0
+    assert cost_of(build(Collective.BROADCAST, "binomial_tree", 8)).sent == 3.0

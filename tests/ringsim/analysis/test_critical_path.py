@@ -82,7 +82,7 @@ def test_contention_is_what_sharing_adds() -> None:
 
 
 def test_jitter_is_no_contention() -> None:
-    """What is drawn for a transfer belongs to its latency, its overheads and its reduction."""
+    """The jitter of a transfer belongs to its latency, its overheads and its reduction."""
     hosts = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\nlatency = "5us"\n[rank]\nreduce_bandwidth = "1GB/s"\n'
     jitter = 'send_overhead = "1us"\nreceive_overhead = "2us"\n[jitter]\nseed = 3\nlatency = 0.5\ncompute = 0.5\n'
     spent = path_of(build(Collective.ALL_REDUCE, "ring", 5), read_network(hosts + jitter, "test.toml"), 5000).seconds()
@@ -115,7 +115,7 @@ def test_what_is_measured_may_wait_and_clocks_may_be_off() -> None:
     late = replace(
         timeline,
         start_s=timeline.start_s + 0.5,  # nobody begins at once
-        left_s=timeline.left_s + 0.5,
+        sent_s=timeline.sent_s + 0.5,
         arrived_s=timeline.arrived_s + 0.4,  # by the receiver's clock
         apply_s=timeline.apply_s + 0.7,
         applied_s=timeline.applied_s + 0.7,

@@ -95,14 +95,10 @@ def test_the_root_keeps_its_place(collective: str) -> None:
 
 
 def test_the_ring_of_the_example_goes_from_host_to_host_once() -> None:
-    """4 of 16 hops leave a host (ranks equal modulo 4), it is 4 times as fast, and the docs show what is printed."""
+    """4 of 16 hops leave a host (ranks equal modulo 4), and it is 4 times as fast."""
     ring = build(Collective.ALL_REDUCE, "ring", 16)
     network = load_network(str(EXAMPLE))
     found = find_placement(ring, network, 2**26)
-    assert (
-        format_placement(placement_dict(ring, network, 2**26, found))
-        in (EXAMPLE.parents[1] / "networks.md").read_text()
-    )
     assert sum(a % 4 != b % 4 for a, b in pairwise((*found.order, found.order[0]))) == 4
     assert found.gain > 4
     verify(permute_ranks(ring, found.order))

@@ -116,7 +116,7 @@ def test_sizes_end_where_a_run_never_ends() -> None:
 
 
 def test_a_run_that_never_finishes_has_its_stall() -> None:
-    """What hangs, and only what was applied: nothing that rank 0 sends gets anywhere."""
+    """The view has the transfers that hang, and applies no others: nothing that rank 0 sends gets anywhere."""
     hosts = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
     network = read_network(f'{hosts}[[failure]]\nlink = "host0.nic0.out"\n', "test.toml")
     view = RunView(build(Collective.ALL_REDUCE, "ring", 4), network, 1 << 20)

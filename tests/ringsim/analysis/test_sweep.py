@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.analysis.cost import busbw_bytes_per_s
+from ringsim.analysis.candidates import busbw_bytes_per_s
 from ringsim.analysis.sweep import Sweep
 from ringsim.analysis.sweep_run import SweepPlan, SweepRun, run_sweep
 from ringsim.network.file_reader import load_network

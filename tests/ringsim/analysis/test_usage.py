@@ -28,7 +28,7 @@ def links_of(schedule: Schedule, network: AnyNetwork, size: int) -> LinkUsage:
 
 
 def covered_s(intervals: list[tuple[float, float]]) -> float:
-    """What intervals cover together, one after the other."""
+    """Return the time that intervals cover together, one after the other."""
     total, until = 0.0, 0.0
     for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, until))
@@ -46,7 +46,7 @@ def test_times_of_ranks_are_unions(schedule: Schedule, network: AnyNetwork, size
     usage = rank_usage(timeline)
     for rank in range(schedule.num_ranks):
         sends, applies = timeline.src == rank, timeline.dst == rank
-        sent = list(zip(timeline.start_s[sends].tolist(), timeline.left_s[sends].tolist(), strict=True))
+        sent = list(zip(timeline.start_s[sends].tolist(), timeline.sent_s[sends].tolist(), strict=True))
         applied = list(zip(timeline.apply_s[applies].tolist(), timeline.applied_s[applies].tolist(), strict=True))
         assert usage.sending_s[rank] == pytest.approx(covered_s(sent))
         assert usage.applying_s[rank] == pytest.approx(covered_s(applied))

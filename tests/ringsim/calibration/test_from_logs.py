@@ -207,7 +207,7 @@ def test_small_sizes_do_not_matter_for_bandwidth(tmp_path: Path) -> None:
 
 
 def pairs() -> list[object]:
-    """Those of the table in docs/fidelity.md."""
+    """Return the pairs of the table in docs/fidelity.md."""
     sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
     import cluster_fidelity
 

@@ -1,4 +1,4 @@
-"""What NCCL would take, and how near the presets are to what was published of the machines that they describe."""
+"""NCCL's choice, and how near the presets are to published times of the machines that they describe."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ PUBLISHED = [
 
 
 def time_s(preset: str, num_ranks: int, size_bytes: int, algorithm: str | None = None) -> float:
-    """What NCCL takes, by its own choice or with this algorithm, its start included."""
+    """Return NCCL's time, by its own choice or with this algorithm, its start included."""
     cluster = load_network(preset)
     if algorithm is None:
         choice = choose(cluster, Collective.ALL_REDUCE, num_ranks, size_bytes)

@@ -15,7 +15,7 @@ TRUE = Network(latency_s=30e-6, bandwidth_bytes_per_s=2e9, reduce_bytes_per_s=8e
 
 
 def probes_of(network: Network, noise: tuple[float, ...] = (1.0,)) -> list[Probe]:
-    """What probes would measure on `network`, each several times with the factors of `noise`."""
+    """Return the probes of `network`, each measured several times with the factors of `noise`."""
     alpha = network.latency_s + network.gap_s
     times = [("shift", size, 1, alpha + size / network.bandwidth_bytes_per_s) for size in (64, 4096, 2**17, 2**20)]
     times += [("shift", 64, 4, alpha + 64 / network.bandwidth_bytes_per_s + 3 * network.gap_s)]

@@ -1,4 +1,4 @@
-"""What commands print and write: tables of 80 columns, files named -, and what the shell completes."""
+"""Output of commands: tables of 80 columns, files named -, and completion in the shell."""
 
 import json
 from pathlib import Path
@@ -135,7 +135,7 @@ def test_every_written_file_is_named(tmp_path: Path) -> None:
 
 
 def completed(program: str, *words: str) -> list[str]:
-    """What the shell offers for the last of the words."""
+    """Return the words that the shell offers for the last one."""
     command = {"ringsim": main, "trainers": trainers, "benchmark": benchmark}[program]
     shell = BashComplete(command, {}, program, f"_{program.upper()}_COMPLETE")
     return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]

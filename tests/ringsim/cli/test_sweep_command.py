@@ -119,7 +119,7 @@ def test_a_worker_that_dies_leaves_the_cells_of_others(folder: Path) -> None:
 
 
 def assert_goes_on(folder: Path, function: str, kept: Sweep) -> None:
-    """What was kept is a part of the whole sweep, and the rest is added to its file; not by running untrusted code."""
+    """Require that the kept cells are part of the whole sweep, and the rest is added; untrusted code is not run."""
     assert 0 < len(kept.cells) < 12
     untrusted = sweep(folder, "--from", "cells.csv")
     assert (untrusted.returncode, untrusted.stderr.count("\n")) == (2, 1)

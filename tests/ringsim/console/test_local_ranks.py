@@ -48,7 +48,7 @@ def start(torchrun: str, grace_s: float) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    """What it still says. All that hold its stdout must end first, its children too."""
+    """Return the rest of its output. All that hold its stdout must end first, its children too."""
     with process:
         try:
             return process.communicate(timeout=TIMEOUT_S)[0]

@@ -56,7 +56,7 @@ def test_only_rank_0_draws_and_only_on_a_terminal(
 
 
 def test_the_time_left_is_that_of_the_phase_alone(clock: _Clock) -> None:
-    """What came before, in this run or in an earlier one, does not count; nor do steps long ago."""
+    """Steps before it, in this run or in an earlier one, do not count; nor do steps long ago."""
     progress = Progress()
     progress.begin("probing")
     clock.now += 41

@@ -147,7 +147,7 @@ def test_a_format_has_a_name_and_versions() -> None:
     ],
 )
 def test_values_have_rules(parse: values.Parser, value: Any, message: str) -> None:
-    """Those of the project's files."""
+    """Each kind of value in the project's files is refused with its own rule."""
     with refused(message):
         parsed(parse, value, "x")
 

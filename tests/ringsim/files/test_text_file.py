@@ -104,7 +104,7 @@ COMMANDS = [
     "content", [*DEEP.values(), "", "{", "\0\xff", None], ids=[*DEEP, "empty", "cut", "binary", "/"]
 )
 def test_every_command_says_so_in_one_line(tmp_path: Path, command: str, content: str | None) -> None:
-    """What is nested deeply, empty, cut off, binary, or a directory."""
+    """Every command refuses a file that is nested deeply, empty, cut off or binary, or a directory."""
     path = tmp_path / f"FILE{Path(command.partition('FILE')[2].partition(':')[0]).name}"
     if content is None:
         path.mkdir()

@@ -22,14 +22,14 @@ PUBLISHED = Path(__file__).parent / "msccl"
 
 
 def reread(schedule: Schedule, folder: Path) -> Schedule:
-    """What is read from what is written of it."""
+    """Return the schedule that is read from the text that is written of it."""
     path = folder / "written.xml"
     path.write_text("".join(msccl_lines(schedule)))
     return read_msccl(path)
 
 
 def replayed(schedule: Schedule, length: int = 37) -> list[np.ndarray]:
-    """What each rank has after it, from numbers whose sum depends on the order of the additions."""
+    """Return each rank's buffer after it, from numbers whose sum depends on the order of the additions."""
     generator = np.random.default_rng(length)
     buffers = [generator.standard_normal(length).astype(np.float32) for _ in range(schedule.num_ranks)]
     replay(schedule, buffers)
@@ -46,7 +46,7 @@ def test_every_algorithm_comes_back(tmp_path: Path, collective: Collective, algo
     assert again.num_steps <= schedule.num_steps
     assert (again.collective, again.num_chunks) == (collective, schedule.num_chunks)
     assert again.algorithm == f"msccl:{algorithm}"
-    assert all(map(np.array_equal, replayed(replace(schedule, cut=partition)), replayed(again)))
+    assert all(map(np.array_equal, replayed(replace(schedule, partition=partition)), replayed(again)))
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -55,7 +55,7 @@ def test_so_does_any_schedule(tmp_path: Path, schedule: Schedule) -> None:
     """Exchanges, chunks overwritten unread and values that come back where they were: the same bits."""
     again = reread(schedule, tmp_path)
     assert again.num_transfers == schedule.num_transfers
-    assert all(map(np.array_equal, replayed(replace(schedule, cut=partition)), replayed(again)))
+    assert all(map(np.array_equal, replayed(replace(schedule, partition=partition)), replayed(again)))
 
 
 def test_a_deadlock_of_many_steps_is_one_line(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
-"""What is said of a machine, by faked readings."""
+"""Readings of a machine, and findings about it, most by faked readings."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -9,8 +11,17 @@ import pytest
 from click.testing import CliRunner
 
 from ringsim.cli import main
+from ringsim.machine import reading
 from ringsim.machine.examination import Level, MachineFinding, examine
-from ringsim.machine.reading import ClockReadings, CpuReadings, GlooReadings, Readings, SharingReadings, TorchReadings
+from ringsim.machine.reading import (
+    ClockReadings,
+    CpuReadings,
+    GlooReadings,
+    Readings,
+    SharingReadings,
+    TorchReadings,
+    read_machine,
+)
 
 GOOD = Readings(
     CpuReadings(8, 8, load=0.2, steal=0.0, governor="performance", mhz=3000.0, max_mhz=3000.0),
@@ -27,7 +38,7 @@ def with_readings(part: str, **values: Any) -> Readings:
 
 
 def finding(readings: Readings, subject: str) -> MachineFinding:
-    """What is said of one subject."""
+    """Return the finding on one subject."""
     return next(entry for entry in examine(readings) if entry.subject == subject)
 
 
@@ -112,3 +123,38 @@ def test_the_command_has_a_line_for_each_finding() -> None:
     with patch("ringsim.cli.commands.doctor.read_machine", return_value=with_readings("cpu", load=9.0)):
         result = CliRunner().invoke(main, ["doctor"])
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "Measuring is possible; mind load.")
+
+
+def test_this_machine_can_be_read() -> None:
+    """Torch is found with its backends, though it is not imported here."""
+    check = (
+        "import sys; from ringsim.machine.reading import read_machine; readings = read_machine();"
+        "print('torch' in sys.modules, readings.torch.backends, readings.torch.trouble, readings.cpu.cores >= 1)"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("False ('gloo',")
+    assert done.stdout.endswith(" True\n")
+
+
+@pytest.mark.parametrize(("text", "quota"), [("200000 100000", 2.0), ("max 100000", None), ("", None), (None, None)])
+def test_the_quota_of_a_cgroup(text: str | None, quota: float | None) -> None:
+    """Of cpu.max; without a limit, or without the file, there is none."""
+    assert reading._quota(text) == quota
+
+
+def test_what_the_system_does_not_tell_is_none() -> None:
+    """No /proc, no /sys, no programs: nothing is raised."""
+    with (
+        patch.object(reading, "_text", return_value=None),
+        patch.object(reading, "_run", return_value=None),
+        patch.object(reading.os, "getloadavg", side_effect=OSError),
+        patch.object(reading.socket, "getaddrinfo", side_effect=OSError),
+        patch.object(reading.shutil, "disk_usage", side_effect=OSError),
+        patch.object(reading.shutil, "which", return_value=None),
+        patch.object(reading.socket, "if_nameindex", side_effect=OSError),
+    ):
+        readings = read_machine()
+    assert (readings.cpu.steal, readings.cpu.load, readings.cpu.governor, readings.clock.source) == (None,) * 4
+    assert (readings.gloo.address, readings.gloo.interfaces, readings.gpus) == (None, (), None)
+    assert readings.sharing.shm_bytes is None
+    assert readings.torch.trouble == "it did not answer in time"

@@ -1,7 +1,8 @@
-"""Resources and paths of clusters, worked out by hand; and what holds for any of them."""
+"""Resources and paths of clusters and of `Network`, worked out by hand; and what holds for any of them."""
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -163,7 +164,7 @@ def test_what_has_no_limit_may_still_be_slow_or_fail() -> None:
 
 
 def test_half_duplex_ports_are_shared_by_both_directions() -> None:
-    """What a rank sends and what it receives use one resource."""
+    """Messages to and from a rank use one resource."""
     of = topology('[host]\nranks = 3\nlink = { bandwidth = "1GB/s", duplex = "half" }\n', 3)
     assert path(of, 0, 1)[2] == {"rank0.port": 1, "rank1.port": 1}
     assert path(of, 2, 0)[2] == {"rank2.port": 1, "rank0.port": 1}
@@ -271,3 +272,39 @@ def test_a_network_is_made_of_numbers(spec: Spec, message: str) -> None:
     """Also one that no file has described, such as one that was fitted."""
     with refused(f"mine: {message}"):
         Cluster("mine", spec)
+
+
+PORTS = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=math.inf, gap_s=1e-6)
+
+
+def test_a_rank_has_one_port_each_way() -> None:
+    """A message takes that of its sender and that of its receiver, byte by byte."""
+    topology = PORTS.topology(3)
+    assert topology.resources.names == ("rank0.out", "rank1.out", "rank2.out", "rank0.in", "rank1.in", "rank2.in")
+    assert topology.resources.capacity.tolist() == [1e9] * 6
+    assert path(topology, 0, 1) == (1e-5, math.inf, {"rank0.out": 1, "rank1.in": 1})
+    assert path(topology, 2, 0) == (1e-5, math.inf, {"rank2.out": 1, "rank0.in": 1})
+
+
+def test_ports_without_limit_are_no_resources() -> None:
+    """A message takes no time, whatever else is sent."""
+    topology = replace(PORTS, bandwidth_bytes_per_s=math.inf).topology(3)
+    assert (topology.resources.names, path(topology, 0, 1)) == ((), (1e-5, math.inf, {}))
+
+
+def test_a_network_is_read_as_it_was_written() -> None:
+    """With infinity as None."""
+    assert PORTS.as_dict()["reduce_bytes_per_s"] is None
+    assert Network.from_dict(PORTS.as_dict()) == PORTS
+
+
+def test_private_links_of_older_versions_are_refused() -> None:
+    """With what to do instead; ports could be named there, too."""
+    assert Network.from_dict({**PORTS.as_dict(), "private_links": False}) == PORTS
+    with pytest.raises(ValueError, match=r"private_links: .* describe hosts with a cable between each two"):
+        Network.from_dict({**PORTS.as_dict(), "private_links": True})
+
+
+def test_only_a_choice_is_named() -> None:
+    """The description leaves out all defaults."""
+    assert repr(PORTS) == "Network(latency_s=1e-05, bandwidth_bytes_per_s=1000000000.0, gap_s=1e-06)"

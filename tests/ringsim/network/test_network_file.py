@@ -25,7 +25,7 @@ def test_the_documented_files_are_read(path: Path) -> None:
 
 @pytest.mark.parametrize("text", re.findall(r"```toml\n(.*?)```", (DOCS / "networks.md").read_text(), re.DOTALL))
 def test_the_examples_in_the_text_are_read(text: str) -> None:
-    """What the page shows is a network file by itself."""
+    """Each example on the page is a network file by itself."""
     cluster = read_network(text, "example.toml")
     assert cluster.topology(cluster.spec.max_ranks or 16).resources.names
 
@@ -60,23 +60,12 @@ MISTAKES = [
     ),
     (HOST + '[host.nic]\nbandwidth = "-3GB/s"\n', 'host.nic.bandwidth = "-3GB/s": a rate must be greater than 0'),
     (
-        HOST + '[host.nic]\nbandwidth = "fast"\n',
-        'host.nic.bandwidth = "fast": is not a rate: write it as 1.25GB/s or 10Gbit/s',
-    ),
-    (
         HOST + "[host.nic]\nbandwidth = inf\n",
         'host.nic.bandwidth = Infinity: must be text with a unit, such as "1.25GB/s" or "10Gbit/s"',
     ),
     (HOST + '[host.nic]\nlatency = "-1us"\n', 'host.nic.latency = "-1us": a time must not be negative'),
-    (
-        HOST + '[host.nic]\nlatency = "nan us"\n',
-        'host.nic.latency = "nan us": is not a time: write it as 10us, 1.5ms or 2s',
-    ),
-    (HOST + '[host.nic]\nlatency = "1e99s"\n', 'host.nic.latency = "1e99s": is too large a number'),
     (HOST + '[host.nic]\nduplex = "both"\n', 'host.nic.duplex = "both": must be "full" or "half"'),
     ("[host]\nranks = 0\n", "host.ranks = 0: must be a whole number from 1 to 1048576"),
-    ("[host]\nranks = true\n", "host.ranks = true: must be a whole number from 1 to 1048576"),
-    ("[host]\nranks = 1.5\n", "host.ranks = 1.5: must be a whole number from 1 to 1048576"),
     ("[host]\ncopies = nan\n", "host.copies = NaN: must be a finite number, at least 1e-09"),
     ("[host]\ncount = 2\n", "host.count = 2: give host.ranks too, the ranks of each host"),
     (TWO + "[host]\nranks = 2\n", "host.ranks = 2: must be left out, since [[hosts]] says it"),
@@ -128,13 +117,11 @@ MISTAKES = [
         'slow_link[0].link = "host0.nic0.out": give its bandwidth, slowdown or latency',
     ),
     (HOST + "[jitter]\nlatency = -0.1\n", "jitter.latency = -0.1: must be a finite number, at least 0"),
-    (HOST + "[jitter]\nseed = 1.5\n", "jitter.seed = 1.5: must be a whole number, at least 0"),
     (
         '"a\\nb" = 1\n[host.nic]\n',
         '"a\\nb": unknown key; known here are name, description, source, host, hosts, links, switch, rank, '
         "slow_rank, slow_link, jitter, failure, protocol, library, calibration",
     ),
-    ("x = " + 9999 * "[", "is nested too deeply: at most 100 levels"),
     (HOST + '[[failure]]\nat = "1s"\n', "failure[0]: give either link or rank"),
     (HOST + '[[failure]]\nlink = "x"\nrank = 1\n', "failure[0]: give either link or rank"),
 ]

@@ -5,21 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from ringsim import load_network
-from ringsim.cli import main
 from ringsim.network.file_reader import preset_names
 from tests.refusals import refusal_of
+from tests.ringsim.commands import printed
 
 LABELS = ("vendor figure", "NCCL's own model", "measured")
-
-
-def run(*arguments: str) -> str:
-    """What a command that succeeds prints."""
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -70,19 +62,19 @@ def test_two_cores_of_the_loopback_move_4_gigabytes_a_second() -> None:
 
 def test_networks_lists_the_presets() -> None:
     """Each with its name and what it is, and if there is room for it its source."""
-    assert max(map(len, run("networks").splitlines())) <= 80
-    output = run("networks", "--wide")
+    assert max(map(len, printed("networks").splitlines())) <= 80
+    output = printed("networks", "--wide")
     for name in preset_names():
         assert name in output
         assert load_network(name).source in output
-    listed = json.loads(run("networks", "--json"))["networks"]
+    listed = json.loads(printed("networks", "--json"))["networks"]
     assert [row["name"] for row in listed] == preset_names()
     assert next(row for row in listed if row["name"] == "dgx-h100")["max_ranks"] == 8
 
 
 def test_networks_shows_what_is_in_one() -> None:
     """Resources that are alike share a line; paths are shown within a host and across."""
-    lines = run("networks", "dgx-a100", "--ranks", "16").splitlines()
+    lines = printed("networks", "dgx-a100", "--ranks", "16").splitlines()
     assert lines[lines.index("") + 1 :] == [
         "resource                          number  capacity",
         "rank0.out .. rank15.out           16      240 GB/s",
@@ -98,7 +90,7 @@ def test_networks_shows_what_is_in_one() -> None:
 
 def test_paths_that_use_more_are_shown_too() -> None:
     """From rack to rack a message uses the uplinks, though alone it is as fast as within one."""
-    lines = run("networks", "gbe-racks", "--ranks", "41").splitlines()
+    lines = printed("networks", "gbe-racks", "--ranks", "41").splitlines()
     assert lines[-2:] == [
         "0 to 1   21 us    125 MB/s  host0.nic0.out, host1.nic0.in",
         "0 to 40  21 us    125 MB/s  host0.nic0.out, host40.nic0.in, leaf0.up, leaf1.down",
@@ -107,7 +99,7 @@ def test_paths_that_use_more_are_shown_too() -> None:
 
 def test_networks_as_json() -> None:
     """All resources and the kinds of paths, with units in their names."""
-    found = json.loads(run("networks", "loopback", "--ranks", "3", "--json"))
+    found = json.loads(printed("networks", "loopback", "--ranks", "3", "--json"))
     assert found["resources"] == [{"name": "host0.cores", "capacity": 2.0, "fails_at_s": None}]
     assert found["paths"][0]["uses_per_byte"] == {"host0.cores": pytest.approx(2 / 4.5e9)}
     assert (found["num_ranks"], found["name"]) == (3, "loopback")

@@ -18,7 +18,7 @@ def test_gloo_s_ring_depends_on_the_size(size_bytes: int, segments: int) -> None
     """At least two segments of each of four chunks, of at most 1 MiB, and cut where Gloo cuts."""
     schedule = build(Collective.ALL_REDUCE, "gloo_ring", 4, size_bytes)
     assert size_variant(Collective.ALL_REDUCE, "gloo_ring", 4, size_bytes) == segments
-    assert (schedule.algorithm, schedule.num_chunks, schedule.cut) == ("gloo_ring", 4 * segments, gloo_partition)
+    assert (schedule.algorithm, schedule.num_chunks, schedule.partition) == ("gloo_ring", 4 * segments, gloo_partition)
     assert schedule.num_steps == gloo_ring_all_reduce(4, segments).num_steps
 
 
@@ -46,7 +46,7 @@ def test_others_do_not(collective: Collective, algorithm: str) -> None:
         assert size_variant(collective, algorithm, 4, size_bytes) == 0
         schedule = build(collective, algorithm, 4, size_bytes)
         assert [list(step) for step in schedule.steps] == [list(step) for step in plain.steps]
-        assert schedule.cut is partition
+        assert schedule.partition is partition
 
 
 def steps_of(schedule: Schedule) -> list[list[tuple[int, int, int, bool]]]:

@@ -36,7 +36,7 @@ def in_file(folder: Path, text: str) -> Path:
 
 
 def test_it_is_built_as_the_built_ins_are(tmp_path: Path) -> None:
-    """What the function returns is named after its file, and can be proved."""
+    """The schedule that the function returns is named after its file, and can be proved."""
     schedule = build(Collective.ALL_REDUCE, f"{in_file(tmp_path, EXCHANGE)}:exchange", 2)
     assert str(schedule) == "all_reduce my.py:exchange over 2 ranks"
     assert verify(schedule)[:2] == (1, 2)
@@ -144,7 +144,7 @@ def test_a_missing_file_is_said_to_be_missing(name: str, file: str) -> None:
 
 
 def test_a_warning_of_pythons_adds_no_line(tmp_path: Path) -> None:
-    """What Python finds suspicious in the file ends in the error, or is none."""
+    """A warning of Python about the file becomes part of the error, or is dropped."""
     file = tmp_path / "mine.py"
     file.write_text("def ring(num_ranks):\n    return [[]](num_ranks)\n")
     with warnings.catch_warnings():

@@ -24,7 +24,7 @@ def drawn(algorithm: str, num_ranks: int, network: AnyNetwork = NETWORK) -> Axes
 
 
 def names(axes: Axes) -> list[str]:
-    """What is written in it."""
+    """Return the texts in the picture."""
     return [text.get_text() for text in axes.texts if text.get_text()]
 
 

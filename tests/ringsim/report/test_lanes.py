@@ -131,7 +131,7 @@ def test_what_is_slow_is_marked() -> None:
 
 
 def test_what_hangs_is_drawn() -> None:
-    """What never ends, and beside each lane what its rank does or waits for; in no time beyond the page."""
+    """Transfers that never end are drawn within the page, and beside each lane stands what its rank waits for."""
     failing = read_network(f'{NIC}[[failure]]\nlink = "host0.nic0.out"\nat = "300us"\n', "test.toml")
     view = view_of(4, network=failing)
     assert view.stall is not None
@@ -175,7 +175,7 @@ def test_a_run_that_never_begins_is_drawn(tmp_path: Path) -> None:
         (16, "torus", NETWORK),
         (32, "hierarchical", load_network("dgx-h100-cluster")),
         (64, "ring", NETWORK),
-        (128, "direct", NETWORK),
+        pytest.param(128, "direct", NETWORK, marks=pytest.mark.slow),
     ],
 )
 def test_no_name_lies_on_another(num_ranks: int, algorithm: str, network: AnyNetwork) -> None:

@@ -43,8 +43,8 @@ def test_lanes_show_the_busy_intervals_of_the_timeline() -> None:
     draw_lanes(axes, Lanes.of_view(view))
     timeline = view.timeline
     for label, rank, begin, end, rows in (
-        ("sends to add", timeline.src, timeline.start_s, timeline.left_s, timeline.reduce),
-        ("sends to overwrite", timeline.src, timeline.start_s, timeline.left_s, ~timeline.reduce),
+        ("sends to add", timeline.src, timeline.start_s, timeline.sent_s, timeline.reduce),
+        ("sends to overwrite", timeline.src, timeline.start_s, timeline.sent_s, ~timeline.reduce),
         ("reduces", timeline.dst, timeline.apply_s, timeline.applied_s, timeline.reduce),
     ):
         wanted = sorted(zip(rank[rows].tolist(), begin[rows].tolist(), end[rows].tolist(), strict=True))
@@ -65,7 +65,7 @@ def test_what_is_sent_at_the_same_time_lies_in_rows(algorithm: str, num_ranks: i
     assert num_rows.max() == row.max() + 1 == most
     for rank in range(num_ranks):
         mine = timeline.src == rank
-        start, left = timeline.start_s[mine], timeline.left_s[mine]
+        start, left = timeline.start_s[mine], timeline.sent_s[mine]
         at_once = ((start <= start[:, None]) & (left > start[:, None])).sum(axis=1)
         assert row[mine].max() + 1 == at_once.max()
         for number in range(most):
@@ -74,7 +74,7 @@ def test_what_is_sent_at_the_same_time_lies_in_rows(algorithm: str, num_ranks: i
 
 
 def test_a_sending_stays_in_the_row_of_its_receiver() -> None:
-    """What a tree's rank sends to one neighbour is easier to follow in one row than in two."""
+    """Sends of a tree's rank to one neighbour are easier to follow in one row than in two."""
     timeline = view_of(8, algorithm="double_binary_tree").timeline
     row, leaf = pack_sends(timeline)[0], timeline.src == 1  # sends to 2 and 7 all the time
     assert [set(row[leaf & (timeline.dst == dst)].tolist()) for dst in (2, 7)] == [{0}, {1}]
@@ -123,7 +123,7 @@ def test_the_crossover_is_marked_where_it_lies() -> None:
     """The line between the two regimes stands at the view's crossover."""
     view = view_of(4)
     axes = draw_run_page(view).axes[-2]
-    [mark] = [line for line in axes.get_lines() if line.get_label() == "crossover"]
+    [mark] = [line for line in axes.get_lines() if str(line.get_label()).startswith("crossover")]
     assert np.asarray(mark.get_path().vertices)[:, 0].tolist() == [view.by_size.crossover_bytes] * 2
 
 

@@ -60,6 +60,6 @@ def test_what_was_skipped_is_said() -> None:
 
 
 def test_a_network_is_described_by_its_times_and_rates() -> None:
-    """What costs nothing, and what is neither, is left out."""
+    """Costs of nothing are left out."""
     network = Network(2e-6, 1e9, gap_s=1e-6).as_dict() | {"hosts": [1, 2], "kind": "star"}
     assert describe_network(network) == ["latency 2 us", "bandwidth 1 GB/s", "gap 1 us"]

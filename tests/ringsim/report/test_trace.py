@@ -23,7 +23,7 @@ from tests.ringsim.strategies import schedules
 
 
 def events_of(*runs: tuple[str, Timeline]) -> dict[str, list[dict[str, Any]]]:
-    """What is written, by phase; read again without allowing what is not JSON."""
+    """Return the written events by phase; read again without allowing anything that JSON does not have."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         write_trace(path, runs)

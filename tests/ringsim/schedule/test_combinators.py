@@ -31,7 +31,7 @@ Rows = list[list[Transfer]]
 
 
 class Shape(NamedTuple):
-    """What `Schedule.from_transfers` wants beside the transfers."""
+    """The arguments of `Schedule.from_transfers` beside the transfers."""
 
     collective: Collective
     algorithm: str

@@ -63,7 +63,7 @@ def test_following_the_arrows_gives_the_simulated_times(
     """One transfer at a time, from the arrows and the costs alone: the same to the last bit, if no two share a link."""
     assume(not has_contention(schedule, network.topology(schedule.num_ranks)))
     timeline = simulate(schedule, network, size, runtime=Runtime(in_order=in_order))
-    columns = (timeline.start_s, timeline.left_s, timeline.apply_s, timeline.applied_s)
+    columns = (timeline.start_s, timeline.sent_s, timeline.apply_s, timeline.applied_s)
     assert Followed(schedule, network, size, in_order).times() == list(zip(*(c.tolist() for c in columns), strict=True))
 
 
@@ -114,7 +114,7 @@ def test_arrows_by_hand(schedule: Schedule, in_order: bool, column: str, rows: l
 
 
 def test_the_size_of_a_row_is_as_stated() -> None:
-    """What an engine needs to foresee how much memory it will take."""
+    """An engine foresees by it how much memory it will take."""
     arrows = dependencies(ring_all_reduce(5))
     columns = [getattr(arrows, name) for name in Dependencies.__dataclass_fields__]
     assert sum(column.nbytes for column in columns) == BYTES_PER_TRANSFER * len(arrows)

@@ -1,13 +1,16 @@
-"""What is too large is refused before it begins; free memory is made small here, and nothing large allocated."""
+"""Too large requests are refused before they begin, by estimates; free memory is made small here."""
+
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
 
 from ringsim import Collective, Network, Schedule, predict_time, split
 from ringsim.cli import main
-from ringsim.registry import build
+from ringsim.registry.algorithms import ALGORITHMS, build
 from ringsim.schedule import memory, verify
 from ringsim.schedule.memory import require_memory
+from ringsim.schedule.size import estimated_transfers, format_count
 from tests.refusals import refusal_of
 
 LITTLE = 2**20
@@ -93,3 +96,33 @@ def test_algorithms_lists_what_can_be_counted() -> None:
     result = CliRunner().invoke(main, ["algorithms", "--ranks", "100000", "--collective", "all_gather"])
     assert result.exit_code == 0
     assert "all_gather ring skipped: 1e10 transfers, above 1e8; take fewer ranks" in result.stdout.splitlines()
+
+
+ALL_REDUCE = [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE]
+
+
+@pytest.mark.parametrize("algorithm", ALL_REDUCE)
+def test_the_estimate_is_near(algorithm: str) -> None:
+    """Within a tenth of what the built schedule has."""
+    make = partial(build, Collective.ALL_REDUCE, algorithm)
+    assert estimated_transfers(make, 512) == pytest.approx(make(512).num_transfers, rel=0.1)
+
+
+def test_few_ranks_need_no_estimate() -> None:
+    """Nothing is built to find out whether little may be built."""
+    assert estimated_transfers(lambda _: pytest.fail("built"), 256) == 0
+
+
+def test_what_cannot_be_probed_is_not_estimated() -> None:
+    """An algorithm for one number of ranks only is left to be built."""
+
+    def only_for_1000(num_ranks: int) -> Schedule:
+        raise ValueError(f"num_ranks {num_ranks}: only for 1000")
+
+    assert estimated_transfers(only_for_1000, 1000) == 0
+
+
+@pytest.mark.parametrize(("count", "text"), [(128, "128"), (99_999, "99999"), (10**7, "1e7"), (16_773_120, "1.7e7")])
+def test_counts_are_short(count: int, text: str) -> None:
+    """Two digits are enough of a large count."""
+    assert format_count(count) == text

@@ -30,7 +30,7 @@ def test_sends_go_as_early_as_the_rule_allows(schedule: Schedule) -> None:
     for rank in range(schedule.num_ranks):
         program = rank_program(schedule, rank)
         steps = [receive.step for receive in program.receives]
-        groups = [program.first_sends, *(receive.then_send for receive in program.receives)]
+        groups = [program.first_sends, *(receive.unlocks for receive in program.receives)]
         to_peer: dict[int, int] = {}
         on_channel: dict[int, tuple[int, int]] = {}
         for group, send in sorted(((g, s) for g, sends in enumerate(groups) for s in sends), key=lambda x: x[1].step):
@@ -53,16 +53,21 @@ def test_a_rank_of_the_ring() -> None:
         (2, 0, 0, False),
         (3, 0, 2, False),
     ]
-    assert [[send.chunk for send in r.then_send] for r in program.receives] == [[2], [1], [0], []]
+    assert [[send.chunk for send in r.unlocks] for r in program.receives] == [[2], [1], [0], []]
 
 
 def test_a_chunk_still_being_sent_is_marked() -> None:
     """In an exchange the arrival must not land in the chunk; in a ring's all-gather it may, once the sum has left."""
     exchange = listed([Transfer(0, 1, 0, False), Transfer(1, 0, 0, False)])
     (receive,) = rank_program(exchange, 0).receives
-    assert (receive.lands_apart, receive.buffer_dependency) == (True, 0)
+    assert (receive.needs_staging, receive.buffer_dependency) == (True, 0)
     last = rank_program(ring_all_reduce(3), 1).receives[-1]
-    assert (last.lands_apart, last.sent_in, last.last_user, last.buffer_dependency) == (False, 1, 1, NEVER)
+    assert (last.needs_staging, last.after_send_step, last.after_receive, last.buffer_dependency) == (
+        False,
+        1,
+        1,
+        NEVER,
+    )
 
 
 def test_a_rank_that_is_not_there_is_refused() -> None:

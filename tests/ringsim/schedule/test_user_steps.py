@@ -1,4 +1,4 @@
-"""What users hand over in place of steps and numbers, and the one line that it ends in."""
+"""Wrong values that users hand over in place of steps and numbers, and the one line in which they are refused."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -87,11 +87,14 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: algorithm("ring", 2.0), "num_ranks 2.0: must be a whole"),
     (lambda: algorithm(5, 2), "algorithm 5: must be a name, such as 'ring'"),
     (lambda: algorithm("ring", 2, "broadcats"), "broadcast, reduce; did you mean broadcast?"),
-    (lambda: replace(RIGHT, cut=None), "cut None: must be a function as partition is"),
-    (lambda: verify(replace(RIGHT, cut=lambda elements, _: [0.0, elements])), "bounds [0.0, 0]: must be whole numbers"),
+    (lambda: replace(RIGHT, partition=None), "partition None: must be a function as partition is"),
     (
-        lambda: verify(replace(RIGHT, cut=lambda elements, _: np.array([0, 1 // elements]))),
-        "cut: for 0 elements in 1 chunk: it raised ZeroDivisionError: ",
+        lambda: verify(replace(RIGHT, partition=lambda elements, _: [0.0, elements])),
+        "bounds [0.0, 0]: must be whole numbers",
+    ),
+    (
+        lambda: verify(replace(RIGHT, partition=lambda elements, _: np.array([0, 1 // elements]))),
+        "partition: for 0 elements in 1 chunk: it raised ZeroDivisionError: ",
     ),
 ]
 

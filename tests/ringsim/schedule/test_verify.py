@@ -1,4 +1,4 @@
-"""What the proof accepts and, above all, what it does not."""
+"""The proof: correct schedules that it accepts and, above all, wrong ones that it refuses."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -214,7 +214,7 @@ def test_a_proof_too_large_for_memory_is_refused_before_it_starts() -> None:
 
 
 def test_then_steps_keep_last_send() -> None:
-    """What follows an all-reduce must wait for the sends of its all-gather."""
+    """Steps after an all-reduce must wait for the sends of its all-gather."""
     steps = build(Collective.ALL_REDUCE, "ring", 3).steps
     assert isinstance(steps, ThenSteps)
     rank, chunk = np.array([0, 0, 0]), np.array([0, 1, 2])

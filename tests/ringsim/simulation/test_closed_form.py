@@ -167,7 +167,7 @@ PORTS, SLOW_ADDING = Network(1e-6, 1e9), Network(1e-6, 1e9, reduce_bytes_per_s=1
     ],
 )
 def test_some_have_no_formula(collective: Collective, algorithm: str, num_ranks: int, network: Network) -> None:
-    """What meets other messages at a port at times that depend on latency, and what nobody here has made."""
+    """No formula: messages that meet others at a port at times that depend on latency, and algorithms of users."""
     assert closed_form_s(collective, algorithm, num_ranks, 1e6, network, runtime=IN_ORDER) is None
 
 

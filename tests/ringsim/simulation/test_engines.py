@@ -93,7 +93,7 @@ def test_sharing_is_as_in_plain_python(schedule: Schedule, topology: Topology, s
 @settings(max_examples=250, deadline=None)
 @given(schedules(), shared_topologies(MAX_RANKS, failures=True), st.integers(0, 10**5))
 def test_failures_are_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
-    """What fails may do so from the start, or in the middle of messages."""
+    """Resources may fail from the start, or in the middle of messages."""
     assert_as_in_plain_python(schedule, topology, size)
 
 

@@ -1,4 +1,4 @@
-"""What the switch of a host adds up and copies: which messages, and what they then use."""
+"""In-switch reduction: which messages the switch of a host adds up and copies, and which resources they use."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def hosts_of(size: int, share: float | None = SHARE) -> Cluster:
 
 
 def uses(topology: Topology, transfer: Transfer) -> dict[str, float]:
-    """What a byte of it uses, by name."""
+    """Return the use of a byte of it, by resource."""
     return path(topology, transfer.src, transfer.dst, transfer.channel)[2]
 
 
@@ -61,7 +61,7 @@ def test_copies_are_one_for_their_sender() -> None:
     ids=["no switch adds", "they are on four hosts", "they are in three steps", "the connection also carries others"],
 )
 def test_all_else_goes_by_itself(cluster: Cluster, schedule: Schedule) -> None:
-    """What holds of a connection must hold of all its messages."""
+    """A connection is merged only if all its messages can be."""
     plain = cluster.topology(4)
     topology = with_in_network_reduction([schedule], plain)
     assert all(uses(topology, transfer) == uses(plain, transfer) for transfer in ADDED)

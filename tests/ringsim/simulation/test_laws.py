@@ -19,7 +19,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Timeline, permute_ranks, predict_time
-from ringsim.analysis.cost import busbw_bytes_per_s
+from ringsim.analysis.candidates import busbw_bytes_per_s
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule.collective import owners
 from ringsim.schedule.dependencies import dependencies
@@ -28,7 +28,7 @@ from ringsim.simulation import IN_ORDER, RULE, has_contention, simulate
 from tests.ringsim.strategies import build_key, built_in_schedules, networks, schedules, uniform_networks
 from tests.ringsim.topologies import PrivateLinks
 
-TIMES = ("start_s", "left_s", "arrived_s", "apply_s", "applied_s")
+TIMES = ("start_s", "sent_s", "arrived_s", "apply_s", "applied_s")
 ROUNDING = 1 + 1e-12
 ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 COSTS = [field.name for field in fields(Network)]
@@ -199,7 +199,7 @@ def test_what_leaves_a_rank_enters_another(schedule: Schedule, size: int, networ
 @settings(max_examples=100, deadline=None)
 @given(built_in_schedules(min_ranks=2), sizes)
 def test_every_rank_is_sent_what_it_must_end_with(schedule: Schedule, size: int) -> None:
-    """What depends on other ranks must come from them: all, but for what a rank has or is not to have."""
+    """A rank is sent all parts of its result that depend on others, but for those that it has or is not to have."""
     timeline = simulate(schedule, Network(0.0, 1.0), size)
     received = np.bincount(timeline.dst, transfer_bytes(schedule, timeline, size), schedule.num_ranks)
     bytes_ = schedule.chunk_bytes(size)
@@ -226,7 +226,7 @@ def test_nothing_does_two_things_at_once(schedule: Schedule, size: int, network:
         assert (np.diff(times_of(timeline), axis=0) >= 0).all()
         connection = senders(schedule) * schedule.num_ranks + timeline.dst
         chunk = timeline.dst * schedule.num_chunks + timeline.chunk
-        keys = [(senders(schedule), "start_s", "left_s")]
+        keys = [(senders(schedule), "start_s", "sent_s")]
         applying = (connection, chunk, *([timeline.dst] if runtime.in_order else []))
         keys += [(key, "apply_s", "applied_s") for key in applying]
         for key, begin, end in keys:

@@ -1,4 +1,4 @@
-"""What holds for any schedule on any topology that shares things, and what does not."""
+"""Laws that hold for any schedule on any topology that shares things, and some that do not."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringsim import Collective, Schedule, Timeline, permute_ranks
-from ringsim.analysis.cost import busbw_bytes_per_s
+from ringsim.analysis.candidates import busbw_bytes_per_s
 from ringsim.network.topology import NONE, Ints, Jitter, Resources, Topology
 from ringsim.registry import build
 from ringsim.schedule.dependencies import dependencies
@@ -63,8 +63,8 @@ def test_no_resource_ever_gives_more_than_it_has(schedule: Schedule, topology: T
     timeline = run(schedule, topology, chunk_bytes(schedule, size))
     amount = chunk_bytes(schedule, size)[timeline.chunk]
     for begin in {0.0, *timeline.start_s}:
-        for end in {end for end in timeline.left_s if end >= begin}:
-            within = (timeline.start_s >= begin) & (timeline.left_s <= end)
+        for end in {end for end in timeline.sent_s if end >= begin}:
+            within = (timeline.start_s >= begin) & (timeline.sent_s <= end)
             resource, use = (table[timeline.src[within], timeline.dst[within]] for table in
                              (topology.resource, topology.use))  # fmt: skip
             for number, capacity in enumerate(topology.resources.capacity):
@@ -176,15 +176,15 @@ def test_a_failure_stops_what_depends_on_it_and_nothing_else(
     np.testing.assert_allclose(times(failing)[before], healthy[before], rtol=1e-12)
     uses = [set(row[row != NONE]) for row in topology.resource[failing.src, failing.dst]]
     fails_s = np.array([min((fails[number] for number in used), default=math.inf) for used in uses])
-    left = np.isfinite(failing.left_s)
-    assert (failing.left_s[left] <= fails_s[left]).all()
+    left = np.isfinite(failing.sent_s)
+    assert (failing.sent_s[left] <= fails_s[left]).all()
     assert_only_what_depends_is_lost(schedule, failing, np.isfinite(fails_s))
 
 
 def assert_only_what_depends_is_lost(schedule: Schedule, run: Timeline, may_be_stuck: np.ndarray) -> None:
     """An infinite time has one before it, or is that of a message that needs what has failed."""
     rows = dependencies(schedule)
-    lost_start, lost, lost_applied = (np.isinf(column) for column in (run.start_s, run.left_s, run.applied_s))
+    lost_start, lost, lost_applied = (np.isinf(column) for column in (run.start_s, run.sent_s, run.applied_s))
     for row in range(len(run)):
         no_start = [lost_applied[rows.data_dependency[row]]] if rows.data_dependency[row] != NO_ROW else []
         no_start += [lost[rows.before_on_channel[row]]] if rows.before_on_channel[row] != NO_ROW else []

@@ -46,8 +46,8 @@ def test_uneven_chunks_cost_what_they_weigh() -> None:
     """Five bytes over two chunks: two and three, at 1 B/s."""
     schedule = build(Collective.ALL_GATHER, "ring", 2)
     timeline = simulate(schedule, Network(0.0, 1.0), 5)
-    assert timeline.left_s.tolist() == [2.0, 3.0]
-    assert simulate(schedule, Network(0.0, 1.0), 20, element_bytes=4).left_s.tolist() == [8.0, 12.0]
+    assert timeline.sent_s.tolist() == [2.0, 3.0]
+    assert simulate(schedule, Network(0.0, 1.0), 20, element_bytes=4).sent_s.tolist() == [8.0, 12.0]
 
 
 RING = ring_all_reduce(2)

@@ -1,4 +1,4 @@
-"""What bytes take where messages meet at a port; and a star of hosts, which is what a `Network` is."""
+"""The time of bytes where messages meet at a port; and a star of hosts, which is what a `Network` is."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -75,7 +75,7 @@ def test_any_schedule(schedule: Schedule, topology: Topology, size: int) -> None
 
 
 def test_rails_and_hosts_of_rings_are_alike() -> None:
-    """What is left of 32 ranks is one place of a host: 8 connections, and a transfer of each in every round."""
+    """Of 32 ranks the classes leave one place of a host: 8 connections, and a transfer of each in every round."""
     cluster = NETWORKS["dgx-h100-cluster"]
     schedule = nccl_ring_all_reduce(32, 8)
     classes = classes_of(schedule, cluster.topology(32), schedule.num_chunks * 1000)

@@ -11,7 +11,7 @@ from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.combinators.merge import merge
 from ringsim.simulation import RULE, Runtime
-from ringsim.simulation.work_queue import Queued, QueuedCall, Span, run_queue, time_queue
+from ringsim.simulation.work_queue import QueuedCall, Span, run_queue, time_queue
 
 TWO = Runtime(num_workers=2)
 RING = ring_all_reduce(2)
@@ -86,8 +86,7 @@ def test_the_engine_gives_what_each_takes_alone(network: AnyNetwork, algorithm: 
     schedule = build(Collective.ALL_REDUCE, algorithm, 5)
     sizes = [1000, 123_456, 7, 0, 50_000]
     calls = [QueuedCall(schedule, size, 1, 1e-4 * number) for number, size in enumerate(sizes)]
-    queue = [Queued(schedule, call.schedule.chunk_bytes(call.size_bytes, 1), call.ready_s) for call in calls]
-    begin_s, end_s = run_queue(queue, network.topology(5), RULE)
+    begin_s, end_s = run_queue(calls, network.topology(5), RULE)
     expected = time_queue(calls, network, RULE)
     assert begin_s == pytest.approx([span.begin_s for span in expected], rel=1e-9)
     assert end_s == pytest.approx([span.end_s for span in expected], rel=1e-9)

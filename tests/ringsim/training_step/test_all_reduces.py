@@ -1,4 +1,4 @@
-"""What all-reduces a bucket: what NCCL would take where the network describes it, else one algorithm for all sizes."""
+"""The all-reduce of a bucket: NCCL's choice where the network describes it, else one algorithm for all sizes."""
 
 from dataclasses import replace
 

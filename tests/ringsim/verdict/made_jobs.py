@@ -37,7 +37,7 @@ def made_strategy(
 
 
 def made_job(measurements: Measurements, strategies: list[dict[str, Any]], profile: bool = True) -> dict[str, Any]:
-    """What report.json would hold."""
+    """Return the content of report.json."""
     return {
         "format": "ringsim-report",
         "version": 1,

@@ -1,4 +1,4 @@
-"""What an all_reduce's time is charged with, on networks where that is known."""
+"""The charges of an all_reduce's time, on networks where they are known."""
 
 from dataclasses import replace
 

@@ -1,7 +1,6 @@
-"""What a verdict says of measurements and jobs that were made up, so that the right answer is known."""
+"""Verdicts on measurements and jobs that were made up, so that the right answer is known."""
 
 import re
-from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
@@ -26,14 +25,9 @@ from ringsim.verdict.verdict import Verdict, judge
 from tests.ringsim.made_probes import hosts, made_measurements, one_host, without_probes
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 SLOW = tuple(SlowLink(f"host2.nic0.{way}", slowdown=5.0) for way in ("out", "in"))
-
-
-@pytest.fixture(autouse=True)
-def few_draws() -> Iterator[None]:
-    """Some networks of the bootstrap instead of hundreds: what is done with them is the same."""
-    with patch("ringsim.calibration.from_probes._RESAMPLED", 8):
-        yield
 
 
 def verdict_on(measurements: Measurements) -> Verdict:

@@ -43,7 +43,7 @@ def die_with_three(number: int) -> int:
 
 
 def threads_of_libraries(_: int) -> str | None:
-    """What OpenMP, and with it NumPy's libraries, go by."""
+    """Return the number of threads that OpenMP, and with it NumPy's libraries, go by."""
     return os.environ.get("OMP_NUM_THREADS")
 
 

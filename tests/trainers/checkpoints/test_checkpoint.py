@@ -91,7 +91,7 @@ def test_a_changed_bit_is_refused(path: Path) -> None:
 
 
 def test_other_files_are_refused(path: Path) -> None:
-    """What is missing, is no torch file, is another program's, or is of another version is refused as that."""
+    """A file that is missing, no torch file, another program's or of another version is refused as that."""
     missing = path.with_name("missing.pt")
     assert refusal(missing) == f"checkpoint {missing}: cannot be read: No such file or directory"
     assert refusal(path.parent) == f"checkpoint {path.parent}: cannot be read: Is a directory"

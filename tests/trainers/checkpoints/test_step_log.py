@@ -18,7 +18,7 @@ FIGURES = {"loss", "samples_per_s", "step_s", "sync_share", "gradient_norm", "pe
 
 
 def lines(*steps: int) -> list[dict[str, int]]:
-    """What is written for these steps."""
+    """Return the lines that are written for these steps."""
     return [{"step": step, "loss": 10 * step} for step in steps]
 
 
@@ -54,7 +54,7 @@ def test_a_resumed_run_goes_on_after_its_checkpoint(tmp_path: Path) -> None:
 
 
 def mark_of(folder: Path, *steps: int) -> Mark:
-    """What a checkpoint after these lines would hold."""
+    """Return the mark that a checkpoint after these lines would hold."""
     log = StepLog(folder / "other.jsonl", 0)
     for line in lines(*steps):
         log.write(line)
@@ -151,7 +151,7 @@ def test_a_line_that_is_no_json_is_dropped(tmp_path: Path, torn: bytes) -> None:
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows of a directory: steps and values, by name."""
+    """Return the curves that TensorBoard shows of a directory: steps and values, by name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder))

@@ -19,7 +19,7 @@ POINTS = "tests.trainers.points:make_points"
 
 
 def refusal(tmp_path: Path, text: str, *arguments: str) -> str:
-    """What is said of such a file, which must be a line, and the only thing that happens."""
+    """Return the one line in which such a file is refused, which must be the only thing that happens."""
     file = tmp_path / "my run.toml"
     file.write_text(text)
     done = CliRunner().invoke(main, ["--config", str(file), "--output", str(tmp_path / "run"), *arguments])
@@ -60,7 +60,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
 
 
 def launched(tmp_path: Path, text: str, *arguments: str, **environment: str) -> tuple[Launch, int | None]:
-    """What would be started with such a file, and the ranks that would be started for it."""
+    """Return the launch that such a file would start, and the number of ranks."""
     file = tmp_path / "run.toml"
     file.write_text(text)
     with mock.patch("trainers.cli.train._run", return_value=0) as run, mock.patch.dict(os.environ, environment):

@@ -14,19 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.launcher import NOWHERE, Launcher
-from tests.processes import below, kill_all
+from tests.processes import TIMEOUT_S, below, environment, kill_all
 from tests.ranks import RankPool
-from tests.trainers.commands import (
-    POINTS,
-    TIMEOUT_S,
-    command,
-    environment,
-    launch,
-    result_of,
-    start,
-    wait_for_steps,
-    without_log,
-)
+from tests.trainers.commands import POINTS, command, launch, result_of, start, wait_for_steps, without_log
 from tests.trainers.points import config, run
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.group import resume_command

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from tests.fuzz.launcher import Launcher
-from tests.processes import below, kill_all
-from tests.trainers.commands import POINTS, TIMEOUT_S, command, environment, launch, result_of, start, wait_for_steps
+from tests.processes import TIMEOUT_S, below, environment, kill_all
+from tests.trainers.commands import POINTS, command, launch, result_of, start, wait_for_steps
 from trainers.checkpoints.output import CheckpointFolder
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.train import _run
@@ -46,7 +46,7 @@ def stopped(launcher: Launcher, arguments: list[str], output: Path, number: int,
 
 
 def only_step(output: Path) -> int:
-    """That of the one checkpoint."""
+    """Return the step of the one checkpoint."""
     (path,) = CheckpointFolder(output).newest_first()
     return CheckpointFolder.step_of(path)
 

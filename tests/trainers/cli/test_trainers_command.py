@@ -14,12 +14,11 @@ from click.testing import CliRunner
 
 from ringsim.units import format_size
 from tests.fuzz.launcher import Launcher
+from tests.processes import TIMEOUT_S, environment
 from tests.trainers.commands import (
     LOG_LINE,
     POINTS,
-    TIMEOUT_S,
     command,
-    environment,
     launch,
     ranks_by_hand,
     read_until,
@@ -120,9 +119,11 @@ def test_mistakes_cost_no_torch() -> None:
 
 def test_the_language_model_on_two_ranks(launcher: Launcher, tmp_path: Path) -> None:
     """It learns, tells so in a few lines, goes on with a text, and leaves a log, a result and a checkpoint."""
-    output = tmp_path / "new" / "run"
+    output, text = tmp_path / "new" / "run", tmp_path / "text"
+    text.write_text("one two three four five six seven eight nine ten\n" * 200)  # little to evaluate
     sizes = "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --learning-rate 0.01 --batch-size 8"
     options = ["--ranks", "2", "--steps", "40", "--output", str(output), "--save-every", "20", *sizes.split()]
+    options += ["--data", str(text)]
     done = launch(launcher, *options)
     left = ("checkpoint-40.pt", "log.jsonl", "result.json", "run.toml")
     assert done.returncode == 0, done.stderr

@@ -1,18 +1,28 @@
-"""One process beside several."""
+"""One process compared with several: figures, the command, and the pictures."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
 from click.testing import CliRunner
+from matplotlib.axes import Axes
+from PIL import Image
 
+from ringsim.report.plots.style import drawing, palette
 from tests.ranks import RankPool, run_forked_ranks
+from tests.ringsim.made_probes import made_measurements
+from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from trainers.cli.group import main
+from trainers.cli.main_job import DEFAULT_STRATEGIES
 from trainers.comparison import gradient_check
 from trainers.comparison.gradient_check import largest_difference
-from trainers.comparison.runs import compare, format_comparison, run_of_log
+from trainers.comparison.plot import draw_comparison, save_comparison_plot
+from trainers.comparison.runs import TrainingRun, compare, format_comparison, run_of_log
+from trainers.main_job.report_plot import draw_report, save_report_plot
 from trainers.tasks import load_task
 
 TIMEOUT_S = 240
@@ -52,7 +62,7 @@ def test_without_synchronisation_they_are_not(ranks: RankPool) -> None:
 
 
 def run_module(_: int, module: str, arguments: list[str]) -> None:
-    """What `python -m` does with one of these modules."""
+    """Run one of these modules as `python -m` does."""
     {"trainers": main, "trainers.comparison.gradient_check": gradient_check.main}[module](arguments)
 
 
@@ -104,3 +114,44 @@ def test_mistakes_are_told_in_one_line(arguments: str, message: str) -> None:
     assert done.exit_code == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+LOSSES = tuple(3.0 - 0.01 * step for step in range(50))
+ROWS = compare([TrainingRun(name, 2, LOSSES, 0.01, 0.3) for name in ("one process", "ring", "ddp", "zero1", "flat")])
+
+
+def looks(axes: Axes) -> set[tuple[Any, ...]]:
+    """Return the looks that tell the curves of a panel apart."""
+    return {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
+
+
+def report() -> dict[str, Any]:
+    """Return the content of report.json for all strategies, as far as it is drawn."""
+    results = [{**made_strategy(name, 2, 1e-3, 1e-2), "losses": LOSSES} for name in DEFAULT_STRATEGIES.split(",")]
+    measurements = made_measurements(2)
+    where = {"machine": "a $ machine_1", "cores": 2, "torch": "2"}
+    measurements = replace(measurements, provenance={**measurements.provenance, **where})
+    return {**made_job(measurements, results), "model": {"vocabulary": 256}}
+
+
+def test_equal_losses_can_be_told_apart() -> None:
+    """Each run and each strategy has a look of its own; the losses of the first lie below, the widest."""
+    left, right = draw_comparison(ROWS, "title").axes
+    assert len(looks(left)) == len(ROWS)
+    widths = [line.get_linewidth() for line in left.get_lines()]
+    assert widths[0] == max(widths) > 2 * widths[-1]
+    assert [bar.get_facecolor() for bar in right.patches]
+    curves = [line for line in draw_report(report()).axes[1].get_lines() if len(line.get_xdata()) == len(LOSSES)]
+    assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in curves}) == 11
+
+
+def test_the_style_is_chosen(tmp_path: Path) -> None:
+    """Dark, for one; a name with a dollar is no formula."""
+    save_comparison_plot(ROWS, "a $x^ title", tmp_path / "comparison.png", "dark")
+    save_report_plot(report(), tmp_path / "report.png", "dark")
+    with drawing("dark"):
+        paper = palette().paper
+    for name in ("comparison.png", "report.png"):
+        with Image.open(tmp_path / name) as picture:
+            pixel = picture.convert("RGB").getpixel((1, 1))
+            assert pixel == tuple(bytes.fromhex(paper[1:]))

@@ -1,4 +1,4 @@
-"""What Ctrl-C, SIGTERM and SIGUSR1 do."""
+"""Effects of Ctrl-C, SIGTERM and SIGUSR1."""
 
 import os
 import signal
@@ -97,7 +97,7 @@ def test_what_is_ignored_stays_so() -> None:
 
 
 def test_exit_codes_of_ranks_that_were_asked() -> None:
-    """Those that stopped, and those that the signal ended before they listened; no other failure, and not by itself."""
+    """Ranks that stopped, and ranks that the signal ended before they listened, count; no other failure does."""
     stop = StopRequest()
     assert not stop.is_cause_of([-signal.SIGTERM])
     stop.number = signal.SIGTERM

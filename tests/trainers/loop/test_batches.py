@@ -13,7 +13,7 @@ from trainers.loop.batches import Batches, Share, describe_batch
 
 @dataclass(frozen=True)
 class Case:
-    """What `Batches` is made of, for all ranks."""
+    """Arguments of `Batches`, for all ranks."""
 
     num_samples: int
     global_batch_size: int
@@ -21,11 +21,11 @@ class Case:
     num_ranks: int
 
     def shares(self, step: int) -> list[Share]:
-        """Those of all ranks."""
+        """Return those of all ranks."""
         return [self.batches(rank, self.num_ranks).share(step) for rank in range(self.num_ranks)]
 
     def batches(self, rank: int = 0, num_ranks: int = 1) -> Batches:
-        """Those of a rank; of one process if nothing is said."""
+        """Return those of a rank; of one process if nothing is said."""
         return Batches(self.num_samples, self.global_batch_size, self.seed, rank, num_ranks)
 
 
@@ -38,7 +38,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def mean(share: Share, losses: np.ndarray) -> float:
-    """What a rank has after its forward pass: the weighted mean of its own samples' losses."""
+    """Return a rank's loss after its forward pass: the weighted mean of its own samples' losses."""
     return share.weight * float(losses[share.indices].mean())
 
 

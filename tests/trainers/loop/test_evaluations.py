@@ -51,7 +51,7 @@ def test_evaluating_changes_no_bit_of_the_training(ranks: RankPool, tmp_path: Pa
 
 
 def lines_told(group: dist.ProcessGroup, config: TrainConfig) -> list[str]:
-    """What a rank is told while it trains."""
+    """Return the lines that a rank is told while it trains."""
     told: list[str] = []
     trainer = Trainer(Points(config.seed), config, group)
     trainer.train(say_line=told.append)

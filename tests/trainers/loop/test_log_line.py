@@ -66,7 +66,7 @@ def test_a_norm_that_is_not_finite_can_be_logged(ranks: RankPool, tmp_path: Path
 
 
 def norms_beside_torchs(group: dist.ProcessGroup, strategy: str, clip_norm: float | None) -> list[tuple[float, float]]:
-    """What each of a few steps has for the norm of its gradients, beside that of one process with the whole batch."""
+    """Return for each of a few steps the norm of the gradients, and that of one process with the whole batch."""
     task = Points(3, dropout=0.0)
     step_config = StepConfig(strategy=strategy, clip_norm=clip_norm, seed=3)
     train_step = TrainStep(task, step_config, group)
@@ -105,7 +105,7 @@ def test_without_lines_nothing_grows(ranks: RankPool, tmp_path: Path) -> None:
 
 
 def lines_told(group: dist.ProcessGroup, asked: TrainConfig, gap_s: float) -> list[str]:
-    """What a run says of its log on this rank; gap_s: at least so long after the line before."""
+    """Return the lines of a run's log on this rank; gap_s: at least so long after the line before."""
     told: list[str] = []
     trainer = Trainer(Points(3), asked, group, say=lambda _: None)
     with patch("trainers.loop.trainer.LEAST_BETWEEN_LINES_S", gap_s):

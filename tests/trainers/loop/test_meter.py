@@ -1,4 +1,4 @@
-"""What a run measures of itself: time, losses, and the bytes that a rank holds."""
+"""A run's own measurements: time, losses, and the bytes that a rank holds."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""One training step, and when its gradients are ready."""
+"""One training step: when its gradients are ready, and the message that ranks exchange before each backward pass."""
+
+import signal
 
 import pytest
 import torch.distributed as dist
@@ -7,6 +9,7 @@ from torch import nn, ones
 from tests.ranks import RankPool
 from tests.trainers.points import Points
 from trainers.loop.config import StepConfig
+from trainers.loop.loss_sync import StoppedError, exchange_losses
 from trainers.loop.train_step import GradientClock, StepResult, TrainStep
 
 
@@ -41,3 +44,21 @@ def test_the_clock_knows_when_each_gradient_is_ready() -> None:
     before_last_s = clock.before_last_s()
     assert before_last_s[0] == 0.0
     assert before_last_s[1] > 0.0
+
+
+def told(group: dist.ProcessGroup) -> list[object]:
+    """Return what each rank hears when none, one, or one and another have something to say."""
+    rank = group.rank()
+    heard: list[object] = [exchange_losses(group, float(rank), stop=False)]
+    heard.append(exchange_losses(group, 0.0, stop=False, asked=signal.SIGUSR1 if rank == 1 else 0).asked)
+    try:
+        exchange_losses(group, 0.0, stop=rank == 2, asked=signal.SIGTERM if rank == 0 else 0)
+    except StoppedError as error:
+        heard.append(str(error))
+    return heard
+
+
+def test_what_one_rank_is_asked_all_know(ranks: RankPool) -> None:
+    """A rank that cannot go on at all counts for more."""
+    heard = [([0.0, 1.0, 2.0], 0), signal.SIGUSR1, "rank 2 cannot go on"]
+    assert ranks.run(told, num_ranks=3) == [heard] * 3

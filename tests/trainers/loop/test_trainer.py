@@ -260,7 +260,7 @@ def test_a_batch_is_asked_for_per_rank(ranks: RankPool, tmp_path: Path) -> None:
 
 
 def without_group(group: dist.ProcessGroup, output: Path) -> list[str]:
-    """What rank 0 of a run with the strategy none finds, and what it says of resuming."""
+    """Return the result of rank 0 of a run with the strategy none, and the message on resuming."""
     results: list[Ran] = [run(group, config(output, strategy="none")), run(group, config(output, resume=True))]
     return [each.error for each in results]
 

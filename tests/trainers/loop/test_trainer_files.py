@@ -1,4 +1,4 @@
-"""What a run leaves, and what becomes of it when files are bad or the disk is full."""
+"""The files of a run, also when some are bad or the disk is full."""
 
 import json
 import os

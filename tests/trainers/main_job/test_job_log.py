@@ -44,7 +44,7 @@ def test_a_line_has_the_range_of_all_strategies(strategies: dict[str, object], w
 
 
 def logged(group: dist.ProcessGroup, config: LogConfig) -> tuple[list[str], dict[str, list[float]], dict[str, float]]:
-    """What is told, and by strategy the losses and the last norm."""
+    """Return the lines that are told, and by strategy the losses and the last norm."""
     told: list[str] = []
     runs = start_runs(CONFIG, group)
     assert tokens_per_step(CONFIG, group.size()) == TOKENS

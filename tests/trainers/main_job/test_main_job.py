@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 from collectives.probes import Blocks
 from ringsim.training_step.profile import StepProfile
-from tests.processes import left_of
-from tests.ranks import run_forked_ranks
-from tests.trainers.commands import TIMEOUT_S, environment, ranks_by_hand, read_until
+from tests.processes import TIMEOUT_S, left_of, run_python
+from tests.ranks import run_forked_programs
+from tests.trainers.commands import ranks_by_hand, read_until
 from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.group import main as trainers
@@ -42,22 +42,9 @@ def command(*arguments: str, ranks: int | None) -> list[str]:
     return [sys.executable, *torchrun, str(SCRIPT), *arguments]
 
 
-def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Python in that folder to its end, in an environment that is no rank's."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        cwd=folder,
-        env=environment(),
-        check=False,
-    )
-
-
 def start(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the script on two ranks of torchrun to its end."""
-    return run(*command(*arguments, ranks=2)[1:])
+    return run_python(*command(*arguments, ranks=2)[1:])
 
 
 def children(pid: int) -> list[int]:
@@ -65,10 +52,8 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def run_main_job(rank: int, arguments: list[str], folder: Path) -> None:
-    """On a rank, with short probes and a short bootstrap; what it prints is in two files."""
-    for target, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(folder / f"{name}{rank}", os.O_WRONLY | os.O_CREAT), target)
+def run_main_job(_: int, arguments: list[str]) -> None:
+    """On a rank, with short probes and a short bootstrap."""
     short = (
         mock.patch("trainers.main_job.job.BLOCKS", SHORT),
         mock.patch("ringsim.calibration.from_probes._RESAMPLED", 4),
@@ -77,19 +62,18 @@ def run_main_job(rank: int, arguments: list[str], folder: Path) -> None:
         (trainers if arguments[0] == "ring" else main)(arguments)
 
 
-def started(num_ranks: int, arguments: list[str], folder: Path) -> list[tuple[int | None, str]]:
-    """By rank, the exit code and what was said."""
-    codes = run_forked_ranks(num_ranks, TIMEOUT_S, run_main_job, arguments, folder)
-    return [(code, (folder / f"stderr{rank}").read_text()) for rank, code in enumerate(codes)]
+def forked(num_ranks: int, arguments: list[str], folder: Path) -> list[subprocess.CompletedProcess[str]]:
+    """Run the main job on ranks that have loaded torch already."""
+    return run_forked_programs(num_ranks, TIMEOUT_S, folder, run_main_job, arguments)
 
 
 def test_two_ranks(tmp_path: Path) -> None:
     """It predicts, trains, learns, compares and leaves report, picture, log and checkpoint; no progress bar here."""
     profile, folder = tmp_path / "profile.json", tmp_path / "new" / "report"
     arguments = ["ring", *SMALL.split(), "--output", str(folder), "--profile", str(profile)]
-    (code, errors), (other, silent) = started(2, arguments, tmp_path)
-    assert (code, other, silent) == (0, 0, ""), errors
-    printed = (tmp_path / "stdout0").read_text()
+    first, second = forked(2, arguments, tmp_path)
+    assert (first.returncode, second.returncode, second.stderr) == (0, 0, ""), first.stderr
+    printed, errors = first.stdout, first.stderr
     assert sorted(path.name for path in folder.iterdir()) == RESULT_NAMES
     report = json.loads((folder / "report.json").read_text())
     assert StepProfile.from_dict(report["profile"]) == StepProfile.load(profile)
@@ -143,8 +127,8 @@ def test_one_rank(tmp_path: Path) -> None:
     """There is nothing to synchronise: predicted as no time, and no error is given."""
     output = tmp_path / "report"
     options = ["--strategies", "ring,ddp", "--data", "random", "--steps", "3", "--output", str(output)]
-    [(code, said)] = started(1, ["ring", *SMALL.split(), *options], tmp_path)
-    assert code == 0, said
+    [done] = forked(1, ["ring", *SMALL.split(), *options], tmp_path)
+    assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in output.iterdir()) == RESULT_NAMES
     for result in json.loads((output / "report.json").read_text())["strategies"]:
         # What is left is packing and unpacking: nothing is sent.
@@ -178,7 +162,7 @@ def test_mistakes_are_found_without_torchrun(arguments: str, message: str, monke
 )
 def test_the_script_is_a_command_of_the_package(tmp_path: Path, arguments: list[str], name: str) -> None:
     """From any directory, as where a wheel is installed, which has no scripts; started without torchrun."""
-    done = run(*arguments, folder=tmp_path)
+    done = run_python(*arguments, folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     message = "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring"
     assert done.stderr == f"{name}: {message}\n"
@@ -225,9 +209,9 @@ def test_mistakes_are_known_before_training(
 def test_a_loss_that_is_no_number_stops_the_job(tmp_path: Path, command: list[str], program: str) -> None:
     """With the rank, the step and the strategy in one line, and no report."""
     options = ["--strategies", "ring,ddp", "--learning-rate", "1e30", "--output", str(tmp_path / "report")]
-    ranks = started(2, [*command, *SMALL.split(), *options], tmp_path)
-    assert [code for code, _ in ranks] == [1, 1]
-    said = "".join(errors for _, errors in ranks)
+    ranks = forked(2, [*command, *SMALL.split(), *options], tmp_path)
+    assert [rank.returncode for rank in ranks] == [1, 1]
+    said = "".join(rank.stderr for rank in ranks)
     assert re.search(rf"^{program}: training step \d+, ", said, re.MULTILINE), said
     assert ": the loss of rank 0 is nan, the loss of rank 1 is nan; a smaller --learning-rate may help" in said
     assert said.count(f"{program}: ") == 1

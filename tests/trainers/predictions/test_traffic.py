@@ -1,4 +1,4 @@
-"""What is predicted of each strategy is what it really sends."""
+"""Each strategy sends what is predicted of it."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -179,14 +179,14 @@ def ddp_buckets(group: dist.ProcessGroup) -> tuple[list[int], list[int]]:
 
 
 def test_buckets_are_those_of_ddp(ranks: RankPool) -> None:
-    """What torch itself reports; those of "bucketed" have a mark of 4 bytes for each of their 3 and 6 parameters."""
+    """Torch itself reports them; those of "bucketed" have a mark of 4 bytes for each of their 3 and 6 parameters."""
     for theirs, bucketed in ranks.run(ddp_buckets, num_ranks=2):
         assert len(theirs) == 2
         assert bucketed == [theirs[0] + 4 * 3, theirs[1] + 4 * 6]
 
 
 def loss_sync(group: dist.ProcessGroup) -> list[Sent]:
-    """What the ranks send to tell each other their losses."""
+    """Return the messages in which the ranks tell each other their losses."""
     sent: list[Sent] = []
     with noting(sent):
         exchange_losses(group, 1.0, stop=False)

@@ -123,7 +123,7 @@ class LeavingLayers(Layers):
 
 
 class Passing(nn.Linear):
-    """What a program takes of it comes before its output in the graph, and is made with a row of the weight."""
+    """Its feature, which a program uses, comes before its output in the graph, and is made with a row of the weight."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: (batch, 3)."""

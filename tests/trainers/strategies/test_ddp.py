@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 
 from tests.ranks import RankPool
-from tests.trainers.models import inputs, small_model
+from tests.trainers.models import MODELS, SGD, inputs, small_model
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers import DataParallel
 from trainers.strategies.ddp import group_on_ring
 
 
 def summed(group: dist.ProcessGroup) -> float:
-    """What the ranks of a new group add up."""
+    """Return the sum over the ranks of a new group."""
     number = torch.tensor([group.rank() + 1.0])
     ring = group_on_ring(group)
     assert dist.get_backend(ring) == "ring"
@@ -57,7 +57,7 @@ def threads_left(group: dist.ProcessGroup) -> int:
 
 
 def trained_again(group: dist.ProcessGroup) -> list[list[torch.Tensor]]:
-    """What fsdp_on_ring makes of a model, and again when the group of the first time is destroyed."""
+    """Train a model with fsdp_on_ring, and once more when the group of the first time is destroyed."""
     results = []
     for _ in range(2):
         parallel = DataParallel(small_model(), "fsdp_on_ring", group)
@@ -116,3 +116,22 @@ def test_one_rank_can_evaluate_a_model_with_buffers_alone(ranks: RankPool) -> No
         ranks.run(evaluated_alone, "ddp", num_ranks=2), ranks.run(evaluated_alone, "ring", num_ranks=2), strict=True
     ):
         torch.testing.assert_close(found, expected)
+
+
+def step_without_reduction(group: dist.ProcessGroup, strategy: str) -> tuple[str, bool]:
+    """Return what a step says whose gradients DDP could not reduce, and whether the parameters are as before."""
+    model = DataParallel(MODELS["branching"](), strategy, group)
+    optimizer = model.optimizer(SGD)
+    model(inputs(group.rank())).sum().backward()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    with pytest.raises(RuntimeError) as refusal:
+        optimizer.step()
+    return str(refusal.value), all(map(torch.equal, before, model.parameters()))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_ring", "ddp_on_ring"])
+def test_no_step_uses_gradients_that_are_not_reduced(ranks: RankPool, strategy: str) -> None:
+    """DDP by itself says in the next forward pass that a parameter has not taken part, if there is one."""
+    for refusal, is_unchanged in ranks.run(step_without_reduction, strategy):
+        assert refusal.startswith("Expected to have finished reduction in the prior iteration")
+        assert is_unchanged

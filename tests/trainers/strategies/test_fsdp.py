@@ -1,7 +1,6 @@
 """torch's FSDP2 as a strategy, on Gloo and on the backend "ring": what is trained, saved, looked at and refused."""
 
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -10,64 +9,12 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from tests.ranks import RankPool
-from tests.trainers.models import MODELS, inputs, seeded, small_model
-from tests.trainers.strategies.going_on import Resumed, goes_on
+from tests.trainers.models import MODELS, inputs, parameters_of, seeded
 from trainers.data_parallel import DataParallel
-
-ADAM = partial(torch.optim.AdamW, lr=0.05)
-
-
-def trained(group: dist.ProcessGroup, name: str, model: str) -> list[torch.Tensor]:
-    """The parameters after steps of two synchronised backward passes and one that only accumulates."""
-    parallel = DataParallel(MODELS[model](), name, group)
-    optimizer = parallel.optimizer(ADAM)
-    for step in range(3):
-        (optimizer if step % 2 else parallel).zero_grad()
-        for number in range(3):
-            data = inputs(group.rank() + 7 * step + 10 * number)
-            if number == 1:
-                with parallel.no_sync():
-                    parallel(data).pow(2).mean().backward()
-            else:
-                parallel(data).pow(2).mean().backward()
-        parallel.clip_grad_norm_(0.5)
-        optimizer.step()
-        assert name == "ring" or all(isinstance(p, DTensor) for p in parallel.parameters() if p.requires_grad)
-        parallel.check_identical()
-    return [p.detach().clone() for p in parallel.parameters()]
-
-
-@pytest.mark.parametrize("name", ["fsdp", "fsdp_on_ring"])
-@pytest.mark.parametrize("model", ["sequential", "blocks", "recomputed", "shared", "boxed"])
-def test_training_is_that_of_the_ring(ranks: RankPool, name: str, model: str) -> None:
-    """Whatever shares parameters, takes part twice, is computed anew or hides its tensors."""
-    expected = ranks.run(trained, "ring", model, num_ranks=2)[0]
-    for found in ranks.run(trained, name, model, num_ranks=2):
-        torch.testing.assert_close(found, expected)
-
-
-def resumed(group: dist.ProcessGroup, name: str, states: Any) -> Resumed:
-    """As `goes_on`."""
-    return goes_on(DataParallel(small_model(), name, group), ADAM, states)
-
-
-@pytest.mark.parametrize("name", ["fsdp", "fsdp_on_ring"])
-def test_states_are_whole(ranks: RankPool, name: str) -> None:
-    """They are plain tensors, in the form of `ring`'s, which can go on from them, on any number of ranks."""
-    states, expected = ranks.run(resumed, name, None, num_ranks=3)[0]
-    assert [tuple(value.shape) for value in states[0].values()] == [(4, 3), (4,), (2, 4), (2,), (1, 2), (1,)]
-    assert [tuple(state["exp_avg"].shape) for state in states[1]["state"].values()] == [
-        tuple(value.shape) for value in states[0].values()
-    ]
-    for _, found in ranks.run(resumed, name, states, num_ranks=3):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    for other, num_ranks in (("ring", 3), (name, 2)):
-        for _, found in ranks.run(resumed, other, states, num_ranks=num_ranks):
-            torch.testing.assert_close(found, expected)
 
 
 def evaluated_alone(group: dist.ProcessGroup) -> list[float]:
-    """What rank 0 alone computes twice after `unshard`, before and after the model was asked for its state."""
+    """Return rank 0's results, alone, after `unshard`, before and after the model was asked for its state."""
     layers = [nn.Linear(1, 1, bias=False), nn.Linear(1, 3, bias=False), nn.Linear(3, 1, bias=False)]
     parallel = DataParallel(nn.Sequential(*layers), "fsdp", group, broadcast=True)
     parallel.load_state_dict({"0.weight": torch.ones(1, 1), "1.weight": torch.ones(3, 1), "2.weight": torch.ones(1, 3)})
@@ -93,7 +40,7 @@ def test_one_rank_can_evaluate_alone(ranks: RankPool) -> None:
 
 
 def fail(*_: object) -> None:
-    """What a hook of the program does."""
+    """Fail as a hook of the program."""
     raise ArithmeticError("of the program")
 
 
@@ -179,7 +126,7 @@ class Loop:
             self.optimizer.step()
             self.optimizer.zero_grad()
         self.parallel.unshard()
-        return [p.detach().clone() for p in self.parallel.parameters()]
+        return parameters_of(self.parallel)
 
 
 def looped(group: dist.ProcessGroup, name: str, does: str) -> list[torch.Tensor]:
@@ -215,7 +162,7 @@ def closed(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
         else:
             loop.optimizer.step(partial(closure, step))
     loop.parallel.unshard()
-    return [p.detach().clone() for p in loop.parallel.parameters()]
+    return parameters_of(loop.parallel)
 
 
 def test_a_closure_may_synchronise_what_was_accumulated(ranks: RankPool) -> None:
@@ -253,7 +200,7 @@ def scaled(group: dist.ProcessGroup, name: str) -> tuple[float, list[torch.Tenso
         scaler.step(optimizer)
         scaler.update()
     parallel.unshard()
-    return scaler.get_scale(), [p.detach().clone() for p in parallel.parameters()]
+    return scaler.get_scale(), parameters_of(parallel)
 
 
 def test_all_ranks_skip_the_step_that_one_rank_must_skip(ranks: RankPool) -> None:

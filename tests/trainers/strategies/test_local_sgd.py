@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool
-from tests.trainers.models import Tied, inputs, seeded, small_model
+from tests.trainers.models import Tied, inputs, parameters_of, seeded, small_model
 from trainers.data_parallel import DataParallel, DriftError
 from trainers.strategies.local_sgd import OuterMomentum
 
@@ -35,7 +35,7 @@ def trained(group: dist.ProcessGroup, name: str, make: Make) -> tuple[list[torch
     optimizer = parallel.optimizer(ADAM)
     for number in range(STEPS):
         step(parallel, optimizer, group.rank(), number)
-    own, said = [p.detach().clone() for p in model.parameters()], ""
+    own, said = parameters_of(model), ""
     try:
         parallel.check_identical()
     except DriftError as error:
@@ -114,7 +114,7 @@ def moved(group: dist.ProcessGroup) -> list[torch.Tensor]:
         parallel.double().float()
     parallel.sync_parameters()
     parallel.check_identical()
-    return [p.detach().clone() for p in parallel.parameters()]
+    return parameters_of(parallel)
 
 
 def test_parameters_that_lie_elsewhere_are_averaged(ranks: RankPool) -> None:
@@ -151,14 +151,14 @@ def with_inner_optimizer(group: dist.ProcessGroup, make: Any) -> list[torch.Tens
     optimizer = parallel.optimizer(make)
     for number in range(5):  # averages after 2 and 4
         step(parallel, optimizer, group.rank(), number)
-    own = [p.detach().clone() for p in parallel.parameters()]
+    own = parameters_of(parallel)
     parallel.sync_parameters()
     parallel.check_identical()
     return [*own, *(p.detach() for p in parallel.parameters())]
 
 
 def test_an_optimizer_may_step_another(ranks: RankPool) -> None:
-    """That is no foreign one, though it has the same parameters; and a step within a step is one."""
+    """An optimizer within another is no foreign one, though it has its parameters; a step within a step is one."""
     inside, inherited, itself = (
         ranks.run(with_inner_optimizer, make, num_ranks=2)[0] for make in (Lookahead, DecayingAdam, ADAM)
     )
@@ -173,7 +173,7 @@ def with_scaler(group: dist.ProcessGroup, unscales: bool, fused: bool) -> tuple[
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     found = []
     for number in range(3):
-        found = [p.detach().clone() for p in parallel.parameters()]
+        found = parameters_of(parallel)
         optimizer.zero_grad()
         loss = parallel(inputs(group.rank() + 7 * number)).pow(2).mean()
         scaler.scale(loss * math.inf if (group.rank(), number) == (1, 1) else loss).backward()
@@ -197,7 +197,7 @@ def test_a_rank_leaves_out_its_step_with_an_infinite_gradient(ranks: RankPool, u
             if (rank, number) != (1, 1):
                 step(model, optimizer, rank, number)
             if number == 1:
-                before = [p.detach().clone() for p in model.parameters()]
+                before = parameters_of(model)
         models.append((before, [p.detach() for p in model.parameters()]))
     mean = [torch.stack(parameters).mean(dim=0) for parameters in zip(*(after for _, after in models), strict=True)]
     for (own, averaged), (expected, _) in zip(

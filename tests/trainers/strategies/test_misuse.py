@@ -1,4 +1,4 @@
-"""What would train the ranks apart, or otherwise than asked, is an error on every rank.
+"""Whatever would train the ranks apart, or otherwise than asked, is an error on every rank.
 
 Most of it concerns sharded strategies, with which a rank has the mean gradients of its share only.
 """
@@ -287,7 +287,7 @@ def second_optimizer(parallel: DataParallel, _: torch.optim.Optimizer, __: int) 
 
 
 def used(group: dist.ProcessGroup, name: str, use: Use) -> str:
-    """What is raised in four steps with that strategy."""
+    """Return the error in four steps with that strategy."""
     parallel = DataParallel(small_model(), name, group)
     optimizer = parallel.optimizer(SGD)
     try:

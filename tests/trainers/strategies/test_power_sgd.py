@@ -97,7 +97,7 @@ def test_what_is_left_out_comes_later(ranks: RankPool, dtype: torch.dtype) -> No
 
 
 def test_parameters_that_are_not_used(ranks: RankPool) -> None:
-    """What one rank uses all get, and what nobody uses stays without a gradient."""
+    """All ranks get the gradients that one rank has; parameters that nobody uses stay without."""
     for _, shared in ranks.run(synchronised, "powersgd/1", torch.float32, num_ranks=2):
         for gradients in shared:
             assert all(gradient is not None for gradient in gradients[:6])

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool
-from tests.trainers.models import SGD, backward, small_model
+from tests.trainers.models import SGD, backward, parameters_of, small_model
 from trainers.data_parallel import DataParallel
 
 
@@ -61,7 +61,7 @@ def but_one(parameters: Any) -> torch.optim.Optimizer:
 
 
 def made(group: dist.ProcessGroup, make: Callable[[Any], torch.optim.Optimizer] | None) -> str:
-    """What is raised when it is made; None: of one that does not use what it is given."""
+    """Return the error when it is made; None: an optimizer that does not use the given parameters."""
     model = small_model()
     before = torch.get_rng_state()
     try:
@@ -121,7 +121,7 @@ def accumulated(group: dist.ProcessGroup) -> list[list[torch.Tensor]]:
             else:
                 closure()
                 optimizer.step()
-        found.append([p.detach().clone() for p in parallel.parameters()])
+        found.append(parameters_of(parallel))
     return found
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool
-from tests.trainers.models import inputs, small_model
+from tests.trainers.models import inputs, parameters_of, small_model
 from trainers.data_parallel import DataParallel
 from trainers.strategies.share_gradient import ShareGradient
 
@@ -18,7 +18,7 @@ SHARDED = ["zero1", "zero2/0.00005", "zero3"]
 INFINITE = {1: 1, 4: 0, 5: 2}  # in which step which rank has an infinite gradient
 
 
-def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+def optimized(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     """Of all groups, as frameworks collect them."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -31,11 +31,11 @@ def clipped(group: dist.ProcessGroup, name: str, options: dict[str, Any]) -> lis
     for step in range(4):
         optimizer.zero_grad()
         parallel(inputs(group.rank() + 7 * step)).pow(2).mean().backward()
-        nn.utils.clip_grad_value_(parameters_of(optimizer), 0.5)
-        norms.append(nn.utils.clip_grad_norm_(parameters_of(optimizer), 0.3, **options))
+        nn.utils.clip_grad_value_(optimized(optimizer), 0.5)
+        norms.append(nn.utils.clip_grad_norm_(optimized(optimizer), 0.3, **options))
         optimizer.step()
     parallel.unshard()
-    return [*norms, *(p.detach().clone() for p in parallel.parameters())]
+    return [*norms, *parameters_of(parallel)]
 
 
 @pytest.mark.parametrize("name", SHARDED)
@@ -65,7 +65,7 @@ def test_norms_are_those_of_all_shares(ranks: RankPool) -> None:
 
 
 def refused(group: dist.ProcessGroup) -> str:
-    """What is raised for a count of the elements that are not 0."""
+    """Return the error of a count of the elements that are not 0."""
     try:
         torch.linalg.vector_norm(ShareGradient.of(torch.ones(2), group), 0)
     except ValueError as error:
@@ -93,12 +93,12 @@ def scaled(group: dist.ProcessGroup, name: str, unscales: bool) -> list[torch.Te
         spoiler.remove()
         if unscales:
             scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(parameters_of(optimizer), 0.3)
+            nn.utils.clip_grad_norm_(optimized(optimizer), 0.3)
         scaler.step(optimizer)
         scaler.update()
         scales.append(torch.tensor(scaler.get_scale()))
     parallel.unshard()
-    return [*scales, *(p.detach().clone() for p in parallel.parameters())]
+    return [*scales, *parameters_of(parallel)]
 
 
 def as_is(gradient: torch.Tensor) -> torch.Tensor:

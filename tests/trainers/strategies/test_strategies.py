@@ -1,4 +1,4 @@
-"""Every strategy makes the gradients of all ranks their mean."""
+"""Every strategy makes the gradients of all ranks their mean, and takes no new memory for it after the first steps."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool, group_on
-from tests.trainers.models import Branching, Complex, Tied, inputs, mean_gradients, seeded, small_model
+from tests.trainers.models import Branching, Complex, Tied, inputs, mean_gradients, parameters_of, seeded, small_model
 from trainers.data_parallel import DataParallel
 from trainers.strategies import STRATEGIES, make_strategy
 from trainers.strategy_names import STRATEGY_INFOS, parse_strategy, steps_between_averages, strategy_info
@@ -72,7 +72,7 @@ def trained(group: dist.ProcessGroup, name: str, make: Callable[[], nn.Module], 
             wrapped.clip_grad_norm_(clip)
         optimizer.step()
     wrapped.unshard()
-    return [p.detach().clone() for p in model.parameters()]
+    return parameters_of(model)
 
 
 def trained_alone(model: nn.Module, num_ranks: int, clip: float) -> list[torch.Tensor]:
@@ -101,7 +101,7 @@ def test_training_is_that_of_one_process(request: pytest.FixtureRequest, name: s
 
 
 def test_without_synchronisation_ranks_drift_apart(ranks: RankPool) -> None:
-    """That is what "none" shows."""
+    """With "none" ranks have other parameters after training."""
     first, second = ranks.run(trained, "none", small_model, 0.0, num_ranks=2)
     assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -117,7 +117,7 @@ def unused(group: dist.ProcessGroup, name: str) -> list[torch.Tensor | None]:
 
 @pytest.mark.parametrize("name", OURS)
 def test_parameters_that_are_not_used(ranks: RankPool, name: str) -> None:
-    """What one rank has used all get the mean of, the others counting as zero; what nobody has used stays without."""
+    """All ranks get the mean of a gradient that one rank has, the others counting as zero; unused ones stay without."""
     for result in ranks.run(unused, name, num_ranks=3):
         first, first_bias, second, second_bias, third, third_bias = result
         assert third is None
@@ -155,3 +155,38 @@ def test_a_number_after_the_slash() -> None:
     assert parse_strategy("bucketed/0.5") == ("bucketed", {"bucket_cap_mb": 0.5})
     assert parse_strategy("diloco/16") == ("diloco", {"every": 16})
     assert [steps_between_averages(name) for name in ("ring", "ddp/4", "local_sgd", "diloco/16")] == [1, 1, 8, 16]
+
+
+LARGEST = 4096  # bytes; a gradient of the model below has 262,144
+NAMES = ["allreduce", "flat", "ring", "bucketed/0.3", "bucketed_bf16/0.3", "zero1"]
+
+
+def allocated(group: dist.ProcessGroup, name: str) -> int:
+    """The largest piece of memory, in bytes, that torch takes in a synchronisation after three steps."""
+    model = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(4)))
+    parallel = DataParallel(model, name, group, broadcast=True)
+    for _ in range(3):
+        parallel(torch.ones(2, 256)).sum().backward()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        parallel.sync_gradients()
+    return max((event.self_cpu_memory_usage for event in profile.events() or []), default=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_allocation(ranks: RankPool, name: str) -> None:
+    """Buffers are made once; what is left is Python's small change."""
+    assert max(ranks.run(allocated, name, num_ranks=2)) < LARGEST
+
+
+def fresh(group: dist.ProcessGroup) -> int:
+    """As `allocated`, of a synchronisation that makes a copy of all gradients."""
+    del group
+    gradients = [torch.ones(256, 256) for _ in range(4)]
+    with torch.profiler.profile(profile_memory=True) as profile:
+        torch.cat([gradient.view(-1) for gradient in gradients])
+    return max((event.self_cpu_memory_usage for event in profile.events() or []), default=0)
+
+
+def test_an_allocation_would_be_seen(ranks: RankPool) -> None:
+    """The measurement itself."""
+    assert ranks.run(fresh, num_ranks=1) == [4 * 256 * 256 * 4]

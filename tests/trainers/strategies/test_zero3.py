@@ -1,7 +1,6 @@
 """`zero3`: a rank holds whole parameters while a layer needs them, and training is that of the others."""
 
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -10,13 +9,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.ranks import RankPool
-from tests.trainers.models import MODELS, Blocks, backward, inputs, seeded, small_model
-from tests.trainers.strategies.going_on import Resumed, goes_on
+from tests.trainers.models import Blocks, backward, inputs, seeded, small_model
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers.data_parallel import DataParallel
 from trainers.strategies.flat_vector import layers_of
 from trainers.strategies.sharding_guard import ShardingError
-from trainers.strategies.share_gradient import own_gradient
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
@@ -39,59 +36,6 @@ def test_layers_of_a_model() -> None:
     }
     assert [layer.indices for layer in layers_of(small_model())] == [[0, 1], [2, 3], [4, 5]]
     assert [layer.indices for layer in layers_of(nn.Linear(2, 2))] == [[0, 1]]
-
-
-def trained(group: dist.ProcessGroup, name: str, model: str) -> tuple[list[torch.Tensor], list[int]]:
-    """The parameters after steps of two synchronised backward passes and one that only accumulates.
-
-    And how many elements the model's parameters had between passes.
-    """
-    parallel = DataParallel({**MODELS, **ODD_MODELS}[model](), name, group)
-    optimizer = parallel.optimizer(SGD)
-    held = []
-    for step in range(3):
-        (optimizer if step % 2 else parallel).zero_grad()
-        backward(parallel, step)
-        with parallel.no_sync():
-            backward(parallel, step + 10)
-        backward(parallel, step + 20)
-        parallel.clip_grad_norm_(5.0)
-        optimizer.step()
-        held.append(sum(p.numel() for p in parallel.parameters() if p.requires_grad))
-        if step == 1:
-            with torch.no_grad():
-                parallel(inputs(0))
-    parallel.check_identical()
-    return [p.detach().clone() for p in parallel.parameters()], held
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch's older functions that normalise weights
-@pytest.mark.parametrize("model", [name for name in (*MODELS, *ODD_MODELS) if name != "branching"])
-def test_training_is_that_of_the_ring(ranks: RankPool, model: str) -> None:
-    """Whatever shares parameters, takes part twice or is computed anew; in between a rank holds none of the model."""
-    expected, _ = ranks.run(trained, "ring", model, num_ranks=2)[0]
-    for found, held in ranks.run(trained, "zero3", model, num_ranks=2):
-        torch.testing.assert_close(found, expected)
-        assert held == [0, 0, 0]
-
-
-def gradients(group: dist.ProcessGroup, name: str, model: str) -> list[torch.Tensor]:
-    """The mean gradients of one backward pass, put together from all ranks, where all have used the same."""
-    parallel = DataParallel(MODELS[model](), name, group)
-    optimizer = parallel.optimizer(partial(torch.optim.SGD, lr=1.0))
-    before = [p.detach().clone() for p in parallel.parameters()]
-    parallel(inputs(group.rank()).abs()).pow(2).mean().backward()
-    assert name != "zero3" or all(own_gradient(p) is None for p in parallel.parameters())
-    optimizer.step()
-    parallel.unshard()
-    return [old - new.detach() for old, new in zip(before, parallel.parameters(), strict=True)]
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_two_ranks_get_the_bits_of_the_ring(ranks: RankPool, model: str) -> None:
-    """A sum of two has one order only; parameters that take no part stay as they are."""
-    expected = ranks.run(gradients, "ring", model, num_ranks=2)
-    torch.testing.assert_close(ranks.run(gradients, "zero3", model, num_ranks=2), expected, rtol=0, atol=0)
 
 
 def penalised(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
@@ -158,7 +102,7 @@ def test_a_rank_holds_a_layer_at_a_time(ranks: RankPool) -> None:
 
 
 def looked_at(group: dist.ProcessGroup) -> list[float]:
-    """What one rank alone computes between two steps, what is loaded then, and the parameter after the next step."""
+    """Return the result of one rank alone between two steps, the state, and the parameter after the next step."""
     parallel = DataParallel(nn.Linear(1, 1, bias=False), "zero3", group, broadcast=True)
     optimizer = parallel.optimizer(partial(torch.optim.SGD, lr=0.5))
     parallel.load_state_dict({"weight": torch.tensor([[3.0]])})
@@ -197,7 +141,7 @@ class OfRank(nn.Module):
 
 
 def with_other_layers(group: dist.ProcessGroup) -> str:
-    """What is said of them."""
+    """Return the error of ranks that use other layers."""
     parallel = DataParallel(seeded(OfRank), "zero3", group)
     with pytest.raises(ShardingError) as error:
         backward(parallel, 0)
@@ -232,18 +176,3 @@ def test_a_copy_is_a_plain_model(ranks: RankPool) -> None:
     torch.testing.assert_close(found, again, rtol=0, atol=0)
     assert [f.shape for f in found] == [p.shape for p in first]
     assert not any(torch.equal(f, p) for f, p in zip(found, first, strict=True))
-
-
-def resumed(group: dist.ProcessGroup, states: Any) -> Resumed:
-    """As `goes_on`."""
-    return goes_on(DataParallel(small_model(), "zero3", group), SGD, states)
-
-
-def test_state_is_for_any_number_of_ranks(ranks: RankPool) -> None:
-    """One vector for each layer, without what pads it; on as many ranks the run goes on bit for bit."""
-    states, expected = ranks.run(resumed, None, num_ranks=3)[0]
-    assert [values["momentum_buffer"].numel() for values in states[1]["state"].values()] == [16, 10, 3]
-    for _, found in ranks.run(resumed, states, num_ranks=3):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    for _, found in ranks.run(resumed, states, num_ranks=2):
-        torch.testing.assert_close(found, expected)

@@ -121,7 +121,7 @@ class Odd(Whole):
 
 
 def test_a_module_that_cannot_be_imported_is_refused(here: Path) -> None:
-    """What it raised is told apart from its not being there, a module missing that it needs included."""
+    """An error while it is imported, such as a missing module, is told apart from a module that is not there."""
     write(here, "import torsch\n")
     assert refusal("mine:Whole") == (
         "task 'mine:Whole': importing it raised ModuleNotFoundError: No module named 'torsch'"

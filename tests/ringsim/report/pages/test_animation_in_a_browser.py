@@ -44,7 +44,7 @@ def made(algorithm: str, num_ranks: int, network: Any = NETWORK, collective: str
 
 
 def texts(dom: str, css_class: str) -> list[str]:
-    """What the elements of a class say."""
+    """Return the texts of the elements of a class."""
     return [html.unescape(text) for text in re.findall(rf'<\w+ class="{css_class}[^"]*"[^>]*>([^<]*)<', dom)]
 
 
@@ -53,7 +53,7 @@ def texts(dom: str, css_class: str) -> list[str]:
     [
         (0, "reduce-scatter", "chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds"),
         (2, "reduce-scatter", "chunk (r - 3) mod 4 to rank (r + 1) mod 4, which adds"),
-        (3, "all-gather", "chunk r to rank (r + 1) mod 4; each receiver copies it"),
+        (3, "all-gather", "chunk r to rank (r + 1) mod 4, which copies it"),
     ],
 )
 def test_an_address_leads_to_a_step(show: Show, step: int, phase: str, sentence: str) -> None:

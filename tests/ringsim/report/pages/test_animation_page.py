@@ -23,7 +23,7 @@ def page_of(algorithm: str, num_ranks: int, network: Any = NETWORK, size: int = 
 
 
 def data_of(text: str) -> dict[str, Any]:
-    """What the page's program finds."""
+    """Return the data that the page's program finds."""
     line = next(line for line in text.splitlines() if line.startswith("const pageData = "))
     data: dict[str, Any] = json.loads(line.removeprefix("const pageData = ").removesuffix(";"))
     return data
@@ -79,7 +79,7 @@ def test_troubles_are_told_in_words() -> None:
 
 
 def test_two_runs_share_one_axis() -> None:
-    """That of the longer one; three have no room."""
+    """The axis of two runs is that of the longer one; three runs have no room."""
     runs = [RunView(build(Collective.ALL_REDUCE, name, 4), NETWORK, 2**20) for name in ("ring", "binomial_tree")]
     data = data_of(animation_page(runs))
     assert [run["name"] for run in data["runs"]] == ["ring", "binomial_tree"]
@@ -89,7 +89,7 @@ def test_two_runs_share_one_axis() -> None:
 
 
 def test_a_name_is_text() -> None:
-    """What a user called a network or an algorithm does not become markup."""
+    """The name of a user's network or algorithm does not become markup."""
     animation = RunView(build(Collective.ALL_REDUCE, "ring", 2), NETWORK, 100, name="</script><b>")
     assert "<b>" not in animation_page([animation, animation])
 

@@ -24,7 +24,7 @@ def test_nothing_in_the_data_ends_the_script() -> None:
 
 
 def test_a_title_is_text() -> None:
-    """What a user named something does not become markup."""
+    """A user's name in the title does not become markup."""
     assert "<title>&lt;b&gt;&amp;$x</title>" in page("<b>&$x", "")
 
 

@@ -1,10 +1,8 @@
 """The page of a report: as text, and as a browser shows it."""
 
 import re
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
@@ -20,14 +18,9 @@ from tests.ringsim.report.pages.headless_chromium import document_of, needs_chro
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from tests.ringsim.verdict.test_run_directory import fill
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 HOSTILE = "<b>&</script><script>throw 1</script>"
-
-
-@pytest.fixture(autouse=True)
-def few_draws() -> Iterator[None]:
-    """Some networks of the bootstrap instead of hundreds: what is done with them is the same."""
-    with patch("ringsim.calibration.from_probes._RESAMPLED", 4):
-        yield
 
 
 @pytest.fixture
@@ -92,7 +85,7 @@ def test_what_files_say_is_text() -> None:
 
 
 def test_what_was_simulated_is_shown(page: Path) -> None:
-    """What the time of a collective is spent on; a step by its buckets and ranks; all algorithms by size."""
+    """The page shows the parts of a collective's time, a step by buckets and ranks, and all algorithms by size."""
     text = page.read_text()
     assert column(text, "simulated", 4) == ["uniform", "gbe"]
     assert "bandwidth 99.0%, latency 1.0%" in column(text, "simulated", 9)

@@ -1,0 +1,161 @@
+"""From probes to hosts: ranks that share the cores of one, and ranks on several."""
+
+from dataclasses import replace
+
+import pytest
+
+from ringsim import Schedule, predict_time
+from ringsim.calibration.hosts import calibrate_host, calibrate_hosts
+from ringsim.calibration.probe_times import shift_s
+from ringsim.measurements.measurements import Measurements, Probe
+from ringsim.network.cluster import Cluster
+from ringsim.network.file_reader import read_network
+from ringsim.network.file_writer import network_text
+from ringsim.network.spec import Host, Link, Nics, Processor, SlowLink, Spec
+from ringsim.registry import build
+from ringsim.schedule.collective import Collective
+from ringsim.simulation import GLOO, OURS
+
+TRUE = Processor(send_overhead_s=50e-6, receive_overhead_s=50e-6, reduce_bytes_per_s=10e9, copy_bytes_per_s=4e9)
+SIZES = (64, 4096, 2**17, 2**21)
+
+
+def measured_on(cluster: Cluster, num_ranks: int, sizes: tuple[int, ...] = SIZES) -> Measurements:
+    """Return the measurements that probes would make on `cluster`."""
+    processor = cluster.spec.processor
+    overheads = processor.send_overhead_s + processor.receive_overhead_s
+    probes = [Probe("shift", size, 1, (shift_s(cluster, num_ranks, size),)) for size in sizes]
+    probes += [Probe("shift_cpu", size, 1, (overheads + 2 * size / processor.copy_bytes_per_s,)) for size in sizes]
+    probes += [Probe("reduce_cpu", size, 1, (size / processor.reduce_bytes_per_s,)) for size in sizes]
+    return Measurements(num_ranks, {}, tuple(probes))
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 7])
+@pytest.mark.parametrize("memory", [float("inf"), 3e9])
+def test_calibration_finds_the_host(num_ranks: int, memory: float) -> None:
+    """Overheads, copying, adding, latency, and the memory's bandwidth where that is what limits."""
+    host = Host(cores=2, memory_bytes_per_s=memory, link=Link(latency_s=200e-6))
+    found = calibrate_host(measured_on(Cluster("true", Spec(host=host, processor=TRUE)), num_ranks), 2).spec
+    for field in ("send_overhead_s", "receive_overhead_s", "reduce_bytes_per_s", "copy_bytes_per_s"):
+        assert getattr(found.processor, field) == pytest.approx(getattr(TRUE, field), rel=1e-6)
+    assert found.host.link.latency_s == pytest.approx(200e-6, rel=1e-2)
+    assert found.host.memory_bytes_per_s == pytest.approx(memory, rel=0.05)
+
+
+def test_what_a_call_takes_beside_its_message() -> None:
+    """Of ours what is more than the message's own; of torch's all, since nothing is sent; without probes nothing."""
+    measurements = measured_on(Cluster("true", Spec(host=Host(cores=2), processor=TRUE)), 4)
+    message_s = measurements.probes_of("shift")[0].median_s
+    calls = Probe("call", 64, 1, (message_s + 3e-4,)), Probe("call/dist", 64, 1, (2e-4,))
+    found = calibrate_host(Measurements(4, {}, measurements.probes + calls), 2)
+    own_s, native_s = (runtime.call_s(found) for runtime in (OURS, GLOO))
+    assert (own_s, native_s) == pytest.approx((3e-4, 2e-4))
+    quick = Probe("call", 64, 1, (message_s / 2,))
+    quicker = calibrate_host(Measurements(4, {}, (*measurements.probes, quick)), 2)
+    assert OURS.call_s(quicker) == 0.0
+    assert GLOO.call_s(calibrate_host(measurements, 2)) == 0.0
+
+
+def test_what_a_call_takes_longer_after_a_computation() -> None:
+    """Of ours and of torch's: what it takes after a walk through memory less what it takes without one."""
+    measurements = measured_on(Cluster("true", Spec(host=Host(cores=2), processor=TRUE)), 4)
+    times = {"call/warm": 2e-4, "call/cold": 5e-4, "call/dist/warm": 1e-4, "call/dist/cold": 3e-4}
+    probes = tuple(Probe(kind, 64, 1, (time_s,)) for kind, time_s in times.items())
+    found = calibrate_host(Measurements(4, {}, measurements.probes + probes), 2)
+    cold = [runtime.call_s(found, cold=True) for runtime in (OURS, GLOO)]
+    assert cold == pytest.approx([3e-4, 2e-4])
+    assert GLOO.call_s(found) == 0.0
+
+
+def test_the_elapsed_times_come_out() -> None:
+    """The fitted latency and memory give the elapsed times of the smallest and the largest message."""
+    host = Host(cores=2, memory_bytes_per_s=2e9, link=Link(latency_s=1e-3))
+    measurements = measured_on(Cluster("true", Spec(host=host, processor=TRUE)), 4)
+    found = calibrate_host(measurements, 2)
+    elapsed = measurements.probes_of("shift")
+    for probe in (elapsed[0], elapsed[-1]):
+        assert shift_s(found, 4, probe.size_bytes) == pytest.approx(probe.median_s, rel=0.05)
+
+
+def test_missing_probes_are_named() -> None:
+    """Probes of elapsed times are missed too; a rank alone needs none."""
+    all_probes = measured_on(Cluster("true", Spec(host=Host(cores=2), processor=TRUE)), 2).probes
+    for missing in ("shift", "shift_cpu", "reduce_cpu"):
+        probes = tuple(probe for probe in all_probes if probe.kind != missing)
+        with pytest.raises(ValueError, match="^the measurements have too few shift, shift_cpu and reduce_cpu probes"):
+            calibrate_host(Measurements(2, {}, probes), 2)
+    assert calibrate_host(Measurements(1, {}, ()), 2).spec.host.cores == 2
+
+
+GBIT = 125e6
+MESSAGE_SIZES = (64, 4096, 2**17, 2**21, 2**23)
+
+
+def ping_s(cluster: Cluster, num_ranks: int, rank: int, size: int) -> float:
+    """The simulated time of one message from `rank` to the next."""
+    rows = [(rank, (rank + 1) % num_ranks, 0, False)]
+    ping = Schedule.from_columns(Collective.ALL_REDUCE, "ping", num_ranks, 1, [tuple(zip(*rows, strict=True))])  # type: ignore[list-item]
+    return predict_time(ping, cluster, size)
+
+
+def probed(cluster: Cluster, hosts: tuple[int, ...], machines: tuple[int, ...] | None = None) -> Measurements:
+    """Return the measurements that the benchmark's probes would make on `cluster`."""
+    num_ranks = len(hosts)
+    pings = [
+        Probe(f"ping/{rank}", size, 1, (ping_s(cluster, num_ranks, rank, size),))
+        for rank in range(num_ranks)
+        for size in MESSAGE_SIZES
+    ]
+    measured = measured_on(cluster, num_ranks, MESSAGE_SIZES)
+    provenance = {"hosts": list(hosts), "machines": list(machines or (0,) * num_ranks)}
+    return replace(measured, provenance=provenance, probes=(*measured.probes, *pings))
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 5])
+def test_namespaces_of_one_machine_share_its_cores(num_ranks: int) -> None:
+    """A rank each: ports of a known rate and latency, and as many ranks again can be predicted."""
+    true = Cluster("true", Spec(host=Host(cores=2, link=Link(300e-6, GBIT)), processor=TRUE))
+    found = calibrate_hosts(probed(true, tuple(range(num_ranks))), 2)
+    assert (found.spec.host.cores, found.spec.slow_links) == (2, ())
+    assert found.spec.host.link.bandwidth_bytes_per_s == pytest.approx(GBIT, rel=0.02)
+    assert found.spec.host.link.latency_s == pytest.approx(300e-6, rel=0.1)
+    schedule = build(Collective.ALL_REDUCE, "ring", 2 * num_ranks)
+    assert predict_time(schedule, found, 2**24) == pytest.approx(predict_time(schedule, true, 2**24), rel=0.02)
+
+
+def test_a_slow_host_is_found() -> None:
+    """By the rate of its links, which are named; written to a file and read again it is the same network."""
+    slow = tuple(SlowLink(f"rank2.{way}", bandwidth_bytes_per_s=GBIT / 4) for way in ("out", "in"))
+    true = Cluster("true", Spec(host=Host(cores=2, link=Link(300e-6, GBIT)), processor=TRUE, slow_links=slow))
+    found = calibrate_hosts(probed(true, (0, 1, 2, 3)), 2)
+    assert [each.link for each in found.spec.slow_links] == ["rank2.out", "rank2.in"]
+    assert found.spec.slow_links[0].bandwidth_bytes_per_s == pytest.approx(GBIT / 4, rel=0.02)
+    assert found.spec.host.link.bandwidth_bytes_per_s == pytest.approx(GBIT, rel=0.02)
+    again = read_network(network_text(found), "again.toml")
+    assert [each.link for each in again.spec.slow_links] == ["rank2.out", "rank2.in"]
+
+
+def test_hosts_of_several_ranks_share_their_nic() -> None:
+    """The NIC's rate, half of the latency at each end, and the link within a host."""
+    nics = Nics(100e-6, GBIT)
+    spec = Spec(host=Host(link=Link(0.0, 2e9), nics=nics), ranks_per_host=2, processor=TRUE)
+    found = calibrate_hosts(probed(Cluster("true", spec), (0, 0, 1, 1), (0, 0, 1, 1)), 2).spec
+    assert found.ranks_per_host == 2
+    assert found.host.nics.bandwidth_bytes_per_s == pytest.approx(GBIT, rel=0.02)
+    assert found.host.nics.latency_s == pytest.approx(100e-6, rel=0.1)
+    assert found.host.link.bandwidth_bytes_per_s == pytest.approx(2e9, rel=0.1)
+
+
+def test_missing_pings_are_named() -> None:
+    """And where to get them."""
+    true = Cluster("true", Spec(host=Host(cores=2, link=Link(300e-6, GBIT)), processor=TRUE))
+    measurements = probed(true, (0, 1))
+    without = replace(measurements, probes=tuple(p for p in measurements.probes if not p.kind.startswith("ping")))
+    with pytest.raises(ValueError, match="no pings of every host: measure again with the benchmark's --probes"):
+        calibrate_hosts(without, 2)
+
+
+def test_measurements_must_say_where_the_ranks_were() -> None:
+    """Measurements of old versions do not, and are refused."""
+    with pytest.raises(ValueError, match="do not say which ranks share a host: measure again with the benchmark's"):
+        calibrate_hosts(Measurements(2, {}), 2)

@@ -1,0 +1,277 @@
+"""Rates of shared resources: max-min fair, corrected while work comes and goes, and the virtual time that follows."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ringsim import load_network, simulate
+from ringsim.network.topology import Resources
+from ringsim.registry import algorithm
+from ringsim.simulation.engines import rates
+from ringsim.simulation.engines.rates import Activities, Levels, fair_rates
+from tests.ringsim.plain_sharing import Work, columns_of, filled_one_at_a_time
+
+INF = math.inf
+
+
+def rates_of(works: list[Work], capacity: list[float]) -> list[float]:
+    """`fair_rates` of these activities."""
+    return list(fair_rates(*columns_of(works, capacity)).tolist())
+
+
+@pytest.mark.parametrize(
+    ("works", "capacity", "expected"),
+    [
+        pytest.param([Work({0: 1}, 99)] * 3, [6.0], [2, 2, 2], id="one bottleneck"),
+        pytest.param([Work({0: 1, 1: 1, 2: 1}, 99), *(Work({i: 1}, 99) for i in range(3))], [2, 4, 8],
+                     [1, 1, 3, 7], id="a line of three links and one long flow"),
+        pytest.param([Work({0: 1}, 1), Work({0: 1}, 99), Work({0: 1}, 99)], [7.0], [1, 3, 3], id="one is held back"),
+        pytest.param([Work({0: 1}, 1), Work({0: 1}, 2)], [7.0], [1, 2], id="all are held back"),
+        pytest.param([Work({0: 2}, 99), Work({0: 1}, 99)], [6.0], [2, 2], id="equal rates, unequal use"),
+        pytest.param([Work({0: 2, 1: 1}, 99), Work({1: 1}, 99)], [6.0, 9.0], [3, 6], id="use decides what is full"),
+        pytest.param([Work({0: 1}, 5), Work({}, 5)], [2.0], [2, 5], id="nothing shared"),
+        pytest.param([Work({0: 1}, 5), Work({0: 1, 1: 1}, 5), Work({1: 1}, 5)], [0.0, 4.0], [0, 0, 4],
+                     id="a failed link"),
+        pytest.param([Work({0: 1}, 99), Work({0: 1, 1: 1}, 99), Work({1: 1, 2: 1}, 99), Work({2: 1}, 99)],
+                     [2.0, 4.0, 9.0], [1, 1, 3, 6], id="a bottleneck that the one before it makes"),
+        pytest.param([Work({0: 1}, 3)], [INF], [3], id="a resource without limit"),
+        pytest.param([], [1.0], [], id="nobody"),
+    ],
+)  # fmt: skip
+def test_by_hand(works: list[Work], capacity: list[float], expected: list[float]) -> None:
+    """Small enough to be solved on paper."""
+    assert rates_of(works, capacity) == expected
+    assert filled_one_at_a_time(works, capacity) == expected
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[list[Work], list[float]]:
+    """Few resources and numbers, so that levels often coincide."""
+    capacity = draw(st.lists(st.sampled_from([0.0, 1.0, 2.0, 3.0, 7.0, 1e9, INF]), min_size=1, max_size=5))
+    uses = st.dictionaries(st.integers(0, len(capacity) - 1), st.sampled_from([0.5, 1.0, 2.0, 3.0]))
+    most = st.sampled_from([0.5, 1.0, 2.5, 1e6, 1e30])
+    return draw(st.lists(st.builds(Work, uses, most), max_size=9)), capacity
+
+
+@given(networks())
+@example(([Work({0: 1, 1: 3}, 1e30), Work({1: 1, 2: 1}, 1e30), Work({2: 3}, 1e30)], [0.1, 0.7, 1.1]))
+def test_filling_one_resource_at_a_time_gives_the_same(network: tuple[list[Work], list[float]]) -> None:
+    """Another algorithm, in plain Python."""
+    assert rates_of(*network) == pytest.approx(filled_one_at_a_time(*network), rel=1e-9)
+
+
+@given(networks())
+def test_nobody_can_have_more_but_at_the_expense_of_one_with_no_more(network: tuple[list[Work], list[float]]) -> None:
+    """No resource gives more than it has; who is not at its own limit is among the fastest on one that is full."""
+    works, capacity = network
+    rates = rates_of(works, capacity)
+    used = [sum(r * work.uses.get(k, 0) for r, work in zip(rates, works, strict=True)) for k in range(len(capacity))]
+    assert all(total <= limit * (1 + 1e-12) for total, limit in zip(used, capacity, strict=True))
+    for rate, work in zip(rates, works, strict=True):
+        full = [k for k in work.uses if used[k] >= capacity[k] * (1 - 1e-12)]
+        fastest = [max(r for r, other in zip(rates, works, strict=True) if k in other.uses) for k in full]
+        assert rate == work.most or any(rate >= other * (1 - 1e-12) for other in fastest)
+
+
+def test_many_links_in_a_line() -> None:
+    """Each flow is freed by the one before: as many rounds as links, and sums of very different sizes."""
+    num_links = 200
+    works = [Work({link: 1.0, link + 1: 1.0}, 1e30) for link in range(num_links)]
+    capacity = [1.0 + 1.5**link for link in range(num_links + 1)]
+    assert rates_of(works, capacity) == pytest.approx(filled_one_at_a_time(works, capacity), rel=1e-9)
+
+
+@pytest.mark.parametrize(("work", "capacity"), [(Work({0: 1.0}, math.nan), 1.0), (Work({0: 1.0}, 1.0), math.nan)])
+@pytest.mark.timeout(60)
+def test_what_is_no_number_has_no_rate(work: Work, capacity: float) -> None:
+    """Nothing is equal to NaN, so that no rate would ever be fixed."""
+    with pytest.raises(ValueError, match=r"activity 0: its rate is at most nan.* must be numbers, and not negative"):
+        rates_of([work, Work({0: 1.0}, 1.0)], [capacity])
+
+
+Change = tuple[set[int], set[int]]  # the slots whose work ends, and those in which work begins
+ALWAYS_IN_ARRAYS, NEVER_IN_ARRAYS = -1, 10**6  # for FEW_CHANGES
+
+
+@st.composite
+def chained_networks(draw: st.DrawFn) -> tuple[list[Work], list[float]]:
+    """Links in chains and stars, so that a change is felt far away; few numbers, so that levels often coincide."""
+    capacity = draw(st.lists(st.sampled_from([1.0, 2.0, 3.0, 0.7, 1e9]), min_size=1, max_size=8))
+    uses = st.dictionaries(st.integers(0, len(capacity) - 1), st.sampled_from([0.3, 1.0, 2.0]), max_size=3)
+    most = st.sampled_from([0.5, 1.1, 1e30])
+    return draw(st.lists(st.builds(Work, uses, most), min_size=1, max_size=14)), capacity
+
+
+def changes(draw: st.DataObject, num_slots: int) -> Iterator[Change]:
+    """Work that ends is at work; work begins where none is, or where it has just ended."""
+    at_work: set[int] = set()
+    for _ in range(draw.draw(st.integers(1, 8))):
+        left = draw.draw(st.sets(st.sampled_from(sorted(at_work)))) if at_work else set()
+        free = sorted(set(range(num_slots)) - at_work | left)
+        joined = draw.draw(st.sets(st.sampled_from(free))) if free else set()
+        at_work = (at_work - left) | joined
+        yield left, joined
+
+
+def updated(levels: Levels, left: set[int], joined: set[int]) -> dict[int, float]:
+    """By slot, the rates that one update returns."""
+    slot, rate = levels.update(np.array(sorted(left), dtype=np.int64), np.array(sorted(joined), dtype=np.int64))
+    assert len(set(slot.tolist())) == len(slot), "one rate, since with each new one what was done is accounted for"
+    return dict(zip(slot.tolist(), rate.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("few_changes", [rates.FEW_CHANGES, ALWAYS_IN_ARRAYS, NEVER_IN_ARRAYS])
+@given(network=chained_networks(), draw=st.data())
+@settings(max_examples=150)
+def test_kept_rates_are_those_of_all_that_is_at_work(
+    few_changes: int, network: tuple[list[Work], list[float]], draw: st.DataObject
+) -> None:
+    """Whether levels are corrected or computed in arrays, after every change, also after a failure."""
+    resource, use, most, capacity = columns_of(*network)
+    fails_after = draw.draw(st.sampled_from([None, 2]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rates, "FEW_CHANGES", few_changes)
+        levels = Levels(resource, use, most, capacity.copy())
+        now: dict[int, float] = {}
+        for number, (left, joined) in enumerate(changes(draw, len(most))):
+            if number == fails_after:
+                levels.fail(np.array([0]))
+                capacity[0] = 0.0
+            news = updated(levels, left, joined)
+            assert joined <= set(news)
+            now = {slot: rate for slot, rate in now.items() if slot not in left} | news
+            slot = np.array(sorted(now), dtype=np.int64)
+            expected = fair_rates(resource[:, slot], use[:, slot], most[slot], capacity)
+            np.testing.assert_allclose([now[number] for number in slot.tolist()], expected, rtol=1e-12)
+
+
+def test_who_is_freed_by_two_resources_is_freed() -> None:
+    """When the works beside it end, the level of neither resource may stay low because that of the other one is."""
+    works = [Work({0: 1.0, 1: 1.0}, 1e30), Work({0: 1.0}, 1e30), Work({1: 1.0}, 1e30)]
+    levels = Levels(*columns_of(works, [4.0, 4.0]))
+    assert updated(levels, set(), {0, 1, 2}) == dict.fromkeys(range(3), 2.0)
+    assert updated(levels, {1, 2}, set()) == {0: 4.0}
+
+
+def test_small_uses_beside_large_ones_keep_their_digits() -> None:
+    """Small uses share what the large ones leave, and their sum is not a difference of large sums."""
+    levels = Levels(*columns_of([Work({0: 1.0}, 0.5), Work({0: 1e-9}, 1e30)], [1.0]))
+    assert updated(levels, set(), {0, 1}) == {0: 0.5, 1: pytest.approx(0.5 / 1e-9, rel=1e-14)}
+
+
+def test_a_change_is_computed_near_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A double tree on shared NICs: nearly all that is at work is connected, but few updates compute all levels.
+
+    When every update did, 525,000 rates were computed for these 6,048 transfers.
+    """
+    computed = []
+    of_all = rates.fair_levels
+
+    def counted(*columns: np.ndarray) -> np.ndarray:
+        computed.append(len(columns[2]))
+        return of_all(*columns)
+
+    monkeypatch.setattr(rates, "fair_levels", counted)
+    monkeypatch.setattr(rates, "FEW_CHANGES", 16)
+    timeline = simulate(algorithm("double_binary_tree", 64), load_network("ib-400g"), 2**26)
+    assert 0 < sum(computed) < 5 * len(timeline)
+
+
+def activities(uses: Sequence[Mapping[int, float]], most: Sequence[float], capacity: Sequence[float],
+               fails_at_s: Mapping[int, float] | None = None) -> Activities:  # fmt: skip
+    """Slots with these uses, of resources with these capacities."""
+    resource, use = np.zeros((3, len(uses)), dtype=np.int64), np.zeros((3, len(uses)))
+    for slot, used in enumerate(uses):
+        for row, (number, per_unit) in enumerate(used.items()):
+            resource[row, slot], use[row, slot] = number, per_unit
+    fails = np.full(len(capacity), INF)
+    fails[list(fails_at_s or {})] = list((fails_at_s or {}).values())
+    names = tuple(f"link{number}" for number in range(len(capacity)))
+    resources = Resources(names, np.array(capacity, dtype=np.float64), fails)
+    return Activities(resource, use, np.array(most, dtype=np.float64), resources)
+
+
+def begin(work: Activities, *rows: tuple[int, float, float, float]) -> None:
+    """Slot, from when, lead, and amount of each."""
+    slot, at_s, lead_s, amount = (np.array(column) for column in zip(*rows, strict=True))
+    work.begin(slot, at_s, lead_s, amount.astype(np.float64))
+
+
+def ends(work: Activities) -> list[tuple[int, float]]:
+    """All slots that end, with their times, in the order in which they are told."""
+    ended = []
+    while True:
+        slot, ends_s = work.next_ended()
+        if not len(slot):
+            return ended
+        ended += list(zip(slot.tolist(), ends_s.tolist(), strict=True))
+
+
+TWO = [{0: 1}, {0: 1}]
+CHAIN = [{0: 1}, {0: 1, 1: 1}, {1: 1}]
+ACTIVITIES_BY_HAND = {
+    "one ends and the other speeds up": (TWO, [99, 99], [2], [(0, 0, 0, 3), (1, 0, 0, 9)], [(0, 3), (1, 6)]),
+    "one begins and the other slows down": (TWO, [99, 99], [2], [(0, 0, 0, 5), (1, 1, 0, 4)], [(0, 4), (1, 4.5)]),
+    "a lead takes nothing from others": (TWO, [99, 99], [2], [(0, 0, 0, 6), (1, 0, 2, 6)], [(0, 4), (1, 6)]),
+    "what one may not take is left to others": (TWO, [1, 99], [5], [(0, 0, 0, 4), (1, 0, 0, 8)], [(1, 2), (0, 4)]),
+    "no amount takes its lead alone": (TWO, [99, 99], [2], [(0, 1, 0.5, 0), (1, 0, 0, 6)], [(0, 1.5), (1, 3)]),
+    "a change is felt through a neighbour": (
+        CHAIN, [99] * 3, [2, 4], [(0, 0, 0, 1), (1, 0, 0, 7), (2, 0, 0, 9)], [(0, 1), (1, 4), (2, 4)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ACTIVITIES_BY_HAND)
+def test_activities_by_hand(case: str) -> None:
+    """Such as: 2 a second between two: 3 each is done at 3 s; what is left of 9, 6, takes 3 s more at full speed."""
+    uses, most, capacity, begun, expected = ACTIVITIES_BY_HAND[case]
+    work = activities(uses, most, capacity)
+    begin(work, *begun)
+    assert ends(work) == expected
+
+
+def test_moments_that_differ_by_rounding_are_one() -> None:
+    """And each keeps its own last bit."""
+    work = activities([{0: 1}, {1: 1}], [99, 99], [1, 1])
+    begin(work, (0, 0.1 + 0.2, 0, 1), (1, 0.3, 0, 1))
+    slot, ends_s = work.next_ended()
+    assert (slot.tolist(), ends_s.tolist()) == ([0, 1], [0.1 + 0.2 + 1, 1.3])
+
+
+def test_what_ends_before_a_failure_is_as_without_it() -> None:
+    """To the last bit; and who begins at that moment waits for ever."""
+    with_and_without = []
+    for fails in ({0: 1.5}, {}):
+        work = activities([{0: 1}, {0: 3}, {1: 1}], [99] * 3, [3, 1], fails)
+        begin(work, (0, 0.1, 0.2, 0.7), (1, 0.3, 0, 0.1), (2, 0, 0, 2))
+        before = [(slot.tolist(), ends_s.tolist()) for slot, ends_s in (work.next_ended(), work.next_ended())]
+        begin(work, (1, 1.5, 0, 0))
+        with_and_without.append((before, ends(work)))
+    (before, after), (same, without) = with_and_without
+    assert before == same
+    assert (after, without) == ([(2, 2)], [(1, 1.5), (2, 2)])
+
+
+@pytest.mark.parametrize("row", [(0, math.nan, 0, 1), (0, -1.0, 0, 1), (0, 0, math.nan, 1), (0, 0, 0, math.nan)])
+@pytest.mark.timeout(60)
+def test_work_that_could_never_end_is_refused(row: tuple[int, float, float, float]) -> None:
+    """With a time that is NaN or negative the clock would be asked for the next moment for ever."""
+    work = activities([{0: 1}, {0: 1}], [1.0, 1.0], [1.0])
+    with pytest.raises(
+        ValueError, match=r"work in slot 0, on link0: begins at .* none of these may be negative or NaN"
+    ):
+        begin(work, row, (1, 0, 0, 1))
+
+
+@pytest.mark.timeout(60)
+def test_a_clock_that_stands_still_is_noticed() -> None:
+    """Whatever made the times so; the message names what does not go on."""
+    work = activities([{0: 1}, {0: 1}], [1.0, 1.0], [1.0])
+    begin(work, (0, 0, 0, 1), (1, 0, 0, 2))
+    work._joins_s[1] = math.nan
+    with pytest.raises(ValueError, match=r"work in slot 1, on link0: begins at nan s: the clock is at 0.0 s already"):
+        ends(work)
