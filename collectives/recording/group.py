@@ -12,9 +12,9 @@ from torch import Tensor
 from torch._C._distributed_c10d import FakeProcessGroup, HashStore
 from torch.distributed import distributed_c10d
 
-from collectives.calls.rehearsal import name_of, reduced
-from collectives.integrations.backend import NAME as RING
-from collectives.integrations.backend import BackendOptions, RingGroup
+from collectives.calls import name_of, reduced
+from collectives.integrations import NAME as RING
+from collectives.integrations import BackendOptions, RingGroup
 from collectives.runtime import RecordedGroup, Recorder, Work, record_group
 from ringsim.traces import Call, Group
 
