@@ -11,4 +11,5 @@ from collectives.calls.functions import (
     reduce_scatter_tensor,
 )
 from collectives.calls.reduction import reduction_of
+from collectives.calls.rehearsal import name_of, reduced
 from collectives.calls.rooted import barrier, broadcast, reduce

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from collectives.calls.algorithm_choice import Chooser, named_with_digest, require_network
 from collectives.calls.reduction import Reduction, ReductionDtypes
+from collectives.calls.rehearsal import rehearsal_of
 from collectives.calls.tensor_checks import assign, fill, same_storage
 from collectives.runtime import (
     CPU,
@@ -84,7 +85,10 @@ class CollectiveCall:
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
         self.key = collective, algorithm, root
         self._gathers, self._scatters = collective is Collective.ALL_GATHER, collective is Collective.REDUCE_SCATTER
+        self._rehearsal = rehearsal_of(self.group)
         # Now, so that what cannot be is the caller's error.
+        if self._rehearsal is not None:
+            return
         if algorithm != AUTO:
             self._executor(algorithm, 0)
         else:
@@ -174,6 +178,9 @@ class CollectiveCall:
         source, share: as in `Executor.run`.
         """
         collective, algorithm, _ = self.key
+        if self._rehearsal is not None:
+            self._rehearsal.execute(collective, tensor, reduction, wire, source, share)
+            return
         size_bytes = tensor.numel() * (wire or tensor.dtype).itemsize
         if algorithm == AUTO:
             algorithm = self._runtime.chooser.choose(collective, size_bytes, self.group)
@@ -216,6 +223,8 @@ class CollectiveCall:
         result: the tensors that it writes; at least one, all on the device on which `inputs`, which it reads, are.
         """
         self.transport = self._runtime.transports.of(result[0])
+        if self._rehearsal is not None:
+            return self._rehearsal.perform(work, fingerprint, result, async_op)
         fingerprints = self._runtime.fingerprints
         # That of now, when it is called: by its turn it may be another, but not on all ranks.
         mode, history = fingerprints.mode, fingerprints.history

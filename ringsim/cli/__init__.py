@@ -18,6 +18,7 @@ from ringsim.cli.commands.plot import plot
 from ringsim.cli.commands.report import report
 from ringsim.cli.commands.simulate import simulate
 from ringsim.cli.commands.sweep import sweep
+from ringsim.cli.commands.trace import trace
 from ringsim.console import OneLineGroup, examples, general_help
 
 RULE = 'Where a file is text, "-" is stdout.'
@@ -41,6 +42,7 @@ for command in (
     plot,
     sweep,
     ddp,
+    trace,
     order,
     algorithms,
     verify,

@@ -1,0 +1,105 @@
+"""`Rehearsal`: one of our collectives on a group that sends nothing, recorded with the work that its rank does itself.
+
+The results are those that would come if all ranks held what this one holds.
+"""
+
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+
+from collectives.calls.reduction import Reduction
+from collectives.runtime import Fingerprint, RecordedGroup, Work, recorded_group
+from ringsim.schedule import Collective
+from ringsim.traces import Call
+
+Op = ReduceOp.RedOpType | ReduceOp
+
+
+class Rehearsal:
+    """One call: what would be sent is made up in `execute`, whose time does not count; all else is done."""
+
+    def __init__(self, recorded: RecordedGroup, group: dist.ProcessGroup) -> None:
+        self._recorded = recorded
+        self._num_ranks, self._rank = group.size(), group.rank()
+        self._seconds = 0.0  # in `execute`
+        self._size_bytes, self._dtype = 0, torch.uint8
+
+    def execute(
+        self,
+        collective: Collective,
+        whole: torch.Tensor,
+        reduction: Reduction | None,
+        wire: torch.dtype | None,
+        source: torch.Tensor | None,
+        share: torch.Tensor | None,
+    ) -> None:
+        """Do to `whole` what the schedule would; the arguments are those of `CollectiveCall.execute`."""
+        began_s = time.perf_counter()
+        self._dtype = wire or whole.dtype
+        self._size_bytes = whole.numel() * self._dtype.itemsize
+        given = whole if source is None else source.view(whole.shape)
+        if collective is Collective.ALL_GATHER:
+            shares = whole.view(self._num_ranks, -1)
+            shares.copy_(shares[self._rank].clone().expand_as(shares))
+        elif collective is Collective.REDUCE_SCATTER:
+            own = whole.view(self._num_ranks, -1)[self._rank] if share is None else share
+            own.copy_(self._reduced(given.view(self._num_ranks, -1)[self._rank].view(own.shape), reduction))
+        elif collective is not Collective.BROADCAST:
+            whole.copy_(self._reduced(given, reduction))
+        elif given is not whole:
+            whole.copy_(given)
+        self._seconds += time.perf_counter() - began_s
+
+    def _reduced(self, tensor: torch.Tensor, reduction: Reduction | None) -> torch.Tensor:
+        """Return what the schedule leaves, which `Reduction.finish` divides if it is to be a mean."""
+        if reduction is None:
+            return tensor
+        return reduced(
+            tensor, ReduceOp.SUM if reduction.averages else getattr(ReduceOp, reduction.name), self._num_ranks
+        )
+
+    def perform(
+        self, work: Callable[[], None], fingerprint: Fingerprint, result: list[torch.Tensor], async_op: bool
+    ) -> Work | None:
+        """Do `work`, which calls `execute`, and record the call."""
+        with self._recorded.recorder.stopped():
+            began_s = time.perf_counter()
+            work()
+            local_s = max(time.perf_counter() - began_s - self._seconds, 0.0)
+            call = Call(
+                collective=fingerprint.name,
+                size_bytes=self._size_bytes,
+                dtype=name_of(self._dtype),
+                group=self._recorded.index,
+                is_async=async_op,
+                algorithm=fingerprint.algorithm,
+                peer=-1 if fingerprint.root is None else fingerprint.root,
+                local_s=local_s,
+            )
+            recorded_work = self._recorded.recorder.call(call, result)
+        return recorded_work if async_op else None
+
+
+def rehearsal_of(group: dist.ProcessGroup) -> Rehearsal | None:
+    """Return a rehearsal for the next call of `group`; None if the group really communicates."""
+    recorded = recorded_group(group)
+    return None if recorded is None else Rehearsal(recorded, group)
+
+
+def reduced(tensor: torch.Tensor, op: Op, num_ranks: int) -> torch.Tensor:
+    """Return what `num_ranks` tensors like this one are reduced to."""
+    if op == ReduceOp.SUM:
+        return tensor * num_ranks
+    if op == ReduceOp.PRODUCT:
+        return tensor**num_ranks
+    if op == ReduceOp.BXOR and num_ranks % 2 == 0:
+        return torch.zeros_like(tensor)
+    return tensor  # the mean, the smallest, the largest, all bits, any bits
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without the module."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,1 @@
+"""Recording a program as one rank of many: process groups that send nothing, and a script that runs on them."""

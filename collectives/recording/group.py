@@ -1,0 +1,266 @@
+"""`RecordingGroup`: a process group that sends nothing, and notes each call; and torch.distributed with such groups."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import FakeProcessGroup, HashStore
+from torch.distributed import distributed_c10d
+
+from collectives.calls import name_of, reduced
+from collectives.integrations import NAME as RING
+from collectives.integrations import BackendOptions, RingGroup
+from collectives.runtime import RecordedGroup, Recorder, Work, record_group
+from ringsim.traces import Call, Group
+
+NAME = "recording"
+DEVICES = ["cpu", "cuda"]
+
+
+class RecordingGroup(dist.ProcessGroup):
+    """A process group whose calls are over at once, with the results that come if all ranks hold what this one holds.
+
+    The methods and their arguments are those that torch.distributed calls.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, recorded: RecordedGroup) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self._store, self._recorded = store, recorded
+        fake = FakeProcessGroup._create_internal(rank, size)
+        self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        for device in DEVICES:
+            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, fake)
+        record_group(self, recorded)
+
+    def getBackendName(self) -> str:  # noqa: N802  torch's name
+        return NAME  # what it is; the name that the program asked for is that of `dist.get_backend`
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def _note(self, collective: str, size_bytes: int, result: list[Tensor], opts: Any = None, peer: int = -1) -> Work:
+        """Record a call, and return its work."""
+        dtype = name_of(result[0].dtype) if result else "uint8"
+        is_async = bool(getattr(opts, "asyncOp", True))
+        call = Call(collective, size_bytes, dtype, self._recorded.index, is_async, peer=peer)
+        return self._recorded.recorder.call(call, result)
+
+    @contextmanager
+    def _stopped(self) -> Iterator[None]:
+        with self._recorded.recorder.stopped(), torch.no_grad():
+            yield
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        opts = opts or dist.AllreduceOptions()
+        with self._stopped():
+            for tensor in tensors:
+                tensor.copy_(reduced(tensor, opts.reduceOp, self.size()))
+            return self._note("all_reduce", _bytes(tensors), tensors, opts)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        return self.allreduce(tensors, opts or dist.AllreduceCoalescedOptions())
+
+    def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        opts = opts or dist.ReduceOptions()
+        with self._stopped():
+            if opts.rootRank == self.rank():
+                tensors[0].copy_(reduced(tensors[0], opts.reduceOp, self.size()))
+            return self._note("reduce", _bytes(tensors), tensors, opts, opts.rootRank)
+
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        opts = opts or dist.BroadcastOptions()
+        with self._stopped():
+            return self._note("broadcast", _bytes(tensors), tensors, opts, opts.rootRank)
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        with self._stopped():
+            return self._note("barrier", 0, [], opts or dist.BarrierOptions())
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        with self._stopped():
+            for output in outputs[0]:
+                output.copy_(inputs[0].view(output.shape) if output.shape != inputs[0].shape else inputs[0])
+            return self._note("all_gather", _bytes(outputs[0]), outputs[0], opts)
+
+    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        with self._stopped():
+            for of_rank in outputs:
+                for output, given in zip(of_rank, inputs, strict=True):
+                    output.copy_(given)
+            flat = [output for of_rank in outputs for output in of_rank]
+            return self._note("all_gather", _bytes(flat), flat, opts)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        with self._stopped():
+            for output, given in zip(outputs, inputs, strict=True):
+                shares = output.view(self.size(), -1)
+                shares.copy_(given.reshape(1, -1).expand_as(shares))
+            return self._note("all_gather", _bytes(outputs), outputs, opts)
+
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        opts = opts or dist.ReduceScatterOptions()
+        with self._stopped():
+            outputs[0].copy_(reduced(inputs[0][self.rank()], opts.reduceOp, self.size()))
+            return self._note("reduce_scatter", _bytes(inputs[0]), outputs, opts)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
+        opts = opts or dist.ReduceScatterOptions()
+        with self._stopped():
+            for output, given in zip(outputs, inputs, strict=True):
+                share = given.reshape(self.size(), -1)[self.rank()].view(output.shape)
+                output.copy_(reduced(share, opts.reduceOp, self.size()))
+            return self._note("reduce_scatter", _bytes(inputs), outputs, opts)
+
+    # What torch called them until 2.12, and still does here and there.
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        root = opts.rootRank if opts else 0
+        with self._stopped():
+            for output in outputs[0] if outputs else []:
+                output.copy_(inputs[0])
+            return self._note("gather", _bytes(inputs) * self.size(), inputs, opts, root)
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        root = opts.rootRank if opts else 0
+        with self._stopped():
+            if inputs:
+                outputs[0].copy_(inputs[0][self.rank()])
+            return self._note("scatter", _bytes(outputs) * self.size(), outputs, opts, root)
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        with self._stopped():
+            for output in outputs:
+                _fill_cyclically(output, inputs[self.rank()])
+            return self._note("all_to_all", _bytes(inputs), outputs, opts)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any = None,
+    ) -> dist.Work:
+        with self._stopped():
+            received = output.split(output_splits) if output_splits else output.chunk(self.size())
+            sent = input.split(input_splits) if input_splits else input.chunk(self.size())
+            for part in received:
+                _fill_cyclically(part, sent[self.rank()])
+            return self._note("all_to_all", _bytes([input]), [output], opts)
+
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
+
+    def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:  # noqa: ARG002
+        with self._stopped():
+            return self._note("send", _bytes(tensors), tensors, peer=peer)
+
+    def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:  # noqa: ARG002
+        with self._stopped():
+            return self._note("recv", _bytes(tensors), tensors, peer=peer)
+
+
+class RecordingRingGroup(RingGroup, RecordingGroup):
+    """A group of the backend "ring" that records calls of `collectives`, with the algorithms of its options."""
+
+    def __init__(
+        self, store: Any, rank: int, size: int, recorded: RecordedGroup, options: BackendOptions | None
+    ) -> None:
+        RecordingGroup.__init__(self, store, rank, size, recorded)
+        self.is_shut_down = False
+        self.options = options or BackendOptions()
+
+    getBackendName = RecordingGroup.getBackendName  # noqa: N815  torch's name
+
+
+def _bytes(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _fill_cyclically(output: Tensor, source: Tensor) -> None:
+    """Fill `output` with elements of `source`, again from the beginning where these are fewer."""
+    flat = source.reshape(-1)
+    if flat.numel() and output.numel():
+        repeats = -(-output.numel() // flat.numel())
+        output.copy_(flat.repeat(repeats)[: output.numel()].view(output.shape))
+
+
+@contextmanager
+def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]) -> Iterator[None]:
+    """Let this process be `rank` of `num_ranks`: process groups made in the block record, whatever their backend.
+
+    groups: is given each group, in the order in which they are made.
+    """
+    make = distributed_c10d._new_process_group_helper
+    asked_for: list[str] = []  # the name of the backend of the group that is being made
+
+    def create(options: Any, group_options: Any) -> RecordingGroup:
+        ranks = options.global_ranks_in_group or range(num_ranks)
+        groups.append(Group(tuple(ranks), asked_for[-1]))
+        recorded = RecordedGroup(recorder, len(groups) - 1)
+        of_group = options.store, options.group_rank, options.group_size, recorded
+        return RecordingRingGroup(*of_group, group_options) if asked_for[-1] == RING else RecordingGroup(*of_group)
+
+    def make_recording(size: int, group_rank: int, ranks: list[int], backend: Any, *rest: Any, **options: Any) -> Any:
+        asked_for.append(str(backend))
+        made = make(size, group_rank, ranks, dist.Backend(NAME), *rest, **options)
+        if made[1] is not None:
+            distributed_c10d._world.pg_map[made[0]] = (dist.Backend(backend), made[1])
+        return made
+
+    def meet(*_: object, **__: object) -> Iterator[tuple[Any, int, int]]:
+        yield HashStore(), rank, num_ranks
+
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(distributed_c10d, "_new_process_group_helper", make_recording))
+        stack.enter_context(patch.object(distributed_c10d, "rendezvous", meet))
+        for name, pretended in _WITHOUT_PEERS.items():
+            for module in (dist, distributed_c10d):
+                stack.enter_context(patch.object(module, name, pretended))
+        yield
+
+
+def _broadcast_own_objects(object_list: list[Any], *_: object, **__: object) -> None:
+    """Leave the objects as they are: those of this rank."""
+    _warn_of_objects("broadcast_object_list", object_list)
+
+
+def _scatter_own_object(output: list[Any], objects: Sequence[Any] | None = None, *_: object, **__: object) -> None:
+    """Take this rank's object if there are any here, as on the root."""
+    if objects:
+        output[0] = objects[dist.get_rank()]
+    _warn_of_objects("scatter_object_list", output)
+
+
+def _warn_of_objects(function: str, objects: Sequence[Any]) -> None:
+    if any(value is None for value in objects):
+        warnings.warn(f"{function}: a recorded rank has no peers, and so gets None of their objects", stacklevel=3)
+
+
+def _plain_barrier(group: dist.ProcessGroup | None = None, *_: object, **__: object) -> None:
+    dist.barrier(group)
+
+
+# Only Gloo has a monitored barrier, and objects of a peer can be read only if it exists.
+_WITHOUT_PEERS = {
+    "broadcast_object_list": _broadcast_own_objects,
+    "scatter_object_list": _scatter_own_object,
+    "monitored_barrier": _plain_barrier,
+}

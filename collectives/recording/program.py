@@ -1,0 +1,137 @@
+"""`record_program`: run a script once, unchanged, in this process, as one rank of a job, and record its steps."""
+
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+import torch
+from torch import multiprocessing
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from collectives.recording.group import recording
+from collectives.runtime import Recorder
+from ringsim.measurements import provenance
+from ringsim.traces import Group, ProgramTrace, TraceRequest
+from ringsim.units import plural
+
+WARM_UP_STEPS = 2  # in the first the optimizer allocates its state; after it DistributedDataParallel fills new buckets
+
+
+class ProgramError(ValueError):
+    """A program that cannot be recorded; the message says where and why, in one line."""
+
+
+class _EnoughError(BaseException):
+    """Stops the program: all steps are recorded."""
+
+
+def record_program(request: TraceRequest) -> ProgramTrace:
+    """Run the program until it has made as many steps as are asked for, and return them.
+
+    Raises ProgramError, in one line, if it fails, ends before the first step is over, or starts processes of its own.
+    """
+    recorder = Recorder()
+    groups: list[Group] = []
+    with (
+        recording(request.num_ranks, request.rank, recorder, groups),
+        _as_started_by_torchrun(request),
+        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps),
+        suppress(_EnoughError),
+    ):
+        _run(request)
+    steps = tuple(recorder.steps[WARM_UP_STEPS:])
+    if not steps:
+        raise ProgramError(
+            f"{request.program}: it ended after {plural(len(recorder.steps), 'step')} of a torch.optim.Optimizer; "
+            f"{WARM_UP_STEPS} warm up, and at least one more is recorded: let it make more"
+        )
+    return ProgramTrace(
+        request.num_ranks,
+        request.rank,
+        min(request.ranks_per_host, request.num_ranks),
+        tuple(groups),
+        steps,
+        {**provenance(), "program": [request.program, *request.arguments], "torch": torch.__version__},
+    )
+
+
+def _run(request: TraceRequest) -> None:
+    try:
+        if request.is_module:
+            runpy.run_module(request.program, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(request.program, run_name="__main__")
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            raise ProgramError(f"{request.program}: it ended with exit code {ended.code}") from None
+    except ProgramError:
+        raise
+    except Exception as error:
+        raise ProgramError(f"{_place_of(error, request)}: {type(error).__name__}: {error}") from error
+
+
+def _place_of(error: Exception, request: TraceRequest) -> str:
+    """Return the innermost line of the program's own that failed, or the program's name."""
+    own = str(Path(request.program).resolve().parent)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(own)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames and not request.is_module else request.program
+
+
+@contextmanager
+def _as_started_by_torchrun(request: TraceRequest) -> Iterator[None]:
+    """Set what torchrun sets for a rank: environment, sys.argv and the path of the script's folder."""
+    per_host = min(request.ranks_per_host, request.num_ranks)
+    host, local_rank = divmod(request.rank, per_host)
+    environment = {
+        "RANK": request.rank,
+        "LOCAL_RANK": local_rank,
+        "WORLD_SIZE": request.num_ranks,
+        "LOCAL_WORLD_SIZE": per_host,
+        "GROUP_RANK": host,
+        "GROUP_WORLD_SIZE": -(-request.num_ranks // per_host),
+        "ROLE_RANK": request.rank,
+        "ROLE_WORLD_SIZE": request.num_ranks,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": 29500,
+        "TORCHELASTIC_RUN_ID": "recording",
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+    }
+    folder = os.getcwd() if request.is_module else str(Path(request.program).resolve().parent)
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, {name: str(value) for name, value in environment.items()}))
+        stack.enter_context(patch.object(sys, "argv", [request.program, *request.arguments]))
+        stack.enter_context(patch.object(sys, "path", [folder, *sys.path]))
+        for name in ("spawn", "start_processes"):
+            stack.enter_context(patch.object(multiprocessing, name, _refuse_processes))
+        yield
+
+
+def _refuse_processes(*_: object, **__: object) -> NoReturn:
+    raise ProgramError("the program starts its ranks itself, by torch.multiprocessing: record one that torchrun starts")
+
+
+@contextmanager
+def _steps_counted(recorder: Recorder, num_steps: int) -> Iterator[None]:
+    """End a recorded step with each step of the optimizer that steps first, and the program after `num_steps`."""
+    first: list[Optimizer] = []
+
+    def stepped(optimizer: Optimizer, *_: Any) -> None:
+        first[:] = first or [optimizer]
+        if optimizer is not first[0]:
+            return
+        recorder.end_step()
+        if len(recorder.steps) == num_steps:
+            raise _EnoughError
+
+    handle = register_optimizer_step_post_hook(stepped)
+    try:
+        yield
+    finally:
+        handle.remove()

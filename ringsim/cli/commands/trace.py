@@ -1,0 +1,79 @@
+"""`ringsim trace`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from ringsim.console import FILE, STDOUT, IntRange, check_writable, examples, require_torch, say_wrote
+from ringsim.files import encode
+from ringsim.text_table import align_columns
+from ringsim.traces import ProgramTrace, TraceRequest
+from ringsim.units import format_size, format_time, plural
+
+# The recorder stands above us, with torch; we only start it, so nothing is imported upwards.
+RECORDING = (sys.executable, "-m", "collectives.recording")
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog=examples(
+        "ringsim trace --ranks 64 --ranks-per-host 8 train.py --batch-size 16",
+        "ringsim trace --ranks 4 -o step.trace.json -m trainers.train",
+    ),
+)
+@click.option("--ranks", type=IntRange(1, 2**20), default=8, help="The program is told that the job has so many ranks.")
+@click.option("--ranks-per-host", type=IntRange(1, 2**20), default=8, help="So many of them are on each host.")
+@click.option("--rank", type=IntRange(0), default=0, help="The program is this rank.")
+@click.option("--steps", type=IntRange(1, 10_000), default=3, help="So many steps are recorded, after two to warm up.")
+@click.option("-o", "--output", type=FILE, default="step.trace.json", help="The trace is written to this file: JSON.")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is the name of a module, not a file.")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def trace(
+    ranks: int,
+    ranks_per_host: int,
+    rank: int,
+    steps: int,
+    output: Path,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Records a training program as one rank of many, in one process and without a network.
+
+    PROGRAM is a script that torchrun could start, unchanged; ARGUMENTS are its own. Whatever process groups it makes
+    send nothing: each collective leaves the result that comes if all ranks hold what this one holds, and is recorded,
+    with what the program computes between the calls. A step ends with each step of the optimizer. When all steps are
+    recorded the program is stopped.
+    """
+    require_torch("trace")
+    if output == STDOUT:
+        raise click.UsageError("--output -: the program may print to stdout itself; name a file")
+    check_writable(f"--output {output}", output.parent)
+    if not is_module and not Path(program).is_file():
+        raise click.UsageError(f"{program}: there is no such file; for a module, put -m before it")
+    request = TraceRequest(program, arguments, is_module, ranks, rank, ranks_per_host, steps, str(output))
+    done = subprocess.run([*RECORDING, json.dumps(encode(request))], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+    recorded = ProgramTrace.load(output)
+    click.echo(format_trace(recorded))
+    say_wrote(output)
+
+
+def format_trace(trace: ProgramTrace) -> str:
+    """Return a line for each kind of call of the last step, and one for the whole step."""
+    step = trace.steps[-1]
+    kinds: dict[tuple[str, str, int], list[int]] = {}
+    for call in step.calls:
+        kinds.setdefault((call.collective, call.dtype, call.group), []).append(call.size_bytes)
+    rows = [("collective", "dtype", "ranks", "calls", "bytes", "largest")]
+    for (collective, dtype, group), sizes in kinds.items():
+        ranks = str(len(trace.groups[group].ranks))
+        rows.append((collective, dtype, ranks, str(len(sizes)), format_size(sum(sizes)), format_size(max(sizes))))
+    work = f"{format_time(step.compute_s)} of computing, and {plural(len(step.calls), 'call')}"
+    head = f"rank {trace.rank} of {trace.num_ranks}, last of {plural(len(trace.steps), 'step')}: {work}"
+    return "\n".join([head, *align_columns(rows)] if step.calls else [head])

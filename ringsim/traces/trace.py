@@ -1,0 +1,172 @@
+"""`ProgramTrace`: training steps of one rank of a program, with the collectives that it asks for.
+
+A step is a list of events in the order in which the program came to them: it computes for a while, it calls a
+collective, it waits for one. Nothing is said about how long a collective takes, which depends on the network.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from ringsim.files import FileFormat, check, naming_place, read_json, save_json, values
+
+MAX_STEPS = 10_000
+_Bytes = Annotated[int, values.whole(0)]
+_Rank = Annotated[int, values.whole(0, values.MAX_RANKS - 1)]
+
+
+class TraceEventKind(Enum):
+    """What a program does for a while, or at a moment."""
+
+    COMPUTE = "compute"
+    CALL = "call"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """One thing that the rank does.
+
+    seconds: of a computation, on the machine on which the program was recorded.
+    call: the index of the call that is made or waited for, in the step's `calls`; -1 for a computation.
+    """
+
+    kind: TraceEventKind
+    seconds: Annotated[float, values.number(0)] = 0.0
+    call: Annotated[int, values.whole(-1)] = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a collective, or of send or recv.
+
+    collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, barrier, send or
+    recv; all ways to call it in torch.distributed are one.
+    size_bytes: of the whole tensor: that which is reduced, what all ranks have gathered, what all shares are cut from.
+    dtype: in which it travels; torch's name, such as bfloat16.
+    group: the index of its group in the trace's `groups`.
+    is_async: whether the call returns before it is done; there is a wait then, unless nobody waits for it.
+    algorithm: that the program names, as in `ringsim algorithms`; "" if the library chooses.
+    peer: the other rank of a send or recv, or the root, as a rank of the group; -1 if there is none.
+    local_s: seconds that the call needs on this rank besides its messages, to copy and to round.
+    """
+
+    collective: values.Name
+    size_bytes: _Bytes
+    dtype: values.Name
+    group: Annotated[int, values.whole(0)]
+    is_async: bool
+    algorithm: str = ""
+    peer: Annotated[int, values.whole(-1)] = -1
+    local_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """One training step: from the end of an optimizer's step to the end of the next."""
+
+    events: tuple[TraceEvent, ...]
+    calls: tuple[Call, ...]
+
+    def __post_init__(self) -> None:
+        check(self)
+        for index, event in enumerate(self.events):
+            if event.call >= len(self.calls) or (event.call < 0) != (event.kind is TraceEventKind.COMPUTE):
+                raise ValueError(f"events[{index}].call = {event.call}: must be one of {len(self.calls)} calls")
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of all computations."""
+        return sum(event.seconds for event in self.events)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all calls."""
+        return sum(call.size_bytes for call in self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group that the rank belongs to: its ranks in the job, and torch's name of the backend."""
+
+    ranks: tuple[_Rank, ...]
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTrace:
+    """Steps of one rank of a job with `num_ranks` ranks.
+
+    ranks_per_host: as the program was told.
+    provenance: the program, and the machine and versions that recorded it.
+
+    Raises ValueError for a rank that there is not, a call of a group that there is not, and a trace without steps.
+    """
+
+    num_ranks: int
+    rank: _Rank
+    ranks_per_host: Annotated[int, values.whole(1, values.MAX_RANKS)]
+    groups: tuple[Group, ...]
+    steps: tuple[TracedStep, ...]
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    FORMAT: ClassVar = FileFormat("ringsim-program-trace", 1, made_by="ringsim trace")
+
+    def __post_init__(self) -> None:
+        check(self, not_empty=("steps",))
+        if self.rank >= self.num_ranks:
+            raise ValueError(f"rank {self.rank}: there are only {self.num_ranks} ranks")
+        for number, step in enumerate(self.steps):
+            for index, call in enumerate(step.calls):
+                self._check_call(call, f"steps[{number}].calls[{index}]")
+
+    def _check_call(self, call: Call, place: str) -> None:
+        if call.group >= len(self.groups):
+            raise ValueError(f"{place}.group = {call.group}: must be one of {len(self.groups)} groups")
+        size = len(self.groups[call.group].ranks)
+        if call.peer >= size:
+            raise ValueError(f"{place}.peer = {call.peer}: its group has only {size} ranks")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON, with the name and version of the format."""
+        return self.FORMAT.write(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Return what `as_dict` gave. Raises ValueError, in one line, for anything else."""
+        return cls.FORMAT.decode(cls, data)
+
+    def save(self, path: Path) -> None:
+        """Write as JSON, whole or not at all."""
+        save_json(path, self.as_dict())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
+        data = read_json(path)
+        with naming_place(path):
+            return cls.from_dict(data)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """What is to be recorded: a program, and the rank of which job it shall be.
+
+    program: the path of a script, or (`is_module`) the name of a module. num_steps: recorded after one to warm up.
+    output: the file for the trace.
+    """
+
+    program: str
+    arguments: tuple[str, ...]
+    is_module: bool
+    num_ranks: int
+    rank: _Rank
+    ranks_per_host: Annotated[int, values.whole(1, values.MAX_RANKS)]
+    num_steps: Annotated[int, values.whole(1, MAX_STEPS)]
+    output: str
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.rank >= self.num_ranks:
+            raise ValueError(f"rank {self.rank}: must be less than the {self.num_ranks} ranks")

@@ -1,0 +1,179 @@
+"""`ringsim trace`: programs recorded as one rank of many, and programs that cannot be."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ringsim.traces import ProgramTrace, TraceEventKind, TraceRequest
+from tests.forked import ROOT, answers_of, nursery
+
+LIMIT_S = 120.0
+
+PROGRAM = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+
+WAY = sys.argv[1]
+if WAY == "spawn":
+    torch.multiprocessing.spawn(print, (), 2)
+dist.init_process_group("cpu:gloo,cuda:nccl")
+rank, size = dist.get_rank(), dist.get_world_size()
+layers = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
+model = nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=5e-4)
+optimizer = torch.optim.AdamW(model.parameters())
+
+
+def objects():
+    everywhere, sent = [None] * size, [{"of": rank}] if rank == 0 else [None]
+    dist.all_gather_object(everywhere, rank)
+    dist.broadcast_object_list(sent, src=0)
+    dist.scatter_object_list([None], list(range(size)) if rank == 0 else None, src=0)
+    dist.monitored_barrier()
+    assert everywhere == [rank] * size
+    assert sent == ([{"of": 0}] if rank == 0 else [None])
+
+
+def shapes():
+    pair = dist.new_subgroups(2)[0]
+    ones = torch.ones(2)
+    dist.all_reduce(ones, group=pair)
+    assert ones.tolist() == [2.0, 2.0]
+    parts = [torch.empty(3) for _ in range(size)]
+    dist.all_gather(parts, torch.full((3,), 5.0))
+    assert parts[-1].tolist() == [5.0] * 3
+    mine = torch.empty(1)
+    dist.reduce_scatter_tensor(mine, torch.arange(float(size)), dist.ReduceOp.AVG)
+    assert mine.item() == rank
+    outputs = torch.empty(size)
+    dist.all_to_all_single(outputs, torch.arange(float(size)))
+    assert outputs.tolist() == [rank] * size
+    dist.send(torch.ones(5), (rank + 1) % size)
+    dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(5), (rank + 1) % size)])[0].wait()
+
+
+for step in range(0 if WAY == "no step" else 2 if WAY == "two steps" else 100):
+    if WAY in ("objects", "shapes"):
+        {"objects": objects, "shapes": shapes}[WAY]()
+    if WAY == "fails":
+        raise KeyError("data")
+    if WAY == "exits":
+        sys.exit(7)
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A script that torchrun could start."""
+    path = tmp_path_factory.mktemp("program") / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def recorded(program: Path, way: str, num_ranks: int = 8, rank: int = 0, num_steps: int = 1) -> ProgramTrace | str:
+    """The trace of the program, or why there is none; in a process that has loaded torch already."""
+    request = TraceRequest(str(program), (way,), False, num_ranks, rank, 8, num_steps, "")
+    process = nursery().fork(program.with_suffix(".log"))
+    try:
+        process.start(record, request)
+        answer = answers_of([process], LIMIT_S)[process]
+    finally:
+        process.signal(signal.SIGKILL)
+    assert answer.good, answer.value
+    outcome: ProgramTrace | str = answer.value
+    return outcome
+
+
+def record(request: TraceRequest) -> ProgramTrace | str:
+    """In the process."""
+    from collectives.recording.program import ProgramError, record_program
+
+    try:
+        return record_program(request)
+    except ProgramError as error:
+        return str(error)
+
+
+def test_ddp_is_recorded_as_one_of_many_ranks(program: Path) -> None:
+    """A call for each bucket during the backward pass, and their waits after it; the program is stopped."""
+    trace = recorded(program, "ddp", num_ranks=64, rank=9, num_steps=2)
+    assert isinstance(trace, ProgramTrace)
+    assert (trace.num_ranks, trace.rank, trace.ranks_per_host, len(trace.steps)) == (64, 9, 8, 2)
+    (group,) = trace.groups
+    assert (len(group.ranks), group.backend) == (64, "cpu:gloo,cuda:nccl")
+    step = trace.steps[-1]
+    assert sum(call.size_bytes for call in step.calls) == 4 * 4 * (8 * 8 + 8)
+    kinds = [event.kind for event in step.events if event.kind is not TraceEventKind.COMPUTE]
+    assert kinds == [TraceEventKind.CALL] * len(step.calls) + [TraceEventKind.WAIT] * len(step.calls)
+    assert len(step.calls) > 1
+    assert step.compute_s > 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_programs_call_besides(program: Path, rank: int) -> None:
+    """Objects are this rank's own; other ranks hold what this one holds."""
+    assert isinstance(recorded(program, "objects", num_ranks=4, rank=rank), ProgramTrace)
+    trace = recorded(program, "shapes", num_ranks=4, rank=rank)
+    assert isinstance(trace, ProgramTrace), trace
+    (step,) = trace.steps
+    first = [(call.collective, call.size_bytes, len(trace.groups[call.group].ranks)) for call in step.calls][:6]
+    assert first == [
+        ("all_reduce", 8, 2),
+        ("all_gather", 48, 4),
+        ("reduce_scatter", 16, 4),
+        ("all_to_all", 16, 4),
+        ("send", 20, 4),
+        ("recv", 20, 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("no step", "it ended after 0 steps of a torch.optim.Optimizer; 2 warm up"),
+        ("two steps", "it ended after 2 steps of a torch.optim.Optimizer; 2 warm up"),
+        ("fails", ":49: KeyError: 'data'"),
+        ("exits", "it ended with exit code 7"),
+        ("spawn", "the program starts its ranks itself, by torch.multiprocessing"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(program: Path, way: str, message: str) -> None:
+    """In one line with the place."""
+    assert message in str(recorded(program, way))
+
+
+def test_the_command(program: Path) -> None:
+    """It sums up the last step, and names the file."""
+    done = command("--ranks", "2", "-o", str(program.with_suffix(".json")), str(program), "ddp")
+    assert (done.returncode, done.stderr) == (0, f"wrote {program.with_suffix('.json')}\n")
+    assert "rank 0 of 2, last of 3 steps" in done.stdout
+    assert ProgramTrace.load(program.with_suffix(".json")).num_ranks == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.py"], "trace: nowhere.py: there is no such file; for a module, put -m before it"),
+        (["-o", "-", __file__], "trace: --output -: the program may print to stdout itself; name a file"),
+        (["--ranks", "4", "--rank", "4", __file__], ": rank 4: must be less than the 4 ranks"),
+        ([__file__], f"trace: {__file__}: it ended after 0 steps of a torch.optim.Optimizer"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str, tmp_path: Path) -> None:
+    """In one line, and exit code 2."""
+    done = command(*arguments, cwd=tmp_path)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert message in done.stderr
+
+
+def command(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """`ringsim trace`."""
+    line = [sys.executable, "-m", "ringsim", "trace", *arguments]
+    return subprocess.run(line, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)

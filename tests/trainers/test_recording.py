@@ -1,0 +1,120 @@
+"""A recorded training step asks for the collectives that a real one makes: names, elements and order."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+from collectives.calls.call import CollectiveCall
+from collectives.recording.group import recording
+from collectives.runtime import Recorder
+from ringsim.traces import Group
+from tests.ranks import RankPool
+from tests.trainers.models import SGD, inputs, small_model
+from trainers import DataParallel
+from trainers.strategy_names import STRATEGY_INFOS
+
+NUM_RANKS = 2
+WARM_UP_STEPS = 2  # DistributedDataParallel fills new buckets in the second
+STRATEGIES = [*STRATEGY_INFOS, "bucketed/1e-5", "zero2/1e-5", "ddp/1e-5"]
+PERIODS = {"local_sgd": "local_sgd/1", "diloco": "diloco/1"}  # so that the step that is looked at communicates
+# How torch's operations are called that collectives go through, and, for those whose own tensors are recorded, which
+# of them has all elements.
+OPERATIONS: dict[str, tuple[str, int | None]] = {
+    "c10d::allreduce_": ("all_reduce", None),
+    "c10d::broadcast_": ("broadcast", None),
+    "c10d::_allgather_base_": ("all_gather", 0),
+    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
+}
+Calls = list[tuple[str, int]]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    """Ranks on Gloo."""
+    with RankPool(NUM_RANKS, 60.0) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_recorded_calls_are_those_of_a_real_run(pool: RankPool, strategy: str) -> None:
+    """Torch's and ours, each in their order."""
+    for real, recorded in pool.run(called_both_ways, PERIODS.get(strategy, strategy)):
+        assert recorded == real
+        assert any(real) or strategy == "none"
+
+
+# What follows runs on the ranks.
+
+
+def called_both_ways(group: dist.ProcessGroup, strategy: str) -> tuple[tuple[Calls, Calls], tuple[Calls, Calls]]:
+    """The calls of torch and ours in one step, really made and recorded."""
+    real = real_calls(trained(group, strategy))
+    recorder, groups = Recorder(), list[Group]()
+    with recording(group.size(), group.rank(), recorder, groups):
+        step = trained(dist.new_group(list(range(group.size()))), strategy)
+        recorder.end_step()
+        step()
+        recorder.end_step()
+    calls = recorder.steps[-1].calls
+    sizes = [(call.collective, call.size_bytes // getattr(torch, call.dtype).itemsize) for call in calls]
+    ours = [bool(call.algorithm) for call in calls]
+    return real, (
+        [size for size, own in zip(sizes, ours, strict=True) if not own],
+        [size for size, own in zip(sizes, ours, strict=True) if own],
+    )
+
+
+def trained(group: Any, strategy: str) -> Callable[[], None]:
+    """Train a model for some steps, and return what does one more."""
+    model = DataParallel(small_model(), strategy, group)
+    optimizer = model.optimizer(partial(SGD, momentum=0.9))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(inputs(group.rank())).pow(2).mean().backward()
+        optimizer.step()
+
+    for _ in range(WARM_UP_STEPS):
+        step()
+    return step
+
+
+def real_calls(step: Callable[[], None]) -> tuple[Calls, Calls]:
+    """The calls of torch, as its profiler sees them, and ours."""
+    ours: Calls = []
+    execute = CollectiveCall.execute
+
+    def noting(call: CollectiveCall, tensor: torch.Tensor, *rest: Any) -> None:
+        ours.append((call.key[0].value, tensor.numel()))
+        execute(call, tensor, *rest)
+
+    with (
+        patch.object(CollectiveCall, "execute", noting),
+        profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen,
+    ):
+        step()
+    events = sorted(seen.events(), key=lambda event: event.time_range.start)
+    gloo = [(event.name, event.input_shapes) for event in events if event.name.startswith("gloo:")]
+    torchs: Calls = []
+    for event in events:
+        if event.name in OPERATIONS:
+            name, whole = OPERATIONS[event.name]
+            shape = gloo_shape(gloo, name) if whole is None else event.input_shapes[whole]
+            if name == "reduce_scatter":  # Gloo does a whole all_reduce instead
+                gloo.remove(("gloo:all_reduce", [shape]))
+            torchs.append((name, torch.Size(shape).numel()))
+    return torchs, ours
+
+
+def gloo_shape(gloo: list[tuple[str, Any]], name: str) -> list[int]:
+    """Take the first tensor that Gloo has done that with."""
+    event = next(event for event in gloo if event[0] == f"gloo:{name}")
+    gloo.remove(event)
+    shape: list[int] = event[1][0]
+    return shape
