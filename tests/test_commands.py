@@ -17,7 +17,7 @@ from trainers.cli.main_job import main as main_job
 
 WIDTH = 80
 # Commands without --json: what they make is a file, or they hand all options on to another command that has it.
-WITHOUT_JSON = {"plot", "animate", "report", "export", "measure"}
+WITHOUT_JSON = {"plot", "animate", "report", "export", "measure", "trace"}
 # Words with which no whole sentence begins, though what is elliptic does.
 ELLIPTIC = {"of", "at", "to", "for", "see", "which", "how", "in", "on", "where", "when", "likewise", "also", "only"}
 # They begin whole sentences too, such as "When a loss is not finite, the run does this."
