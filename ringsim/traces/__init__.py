@@ -1,3 +1,12 @@
 """Traces of programs: what one rank of a training program computes, and which collectives it asks for."""
 
-from ringsim.traces.trace import Call, Group, ProgramTrace, TracedStep, TraceEvent, TraceEventKind, TraceRequest
+from ringsim.traces.trace import (
+    Call,
+    Group,
+    Operator,
+    ProgramTrace,
+    TracedStep,
+    TraceEvent,
+    TraceEventKind,
+    TraceRequest,
+)

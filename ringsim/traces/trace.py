@@ -2,6 +2,10 @@
 
 A step is a list of events in the order in which the program came to them: it computes for a while, it calls a
 collective, it waits for one. Nothing is said about how long a collective takes, which depends on the network.
+
+If its operators were watched, the trace also says what each call needs (`Call.after`) and which computation is the
+first to read what a call leaves (`TraceEventKind.READ`). On a GPU, whose streams run beside the program, these alone
+decide what overlaps.
 """
 
 from dataclasses import dataclass, field
@@ -17,24 +21,45 @@ _Rank = Annotated[int, values.whole(0, values.MAX_RANKS - 1)]
 
 
 class TraceEventKind(Enum):
-    """What a program does for a while, or at a moment."""
+    """What a program does for a while, or at a moment.
+
+    READ: the computation that follows is the first that reads the result of a call.
+    """
 
     COMPUTE = "compute"
     CALL = "call"
     WAIT = "wait"
+    READ = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Calls of an operator, all alike: how many, and what each of them does.
+
+    name: of the operator, such as aten.mm. dtype: in which it computes; torch's name.
+    flops: floating-point operations of each. size_bytes: of memory that each reads and writes.
+    """
+
+    name: values.Name
+    dtype: values.Name
+    flops: Annotated[int, values.whole(0)]
+    size_bytes: _Bytes
+    count: Annotated[int, values.whole(1)] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
     """One thing that the rank does.
 
-    seconds: of a computation, on the machine on which the program was recorded.
-    call: the index of the call that is made or waited for, in the step's `calls`; -1 for a computation.
+    seconds: of a computation, on the machine on which the program was recorded; 0 if nothing was computed.
+    call: the index of the call that is made, waited for or read, in the step's `calls`; -1 for a computation.
+    operators: of a computation; none if they were not watched.
     """
 
     kind: TraceEventKind
     seconds: Annotated[float, values.number(0)] = 0.0
     call: Annotated[int, values.whole(-1)] = -1
+    operators: tuple[Operator, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +75,10 @@ class Call:
     algorithm: that the program names, as in `ringsim algorithms`; "" if the library chooses.
     peer: the other rank of a send or recv, or the root, as a rank of the group; -1 if there is none.
     local_s: seconds that the call needs on this rank besides its messages, to copy and to round.
+    on_side_stream: whether the program made the call on a stream of its own, so that on a GPU the computations go on
+    even if the call is not asynchronous.
+    after: the index of the last of the step's events that writes what the call reads, a computation or another call; -1
+    if all was there when the step began; None if that is not known, and so the call waits for all before it.
     """
 
     collective: values.Name
@@ -59,7 +88,9 @@ class Call:
     is_async: bool
     algorithm: str = ""
     peer: Annotated[int, values.whole(-1)] = -1
-    local_s: float = 0.0
+    local_s: Annotated[float, values.number(0)] = 0.0
+    on_side_stream: bool = False
+    after: Annotated[int, values.whole(-1)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +105,9 @@ class TracedStep:
         for index, event in enumerate(self.events):
             if event.call >= len(self.calls) or (event.call < 0) != (event.kind is TraceEventKind.COMPUTE):
                 raise ValueError(f"events[{index}].call = {event.call}: must be one of {len(self.calls)} calls")
+        for index, call in enumerate(self.calls):
+            if call.after is not None and call.after >= len(self.events):
+                raise ValueError(f"calls[{index}].after = {call.after}: must be one of {len(self.events)} events")
 
     @property
     def compute_s(self) -> float:
