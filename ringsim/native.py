@@ -4,14 +4,12 @@ Sources: torch 2.13, ProcessGroupGloo.hpp (two threads, `threads = 2`), ProcessG
 allreduce.cc, allgather.cc and broadcast.cc of Gloo.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ringsim.algorithms import gloo_ring_all_gather
 from ringsim.measurements import TORCH
 from ringsim.network import AnyNetwork
-from ringsim.registry import build, size_variant
+from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import GLOO, NCCL, OURS, Runtime
 
@@ -37,36 +35,28 @@ BACKENDS = {
 }
 
 
+def native_algorithm(backend: Backend, collective: Collective) -> tuple[Collective, str]:
+    """Return what a process group of the backend does for a collective: the collective and algorithm to build.
+
+    On Gloo reduce_scatter_tensor copies its input and does a whole all_reduce; all_gather is a ring in the other
+    direction. NCCL's ring stands for what its library chooses.
+    """
+    is_gloo = backend.all_reduce == "gloo_ring"
+    if collective is Collective.ALL_REDUCE or (is_gloo and collective is Collective.REDUCE_SCATTER):
+        return Collective.ALL_REDUCE, backend.all_reduce
+    if collective is Collective.BROADCAST:
+        return collective, backend.broadcast
+    return collective, "gloo_ring" if is_gloo and collective is Collective.ALL_GATHER else "ring"
+
+
 def native_schedule(collective: Collective, num_ranks: int, size_bytes: int) -> Schedule:
     """Return what torch.distributed on Gloo does for a tensor of `size_bytes`.
 
-    all_reduce is Gloo's ring, with its own number of segments; reduce_scatter_tensor copies its input and does a whole
-    all_reduce; all_gather is a ring in the other direction.
-
     Raises ValueError for a collective that is not known here.
     """
-    if collective in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER):
-        return build(Collective.ALL_REDUCE, "gloo_ring", num_ranks, size_bytes)
-    if collective is Collective.ALL_GATHER:
-        return gloo_ring_all_gather(num_ranks)
-    raise ValueError(f"what torch.distributed does for {collective.value} is not known here")
-
-
-def all_reduce_by_size(algorithm: str, num_ranks: int) -> Callable[[int], Schedule]:
-    """Return the schedule of an all_reduce for a number of bytes; each is built once.
-
-    Raises ValueError for an algorithm that there is not.
-    """
-    build(Collective.ALL_REDUCE, algorithm, num_ranks)  # so that a wrong name is an error now
-    by_variant: dict[int, Schedule] = {}
-
-    def of_size(size_bytes: int) -> Schedule:
-        variant = size_variant(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
-        if variant not in by_variant:
-            by_variant[variant] = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
-        return by_variant[variant]
-
-    return of_size
+    if collective not in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
+        raise ValueError(f"what torch.distributed does for {collective.value} is not known here")
+    return build(*native_algorithm(BACKENDS["gloo"], collective), num_ranks, size_bytes)
 
 
 # What is larger glibc asks the system for, and gives back, each time (M_MMAP_THRESHOLD_MAX, mallopt(3)): then every

@@ -21,6 +21,7 @@ from ringsim.calibration.library_choice import (
     fastest_protocol,
     given_name,
     library_time,
+    over_protocol,
     required_choice,
     why_unknown,
 )

@@ -49,15 +49,23 @@ class LibraryChoice:
 
 
 def choose(
-    network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
+    network: AnyNetwork,
+    collective: Collective,
+    num_ranks: int,
+    size_bytes: int,
+    max_transfers: float = MAX_TRANSFERS,
+    *,
+    ranks_per_host: int | None = None,
 ) -> LibraryChoice | None:
     """Return what the network's library chooses by its own formula: NCCL's rings, trees or in-network reduction.
 
+    ranks_per_host: that take part; None: all that a host has.
+
     None where it is not known, see `why_unknown`, and where the schedule has more than `max_transfers`.
     """
-    if why_unknown(network, num_ranks):
+    if why_unknown(network, num_ranks, ranks_per_host):
         return None
-    spec, per_host = network.spec, _ranks_per_host(network, num_ranks)
+    spec, per_host = network.spec, ranks_per_host or _ranks_per_host(network, num_ranks)
     question = Question(collective.value, size_bytes, num_ranks, num_ranks // per_host)
     [(_, taken)] = predict(network, [question])
     algorithm, _, name = taken.partition(" ")
@@ -66,9 +74,9 @@ def choose(
     return None if schedule.num_transfers > max_transfers else over_protocol(schedule, network, protocol)
 
 
-def why_unknown(network: AnyNetwork, num_ranks: int) -> str:
-    """Return why nobody can tell what its library takes; "" if `choose` can."""
-    spec, per_host = network.spec, _ranks_per_host(network, num_ranks)
+def why_unknown(network: AnyNetwork, num_ranks: int, ranks_per_host: int | None = None) -> str:
+    """Return why nobody can tell what its library takes; "" if `choose` can, whose arguments these are."""
+    spec, per_host = network.spec, ranks_per_host or _ranks_per_host(network, num_ranks)
     link = spec.host.link if per_host == num_ranks else spec.host.nics
     if not spec.protocols:
         return "it does not describe NCCL: give --network with a file that does"

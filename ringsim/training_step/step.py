@@ -1,54 +1,21 @@
 """`predict_step`: how long a training step with DDP takes, and what of its communication cannot be hidden.
 
-On every rank one thread computes, and workers communicate:
-
-1. The buffers are broadcast, if there are any; then comes the forward pass.
-2. The backward pass. Each gradient is copied into its bucket, and divided, by the computing thread as soon as it is
-   ready, which delays all that come after it.
-3. A bucket is ready with its last gradient, and launched when those before it are. The first worker to be free takes
-   it.
-4. After the backward pass the computing thread waits for one bucket after the other, and copies each back.
-5. The optimizer's step.
-
-All ranks are taken to be alike, and communication to take nothing from computing.
+The step is written as a trace (see `ddp_trace`) and simulated like one that was recorded (see `timeline`). All ranks
+are taken to be alike, and communication to take nothing from computing.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ringsim.files import finite_or_none
-from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork
-from ringsim.registry import build
-from ringsim.schedule import Collective
-from ringsim.simulation import Span, predict_call, time_queue
-from ringsim.training_step.all_reduces import AllReduces, BucketCall
-from ringsim.training_step.buckets import BucketCaps, Phase, assign_buckets
-from ringsim.training_step.profile import ELEMENT_BYTES, StepProfile
-
-USED_MAP_ELEMENT_BYTES = 4  # with find_unused_parameters one int32 for each parameter is reduced after the buckets
-
-
-@dataclass(frozen=True, slots=True)
-class DdpConfig:
-    """The settings of DDP.
-
-    wire_dtype: in which a comm hook sends gradients; None: in their own.
-    bucket_view: with `gradient_as_bucket_view=True` nothing is copied back.
-    overlap: False where communicating needs the core that computes: then it begins after the backward pass.
-    copy_bytes_per_s: at which a gradient is copied; None: the rate at which the network says that a rank adds, as both
-    are bound by memory.
-    """
-
-    caps: BucketCaps = field(default_factory=BucketCaps)
-    backend: Backend = BACKENDS["gloo"]
-    phase: Phase = Phase.REBUILT
-    wire_dtype: str | None = None
-    bucket_view: bool = False
-    overlap: bool = True
-    copy_bytes_per_s: float | None = None
+from ringsim.training_step.buckets import BucketCaps, assign_buckets
+from ringsim.training_step.ddp_trace import DdpConfig, trace_ddp
+from ringsim.training_step.group_calls import GroupCalls
+from ringsim.training_step.profile import StepProfile
+from ringsim.training_step.timeline import simulate_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,27 +106,37 @@ def predict_step(
     """
     buckets = assign_buckets(profile, config.caps, config.phase)
     copy_s = _copy_times(profile, _copy_rate(network, num_ranks, config))
-    ready_s, backward_end_s = _ready_times(profile, buckets, copy_s, config)
-    reductions = AllReduces(network, num_ranks, config.backend)
-    calls = _calls(profile, buckets, ready_s, config, reductions)
-    spans = time_queue([call for *_, call in calls], network, config.backend.runtime)
-    back_s = [0.0 if config.bucket_view else sum(copy_s[index] for index in bucket) for bucket in buckets]
-    names = [tuple(bucket) for bucket in buckets] + [()] * (len(calls) - len(buckets))
+    group = GroupCalls(network, num_ranks, config.backend)
+    traced = trace_ddp(profile, buckets, copy_s, config)
+    timeline = simulate_step(traced, [group], seconds=lambda event: event.seconds)
+    num_broadcasts = 1 if profile.buffer_bytes else 0
+    exposed_s = timeline.exposed_by_call()
+    start_s = sum(exposed_s[:num_broadcasts]) + profile.forward_s  # of the backward pass
+    names = [tuple(bucket) for bucket in buckets] + [()] * (len(traced.calls) - num_broadcasts - len(buckets))
+    calls = zip(names, traced.calls[num_broadcasts:], timeline.calls[num_broadcasts:], strict=True)
     return PredictedStep(
         num_ranks=num_ranks,
         config=config,
         buckets=tuple(
-            BucketTimes(name, size_bytes, call.ready_s, *span, call.schedule.algorithm, protocol)
-            for name, (size_bytes, protocol, call), span in zip(names, calls, spans, strict=True)
+            BucketTimes(
+                name,
+                call.size_bytes,
+                span.ready_s - start_s,
+                span.begin_s - start_s,
+                span.end_s - start_s,
+                span.algorithm,
+                span.protocol,
+            )
+            for name, call, span in calls
         ),
-        broadcast_s=_broadcast_s(profile, network, num_ranks, config),
+        broadcast_s=sum(exposed_s[:num_broadcasts]),
         forward_s=profile.forward_s,
         backward_s=profile.backward_s,
-        copy_s=sum(copy_s) + sum(back_s),
-        exposed_s=_waiting_s(backward_end_s, spans, back_s),
+        copy_s=sum(copy_s) * (1 if config.bucket_view else 2),
+        exposed_s=sum(exposed_s[num_broadcasts:]),
         optimizer_s=profile.optimizer_s,
         single_s=profile.step_s,
-        not_chosen=reductions.why_not,
+        not_chosen=group.why_not,
     )
 
 
@@ -211,57 +188,3 @@ def _copy_rate(network: AnyNetwork, num_ranks: int, config: DdpConfig) -> float:
 
 def _copy_times(profile: StepProfile, bytes_per_s: float) -> list[float]:
     return [parameter.size_bytes / bytes_per_s for parameter in profile.parameters]
-
-
-def _ready_times(
-    profile: StepProfile, buckets: Sequence[Sequence[int]], copy_s: Sequence[float], config: DdpConfig
-) -> tuple[list[float], float]:
-    """Return when each bucket is launched, and when the backward pass ends, both with the copying into buckets."""
-    copied_s = [0.0] * len(copy_s)
-    delay_s = 0.0
-    for index in profile.order_of_readiness():
-        delay_s += copy_s[index]
-        copied_s[index] = profile.parameters[index].ready_s + delay_s
-    end_s = profile.backward_s + delay_s
-    launched_s: list[float] = []
-    for bucket in buckets:
-        last_s = max(copied_s[index] for index in bucket) if config.overlap else end_s
-        launched_s.append(max(last_s, launched_s[-1] if launched_s else 0.0))
-    return launched_s, end_s
-
-
-def _calls(
-    profile: StepProfile,
-    buckets: Sequence[Sequence[int]],
-    ready_s: Sequence[float],
-    config: DdpConfig,
-    reductions: AllReduces,
-) -> list[BucketCall]:
-    calls: list[BucketCall] = []
-    last_s = -math.inf
-    for bucket, at_s in zip(buckets, ready_s, strict=True):
-        element_bytes = ELEMENT_BYTES[config.wire_dtype or profile.parameters[bucket[0]].dtype]
-        size_bytes = sum(profile.parameters[index].elements for index in bucket) * element_bytes
-        calls.append(reductions.call(size_bytes, element_bytes, at_s, cold=at_s > last_s))
-        last_s = at_s
-    if config.phase is Phase.UNUSED:
-        size_bytes = USED_MAP_ELEMENT_BYTES * len(profile.parameters)
-        calls.append(reductions.call(size_bytes, USED_MAP_ELEMENT_BYTES, ready_s[-1]))
-    return calls
-
-
-def _broadcast_s(profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig) -> float:
-    if not profile.buffer_bytes:
-        return 0.0
-    schedule = build(Collective.BROADCAST, config.backend.broadcast, num_ranks)
-    return predict_call(schedule, network, profile.buffer_bytes, config.backend.runtime, cold=True)
-
-
-def _waiting_s(now_s: float, spans: Sequence[Span], back_s: Sequence[float]) -> float:
-    """Return how long the computing thread waits: for one bucket after another, copying each back."""
-    waiting_s = 0.0
-    for span, copying_s in zip(spans, [*back_s, *[0.0] * (len(spans) - len(back_s))], strict=True):
-        waited_s = max(0.0, span.end_s - now_s)
-        waiting_s += waited_s
-        now_s += waited_s + copying_s
-    return waiting_s

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Network, predict_time, ring_all_reduce
-from ringsim.native import BACKENDS, Backend, all_reduce_by_size
+from ringsim.native import BACKENDS, Backend
 from ringsim.network import read_network
 from ringsim.simulation import GLOO, IN_ORDER
 from ringsim.training_step.buckets import BucketCaps, Phase
+from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.prediction import reason, recommend
 from ringsim.training_step.profile import Parameter, StepProfile
 from ringsim.training_step.step import DdpConfig, predict_step, scale, sweep_caps
@@ -97,9 +98,10 @@ def test_a_narrow_wire() -> None:
 
 def test_gloos_ring_cuts_by_size() -> None:
     """Segments of at most 1 MiB."""
-    of = all_reduce_by_size("gloo_ring", 2)
-    assert (of(1000).num_chunks, of(16 * 2**20).num_chunks) == (4, 16)
-    assert of(1000) is of(2000)
+    group = GroupCalls(SLOW, 2, BACKENDS["gloo"])
+    small, less_small, large = (group.call("all_reduce", size, 4).call.schedule for size in (1000, 2000, 16 * 2**20))
+    assert (small.num_chunks, large.num_chunks) == (4, 16)
+    assert small is less_small
 
 
 PROFILES = st.lists(st.tuples(st.integers(0, 10**5), st.floats(0, 1e-2)), min_size=1, max_size=6).map(

@@ -12,9 +12,9 @@ from ringsim.schedule import dependencies
 from ringsim.simulation import GLOO, RULE, QueuedCall, Runtime, time_queue
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.routes import with_in_network_reduction
-from ringsim.training_step import all_reduces
-from ringsim.training_step.all_reduces import AllReduces, in_even_chunks
+from ringsim.training_step import group_calls
 from ringsim.training_step.buckets import BucketCaps
+from ringsim.training_step.group_calls import GroupCalls, in_even_chunks
 from ringsim.training_step.profile import Parameter, StepProfile
 from ringsim.training_step.step import DdpConfig, PredictedStep, predict_step
 
@@ -106,34 +106,34 @@ def test_where_it_is_not_known_a_ring_is_taken(
     network: AnyNetwork, num_ranks: int, changes: dict[str, int], why: str
 ) -> None:
     """On the network as it is; and it is said why."""
-    reductions = AllReduces(network, num_ranks, replace(NCCL, **changes))
-    call = reductions.call(1000, 4, 0.0)
+    calls_of_group = GroupCalls(network, num_ranks, replace(NCCL, **changes))
+    call = calls_of_group.call("all_reduce", 1000, 4, 0.0)
     assert (call.protocol, call.call.schedule.algorithm, call.call.network) == (None, "ring", None)
-    assert reductions.why_not == why
+    assert calls_of_group.why_not == why
 
 
 def test_too_many_transfers_are_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one size; the others are sent as NCCL would."""
-    monkeypatch.setattr(all_reduces, "MAX_TRANSFERS", 2000)
-    reductions = AllReduces(CLUSTER, 32, NCCL)
-    assert reductions.call(4 * SMALL, 4, 0.0).protocol == "LL"
-    assert reductions.why_not == ""
-    assert reductions.call(4 * LARGE, 4, 0.0).protocol is None
-    assert reductions.why_not == "dgx-h100-cluster: it has more than 2,000 transfers"
+    monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 2000)
+    calls_of_group = GroupCalls(CLUSTER, 32, NCCL)
+    assert calls_of_group.call("all_reduce", 4 * SMALL, 4, 0.0).protocol == "LL"
+    assert calls_of_group.why_not == ""
+    assert calls_of_group.call("all_reduce", 4 * LARGE, 4, 0.0).protocol is None
+    assert calls_of_group.why_not == "dgx-h100-cluster: it has more than 2,000 transfers"
 
 
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
 def test_other_backends_do_not_choose(backend: str) -> None:
     """And there is nothing to say of it."""
-    reductions = AllReduces(CLUSTER, 16, BACKENDS[backend])
-    assert reductions.call(1000, 4, 0.0).protocol is None
-    assert reductions.why_not == ""
+    calls_of_group = GroupCalls(CLUSTER, 16, BACKENDS[backend])
+    assert calls_of_group.call("all_reduce", 1000, 4, 0.0).protocol is None
+    assert calls_of_group.why_not == ""
 
 
 def test_a_call_with_a_network_of_its_own() -> None:
     """Takes what it takes there; but not where it could share the network with another call."""
     slow, fast = Network(0.0, 1.0), Network(0.0, 2.0)
-    schedule = AllReduces(slow, 2, BACKENDS["ring"]).call(8, 1, 0.0).call.schedule
+    schedule = GroupCalls(slow, 2, BACKENDS["ring"]).call("all_reduce", 8, 1).call.schedule
     calls = [QueuedCall(schedule, 8), QueuedCall(schedule, 8, network=fast)]
     spans = time_queue(calls, slow, RULE)
     assert [span.end_s for span in spans] == [8.0, 12.0]

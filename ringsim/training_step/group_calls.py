@@ -1,0 +1,224 @@
+"""`GroupCalls`: how a process group carries out its collectives on a network, each by what its size calls for.
+
+NCCL has several algorithms and protocols. On a network that describes it, a call is sent by what NCCL's own formula
+says is over first (see `choose`), over the network with the latencies and the bandwidth of that protocol.
+
+Groups that are alike, such as those of the other ranks of a host when each has a group across the hosts, communicate at
+the same time, since all ranks run the same program. They are simulated together, and so share NICs and links.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ringsim.calibration import LibraryChoice, choose, fastest_protocol, given_name, over_protocol, why_unknown
+from ringsim.measurements import TORCH
+from ringsim.native import Backend, local_s, local_work, native_algorithm
+from ringsim.network import AnyNetwork
+from ringsim.registry import build, size_variant
+from ringsim.schedule import Collective, Ints, Schedule, on_groups
+from ringsim.simulation import OURS, QueuedCall, Runtime, has_steady_times, predict_time
+
+MAX_TRANSFERS = 2**22  # of a schedule of the library, which then takes about ten seconds to simulate
+
+
+class PlannedCall(NamedTuple):
+    """The call for `size_bytes`, and the protocol that the library takes; None if it is not known."""
+
+    size_bytes: int
+    protocol: str | None
+    call: QueuedCall
+
+
+class GroupCalls:
+    """The collectives of a process group on a network.
+
+    why_not: why some are not what the backend's library would take; "" if all are, or if it has one algorithm only.
+
+    Raises ValueError for an algorithm that there is not.
+    """
+
+    def __init__(
+        self, network: AnyNetwork, num_ranks: int, backend: Backend, ranks: Sequence[int] | None = None
+    ) -> None:
+        """`ranks`: of the group, among the `num_ranks` of the job; None: all."""
+        self.network, self.backend = network, backend
+        self._num_ranks = num_ranks
+        self._groups = mirrored_groups(ranks or range(num_ranks), num_ranks)
+        self._size = self._groups.shape[1]
+        # So that a wrong name is an error now.
+        build(*native_algorithm(backend, Collective.ALL_REDUCE), self._size, size_bytes=1)
+        self._per_host = None if self._size == num_ranks else _ranks_per_host(network, self._groups[0])
+        self.why_not = self._why_not_chosen()
+        self._library_network = network if backend.chooses and not self.why_not else None
+        self._schedules: dict[tuple[str, str, int], tuple[Schedule, LibraryChoice | None]] = {}
+        self._alone_s: dict[tuple[int, int, int, float], float] = {}
+
+    def call(
+        self,
+        collective: str,
+        size_bytes: int,
+        element_bytes: int,
+        ready_s: float = 0.0,
+        *,
+        cold: bool = False,
+        algorithm: str = "",
+        local_work_s: float = 0.0,
+    ) -> PlannedCall:
+        """Return a call that is ready then.
+
+        collective: as of `ringsim.traces.Call`. cold: see `Runtime.call_s`. algorithm: that the caller names, who
+        then calls `collectives`; "": the backend chooses. local_work_s: seconds besides the messages.
+
+        Raises ValueError for a collective of which nothing is known, or an algorithm that there is not.
+        """
+        sent_bytes = _sent_bytes(collective, size_bytes, self._size)
+        schedule, choice = self._schedule(collective, algorithm, sent_bytes)
+        runtime = self.runtime(algorithm)
+        call_s = runtime.call_s(self.network, cold=cold) + local_work_s
+        if choice is not None:
+            even_bytes = in_even_chunks(schedule, sent_bytes, element_bytes)
+            queued = QueuedCall(schedule, even_bytes, element_bytes, ready_s, call_s + choice.start_s, choice.network)
+            return PlannedCall(size_bytes, choice.protocol, queued)
+        whole_bytes = -(-sent_bytes // element_bytes) * element_bytes
+        if runtime.is_torch and not self.backend.chooses:
+            work = local_work(_simulated_as(collective), TORCH, self._size, whole_bytes)
+            call_s += local_s(work, self.network, self._num_ranks)
+        return PlannedCall(size_bytes, None, QueuedCall(schedule, whole_bytes, element_bytes, ready_s, call_s))
+
+    def runtime(self, algorithm: str) -> Runtime:
+        """Return who executes a call: `collectives` if it names an algorithm and the backend is not a GPU's."""
+        return OURS if algorithm and not self.backend.chooses else self.backend.runtime
+
+    def alone_s(self, planned: PlannedCall, algorithm: str = "") -> float:
+        """Return the seconds of a call while this group has no other under way."""
+        call = planned.call
+        key = id(call.schedule), call.size_bytes, call.element_bytes, call.call_s
+        if key not in self._alone_s:
+            messages_s = predict_time(
+                call.schedule,
+                call.network or self.network,
+                call.size_bytes,
+                element_bytes=call.element_bytes,
+                runtime=self.runtime(algorithm),
+            )
+            self._alone_s[key] = call.call_s + messages_s
+        return self._alone_s[key]
+
+    def _schedule(self, collective: str, algorithm: str, size_bytes: int) -> tuple[Schedule, LibraryChoice | None]:
+        """Return the schedule for all groups; sizes that are cut alike share one, and then its rows."""
+        built = self._built(collective, algorithm)
+        is_chosen = self._library_network is not None
+        variant = size_bytes if is_chosen else size_variant(*built, self._size, size_bytes)
+        key = collective, built[1], variant
+        if key not in self._schedules:
+            choice = self._choice(collective, algorithm, size_bytes)
+            schedule = choice.schedule if choice else build(*built, self._size, size_bytes)
+            self._schedules[key] = self._on_all_groups(schedule), choice
+        return self._schedules[key]
+
+    def _built(self, collective: str, algorithm: str) -> tuple[Collective, str]:
+        kind = _simulated_as(collective)
+        if collective in _DIRECT:
+            return kind, "direct"
+        return (kind, algorithm) if algorithm else native_algorithm(self.backend, kind)
+
+    def _choice(self, collective: str, algorithm: str, size_bytes: int) -> LibraryChoice | None:
+        """Return what NCCL takes; None if the network does not say."""
+        network = self._library_network
+        if network is None:
+            return None
+        if algorithm or collective in _DIRECT:
+            schedule = build(*self._built(collective, algorithm), self._size, size_bytes)
+            if algorithm:
+                return fastest_protocol(schedule, network, size_bytes)
+            return over_protocol(schedule, network, network.spec.protocols[-1])
+        kind = _simulated_as(collective)
+        choice = choose(network, kind, self._size, size_bytes, MAX_TRANSFERS, ranks_per_host=self._per_host)
+        if choice is None:
+            self.why_not = f"{network.name}: it has more than {MAX_TRANSFERS:,} transfers"
+        return choice
+
+    def _on_all_groups(self, schedule: Schedule) -> Schedule:
+        if len(self._groups) == 1 and self._size == self._num_ranks:
+            return schedule
+        return on_groups(schedule, self._groups, self._num_ranks, schedule.num_chunks, schedule.collective)
+
+    def _why_not_chosen(self) -> str:
+        if not self.backend.chooses:
+            return ""
+        if self._per_host == 0:
+            return f"{given_name(self.network)}: some of its hosts have more ranks of a group than others"
+        why = why_unknown(self.network, self._size, self._per_host)
+        if not why and self.backend.runtime.num_workers > 1:
+            why = "several workers would be under way over one protocol only"
+        if not why and not has_steady_times(self.network.topology(self._num_ranks)):
+            why = "its times are drawn at random, or some of it fails"
+        return f"{given_name(self.network)}: {why}" if why else ""
+
+
+# Collectives for which no schedule of their own is written: those that send the same bytes between the same ranks.
+# All of them send directly; a share of the tensor goes to or from each rank.
+_DIRECT = {
+    "all_to_all": Collective.ALL_GATHER,  # each rank sends a share to each other rank
+    "gather": Collective.BROADCAST,  # a share between the root and each other rank
+    "scatter": Collective.BROADCAST,
+}
+
+
+def _simulated_as(collective: str) -> Collective:
+    if collective == "barrier":
+        return Collective.ALL_REDUCE  # of one element, as ProcessGroupNCCL does it
+    if collective in _DIRECT:
+        return _DIRECT[collective]
+    try:
+        return Collective(collective)
+    except ValueError:
+        raise ValueError(f"{collective}: it goes to one rank, so that ranks do different things") from None
+
+
+def _sent_bytes(collective: str, size_bytes: int, num_ranks: int) -> int:
+    if collective in ("gather", "scatter"):
+        return size_bytes // num_ranks
+    return max(size_bytes, 1) if collective == "barrier" else size_bytes
+
+
+def mirrored_groups(ranks: Sequence[int], num_ranks: int) -> Ints:
+    """Return (num_groups, len(ranks)): the group, first, and those that divide the other ranks as it divides its own.
+
+    A group of every k-th rank, from any rank on, has them; with any other group nothing is known of the rest.
+    """
+    own = np.asarray(ranks, np.int64)
+    stride = int(own[1] - own[0]) if len(own) > 1 else 1
+    block = stride * len(own)
+    if stride < 1 or num_ranks % block or (np.diff(own) != stride).any() or own[0] % block >= stride:
+        return own[None, :]
+    groups = np.arange(num_ranks).reshape(-1, len(own), stride).swapaxes(1, 2).reshape(-1, len(own))
+    mine = int(np.flatnonzero(groups[:, 0] == own[0])[0])
+    return np.roll(groups, -mine, axis=0)
+
+
+def element_bytes_of(dtype: str) -> int:
+    """Return the bytes of an element, from torch's name of its type, such as bfloat16; 1 where it has no number."""
+    bits = re.search(r"\d+", dtype)
+    return max(1, int(bits.group()) // 8) if bits else 1
+
+
+def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int) -> int:
+    """Return the size, rounded up so that all chunks have the same number of elements.
+
+    NCCL rounds up what it cuts, too (runRing in src/device/all_reduce.h); only its last chunk is shorter.
+    """
+    unit = schedule.num_chunks * element_bytes
+    return -(-size_bytes // unit) * unit
+
+
+def _ranks_per_host(network: AnyNetwork, group: Ints) -> int:
+    """Return how many ranks of the group each of its hosts has; 0 if they have not all as many."""
+    per_host = network.spec.ranks_per_host
+    if per_host is None:
+        return len(group)
+    _, counts = np.unique(group // per_host, return_counts=True)
+    return int(counts[0]) if (counts == counts[0]).all() else 0

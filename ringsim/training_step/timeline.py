@@ -1,0 +1,274 @@
+"""`simulate_step`: when everything in a traced step happens, if its collectives go over a network.
+
+On a CPU the program itself waits: a call that is not asynchronous holds it up, and others until somebody waits for
+them. Where a host has too few cores, calls get on only while the program waits.
+
+On a GPU the program only gives orders, and runs ahead. Computations are one stream, and the calls of a group are
+another:
+
+- a call begins when the stream from which it was made has done all before it. That is the stream of the computations,
+  unless the program made the call on a stream of its own, which waits only for what the call reads;
+- computations wait for a call that is not asynchronous, at the call; for others where the program waits; and for those
+  on streams of their own where their result is read.
+
+All ranks are taken to be alike. Calls of different groups share nothing unless the groups are mirrored.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ringsim.simulation import Span, time_queue
+from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
+from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of
+
+Seconds = Callable[[TraceEvent], float]  # of a computation
+
+
+class CallSpan(NamedTuple):
+    """A call of a step: when it could begin, begins and ends, in seconds from the start of the step.
+
+    protocol: None where the library of the backend is not known to choose one.
+    """
+
+    ready_s: float
+    begin_s: float
+    end_s: float
+    algorithm: str
+    protocol: str | None
+
+
+class Wait(NamedTuple):
+    """Computing waits for a call, of which nothing hides this part. call: its index in the step's `calls`."""
+
+    call: int
+    begin_s: float
+    end_s: float
+
+
+class Computation(NamedTuple):
+    """A computation. event: its index in the step's `events`."""
+
+    event: int
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeline:
+    """A traced step with the times of all that happens in it, in seconds from its start.
+
+    calls: of each of the step's calls. step_s: infinite if a call never ends.
+    """
+
+    step: TracedStep
+    computations: tuple[Computation, ...]
+    calls: tuple[CallSpan, ...]
+    waits: tuple[Wait, ...]
+    step_s: float
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of all computations."""
+        return sum(end_s - begin_s for _, begin_s, end_s in self.computations)
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds in which nothing is computed, since a call is waited for."""
+        return self.step_s - self.compute_s
+
+    @property
+    def communication_s(self) -> float:
+        """Seconds in which at least one call is under way."""
+        total_s, until_s = 0.0, -math.inf
+        for call in sorted(self.calls, key=lambda call: call.begin_s):
+            total_s += max(0.0, call.end_s - max(call.begin_s, until_s))
+            until_s = max(until_s, call.end_s)
+        return total_s
+
+    def exposed_by_call(self) -> list[float]:
+        """Return for each call the seconds for which it is waited."""
+        exposed_s = [0.0] * len(self.calls)
+        for call, begin_s, end_s in self.waits:
+            exposed_s[call] += end_s - begin_s
+        return exposed_s
+
+
+def simulate_step(
+    step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, *, on_gpu: bool = False, overlaps: bool = True
+) -> StepTimeline:
+    """Return the timeline of a step.
+
+    groups: those of the trace. seconds: how long a computation takes. on_gpu: whether streams do the work.
+    overlaps: False where communicating needs the core that computes; without effect on a GPU.
+
+    Raises ValueError for a call that cannot be simulated, such as send.
+    """
+    run = (_GpuRun if on_gpu else _CpuRun)(step, groups, overlaps)
+    for index, event in enumerate(step.events):
+        if event.kind is TraceEventKind.COMPUTE:
+            run.compute(index, seconds(event))
+        else:
+            run.meet(event)
+        run.done_s.append(run.now_s)
+    return run.timeline()
+
+
+class _Queue:
+    """The calls of one group in the order in which they were made."""
+
+    def __init__(self, group: GroupCalls, algorithm: str) -> None:
+        self._group, self._algorithm = group, algorithm
+        self._runtime = group.runtime(algorithm)
+        self._together: dict[int, PlannedCall] = {}  # by their indices: those made since no call was under way
+        self._spans: list[Span] = []  # of the first of these, as many as are known
+
+    def add(self, index: int, planned: PlannedCall) -> None:
+        is_known = len(self._spans) == len(self._together)
+        if is_known and all(span.end_s <= planned.call.ready_s for span in self._spans):
+            self._together, self._spans = {}, []
+        self._together[index] = planned
+
+    def spans(self) -> Iterable[tuple[int, Span]]:
+        """Return the index and times of each call that may not have been over when the last one was made."""
+        if len(self._spans) < len(self._together):
+            self._spans = self._timed()
+        return zip(self._together, self._spans, strict=True)
+
+    def _timed(self) -> list[Span]:
+        if self._runtime.num_workers > 1 and len(self._together) > 1:
+            calls = [planned.call for planned in self._together.values()]
+            return time_queue(calls, self._group.network, self._runtime)
+        spans = self._spans
+        for planned in list(self._together.values())[len(spans) :]:
+            begin_s = max(planned.call.ready_s, spans[-1].end_s if spans else 0.0)
+            spans.append(Span(begin_s, begin_s + self._group.alone_s(planned, self._algorithm)))
+        return spans
+
+
+class _Issued(NamedTuple):
+    queue: _Queue
+    planned: PlannedCall
+
+
+class _CpuRun:
+    """A step in the making; `now_s` is how far the computations are.
+
+    Where calls get on only while the program waits, `_waited_s` is their clock.
+    """
+
+    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], overlaps: bool) -> None:
+        self.step, self.groups = step, groups
+        self.now_s = 0.0
+        self.done_s: list[float] = []  # when computations and waits up to each event are over
+        self._overlaps = overlaps
+        self._waited_s = 0.0
+        self._is_cold = True
+        self._queues: dict[tuple[int, bool], _Queue] = {}
+        self._issued: list[_Issued] = []  # each call
+        self._known: dict[int, Span] = {}  # by call
+        self._computations: list[Computation] = []
+        self._waits: list[Wait] = []
+
+    def compute(self, event: int, seconds: float) -> None:
+        if seconds > 0:
+            self._computations.append(Computation(event, self.now_s, self.now_s + seconds))
+            self.now_s += seconds
+            self._is_cold = True
+
+    def meet(self, event: TraceEvent) -> None:
+        """Go on to a call, or to where one is waited for, or its result is read."""
+        call = self.step.calls[event.call]
+        if event.kind is TraceEventKind.CALL:
+            self.issue(call, self.clock_s)
+        if event.kind is TraceEventKind.WAIT or (event.kind is TraceEventKind.CALL and not call.is_async):
+            self.wait(event.call)
+
+    @property
+    def clock_s(self) -> float:
+        return self.now_s if self._overlaps else self._waited_s
+
+    def issue(self, call: Call, ready_s: float) -> None:
+        group = self.groups[call.group]
+        planned = group.call(
+            call.collective,
+            call.size_bytes,
+            element_bytes_of(call.dtype),
+            ready_s,
+            cold=self._is_cold,
+            algorithm=call.algorithm,
+            local_work_s=call.local_s,
+        )
+        self._is_cold = False
+        # Calls of `collectives` have a thread of their own, beside those of torch.distributed.
+        key = call.group, bool(call.algorithm)
+        queue = self._queues.setdefault(key, _Queue(group, call.algorithm))
+        queue.add(len(self._issued), planned)
+        self._issued.append(_Issued(queue, planned))
+
+    def end_s(self, call: int) -> float:
+        """Return when a call ends, by the clock of the calls, if none is made before that."""
+        self._known.update(self._issued[call].queue.spans())
+        return self._known[call].end_s
+
+    def wait(self, call: int) -> None:
+        """Let computing go on when the call has ended."""
+        waited_s = self.end_s(call) - self.clock_s
+        if waited_s > 0:
+            self._waits.append(Wait(call, self.now_s, self.now_s + waited_s))
+            self.now_s += waited_s
+            self._waited_s += waited_s
+
+    def timeline(self) -> StepTimeline:
+        for queue in self._queues.values():
+            self._known.update(queue.spans())
+        # Nobody may wait for the last call, but the step is not over before.
+        if self._known:
+            self.wait(max(self._known, key=lambda call: self._known[call].end_s))
+        calls = []
+        for index, issued in enumerate(self._issued):
+            call = issued.planned.call
+            ready_s, begin_s, end_s = (self._in_step(time_s) for time_s in (call.ready_s, *self._known[index]))
+            calls.append(CallSpan(ready_s, begin_s, end_s, call.schedule.algorithm, issued.planned.protocol))
+        return StepTimeline(self.step, tuple(self._computations), tuple(calls), tuple(self._waits), self.now_s)
+
+    def _in_step(self, clock_s: float) -> float:
+        """Return the time in the step at which the clock of the calls shows a time."""
+        if self._overlaps:
+            return clock_s
+        before_s = 0.0
+        for wait in self._waits:
+            length_s = wait.end_s - wait.begin_s
+            if clock_s < before_s + length_s:
+                return wait.begin_s + clock_s - before_s
+            before_s += length_s
+        return self.now_s
+
+
+class _GpuRun(_CpuRun):
+    """`now_s` is how far the stream of the computations is."""
+
+    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], overlaps: bool) -> None:  # noqa: ARG002
+        super().__init__(step, groups, overlaps=True)
+
+    def meet(self, event: TraceEvent) -> None:
+        call = self.step.calls[event.call]
+        if event.kind is TraceEventKind.CALL:
+            self.issue(call, self._written_s(call) if call.on_side_stream else self.now_s)
+        waits = {
+            TraceEventKind.CALL: not call.is_async and not call.on_side_stream,
+            TraceEventKind.WAIT: not call.on_side_stream,
+            TraceEventKind.READ: True,
+        }
+        if waits[event.kind]:
+            self.wait(event.call)
+
+    def _written_s(self, call: Call) -> float:
+        """Return when all that a call reads has been written."""
+        if call.after is None:
+            return self.now_s
+        if call.after < 0:
+            return 0.0
+        writer = self.step.events[call.after]
+        return self.done_s[call.after] if writer.kind is TraceEventKind.COMPUTE else self.end_s(writer.call)
