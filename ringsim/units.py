@@ -12,6 +12,8 @@ MAX_DIGITS = 18  # of a whole number: more may not fit 64 bits
 _NUMBER = r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*"
 _SIZE = re.compile(_NUMBER + r"([kKMGT]?i?)(?:B|iB)?\s*")
 _RATE = re.compile(_NUMBER + r"([kKMGT]?i?)(B|bit|bps|b)(?:/s)?\s*")
+_FLOPS = re.compile(_NUMBER + r"([kKMGTP]?)(?:FLOPS?(?:/s)?|FLOPs/s)?\s*")
+_FLOPS_PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _TIME = re.compile(_NUMBER + r"(s|ms|us|µs|ns)\s*")
 
 
@@ -72,6 +74,17 @@ def parse_rate(text: str) -> float:
     if rate < MIN_RATE:
         raise ValueError(f"{text!r}: a rate must be at least {MIN_RATE:g} bytes a second")
     return rate
+
+
+def parse_flops(text: str) -> float:
+    """Floating-point operations a second: 400TFLOP/s, 19.5T. Raises ValueError for anything else, or none."""
+    match = _FLOPS.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a rate of computing: write it as 400TFLOP/s")
+    flops_per_s = float(_bounded(text, Decimal(match[1]) * _FLOPS_PREFIXES[match[2]]))
+    if not flops_per_s >= 1:
+        raise ValueError(f"{text!r}: a rate of computing must be at least 1 FLOP/s")
+    return flops_per_s
 
 
 def parse_time(text: str) -> float:

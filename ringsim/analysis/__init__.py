@@ -1,6 +1,6 @@
 """The analysis of simulations: bounds, use of ranks and links, the best algorithm and placement."""
 
-from ringsim.analysis.advice import Advice, Alternative, advise, num_alternatives
+from ringsim.analysis.advice import Advice, Alternative, advise, better_networks, num_alternatives
 from ringsim.analysis.candidates import (
     LIBRARY,
     Cost,

@@ -17,6 +17,7 @@ from ringsim.cli.commands.order import order
 from ringsim.cli.commands.plot import plot
 from ringsim.cli.commands.report import report
 from ringsim.cli.commands.simulate import simulate
+from ringsim.cli.commands.step import step
 from ringsim.cli.commands.sweep import sweep
 from ringsim.cli.commands.trace import trace
 from ringsim.console import OneLineGroup, examples, general_help
@@ -43,6 +44,7 @@ for command in (
     sweep,
     ddp,
     trace,
+    step,
     order,
     algorithms,
     verify,

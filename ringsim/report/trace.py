@@ -87,10 +87,10 @@ def _names(name: str, first_pid: int, num_rows: Sequence[int]) -> Iterator[str]:
     """Of the processes and their threads; they also say in which order these are shown."""
     for rank, count in enumerate(num_rows):
         pid = first_pid + rank
-        yield from _named("process", pid, 0, f"{name} rank {rank}", pid)
-        yield from _named("thread", pid, _APPLIES, "apply", count + 1)
+        yield from named_events("process", pid, 0, f"{name} rank {rank}", pid)
+        yield from named_events("thread", pid, _APPLIES, "apply", count + 1)
         for tid in range(1, count + 1):
-            yield from _named("thread", pid, tid, "send" if count == 1 else f"send {tid}", tid)
+            yield from named_events("thread", pid, tid, "send" if count == 1 else f"send {tid}", tid)
 
 
 def _hanging(stall: Stall, num_rows: Sequence[int], first_pid: int) -> Iterator[str]:
@@ -98,14 +98,14 @@ def _hanging(stall: Stall, num_rows: Sequence[int], first_pid: int) -> Iterator[
     end_us = _microseconds(stall.until_s * (1 + _STOPPED)) + _AT_LEAST_US
     for stalled in stall.ranks:
         pid, tid = first_pid + stalled.rank, num_rows[stalled.rank] + 1
-        yield from _named("thread", pid, tid, "hangs", tid + 1)
+        yield from named_events("thread", pid, tid, "hangs", tid + 1)
         begin_us = _microseconds(stalled.last_active_s)
         args = {**stalled.transfer._asdict(), "failed": list(stalled.failed)}
         event = {"ph": "X", "name": hanging_text(stalled), "pid": pid, "tid": tid, "ts": begin_us}
         yield json.dumps({**event, "dur": round(end_us - begin_us, 3), "args": args})
 
 
-def _named(kind: str, pid: int, tid: int, name: str, place: int) -> Iterator[str]:
+def named_events(kind: str, pid: int, tid: int, name: str, place: int) -> Iterator[str]:
     """Yield the events that give a process or a thread its name, and its place among the others."""
     for event, args in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": place})):
         yield json.dumps({"ph": "M", "name": event, "pid": pid, "tid": tid, "args": args})
@@ -255,11 +255,11 @@ def _sides(compared: ComparedRun) -> Iterator[tuple[str, Timeline]]:
 def _process(pid: int, name: str, timeline: Timeline) -> Iterator[str]:
     row, num_rows = pack_sends(timeline)
     first_tid = np.cumsum(num_rows) - num_rows
-    yield from _named("process", pid, 0, name, pid)
+    yield from named_events("process", pid, 0, name, pid)
     for rank, count in enumerate(num_rows.tolist()):
         for beside in range(count):
             tid = int(first_tid[rank]) + beside
-            yield from _named("thread", pid, tid, f"rank {rank}" + (f", {beside + 1}" if beside else ""), tid)
+            yield from named_events("thread", pid, tid, f"rank {rank}" + (f", {beside + 1}" if beside else ""), tid)
     reduce, tids = timeline.reduce.tolist(), (first_tid[timeline.src] + row).tolist()
     for activity in slices(timeline, timeline.start_s, timeline.applied_s, [pid] * len(timeline), tids):
         does = "reduce" if reduce[activity.row] else "copy"

@@ -38,6 +38,9 @@ class DdpConfig:
     copy_bytes_per_s: float | None = None
 
 
+TORCH_DEFAULTS = DdpConfig()
+
+
 def trace_ddp(
     profile: StepProfile, buckets: Sequence[Sequence[int]], copy_s: Sequence[float], config: DdpConfig
 ) -> TracedStep:

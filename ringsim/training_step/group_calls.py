@@ -44,9 +44,9 @@ class GroupCalls:
         self, network: AnyNetwork, num_ranks: int, backend: Backend, ranks: Sequence[int] | None = None
     ) -> None:
         """`ranks`: of the group, among the `num_ranks` of the job; None: all."""
-        self.network, self.backend = network, backend
+        self.network, self.backend, self.ranks = network, backend, ranks or range(num_ranks)
         self._num_ranks = num_ranks
-        self._groups = mirrored_groups(ranks or range(num_ranks), num_ranks)
+        self._groups = mirrored_groups(self.ranks, num_ranks)
         self._size = self._groups.shape[1]
         # So that a wrong name is an error now.
         build(*native_algorithm(backend, Collective.ALL_REDUCE), self._size, size_bytes=1)

@@ -12,7 +12,7 @@ from typing import Any
 from ringsim.files import finite_or_none
 from ringsim.network import AnyNetwork
 from ringsim.training_step.buckets import BucketCaps, assign_buckets
-from ringsim.training_step.ddp_trace import DdpConfig, trace_ddp
+from ringsim.training_step.ddp_trace import TORCH_DEFAULTS, DdpConfig, trace_ddp
 from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.profile import StepProfile
 from ringsim.training_step.timeline import simulate_step
@@ -98,7 +98,7 @@ class PredictedStep:
 
 
 def predict_step(
-    profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig = DdpConfig()
+    profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig = TORCH_DEFAULTS
 ) -> PredictedStep:
     """Return a step of `num_ranks` ranks that each do what the profile says.
 

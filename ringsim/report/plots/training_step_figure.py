@@ -16,9 +16,9 @@ from ringsim.training_step import PredictedStep, Prediction
 from ringsim.units import format_size, format_time
 
 _WIDTH, _LANE, _REST, _CURVES, _LINE = 14.0, 0.62, 1.5, 4.0, 0.2  # inches
-_LANES_WIDTH = 12.4  # inches, of the axis
+LANES_WIDTH = 12.4  # inches, of the axis
 _FACTS_LENGTH = 150  # characters of a line
-_BAR = 0.72  # of the height of a lane
+BAR = 0.72  # of the height of a lane
 _POINTS_PER_CHARACTER = 5.2  # of a label
 
 
@@ -75,10 +75,10 @@ def _draw_lanes(axes: Axes, prediction: Prediction) -> None:
     for number, (bucket, lane) in enumerate(zip(step.buckets, _lanes(step), strict=True)):
         text = f"{number}: {format_size(bucket.size_bytes)}" if bucket.parameters else "used"
         begin_s, end_s = start_s + bucket.begin_s, start_s + bucket.end_s
-        _draw_bar(axes, lane, begin_s, end_s, colours[number % 2], text, str(number))
+        draw_bar(axes, lane, begin_s, end_s, colours[number % 2], text, str(number))
         ready_s = start_s + bucket.ready_s
         style: dict[str, Any] = {"color": palette().grey, "linewidth": 0.7, "zorder": 1}
-        axes.plot([ready_s, ready_s], [0.5 - _BAR / 8, lane - _BAR / 2], **style)
+        axes.plot([ready_s, ready_s], [0.5 - BAR / 8, lane - BAR / 2], **style)
 
 
 def _draw_computing(axes: Axes, step: PredictedStep) -> None:
@@ -97,21 +97,22 @@ def _draw_computing(axes: Axes, step: PredictedStep) -> None:
         text = f"{name} {format_time(time_s)}"
         if name == "exposed" and time_s:
             axes.axvspan(now_s, now_s + time_s, color=palette().vermillion, alpha=0.13, linewidth=0, zorder=0)
-            _draw_label(axes, 0, now_s, now_s + time_s, text, name, palette().vermillion)
+            draw_label(axes, 0, now_s, now_s + time_s, text, name, palette().vermillion)
         elif time_s:
-            _draw_bar(axes, 0, now_s, now_s + time_s, colour, text, name[:3])
+            draw_bar(axes, 0, now_s, now_s + time_s, colour, text, name[:3])
         now_s += time_s
 
 
-def _draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, text: str, short: str) -> None:
+def draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, text: str, short: str) -> None:
+    """Draw a bar in a lane, with a text that has room in it."""
     style: dict[str, Any] = {"facecolor": colour, "edgecolor": palette().paper, "linewidth": 0.8, "zorder": 2}
-    axes.add_patch(Rectangle((begin_s, lane - _BAR / 2), end_s - begin_s, _BAR, **style))
-    _draw_label(axes, lane, begin_s, end_s, text, short, ink_on(colour))
+    axes.add_patch(Rectangle((begin_s, lane - BAR / 2), end_s - begin_s, BAR, **style))
+    draw_label(axes, lane, begin_s, end_s, text, short, ink_on(colour))
 
 
-def _draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> None:
+def draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> None:
     """Write the longest of the two that fits; none if neither does."""
-    room = _LANES_WIDTH * 72 * (end_s - begin_s) / axes.get_xlim()[1]
+    room = LANES_WIDTH * 72 * (end_s - begin_s) / axes.get_xlim()[1]
     for label in (text, short):
         if len(label) * _POINTS_PER_CHARACTER < room - 2:
             place = (begin_s + end_s) / 2, lane

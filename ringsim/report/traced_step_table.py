@@ -1,0 +1,80 @@
+"""A `TracePrediction` as text."""
+
+from collections import defaultdict
+
+from ringsim.report.table import DataTable, Row, count_cell, share_cell, size_cell, time_cell
+from ringsim.text_table import align_columns, wrap_text
+from ringsim.training_step import TracePrediction
+from ringsim.units import format_time, plural
+
+MAX_BETTER = 4  # alternatives that are listed
+
+
+def format_trace_prediction(prediction: TracePrediction, tokens: int | None = None) -> str:
+    """Return the step, its calls by kind, and what would make it shorter. tokens: of a rank in a step."""
+    blocks = [_step(prediction, tokens)]
+    if prediction.timeline.calls:
+        blocks.append(_calls(prediction))
+    blocks.append(_better(prediction))
+    return "\n\n".join(blocks)
+
+
+def _step(prediction: TracePrediction, tokens: int | None) -> str:
+    timeline, computing = prediction.timeline, prediction.computing
+    device = "a GPU" if computing.on_gpu else "a CPU"
+    title = f"a step of {plural(prediction.trace.num_ranks, 'rank')}, each on {device}: {_time(timeline.step_s)}"
+    scaled = "" if computing.scale == 1 else f", {computing.scale:.4g} times as long as {_origin(prediction)}"
+    rows = [("computing", f"{format_time(timeline.compute_s)}{scaled}")]
+    if computing.roofline and computing.scale > 1:
+        rows.append(("utilization", f"{1 / computing.scale:.1%} of the peak rates"))
+    rows.append(("exposed", f"{_time(timeline.exposed_s)} of {_time(timeline.communication_s)} of communication"))
+    if len(prediction.steps_s) > 1:
+        ends = _time(min(prediction.steps_s)), _time(max(prediction.steps_s))
+        rows.append(("all steps", f"{plural(len(prediction.steps_s), 'step')} of {ends[0]} to {ends[1]}"))
+    if tokens and timeline.step_s:
+        per_s = tokens / timeline.step_s
+        rows.append(("tokens", f"{per_s:,.0f} a second on each rank, {per_s * prediction.trace.num_ranks:,.0f} on all"))
+    lines = [title, *(f"  {line}" for line in align_columns(rows))]
+    if prediction.not_chosen:
+        lines.append(wrap_text(f"  not what NCCL would take: {prediction.not_chosen}", indent="  "))
+    return "\n".join(lines)
+
+
+def _origin(prediction: TracePrediction) -> str:
+    return "at the peak rates" if prediction.computing.roofline else "recorded"
+
+
+def _calls(prediction: TracePrediction) -> str:
+    """Return a line for each kind of call, in the order in which they first occur."""
+    timeline = prediction.timeline
+    kinds: dict[tuple[str, int, str], list[int]] = defaultdict(list)
+    for index, (call, span) in enumerate(zip(timeline.step.calls, timeline.calls, strict=True)):
+        algorithm = span.algorithm if span.protocol is None else f"{span.algorithm} {span.protocol}"
+        kinds[call.collective, call.group, algorithm].append(index)
+    exposed_s = timeline.exposed_by_call()
+    rows: list[Row] = []
+    for (collective, group, algorithm), calls in kinds.items():
+        under_way_s = sum(timeline.calls[call].end_s - timeline.calls[call].begin_s for call in calls)
+        waited_s = sum(exposed_s[call] for call in calls)
+        rows.append((
+            collective,
+            count_cell(len(prediction.trace.groups[group].ranks)),
+            algorithm,
+            count_cell(len(calls)),
+            size_cell(sum(timeline.step.calls[call].size_bytes for call in calls)),
+            time_cell(under_way_s),
+            time_cell(waited_s),
+            share_cell(waited_s / timeline.step_s if timeline.step_s else 0.0, 1),
+        ))  # fmt: skip
+    columns = ("collective", "ranks", "algorithm", "calls", "bytes", "under way", "exposed", "of the step")
+    return DataTable(columns, rows).text()
+
+
+def _better(prediction: TracePrediction) -> str:
+    step_s = prediction.timeline.step_s
+    lines = [f"{_time(time_s)} with {name}" for name, time_s in prediction.better if time_s < step_s]
+    return "\n".join(["The step would take", *(f"  {line}" for line in lines[:MAX_BETTER])]) if lines else ""
+
+
+def _time(time_s: float) -> str:
+    return format_time(time_s) if time_s < float("inf") else "never"

@@ -1,0 +1,185 @@
+"""`predict_trace`: how long the steps of a recorded program take on a network."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ringsim.analysis import better_networks
+from ringsim.files import finite_or_none
+from ringsim.native import BACKENDS
+from ringsim.network import AnyNetwork
+from ringsim.schedule import Collective
+from ringsim.traces import Group, ProgramTrace, TracedStep, TraceEvent
+from ringsim.training_step.group_calls import GroupCalls
+from ringsim.training_step.roofline import Roofline
+from ringsim.training_step.timeline import StepTimeline, simulate_step
+from ringsim.units import format_time
+
+MIN_EXPOSED = 0.01  # of a step: with less there is nothing to gain from a better network
+MAX_SCALE = 1e9
+_BISECTIONS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """Where and how fast the computations of a trace take place.
+
+    on_gpu: whether streams do the work, and collectives are NCCL's.
+    roofline: by which the operators are timed; None: computations take as long as where they were recorded.
+    scale: of these times; of a roofline it is greater than 1, since nothing reaches its device's peak.
+    """
+
+    on_gpu: bool = False
+    roofline: Roofline | None = None
+    scale: float = 1.0
+
+    def seconds(self, event: TraceEvent) -> float:
+        """Return how long a computation takes."""
+        return self.scale * (event.seconds if self.roofline is None else self.roofline.seconds(event))
+
+
+AS_RECORDED = Computing()
+
+
+@dataclass(frozen=True, slots=True)
+class TracePrediction:
+    """The steps of a trace on a network.
+
+    network: as its `as_dict` has it. timeline: of the step of which as many are shorter as are longer.
+    steps_s: of all steps, in their order. better: the time of that step if something were better, by its name.
+    not_chosen: why some algorithms are not what NCCL would take; "" if all are.
+    """
+
+    trace: ProgramTrace
+    network: dict[str, Any]
+    computing: Computing
+    timeline: StepTimeline
+    steps_s: tuple[float, ...]
+    better: tuple[tuple[str, float], ...]
+    not_chosen: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON; a time that is infinite becomes None."""
+        timeline = self.timeline
+        calls = zip(timeline.step.calls, timeline.calls, timeline.exposed_by_call(), strict=True)
+        times = {name: getattr(timeline, name) for name in ("step_s", "compute_s", "exposed_s", "communication_s")}
+        return {
+            "network": self.network,
+            "num_ranks": self.trace.num_ranks,
+            "on_gpu": self.computing.on_gpu,
+            "compute_scale": self.computing.scale,
+            **finite_or_none(times),
+            "steps_s": finite_or_none(list(self.steps_s)),
+            "better": finite_or_none(dict(self.better)),
+            "not_chosen": self.not_chosen or None,
+            "groups": [asdict(group) for group in self.trace.groups],
+            "calls": [
+                finite_or_none({**asdict(call), **span._asdict(), "exposed_s": exposed_s})
+                for call, span, exposed_s in calls
+            ],
+        }
+
+
+class _Simulation:
+    """The steps of a trace on a network; a collective of one size is simulated once."""
+
+    def __init__(self, trace: ProgramTrace, network: AnyNetwork, on_gpu: bool) -> None:
+        self._on_gpu, self._overlaps = on_gpu, can_overlap(network, trace.num_ranks)
+        self.groups = [self._calls_of(group, trace.num_ranks, network) for group in trace.groups]
+
+    def _calls_of(self, group: Group, num_ranks: int, network: AnyNetwork) -> GroupCalls:
+        name = "nccl" if self._on_gpu else "ring" if group.backend == "ring" else "gloo"
+        return GroupCalls(network, num_ranks, BACKENDS[name], group.ranks)
+
+    def timeline(self, step: TracedStep, computing: Computing) -> StepTimeline:
+        return simulate_step(step, self.groups, computing.seconds, on_gpu=self._on_gpu, overlaps=self._overlaps)
+
+
+def _typical(timelines: Sequence[StepTimeline]) -> StepTimeline:
+    """Return the step of which as many are shorter as are longer."""
+    return sorted(timelines, key=lambda timeline: timeline.step_s)[(len(timelines) - 1) // 2]
+
+
+def predict_trace(
+    trace: ProgramTrace, network: AnyNetwork, computing: Computing = AS_RECORDED, algorithm: str = ""
+) -> TracePrediction:
+    """Predict all steps of a trace.
+
+    algorithm: by which all_reduces are done in place of the library's choice.
+
+    Raises ValueError for a network without room for the ranks, a call that cannot be simulated, a roofline if the
+    operators were not watched, or an algorithm that there is not.
+    """
+    _require_operators(trace, computing)
+    simulation = _Simulation(trace, network, computing.on_gpu)
+    timelines = [simulation.timeline(_by_algorithm(step, algorithm), computing) for step in trace.steps]
+    timeline = _typical(timelines)
+    return TracePrediction(
+        trace,
+        dict(network.as_dict()),
+        computing,
+        timeline,
+        tuple(timeline.step_s for timeline in timelines),
+        tuple(_better(timeline, trace, network, computing, simulation)),
+        next((group.why_not for group in simulation.groups if group.why_not and len(group.ranks) > 1), ""),
+    )
+
+
+def fitted_scale(
+    trace: ProgramTrace, network: AnyNetwork, computing: Computing, measured_s: float, algorithm: str = ""
+) -> float:
+    """Return the scale of the computations with which the typical step takes as long as was measured.
+
+    Raises ValueError if it takes longer than that even if nothing is computed, besides those of `predict_trace`.
+    """
+    _require_operators(trace, computing)
+    simulation = _Simulation(trace, network, computing.on_gpu)
+    steps = [_by_algorithm(step, algorithm) for step in trace.steps]
+
+    def step_s(scale: float) -> float:
+        scaled = replace(computing, scale=scale)
+        return _typical([simulation.timeline(step, scaled) for step in steps]).step_s
+
+    low, high = 0.0, 1.0
+    if step_s(low) > measured_s:
+        raise ValueError(f"communication alone takes {format_time(step_s(low))} on this network")
+    while step_s(high) < measured_s:
+        low, high = high, 2 * high
+        if high > MAX_SCALE:
+            raise ValueError("it computes next to nothing, and so no scale makes the step as long")
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if step_s(middle) < measured_s else (low, middle)
+    return high
+
+
+def can_overlap(network: AnyNetwork, num_ranks: int) -> bool:
+    """Return whether ranks on CPUs communicate while they compute: each needs a second core for that."""
+    cores = network.spec.host.cores
+    return cores is None or cores >= 2 * min(network.spec.ranks_per_host or num_ranks, num_ranks)
+
+
+def _by_algorithm(step: TracedStep, algorithm: str) -> TracedStep:
+    if not algorithm:
+        return step
+    is_named = Collective.ALL_REDUCE.value
+    calls = (replace(call, algorithm=algorithm) if call.collective == is_named else call for call in step.calls)
+    return replace(step, calls=tuple(calls))
+
+
+def _require_operators(trace: ProgramTrace, computing: Computing) -> None:
+    if computing.roofline and not any(event.operators for event in trace.steps[0].events):
+        raise ValueError("the operators of its computations were not recorded, and so their FLOPs are not known")
+
+
+def _better(
+    timeline: StepTimeline, trace: ProgramTrace, network: AnyNetwork, computing: Computing, simulation: _Simulation
+) -> list[tuple[str, float]]:
+    """Return the step's time if one thing were better, the shortest first."""
+    step, halved = timeline.step, replace(computing, scale=computing.scale / 2)
+    better = [("computations twice as fast", simulation.timeline(step, halved).step_s)]
+    if timeline.exposed_s > MIN_EXPOSED * timeline.step_s:
+        for name, other in better_networks(network):
+            better.append((name, _Simulation(trace, other, computing.on_gpu).timeline(step, computing).step_s))
+        better.append(("communication that takes no time", timeline.compute_s))
+    return sorted(better, key=lambda alternative: alternative[1])
