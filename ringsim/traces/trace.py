@@ -102,12 +102,26 @@ class TracedStep:
 
     def __post_init__(self) -> None:
         check(self)
+        made = 0  # calls up to this event
         for index, event in enumerate(self.events):
-            if event.call >= len(self.calls) or (event.call < 0) != (event.kind is TraceEventKind.COMPUTE):
-                raise ValueError(f"events[{index}].call = {event.call}: must be one of {len(self.calls)} calls")
-        for index, call in enumerate(self.calls):
-            if call.after is not None and call.after >= len(self.events):
-                raise ValueError(f"calls[{index}].after = {call.after}: must be one of {len(self.events)} events")
+            if event.kind is TraceEventKind.CALL:
+                self._check_call_event(index, made)
+                made += 1
+            elif event.kind is TraceEventKind.COMPUTE:
+                if event.call >= 0:
+                    raise ValueError(f"events[{index}].call = {event.call}: must be -1, as it is a computation")
+            elif not 0 <= event.call < made:
+                raise ValueError(f"events[{index}].call = {event.call}: must be one of the {made} calls made before")
+        if made != len(self.calls):
+            raise ValueError(f"events: {made} of {len(self.calls)} calls are made")
+
+    def _check_call_event(self, index: int, made: int) -> None:
+        call = self.events[index].call
+        if call != made or made >= len(self.calls):
+            raise ValueError(f"events[{index}].call = {call}: must be {made}, one of {len(self.calls)} calls in order")
+        after = self.calls[call].after
+        if after is not None and after >= index:
+            raise ValueError(f"calls[{call}].after = {after}: must be an event before {index}, where it is made")
 
     @property
     def compute_s(self) -> float:
@@ -151,6 +165,10 @@ class ProgramTrace:
         check(self, not_empty=("steps",))
         if self.rank >= self.num_ranks:
             raise ValueError(f"rank {self.rank}: there are only {self.num_ranks} ranks")
+        for number, group in enumerate(self.groups):
+            ranks = sorted(group.ranks)
+            if not ranks or ranks[-1] >= self.num_ranks or len(set(ranks)) < len(ranks):
+                raise ValueError(f"groups[{number}].ranks: must be some of {self.num_ranks} ranks, none of them twice")
         for number, step in enumerate(self.steps):
             for index, call in enumerate(step.calls):
                 self._check_call(call, f"steps[{number}].calls[{index}]")
