@@ -152,7 +152,8 @@ def _trace() -> bytes:
     watched = compute(0.25, Operator("aten.mm", "float32", 4096, 2**20, 2))
     calls = all_reduce(2**20), replace(all_reduce(4096, True, 1), after=0), replace(all_reduce(8), on_side_stream=True)
     events = watched, call(0), call(1), compute(0.5), wait(1), call(2), read(2)
-    return _json(traced(TracedStep(events, calls), groups=(ALL, Group((0, 2), "ring"))).as_dict())
+    trace = traced(TracedStep(events, calls), groups=(ALL, Group((0, 2), "ring")))
+    return _json(replace(trace, ranks_per_host=4).as_dict())
 
 
 @cache
@@ -249,7 +250,7 @@ READERS = (
     Reader("ddp --profile", "json", ".json", _profile, _command("ddp", "--profile", "FILE", "--ranks", "2", "--json")),
     *(
         Reader(f"step {network}", "json", ".json", _trace, _command("step", "FILE", "--network", network, *options))
-        for network, options in (("gbe", ()), ("dgx-h100-cluster", ("--gpu", "h100", "--json")))
+        for network, options in (("loopback", ()), ("dgx-h100-cluster", ("--gpu", "h100", "--json")))
     ),
     Reader("order numbers", "lines", ".txt", _text("0,2,1,3\n"), _command(*SIMULATE, "4", "--order", "FILE")),
     Reader("order JSON", "json", ".json", _text('{"order": [0, 2, 1, 3]}'),
