@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ringsim.console import FILE, STDOUT, IntRange, check_writable, examples, require_torch, say_wrote
+from ringsim.console import FILE, STDOUT, IntRange, check_writable, ended_once, examples, require_torch, say_wrote
 from ringsim.files import encode
 from ringsim.text_table import align_columns
 from ringsim.traces import ProgramTrace, TraceRequest
@@ -22,7 +22,7 @@ RECORDING = (sys.executable, "-m", "collectives.recording")
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog=examples(
         "ringsim trace --ranks 64 --ranks-per-host 8 train.py --batch-size 16",
-        "ringsim trace --ranks 4 -o step.trace.json -m trainers.train",
+        "ringsim trace --ranks 4 -o step.trace.json -m trainers --task lm",
     ),
 )
 @click.option("--ranks", type=IntRange(1, 2**20), default=8, help="The program is told that the job has so many ranks.")
@@ -60,7 +60,10 @@ def trace(
     environment = dict(os.environ)
     if min(ranks_per_host, ranks) > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun: the ranks of a host share its cores
-    done = subprocess.run([*RECORDING, json.dumps(encode(request))], check=False, env=environment)
+    command = [*RECORDING, json.dumps(encode(request))]
+    # What ends us ends the program too, which has a session of its own, so that Ctrl-C reaches us alone.
+    with ended_once():
+        done = subprocess.run(command, check=False, env=environment, start_new_session=True)
     if done.returncode:
         sys.exit(done.returncode)
     recorded = ProgramTrace.load(output)

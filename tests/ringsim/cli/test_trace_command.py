@@ -1,12 +1,15 @@
 """`ringsim trace` up to the start of the recording, which stands in tests/collectives/test_recording.py."""
 
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ringsim.cli.commands import trace
+from tests.processes import finish, left_of, start_python
 from tests.ringsim.commands import invoke
 
 
@@ -33,3 +36,25 @@ def test_ranks_of_a_host_share_its_cores(
     )
     assert result.exit_code == 3
     assert [environment.get("OMP_NUM_THREADS") for environment in environments] == [threads]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_the_command_ends_the_program(number: int, tmp_path: Path) -> None:
+    """Nothing goes on in the background."""
+    pid_file, script = tmp_path / "pid", tmp_path / "train.py"
+    script.write_text("")
+    recording = (
+        f"import os, pathlib, time; pathlib.Path({str(pid_file)!r}).write_text(f'{{os.getpid()}}.'); time.sleep(60)"
+    )
+    command = (
+        "import sys; from ringsim.cli import main; from ringsim.cli.commands import trace; "
+        f"trace.require_torch = lambda _: None; trace.RECORDING = (sys.executable, '-c', {recording!r}); "
+        f"main(['trace', {str(script)!r}])"
+    )
+    job = start_python("-c", command, folder=tmp_path)
+    while not (pid_file.exists() and pid_file.read_text().endswith(".")):
+        assert job.poll() is None
+        time.sleep(0.05)
+    job.send_signal(number)
+    assert finish(job).stderr == "ringsim: interrupted\n"
+    assert left_of([int(pid_file.read_text().strip("."))]) == []
