@@ -6,7 +6,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.style import new_figure, palette, points
-from ringsim.report.plots.training_step_figure import draw_bar, draw_label
+from ringsim.report.plots.training_step_figure import draw_bar, draw_label, set_lanes
 from ringsim.training_step import TracePrediction
 from ringsim.units import format_size, format_time, plural
 
@@ -33,14 +33,8 @@ def draw_traced_step(prediction: TracePrediction) -> Figure:
         *named_network(prediction.network)[:2],
     ]
     axes.set_title(" · ".join(facts), loc="left", fontsize=points(10), color=palette().dark_grey)
-    axes.set_xlim(0, timeline.step_s or 1.0)
-    axes.set_ylim(len(used) + 0.5, -0.5)
-    axes.spines[["top", "right", "left"]].set_visible(False)
     names = [f"group of {len(prediction.trace.groups[group].ranks)}" for group in used]
-    axes.set_yticks(range(len(used) + 1), ["compute", *names], fontsize=points(10))
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(lambda time_s, _: format_time(time_s) if time_s else "0")
-    axes.set_xlabel("time from the start of the step", fontsize=points(9))
+    set_lanes(axes, ["compute", *names], timeline.step_s)
     _draw_computing(axes, prediction)
     _draw_calls(axes, prediction, {group: lane for lane, group in enumerate(used, 1)})
     return figure
