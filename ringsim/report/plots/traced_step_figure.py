@@ -3,6 +3,7 @@
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
 
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.style import new_figure, palette, points
@@ -33,10 +34,10 @@ def draw_traced_step(prediction: TracePrediction) -> Figure:
         *named_network(prediction.network)[:2],
     ]
     axes.set_title(" · ".join(facts), loc="left", fontsize=points(10), color=palette().dark_grey)
-    names = [f"group of {len(prediction.trace.groups[group].ranks)}" for group in used]
+    names = [prediction.trace.groups[group].name for group in used]
     set_lanes(axes, ["compute", *names], timeline.step_s)
     _draw_computing(axes, prediction)
-    _draw_calls(axes, prediction, {group: lane for lane, group in enumerate(used, 1)})
+    _draw_calls(figure, axes, prediction, {group: lane for lane, group in enumerate(used, 1)})
     return figure
 
 
@@ -60,7 +61,7 @@ def _joined(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return joined
 
 
-def _draw_calls(axes: Axes, prediction: TracePrediction, lanes: dict[int, int]) -> None:
+def _draw_calls(figure: Figure, axes: Axes, prediction: TracePrediction, lanes: dict[int, int]) -> None:
     """Draw calls of a kind in one colour; they overlap where several of a group are under way at once."""
     timeline = prediction.timeline
     kinds = list(dict.fromkeys(call.collective for call in timeline.step.calls))
@@ -69,3 +70,6 @@ def _draw_calls(axes: Axes, prediction: TracePrediction, lanes: dict[int, int]) 
         colour = colours[kinds.index(call.collective) % len(colours)]
         text = f"{call.collective} {format_size(call.size_bytes)}"
         draw_bar(axes, lanes[call.group], span.begin_s, span.end_s, colour, text, format_size(call.size_bytes))
+    if kinds:
+        patches = [Patch(color=colour) for colour, _ in zip(colours, kinds, strict=False)]
+        figure.legend(patches, kinds, loc="outside lower right", ncols=len(kinds), frameon=False, fontsize=points(9))
