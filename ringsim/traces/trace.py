@@ -10,6 +10,7 @@ decide what overlaps.
 
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -140,6 +141,14 @@ class Group:
 
     ranks: tuple[_Rank, ...]
     backend: str
+
+    @property
+    def name(self) -> str:
+        """Return a name for pictures, such as "ranks 0 to 7", or "ranks 0 to 56 by 8"."""
+        gaps = {after - before for before, after in pairwise(self.ranks)}
+        if len(gaps) != 1 or min(gaps) < 1:
+            return f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
+        return f"ranks {self.ranks[0]} to {self.ranks[-1]}" + (f" by {min(gaps)}" if min(gaps) > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The page with a predicted step of DDP: its lanes of time, and the sweep and the scaling if there are any."""
 
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,17 +62,22 @@ def _facts(prediction: Prediction) -> list[str]:
     return textwrap.wrap(" · ".join(facts), _FACTS_LENGTH)
 
 
+def set_lanes(axes: Axes, names: Sequence[str], step_s: float) -> None:
+    """Make room for lanes of these names, the first on top, and for the times of a step."""
+    axes.set_xlim(0, step_s or 1.0)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_yticks(range(len(names)), names, fontsize=points(10))
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_formatter(lambda time_s, _: format_time(time_s) if time_s else "0")
+    axes.set_xlabel("time from the start of the step", fontsize=points(9))
+
+
 def _draw_lanes(axes: Axes, prediction: Prediction) -> None:
     """Draw computing in the first lane, then a lane for each worker; time 0 is the start of the step."""
     step = prediction.step
     start_s = step.broadcast_s + step.forward_s
-    axes.set_xlim(0, step.step_s or 1.0)
-    axes.set_ylim(_num_lanes(step) + 0.5, -0.5)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_yticks(range(_num_lanes(step) + 1), ["compute", *_lane_names(step)], fontsize=points(10))
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(lambda time_s, _: format_time(time_s) if time_s else "0")
-    axes.set_xlabel("time from the start of the step", fontsize=points(9))
+    set_lanes(axes, ["compute", *_lane_names(step)], step.step_s)
     _draw_computing(axes, step)
     colours = (palette().blue, palette().sky)
     for number, (bucket, lane) in enumerate(zip(step.buckets, _lanes(step), strict=True)):

@@ -71,7 +71,7 @@ def test_a_step_for_perfetto(trace: Path, tmp_path: Path) -> None:
     assert slices == ["compute", "compute", "wait for all_reduce 0", "wait for all_reduce 1", "all_reduce 0",
                       "all_reduce 1"]  # fmt: skip
     threads = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
-    assert threads == ["compute", "group of 4", "group of 2"]
+    assert threads == ["compute", "ranks 0 to 3", "ranks 0 to 2 by 2"]
 
 
 @pytest.mark.parametrize(

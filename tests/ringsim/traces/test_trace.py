@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringsim.traces import ProgramTrace, TracedStep, TraceRequest
+from ringsim.traces import Group, ProgramTrace, TracedStep, TraceRequest
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced, wait
 
 STEP = TracedStep((compute(0.25), call(0), wait(0)), (all_reduce(64, is_async=True),))
@@ -58,3 +58,13 @@ def test_a_request_is_of_a_rank_that_there_is() -> None:
     """Of ranks 0 to 3 here."""
     with pytest.raises(ValueError, match="rank 4: must be less than the 4 ranks"):
         TraceRequest("train.py", (), False, 4, 4, 2, 3, "step.trace.json")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [((3,), "rank 3"), ((4, 5), "ranks 4 to 5"), ((1, 9, 17), "ranks 1 to 17 by 8"), ((0, 1, 3), "3 ranks"),
+     ((1, 0), "2 ranks")],
+)  # fmt: skip
+def test_the_name_of_a_group(ranks: tuple[int, ...], name: str) -> None:
+    """Which tells groups of one size apart."""
+    assert Group(ranks, "gloo").name == name
