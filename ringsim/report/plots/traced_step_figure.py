@@ -45,7 +45,7 @@ def _draw_computing(axes: Axes, prediction: TracePrediction) -> None:
     timeline = prediction.timeline
     for begin_s, end_s in _joined([(begin_s, end_s) for _, begin_s, end_s in timeline.computations]):
         draw_bar(axes, 0, begin_s, end_s, palette().light_grey, f"compute {format_time(end_s - begin_s)}", "")
-    for _, begin_s, end_s in timeline.waits:
+    for begin_s, end_s in _joined([(begin_s, end_s) for _, begin_s, end_s in timeline.waits]):
         axes.axvspan(begin_s, end_s, color=palette().vermillion, alpha=0.13, linewidth=0, zorder=0)
         draw_label(axes, 0, begin_s, end_s, f"exposed {format_time(end_s - begin_s)}", "", palette().vermillion)
 
@@ -71,5 +71,5 @@ def _draw_calls(figure: Figure, axes: Axes, prediction: TracePrediction, lanes: 
         text = f"{call.collective} {format_size(call.size_bytes)}"
         draw_bar(axes, lanes[call.group], span.begin_s, span.end_s, colour, text, format_size(call.size_bytes))
     if kinds:
-        patches = [Patch(color=colour) for colour, _ in zip(colours, kinds, strict=False)]
+        patches = [Patch(color=colours[number % len(colours)]) for number in range(len(kinds))]
         figure.legend(patches, kinds, loc="outside lower right", ncols=len(kinds), frameon=False, fontsize=points(9))
