@@ -93,6 +93,11 @@ class StepTimeline:
             until_s = max(until_s, call.end_s)
         return total_s
 
+    def require_end(self) -> None:
+        """Raise ValueError for a step that never ends."""
+        if math.isinf(self.step_s):
+            raise ValueError("the step never ends, as something fails: there is nothing to draw")
+
     def exposed_by_call(self) -> list[float]:
         """Return for each call the seconds for which it is waited."""
         exposed_s = [0.0] * len(self.calls)

@@ -119,7 +119,8 @@ def step(
         result["tokens_per_s"] = tokens / prediction.timeline.step_s if prediction.timeline.step_s else None
     print_result(format_trace_prediction(prediction, tokens), result, as_json)
     if output and output.suffix.lower() == PERFETTO:
-        write_step_trace(output, prediction.timeline, trace)
+        with naming_place(output):
+            write_step_trace(output, prediction.timeline, trace)
         say_wrote(output)
     elif output:
         from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import

@@ -20,8 +20,7 @@ def draw_traced_step(prediction: TracePrediction) -> Figure:
     Raises ValueError for a step that never ends.
     """
     timeline = prediction.timeline
-    if not timeline.step_s < float("inf"):
-        raise ValueError("the step never ends, as something fails: there is nothing to draw")
+    timeline.require_end()
     used = sorted({call.group for call in timeline.step.calls})
     figure = new_figure(_WIDTH, _REST + _LANE * (1 + len(used)), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
     device = "GPUs" if prediction.computing.on_gpu else "CPUs"

@@ -93,6 +93,11 @@ def test_a_step_that_never_ends_is_told(trace: Path, tmp_path: Path) -> None:
     assert text.startswith("a step of 4 ranks, each on a CPU: never")
     assert "nan" not in text
     assert "inf" not in text
+    for name in ("step.json", "step.svg"):
+        result = invoke("step", str(trace), "--network", str(tmp_path / "broken.toml"), "-o", str(tmp_path / name))
+        assert result.exit_code == 2
+        assert f"{name}: the step never ends, as something fails: there is nothing to draw" in result.stderr
+        assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize(
