@@ -17,8 +17,11 @@ _COMPUTING = 0  # the number of that thread; after it come those of the groups
 def write_step_trace(path: Path, timeline: StepTimeline, trace: ProgramTrace) -> None:
     """Write the computations, what they wait for, and the calls of each group; whole or not at all.
 
-    Calls of one group that are under way at once overlap in its thread. Raises OSError if it cannot be written.
+    Calls of one group that are under way at once overlap in its thread.
+
+    Raises ValueError for a step that never ends, OSError if it cannot be written.
     """
+    timeline.require_end()
     lines = chain(_names(trace), _computations(timeline), _calls(timeline))
     num_events = len(timeline.computations) + len(timeline.waits) + len(timeline.calls)
     with atomic_file(path) as file:

@@ -1,8 +1,9 @@
 """A `TracePrediction` as text."""
 
+import math
 from collections import defaultdict
 
-from ringsim.report.table import DataTable, Row, count_cell, share_cell, size_cell, time_cell
+from ringsim.report.table import DataTable, Row, TableCell, count_cell, share_cell, size_cell, time_cell
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.training_step import TracePrediction
 from ringsim.units import format_time, plural
@@ -16,7 +17,7 @@ def format_trace_prediction(prediction: TracePrediction, tokens: int | None = No
     if prediction.timeline.calls:
         blocks.append(_calls(prediction))
     blocks.append(_better(prediction))
-    return "\n\n".join(blocks)
+    return "\n\n".join(block for block in blocks if block)
 
 
 def _step(prediction: TracePrediction, tokens: int | None) -> str:
@@ -54,7 +55,7 @@ def _calls(prediction: TracePrediction) -> str:
     exposed_s = timeline.exposed_by_call()
     rows: list[Row] = []
     for (collective, group, algorithm), calls in kinds.items():
-        under_way_s = sum(timeline.calls[call].end_s - timeline.calls[call].begin_s for call in calls)
+        under_way_s = sum(timeline.calls[call].under_way_s for call in calls)
         waited_s = sum(exposed_s[call] for call in calls)
         rows.append((
             collective,
@@ -62,9 +63,9 @@ def _calls(prediction: TracePrediction) -> str:
             algorithm,
             count_cell(len(calls)),
             size_cell(sum(timeline.step.calls[call].size_bytes for call in calls)),
-            time_cell(under_way_s),
-            time_cell(waited_s),
-            share_cell(waited_s / timeline.step_s if timeline.step_s else 0.0, 1),
+            _time_cell(under_way_s),
+            _time_cell(waited_s),
+            share_cell(_share(waited_s, timeline.step_s), 1),
         ))  # fmt: skip
     columns = ("collective", "ranks", "algorithm", "calls", "bytes", "under way", "exposed", "of the step")
     return DataTable(columns, rows).text()
@@ -74,6 +75,16 @@ def _better(prediction: TracePrediction) -> str:
     step_s = prediction.timeline.step_s
     lines = [f"{_time(time_s)} with {name}" for name, time_s in prediction.better if time_s < step_s]
     return "\n".join(["The step would take", *(f"  {line}" for line in lines[:MAX_BETTER])]) if lines else ""
+
+
+def _share(part_s: float, whole_s: float) -> float:
+    if math.isinf(whole_s):
+        return float(math.isinf(part_s))
+    return part_s / whole_s if whole_s else 0.0
+
+
+def _time_cell(time_s: float) -> TableCell:
+    return TableCell("never", time_s) if math.isinf(time_s) else time_cell(time_s)
 
 
 def _time(time_s: float) -> str:

@@ -58,7 +58,7 @@ class TraceEvent:
     """
 
     kind: TraceEventKind
-    seconds: Annotated[float, values.number(0)] = 0.0
+    seconds: Annotated[float, values.seconds(0)] = 0.0
     call: Annotated[int, values.whole(-1)] = -1
     operators: tuple[Operator, ...] = ()
 
@@ -89,7 +89,7 @@ class Call:
     is_async: bool
     algorithm: str = ""
     peer: Annotated[int, values.whole(-1)] = -1
-    local_s: Annotated[float, values.number(0)] = 0.0
+    local_s: Annotated[float, values.seconds(0)] = 0.0
     on_side_stream: bool = False
     after: Annotated[int, values.whole(-1)] | None = None
 

@@ -8,4 +8,4 @@ from ringsim.training_step.profile import ELEMENT_BYTES, Parameter, StepProfile
 from ringsim.training_step.roofline import GPUS, Roofline
 from ringsim.training_step.step import BucketTimes, PredictedStep, predict_step, scale, sweep_caps
 from ringsim.training_step.timeline import StepTimeline
-from ringsim.training_step.trace_prediction import Computing, TracePrediction, fitted_scale, predict_trace
+from ringsim.training_step.trace_prediction import MAX_SCALE, Computing, TracePrediction, fitted_scale, predict_trace

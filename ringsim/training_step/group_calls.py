@@ -61,12 +61,13 @@ class GroupCalls:
         self._num_ranks = num_ranks
         self._groups = mirrored_groups(self.ranks, num_ranks)
         self._size = self._groups.shape[1]
+        self._is_steady = has_steady_times(network.topology(num_ranks))
         # So that a wrong name is an error now.
         build(*native_algorithm(backend, Collective.ALL_REDUCE), self._size, size_bytes=1)
         self._per_host = _ranks_per_host(network, self._groups[0])
         self.why_not = self._why_not_chosen()
         self._library_network = network if backend.chooses and not self.why_not else None
-        self._schedules: dict[tuple[str, str, int], tuple[Schedule, LibraryChoice | None]] = {}
+        self._schedules: dict[tuple[str, str, str, int], tuple[Schedule, LibraryChoice | None]] = {}
         self._alone_s: dict[tuple[int, int, int, float], float] = {}
 
     def call(
@@ -110,6 +111,10 @@ class GroupCalls:
         """Return who executes a call: `collectives` if it names an algorithm and the backend is not a GPU's."""
         return OURS if algorithm and not self.backend.chooses else self.backend.runtime
 
+    def depends_on_the_clock(self, algorithm: str) -> bool:
+        """Return whether a call's time depends on when it begins: the network fails at a moment, or has jitter."""
+        return not self._is_steady and self.runtime(algorithm).network(self.network) is self.network
+
     def alone_s(self, planned: PlannedCall, algorithm: str = "") -> float:
         """Return the seconds of a call while this group has no other under way."""
         call = planned.call
@@ -132,7 +137,8 @@ class GroupCalls:
         built = self._built(collective, algorithm)
         is_chosen = self._library_network is not None
         variant = size_bytes if is_chosen else size_variant(*built, self._size, size_bytes)
-        key = collective, built[1], variant
+        # The library may choose another algorithm than the one it is known by, and one that is named is not chosen.
+        key = collective, algorithm, built[1], variant
         if key not in self._schedules:
             choice = self._choice(collective, algorithm, size_bytes)
             schedule = choice.schedule if choice else build(*built, self._size, size_bytes)
@@ -171,7 +177,7 @@ class GroupCalls:
             why = "some of its hosts have more ranks of a group than others"
         if not why and self.backend.runtime.num_workers > 1:
             why = "several workers would be under way over one protocol only"
-        if not why and not has_steady_times(self.network.topology(self._num_ranks)):
+        if not why and not self._is_steady:
             why = "its times are drawn at random, or some of it fails"
         return f"{given_name(self.network)}: {why}" if why else ""
 
@@ -193,7 +199,9 @@ def _simulated_as(collective: str) -> Collective:
     try:
         return Collective(collective)
     except ValueError:
-        raise ValueError(f"{collective}: it goes to one rank, so that ranks do different things") from None
+        if collective in ("send", "recv"):
+            raise ValueError(f"{collective}: it goes to one rank, so that ranks do different things") from None
+        raise ValueError(f"{collective!r}: there is no such collective") from None
 
 
 def _sent_bytes(collective: str, size_bytes: int, num_ranks: int) -> int:

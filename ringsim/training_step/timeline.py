@@ -17,6 +17,7 @@ All ranks are taken to be alike. Calls of different groups share nothing unless 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import NamedTuple
 
 from ringsim.simulation import Span, time_queue
@@ -37,6 +38,11 @@ class CallSpan(NamedTuple):
     end_s: float
     algorithm: str
     protocol: str | None
+
+    @property
+    def under_way_s(self) -> float:
+        """Seconds from begin to end; 0 if it never begins."""
+        return self.end_s - self.begin_s if math.isfinite(self.begin_s) else 0.0
 
 
 class Wait(NamedTuple):
@@ -86,6 +92,11 @@ class StepTimeline:
             total_s += max(0.0, call.end_s - max(call.begin_s, until_s))
             until_s = max(until_s, call.end_s)
         return total_s
+
+    def require_end(self) -> None:
+        """Raise ValueError for a step that never ends."""
+        if math.isinf(self.step_s):
+            raise ValueError("the step never ends, as something fails: there is nothing to draw")
 
     def exposed_by_call(self) -> list[float]:
         """Return for each call the seconds for which it is waited."""
@@ -137,9 +148,13 @@ class _Queue:
         return zip(self._together, self._spans, strict=True)
 
     def _timed(self) -> list[Span]:
-        if self._runtime.num_workers > 1 and len(self._together) > 1:
+        if self._group.depends_on_the_clock(self._algorithm) or (
+            self._runtime.num_workers > 1 and len(self._together) > 1
+        ):
             calls = [planned.call for planned in self._together.values()]
-            return time_queue(calls, self._group.network, self._runtime)
+            begun = list(takewhile(lambda call: math.isfinite(call.ready_s), calls))
+            never = [Span(math.inf, math.inf)] * (len(calls) - len(begun))
+            return time_queue(begun, self._group.network, self._runtime) + never
         spans = self._spans
         for planned in list(self._together.values())[len(spans) :]:
             begin_s = max(planned.call.ready_s, spans[-1].end_s if spans else 0.0)
@@ -173,7 +188,8 @@ class _CpuRun:
         self._waits: list[Wait] = []
 
     def compute(self, event: int, seconds: float) -> None:
-        if seconds > 0:
+        # After a wait that never ends nothing is computed.
+        if seconds > 0 and math.isfinite(self.now_s):
             self._computations.append(Computation(event, self.now_s, self.now_s + seconds))
             self.now_s += seconds
             self._is_cold = True
@@ -242,10 +258,12 @@ class _CpuRun:
         for wait in self._waits:
             later_s = wait.begin_s - clock_s  # by so much the time in the step is later than that of the clock
             clock_s += wait.end_s - wait.begin_s
-            if span.begin_s < clock_s:
+            # Both clocks are sums of the same times, but rounded differently.
+            is_over = span.end_s <= clock_s or math.isclose(span.end_s, clock_s)
+            if span.begin_s < clock_s and (is_over or not math.isclose(span.begin_s, clock_s)):
                 begin_s = min(begin_s, span.begin_s + later_s)
-            if span.end_s <= clock_s:
-                end_s = span.end_s + later_s
+            if is_over:
+                end_s = min(span.end_s + later_s, wait.end_s)
                 return Span(min(begin_s, end_s), end_s)
         return Span(min(begin_s, self.now_s), self.now_s)
 

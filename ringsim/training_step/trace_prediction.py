@@ -1,5 +1,6 @@
 """`predict_trace`: how long the steps of a recorded program take on a network."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -141,6 +142,8 @@ def fitted_scale(
         return _typical([simulation.timeline(step, scaled) for step in steps]).step_s
 
     low, high = 0.0, 1.0
+    if math.isinf(step_s(low)):
+        raise ValueError("communication never ends on this network, as something fails")
     if step_s(low) > measured_s:
         raise ValueError(f"communication alone takes {format_time(step_s(low))} on this network")
     while step_s(high) < measured_s:

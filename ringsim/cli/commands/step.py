@@ -28,7 +28,7 @@ from ringsim.registry import ALGORITHMS
 from ringsim.report import format_trace_prediction, write_step_trace
 from ringsim.schedule import Collective
 from ringsim.traces import ProgramTrace
-from ringsim.training_step import GPUS, Computing, Roofline, fitted_scale, predict_trace
+from ringsim.training_step import GPUS, MAX_SCALE, Computing, Roofline, fitted_scale, predict_trace
 from ringsim.units import parse_flops
 
 ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE])
@@ -61,7 +61,7 @@ PERFETTO = ".json"
 @click.option("--memory-bandwidth", type=RATE, help="The memory of a device has this rate in place of its peak.")
 @click.option(
     "--compute-scale",
-    type=FloatRange(0, min_open=True),
+    type=FloatRange(0, MAX_SCALE, min_open=True),
     help="Computations take so many times as long as they were recorded, or as --gpu says.",
 )
 @click.option(
@@ -119,7 +119,8 @@ def step(
         result["tokens_per_s"] = tokens / prediction.timeline.step_s if prediction.timeline.step_s else None
     print_result(format_trace_prediction(prediction, tokens), result, as_json)
     if output and output.suffix.lower() == PERFETTO:
-        write_step_trace(output, prediction.timeline, trace)
+        with naming_place(output):
+            write_step_trace(output, prediction.timeline, trace)
         say_wrote(output)
     elif output:
         from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import

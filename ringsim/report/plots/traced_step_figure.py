@@ -20,8 +20,7 @@ def draw_traced_step(prediction: TracePrediction) -> Figure:
     Raises ValueError for a step that never ends.
     """
     timeline = prediction.timeline
-    if not timeline.step_s < float("inf"):
-        raise ValueError("the step never ends, as something fails: there is nothing to draw")
+    timeline.require_end()
     used = sorted({call.group for call in timeline.step.calls})
     figure = new_figure(_WIDTH, _REST + _LANE * (1 + len(used)), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
     device = "GPUs" if prediction.computing.on_gpu else "CPUs"
@@ -45,7 +44,7 @@ def _draw_computing(axes: Axes, prediction: TracePrediction) -> None:
     timeline = prediction.timeline
     for begin_s, end_s in _joined([(begin_s, end_s) for _, begin_s, end_s in timeline.computations]):
         draw_bar(axes, 0, begin_s, end_s, palette().light_grey, f"compute {format_time(end_s - begin_s)}", "")
-    for _, begin_s, end_s in timeline.waits:
+    for begin_s, end_s in _joined([(begin_s, end_s) for _, begin_s, end_s in timeline.waits]):
         axes.axvspan(begin_s, end_s, color=palette().vermillion, alpha=0.13, linewidth=0, zorder=0)
         draw_label(axes, 0, begin_s, end_s, f"exposed {format_time(end_s - begin_s)}", "", palette().vermillion)
 
@@ -71,5 +70,5 @@ def _draw_calls(figure: Figure, axes: Axes, prediction: TracePrediction, lanes: 
         text = f"{call.collective} {format_size(call.size_bytes)}"
         draw_bar(axes, lanes[call.group], span.begin_s, span.end_s, colour, text, format_size(call.size_bytes))
     if kinds:
-        patches = [Patch(color=colour) for colour, _ in zip(colours, kinds, strict=False)]
+        patches = [Patch(color=colours[number % len(colours)]) for number in range(len(kinds))]
         figure.legend(patches, kinds, loc="outside lower right", ncols=len(kinds), frameon=False, fontsize=points(9))

@@ -1,6 +1,7 @@
 """`ringsim step`: what it prints and draws, and one line for every mistake."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,31 @@ def test_a_step_for_perfetto(trace: Path, tmp_path: Path) -> None:
     assert threads == ["compute", "ranks 0 to 3", "ranks 0 to 2 by 2"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_every_collective_is_in_the_legend(tmp_path: Path) -> None:
+    """However many there are."""
+    names = "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "gather", "barrier"
+    calls = tuple(replace(all_reduce(2**18), collective=name) for name in names)
+    traced(TracedStep(tuple(call(index) for index in range(len(calls))), calls)).save(tmp_path / "many.trace.json")
+    printed("step", str(tmp_path / "many.trace.json"), "--network", "gbe", "-o", str(tmp_path / "many.svg"))
+
+
+def test_a_step_that_never_ends_is_told(trace: Path, tmp_path: Path) -> None:
+    """Without a number that is none."""
+    (tmp_path / "broken.toml").write_text(
+        """[host]\nranks = 1\n[host.nic]\nlatency = "1us"\nbandwidth = "1GB/s"\n[[failure]]\nrank = 2\nat = "0s"\n"""
+    )
+    text = printed("step", str(trace), "--network", str(tmp_path / "broken.toml"), "--tokens", "9")
+    assert text.startswith("a step of 4 ranks, each on a CPU: never")
+    assert "nan" not in text
+    assert "inf" not in text
+    for name in ("step.json", "step.svg"):
+        result = invoke("step", str(trace), "--network", str(tmp_path / "broken.toml"), "-o", str(tmp_path / name))
+        assert result.exit_code == 2
+        assert f"{name}: the step never ends, as something fails: there is nothing to draw" in result.stderr
+        assert not (tmp_path / name).exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -81,6 +107,7 @@ def test_a_step_for_perfetto(trace: Path, tmp_path: Path) -> None:
         (("--network", "gbe", "--flops", "1TFLOP/s"), "give --gpu, or both --flops and --memory-bandwidth"),
         (("--network", "gbe", "--flops", "fast"), "'fast' is not a rate of computing: write it as 400TFLOP/s"),
         (("--network", "gbe", "--flops", "0"), "must be at least 1 FLOP/s"),
+        (("--compute-scale", "inf"), "inf is not in the range 0<x<=1000000000.0"),
         (("--compute-scale", "2", "--measured-step", "1s"), "--compute-scale and --measured-step exclude each other"),
         (("--network", "gbe", "--style", "dark"), "--style has no effect without --output"),
         (("--network", "gbe", "-o", "step.txt"), "step.txt: must end in .png, .pdf, .svg, .json"),

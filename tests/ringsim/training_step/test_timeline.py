@@ -11,6 +11,7 @@ from hypothesis import given
 from ringsim import Network, load_network
 from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork
+from ringsim.network.spec import Failure
 from ringsim.traces import Call, Group, Operator, TracedStep
 from ringsim.training_step import GPUS, Computing, StepTimeline, fitted_scale, predict_trace
 from ringsim.training_step.group_calls import GroupCalls, element_bytes_of, mirrored_groups
@@ -99,6 +100,35 @@ def test_a_call_on_a_stream_of_its_own_waits_for_what_it_reads() -> None:
     assert spans_of(timeline_of(of_a_call, on_gpu=True))[2] == (8.0, 12.0)
 
 
+def test_a_call_that_was_waited_for_is_over() -> None:
+    """However the sums of the two clocks are rounded."""
+    events = call(0), compute(0.3), wait(0), compute(0.7), call(1), compute(0.1), call(2), compute(9.0), call(3)
+    for seconds in (0.1, 0.3, 0.7, 1.1, 6.337982170632666):
+        made = [replace(event, seconds=event.seconds * seconds) for event in events]
+        calls = all_reduce(20, True), all_reduce(4, group=1), all_reduce(8), all_reduce(4)
+        timeline = timeline_of(TracedStep(tuple(made), calls), overlaps=False)
+        ends = {waited.call: waited.end_s for waited in timeline.waits}
+        assert [span.end_s for span in timeline.calls] == pytest.approx([ends[index] for index in range(4)])
+
+
+@pytest.mark.parametrize("backend", [ONE_AFTER_ANOTHER, TWO_AT_ONCE])
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_step_that_never_ends_has_no_time_that_is_no_number(backend: Backend, on_gpu: bool) -> None:
+    """After the wait that does not end nothing is computed."""
+    network = SECOND.with_spec(failures=(Failure(rank=1, at_s=6.0),))
+    events = call(0), compute(3.0), call(1), compute(1.0), call(2), call(3), compute(1.0), wait(2), wait(3)
+    calls = all_reduce(4), all_reduce(4), all_reduce(4, True), all_reduce(4, True)
+    step = TracedStep(events, calls)
+    timeline = simulate_step(step, [GroupCalls(network, 2, backend)], lambda event: event.seconds, on_gpu=on_gpu)
+    assert (timeline.step_s, timeline.compute_s, timeline.exposed_s) == (np.inf, 3.0, np.inf)
+    # The failure is that long after the start of the step, not of the call.
+    assert [span.end_s for span in timeline.calls] == [4.0, np.inf, np.inf, np.inf]
+    assert [span.under_way_s for span in timeline.calls] == [4.0, np.inf, 0.0, 0.0]
+    assert timeline.exposed_by_call() == [4.0, np.inf, 0.0, 0.0]
+    with pytest.raises(ValueError, match="^communication never ends on this network, as something fails$"):
+        fitted_scale(replace(traced(step, groups=(TWO,)), num_ranks=2), network, Computing(), 30.0)
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 10), st.integers(1, 50), st.booleans(), st.integers(0, 1)), min_size=1, max_size=8),
     st.booleans(),
@@ -182,6 +212,14 @@ def test_nccl_chooses_for_the_ranks_of_a_group() -> None:
     assert algorithms["host"][0] != algorithms["rail"][0]  # a switch is within a host only
 
 
+def test_an_algorithm_that_is_named_is_not_that_which_nccl_chooses() -> None:
+    """For a call of the same size, in any order."""
+    for names in (("", "ring"), ("ring", "")):
+        group = GroupCalls(load_network("dgx-h100-cluster"), 64, BACKENDS["nccl"])
+        made = {name: group.call("all_reduce", 2**14, 2, algorithm=name).call.schedule.algorithm for name in names}
+        assert made == {"": "nccl_tree", "ring": "ring"}
+
+
 @pytest.mark.parametrize("collective", ["all_to_all", "gather", "scatter", "barrier", "reduce", "broadcast"])
 @pytest.mark.parametrize("backend", ["gloo", "nccl", "ring"])
 def test_every_collective_takes_some_time(collective: str, backend: str) -> None:
@@ -202,6 +240,12 @@ def test_what_goes_to_one_rank_is_refused() -> None:
     step = TracedStep((call(0),), (Call("send", 4, "float32", 0, False, peer=1),))
     with pytest.raises(ValueError, match="^send: it goes to one rank, so that ranks do different things$"):
         predict_trace(traced(step), load_network("gbe"))
+
+
+def test_a_collective_that_there_is_not_is_refused() -> None:
+    """By its name."""
+    with pytest.raises(ValueError, match="^'all_redcue': there is no such collective$"):
+        GroupCalls(SECOND, 4, TWO_AT_ONCE).call("all_redcue", 4, 4)
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("bfloat16", 2), ("float8_e4m3fn", 1), ("complex64", 8), ("bool", 1)])
