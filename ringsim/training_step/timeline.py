@@ -59,13 +59,15 @@ class Computation(NamedTuple):
 class StepTimeline:
     """A traced step with the times of all that happens in it, in seconds from its start.
 
-    calls: of each of the step's calls. step_s: infinite if a call never ends.
+    calls: of each of the step's calls. done_s: when computations and waits up to each of the step's events are over.
+    step_s: infinite if a call never ends.
     """
 
     step: TracedStep
     computations: tuple[Computation, ...]
     calls: tuple[CallSpan, ...]
     waits: tuple[Wait, ...]
+    done_s: tuple[float, ...]
     step_s: float
 
     @property
@@ -231,7 +233,14 @@ class _CpuRun:
             call = issued.planned.call
             ready_s, begin_s, end_s = (self._in_step(time_s) for time_s in (call.ready_s, *self._known[index]))
             calls.append(CallSpan(ready_s, begin_s, end_s, call.schedule.algorithm, issued.planned.protocol))
-        return StepTimeline(self.step, tuple(self._computations), tuple(calls), tuple(self._waits), self.now_s)
+        return StepTimeline(
+            self.step,
+            tuple(self._computations),
+            tuple(calls),
+            tuple(self._waits),
+            tuple(self.done_s),
+            self.now_s,
+        )
 
     def _in_step(self, clock_s: float) -> float:
         """Return the time in the step at which the clock of the calls shows a time."""

@@ -20,7 +20,6 @@ from trainers.checkpoints.output import WRITING_S, locked
 from trainers.loop.batches import describe_batch
 from trainers.main_job.config import RESULTS, JobConfig
 from trainers.predictions.memory import Memory
-from trainers.predictions.prediction import StepPrediction
 from trainers.strategy_names import steps_between_averages, strategy_info
 
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
@@ -33,6 +32,16 @@ UNITS = ("", "sync ms", "sync ms", "", "step ms", "ms", "", "")
 WIDE_COLUMNS, WIDE_UNITS = (*COLUMNS, "spread", "tokens/s"), (*UNITS, "sync ms", "")
 MEMORY = ("memory", "predicted", "held", "params", "grads", "optim", "vectors", "activ")
 MEMORY_UNITS = ("per rank", "MiB", "MiB", "MiB", "MiB", "MiB", "MiB", "MiB")
+
+
+class StepPrediction(NamedTuple):
+    """sync_s: from the last gradient's being ready, with what gathers parameters. step_s: the whole step.
+
+    Of strategies that communicate every few steps only, the mean of these steps.
+    """
+
+    sync_s: float
+    step_s: float
 
 
 class RankNotes(NamedTuple):

@@ -10,7 +10,7 @@ from tests.ranks import RankPool
 from trainers.loop.config import StepConfig
 from trainers.loop.train_step import TrainStep
 from trainers.main_job.job import parts_of
-from trainers.main_job.profile import activation_bytes, measure_memory, record_profile, states_per_element
+from trainers.main_job.profile import StepTimes, activation_bytes, measure_memory, profile_of, states_per_element
 from trainers.predictions.memory import Memory, predict_memory
 from trainers.strategies.flat_vector import described
 from trainers.strategy_names import STRATEGY_INFOS
@@ -30,7 +30,8 @@ def recorded(group: dist.ProcessGroup) -> tuple[StepProfile, list[float], list[t
     """A profile, the times of its steps, the model's parameters and the bytes of its buffers."""
     task = LanguageModel(0, "random", d_model=16, heads=2, layers=2, d_ff=32, sequence_length=16)
     train_step = TrainStep(task, StepConfig(strategy="none", batch_size=3), group)
-    profile, steps_s = record_profile(train_step)
+    times = [StepTimes.of(train_step.run(step), train_step.clock.before_last_s()) for step in range(3)]
+    profile, steps_s = profile_of(train_step.model.model, times)
     model = train_step.model.model
     named = [(name, p.numel()) for name, p in model.named_parameters()]
     return profile, steps_s, named, sum(buffer.nbytes for buffer in model.buffers())
