@@ -28,8 +28,7 @@ from trainers.main_job.profile import activation_bytes, common_profile, measure_
 from trainers.main_job.recording import num_steps, record_steps
 from trainers.main_job.report import RankNotes, Report, add_memory, make_report, tokens_per_step
 from trainers.predictions.memory import Memory, predict_memory
-from trainers.predictions.model_parts import ModelParts
-from trainers.predictions.prediction import can_overlap
+from trainers.predictions.vectors import ModelParts
 from trainers.replica_check import fingerprint
 from trainers.strategies.flat_vector import layers_of
 
@@ -152,7 +151,8 @@ def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tupl
     network = fitted_cluster(measurements, fitting_model(measurements), "this")
     places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes
-    agreed: list[Any] = [network, can_overlap(places.physical_hosts.count(0), measurements.provenance["cores"])]
+    cores, ranks_here = measurements.provenance["cores"], places.physical_hosts.count(0)
+    agreed: list[Any] = [network, cores is not None and cores >= 2 * ranks_here]
     with naming_failures(f"rank {group.rank()}: hearing of rank 0's cores failed"):
         dist.broadcast_object_list(agreed, group=group, group_src=0)
     return agreed[0], agreed[1]

@@ -17,8 +17,11 @@ from trainers.predictions.memory import Memory
 from trainers.strategies.flat_vector import described
 
 
-class StepTimes(NamedTuple):
-    """The times of one step, in seconds; ready_s: by parameter, from the start of the backward pass."""
+class ComputingTimes(NamedTuple):
+    """The times of a step in which no gradient is sent, in seconds.
+
+    ready_s: by parameter, from the start of the backward pass.
+    """
 
     forward_s: float
     backward_s: float
@@ -44,7 +47,7 @@ class RankProfile(NamedTuple):
     steps_s: list[float]
 
 
-def profile_of(model: nn.Module, steps: Sequence[StepTimes]) -> RankProfile:
+def profile_of(model: nn.Module, steps: Sequence[ComputingTimes]) -> RankProfile:
     """Return the medians over some steps."""
     backward_s = statistics.median(step.backward_s for step in steps)
     ready_s = [statistics.median(values) for values in zip(*(step.ready_s for step in steps), strict=True)]

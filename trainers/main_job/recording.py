@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from collectives.recording.group import recording
+from collectives.recording import recording
 from collectives.runtime import Recorder, naming_failures
 from ringsim.network import Cluster
 from ringsim.traces import Group
@@ -16,7 +16,7 @@ from ringsim.training_step import calls_of
 from trainers.loop.loss_sync import DivergedError
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import JobConfig
-from trainers.main_job.profile import RankProfile, StepTimes, profile_of
+from trainers.main_job.profile import ComputingTimes, RankProfile, profile_of
 from trainers.main_job.recorded_steps import RecordedStep, predict_steps
 from trainers.main_job.report import StepPrediction
 from trainers.strategy_names import steps_between_averages
@@ -104,13 +104,13 @@ def record_steps(
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
+class _RecordedRun:
     """A strategy whose steps are recorded on this rank. times: of the steps of UNSYNCHRONISED."""
 
     train_step: TrainStep
     num_steps: int
     steps: list[RecordedStep] = field(default_factory=list)
-    times: list[StepTimes] = field(default_factory=list)
+    times: list[ComputingTimes] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -125,7 +125,7 @@ class _Run:
         if result.moments and step >= WARM_UP_STEPS:
             self.steps.append(RecordedStep.cut_from(recorder.steps[-1], computed_s))
             if self.name == UNSYNCHRONISED:
-                self.times.append(StepTimes.of(result, self.train_step.clock.before_last_s()))
+                self.times.append(ComputingTimes.of(result, self.train_step.clock.before_last_s()))
         return result
 
 
@@ -140,15 +140,17 @@ def _groups_destroyed() -> Iterator[None]:
             dist.destroy_process_group(made)
 
 
-def _start(config: JobConfig, group: Any) -> list[_Run]:
+def _start(config: JobConfig, group: Any) -> list[_RecordedRun]:
     return [
-        _Run(TrainStep(config.task, step, group, num_steps=config.steps), num_recorded(step.strategy, config.steps))
+        _RecordedRun(
+            TrainStep(config.task, step, group, num_steps=config.steps), num_recorded(step.strategy, config.steps)
+        )
         for step in (replace(config.step, strategy=name) for name in _recorded_names(config))
     ]
 
 
 def _record(
-    runs: Sequence[_Run], group: dist.ProcessGroup, recorder: Recorder, on_step: Callable[[str], object]
+    runs: Sequence[_RecordedRun], group: dist.ProcessGroup, recorder: Recorder, on_step: Callable[[str], object]
 ) -> RankRecording:
     troubles: list[Trouble] = []
     turn = 0

@@ -200,8 +200,7 @@ def _footnotes(report: Report) -> list[str]:
     return [
         "sync: gradient synchronisation of one step, from the last gradient's being ready; measured: the median of "
         f"{results[0]['steps_measured']} steps, as the last rank to arrive sees it; spread: 10th to 90th "
-        "percentile (--wide); predicted from point-to-point probes only, a step from a profile without synchronisation "
-        "too.",
+        "percentile (--wide); predicted from point-to-point probes, and from steps that were recorded without sending.",
         f"{identical}; loss curves{but_inexact} differ by at most {report['max_loss_difference']:.1e}.",
         f"{plural(report['num_ranks'], 'rank')}, {batch}, {report['num_parameters']:,} parameters; {where['machine']}, "
         f"{where['cores']} cores, torch {where['torch']}, OMP_NUM_THREADS={where['OMP_NUM_THREADS']}, {where['date']}.",
