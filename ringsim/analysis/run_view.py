@@ -219,7 +219,9 @@ class RunView:
 def check_few_ranks(num_ranks: int) -> None:
     """Raise ValueError for more ranks than a picture shows."""
     if num_ranks > MAX_RANKS:
-        raise ValueError(f"num_ranks {num_ranks}: a picture shows at most {MAX_RANKS} ranks")
+        raise ValueError(
+            f"num_ranks {num_ranks}: a picture shows at most {MAX_RANKS} ranks; ringsim simulate --trace holds more"
+        )
 
 
 def check_animated(schedule: Schedule) -> None:

@@ -95,10 +95,11 @@ def tell_step(schedule: Schedule, held: HeldStep) -> ToldStep:
         subject, example = _to_all_others(pairs, chunks, names), _listed(clauses, MAX_NAMED)
     else:
         subject = _listed(clauses, MAX_CLAUSES)
-    # The sentence has it all if all send the same, or rank r chunk r; the chunks of many ranks follow the rule.
-    if len(set(names)) == 1 or "chunk r " in subject or (schedule.num_ranks > MAX_NAMED and "chunk " in subject):
+    # The sentence has it all if all send the same, or rank r chunk r; many ranks need no example of a formula.
+    if len(set(names)) == 1 or "chunk r " in subject or (schedule.num_ranks > MAX_NAMED and "chunk (" in subject):
         example = ""
-    receiver = ", which" if subject.startswith("every rank r sends") else "; each receiver"
+    has_one_receiver = subject.startswith("every rank r sends") or len(np.unique(step.dst)) == 1
+    receiver = ", which" if has_one_receiver else "; each receiver"
     return ToldStep(held.index, f"{subject}{_does(schedule, held, receiver)}", example)
 
 

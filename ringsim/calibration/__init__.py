@@ -19,6 +19,7 @@ from ringsim.calibration.library_choice import (
     LibraryChoice,
     choose,
     fastest_protocol,
+    formula_s,
     given_name,
     library_time,
     over_protocol,

@@ -74,6 +74,12 @@ def choose(
     return None if schedule.num_transfers > max_transfers else over_protocol(schedule, network, protocol)
 
 
+def formula_s(network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, num_hosts: int) -> float:
+    """Return the seconds by the library's own formula, for what is too large to be simulated."""
+    [(time_s, _)] = predict(network, [Question(collective.value, size_bytes, num_ranks, num_hosts)])
+    return time_s
+
+
 def why_unknown(network: AnyNetwork, num_ranks: int, ranks_per_host: int | None = None) -> str:
     """Return why nobody can tell what its library takes; "" if `choose` can, whose arguments these are."""
     spec, per_host = network.spec, ranks_per_host or _ranks_per_host(network, num_ranks)

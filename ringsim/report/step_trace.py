@@ -29,7 +29,7 @@ def _names(trace: ProgramTrace) -> Iterator[str]:
     yield from named_events("process", _PROCESS, 0, f"rank {trace.rank} of {trace.num_ranks}", 0)
     yield from named_events("thread", _PROCESS, _COMPUTING, "compute", 0)
     for number, group in enumerate(trace.groups, 1):
-        yield from named_events("thread", _PROCESS, number, f"group of {len(group.ranks)}", number)
+        yield from named_events("thread", _PROCESS, number, group.name, number)
 
 
 def _computations(timeline: StepTimeline) -> Iterator[str]:

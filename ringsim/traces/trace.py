@@ -10,6 +10,7 @@ decide what overlaps.
 
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -102,12 +103,26 @@ class TracedStep:
 
     def __post_init__(self) -> None:
         check(self)
+        made = 0  # calls up to this event
         for index, event in enumerate(self.events):
-            if event.call >= len(self.calls) or (event.call < 0) != (event.kind is TraceEventKind.COMPUTE):
-                raise ValueError(f"events[{index}].call = {event.call}: must be one of {len(self.calls)} calls")
-        for index, call in enumerate(self.calls):
-            if call.after is not None and call.after >= len(self.events):
-                raise ValueError(f"calls[{index}].after = {call.after}: must be one of {len(self.events)} events")
+            if event.kind is TraceEventKind.CALL:
+                self._check_call_event(index, made)
+                made += 1
+            elif event.kind is TraceEventKind.COMPUTE:
+                if event.call >= 0:
+                    raise ValueError(f"events[{index}].call = {event.call}: must be -1, as it is a computation")
+            elif not 0 <= event.call < made:
+                raise ValueError(f"events[{index}].call = {event.call}: must be one of the {made} calls made before")
+        if made != len(self.calls):
+            raise ValueError(f"events: {made} of {len(self.calls)} calls are made")
+
+    def _check_call_event(self, index: int, made: int) -> None:
+        call = self.events[index].call
+        if call != made or made >= len(self.calls):
+            raise ValueError(f"events[{index}].call = {call}: must be {made}, one of {len(self.calls)} calls in order")
+        after = self.calls[call].after
+        if after is not None and after >= index:
+            raise ValueError(f"calls[{call}].after = {after}: must be an event before {index}, where it is made")
 
     @property
     def compute_s(self) -> float:
@@ -126,6 +141,14 @@ class Group:
 
     ranks: tuple[_Rank, ...]
     backend: str
+
+    @property
+    def name(self) -> str:
+        """Return a name for pictures, such as "ranks 0 to 7", or "ranks 0 to 56 by 8"."""
+        gaps = {after - before for before, after in pairwise(self.ranks)}
+        if len(gaps) != 1 or min(gaps) < 1:
+            return f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
+        return f"ranks {self.ranks[0]} to {self.ranks[-1]}" + (f" by {min(gaps)}" if min(gaps) > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +174,10 @@ class ProgramTrace:
         check(self, not_empty=("steps",))
         if self.rank >= self.num_ranks:
             raise ValueError(f"rank {self.rank}: there are only {self.num_ranks} ranks")
+        for number, group in enumerate(self.groups):
+            ranks = sorted(group.ranks)
+            if not ranks or ranks[-1] >= self.num_ranks or len(set(ranks)) < len(ranks):
+                raise ValueError(f"groups[{number}].ranks: must be some of {self.num_ranks} ranks, none of them twice")
         for number, step in enumerate(self.steps):
             for index, call in enumerate(step.calls):
                 self._check_call(call, f"steps[{number}].calls[{index}]")

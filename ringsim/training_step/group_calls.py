@@ -7,13 +7,22 @@ Groups that are alike, such as those of the other ranks of a host when each has 
 the same time, since all ranks run the same program. They are simulated together, and so share NICs and links.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.calibration import LibraryChoice, choose, fastest_protocol, given_name, over_protocol, why_unknown
+from ringsim.calibration import (
+    LibraryChoice,
+    choose,
+    fastest_protocol,
+    formula_s,
+    given_name,
+    over_protocol,
+    why_unknown,
+)
 from ringsim.measurements import TORCH
 from ringsim.native import Backend, local_s, local_work, native_algorithm
 from ringsim.network import AnyNetwork
@@ -25,11 +34,15 @@ MAX_TRANSFERS = 2**22  # of a schedule of the library, which then takes about te
 
 
 class PlannedCall(NamedTuple):
-    """The call for `size_bytes`, and the protocol that the library takes; None if it is not known."""
+    """The call for `size_bytes`, and the protocol that the library takes; None if it is not known.
+
+    formula_s: the seconds of its messages by the library's own formula, if it is too large to be simulated.
+    """
 
     size_bytes: int
     protocol: str | None
     call: QueuedCall
+    formula_s: float | None = None
 
 
 class GroupCalls:
@@ -50,7 +63,7 @@ class GroupCalls:
         self._size = self._groups.shape[1]
         # So that a wrong name is an error now.
         build(*native_algorithm(backend, Collective.ALL_REDUCE), self._size, size_bytes=1)
-        self._per_host = None if self._size == num_ranks else _ranks_per_host(network, self._groups[0])
+        self._per_host = _ranks_per_host(network, self._groups[0])
         self.why_not = self._why_not_chosen()
         self._library_network = network if backend.chooses and not self.why_not else None
         self._schedules: dict[tuple[str, str, int], tuple[Schedule, LibraryChoice | None]] = {}
@@ -78,6 +91,11 @@ class GroupCalls:
         schedule, choice = self._schedule(collective, algorithm, sent_bytes)
         runtime = self.runtime(algorithm)
         call_s = runtime.call_s(self.network, cold=cold) + local_work_s
+        if choice is not None and schedule.num_transfers > MAX_TRANSFERS:
+            num_hosts = self._size // self._per_host
+            time_s = formula_s(self.network, _simulated_as(collective), self._size, sent_bytes, num_hosts)
+            queued = QueuedCall(schedule, sent_bytes, 1, ready_s, call_s)
+            return PlannedCall(size_bytes, choice.protocol, queued, time_s)
         if choice is not None:
             even_bytes = in_even_chunks(schedule, sent_bytes, element_bytes)
             queued = QueuedCall(schedule, even_bytes, element_bytes, ready_s, call_s + choice.start_s, choice.network)
@@ -95,6 +113,8 @@ class GroupCalls:
     def alone_s(self, planned: PlannedCall, algorithm: str = "") -> float:
         """Return the seconds of a call while this group has no other under way."""
         call = planned.call
+        if planned.formula_s is not None:
+            return call.call_s + planned.formula_s
         key = id(call.schedule), call.size_bytes, call.element_bytes, call.call_s
         if key not in self._alone_s:
             messages_s = predict_time(
@@ -136,10 +156,7 @@ class GroupCalls:
                 return fastest_protocol(schedule, network, size_bytes)
             return over_protocol(schedule, network, network.spec.protocols[-1])
         kind = _simulated_as(collective)
-        choice = choose(network, kind, self._size, size_bytes, MAX_TRANSFERS, ranks_per_host=self._per_host)
-        if choice is None:
-            self.why_not = f"{network.name}: it has more than {MAX_TRANSFERS:,} transfers"
-        return choice
+        return choose(network, kind, self._size, size_bytes, math.inf, ranks_per_host=self._per_host)
 
     def _on_all_groups(self, schedule: Schedule) -> Schedule:
         if len(self._groups) == 1 and self._size == self._num_ranks:
@@ -149,9 +166,9 @@ class GroupCalls:
     def _why_not_chosen(self) -> str:
         if not self.backend.chooses:
             return ""
-        if self._per_host == 0:
-            return f"{given_name(self.network)}: some of its hosts have more ranks of a group than others"
-        why = why_unknown(self.network, self._size, self._per_host)
+        why = why_unknown(self.network, self._size, self._per_host or None)
+        if not why and self._per_host == 0:
+            why = "some of its hosts have more ranks of a group than others"
         if not why and self.backend.runtime.num_workers > 1:
             why = "several workers would be under way over one protocol only"
         if not why and not has_steady_times(self.network.topology(self._num_ranks)):

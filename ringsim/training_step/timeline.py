@@ -152,6 +152,7 @@ class _Queue:
 class _Issued(NamedTuple):
     queue: _Queue
     planned: PlannedCall
+    ready_s: float  # in the step
 
 
 class _CpuRun:
@@ -207,7 +208,7 @@ class _CpuRun:
         key = call.group, bool(call.algorithm)
         queue = self._queues.setdefault(key, _Queue(group, call.algorithm))
         queue.add(len(self._issued), planned)
-        self._issued.append(_Issued(queue, planned))
+        self._issued.append(_Issued(queue, planned, ready_s if self._overlaps else self.now_s))
 
     def end_s(self, call: int) -> float:
         """Return when a call ends, by the clock of the calls, if none is made before that."""
@@ -230,9 +231,10 @@ class _CpuRun:
             self.wait(max(self._known, key=lambda call: self._known[call].end_s))
         calls = []
         for index, issued in enumerate(self._issued):
-            call = issued.planned.call
-            ready_s, begin_s, end_s = (self._in_step(time_s) for time_s in (call.ready_s, *self._known[index]))
-            calls.append(CallSpan(ready_s, begin_s, end_s, call.schedule.algorithm, issued.planned.protocol))
+            begin_s, end_s = self._in_step(self._known[index])
+            begin_s = max(begin_s, issued.ready_s)  # by rounding it may be just before the computation that came before
+            planned = issued.planned
+            calls.append(CallSpan(issued.ready_s, begin_s, end_s, planned.call.schedule.algorithm, planned.protocol))
         return StepTimeline(
             self.step,
             tuple(self._computations),
@@ -242,17 +244,20 @@ class _CpuRun:
             self.now_s,
         )
 
-    def _in_step(self, clock_s: float) -> float:
-        """Return the time in the step at which the clock of the calls shows a time."""
+    def _in_step(self, span: Span) -> Span:
+        """Return the times in the step of a call whose times are by the clock of the calls."""
         if self._overlaps:
-            return clock_s
-        before_s = 0.0
+            return span
+        begin_s, clock_s = math.inf, 0.0
         for wait in self._waits:
-            length_s = wait.end_s - wait.begin_s
-            if clock_s < before_s + length_s:
-                return wait.begin_s + clock_s - before_s
-            before_s += length_s
-        return self.now_s
+            later_s = wait.begin_s - clock_s  # by so much the time in the step is later than that of the clock
+            clock_s += wait.end_s - wait.begin_s
+            if span.begin_s < clock_s:
+                begin_s = min(begin_s, span.begin_s + later_s)
+            if span.end_s <= clock_s:
+                end_s = span.end_s + later_s
+                return Span(min(begin_s, end_s), end_s)
+        return Span(min(begin_s, self.now_s), self.now_s)
 
 
 class _GpuRun(_CpuRun):

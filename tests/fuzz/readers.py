@@ -24,12 +24,14 @@ from ringsim.network.file_writer import network_text
 from ringsim.network.spec import Host, Link, Processor, Spec
 from ringsim.report.pages.report_page import report_page
 from ringsim.schedule.collective import Collective
+from ringsim.traces.trace import Group, Operator, TracedStep
 from ringsim.training_step.profile import Parameter, StepProfile
 from ringsim.verdict.run_directory import read_directory
 from ringsim.verdict.verdict import judge
 from tests.ringsim.made_logs import nccl_log
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.made_run import NETWORK, made_run
+from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, read, traced, wait
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from tests.ringsim.verdict.test_run_directory import CELL, COMPARISON, SESSION
 
@@ -145,6 +147,16 @@ def _profile() -> bytes:
 
 
 @cache
+def _trace() -> bytes:
+    """A step with a call of each kind of waiting, on all ranks and on half of them."""
+    watched = compute(0.25, Operator("aten.mm", "float32", 4096, 2**20, 2))
+    calls = all_reduce(2**20), replace(all_reduce(4096, True, 1), after=0), replace(all_reduce(8), on_side_stream=True)
+    events = watched, call(0), call(1), compute(0.5), wait(1), call(2), read(2)
+    trace = traced(TracedStep(events, calls), groups=(ALL, Group((0, 2), "ring")))
+    return _json(replace(trace, ranks_per_host=4).as_dict())
+
+
+@cache
 def _sweep() -> bytes:
     sweep = run_sweep(Collective.ALL_REDUCE, ["ring", "direct"], [2, 4], [1024, 4096], {"fast": NETWORK})
     with tempfile.TemporaryDirectory() as folder:
@@ -236,6 +248,10 @@ READERS = (
     Reader("ddp --layers", "toml", ".toml", _file("docs/models/transformer.toml"),
            _command("ddp", "--layers", "FILE", "--ranks", "2")),
     Reader("ddp --profile", "json", ".json", _profile, _command("ddp", "--profile", "FILE", "--ranks", "2", "--json")),
+    *(
+        Reader(f"step {network}", "json", ".json", _trace, _command("step", "FILE", "--network", network, *options))
+        for network, options in (("loopback", ()), ("dgx-h100-cluster", ("--gpu", "h100", "--json")))
+    ),
     Reader("order numbers", "lines", ".txt", _text("0,2,1,3\n"), _command(*SIMULATE, "4", "--order", "FILE")),
     Reader("order JSON", "json", ".json", _text('{"order": [0, 2, 1, 3]}'),
            _command(*SIMULATE, "4", "--order", "FILE")),

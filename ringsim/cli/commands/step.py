@@ -38,7 +38,7 @@ PERFETTO = ".json"
 @click.command(
     epilog=examples(
         "ringsim step step.trace.json --network gbe",
-        "ringsim step step.trace.json --network dgx-h100-cluster --gpu h100 --measured-step 2.84s -o step.png",
+        "ringsim step step.trace.json --network dgx-h100-cluster -o step.png",
     )
 )
 @click.argument("file", type=FILE)
@@ -104,7 +104,7 @@ def step(
     on_gpu = device == "cuda" if device else bool(network.spec.protocols)
     if not on_gpu:
         say_left_out(network.name, network)
-    _say_other_hosts(trace, network)
+    network.topology(trace.num_ranks)  # if there is no room for the ranks, this error names the network
     computing = Computing(on_gpu, _roofline(gpu, flops, memory_bandwidth), compute_scale or 1.0)
     with naming_place(file):
         if measured_step is not None:
@@ -113,6 +113,7 @@ def step(
             scale = fitted_scale(trace, network, computing, measured_step, algorithm or "")
             computing = replace(computing, scale=scale)
         prediction = predict_trace(trace, network, computing, algorithm or "")
+    _say_other_hosts(trace, network)
     result = prediction.as_dict()
     if tokens:
         result["tokens_per_s"] = tokens / prediction.timeline.step_s if prediction.timeline.step_s else None

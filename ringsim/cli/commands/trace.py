@@ -1,6 +1,7 @@
 """`ringsim trace`."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,10 @@ def trace(
     if not is_module and not Path(program).is_file():
         raise click.UsageError(f"{program}: there is no such file; for a module, put -m before it")
     request = TraceRequest(program, arguments, is_module, ranks, rank, ranks_per_host, steps, str(output))
-    done = subprocess.run([*RECORDING, json.dumps(encode(request))], check=False)
+    environment = dict(os.environ)
+    if min(ranks_per_host, ranks) > 1:
+        environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun: the ranks of a host share its cores
+    done = subprocess.run([*RECORDING, json.dumps(encode(request))], check=False, env=environment)
     if done.returncode:
         sys.exit(done.returncode)
     recorded = ProgramTrace.load(output)

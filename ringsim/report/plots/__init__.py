@@ -1,1 +1,1 @@
-"""The pictures: they draw what an `Overview` or a `Sweep` holds, and work out nothing. Only here is matplotlib used."""
+"""The pictures: they draw what a `RunView` or a `Sweep` holds, and work out nothing. Only here is matplotlib used."""

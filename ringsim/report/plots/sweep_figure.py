@@ -119,7 +119,8 @@ def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, st
     for name, curve in curves.items():
         if curve:
             sizes, times = zip(*curve, strict=True)
-            axes.plot(sizes, times, color=styles[name].colour, linestyle=styles[name].stroke, linewidth=2, label=name)
+            style: dict[str, Any] = {"color": styles[name].colour, "linestyle": styles[name].stroke, "linewidth": 2}
+            axes.plot(sizes, times, marker="" if len(curve) > 1 else "o", label=name, **style)  # one point has no line
     return any(curves.values())
 
 

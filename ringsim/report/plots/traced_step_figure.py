@@ -3,10 +3,11 @@
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
 
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.style import new_figure, palette, points
-from ringsim.report.plots.training_step_figure import draw_bar, draw_label
+from ringsim.report.plots.training_step_figure import draw_bar, draw_label, set_lanes
 from ringsim.training_step import TracePrediction
 from ringsim.units import format_size, format_time, plural
 
@@ -33,16 +34,10 @@ def draw_traced_step(prediction: TracePrediction) -> Figure:
         *named_network(prediction.network)[:2],
     ]
     axes.set_title(" · ".join(facts), loc="left", fontsize=points(10), color=palette().dark_grey)
-    axes.set_xlim(0, timeline.step_s or 1.0)
-    axes.set_ylim(len(used) + 0.5, -0.5)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    names = [f"group of {len(prediction.trace.groups[group].ranks)}" for group in used]
-    axes.set_yticks(range(len(used) + 1), ["compute", *names], fontsize=points(10))
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(lambda time_s, _: format_time(time_s) if time_s else "0")
-    axes.set_xlabel("time from the start of the step", fontsize=points(9))
+    names = [prediction.trace.groups[group].name for group in used]
+    set_lanes(axes, ["compute", *names], timeline.step_s)
     _draw_computing(axes, prediction)
-    _draw_calls(axes, prediction, {group: lane for lane, group in enumerate(used, 1)})
+    _draw_calls(figure, axes, prediction, {group: lane for lane, group in enumerate(used, 1)})
     return figure
 
 
@@ -66,7 +61,7 @@ def _joined(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return joined
 
 
-def _draw_calls(axes: Axes, prediction: TracePrediction, lanes: dict[int, int]) -> None:
+def _draw_calls(figure: Figure, axes: Axes, prediction: TracePrediction, lanes: dict[int, int]) -> None:
     """Draw calls of a kind in one colour; they overlap where several of a group are under way at once."""
     timeline = prediction.timeline
     kinds = list(dict.fromkeys(call.collective for call in timeline.step.calls))
@@ -75,3 +70,6 @@ def _draw_calls(axes: Axes, prediction: TracePrediction, lanes: dict[int, int]) 
         colour = colours[kinds.index(call.collective) % len(colours)]
         text = f"{call.collective} {format_size(call.size_bytes)}"
         draw_bar(axes, lanes[call.group], span.begin_s, span.end_s, colour, text, format_size(call.size_bytes))
+    if kinds:
+        patches = [Patch(color=colour) for colour, _ in zip(colours, kinds, strict=False)]
+        figure.legend(patches, kinds, loc="outside lower right", ncols=len(kinds), frameon=False, fontsize=points(9))

@@ -1,6 +1,7 @@
 """The page with a predicted step of DDP: its lanes of time, and the sweep and the scaling if there are any."""
 
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,11 @@ def draw_prediction(prediction: Prediction) -> Figure:
     above, *below = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     algorithms = " and ".join(dict.fromkeys(bucket.algorithm for bucket in step.buckets))
     name = f"A step of DDP on {step.num_ranks} ranks, bucket_cap_mb {config.caps}, all_reduce {algorithms}"
-    above.suptitle(name, x=0.01, ha="left", fontsize=points(15), fontweight="bold")
     axes = above.subplots()
     axes.set_title("\n".join(facts), loc="left", fontsize=points(10), color=palette().dark_grey)
+    # At the left end of the facts below it, which a title of the figure would not find.
+    at = (0, 12 + 72 * _LINE * len(facts))
+    axes.annotate(name, (0, 1), at, "axes fraction", "offset points", fontsize=points(15), fontweight="bold")
     _draw_lanes(axes, prediction)
     for part in below:
         for panel, draw in zip(part.subplots(1, len(curves), squeeze=False)[0], curves, strict=True):
@@ -59,17 +62,22 @@ def _facts(prediction: Prediction) -> list[str]:
     return textwrap.wrap(" · ".join(facts), _FACTS_LENGTH)
 
 
+def set_lanes(axes: Axes, names: Sequence[str], step_s: float) -> None:
+    """Make room for lanes of these names, the first on top, and for the times of a step."""
+    axes.set_xlim(0, step_s or 1.0)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_yticks(range(len(names)), names, fontsize=points(10))
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_formatter(lambda time_s, _: format_time(time_s) if time_s else "0")
+    axes.set_xlabel("time from the start of the step", fontsize=points(9))
+
+
 def _draw_lanes(axes: Axes, prediction: Prediction) -> None:
     """Draw computing in the first lane, then a lane for each worker; time 0 is the start of the step."""
     step = prediction.step
     start_s = step.broadcast_s + step.forward_s
-    axes.set_xlim(0, step.step_s or 1.0)
-    axes.set_ylim(_num_lanes(step) + 0.5, -0.5)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_yticks(range(_num_lanes(step) + 1), ["compute", *_lane_names(step)], fontsize=points(10))
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(lambda time_s, _: format_time(time_s) if time_s else "0")
-    axes.set_xlabel("time from the start of the step", fontsize=points(9))
+    set_lanes(axes, ["compute", *_lane_names(step)], step.step_s)
     _draw_computing(axes, step)
     colours = (palette().blue, palette().sky)
     for number, (bucket, lane) in enumerate(zip(step.buckets, _lanes(step), strict=True)):
@@ -147,11 +155,12 @@ def _draw_sweep(axes: Axes, prediction: Prediction) -> None:
     axes.set_title("Time of a step against bucket_cap_mb", loc="left", fontsize=points(11), fontweight="bold")
     set_axis(axes.xaxis, "bucket_cap_mb; number: buckets", format_size, log_base=2)
     set_axis(axes.yaxis, "", format_time)
-    curves = [Curve("step", caps, [step.step_s for step in steps])]
-    for name, time_s in (("torch's own: 1, then 25", prediction.default.step_s),
-                         ("one process alone", prediction.step.single_s)):  # fmt: skip
-        curves.append(Curve(name, (caps[0], caps[-1]), (time_s, time_s), marker=""))
-    draw_curves(axes, curves)
+    draw_curves(axes, [Curve("step", caps, [step.step_s for step in steps])])
+    for name, time_s, colour, stroke in (
+        ("torch's own: 1, then 25", prediction.default.step_s, palette().dark_grey, "--"),
+        ("one process alone", prediction.step.single_s, palette().orange, ":"),
+    ):
+        axes.axhline(time_s, color=colour, linestyle=stroke, linewidth=1.6, label=name)
     if prediction.step in steps:
         best: dict[str, Any] = {"color": palette().vermillion, "markersize": 9, "label": "recommended", "zorder": 5}
         axes.plot([prediction.step.config.caps.rest_bytes], [prediction.step.step_s], "D", **best)
@@ -166,10 +175,10 @@ def _draw_scaling(axes: Axes, prediction: Prediction) -> None:
     ranks, shares = zip(*((step.num_ranks, step.efficiency) for step in prediction.scaling), strict=True)
     axes.set_title("Efficiency against number of ranks", loc="left", fontsize=points(11), fontweight="bold")
     set_axis(axes.xaxis, "ranks, each with the same work", "{:g}".format, log_base=2)
-    set_axis(axes.yaxis, "of one process alone", "{:.0%}".format)
+    set_axis(axes.yaxis, "of one process alone", lambda share: f"{100 * share:.0f} %")
     draw_curves(axes, [Curve("efficiency", ranks, shares)])
     for count, share in zip(ranks, shares, strict=True):
-        _annotate(axes, f"{share:.0%}", (count, share), 8)
+        _annotate(axes, f"{100 * share:.0f} %", (count, share), 8)
     axes.set_ylim(0, 1.1)
 
 

@@ -70,7 +70,7 @@ def test_a_broadcast_adds_nothing_up() -> None:
         ("two_shot", 0, "every rank sends chunk r to rank r, for every other rank r; each receiver adds it to its sum"),
         ("two_shot", 1, "every rank r sends chunk r to every other rank, which copies it: 8 of 8, complete"),
         ("direct", 0, "every rank sends all of the data to every other rank; each receiver adds it to its sum"),
-        ("parameter_server", 0, "ranks 1 to 7 send all of the data to rank 0; each receiver adds it to its sum"),
+        ("parameter_server", 0, "ranks 1 to 7 send all of the data to rank 0, which adds it to its sum"),
     ],
 )
 def test_other_patterns(algorithm: str, step: int, expected: str) -> None:
@@ -88,6 +88,9 @@ def test_the_chunks_of_each_rank_are_listed_where_no_formula_names_them() -> Non
     schedule = build(Collective.ALL_REDUCE, "ring/2", 3)
     first = next(iter(walk_holdings(schedule)))
     assert tell_step(schedule, first).example == "rank 0: chunk 4, rank 1: chunk 0, rank 2: chunk 2"
+    schedule = build(Collective.REDUCE_SCATTER, "bidirectional_ring", 9)
+    first = next(iter(walk_holdings(schedule)))
+    assert tell_step(schedule, first).example.startswith("rank 0: chunk 16, rank 1: chunk 0, rank 2: chunk 2, rank 3: ")
     schedule = build(Collective.ALL_REDUCE, "two_shot/2", 3)
     *_, last = walk_holdings(schedule)
     assert tell_step(schedule, last).sentence.startswith("every rank sends a part of the data to every other rank")

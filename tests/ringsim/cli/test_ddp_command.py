@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from ringsim.network import load_network
 from ringsim.report.plots.training_step_figure import draw_prediction
-from ringsim.training_step import DdpConfig, Prediction, predict_step
+from ringsim.training_step import BucketCaps, DdpConfig, Prediction, predict_step
 from ringsim.training_step.layers import load_layers, read_layers
 from ringsim.training_step.profile import Parameter, StepProfile
 from tests.ringsim.commands import as_json, invoke, printed, refused, run
@@ -212,3 +213,15 @@ def test_no_fact_of_a_step_s_picture_is_cut() -> None:
     FigureCanvasAgg(figure).draw()
     [facts] = [text for text in figure.findobj(Text) if "efficiency" in text.get_text()]
     assert facts.get_window_extent().x1 <= figure.bbox.x1
+    [title] = [text for text in figure.findobj(Text) if text.get_text().startswith("A step of DDP")]
+    assert title.get_window_extent().x0 == pytest.approx(facts.get_window_extent().x0, abs=3)
+    assert facts.get_window_extent().y1 < title.get_window_extent().y0 < title.get_window_extent().y1 < figure.bbox.y1
+
+
+def test_lines_across_are_told_apart_without_colours() -> None:
+    """Torch's own caps are dashed, one process alone is dotted, and the steps are joined by a full line."""
+    step = predict_step(PROFILE, load_network("gbe"), 2, DdpConfig())
+    sweep = (step, predict_step(PROFILE, load_network("gbe"), 2, DdpConfig(caps=BucketCaps.from_mb(1))))
+    figure = draw_prediction(Prediction(PROFILE, load_network("gbe").as_dict(), step, step, sweep=sweep))
+    strokes = {line.get_label(): line.get_linestyle() for axes in figure.findobj(Axes)[1:] for line in axes.lines}
+    assert strokes == {"step": "-", "torch's own: 1, then 25": "--", "one process alone": ":"}

@@ -17,6 +17,7 @@ from ringsim.report.plots.algorithm_styles import styles_of
 from ringsim.report.plots.plot import save_plot
 from ringsim.report.plots.sweep_figure import (
     draw_sweep,
+    draw_sweep_curves,
     draw_winner_map,
     panel_ranks,
     size_edges,
@@ -127,3 +128,10 @@ def test_no_name_in_the_legend_is_cut(tmp_path: Path) -> None:
     legends = [legend for part in figure.subfigs for legend in part.legends]
     assert any("exchange_with_all_" in text.get_text() for legend in legends for text in legend.get_texts())
     assert all(legend.get_window_extent().x1 <= figure.bbox.x1 for legend in legends)
+
+
+def test_a_sweep_of_one_size_has_points_where_lines_would_be() -> None:
+    """A line through one point cannot be seen."""
+    axes = Figure().subplots()
+    draw_sweep_curves(axes, sweep_of(["ring", "direct"], [4], [8]), "one", 4, styles_of(["ring", "direct"]))
+    assert [line.get_marker() for line in axes.lines] == ["o", "o"]

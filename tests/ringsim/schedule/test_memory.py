@@ -82,7 +82,7 @@ def test_proofs_and_histories_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         ("export --ranks 65536 --format msccl -o x", ": all_reduce ring over 65536 ranks as MSCCL XML: would take"),
         ("verify --ranks 100000", ": all_reduce ring over 100000 ranks: its proof needs 7450581 GiB"),
         ("plot --ranks 1000000", " plot: Invalid value for '--ranks': 1000000 is not in the range"),
-        ("plot --ranks 131072", ": num_ranks 131072: a picture shows at most 128 ranks"),
+        ("plot --ranks 131072", ": num_ranks 131072: a picture shows at most 128 ranks; ringsim simulate --trace"),
     ],
 )
 def test_a_huge_request_gets_one_line(arguments: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

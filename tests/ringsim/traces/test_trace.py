@@ -1,22 +1,17 @@
 """Traces of programs: what a file may hold."""
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ringsim.traces import Call, Group, ProgramTrace, TracedStep, TraceEvent, TraceEventKind, TraceRequest
+from ringsim.traces import Group, ProgramTrace, TracedStep, TraceRequest
+from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced, wait
 
-STEP = TracedStep(
-    (
-        TraceEvent(TraceEventKind.COMPUTE, 0.25),
-        TraceEvent(TraceEventKind.CALL, call=0),
-        TraceEvent(TraceEventKind.WAIT, call=0),
-    ),
-    (Call("all_reduce", 64, "float32", 0, is_async=True),),
-)
-TRACE = ProgramTrace(4, 1, 2, (Group((0, 1, 2, 3), "gloo"),), (STEP,), {"program": ["train.py"]})
+STEP = TracedStep((compute(0.25), call(0), wait(0)), (all_reduce(64, is_async=True),))
+TRACE = replace(traced(STEP), rank=1)
 
 
 def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -31,8 +26,15 @@ def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         (("rank",), 4, "rank 4: there are only 4 ranks"),
         (("steps",), [], "steps: must have at least one entry"),
-        (("steps", 0, "events", 1, "call"), 1, r"events\[1\].call = 1: must be one of 1 calls"),
-        (("steps", 0, "events", 0, "call"), 0, r"events\[0\].call = 0: must be one of 1 calls"),
+        (("steps", 0, "events", 1, "call"), 1, r"events\[1\].call = 1: must be 0, one of 1 calls in order"),
+        (("steps", 0, "events", 0, "call"), 0, r"events\[0\].call = 0: must be -1, as it is a computation"),
+        (("steps", 0, "events", 2, "call"), 1, r"events\[2\].call = 1: must be one of the 1 calls made before"),
+        (("steps", 0, "events", 2, "kind"), "call", r"events\[2\].call = 0: must be 1, one of 1 calls in order"),
+        (("steps", 0, "events"), [], "events: 0 of 1 calls are made"),
+        (("steps", 0, "calls", 0, "after"), 1, r"calls\[0\].after = 1: must be an event before 1, where it is made"),
+        (("groups", 0, "ranks"), [0, 4], r"groups\[0\].ranks: must be some of 4 ranks, none of them twice"),
+        (("groups", 0, "ranks"), [0, 0], r"groups\[0\].ranks: must be some of 4 ranks, none of them twice"),
+        (("groups", 0, "ranks"), [], r"groups\[0\].ranks: must be some of 4 ranks, none of them twice"),
         (("steps", 0, "events", 0, "seconds"), -1.0, r"steps\[0\].events\[0\].seconds = -1.0: must"),
         (("steps", 0, "events", 0, "kind"), "sleep", r"steps\[0\].events\[0\].kind = \"sleep\": must be one of"),
         (("steps", 0, "calls", 0, "group"), 1, r"steps\[0\].calls\[0\].group = 1: must be one of 1 groups"),
@@ -56,3 +58,13 @@ def test_a_request_is_of_a_rank_that_there_is() -> None:
     """Of ranks 0 to 3 here."""
     with pytest.raises(ValueError, match="rank 4: must be less than the 4 ranks"):
         TraceRequest("train.py", (), False, 4, 4, 2, 3, "step.trace.json")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [((3,), "rank 3"), ((4, 5), "ranks 4 to 5"), ((1, 9, 17), "ranks 1 to 17 by 8"), ((0, 1, 3), "3 ranks"),
+     ((1, 0), "2 ranks")],
+)  # fmt: skip
+def test_the_name_of_a_group(ranks: tuple[int, ...], name: str) -> None:
+    """Which tells groups of one size apart."""
+    assert Group(ranks, "gloo").name == name

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ringsim import Collective, Network, load_network, predict_time
-from ringsim.calibration import choose
+from ringsim.calibration import choose, formula_s
 from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork, Jitter
 from ringsim.schedule import dependencies
@@ -112,14 +112,18 @@ def test_where_it_is_not_known_a_ring_is_taken(
     assert calls_of_group.why_not == why
 
 
-def test_too_many_transfers_are_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one size; the others are sent as NCCL would."""
+def test_too_many_transfers_are_timed_by_nccls_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is near what is simulated; only the sizes that need it are."""
+    size_bytes = 4 * LARGE
+    simulated = GroupCalls(CLUSTER, 32, NCCL)
+    simulated_s = simulated.alone_s(simulated.call("all_reduce", size_bytes, 4))
     monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 2000)
-    calls_of_group = GroupCalls(CLUSTER, 32, NCCL)
-    assert calls_of_group.call("all_reduce", 4 * SMALL, 4, 0.0).protocol == "LL"
-    assert calls_of_group.why_not == ""
-    assert calls_of_group.call("all_reduce", 4 * LARGE, 4, 0.0).protocol is None
-    assert calls_of_group.why_not == "dgx-h100-cluster: it has more than 2,000 transfers"
+    group = GroupCalls(CLUSTER, 32, NCCL)
+    assert group.call("all_reduce", 4 * SMALL, 4).formula_s is None
+    by_formula = group.call("all_reduce", size_bytes, 4)
+    assert (by_formula.protocol, group.why_not) == ("Simple", "")
+    assert group.alone_s(by_formula) == formula_s(CLUSTER, Collective.ALL_REDUCE, 32, size_bytes, 4)
+    assert group.alone_s(by_formula) == pytest.approx(simulated_s, rel=0.1)
 
 
 @pytest.mark.parametrize("backend", ["gloo", "ring"])

@@ -1,0 +1,106 @@
+"""`ringsim step`: what it prints and draws, and one line for every mistake."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ringsim.traces import Group, Operator, TracedStep
+from tests.ringsim.commands import as_json, invoke, printed, refused
+from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, traced, wait
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A step of 4 ranks with a call of all of them, which is waited for, and one of two of them."""
+    operators = Operator("aten.mm", "bfloat16", 10**12, 8, 2), Operator("aten.add", "bfloat16", 0, 10**9)
+    events = compute(0.01, *operators), call(0), compute(0.002), wait(0), call(1)
+    step = TracedStep(events, (all_reduce(2**20, is_async=True), all_reduce(4096, group=1)))
+    traced(step, groups=(ALL, Group((0, 2), "gloo"))).save(tmp_path / "step.trace.json")
+    return tmp_path / "step.trace.json"
+
+
+def test_a_step_is_told(trace: Path) -> None:
+    """Its parts add up, in words and as JSON."""
+    text = printed("step", str(trace), "--network", "gbe", "--tokens", "1000")
+    result = as_json("step", str(trace), "--network", "gbe", "--tokens", "1000")
+    assert text.startswith("a step of 4 ranks, each on a CPU: ")
+    assert result["step_s"] == pytest.approx(result["compute_s"] + result["exposed_s"])
+    assert result["compute_s"] == pytest.approx(0.012)
+    assert result["tokens_per_s"] == pytest.approx(1000 / result["step_s"])
+    assert [call["algorithm"] for call in result["calls"]] == ["gloo_ring", "gloo_ring"]
+    assert sum(call["exposed_s"] for call in result["calls"]) == pytest.approx(result["exposed_s"])
+    assert result["better"]["communication that takes no time"] == pytest.approx(0.012)
+
+
+def test_a_gpu_is_taken_where_the_network_describes_nccl(trace: Path) -> None:
+    """Or where it is asked for; with NCCL's protocols."""
+    result = as_json("step", str(trace), "--network", "dgx-h100-cluster")
+    assert result["on_gpu"]
+    assert all(call["protocol"] for call in result["calls"])
+    assert not as_json("step", str(trace), "--network", "dgx-h100-cluster", "--device", "cpu")["on_gpu"]
+
+
+def test_computations_can_be_those_of_another_device(trace: Path) -> None:
+    """By a scale, by FLOPs and bytes, or by a step that was measured."""
+    command = "step", str(trace), "--network", "dgx-h100-cluster"
+    assert as_json(*command, "--compute-scale", "3")["compute_s"] == pytest.approx(0.036)
+    by_rates = as_json(*command, "--flops", "100TFLOP/s", "--memory-bandwidth", "1TB/s")
+    assert by_rates["compute_s"] == pytest.approx(2 * 0.01 + 0.001)
+    # The second computation has no operators, and so takes no time.
+    assert as_json(*command, "--gpu", "h100")["compute_s"] == pytest.approx(2e12 / 989.4e12 + 1e9 / 3.35e12)
+    measured = as_json(*command, "--gpu", "h100", "--measured-step", "5ms")
+    assert measured["step_s"] == pytest.approx(5e-3)
+    text = printed(*command, "--gpu", "h100", "--measured-step", "5ms")
+    assert f"{1 / measured['compute_scale']:.1%} of the peak rates" in text
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_step_is_drawn(trace: Path, tmp_path: Path, suffix: str) -> None:
+    """On a CPU and a GPU."""
+    for network in ("gbe", "dgx-h100-cluster"):
+        printed("step", str(trace), "--network", network, "-o", str(tmp_path / f"step.{suffix}"))
+        assert (tmp_path / f"step.{suffix}").stat().st_size > 1000
+
+
+def test_a_step_for_perfetto(trace: Path, tmp_path: Path) -> None:
+    """A slice for each computation, wait and call, on threads with names."""
+    printed("step", str(trace), "--network", "gbe", "-o", str(tmp_path / "step.json"))
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    slices = [event["name"] for event in events if event["ph"] == "X"]
+    assert slices == ["compute", "compute", "wait for all_reduce 0", "wait for all_reduce 1", "all_reduce 0",
+                      "all_reduce 1"]  # fmt: skip
+    threads = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
+    assert threads == ["compute", "ranks 0 to 3", "ranks 0 to 2 by 2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--network", "gbe", "--measured-step", "1us"), "communication alone takes"),
+        (("--network", "gbe", "--flops", "1TFLOP/s"), "give --gpu, or both --flops and --memory-bandwidth"),
+        (("--network", "gbe", "--flops", "fast"), "'fast' is not a rate of computing: write it as 400TFLOP/s"),
+        (("--network", "gbe", "--flops", "0"), "must be at least 1 FLOP/s"),
+        (("--compute-scale", "2", "--measured-step", "1s"), "--compute-scale and --measured-step exclude each other"),
+        (("--network", "gbe", "--style", "dark"), "--style has no effect without --output"),
+        (("--network", "gbe", "-o", "step.txt"), "step.txt: must end in .png, .pdf, .svg, .json"),
+    ],
+)
+def test_mistakes(trace: Path, options: tuple[str, ...], message: str) -> None:
+    """One line each."""
+    assert message in refused("step", str(trace), *options)
+
+
+def test_a_network_of_other_hosts_is_told(trace: Path) -> None:
+    """For the program may have made its groups by them."""
+    result = invoke("step", str(trace), "--network", "gbe")
+    assert "gbe has hosts of 1, but the program was recorded with --ranks-per-host 2" in result.stderr
+
+
+def test_too_few_hosts(tmp_path: Path) -> None:
+    """Are a mistake of one line, which names the network."""
+    whole = Group(tuple(range(16)), "nccl")
+    traced(TracedStep((call(0),), (all_reduce(8),)), groups=(whole,), num_ranks=16).save(tmp_path / "a.trace.json")
+    assert "dgx-h100.toml: its hosts have 8 ranks: 16 were asked for" in refused(
+        "step", str(tmp_path / "a.trace.json"), "--network", "dgx-h100"
+    )

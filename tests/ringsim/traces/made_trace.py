@@ -1,0 +1,35 @@
+"""Traces that are made up, of programs that nobody has run."""
+
+from ringsim.traces import Call, Group, Operator, ProgramTrace, TracedStep, TraceEvent, TraceEventKind
+
+ALL = Group((0, 1, 2, 3), "gloo")
+
+
+def compute(seconds: float, *operators: Operator) -> TraceEvent:
+    """A computation."""
+    return TraceEvent(TraceEventKind.COMPUTE, seconds, operators=operators)
+
+
+def call(index: int) -> TraceEvent:
+    """The call of that index is made."""
+    return TraceEvent(TraceEventKind.CALL, call=index)
+
+
+def wait(index: int) -> TraceEvent:
+    """The call of that index is waited for."""
+    return TraceEvent(TraceEventKind.WAIT, call=index)
+
+
+def read(index: int) -> TraceEvent:
+    """The result of the call of that index is read."""
+    return TraceEvent(TraceEventKind.READ, call=index)
+
+
+def all_reduce(size_bytes: int, is_async: bool = False, group: int = 0) -> Call:
+    """Of numbers of one byte."""
+    return Call("all_reduce", size_bytes, "uint8", group, is_async)
+
+
+def traced(*steps: TracedStep, groups: tuple[Group, ...] = (ALL,), num_ranks: int = 4) -> ProgramTrace:
+    """A trace of these steps, on hosts of 2 ranks."""
+    return ProgramTrace(num_ranks, 0, 2, groups, steps, {"program": ["train.py"]})

@@ -1,0 +1,248 @@
+"""The timeline of a traced step: what overlaps, and what is waited for, on a CPU and on a GPU."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from ringsim import Network, load_network
+from ringsim.native import BACKENDS, Backend
+from ringsim.network import AnyNetwork
+from ringsim.traces import Call, Group, Operator, TracedStep
+from ringsim.training_step import GPUS, Computing, StepTimeline, fitted_scale, predict_trace
+from ringsim.training_step.group_calls import GroupCalls, element_bytes_of, mirrored_groups
+from ringsim.training_step.timeline import simulate_step
+from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, read, traced, wait
+
+SECOND = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # an all-reduce of 4 bytes on 2 ranks takes 4 s
+TWO = Group((0, 1), "gloo")
+ONE_AFTER_ANOTHER, TWO_AT_ONCE = BACKENDS["ring"], BACKENDS["gloo"]
+
+
+def timeline_of(
+    step: TracedStep, *, on_gpu: bool = False, overlaps: bool = True, backend: Backend = ONE_AFTER_ANOTHER
+) -> StepTimeline:
+    """On two ranks that send a byte a second."""
+    groups = [GroupCalls(SECOND, 2, backend), GroupCalls(SECOND, 2, backend)]
+    return simulate_step(step, groups, lambda event: event.seconds, on_gpu=on_gpu, overlaps=overlaps)
+
+
+def spans_of(timeline: StepTimeline) -> list[tuple[float, float]]:
+    """When each call begins and ends."""
+    return [(span.begin_s, span.end_s) for span in timeline.calls]
+
+
+def test_a_program_on_a_cpu_waits_for_what_is_not_asynchronous() -> None:
+    """And for the rest where it says so."""
+    events = compute(1.0), call(0), compute(2.0), call(1), compute(3.0), wait(1), compute(1.0)
+    timeline = timeline_of(TracedStep(events, (all_reduce(4), all_reduce(8, is_async=True))))
+    assert spans_of(timeline) == [(1.0, 5.0), (7.0, 15.0)]
+    assert [tuple(waited) for waited in timeline.waits] == [(0, 1.0, 5.0), (1, 10.0, 15.0)]
+    assert (timeline.step_s, timeline.compute_s, timeline.exposed_s, timeline.communication_s) == (16.0, 7.0, 9.0, 12.0)
+    assert timeline.exposed_by_call() == [4.0, 5.0]
+
+
+def test_calls_of_a_group_come_one_after_the_other() -> None:
+    """Those of another group do not wait for them."""
+    calls = all_reduce(4, True), all_reduce(4, True), all_reduce(4, True, group=1)
+    timeline = timeline_of(TracedStep((call(0), call(1), call(2), compute(1.0)), calls))
+    assert spans_of(timeline) == [(0.0, 4.0), (4.0, 8.0), (0.0, 4.0)]
+    assert timeline.step_s == 8.0  # nobody waits for them, but the step is not over before they are
+
+
+def test_gloo_works_on_two_calls_at_once() -> None:
+    """Which share the network."""
+    calls = all_reduce(4, True), all_reduce(4, True)
+    timeline = timeline_of(TracedStep((call(0), call(1), wait(0), wait(1)), calls), backend=TWO_AT_ONCE)
+    assert spans_of(timeline) == [(0.0, 8.0), (0.0, 8.0)]
+
+
+def test_a_call_after_all_others_is_alone() -> None:
+    """However many workers there are; a wait is over only when the call is."""
+    calls = all_reduce(4, True), all_reduce(4, True)
+    timeline = timeline_of(TracedStep((call(0), wait(0), call(1), wait(1)), calls), backend=TWO_AT_ONCE)
+    assert spans_of(timeline) == [(0.0, 4.0), (4.0, 8.0)]
+
+
+def test_without_a_core_for_it_calls_get_on_while_the_program_waits() -> None:
+    """The step is as long as computing and communicating together."""
+    events = call(0), compute(3.0), wait(0), compute(2.0), call(1)
+    timeline = timeline_of(TracedStep(events, (all_reduce(4, True), all_reduce(8))), overlaps=False)
+    assert spans_of(timeline) == [(3.0, 7.0), (9.0, 17.0)]
+    assert (timeline.step_s, timeline.exposed_s) == (17.0, 12.0)
+
+
+def test_the_stream_of_a_gpus_calls_waits_for_the_computations_before() -> None:
+    """And computations wait at a call that is not asynchronous; nothing else does."""
+    events = compute(1.0), call(0), compute(9.0), call(1), compute(1.0), read(0), compute(1.0)
+    timeline = timeline_of(TracedStep(events, (all_reduce(4, True), all_reduce(4))), on_gpu=True)
+    assert spans_of(timeline) == [(1.0, 5.0), (10.0, 14.0)]
+    assert timeline.step_s == 16.0
+
+
+def test_a_call_on_a_stream_of_its_own_waits_for_what_it_reads() -> None:
+    """As FSDP2's do: the parameters of the next layer come while this one is computed."""
+    gathers = (replace(all_reduce(4), on_side_stream=True, after=-1),) * 2
+    scatter = replace(all_reduce(4), on_side_stream=True, after=6)
+    events = call(0), read(0), compute(3.0), call(1), read(1), compute(1.0), compute(2.0), call(2), compute(5.0)
+    step = TracedStep(events, (*gathers, scatter))
+    timeline = timeline_of(step, on_gpu=True)
+    assert spans_of(timeline) == [(0.0, 4.0), (4.0, 8.0), (11.0, 15.0)]
+    assert [tuple(waited) for waited in timeline.waits] == [(0, 0.0, 4.0), (1, 7.0, 8.0)]
+    assert timeline.step_s == 16.0
+    unwatched = replace(step, calls=tuple(replace(made, after=None) for made in step.calls))
+    assert spans_of(timeline_of(unwatched, on_gpu=True))[1] == (7.0, 11.0)
+    of_a_call = replace(step, calls=(*gathers, replace(scatter, after=3)))
+    assert spans_of(timeline_of(of_a_call, on_gpu=True))[2] == (8.0, 12.0)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 10), st.integers(1, 50), st.booleans(), st.integers(0, 1)), min_size=1, max_size=8),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([ONE_AFTER_ANOTHER, TWO_AT_ONCE]),
+)
+def test_the_times_of_a_step_are_consistent(
+    parts: list[tuple[float, int, bool, int]], on_gpu: bool, overlaps: bool, backend: Backend
+) -> None:
+    """Whatever it does: nothing is computed during a wait, and the step is neither too short nor too long."""
+    if on_gpu:
+        backend = ONE_AFTER_ANOTHER
+    events, calls = [], []
+    for index, (seconds, elements, is_async, group) in enumerate(parts):
+        events += [compute(seconds), call(index)]
+        calls.append(all_reduce(4 * elements, is_async, group))
+    events += [wait(index) for index, made in enumerate(calls) if made.is_async]
+    timeline = timeline_of(TracedStep(tuple(events), tuple(calls)), on_gpu=on_gpu, overlaps=overlaps, backend=backend)
+    alone_s = [4.0 * elements for _, elements, *_ in parts]
+    compute_s = sum(seconds for seconds, *_ in parts)
+    assert timeline.compute_s == pytest.approx(compute_s)
+    assert max(compute_s, *alone_s) <= timeline.step_s * (1 + 1e-9)
+    assert timeline.step_s <= (compute_s + sum(alone_s)) * (1 + 1e-9)
+    assert sum(timeline.exposed_by_call()) == pytest.approx(timeline.exposed_s)
+    busy = sorted([(begin_s, end_s) for _, begin_s, end_s in (*timeline.computations, *timeline.waits)])
+    assert all(end_s <= next_s + 1e-9 for (_, end_s), (next_s, _) in pairwise(busy))
+    for span, alone in zip(timeline.calls, alone_s, strict=True):
+        assert 0 <= span.ready_s <= span.begin_s + 1e-9
+        assert span.end_s - span.begin_s >= alone * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_ranks", "groups"),
+    [
+        ((0, 1), 4, [[0, 1], [2, 3]]),
+        ((1, 3), 4, [[1, 3], [0, 2]]),
+        ((5, 7), 8, [[5, 7], [0, 2], [1, 3], [4, 6]]),
+        ((0, 1, 2), 3, [[0, 1, 2]]),
+        ((1, 2), 4, [[1, 2]]),  # not as the others would be divided
+        ((0, 1), 3, [[0, 1]]),
+        ((0, 3, 4), 6, [[0, 3, 4]]),
+        ((2,), 4, [[2], [0], [1], [3]]),
+    ],
+)
+def test_the_groups_of_other_ranks(ranks: tuple[int, ...], num_ranks: int, groups: list[list[int]]) -> None:
+    """Those that divide the other ranks as a group divides its own, which comes first."""
+    made = mirrored_groups(ranks, num_ranks).tolist()
+    assert made[0] == groups[0]
+    assert sorted(made) == sorted(groups)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_mirrored_groups_share_nics(backend: str) -> None:
+    """Eight groups across the hosts are as slow as one with an eighth of the NICs, and need no more if each has one."""
+    network = load_network("dgx-h100-cluster")
+    size_bytes = 2**28
+
+    def time_s(ranks: tuple[int, ...], on: AnyNetwork) -> float:
+        group = GroupCalls(on, 32, BACKENDS[backend], ranks)
+        return group.alone_s(group.call("all_reduce", size_bytes, 4))
+
+    nics = network.spec.host.nics
+    one_nic = network.with_spec(host=replace(network.spec.host, nics=replace(nics, count=1)))
+    across = tuple(range(3, 32, 8))
+    assert 7 < time_s(across, one_nic) / time_s(across, network) < 8.5
+    # A group that no other mirrors has all NICs for itself.
+    assert time_s((0, 8, 24), network) == pytest.approx(time_s((0, 8, 24), one_nic), rel=0.01)
+
+
+def test_nccl_chooses_for_the_ranks_of_a_group() -> None:
+    """By how many of them each host has."""
+    network = load_network("dgx-h100-cluster")
+    algorithms = {}
+    for name, ranks in (("all", range(64)), ("host", range(8)), ("rail", range(0, 64, 8)), ("odd", (0, 1, 8))):
+        group = GroupCalls(network, 64, BACKENDS["nccl"], ranks)
+        planned = group.call("all_reduce", 2**26, 2)
+        algorithms[name] = planned.call.schedule.algorithm, planned.protocol
+        assert bool(group.why_not) == (name == "odd")
+    assert algorithms["odd"] == ("ring", None)
+    assert all(protocol == "Simple" or name == "odd" for name, (_, protocol) in algorithms.items())
+    assert algorithms["host"][0] != algorithms["rail"][0]  # a switch is within a host only
+
+
+@pytest.mark.parametrize("collective", ["all_to_all", "gather", "scatter", "barrier", "reduce", "broadcast"])
+@pytest.mark.parametrize("backend", ["gloo", "nccl", "ring"])
+def test_every_collective_takes_some_time(collective: str, backend: str) -> None:
+    """On any backend."""
+    group = GroupCalls(load_network("dgx-h100-cluster"), 16, BACKENDS[backend])
+    assert 0 < group.alone_s(group.call(collective, 0 if collective == "barrier" else 2**20, 4)) < 1
+
+
+def test_all_to_all_sends_each_share_once() -> None:
+    """A rank sends 3 of 4 shares; a gather sends 3 shares to one port."""
+    group = GroupCalls(SECOND, 4, ONE_AFTER_ANOTHER)
+    assert group.alone_s(group.call("all_to_all", 400, 4)) == 300
+    assert group.alone_s(group.call("gather", 400, 4)) == 300
+
+
+def test_what_goes_to_one_rank_is_refused() -> None:
+    """Since the ranks are taken to be alike."""
+    step = TracedStep((call(0),), (Call("send", 4, "float32", 0, False, peer=1),))
+    with pytest.raises(ValueError, match="^send: it goes to one rank, so that ranks do different things$"):
+        predict_trace(traced(step), load_network("gbe"))
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("bfloat16", 2), ("float8_e4m3fn", 1), ("complex64", 8), ("bool", 1)])
+def test_bytes_of_a_dtype(dtype: str, size: int) -> None:
+    """By its name."""
+    assert element_bytes_of(dtype) == size
+
+
+def test_the_typical_step_is_shown() -> None:
+    """That of which as many are shorter as are longer; all are told."""
+    steps = [TracedStep((compute(seconds),), ()) for seconds in (3.0, 1.0, 2.0)]
+    prediction = predict_trace(traced(*steps), SECOND)
+    assert (prediction.timeline.step_s, prediction.steps_s) == (2.0, (3.0, 1.0, 2.0))
+    assert dict(prediction.better)["computations twice as fast"] == 1.0
+
+
+def test_a_roofline_times_operators() -> None:
+    """By their arithmetic or their memory, whichever takes longer."""
+    large, small = Operator("aten.mm", "bfloat16", 989_400_000_000, 8), Operator("aten.add", "float32", 1, 3_350_000, 5)
+    step = TracedStep((compute(0.0, large, small),), ())
+    prediction = predict_trace(traced(step), SECOND, Computing(on_gpu=True, roofline=GPUS["h100"], scale=2.0))
+    assert prediction.timeline.step_s == pytest.approx(2 * (1e-3 + 5e-6))
+    with pytest.raises(ValueError, match="the operators of its computations were not recorded"):
+        predict_trace(traced(TracedStep((compute(1.0),), ())), SECOND, Computing(roofline=GPUS["h100"]))
+
+
+def test_the_scale_that_explains_a_measured_step() -> None:
+    """What is hidden behind communication, and what is not."""
+    step = TracedStep((compute(1.0), call(0), compute(1.0), wait(0)), (all_reduce(4, is_async=True),))
+    trace = replace(traced(step, groups=(TWO,)), num_ranks=2)
+    for measured_s, scale in ((10.0, 5.0), (5.0, 1.0), (4.5, 0.5)):
+        assert fitted_scale(trace, SECOND, Computing(on_gpu=True), measured_s) == pytest.approx(scale)
+    with pytest.raises(ValueError, match="communication alone takes 4 s on this network"):
+        fitted_scale(trace, SECOND, Computing(), 3.0)
+    with pytest.raises(ValueError, match="it computes next to nothing"):
+        fitted_scale(traced(TracedStep((compute(0.0),), ()), groups=(ALL,)), SECOND, Computing(), 3.0)
+
+
+def test_an_algorithm_of_ones_own() -> None:
+    """In place of the library's choice, for all-reduces."""
+    trace = traced(TracedStep((call(0),), (all_reduce(2**20),)))
+    chosen = predict_trace(trace, load_network("gbe"), algorithm="halving_doubling").timeline.calls[0]
+    assert chosen.algorithm == "halving_doubling"
+    assert np.isfinite(chosen.end_s)
