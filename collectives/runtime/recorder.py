@@ -4,8 +4,10 @@ A group with a recorder pretends: whoever calls a collective of it gets the resu
 what this one holds, and the call is noted. Between two calls the program computes, and that is timed.
 """
 
+import math
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +42,17 @@ class Recorder:
         self._events: list[TraceEvent] = []
         self._calls: list[Call] = []
         self._since_s = time.perf_counter()
+        self._computed_s = 0.0
+        # When computing went on, and how much of this step had been computed then.
+        self._resumed: list[tuple[float, float]] = [(self._since_s, 0.0)]
+
+    def computed_s(self, moment_s: float) -> float:
+        """Return the seconds of computations in this step until a moment of it, by `time.perf_counter`."""
+        index = bisect_right(self._resumed, (moment_s, math.inf)) - 1
+        resumed_s, before_s = self._resumed[index]
+        computed_s = before_s + moment_s - resumed_s
+        is_last = index + 1 == len(self._resumed)
+        return computed_s if is_last else min(computed_s, self._resumed[index + 1][1])
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -54,8 +67,10 @@ class Recorder:
                 self._depth -= 1
                 if self._depth == 0:
                     self._since_s = time.perf_counter()
+                    self._resumed.append((self._since_s, self._computed_s))
 
     def _compute(self, seconds: float) -> None:
+        self._computed_s += seconds
         if self._events and self._events[-1].kind is TraceEventKind.COMPUTE:  # what came between was not worth an event
             seconds += self._events.pop().seconds
         self._events.append(TraceEvent(TraceEventKind.COMPUTE, seconds))

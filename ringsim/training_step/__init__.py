@@ -2,10 +2,18 @@
 
 from ringsim.training_step.buckets import BucketCaps, Phase, fill_buckets
 from ringsim.training_step.ddp_trace import DdpConfig
+from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.layers import load_layers
 from ringsim.training_step.prediction import Prediction, reason, recommend
 from ringsim.training_step.profile import ELEMENT_BYTES, Parameter, StepProfile
 from ringsim.training_step.roofline import GPUS, Roofline
 from ringsim.training_step.step import BucketTimes, PredictedStep, predict_step, scale, sweep_caps
-from ringsim.training_step.timeline import StepTimeline
-from ringsim.training_step.trace_prediction import MAX_SCALE, Computing, TracePrediction, fitted_scale, predict_trace
+from ringsim.training_step.timeline import StepTimeline, simulate_step
+from ringsim.training_step.trace_prediction import (
+    MAX_SCALE,
+    Computing,
+    TracePrediction,
+    calls_of,
+    fitted_scale,
+    predict_trace,
+)

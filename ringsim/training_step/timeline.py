@@ -65,13 +65,15 @@ class Computation(NamedTuple):
 class StepTimeline:
     """A traced step with the times of all that happens in it, in seconds from its start.
 
-    calls: of each of the step's calls. step_s: infinite if a call never ends.
+    calls: of each of the step's calls. done_s: when computations and waits up to each of the step's events are over.
+    step_s: infinite if a call never ends.
     """
 
     step: TracedStep
     computations: tuple[Computation, ...]
     calls: tuple[CallSpan, ...]
     waits: tuple[Wait, ...]
+    done_s: tuple[float, ...]
     step_s: float
 
     @property
@@ -246,9 +248,17 @@ class _CpuRun:
         calls = []
         for index, issued in enumerate(self._issued):
             begin_s, end_s = self._in_step(self._known[index])
+            begin_s = max(begin_s, issued.ready_s)  # by rounding it may be just before the computation that came before
             planned = issued.planned
             calls.append(CallSpan(issued.ready_s, begin_s, end_s, planned.call.schedule.algorithm, planned.protocol))
-        return StepTimeline(self.step, tuple(self._computations), tuple(calls), tuple(self._waits), self.now_s)
+        return StepTimeline(
+            self.step,
+            tuple(self._computations),
+            tuple(calls),
+            tuple(self._waits),
+            tuple(self.done_s),
+            self.now_s,
+        )
 
     def _in_step(self, span: Span) -> Span:
         """Return the times in the step of a call whose times are by the clock of the calls."""

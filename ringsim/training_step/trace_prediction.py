@@ -86,14 +86,16 @@ class _Simulation:
 
     def __init__(self, trace: ProgramTrace, network: AnyNetwork, on_gpu: bool) -> None:
         self._on_gpu, self._overlaps = on_gpu, can_overlap(network, trace.num_ranks)
-        self.groups = [self._calls_of(group, trace.num_ranks, network) for group in trace.groups]
-
-    def _calls_of(self, group: Group, num_ranks: int, network: AnyNetwork) -> GroupCalls:
-        name = "nccl" if self._on_gpu else "ring" if group.backend == "ring" else "gloo"
-        return GroupCalls(network, num_ranks, BACKENDS[name], group.ranks)
+        self.groups = [calls_of(group, trace.num_ranks, network, on_gpu) for group in trace.groups]
 
     def timeline(self, step: TracedStep, computing: Computing) -> StepTimeline:
         return simulate_step(step, self.groups, computing.seconds, on_gpu=self._on_gpu, overlaps=self._overlaps)
+
+
+def calls_of(group: Group, num_ranks: int, network: AnyNetwork, on_gpu: bool = False) -> GroupCalls:
+    """Return the collectives of a recorded group on a network."""
+    name = "nccl" if on_gpu else "ring" if group.backend == "ring" else "gloo"
+    return GroupCalls(network, num_ranks, BACKENDS[name], group.ranks)
 
 
 def _typical(timelines: Sequence[StepTimeline]) -> StepTimeline:

@@ -26,6 +26,33 @@ from trainers.strategies.fsdp import Fsdp
 from trainers.tasks.base import Task
 
 
+class StepMoments(NamedTuple):
+    """When the parts of a step begin and end, in seconds on one clock, in this order.
+
+    gradients_s: when this rank's last gradient is ready. params_begin_s, params_end_s: of gathering or averaging
+    parameters in the optimizer's step; where a strategy does not, both are when that step begins.
+    """
+
+    begin_s: float
+    forward_end_s: float
+    losses_end_s: float
+    gradients_s: float
+    backward_end_s: float
+    params_begin_s: float
+    params_end_s: float
+    end_s: float
+
+    @property
+    def sync_s(self) -> float:
+        """Return the seconds of `StepResult.sync_s`."""
+        return self.backward_end_s - self.gradients_s + self.params_end_s - self.params_begin_s
+
+    @property
+    def step_s(self) -> float:
+        """Return the seconds of the whole step."""
+        return self.end_s - self.begin_s
+
+
 class StepResult(NamedTuple):
     """A step that was taken, or left out; times in seconds, on this rank.
 
@@ -36,6 +63,7 @@ class StepResult(NamedTuple):
     sync_s: from then on until the synchronised gradients are there, and gathering parameters where ranks step shares.
     optimizer_s: the optimizer's step without that gathering.
     asked: the number of the signal that asks a rank to stop after this step, the same on all ranks; 0: none.
+    moments: on the clock of `time.perf_counter`; None of a step that was left out.
     """
 
     loss: float
@@ -46,6 +74,7 @@ class StepResult(NamedTuple):
     sync_s: float = 0.0
     optimizer_s: float = 0.0
     asked: int = 0
+    moments: StepMoments | None = None
 
     @property
     def step_s(self) -> float:
@@ -126,11 +155,14 @@ class TrainStep:
         backward_end_s = time.perf_counter()
         self._update()
         end_s = time.perf_counter()
-        last_s, param_sync_s = self.clock.last_s(backward_end_s), self.model.strategy.param_sync_s
+        last_s = self.clock.last_s(backward_end_s)
+        param_sync = self.model.strategy.param_sync or (backward_end_s, backward_end_s)
+        moments = StepMoments(begin_s, forward_end_s, synced_s, last_s, backward_end_s, *param_sync, end_s)
         return result._replace(
             backward_s=last_s - synced_s,
-            sync_s=backward_end_s - last_s + param_sync_s,
-            optimizer_s=end_s - backward_end_s - param_sync_s,
+            sync_s=moments.sync_s,
+            optimizer_s=end_s - last_s - moments.sync_s,
+            moments=moments,
         )
 
     def gradient_norm(self) -> float:

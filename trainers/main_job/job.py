@@ -1,19 +1,16 @@
 """The main job: probe this machine, predict each strategy's synchronisation, train with each, compare."""
 
-import statistics
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import torch
 import torch.distributed as dist
 from torch import nn
 
-import collectives
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes import Blocks, probe
 from collectives.runtime import naming_failures
@@ -27,23 +24,15 @@ from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import JobConfig, LogConfig
 from trainers.main_job.job_log import JobLog
-from trainers.main_job.profile import (
-    STEPS,
-    WARM_UP_STEPS,
-    activation_bytes,
-    measure_memory,
-    record_profile,
-    states_per_element,
-)
+from trainers.main_job.profile import activation_bytes, common_profile, measure_memory, states_per_element
+from trainers.main_job.recording import num_steps, record_steps
 from trainers.main_job.report import RankNotes, Report, add_memory, make_report, tokens_per_step
 from trainers.predictions.memory import Memory, predict_memory
-from trainers.predictions.model_parts import ModelParts
-from trainers.predictions.prediction import can_overlap, predict_strategy
+from trainers.predictions.vectors import ModelParts
 from trainers.replica_check import fingerprint
 from trainers.strategies.flat_vector import layers_of
 
 BLOCKS = Blocks(turns=3, number=3)
-NUM_PROFILED = WARM_UP_STEPS + STEPS
 STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments: what a step touches for each strategy
 
 
@@ -95,13 +84,13 @@ def run_job(
         on_progress=partial(progress.advance_to, phase="probing"),
     )
     network, overlap = agreed_network(measurements, group)
-    progress.begin("recording a profile", NUM_PROFILED)
-    profile = agreed_profile(config, len(runs), group, overlap, progress.update)
+    progress.begin("recording steps", num_steps(config))
+    recording = record_steps(config, group, lambda name: progress.update(1, name))
+    profile = common_profile(recording.profiles(), overlap)
     if config.profile and group.rank() == 0:
         _save_profile(profile, config.profile)
     progress.begin("predicting")
-    parts = parts_of(runs[0].train_step.model.module)
-    predictions = {run.name: predict_strategy(run.name, profile, network, group.size(), parts) for run in runs}
+    predictions = recording.predict(config.strategies, network, overlap)
     progress.begin("training", config.steps * len(runs))
     with closing(JobLog(logged, config.steps, tokens_per_step(config, group.size()), group, progress.say)) as log:
         train_in_turn(runs, config.steps, lambda name: progress.update(1, name), log)
@@ -162,45 +151,11 @@ def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tupl
     network = fitted_cluster(measurements, fitting_model(measurements), "this")
     places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes
-    agreed: list[Any] = [network, can_overlap(places.physical_hosts.count(0), measurements.provenance["cores"])]
+    cores, ranks_here = measurements.provenance["cores"], places.physical_hosts.count(0)
+    agreed: list[Any] = [network, cores is not None and cores >= 2 * ranks_here]
     with naming_failures(f"rank {group.rank()}: hearing of rank 0's cores failed"):
         dist.broadcast_object_list(agreed, group=group, group_src=0)
     return agreed[0], agreed[1]
-
-
-def agreed_profile(
-    config: JobConfig,
-    num_runs: int,
-    group: dist.ProcessGroup,
-    overlap: bool,
-    on_progress: Callable[[int], object] = lambda _: None,
-) -> StepProfile:
-    """Measure a step without synchronisation, the same on all ranks: rank 0's, but as long as the slowest rank's.
-
-    All ranks compute at once, as they will, and between two steps do what will be done there: walk through the memory
-    of the other runs, and send as much as a model's gradients. After that caches are cold, and threads may still wait
-    for messages on cores that the next step needs. Where a host has no core to spare for sending, every gradient counts
-    as ready at the end of the backward pass.
-    """
-    train_step = TrainStep(config.task, config.of_no_strategy(), group, num_steps=config.steps)
-    gradients = torch.zeros(sum(p.numel() for p in train_step.model.parameters()))
-    memory = torch.zeros(len(gradients) * STATE_PER_GRADIENT * (num_runs - 1))
-
-    def between() -> None:
-        memory.add_(1)
-        collectives.all_reduce(gradients, group=group)
-        on_progress(1)
-
-    with naming_failures(f"rank {group.rank()}: recording a profile failed"):
-        recorded = record_profile(train_step, between)
-        everywhere: list[Any] = [None] * group.size()
-        dist.all_gather_object(everywhere, recorded, group=group)
-    slowest_s = statistics.median(max(steps) for steps in zip(*(rank.steps_s for rank in everywhere), strict=True))
-    profile = _stretched(everywhere[0].profile, slowest_s / everywhere[0].profile.step_s)
-    if not overlap:
-        ready_at_end = tuple(replace(parameter, ready_s=profile.backward_s) for parameter in profile.parameters)
-        profile = replace(profile, parameters=ready_at_end)
-    return profile
 
 
 def predict_memories(config: JobConfig, profile: StepProfile, group: dist.ProcessGroup) -> dict[str, Memory]:
@@ -218,17 +173,6 @@ def parts_of(model: nn.Module) -> ModelParts:
         [tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad],
         [layer.indices for layer in layers if layer.module is not model],
         [index for layer in layers if layer.module is model for index in layer.indices],
-    )
-
-
-def _stretched(profile: StepProfile, factor: float) -> StepProfile:
-    """All its times that much longer."""
-    return replace(
-        profile,
-        parameters=tuple(replace(parameter, ready_s=parameter.ready_s * factor) for parameter in profile.parameters),
-        forward_s=profile.forward_s * factor,
-        backward_s=profile.backward_s * factor,
-        optimizer_s=profile.optimizer_s * factor,
     )
 
 

@@ -1,9 +1,9 @@
-"""`record_profile`: what a training step of one rank takes by itself; `measure_memory`: the bytes that it holds."""
+"""`profile_of`: what a training step of one rank takes by itself; `measure_memory`: the bytes that it holds."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import nn
@@ -12,71 +12,82 @@ from torch.autograd.graph import saved_tensors_hooks
 from ringsim.measurements import provenance
 from ringsim.training_step import StepProfile
 from trainers.loop.meter import held_bytes, new_bytes
-from trainers.loop.train_step import TrainStep, optimizer_forms
+from trainers.loop.train_step import StepResult, TrainStep, optimizer_forms
 from trainers.predictions.memory import Memory
 from trainers.strategies.flat_vector import described
 
-WARM_UP_STEPS = 3  # the optimizer's state and the gradients are allocated
-STEPS = 15
 
+class ComputingTimes(NamedTuple):
+    """The times of a step in which no gradient is sent, in seconds.
 
-class _Times(NamedTuple):
-    """The times of one step, in seconds; ready_s: by parameter, from the start of the backward pass."""
+    ready_s: by parameter, from the start of the backward pass.
+    """
 
     forward_s: float
     backward_s: float
     optimizer_s: float
     ready_s: list[float]
 
+    @classmethod
+    def of(cls, result: StepResult, before_last_s: Sequence[float]) -> Self:
+        """Return those of a step that is not synchronised. before_last_s: as of `GradientClock`."""
+        ready_s = [result.backward_s - before_s for before_s in before_last_s]
+        return cls(result.forward_s, result.backward_s + result.sync_s, result.optimizer_s, ready_s)
+
     @property
     def step_s(self) -> float:
+        """The whole step."""
         return self.forward_s + self.backward_s + self.optimizer_s
 
 
-class Recorded(NamedTuple):
-    """steps_s: how long each of the steps has taken on this rank."""
+class RankProfile(NamedTuple):
+    """The profile of one rank. steps_s: how long each of the steps has taken there."""
 
     profile: StepProfile
     steps_s: list[float]
 
 
-def record_profile(train_step: TrainStep, between: Callable[[], None] = lambda: None) -> Recorded:
-    """Medians over some steps without what the ranks tell each other; collective.
-
-    Raises DivergedError, on all ranks alike, if a loss is not finite.
-
-    train_step: of the strategy "none".
-    between: called after each step, and not timed: what will come between two steps, and may slow the next one down.
-    """
-    steps = []
-    for step in range(WARM_UP_STEPS + STEPS):
-        steps.append(_timed(train_step, step))
-        between()
-    steps = steps[WARM_UP_STEPS:]
-    return Recorded(_profile_of(train_step.model.model, steps), [step.step_s for step in steps])
-
-
-def _timed(train_step: TrainStep, step: int) -> _Times:
-    result = train_step.run(step)
-    result.require_finite(f"training step {step}, without synchronisation")
-    ready_s = [result.backward_s - before_s for before_s in train_step.clock.before_last_s()]
-    return _Times(result.forward_s, result.backward_s + result.sync_s, result.optimizer_s, ready_s)
-
-
-def _profile_of(model: nn.Module, steps: Sequence[_Times]) -> StepProfile:
+def profile_of(model: nn.Module, steps: Sequence[ComputingTimes]) -> RankProfile:
+    """Return the medians over some steps."""
     backward_s = statistics.median(step.backward_s for step in steps)
     ready_s = [statistics.median(values) for values in zip(*(step.ready_s for step in steps), strict=True)]
     # The median of one may come after the median of the whole, by the spread of the steps.
     ready_s = [min(at_s, backward_s) for at_s in ready_s]
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     parameters = zip(named, described(named.values(), ready_s), strict=True)
-    return StepProfile(
+    profile = StepProfile(
         tuple(replace(parameter, name=name) for name, parameter in parameters),
         forward_s=statistics.median(step.forward_s for step in steps),
         backward_s=backward_s,
         optimizer_s=statistics.median(step.optimizer_s for step in steps),
         buffer_bytes=sum(buffer.nbytes for buffer in model.buffers()),
-        provenance={**provenance(), "torch": torch.__version__, "steps": STEPS, "statistic": "median"},
+        provenance={**provenance(), "torch": torch.__version__, "steps": len(steps), "statistic": "median"},
+    )
+    return RankProfile(profile, [step.step_s for step in steps])
+
+
+def common_profile(ranks: Sequence[RankProfile], overlap: bool) -> StepProfile:
+    """Return rank 0's profile, made as long as the slowest rank's steps: all ranks wait for that one.
+
+    Where a host has no core to spare for sending (not `overlap`), every gradient counts as ready at the end of the
+    backward pass.
+    """
+    slowest_s = statistics.median(max(steps) for steps in zip(*(rank.steps_s for rank in ranks), strict=True))
+    profile = _stretched(ranks[0].profile, slowest_s / ranks[0].profile.step_s)
+    if not overlap:
+        ready_at_end = tuple(replace(parameter, ready_s=profile.backward_s) for parameter in profile.parameters)
+        profile = replace(profile, parameters=ready_at_end)
+    return profile
+
+
+def _stretched(profile: StepProfile, factor: float) -> StepProfile:
+    """Make all its times that much longer."""
+    return replace(
+        profile,
+        parameters=tuple(replace(parameter, ready_s=parameter.ready_s * factor) for parameter in profile.parameters),
+        forward_s=profile.forward_s * factor,
+        backward_s=profile.backward_s * factor,
+        optimizer_s=profile.optimizer_s * factor,
     )
 
 

@@ -20,7 +20,6 @@ from trainers.checkpoints.output import WRITING_S, locked
 from trainers.loop.batches import describe_batch
 from trainers.main_job.config import RESULTS, JobConfig
 from trainers.predictions.memory import Memory
-from trainers.predictions.prediction import StepPrediction
 from trainers.strategy_names import steps_between_averages, strategy_info
 
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
@@ -33,6 +32,16 @@ UNITS = ("", "sync ms", "sync ms", "", "step ms", "ms", "", "")
 WIDE_COLUMNS, WIDE_UNITS = (*COLUMNS, "spread", "tokens/s"), (*UNITS, "sync ms", "")
 MEMORY = ("memory", "predicted", "held", "params", "grads", "optim", "vectors", "activ")
 MEMORY_UNITS = ("per rank", "MiB", "MiB", "MiB", "MiB", "MiB", "MiB", "MiB")
+
+
+class StepPrediction(NamedTuple):
+    """sync_s: from the last gradient's being ready, with what gathers parameters. step_s: the whole step.
+
+    Of strategies that communicate every few steps only, the mean of these steps.
+    """
+
+    sync_s: float
+    step_s: float
 
 
 class RankNotes(NamedTuple):
@@ -191,8 +200,7 @@ def _footnotes(report: Report) -> list[str]:
     return [
         "sync: gradient synchronisation of one step, from the last gradient's being ready; measured: the median of "
         f"{results[0]['steps_measured']} steps, as the last rank to arrive sees it; spread: 10th to 90th "
-        "percentile (--wide); predicted from point-to-point probes only, a step from a profile without synchronisation "
-        "too.",
+        "percentile (--wide); predicted from point-to-point probes, and from steps that were recorded without sending.",
         f"{identical}; loss curves{but_inexact} differ by at most {report['max_loss_difference']:.1e}.",
         f"{plural(report['num_ranks'], 'rank')}, {batch}, {report['num_parameters']:,} parameters; {where['machine']}, "
         f"{where['cores']} cores, torch {where['torch']}, OMP_NUM_THREADS={where['OMP_NUM_THREADS']}, {where['date']}.",

@@ -1,1 +1,1 @@
-"""What each strategy sends, and the time that should take. No torch is needed for it."""
+"""The memory that each strategy needs, predicted. No torch is needed for it."""

@@ -8,8 +8,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ringsim.training_step import ELEMENT_BYTES, BucketCaps, StepProfile, fill_buckets
-from trainers.predictions.model_parts import ModelParts
-from trainers.predictions.traffic import NO_PARTS, fsdp_vectors, layer_vectors, padded, powersgd_parts, vectors_of
+from trainers.predictions.vectors import (
+    NO_PARTS,
+    ModelParts,
+    fsdp_vectors,
+    layer_vectors,
+    padded,
+    powersgd_parts,
+    vectors_of,
+)
 from trainers.strategy_names import RANK, SHARDED, parse_strategy
 
 
@@ -45,7 +52,7 @@ def predict_memory(
 
     name: as `make_strategy` takes it. states: numbers that the optimizer keeps for each element, 2 for AdamW.
     activations: bytes that a forward pass saves; no strategy here changes them. parts: of the model, which
-    WITH_PARTS need.
+    "zero3", "fsdp" and "powersgd" need.
     """
     plain, number = parse_strategy(name)
     size, bucket_cap_mb = profile.gradient_bytes, number.get("bucket_cap_mb")

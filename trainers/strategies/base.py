@@ -49,10 +49,11 @@ class GradientSync:
 class Strategy(GradientSync):
     """A strategy as `DataParallel` uses it; it may also give ranks shares of parameters, optimizer and state.
 
-    param_sync_s: how long the optimizer's last step has taken to gather or average the parameters, in seconds.
+    param_sync: when the optimizer's last step began and ended to gather or average the parameters, on the clock of
+    `time.perf_counter`; None if it does not.
     """
 
-    param_sync_s = 0.0
+    param_sync: tuple[float, float] | None = None
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         """Return what `make` makes of the parameters that this rank is to step."""

@@ -150,7 +150,7 @@ class LocalSgd(Strategy):
         self._taken += 1
         if self._taken == self._every:
             self.sync_parameters()
-        self.param_sync_s = time.perf_counter() - begin_s
+        self.param_sync = begin_s, time.perf_counter()
 
     @torch.no_grad()
     def sync_parameters(self) -> None:

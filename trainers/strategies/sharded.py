@@ -132,7 +132,7 @@ class Sharded(Strategy):
             result = plain_step(**keywords)
             begin_s = time.perf_counter()
             self.after_stepping()
-            self.param_sync_s = time.perf_counter() - begin_s
+            self.param_sync = begin_s, time.perf_counter()
             return result
 
         optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]

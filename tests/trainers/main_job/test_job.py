@@ -1,5 +1,6 @@
 """Training with every strategy in turn from the same start gives the same model."""
 
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -12,7 +13,9 @@ from tests.ranks import RankPool
 from trainers.checkpoints.checkpoint import seed_alike
 from trainers.loop.config import StepConfig
 from trainers.main_job.config import JobConfig
-from trainers.main_job.job import agreed_network, agreed_profile, start_runs, train_in_turn
+from trainers.main_job.job import agreed_network, start_runs, train_in_turn
+from trainers.main_job.profile import common_profile
+from trainers.main_job.recording import record_steps
 from trainers.replica_check import fingerprint
 from trainers.strategy_names import STRATEGY_INFOS
 from trainers.tasks import LanguageModel
@@ -67,7 +70,7 @@ def leads(group: dist.ProcessGroup, cores: list[int]) -> list[float]:
         measured = probe(group, 2**16, 2**16, blocks=Blocks(1, 1, 1e-3))
     network, overlap = agreed_network(measured, group)
     assert network.spec.host.cores == cores[0]
-    profile = agreed_profile(CONFIG, 1, group, overlap)
+    profile = common_profile(record_steps(replace(CONFIG, strategies=("none",)), group).profiles(), overlap)
     return [profile.backward_s - parameter.ready_s for parameter in profile.parameters]
 
 

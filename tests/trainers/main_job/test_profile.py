@@ -5,13 +5,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ringsim.training_step import StepProfile
+from ringsim.training_step import Parameter, StepProfile
 from tests.ranks import RankPool
 from trainers.loop.config import StepConfig
 from trainers.loop.train_step import TrainStep
 from trainers.main_job.job import parts_of
-from trainers.main_job.profile import activation_bytes, measure_memory, record_profile, states_per_element
+from trainers.main_job.profile import ComputingTimes, activation_bytes, measure_memory, profile_of, states_per_element
 from trainers.predictions.memory import Memory, predict_memory
+from trainers.predictions.vectors import ModelParts
 from trainers.strategies.flat_vector import described
 from trainers.strategy_names import STRATEGY_INFOS
 from trainers.tasks import LanguageModel
@@ -30,7 +31,8 @@ def recorded(group: dist.ProcessGroup) -> tuple[StepProfile, list[float], list[t
     """A profile, the times of its steps, the model's parameters and the bytes of its buffers."""
     task = LanguageModel(0, "random", d_model=16, heads=2, layers=2, d_ff=32, sequence_length=16)
     train_step = TrainStep(task, StepConfig(strategy="none", batch_size=3), group)
-    profile, steps_s = record_profile(train_step)
+    times = [ComputingTimes.of(train_step.run(step), train_step.clock.before_last_s()) for step in range(3)]
+    profile, steps_s = profile_of(train_step.model.model, times)
     model = train_step.model.model
     named = [(name, p.numel()) for name, p in model.named_parameters()]
     return profile, steps_s, named, sum(buffer.nbytes for buffer in model.buffers())
@@ -79,6 +81,23 @@ def test_what_is_held_is_what_is_predicted(ranks: RankPool, num_ranks: int) -> N
         assert zero1.optimizer == zero2.optimizer == 2 * zero2.gradients
         assert zero2.gradients < whole.gradients / num_ranks * 1.01 < zero1.gradients
         assert zero3.parameters == zero3.gradients < whole.parameters / num_ranks * 1.01 < zero2.parameters
+
+
+@pytest.mark.parametrize("layers", [((0,), (1,)), ((0, 1), (1, 2)), ()])
+@pytest.mark.parametrize("name", ["zero3", "fsdp"])
+def test_layers_have_every_parameter_once(name: str, layers: tuple[tuple[int, ...], ...]) -> None:
+    """Beside the rest."""
+    profile = StepProfile(tuple(Parameter(f"p{index}", 250, 0.0) for index in range(4)), 0.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match="^. parameters in layers: must be all 4, once$"):
+        predict_memory(name, profile, 2, 2, 0, ModelParts([(25, 10)] * 4, layers=layers, rest=(3,)))
+
+
+@pytest.mark.parametrize("name", ["powersgd", "fsdp"])
+def test_shapes_must_be_those_of_all_parameters(name: str) -> None:
+    """A profile does not have them."""
+    profile = StepProfile((Parameter("p", 250, 0.0),), 0.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match=f"^{name}: 0 shapes of parameters: must be 1$"):
+        predict_memory(name, profile, 2, 2, 0)
 
 
 class Squares(nn.Module):

@@ -10,13 +10,13 @@ from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from trainers.main_job.report import (
     MAX_WARM_UP_STEPS,
     RankNotes,
+    StepPrediction,
     busy_lines,
     format_report,
     judge_report,
     over_periods,
     summarise,
 )
-from trainers.predictions.prediction import StepPrediction
 
 TOKENS = 2 * 5 * 10
 PREDICTION = StepPrediction(0.6, 2.5)

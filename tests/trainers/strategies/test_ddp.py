@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
+from ringsim.training_step import BucketCaps, fill_buckets
 from tests.ranks import RankPool
 from tests.trainers.models import MODELS, SGD, inputs, small_model
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers import DataParallel
-from trainers.strategies.ddp import group_on_ring
+from trainers.strategies.ddp import Ddp, group_on_ring
+from trainers.strategies.flat_vector import described
 
 
 def summed(group: dist.ProcessGroup) -> float:
@@ -135,3 +138,21 @@ def test_no_step_uses_gradients_that_are_not_reduced(ranks: RankPool, strategy: 
     for refusal, is_unchanged in ranks.run(step_without_reduction, strategy):
         assert refusal.startswith("Expected to have finished reduction in the prior iteration")
         assert is_unchanged
+
+
+def ddp_buckets(group: dist.ProcessGroup) -> tuple[list[int], list[int]]:
+    """The sizes of the buckets that DDP has rebuilt after the first step, and of those that `bucketed` fills."""
+    model = nn.Sequential(*(nn.Linear(300, 300, bias=False) for _ in range(9)))  # 0.36 MB each
+    strategy = Ddp(model, group)
+    for _ in range(3):
+        strategy.module(torch.ones(1, 300)).sum().backward()
+    theirs = strategy.module._get_ddp_logging_data()["rebuilt_bucket_sizes"]  # type: ignore[operator]
+    buckets = fill_buckets(range(8, -1, -1), described(strategy.parameters), BucketCaps.from_mb(None))
+    return [int(size) for size in str(theirs).split(",")], [len(bucket) * 300 * 300 * 4 for bucket in buckets]
+
+
+def test_buckets_are_those_of_ddp(ranks: RankPool) -> None:
+    """Torch itself reports them: 3 layers and then 6."""
+    for theirs, ours in ranks.run(ddp_buckets, num_ranks=2):
+        assert len(theirs) == 2
+        assert ours == theirs

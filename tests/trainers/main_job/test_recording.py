@@ -1,0 +1,140 @@
+"""What is recorded of a job's strategies, and the time of a step that is made of it."""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+import torch.distributed as dist
+
+from collectives.runtime import Recorder
+from ringsim.native import BACKENDS
+from ringsim.network import Cluster
+from ringsim.network.spec import Host, Link, Spec
+from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
+from ringsim.training_step import GroupCalls
+from tests.ranks import RankPool
+from trainers.loop.config import StepConfig
+from trainers.main_job.config import JobConfig
+from trainers.main_job.recorded_steps import RecordedStep, predict_steps, together
+from trainers.main_job.recording import STEPS, num_recorded, num_steps, record_steps
+from trainers.strategy_names import STRATEGY_INFOS
+from trainers.tasks import LanguageModel
+
+TASK = LanguageModel(5, learning_rate=1e-2, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
+NAMES = tuple(STRATEGY_INFOS)
+CONFIG = JobConfig(TASK, "topics", StepConfig(batch_size=3, seed=5), NAMES, steps=20)
+HOST = Host(link=Link(latency_s=1e-3, bandwidth_bytes_per_s=1e6))
+NETWORK = Cluster("two", Spec(host=HOST), "", "")
+GROUPS = [GroupCalls(NETWORK, 2, BACKENDS["gloo"])]
+SENT_S = GROUPS[0].alone_s(GROUPS[0].call("all_reduce", 1000, 4))
+CALLS = (
+    Call("all_reduce", 1000, "float32", 0, is_async=False),
+    Call("all_reduce", 1000, "float32", 0, is_async=True),
+)
+
+
+def event(kind: TraceEventKind, call: int) -> TraceEvent:
+    """A call, or a wait."""
+    return TraceEvent(kind, call=call)
+
+
+def step_of(*seconds: float) -> TracedStep:
+    """A step that computes five times: before a call, another, a wait for that, and some more in two parts."""
+    first, second, third, fourth, fifth = (TraceEvent(TraceEventKind.COMPUTE, one) for one in seconds)
+    calls = event(TraceEventKind.CALL, 0), event(TraceEventKind.CALL, 1), event(TraceEventKind.WAIT, 1)
+    return TracedStep((first, calls[0], second, calls[1], third, calls[2], fourth, fifth), CALLS)
+
+
+def test_computations_are_cut_at_moments() -> None:
+    """Also several times; what is before the first moment and after the last one is left out."""
+    cut = RecordedStep.cut_from(step_of(1.0, 2.0, 4.0, 8.0, 16.0), [0.25, 0.5, 3.5, 5.0, 31.0])
+    kinds = [one.kind is TraceEventKind.COMPUTE for one in cut.step.events]
+    assert [one.seconds for one in cut.step.events] == [0.25, 0.5, 0.0, 2.0, 0.0, 0.5, 1.5, 2.0, 0.0, 8.0, 16.0]
+    assert kinds == [True, True, False, True, False, True, True, True, False, True, True]
+    assert cut.moments == (0, 1, 6, 7, 11)
+
+
+# The moments at which the forward pass, the exchange of losses, the last gradient, the backward pass, the gathering of
+# parameters and the step end. The fourth computation is the optimizer's.
+MOMENTS = (0, 1, 2, 4, 6, 7, 7, 8)
+
+
+def test_the_slowest_rank_counts_up_to_each_call() -> None:
+    """After the last call it is the rank that is asked for; a call needs what it needs on the slower rank."""
+    one = RecordedStep(step_of(1.0, 2.0, 3.0, 4.0, 5.0), MOMENTS)
+    other_step = step_of(0.5, 2.5, 3.5, 6.0, 7.0)
+    calls = tuple(replace(call, local_s=0.25) for call in CALLS)
+    other = RecordedStep(replace(other_step, calls=calls), MOMENTS)
+    both = together([one, other], typical=0)
+    seconds = [event.seconds for event in both.step.events if event.kind is TraceEventKind.COMPUTE]
+    assert seconds == [1.0, 2.5, 3.5, 4.0, 5.0]
+    assert both.step.calls == calls
+    assert both.moments == MOMENTS
+    assert together([one, other], typical=1).step.compute_s == 1.0 + 2.5 + 3.5 + 6.0 + 7.0
+
+
+def test_a_step_is_computing_and_what_it_waits_for() -> None:
+    """Synchronising begins with the last gradient, between the calls; without overlap the second is not hidden."""
+    recorded = RecordedStep(step_of(1.0, 2.0, 0.001, 4.0, 5.0), MOMENTS)
+    hidden = predict_steps([[recorded], [recorded]], GROUPS, overlaps=True, period=1)
+    assert hidden.sync_s == pytest.approx(SENT_S)
+    assert hidden.step_s == pytest.approx(1.0 + SENT_S + 2.0 + SENT_S + 4.0 + 5.0)
+    behind = predict_steps([[recorded], [recorded]], GROUPS, overlaps=False, period=1)
+    assert behind.sync_s == pytest.approx(0.001 + SENT_S)
+    assert behind.step_s == pytest.approx(hidden.step_s + 0.001)
+
+
+def test_a_period_counts_as_a_whole() -> None:
+    """The mean of its steps, and then the median of periods."""
+    calls = step_of(1.0, 2.0, 3.0, 4.0, 5.0)
+    alone = TracedStep((TraceEvent(TraceEventKind.COMPUTE, 3.0),), ())
+    steps = [RecordedStep(alone, (0, 0, 0, 1, 1, 1, 1, 1)), RecordedStep(calls, MOMENTS)] * 3
+    period = predict_steps([steps], GROUPS, overlaps=False, period=2)
+    whole = predict_steps([steps[1:2]], GROUPS, overlaps=False, period=1)
+    assert period.sync_s == pytest.approx(whole.sync_s / 2)
+    assert period.step_s == pytest.approx((3.0 + whole.step_s) / 2)
+
+
+def test_whole_periods_are_recorded() -> None:
+    """As far as so many steps are trained."""
+    assert [num_recorded(name, 100) for name in ("ring", "local_sgd/8", "diloco/40", "diloco/1000")] == [
+        STEPS,
+        16,
+        40,
+        100,
+    ]
+    assert num_recorded("local_sgd/8", 2) == STEPS
+
+
+def test_a_recorder_knows_when_it_had_computed_how_much() -> None:
+    """What passes while it is stopped does not count; the next step begins with nothing."""
+    with patch("time.perf_counter", side_effect=[10.0, 11.0, 14.0, 16.0, 17.0, 17.5, 18.0]):
+        recorder = Recorder()  # at 10, stopped from 11 to 14, and from 16 to 17
+        for _ in range(2):
+            with recorder.stopped():
+                pass
+        computed_s = [recorder.computed_s(moment_s) for moment_s in (10.0, 10.5, 12.0, 14.5, 15.0, 16.5, 17.25)]
+    assert computed_s == [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 3.25]
+
+
+def recorded_of_all(group: dist.ProcessGroup) -> tuple[dict[str, tuple[float, float]], int, set[str], int]:
+    """The predictions, how many steps were told of, the groups that are left, and the steps that were to be told of."""
+    told: list[str] = []
+    before = set(dist.distributed_c10d._world.pg_names.values())
+    recording = record_steps(CONFIG, group, told.append)
+    left = set(dist.distributed_c10d._world.pg_names.values()) - before
+    return recording.predict(NAMES, NETWORK, True), len(told), left, num_steps(CONFIG)
+
+
+def test_every_strategy_is_recorded_and_predicted(ranks: RankPool) -> None:
+    """All ranks predict the same; without synchronisation it takes less, and no group is left."""
+    (first, told, left, expected), (second, *_) = ranks.run(recorded_of_all, num_ranks=2)
+    assert first == second
+    assert list(first) == list(NAMES)
+    assert told == expected
+    assert not left
+    for name in NAMES:
+        sync_s, step_s = first[name]
+        # What is sent before the last gradient is ready, with fsdp all, is in the step alone.
+        assert 0 <= sync_s < step_s
+        assert (sync_s < 1e-3) == (name in ("none", "fsdp", "fsdp_on_ring")), name
