@@ -3,8 +3,7 @@
 The results are those that would come if all ranks held what this one holds.
 """
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -23,6 +22,7 @@ class Rehearsal:
 
     def __init__(self, recorded: RecordedGroup, group: dist.ProcessGroup) -> None:
         self._recorded = recorded
+        self._clock = recorded.recorder.clock
         self._num_ranks, self._rank = group.size(), group.rank()
         self._seconds = 0.0  # in `execute`
         self._size_bytes, self._dtype = 0, torch.uint8
@@ -37,7 +37,7 @@ class Rehearsal:
         share: torch.Tensor | None,
     ) -> None:
         """Do to `whole` what the schedule would; the arguments are those of `CollectiveCall.execute`."""
-        began_s = time.perf_counter()
+        began_s = self._clock()
         self._dtype = wire or whole.dtype
         self._size_bytes = whole.numel() * self._dtype.itemsize
         given = whole if source is None else source.view(whole.shape)
@@ -51,7 +51,7 @@ class Rehearsal:
             whole.copy_(self._reduced(given, reduction))
         elif given is not whole:
             whole.copy_(given)
-        self._seconds += time.perf_counter() - began_s
+        self._seconds += self._clock() - began_s
 
     def _reduced(self, tensor: torch.Tensor, reduction: Reduction | None) -> torch.Tensor:
         """Return what the schedule leaves, which `Reduction.finish` divides if it is to be a mean."""
@@ -62,13 +62,18 @@ class Rehearsal:
         )
 
     def perform(
-        self, work: Callable[[], None], fingerprint: Fingerprint, result: list[torch.Tensor], async_op: bool
+        self,
+        work: Callable[[], None],
+        fingerprint: Fingerprint,
+        result: list[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        async_op: bool,
     ) -> Work | None:
         """Do `work`, which calls `execute`, and record the call."""
         with self._recorded.recorder.stopped():
-            began_s = time.perf_counter()
+            began_s = self._clock()
             work()
-            local_s = max(time.perf_counter() - began_s - self._seconds, 0.0)
+            local_s = max(self._clock() - began_s - self._seconds, 0.0)
             call = Call(
                 collective=fingerprint.name,
                 size_bytes=self._size_bytes,
@@ -79,7 +84,7 @@ class Rehearsal:
                 peer=-1 if fingerprint.root is None else fingerprint.root,
                 local_s=local_s,
             )
-            recorded_work = self._recorded.recorder.call(call, result)
+            recorded_work = self._recorded.recorder.call(call, inputs, result)
         return recorded_work if async_op else None
 
 

@@ -43,12 +43,21 @@ class RecordingGroup(dist.ProcessGroup):
     def get_group_store(self) -> Any:
         return self._store
 
-    def _note(self, collective: str, size_bytes: int, result: list[Tensor], opts: Any = None, peer: int = -1) -> Work:
-        """Record a call, and return its work."""
-        dtype = name_of(result[0].dtype) if result else "uint8"
+    def _note(
+        self,
+        collective: str,
+        size_bytes: int,
+        inputs: list[Tensor],
+        outputs: list[Tensor],
+        opts: Any = None,
+        peer: int = -1,
+    ) -> Work:
+        """Record a call that reads `inputs` and writes `outputs`, and return its work."""
+        tensors = outputs or inputs
+        dtype = name_of(tensors[0].dtype) if tensors else "uint8"
         is_async = bool(getattr(opts, "asyncOp", True))
         call = Call(collective, size_bytes, dtype, self._recorded.index, is_async, peer=peer)
-        return self._recorded.recorder.call(call, result)
+        return self._recorded.recorder.call(call, inputs, outputs)
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
@@ -60,7 +69,7 @@ class RecordingGroup(dist.ProcessGroup):
         with self._stopped():
             for tensor in tensors:
                 tensor.copy_(reduced(tensor, opts.reduceOp, self.size()))
-            return self._note("all_reduce", _bytes(tensors), tensors, opts)
+            return self._note("all_reduce", _bytes(tensors), tensors, tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         return self.allreduce(tensors, opts or dist.AllreduceCoalescedOptions())
@@ -70,22 +79,24 @@ class RecordingGroup(dist.ProcessGroup):
         with self._stopped():
             if opts.rootRank == self.rank():
                 tensors[0].copy_(reduced(tensors[0], opts.reduceOp, self.size()))
-            return self._note("reduce", _bytes(tensors), tensors, opts, opts.rootRank)
+            outputs = tensors if opts.rootRank == self.rank() else []
+            return self._note("reduce", _bytes(tensors), tensors, outputs, opts, opts.rootRank)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or dist.BroadcastOptions()
         with self._stopped():
-            return self._note("broadcast", _bytes(tensors), tensors, opts, opts.rootRank)
+            inputs = tensors if opts.rootRank == self.rank() else []
+            return self._note("broadcast", _bytes(tensors), inputs, tensors, opts, opts.rootRank)
 
     def barrier(self, opts: Any = None) -> dist.Work:
         with self._stopped():
-            return self._note("barrier", 0, [], opts or dist.BarrierOptions())
+            return self._note("barrier", 0, [], [], opts or dist.BarrierOptions())
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         with self._stopped():
             for output in outputs[0]:
                 output.copy_(inputs[0].view(output.shape) if output.shape != inputs[0].shape else inputs[0])
-            return self._note("all_gather", _bytes(outputs[0]), outputs[0], opts)
+            return self._note("all_gather", _bytes(outputs[0]), inputs, outputs[0], opts)
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         with self._stopped():
@@ -93,7 +104,7 @@ class RecordingGroup(dist.ProcessGroup):
                 for output, given in zip(of_rank, inputs, strict=True):
                     output.copy_(given)
             flat = [output for of_rank in outputs for output in of_rank]
-            return self._note("all_gather", _bytes(flat), flat, opts)
+            return self._note("all_gather", _bytes(flat), inputs, flat, opts)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
         return self.all_gather_single_coalesced([output], [input], opts)
@@ -103,13 +114,13 @@ class RecordingGroup(dist.ProcessGroup):
             for output, given in zip(outputs, inputs, strict=True):
                 shares = output.view(self.size(), -1)
                 shares.copy_(given.reshape(1, -1).expand_as(shares))
-            return self._note("all_gather", _bytes(outputs), outputs, opts)
+            return self._note("all_gather", _bytes(outputs), inputs, outputs, opts)
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or dist.ReduceScatterOptions()
         with self._stopped():
             outputs[0].copy_(reduced(inputs[0][self.rank()], opts.reduceOp, self.size()))
-            return self._note("reduce_scatter", _bytes(inputs[0]), outputs, opts)
+            return self._note("reduce_scatter", _bytes(inputs[0]), inputs[0], outputs, opts)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
         return self.reduce_scatter_single_coalesced([output], [input], opts)
@@ -122,7 +133,7 @@ class RecordingGroup(dist.ProcessGroup):
             for output, given in zip(outputs, inputs, strict=True):
                 share = given.reshape(self.size(), -1)[self.rank()].view(output.shape)
                 output.copy_(reduced(share, opts.reduceOp, self.size()))
-            return self._note("reduce_scatter", _bytes(inputs), outputs, opts)
+            return self._note("reduce_scatter", _bytes(inputs), inputs, outputs, opts)
 
     # What torch called them until 2.12, and still does here and there.
     _allgather_base = all_gather_single
@@ -135,20 +146,22 @@ class RecordingGroup(dist.ProcessGroup):
         with self._stopped():
             for output in outputs[0] if outputs else []:
                 output.copy_(inputs[0])
-            return self._note("gather", _bytes(inputs) * self.size(), inputs, opts, root)
+            return self._note("gather", _bytes(inputs) * self.size(), inputs, outputs[0] if outputs else [], opts, root)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
         root = opts.rootRank if opts else 0
         with self._stopped():
             if inputs:
                 outputs[0].copy_(inputs[0][self.rank()])
-            return self._note("scatter", _bytes(outputs) * self.size(), outputs, opts, root)
+            return self._note(
+                "scatter", _bytes(outputs) * self.size(), inputs[0] if inputs else [], outputs, opts, root
+            )
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         with self._stopped():
             for output in outputs:
                 _fill_cyclically(output, inputs[self.rank()])
-            return self._note("all_to_all", _bytes(inputs), outputs, opts)
+            return self._note("all_to_all", _bytes(inputs), inputs, outputs, opts)
 
     def all_to_all_single(
         self,
@@ -163,17 +176,17 @@ class RecordingGroup(dist.ProcessGroup):
             sent = input.split(input_splits) if input_splits else input.chunk(self.size())
             for part in received:
                 _fill_cyclically(part, sent[self.rank()])
-            return self._note("all_to_all", _bytes([input]), [output], opts)
+            return self._note("all_to_all", _bytes([input]), [input], [output], opts)
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:  # noqa: ARG002
         with self._stopped():
-            return self._note("send", _bytes(tensors), tensors, peer=peer)
+            return self._note("send", _bytes(tensors), tensors, [], peer=peer)
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:  # noqa: ARG002
         with self._stopped():
-            return self._note("recv", _bytes(tensors), tensors, peer=peer)
+            return self._note("recv", _bytes(tensors), [], tensors, peer=peer)
 
 
 class RecordingRingGroup(RingGroup, RecordingGroup):

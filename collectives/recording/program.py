@@ -15,12 +15,17 @@ from torch import multiprocessing
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from collectives.recording.group import recording
+from collectives.recording.operators import OperatorWatch
+from collectives.recording.watched_step import with_times_of
 from collectives.runtime import Recorder
 from ringsim.measurements import provenance
 from ringsim.traces import Group, ProgramTrace, TraceRequest
 from ringsim.units import plural
 
-WARM_UP_STEPS = 2  # in the first the optimizer allocates its state; after it DistributedDataParallel fills new buckets
+# In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets.
+# The third makes the calls of all that follow, so its operators are watched.
+WARM_UP_STEPS = 3
+WATCHED_STEP = WARM_UP_STEPS - 1
 
 
 class ProgramError(ValueError):
@@ -45,7 +50,8 @@ def record_program(request: TraceRequest) -> ProgramTrace:
         suppress(_EnoughError),
     ):
         _run(request)
-    steps = tuple(recorder.steps[WARM_UP_STEPS:])
+    watched = recorder.steps[WATCHED_STEP : WATCHED_STEP + 1]
+    steps = tuple(with_times_of(step, *watched) for step in recorder.steps[WARM_UP_STEPS:])
     if not steps:
         raise ProgramError(
             f"{request.program}: it ended after {plural(len(recorder.steps), 'step')} of a torch.optim.Optimizer; "
@@ -121,12 +127,17 @@ def _refuse_processes(*_: object, **__: object) -> NoReturn:
 def _steps_counted(recorder: Recorder, num_steps: int) -> Iterator[None]:
     """End a recorded step with each step of the optimizer that steps first, and the program after `num_steps`."""
     first: list[Optimizer] = []
+    watch = OperatorWatch(recorder)
 
     def stepped(optimizer: Optimizer, *_: Any) -> None:
         first[:] = first or [optimizer]
         if optimizer is not first[0]:
             return
         recorder.end_step()
+        if len(recorder.steps) == WATCHED_STEP:
+            watch.start()
+        elif len(recorder.steps) == WATCHED_STEP + 1:
+            watch.stop()
         if len(recorder.steps) == num_steps:
             raise _EnoughError
 
@@ -135,3 +146,5 @@ def _steps_counted(recorder: Recorder, num_steps: int) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+        if len(recorder.steps) == WATCHED_STEP:  # the program ended or failed meanwhile
+            watch.stop()

@@ -1,16 +1,18 @@
 """`Recorder`: the calls of a program whose process groups send nothing, and the time between them.
 
 A group with a recorder pretends: whoever calls a collective of it gets the result that would come if all ranks held
-what this one holds, and the call is noted. Between two calls the program computes, and that is timed.
+what this one holds, and the call is noted. Between two calls the program computes, and that is timed. If somebody tells
+the recorder the operators of the program, too, it notes which events a call needs and which computation reads it.
 """
 
 import math
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -18,8 +20,9 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
+from collectives.runtime.data_flow import DataFlow
 from collectives.runtime.work import Work
-from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
+from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
 
 T = TypeVar("T")
 
@@ -29,25 +32,39 @@ class Recorder:
 
     Time that passes between two calls is a computation; time within a call, in which results are made up, counts only
     as far as the call does local work (`local`).
+
+    clock: returns seconds; one that stands still if nothing is computed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.steps: list[TracedStep] = []
+        self.clock = clock
         self._lock = threading.RLock()
         self._depth = 0
         self._awaited_in_backward: list[RecordedWork] = []
+        self._flow: DataFlow | None = None
+        self._main_stream = torch.cpu.current_stream()
         self._begin_step()
 
     def _begin_step(self) -> None:
         self._events: list[TraceEvent] = []
         self._calls: list[Call] = []
-        self._since_s = time.perf_counter()
-        self._computed_s = 0.0
+        self._computed_s = 0.0  # since the last event
+        self._operators: Counter[Operator] = Counter()  # since the last event; the count of each of them is 1
+        if self._flow is not None:
+            self._flow = DataFlow()
+        self._since_s = self.clock()
+        self._step_computed_s = 0.0
         # When computing went on, and how much of this step had been computed then.
         self._resumed: list[tuple[float, float]] = [(self._since_s, 0.0)]
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether what the process does now belongs to the recording, and not to the program."""
+        return self._depth > 0
+
     def computed_s(self, moment_s: float) -> float:
-        """Return the seconds of computations in this step until a moment of it, by `time.perf_counter`."""
+        """Return the seconds of computations in this step until a moment of it, by the recorder's clock."""
         index = bisect_right(self._resumed, (moment_s, math.inf)) - 1
         resumed_s, before_s = self._resumed[index]
         computed_s = before_s + moment_s - resumed_s
@@ -59,28 +76,76 @@ class Recorder:
         """Do not count the time of the block, which belongs to the recording."""
         with self._lock:
             if self._depth == 0:
-                self._compute(time.perf_counter() - self._since_s)
+                seconds = self.clock() - self._since_s
+                self._computed_s += seconds
+                self._step_computed_s += seconds
             self._depth += 1
             try:
                 yield
             finally:
                 self._depth -= 1
                 if self._depth == 0:
-                    self._since_s = time.perf_counter()
-                    self._resumed.append((self._since_s, self._computed_s))
+                    self._since_s = self.clock()
+                    self._resumed.append((self._since_s, self._step_computed_s))
 
-    def _compute(self, seconds: float) -> None:
-        self._computed_s += seconds
-        if self._events and self._events[-1].kind is TraceEventKind.COMPUTE:  # what came between was not worth an event
-            seconds += self._events.pop().seconds
-        self._events.append(TraceEvent(TraceEventKind.COMPUTE, seconds))
+    def _append(self, kind: TraceEventKind, call: int) -> None:
+        """Append an event after the computation that has gone on until now."""
+        self._end_computation()
+        self._events.append(TraceEvent(kind, call=call))
 
-    def call(self, call: Call, result: list[torch.Tensor]) -> "RecordedWork":
-        """Note a call, which has the result already, and return its work."""
+    def _end_computation(self) -> None:
+        if self._computed_s or self._operators:
+            operators = tuple(replace(operator, count=count) for operator, count in self._operators.items())
+            self._events.append(TraceEvent(TraceEventKind.COMPUTE, self._computed_s, operators=operators))
+        self._computed_s = 0.0
+        self._operators.clear()
+
+    def watch_operators(self, is_watching: bool) -> None:
+        """From now on `read` and `write` are called for each operator of the program, or no longer."""
+        self._flow = DataFlow() if is_watching else None
+
+    def read(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Note that an operator of the program is about to read the tensors."""
+        if self._flow is not None and not self._is_on_side_stream():
+            for call in self._flow.take_unread(tensors):
+                self._append(TraceEventKind.READ, call)
+
+    def write(
+        self, operator: Operator, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], is_copy: bool
+    ) -> None:
+        """Note that an operator has read the sources and written the targets.
+
+        On a stream of its own it delays no computation, so it counts as part of the call that it is for: copies before
+        the call, and whatever is done to the result before another stream reads it.
+        """
+        if self._flow is None:
+            return
+        on_side_stream = self._is_on_side_stream()
+        if is_copy or on_side_stream:
+            self._flow.copy(sources, targets)
+        else:
+            self._flow.write(targets, len(self._events))  # the computation that is not over yet
+        if not on_side_stream:
+            self._operators[operator] += 1
+
+    def _is_on_side_stream(self) -> bool:
+        if torch.cuda.is_initialized() and torch.cuda.current_stream() != torch.cuda.default_stream():
+            return True
+        # A placeholder, which programs and FSDP2 use as they would a stream of a GPU.
+        return torch.cpu.current_stream() is not self._main_stream
+
+    def call(self, call: Call, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> "RecordedWork":
+        """Note a call that reads and writes these tensors, and has its result already, and return its work."""
         with self.stopped():
-            self._calls.append(call)
-            work = RecordedWork(self, len(self.steps), len(self._calls) - 1, result)
-            self._events.append(TraceEvent(TraceEventKind.CALL, call=work.index))
+            self._end_computation()
+            index = len(self._calls)
+            after = None
+            if self._flow is not None:
+                after = self._flow.last_writer(inputs) if inputs else None
+                self._flow.leave_result(outputs, len(self._events), index)
+            self._append(TraceEventKind.CALL, index)
+            self._calls.append(replace(call, on_side_stream=self._is_on_side_stream(), after=after))
+            work = RecordedWork(self, len(self.steps), index, list(outputs or inputs))
             if not call.is_async:
                 work.is_over = True
         return work
@@ -90,7 +155,7 @@ class Recorder:
         with self.stopped():
             # One of an earlier step is over: no rank begins its step before it has all of the step before.
             if not work.is_over and work.step == len(self.steps):
-                self._events.append(TraceEvent(TraceEventKind.WAIT, call=work.index))
+                self._append(TraceEventKind.WAIT, work.index)
             work.is_over = True
 
     def wait_later(self, work: "RecordedWork") -> None:
@@ -114,6 +179,7 @@ class Recorder:
     def end_step(self) -> None:
         """End the step now, and begin the next one."""
         with self.stopped():
+            self._end_computation()
             self.steps.append(TracedStep(tuple(self._events), tuple(self._calls)))
             self._begin_step()
 

@@ -214,7 +214,7 @@ class ProgramTrace:
 class TraceRequest:
     """What is to be recorded: a program, and the rank of which job it shall be.
 
-    program: the path of a script, or (`is_module`) the name of a module. num_steps: recorded after one to warm up.
+    program: the path of a script, or (`is_module`) the name of a module. num_steps: recorded after three to warm up.
     output: the file for the trace.
     """
 

@@ -56,7 +56,7 @@ def shapes():
     dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(5), (rank + 1) % size)])[0].wait()
 
 
-for step in range(0 if WAY == "no step" else 2 if WAY == "two steps" else 100):
+for step in range(0 if WAY == "no step" else 3 if WAY == "three steps" else 100):
     if WAY in ("objects", "shapes"):
         {"objects": objects, "shapes": shapes}[WAY]()
     if WAY == "fails":
@@ -110,7 +110,7 @@ def test_ddp_is_recorded_as_one_of_many_ranks(program: Path) -> None:
     assert (len(group.ranks), group.backend) == (64, "cpu:gloo,cuda:nccl")
     step = trace.steps[-1]
     assert sum(call.size_bytes for call in step.calls) == 4 * 4 * (8 * 8 + 8)
-    kinds = [event.kind for event in step.events if event.kind is not TraceEventKind.COMPUTE]
+    kinds = [event.kind for event in step.events if event.kind in (TraceEventKind.CALL, TraceEventKind.WAIT)]
     assert kinds == [TraceEventKind.CALL] * len(step.calls) + [TraceEventKind.WAIT] * len(step.calls)
     assert len(step.calls) > 1
     assert step.compute_s > 0
@@ -137,8 +137,8 @@ def test_what_programs_call_besides(program: Path, rank: int) -> None:
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        ("no step", "it ended after 0 steps of a torch.optim.Optimizer; 2 warm up"),
-        ("two steps", "it ended after 2 steps of a torch.optim.Optimizer; 2 warm up"),
+        ("no step", "it ended after 0 steps of a torch.optim.Optimizer; 3 warm up"),
+        ("three steps", "it ended after 3 steps of a torch.optim.Optimizer; 3 warm up"),
         ("fails", ":49: KeyError: 'data'"),
         ("exits", "it ended with exit code 7"),
         ("spawn", "the program starts its ranks itself, by torch.multiprocessing"),
