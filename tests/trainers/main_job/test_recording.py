@@ -1,7 +1,6 @@
 """What is recorded of a job's strategies, and the time of a step that is made of it."""
 
 from dataclasses import replace
-from unittest.mock import patch
 
 import pytest
 import torch.distributed as dist
@@ -108,12 +107,12 @@ def test_whole_periods_are_recorded() -> None:
 
 def test_a_recorder_knows_when_it_had_computed_how_much() -> None:
     """What passes while it is stopped does not count; the next step begins with nothing."""
-    with patch("time.perf_counter", side_effect=[10.0, 11.0, 14.0, 16.0, 17.0, 17.5, 18.0]):
-        recorder = Recorder()  # at 10, stopped from 11 to 14, and from 16 to 17
-        for _ in range(2):
-            with recorder.stopped():
-                pass
-        computed_s = [recorder.computed_s(moment_s) for moment_s in (10.0, 10.5, 12.0, 14.5, 15.0, 16.5, 17.25)]
+    readings_s = iter([10.0, 11.0, 14.0, 16.0, 17.0, 17.5, 18.0])
+    recorder = Recorder(clock=lambda: next(readings_s))  # begins at 10; stopped from 11 to 14, and from 16 to 17
+    for _ in range(2):
+        with recorder.stopped():
+            pass
+    computed_s = [recorder.computed_s(moment_s) for moment_s in (10.0, 10.5, 12.0, 14.5, 15.0, 16.5, 17.25)]
     assert computed_s == [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 3.25]
 
 
