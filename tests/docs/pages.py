@@ -57,10 +57,11 @@ def blocks(page: str) -> list[Block]:
 
 
 def with_outputs(page: str) -> Iterator[tuple[Block, Block | None]]:
-    """Each block with the block of text right below it, if there is one."""
+    """Each block with the next one if that shows an output; one that is marked "not run" shows that of no block."""
     all_blocks = blocks(page)
     for block, below in zip(all_blocks, [*all_blocks[1:], None], strict=True):
-        yield block, below if below is not None and below.language == "text" else None
+        shows_output = below is not None and below.language == "text" and not below.mark.startswith("not run: ")
+        yield block, below if shows_output else None
 
 
 def as_pattern(output: str) -> re.Pattern[str]:
