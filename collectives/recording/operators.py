@@ -95,14 +95,17 @@ class OperatorWatch(TorchDispatchMode):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
+        self.is_watching = False
 
     def start(self) -> None:
         """Watch from now on, until `stop`, which may be called in another function."""
+        self.is_watching = True
         self._recorder.watch_operators(True)
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         """Watch no longer."""
+        self.is_watching = False
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._recorder.watch_operators(False)
 

@@ -5,15 +5,17 @@ import runpy
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
 
 import torch
 from torch import multiprocessing
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from collectives.recording.fake import without_data
 from collectives.recording.group import recording
 from collectives.recording.operators import OperatorWatch
 from collectives.recording.watched_step import with_times_of
@@ -41,17 +43,20 @@ def record_program(request: TraceRequest) -> ProgramTrace:
 
     Raises ProgramError, in one line, if it fails, ends before the first step is over, or starts processes of its own.
     """
-    recorder = Recorder()
+    recorder = Recorder(_no_time) if request.is_fake else Recorder()
     groups: list[Group] = []
     with (
         recording(request.num_ranks, request.rank, recorder, groups),
         _as_started_by_torchrun(request),
-        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps),
+        without_data() if request.is_fake else nullcontext(),
+        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps, watch_all=request.is_fake),
         suppress(_EnoughError),
     ):
         _run(request)
     watched = recorder.steps[WATCHED_STEP : WATCHED_STEP + 1]
-    steps = tuple(with_times_of(step, *watched) for step in recorder.steps[WARM_UP_STEPS:])
+    steps = tuple(recorder.steps[WARM_UP_STEPS:])
+    if not request.is_fake:
+        steps = tuple(with_times_of(step, *watched) for step in steps)
     if not steps:
         raise ProgramError(
             f"{request.program}: it ended after {plural(len(recorder.steps), 'step')} of a torch.optim.Optimizer; "
@@ -67,6 +72,11 @@ def record_program(request: TraceRequest) -> ProgramTrace:
     )
 
 
+def _no_time() -> float:
+    """Return the time for a program that computes nothing."""
+    return 0.0
+
+
 def _run(request: TraceRequest) -> None:
     try:
         if request.is_module:
@@ -78,6 +88,11 @@ def _run(request: TraceRequest) -> None:
             raise ProgramError(f"{request.program}: it ended with exit code {ended.code}") from None
     except ProgramError:
         raise
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise ProgramError(
+            f"{_place_of(error, request)}: {error.func} needs real numbers, and with --fake there are none: "
+            "leave it out there, or record without --fake"
+        ) from error
     except Exception as error:
         raise ProgramError(f"{_place_of(error, request)}: {type(error).__name__}: {error}") from error
 
@@ -124,8 +139,11 @@ def _refuse_processes(*_: object, **__: object) -> NoReturn:
 
 
 @contextmanager
-def _steps_counted(recorder: Recorder, num_steps: int) -> Iterator[None]:
-    """End a recorded step with each step of the optimizer that steps first, and the program after `num_steps`."""
+def _steps_counted(recorder: Recorder, num_steps: int, watch_all: bool) -> Iterator[None]:
+    """End a recorded step with each step of the optimizer that steps first, and the program after `num_steps`.
+
+    watch_all: the operators of all steps are watched, once they have warmed up, since none is timed.
+    """
     first: list[Optimizer] = []
     watch = OperatorWatch(recorder)
 
@@ -136,7 +154,7 @@ def _steps_counted(recorder: Recorder, num_steps: int) -> Iterator[None]:
         recorder.end_step()
         if len(recorder.steps) == WATCHED_STEP:
             watch.start()
-        elif len(recorder.steps) == WATCHED_STEP + 1:
+        elif len(recorder.steps) == WATCHED_STEP + 1 and not watch_all:
             watch.stop()
         if len(recorder.steps) == num_steps:
             raise _EnoughError
@@ -146,5 +164,5 @@ def _steps_counted(recorder: Recorder, num_steps: int) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-        if len(recorder.steps) == WATCHED_STEP:  # the program ended or failed meanwhile
+        if watch.is_watching:  # the program ended or failed meanwhile, or is watched to the end
             watch.stop()

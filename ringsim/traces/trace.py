@@ -130,6 +130,11 @@ class TracedStep:
         return sum(event.seconds for event in self.events)
 
     @property
+    def flops(self) -> int:
+        """Floating-point operations of all computations."""
+        return sum(operator.flops * operator.count for event in self.events for operator in event.operators)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all calls."""
         return sum(call.size_bytes for call in self.calls)
@@ -226,6 +231,7 @@ class TraceRequest:
     ranks_per_host: Annotated[int, values.whole(1, values.MAX_RANKS)]
     num_steps: Annotated[int, values.whole(1, MAX_STEPS)]
     output: str
+    is_fake: bool = False
 
     def __post_init__(self) -> None:
         check(self)

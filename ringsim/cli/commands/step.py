@@ -105,7 +105,13 @@ def step(
     if not on_gpu:
         say_left_out(network.name, network)
     network.topology(trace.num_ranks)  # if there is no room for the ranks, this error names the network
-    computing = Computing(on_gpu, _roofline(gpu, flops, memory_bandwidth), compute_scale or 1.0)
+    roofline = _roofline(gpu, flops, memory_bandwidth)
+    if roofline is None and any(step.flops and not step.compute_s for step in trace.steps):
+        raise click.UsageError(
+            f"{file}: it was recorded with --fake, so nobody knows how long its computations take: give --gpu, "
+            "or --flops and --memory-bandwidth"
+        )
+    computing = Computing(on_gpu, roofline, compute_scale or 1.0)
     with naming_place(file):
         if measured_step is not None:
             if compute_scale is not None:

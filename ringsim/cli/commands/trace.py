@@ -23,12 +23,18 @@ RECORDING = (sys.executable, "-m", "collectives.recording")
     epilog=examples(
         "ringsim trace --ranks 64 --ranks-per-host 8 train.py --batch-size 16",
         "ringsim trace --ranks 4 -o step.trace.json -m trainers --task lm",
+        "ringsim trace --ranks 128 --fake examples/llama.py",
     ),
 )
 @click.option("--ranks", type=IntRange(1, 2**20), default=8, help="The program is told that the job has so many ranks.")
 @click.option("--ranks-per-host", type=IntRange(1, 2**20), default=8, help="So many of them are on each host.")
 @click.option("--rank", type=IntRange(0), default=0, help="The program is this rank.")
-@click.option("--steps", type=IntRange(1, 10_000), default=3, help="So many steps are recorded, after 3 to warm up.")
+@click.option(
+    "--steps",
+    type=IntRange(1, 10_000),
+    help="So many steps are recorded, after 3 to warm up.  [default: 3; 1 with --fake]",
+)
+@click.option("--fake", is_flag=True, help="Tensors have no data: nothing is computed, and no memory used.")
 @click.option("-o", "--output", type=FILE, default="step.trace.json", help="The trace is written to this file: JSON.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is the name of a module, not a file.")
 @click.argument("program")
@@ -37,7 +43,8 @@ def trace(
     ranks: int,
     ranks_per_host: int,
     rank: int,
-    steps: int,
+    steps: int | None,
+    fake: bool,
     output: Path,
     is_module: bool,
     program: str,
@@ -49,6 +56,9 @@ def trace(
     send nothing: each collective leaves the result that comes if all ranks hold what this one holds, and is recorded,
     with what the program computes between the calls. A step ends with each step of the optimizer. When all steps are
     recorded the program is stopped.
+
+    With --fake a model of any size is recorded in the memory of a laptop. ringsim step then needs --gpu, or --flops and
+    --memory-bandwidth, to say how long its operators take.
     """
     require_torch("trace")
     if output == STDOUT:
@@ -56,7 +66,8 @@ def trace(
     check_writable(f"--output {output}", output.parent)
     if not is_module and not Path(program).is_file():
         raise click.UsageError(f"{program}: there is no such file; for a module, put -m before it")
-    request = TraceRequest(program, arguments, is_module, ranks, rank, ranks_per_host, steps, str(output))
+    steps = steps or (1 if fake else 3)
+    request = TraceRequest(program, arguments, is_module, ranks, rank, ranks_per_host, steps, str(output), fake)
     environment = dict(os.environ)
     if min(ranks_per_host, ranks) > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun: the ranks of a host share its cores
@@ -81,6 +92,7 @@ def format_trace(trace: ProgramTrace) -> str:
     for (collective, dtype, group), sizes in kinds.items():
         ranks = str(len(trace.groups[group].ranks))
         rows.append((collective, dtype, ranks, str(len(sizes)), format_size(sum(sizes)), format_size(max(sizes))))
-    work = f"{format_time(step.compute_s)} of computing, and {plural(len(step.calls), 'call')}"
+    computing = f"{format_time(step.compute_s)} of computing" if step.compute_s else f"{step.flops / 1e12:.4g} TFLOP"
+    work = f"{computing}, and {plural(len(step.calls), 'call')}"
     head = f"rank {trace.rank} of {trace.num_ranks}, last of {plural(len(trace.steps), 'step')}: {work}"
     return "\n".join([head, *align_columns(rows)] if step.calls else [head])
