@@ -152,7 +152,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
 
 if __name__ == "__main__":
     if "RANK" not in os.environ:  # torchrun and ringsim trace set it
-        print("llama.py: record it with ringsim trace --ranks 128 --fake examples/llama.py", file=sys.stderr)
+        print("llama.py: start it with ringsim trace --ranks 128 --fake examples/llama.py", file=sys.stderr)
         sys.exit(2)
     dist.init_process_group("gloo")
     train(read_options(sys.argv[1:]))

@@ -23,12 +23,14 @@ from torch.distributed import device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-# Code of theirs is no line of the program.
-_NOT_OF_THE_PROGRAM = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_TORCH = Path(torch.__file__).parent
+# Through their lines a call of the program's own, such as `tensor.item()`, comes to us.
+_ON_THE_WAY = {str(_TORCH / name) for name in ("_ops.py", "_tensor.py", "_tensor_str.py", "_dynamo/eval_frame.py")}
+_OURS = str(Path(__file__).parent)
 
 
 class ValueReader(TorchDispatchMode):
-    """Gives a program that reads an element a plain number: False, 1 or 1.0; and warns of that once."""
+    """Gives whoever reads an element a plain number: False, 1 or 1.0; and warns once if that is the program itself."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -41,10 +43,17 @@ class ValueReader(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         dtype = args[0].dtype
         value = False if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
-        if not self._has_warned:
-            self._has_warned = True
-            _warn(f"the program reads a value, and with --fake there is none: it gets {value}, and 1 from now on")
+        self._warn_once(f"reads a value, and with --fake there is none: it gets {value} (others False, 1 or 1.0)")
         return value
+
+    def _warn_once(self, message: str) -> None:
+        """Warn of the line that reads, unless it is torch's: optimizers and data loaders need no real numbers."""
+        frame = sys._getframe(1)
+        while frame.f_back and (frame.f_code.co_filename in _ON_THE_WAY or frame.f_code.co_filename.startswith(_OURS)):
+            frame = frame.f_back
+        if not self._has_warned and not frame.f_code.co_filename.startswith(str(_TORCH)):
+            self._has_warned = True
+            warnings.warn_explicit(f"the program {message}", UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 class RealIntegers(TorchDispatchMode):
@@ -60,14 +69,6 @@ class RealIntegers(TorchDispatchMode):
             with _disable_current_modes():
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
-
-
-def _warn(message: str) -> None:
-    """Warn with the place of the program's line that runs now."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_OF_THE_PROGRAM):
-        frame = frame.f_back
-    warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 @contextmanager

@@ -83,6 +83,7 @@ def test_gpt_runs_on_either_backend_by_one_word() -> None:
         ("ddp.py", "torchrun --nproc-per-node 2 examples/ddp.py ring"),
         ("fsdp.py", "torchrun --nproc-per-node 2 examples/fsdp.py ring"),
         ("gpt.py", "torchrun --nproc-per-node 2 examples/gpt.py --backend ring"),
+        ("llama.py", "ringsim trace --ranks 128 --fake examples/llama.py"),
         ("own_task.py", "python -m trainers --task own_task:Sine --ranks 2, in its folder"),
     ],
 )

@@ -77,9 +77,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def recorded(program: Path, way: str, num_ranks: int = 8, rank: int = 0, num_steps: int = 1) -> ProgramTrace | str:
+def recorded(
+    program: Path, *arguments: str, num_ranks: int = 8, rank: int = 0, num_steps: int = 1, is_fake: bool = False
+) -> ProgramTrace | str:
     """The trace of the program, or why there is none; in a process that has loaded torch already."""
-    request = TraceRequest(str(program), (way,), False, num_ranks, rank, 8, num_steps, "")
+    request = TraceRequest(str(program), arguments, False, num_ranks, rank, 8, num_steps, "", is_fake)
     process = nursery().fork(program.with_suffix(".log"))
     try:
         process.start(record, request)

@@ -32,7 +32,7 @@ RECORDING = (sys.executable, "-m", "collectives.recording")
 @click.option(
     "--steps",
     type=IntRange(1, 10_000),
-    help="So many steps are recorded, after 3 to warm up.  [default: 3; 1 with --fake]",
+    help="So many steps are recorded, after 3 to warm up: by default 3, or 1 with --fake.",
 )
 @click.option("--fake", is_flag=True, help="Tensors have no data: nothing is computed, and no memory used.")
 @click.option("-o", "--output", type=FILE, default="step.trace.json", help="The trace is written to this file: JSON.")

@@ -118,6 +118,15 @@ def test_mistakes(trace: Path, options: tuple[str, ...], message: str) -> None:
     assert message in refused("step", str(trace), *options)
 
 
+def test_a_step_without_times_needs_a_device(tmp_path: Path) -> None:
+    """As one that was recorded with --fake; on a GPU its operators have times."""
+    product = Operator("aten.mm", "bfloat16", 10**12, 8)
+    path = tmp_path / "fake.trace.json"
+    traced(TracedStep((compute(0.0, product), call(0)), (all_reduce(2**20),))).save(path)
+    assert "recorded with --fake" in refused("step", path, "--network", "dgx-h100-cluster")
+    assert as_json("step", path, "--network", "dgx-h100-cluster", "--gpu", "h100")["compute_s"] > 0
+
+
 def test_a_network_of_other_hosts_is_told(trace: Path) -> None:
     """For the program may have made its groups by them."""
     result = invoke("step", str(trace), "--network", "gbe")
