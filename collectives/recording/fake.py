@@ -25,7 +25,8 @@ from torch.utils._pytree import tree_leaves
 
 _TORCH = Path(torch.__file__).parent
 # Through their lines a call of the program's own, such as `tensor.item()`, comes to us.
-_ON_THE_WAY = {str(_TORCH / name) for name in ("_ops.py", "_tensor.py", "_tensor_str.py", "_dynamo/eval_frame.py")}
+_CALLERS = ("_compile.py", "_dynamo/eval_frame.py", "_ops.py", "_tensor.py", "_tensor_str.py")
+_ON_THE_WAY = {str(_TORCH / name) for name in _CALLERS}
 _OURS = str(Path(__file__).parent)
 
 
