@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Reducer
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.distributed import device_mesh
+from torch.distributed import device_mesh, distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -30,8 +31,11 @@ _ON_THE_WAY = {str(_TORCH / name) for name in _CALLERS}
 _OURS = str(Path(__file__).parent)
 
 
-class ValueReader(TorchDispatchMode):
-    """Gives whoever reads an element a plain number: False, 1 or 1.0; and warns once if that is the program itself."""
+class WithoutValues(TorchDispatchMode):
+    """Gives whoever reads an element a plain number: False, 1 or 1.0; and warns once if that is the program itself.
+
+    The mode below takes cpu:0 for another device than cpu, so the index of a CPU is left out.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -40,21 +44,37 @@ class ValueReader(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(device := kwargs.get("device"), torch.device) and device.type == "cpu":
+            kwargs = {**kwargs, "device": torch.device("cpu")}
         if func is not torch.ops.aten._local_scalar_dense.default or not isinstance(args[0], FakeTensor):
-            return func(*args, **(kwargs or {}))
-        dtype = args[0].dtype
-        value = False if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
-        self._warn_once(f"reads a value, and with --fake there is none: it gets {value} (others False, 1 or 1.0)")
-        return value
+            return func(*args, **kwargs)
+        self._warn_once()
+        return _value_of(args[0].dtype)
 
-    def _warn_once(self, message: str) -> None:
+    def array_of(self, tensor: FakeTensor) -> np.ndarray[Any, Any]:
+        """Return a NumPy array as `tensor.numpy()` does, of the same shape and dtype; all its elements are alike."""
+        self._warn_once()
+        with unset_fake_temporarily():
+            dtype = torch.empty(0, dtype=tensor.dtype).numpy().dtype
+        return np.full(tuple(tensor.shape), _value_of(tensor.dtype), dtype)
+
+    def _warn_once(self) -> None:
         """Warn of the line that reads, unless it is torch's: optimizers and data loaders need no real numbers."""
         frame = sys._getframe(1)
         while frame.f_back and (frame.f_code.co_filename in _ON_THE_WAY or frame.f_code.co_filename.startswith(_OURS)):
             frame = frame.f_back
         if not self._has_warned and not frame.f_code.co_filename.startswith(str(_TORCH)):
             self._has_warned = True
-            warnings.warn_explicit(f"the program {message}", UserWarning, frame.f_code.co_filename, frame.f_lineno)
+            message = "the program reads values, and with --fake there are none: it gets False, 1 or 1.0"
+            warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+
+
+def _value_of(dtype: torch.dtype) -> float | int | bool:
+    """Return the number that stands for all of a dtype."""
+    if dtype == torch.bool:
+        return False
+    return 1 if not dtype.is_floating_point else 1.0
 
 
 class RealIntegers(TorchDispatchMode):
@@ -90,13 +110,30 @@ def without_data() -> Iterator[None]:
             method = vars(device_mesh.DeviceMesh)[name]
             stack.enter_context(patch.object(device_mesh.DeviceMesh, name, _within(unset_fake_temporarily, method)))
         stack.enter_context(patch.object(torch.utils, "swap_tensors", _replace_tensor))
+        # Objects travel as tensors of bytes.
+        for name in ("all_gather_object", "gather_object"):
+            function = getattr(dist, name)
+            for module in (dist, distributed_c10d):
+                stack.enter_context(patch.object(module, name, _within(unset_fake_temporarily, function)))
+        without_values = WithoutValues()
+
+        def numpy(tensor: FakeTensor, *, force: bool = False) -> np.ndarray[Any, Any]:  # noqa: ARG001
+            return without_values.array_of(tensor)
+
+        stack.enter_context(patch.object(FakeTensor, "numpy", numpy))
+        stack.enter_context(patch.object(FakeTensor, "__format__", _formatted))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(ValueReader())
+        stack.enter_context(without_values)
         yield
 
 
 def _compare_nothing(*_: object) -> None:
     """Other ranks have the same shapes."""
+
+
+def _formatted(tensor: Tensor, specification: str) -> str:
+    """Write a tensor of one number as the number, which torch does with its own class of tensors only."""
+    return format(tensor.item() if tensor.dim() == 0 else str(tensor), specification)
 
 
 def _within(make_context: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
