@@ -1,3 +1,3 @@
 """Recording a program as one rank of many: process groups that send nothing, and a script that runs on them."""
 
-from collectives.recording.group import recording
+from collectives.recording.group import RecordingGroup, recording

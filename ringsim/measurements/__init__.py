@@ -18,6 +18,7 @@ from ringsim.measurements.measurements import (
     Probe,
     p10_p90,
     p95,
+    together,
 )
 from ringsim.measurements.provenance import RankHosts, provenance
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun

@@ -3,7 +3,7 @@
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -208,6 +208,19 @@ class Measurements:
         data = read_json(path)
         with naming_place(path):
             return cls.from_dict(data)
+
+
+def together(turns: Sequence[Measurements]) -> Measurements:
+    """Return the probes of several turns, which have measured the same, as one; with the provenance of the first.
+
+    Raises ValueError if they have not probed the same.
+    """
+    probes = []
+    for same in zip(*(turn.probes for turn in turns), strict=True):
+        if len({(probe.kind, probe.size_bytes, probe.in_flight) for probe in same}) > 1:
+            raise ValueError(f"{same[0].kind} of {same[0].size_bytes} bytes: another turn has not probed that")
+        probes.append(replace(same[0], times_s=tuple(time_s for probe in same for time_s in probe.times_s)))
+    return replace(turns[0], probes=tuple(probes))
 
 
 def _as_of_now(times: Any) -> Any:

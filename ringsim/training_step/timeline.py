@@ -1,7 +1,8 @@
 """`simulate_step`: when everything in a traced step happens, if its collectives go over a network.
 
-On a CPU the program itself waits: a call that is not asynchronous holds it up, and others until somebody waits for
-them. Where a host has too few cores, calls get on only while the program waits.
+On a CPU the program itself waits: for a call that is not asynchronous at once, for others where it says so. Where a
+rank has one core only, a call takes it from the computation: the thread that communicates has slept, so that the
+operating system prefers it to the one that computes. Then computing stands still while a call is under way.
 
 On a GPU the program only gives orders, and runs ahead. Computations are one stream, and the calls of a group are
 another:
@@ -114,7 +115,7 @@ def simulate_step(
     """Return the timeline of a step.
 
     groups: those of the trace. seconds: how long a computation takes. on_gpu: whether streams do the work.
-    overlaps: False where communicating needs the core that computes; without effect on a GPU.
+    overlaps: False where communicating takes the core that computes; without effect on a GPU.
 
     Raises ValueError for a call that cannot be simulated, such as send.
     """
@@ -171,17 +172,13 @@ class _Issued(NamedTuple):
 
 
 class _CpuRun:
-    """A step in the making; `now_s` is how far the computations are.
-
-    Where calls get on only while the program waits, `_waited_s` is their clock.
-    """
+    """A step in the making; `now_s` is how far the computations are."""
 
     def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], overlaps: bool) -> None:
         self.step, self.groups = step, groups
         self.now_s = 0.0
         self.done_s: list[float] = []  # when computations and waits up to each event are over
         self._overlaps = overlaps
-        self._waited_s = 0.0
         self._is_cold = True
         self._queues: dict[tuple[int, bool], _Queue] = {}
         self._issued: list[_Issued] = []  # each call
@@ -200,13 +197,11 @@ class _CpuRun:
         """Go on to a call, or to where one is waited for, or its result is read."""
         call = self.step.calls[event.call]
         if event.kind is TraceEventKind.CALL:
-            self.issue(call, self.clock_s)
-        if event.kind is TraceEventKind.WAIT or (event.kind is TraceEventKind.CALL and not call.is_async):
+            self.issue(call, self.now_s)
+        if event.kind is TraceEventKind.WAIT or (
+            event.kind is TraceEventKind.CALL and not (call.is_async and self._overlaps)
+        ):
             self.wait(event.call)
-
-    @property
-    def clock_s(self) -> float:
-        return self.now_s if self._overlaps else self._waited_s
 
     def issue(self, call: Call, ready_s: float) -> None:
         group = self.groups[call.group]
@@ -224,20 +219,19 @@ class _CpuRun:
         key = call.group, bool(call.algorithm)
         queue = self._queues.setdefault(key, _Queue(group, call.algorithm))
         queue.add(len(self._issued), planned)
-        self._issued.append(_Issued(queue, planned, ready_s if self._overlaps else self.now_s))
+        self._issued.append(_Issued(queue, planned, ready_s))
 
     def end_s(self, call: int) -> float:
-        """Return when a call ends, by the clock of the calls, if none is made before that."""
+        """Return when a call ends if none is made before that."""
         self._known.update(self._issued[call].queue.spans())
         return self._known[call].end_s
 
     def wait(self, call: int) -> None:
         """Let computing go on when the call has ended."""
-        waited_s = self.end_s(call) - self.clock_s
-        if waited_s > 0:
-            self._waits.append(Wait(call, self.now_s, self.now_s + waited_s))
-            self.now_s += waited_s
-            self._waited_s += waited_s
+        end_s = self.end_s(call)
+        if end_s > self.now_s:
+            self._waits.append(Wait(call, self.now_s, end_s))
+            self.now_s = end_s
 
     def timeline(self) -> StepTimeline:
         for queue in self._queues.values():
@@ -247,10 +241,8 @@ class _CpuRun:
             self.wait(max(self._known, key=lambda call: self._known[call].end_s))
         calls = []
         for index, issued in enumerate(self._issued):
-            begin_s, end_s = self._in_step(self._known[index])
-            begin_s = max(begin_s, issued.ready_s)  # by rounding it may be just before the computation that came before
-            planned = issued.planned
-            calls.append(CallSpan(issued.ready_s, begin_s, end_s, planned.call.schedule.algorithm, planned.protocol))
+            span, planned = self._known[index], issued.planned
+            calls.append(CallSpan(issued.ready_s, *span, planned.call.schedule.algorithm, planned.protocol))
         return StepTimeline(
             self.step,
             tuple(self._computations),
@@ -259,23 +251,6 @@ class _CpuRun:
             tuple(self.done_s),
             self.now_s,
         )
-
-    def _in_step(self, span: Span) -> Span:
-        """Return the times in the step of a call whose times are by the clock of the calls."""
-        if self._overlaps:
-            return span
-        begin_s, clock_s = math.inf, 0.0
-        for wait in self._waits:
-            later_s = wait.begin_s - clock_s  # by so much the time in the step is later than that of the clock
-            clock_s += wait.end_s - wait.begin_s
-            # Both clocks are sums of the same times, but rounded differently.
-            is_over = span.end_s <= clock_s or math.isclose(span.end_s, clock_s)
-            if span.begin_s < clock_s and (is_over or not math.isclose(span.begin_s, clock_s)):
-                begin_s = min(begin_s, span.begin_s + later_s)
-            if is_over:
-                end_s = min(span.end_s + later_s, wait.end_s)
-                return Span(min(begin_s, end_s), end_s)
-        return Span(min(begin_s, self.now_s), self.now_s)
 
 
 class _GpuRun(_CpuRun):

@@ -17,7 +17,7 @@ from collectives.runtime import naming_failures
 from ringsim.calibration import fitted_cluster, fitting_model
 from ringsim.console import STDOUT, Progress, clear_line
 from ringsim.files import json_text
-from ringsim.measurements import Measurements, RankHosts
+from ringsim.measurements import Measurements, RankHosts, together
 from ringsim.network import Cluster
 from ringsim.training_step import StepProfile
 from trainers.checkpoints.checkpoint import Checkpoint
@@ -25,14 +25,15 @@ from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import JobConfig, LogConfig
 from trainers.main_job.job_log import JobLog
 from trainers.main_job.profile import activation_bytes, common_profile, measure_memory, states_per_element
-from trainers.main_job.recording import num_steps, record_steps
+from trainers.main_job.recording import RecordedRuns, num_steps
 from trainers.main_job.report import RankNotes, Report, add_memory, make_report, tokens_per_step
 from trainers.predictions.memory import Memory, predict_memory
 from trainers.predictions.vectors import ModelParts
 from trainers.replica_check import fingerprint
 from trainers.strategies.flat_vector import layers_of
 
-BLOCKS = Blocks(turns=3, number=3)
+PROBES = 3  # turns of all probes: before the first training step, in the middle and after the last
+BLOCKS = Blocks(turns=1, number=3)  # of each
 STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments: what a step touches for each strategy
 
 
@@ -73,29 +74,21 @@ def run_job(
     progress.begin("making the models")
     runs = start_runs(config, group)
     parameters = list(runs[0].train_step.model.parameters())
-    gradient_bytes, num_parameters = sum(p.nbytes for p in parameters), sum(p.numel() for p in parameters)
-    memory_bytes = STATE_PER_GRADIENT * gradient_bytes * len(runs)
-    measurements = probe(
-        group,
-        gradient_bytes,
-        memory_bytes,
-        blocks=BLOCKS,
-        calls=probe_calls,
-        on_progress=partial(progress.advance_to, phase="probing"),
-    )
+    with (
+        RecordedRuns(config, group) as recorded,
+        closing(JobLog(logged, config.steps, tokens_per_step(config, group.size()), group, progress.say)) as log,
+    ):
+        measured = take_turns(config, runs, recorded, partial(_probe, group, parameters, len(runs)), progress, log)
+        recording = recorded.recording()
+    progress.begin("predicting")
+    measurements = together(measured)
     network, overlap = agreed_network(measurements, group)
-    progress.begin("recording steps", num_steps(config))
-    recording = record_steps(config, group, lambda name: progress.update(1, name))
     profile = common_profile(recording.profiles(), overlap)
     if config.profile and group.rank() == 0:
         _save_profile(profile, config.profile)
-    progress.begin("predicting")
     predictions = recording.predict(config.strategies, network, overlap)
-    progress.begin("training", config.steps * len(runs))
-    with closing(JobLog(logged, config.steps, tokens_per_step(config, group.size()), group, progress.say)) as log:
-        train_in_turn(runs, config.steps, lambda name: progress.update(1, name), log)
     notes = _gather_notes(runs, group)
-    report = make_report(config, measurements, network, predictions, notes, num_parameters, profile)
+    report = make_report(config, measurements, network, predictions, notes, sum(p.numel() for p in parameters), profile)
     add_memory(report, predict_memories(config, profile, group), notes)
     return report, _checkpoint(next((run for run in runs if run.name == "ring"), runs[0]), report)
 
@@ -106,6 +99,41 @@ def start_runs(config: JobConfig, group: dist.ProcessGroup) -> list[StrategyRun]
         StrategyRun(step.strategy, TrainStep(config.task, step, group, num_steps=config.steps))
         for step in config.of_each_strategy()
     ]
+
+
+def take_turns(
+    config: JobConfig,
+    runs: Sequence[StrategyRun],
+    recorded: RecordedRuns,
+    probe_once: Callable[..., Measurements],
+    progress: Progress,
+    log: JobLog,
+) -> list[Measurements]:
+    """Probe, record and train, each for a while, until all is done: a slow minute of the machine then hits all alike.
+
+    Returns what was probed in each turn.
+    """
+    measured = [probe_once(on_progress=partial(progress.advance_to, phase="probing"))]
+    progress.begin("recording and training", num_steps(config) + config.steps * len(runs))
+
+    def before(step: int) -> None:
+        if step * (PROBES - 1) >= config.steps * len(measured):
+            measured.append(probe_once())
+        recorded.take_until((step + 1) / config.steps, lambda name: progress.update(1, name))
+
+    train_in_turn(runs, config.steps, before, lambda name: progress.update(1, name), log)
+    return [*measured, *(probe_once() for _ in range(PROBES - len(measured)))]
+
+
+def _probe(
+    group: dist.ProcessGroup,
+    parameters: Sequence[nn.Parameter],
+    num_runs: int,
+    on_progress: Callable[[int, int], object] = lambda *_: None,
+) -> Measurements:
+    gradient_bytes = sum(parameter.nbytes for parameter in parameters)
+    memory_bytes = STATE_PER_GRADIENT * gradient_bytes * num_runs
+    return probe(group, gradient_bytes, memory_bytes, blocks=BLOCKS, calls=probe_calls, on_progress=on_progress)
 
 
 def _save_profile(profile: StepProfile, path: Path) -> None:
@@ -119,16 +147,19 @@ def _save_profile(profile: StepProfile, path: Path) -> None:
 def train_in_turn(
     runs: Sequence[StrategyRun],
     steps: int,
+    before: Callable[[int], None] = lambda _: None,
     after_step: Callable[[str], None] = lambda _: None,
     log: JobLog | None = None,
 ) -> None:
     """Take each step with every strategy before the next one, so that all meet the same noise of the machine.
 
-    after_step: called after each step of each strategy, with its name. log: told of all strategies every few steps.
+    before: called before each step of all strategies, with its number. after_step: called after each step of each
+    strategy, with its name. log: told of all strategies every few steps.
 
     Raises CollectiveError as `TrainStep.run` does; on all ranks alike DivergedError, naming step and strategy.
     """
     for step in range(steps):
+        before(step)
         first = step % len(runs)  # another one each step, so that none always follows the same one
         for run in (*runs[first:], *runs[:first]):
             result = run.train_step.run(step)

@@ -1,19 +1,20 @@
-"""`record_steps`: real steps of each strategy on a group that sends nothing: what they compute, and what they call."""
+"""`RecordedRuns`: real steps of each strategy on a group that sends nothing: what they compute, and what they call."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from collectives.recording import recording
+from collectives.recording import RecordingGroup, recording
 from collectives.runtime import Recorder, naming_failures
 from ringsim.network import Cluster
 from ringsim.traces import Group
 from ringsim.training_step import calls_of
-from trainers.loop.loss_sync import DivergedError
+from trainers.loop.loss_sync import DivergedError, exchange_losses
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import JobConfig
 from trainers.main_job.profile import ComputingTimes, RankProfile, profile_of
@@ -26,20 +27,11 @@ STEPS = 15
 UNSYNCHRONISED = "none"  # the strategy of whose steps the profile is made
 
 
-class Trouble(NamedTuple):
-    """A loss that is not finite. turn: of the steps of all strategies, counted from 0. place: where, in words."""
-
-    turn: int
-    place: str
-    loss: float
-
-
 class RankRecording(NamedTuple):
-    """Notes of one rank: steps by strategy, the profile of those of UNSYNCHRONISED, and the first trouble, if any."""
+    """Notes of one rank: steps by strategy, and the profile of those of UNSYNCHRONISED."""
 
     steps: dict[str, list[RecordedStep]]
-    profile: RankProfile | None
-    trouble: Trouble | None
+    profile: RankProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +43,7 @@ class Recording:
 
     def profiles(self) -> list[RankProfile]:
         """Return the profile of each rank."""
-        return [rank.profile for rank in self.ranks if rank.profile is not None]
+        return [rank.profile for rank in self.ranks]
 
     def predict(self, names: Sequence[str], network: Cluster, overlaps: bool) -> dict[str, StepPrediction]:
         """Return how long these strategies take on a network. overlaps: as of `simulate_step`."""
@@ -71,36 +63,12 @@ def num_recorded(name: str, steps: int) -> int:
 
 
 def num_steps(config: JobConfig) -> int:
-    """Return how many steps `record_steps` takes."""
+    """Return how many steps `RecordedRuns` take."""
     return sum(WARM_UP_STEPS + num_recorded(name, config.steps) for name in _recorded_names(config))
 
 
 def _recorded_names(config: JobConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*config.strategies, UNSYNCHRONISED)))
-
-
-def record_steps(
-    config: JobConfig, group: dist.ProcessGroup, on_step: Callable[[str], object] = lambda _: None
-) -> Recording:
-    """Record some steps of each strategy; collective.
-
-    All ranks compute at once, as they will, and take a step with every strategy before the next one: caches are then as
-    cold as they will be. on_step: called after each step, with the strategy's name.
-
-    Raises CollectiveError if a peer fails, and DivergedError, on all ranks alike, if a loss is not finite.
-    """
-    recorder, groups = Recorder(), list[Group]()
-    everywhere: list[Any] = [None] * group.size()
-    with (
-        naming_failures(f"rank {group.rank()}: recording steps failed"),
-        recording(group.size(), group.rank(), recorder, groups),
-        _groups_destroyed(),
-    ):
-        runs = _start(config, dist.new_group(list(range(group.size()))))
-        recorded = _record(runs, group, recorder, on_step)
-        dist.all_gather_object(everywhere, recorded, group=group)
-    _require_finite(everywhere)
-    return Recording(tuple(groups), tuple(everywhere))
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +79,12 @@ class _RecordedRun:
     num_steps: int
     steps: list[RecordedStep] = field(default_factory=list)
     times: list[ComputingTimes] = field(default_factory=list)
+
+    @classmethod
+    def made(cls, config: JobConfig, name: str, group: Any) -> Self:
+        step = replace(config.step, strategy=name)
+        train_step = TrainStep(config.task, step, group, num_steps=config.steps)
+        return cls(train_step, num_recorded(name, config.steps))
 
     @property
     def name(self) -> str:
@@ -129,52 +103,76 @@ class _RecordedRun:
         return result
 
 
-@contextmanager
-def _groups_destroyed() -> Iterator[None]:
-    """Destroy the groups that are made in the block."""
-    known = set(distributed_c10d._world.pg_map)
-    try:
-        yield
-    finally:
-        for made in set(distributed_c10d._world.pg_map) - known:
-            dist.destroy_process_group(made)
+class RecordedRuns:
+    """A run of each strategy on groups that send nothing, of whose steps some are recorded.
 
+    Making them, `take_round` and `recording` are collective. All ranks compute at once, as they do in training, and
+    take a step with every strategy before the next one: caches are then as cold as in training.
+    """
 
-def _start(config: JobConfig, group: Any) -> list[_RecordedRun]:
-    return [
-        _RecordedRun(
-            TrainStep(config.task, step, group, num_steps=config.steps), num_recorded(step.strategy, config.steps)
-        )
-        for step in (replace(config.step, strategy=name) for name in _recorded_names(config))
-    ]
+    def __init__(self, config: JobConfig, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self._recorder, self._groups = Recorder(), list[Group]()
+        self._known = set(distributed_c10d._world.pg_map)
+        with self._sending_nothing():
+            alone = dist.new_group(list(range(group.size())))
+            self._runs = [
+                _RecordedRun(
+                    TrainStep(config.task, step, alone, num_steps=config.steps), num_recorded(name, config.steps)
+                )
+                for name, step in ((name, replace(config.step, strategy=name)) for name in _recorded_names(config))
+            ]
+        self._round = 0
+        self._num_rounds = WARM_UP_STEPS + max(run.num_steps for run in self._runs)
 
+    def __enter__(self) -> Self:
+        return self
 
-def _record(
-    runs: Sequence[_RecordedRun], group: dist.ProcessGroup, recorder: Recorder, on_step: Callable[[str], object]
-) -> RankRecording:
-    troubles: list[Trouble] = []
-    turn = 0
-    for step in range(WARM_UP_STEPS + max(run.num_steps for run in runs)):
-        first = step % len(runs)  # as in training
-        for run in (*runs[first:], *runs[:first]):
-            if step >= WARM_UP_STEPS + run.num_steps:
-                continue
-            dist.barrier(group=group)
-            result = run.take(step, recorder)
-            if result.trouble:
-                troubles.append(Trouble(turn, f"recording step {step}, strategy {run.name}", result.loss))
-            turn += 1
-            on_step(run.name)
-    if troubles:
-        return RankRecording({}, None, troubles[0])
-    profile = next(profile_of(run.train_step.model.model, run.times) for run in runs if run.name == UNSYNCHRONISED)
-    return RankRecording({run.name: run.steps for run in runs}, profile, None)
+    def __exit__(self, *_: object) -> None:
+        """Destroy the groups that the runs have made."""
+        for made in set(distributed_c10d._world.pg_map) - self._known:
+            if isinstance(made, RecordingGroup):
+                dist.destroy_process_group(made)
 
+    def take_until(self, share: float, on_step: Callable[[str], object] = lambda _: None) -> None:
+        """Take rounds of steps until this share of them is taken: to warm up all at once, and one round at least.
 
-def _require_finite(ranks: Sequence[RankRecording]) -> None:
-    """Raise DivergedError for the first step in which a rank's loss is not finite."""
-    troubles = {rank: recorded.trouble for rank, recorded in enumerate(ranks) if recorded.trouble}
-    if troubles:
-        first = min(troubles.values())
-        losses = (f"the loss of rank {rank} is {one.loss}" for rank, one in troubles.items() if one.turn == first.turn)
-        raise DivergedError(f"{first.place}: {', '.join(losses)}; a smaller --learning-rate may help")
+        on_step: called after each step, with the strategy's name.
+
+        Raises CollectiveError if a peer fails, and DivergedError, on all ranks alike, if a loss is not finite.
+        """
+        until = min(self._num_rounds, WARM_UP_STEPS + math.ceil(share * (self._num_rounds - WARM_UP_STEPS)))
+        while self._round < until:
+            first = self._round % len(self._runs)  # as in training
+            for run in (*self._runs[first:], *self._runs[:first]):
+                if self._round < WARM_UP_STEPS + run.num_steps:
+                    self._take(run)
+                    on_step(run.name)
+            self._round += 1
+
+    def _take(self, run: "_RecordedRun") -> None:
+        with self._sending_nothing():
+            result = run.take(self._round, self._recorder)
+        trouble = exchange_losses(self._group, result.loss, stop=False).trouble
+        if trouble:
+            place = f"recording step {self._round}, strategy {run.name}"
+            raise DivergedError(f"{place}: {trouble}; a smaller --learning-rate may help")
+
+    def recording(self) -> Recording:
+        """Return what all ranks have recorded."""
+        profile = next(profile_of(run.train_step.model.model, run.times) for run in self._runs if run.times)
+        everywhere: list[Any] = [None] * self._group.size()
+        with naming_failures(f"rank {self._group.rank()}: gathering recorded steps failed"):
+            own = RankRecording({run.name: run.steps for run in self._runs}, profile)
+            dist.all_gather_object(everywhere, own, group=self._group)
+        return Recording(tuple(self._groups), tuple(everywhere))
+
+    @contextmanager
+    def _sending_nothing(self) -> Iterator[None]:
+        """Let process groups that are made in the block record, in place of sending."""
+        group = self._group
+        with (
+            naming_failures(f"rank {group.rank()}: recording steps failed"),
+            recording(group.size(), group.rank(), self._recorder, self._groups),
+        ):
+            yield

@@ -15,7 +15,7 @@ from trainers.loop.config import StepConfig
 from trainers.main_job.config import JobConfig
 from trainers.main_job.job import agreed_network, start_runs, train_in_turn
 from trainers.main_job.profile import common_profile
-from trainers.main_job.recording import record_steps
+from trainers.main_job.recording import RecordedRuns
 from trainers.replica_check import fingerprint
 from trainers.strategy_names import STRATEGY_INFOS
 from trainers.tasks import LanguageModel
@@ -70,7 +70,9 @@ def leads(group: dist.ProcessGroup, cores: list[int]) -> list[float]:
         measured = probe(group, 2**16, 2**16, blocks=Blocks(1, 1, 1e-3))
     network, overlap = agreed_network(measured, group)
     assert network.spec.host.cores == cores[0]
-    profile = common_profile(record_steps(replace(CONFIG, strategies=("none",)), group).profiles(), overlap)
+    with RecordedRuns(replace(CONFIG, strategies=("none",)), group) as runs:
+        runs.take_until(1.0)
+        profile = common_profile(runs.recording().profiles(), overlap)
     return [profile.backward_s - parameter.ready_s for parameter in profile.parameters]
 
 
