@@ -15,5 +15,6 @@ from ringsim.training_step.trace_prediction import (
     TracePrediction,
     calls_of,
     fitted_scale,
+    pace_together,
     predict_trace,
 )

@@ -1,8 +1,8 @@
 """`simulate_step`: when everything in a traced step happens, if its collectives go over a network.
 
 On a CPU the program itself waits: for a call that is not asynchronous at once, for others where it says so. Where a
-rank has one core only, a call takes it from the computation: the thread that communicates has slept, so that the
-operating system prefers it to the one that computes. Then computing stands still while a call is under way.
+rank has fewer than two cores, the thread that computes and the one that communicates share them, as the operating
+system does it fairly: while both are at work each gets on at `pace`, which is half as fast where there is one core.
 
 On a GPU the program only gives orders, and runs ahead. Computations are one stream, and the calls of a group are
 another:
@@ -16,6 +16,7 @@ All ranks are taken to be alike. Calls of different groups share nothing unless 
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -67,7 +68,7 @@ class StepTimeline:
     """A traced step with the times of all that happens in it, in seconds from its start.
 
     calls: of each of the step's calls. done_s: when computations and waits up to each of the step's events are over.
-    step_s: infinite if a call never ends.
+    step_s: infinite if a call never ends. slowed_s: by which computations take longer, as calls use the same cores.
     """
 
     step: TracedStep
@@ -76,15 +77,16 @@ class StepTimeline:
     waits: tuple[Wait, ...]
     done_s: tuple[float, ...]
     step_s: float
+    slowed_s: float = 0.0
 
     @property
     def compute_s(self) -> float:
-        """Seconds of all computations."""
-        return sum(end_s - begin_s for _, begin_s, end_s in self.computations)
+        """Seconds of all computations if there were no calls."""
+        return sum(end_s - begin_s for _, begin_s, end_s in self.computations) - self.slowed_s
 
     @property
     def exposed_s(self) -> float:
-        """Seconds in which nothing is computed, since a call is waited for."""
+        """Seconds that calls add to the step: those in which they are waited for, and `slowed_s`."""
         return self.step_s - self.compute_s
 
     @property
@@ -110,16 +112,17 @@ class StepTimeline:
 
 
 def simulate_step(
-    step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, *, on_gpu: bool = False, overlaps: bool = True
+    step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, *, on_gpu: bool = False, pace: float = 1.0
 ) -> StepTimeline:
     """Return the timeline of a step.
 
     groups: those of the trace. seconds: how long a computation takes. on_gpu: whether streams do the work.
-    overlaps: False where communicating takes the core that computes; without effect on a GPU.
+    pace: of computing, and of calls, while both are under way; 1 where there are cores for both, and without effect on
+    a GPU.
 
     Raises ValueError for a call that cannot be simulated, such as send.
     """
-    run = (_GpuRun if on_gpu else _CpuRun)(step, groups, overlaps)
+    run = (_GpuRun if on_gpu else _CpuRun)(step, groups, pace)
     for index, event in enumerate(step.events):
         if event.kind is TraceEventKind.COMPUTE:
             run.compute(index, seconds(event))
@@ -168,17 +171,22 @@ class _Queue:
 class _Issued(NamedTuple):
     queue: _Queue
     planned: PlannedCall
-    ready_s: float  # in the step
 
 
 class _CpuRun:
-    """A step in the making; `now_s` is how far the computations are."""
+    """A step in the making; `now_s` is how far the computations are.
 
-    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], overlaps: bool) -> None:
+    Calls have a clock of their own, which falls behind while they share cores with computations.
+    """
+
+    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], pace: float) -> None:
         self.step, self.groups = step, groups
         self.now_s = 0.0
         self.done_s: list[float] = []  # when computations and waits up to each event are over
-        self._overlaps = overlaps
+        self._pace = pace
+        self._slowed_s = 0.0  # by which the clock of the calls is behind
+        # Moments at which calls begin and end to share cores: by their clock, in ascending order, and in the step.
+        self._moments = [(0.0, 0.0)]
         self._is_cold = True
         self._queues: dict[tuple[int, bool], _Queue] = {}
         self._issued: list[_Issued] = []  # each call
@@ -189,18 +197,41 @@ class _CpuRun:
     def compute(self, event: int, seconds: float) -> None:
         # After a wait that never ends nothing is computed.
         if seconds > 0 and math.isfinite(self.now_s):
-            self._computations.append(Computation(event, self.now_s, self.now_s + seconds))
-            self.now_s += seconds
+            begin_s = self.now_s
+            shared_s = self._share_cores(seconds) if self._pace < 1 else 0.0
+            self.now_s += seconds - shared_s
+            self._computations.append(Computation(event, begin_s, self.now_s))
             self._is_cold = True
+
+    def _share_cores(self, seconds: float) -> float:
+        """Let computing and calls get on at their pace together, and return the seconds of computing that are done."""
+        ends_s = [self._time_calls(queue) for queue in self._queues.values()]
+        shared_s = min(seconds, max(ends_s, default=0.0) - self._clock_s)
+        if shared_s <= 0:
+            return 0.0
+        self._moments.append((self._clock_s, self.now_s))
+        self.now_s += shared_s / self._pace
+        self._slowed_s += shared_s / self._pace - shared_s
+        self._moments.append((self._clock_s, self.now_s))
+        return shared_s
+
+    @property
+    def _clock_s(self) -> float:
+        return self.now_s - self._slowed_s
+
+    def _in_step(self, clock_s: float) -> float:
+        """Return when a moment of the calls' clock is in the step."""
+        index = max(bisect_right(self._moments, (clock_s, math.inf)) - 1, 0)
+        (since_s, begin_s), *later = self._moments[index : index + 2]
+        rate = (later[0][1] - begin_s) / (later[0][0] - since_s) if later else 1.0
+        return begin_s + (clock_s - since_s) * rate
 
     def meet(self, event: TraceEvent) -> None:
         """Go on to a call, or to where one is waited for, or its result is read."""
         call = self.step.calls[event.call]
         if event.kind is TraceEventKind.CALL:
-            self.issue(call, self.now_s)
-        if event.kind is TraceEventKind.WAIT or (
-            event.kind is TraceEventKind.CALL and not (call.is_async and self._overlaps)
-        ):
+            self.issue(call, self._clock_s)
+        if event.kind is TraceEventKind.WAIT or (event.kind is TraceEventKind.CALL and not call.is_async):
             self.wait(event.call)
 
     def issue(self, call: Call, ready_s: float) -> None:
@@ -219,30 +250,37 @@ class _CpuRun:
         key = call.group, bool(call.algorithm)
         queue = self._queues.setdefault(key, _Queue(group, call.algorithm))
         queue.add(len(self._issued), planned)
-        self._issued.append(_Issued(queue, planned, ready_s))
+        self._issued.append(_Issued(queue, planned))
 
     def end_s(self, call: int) -> float:
-        """Return when a call ends if none is made before that."""
-        self._known.update(self._issued[call].queue.spans())
+        """Return when a call ends, by the clock of the calls, if none is made before that."""
+        self._time_calls(self._issued[call].queue)
         return self._known[call].end_s
+
+    def _time_calls(self, queue: _Queue) -> float:
+        """Note when the calls of a queue begin and end if none is added, and return when the last one does."""
+        spans = dict(queue.spans())
+        self._known.update(spans)
+        return max((span.end_s for span in spans.values()), default=0.0)
 
     def wait(self, call: int) -> None:
         """Let computing go on when the call has ended."""
-        end_s = self.end_s(call)
-        if end_s > self.now_s:
-            self._waits.append(Wait(call, self.now_s, end_s))
-            self.now_s = end_s
+        waited_s = self.end_s(call) - self._clock_s
+        if waited_s > 0:
+            self._waits.append(Wait(call, self.now_s, self.now_s + waited_s))
+            self.now_s += waited_s
 
     def timeline(self) -> StepTimeline:
         for queue in self._queues.values():
-            self._known.update(queue.spans())
+            self._time_calls(queue)
         # Nobody may wait for the last call, but the step is not over before.
         if self._known:
             self.wait(max(self._known, key=lambda call: self._known[call].end_s))
         calls = []
         for index, issued in enumerate(self._issued):
-            span, planned = self._known[index], issued.planned
-            calls.append(CallSpan(issued.ready_s, *span, planned.call.schedule.algorithm, planned.protocol))
+            call = issued.planned.call
+            ready_s, begin_s, end_s = map(self._in_step, (call.ready_s, *self._known[index]))
+            calls.append(CallSpan(ready_s, begin_s, end_s, call.schedule.algorithm, issued.planned.protocol))
         return StepTimeline(
             self.step,
             tuple(self._computations),
@@ -250,14 +288,15 @@ class _CpuRun:
             tuple(self._waits),
             tuple(self.done_s),
             self.now_s,
+            self._slowed_s,
         )
 
 
 class _GpuRun(_CpuRun):
     """`now_s` is how far the stream of the computations is."""
 
-    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], overlaps: bool) -> None:  # noqa: ARG002
-        super().__init__(step, groups, overlaps=True)
+    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], pace: float) -> None:  # noqa: ARG002
+        super().__init__(step, groups, pace=1.0)
 
     def meet(self, event: TraceEvent) -> None:
         call = self.step.calls[event.call]

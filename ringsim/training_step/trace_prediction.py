@@ -85,11 +85,12 @@ class _Simulation:
     """The steps of a trace on a network; a collective of one size is simulated once."""
 
     def __init__(self, trace: ProgramTrace, network: AnyNetwork, on_gpu: bool) -> None:
-        self._on_gpu, self._overlaps = on_gpu, can_overlap(network, trace.num_ranks)
+        ranks_of_host = min(network.spec.ranks_per_host or trace.num_ranks, trace.num_ranks)
+        self._on_gpu, self._pace = on_gpu, pace_together(network.spec.host.cores, ranks_of_host)
         self.groups = [calls_of(group, trace.num_ranks, network, on_gpu) for group in trace.groups]
 
     def timeline(self, step: TracedStep, computing: Computing) -> StepTimeline:
-        return simulate_step(step, self.groups, computing.seconds, on_gpu=self._on_gpu, overlaps=self._overlaps)
+        return simulate_step(step, self.groups, computing.seconds, on_gpu=self._on_gpu, pace=self._pace)
 
 
 def calls_of(group: Group, num_ranks: int, network: AnyNetwork, on_gpu: bool = False) -> GroupCalls:
@@ -158,10 +159,14 @@ def fitted_scale(
     return high
 
 
-def can_overlap(network: AnyNetwork, num_ranks: int) -> bool:
-    """Return whether ranks on CPUs communicate while they compute: each needs a second core for that."""
-    cores = network.spec.host.cores
-    return cores is None or cores >= 2 * min(network.spec.ranks_per_host or num_ranks, num_ranks)
+def pace_together(cores: int | None, num_ranks: int) -> float:
+    """Return how fast a rank on CPUs computes, and its calls get on, while it does both; 1 if it has a core for each.
+
+    A rank that has one core or less gives half of its time to each of the two threads.
+
+    num_ranks: that share the cores. cores: of a host; None if there are enough.
+    """
+    return 1.0 if cores is None else min(1.0, max(1.0, cores / num_ranks) / 2)
 
 
 def _by_algorithm(step: TracedStep, algorithm: str) -> TracedStep:

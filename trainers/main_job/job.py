@@ -19,7 +19,7 @@ from ringsim.console import STDOUT, Progress, clear_line
 from ringsim.files import json_text
 from ringsim.measurements import Measurements, RankHosts, together
 from ringsim.network import Cluster
-from ringsim.training_step import StepProfile
+from ringsim.training_step import StepProfile, pace_together
 from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import JobConfig, LogConfig
@@ -82,11 +82,11 @@ def run_job(
         recording = recorded.recording()
     progress.begin("predicting")
     measurements = together(measured)
-    network, overlap = agreed_network(measurements, group)
-    profile = common_profile(recording.profiles(), overlap)
+    network, pace = agreed_network(measurements, group)
+    profile = common_profile(recording.profiles(), overlaps=pace == 1)
     if config.profile and group.rank() == 0:
         _save_profile(profile, config.profile)
-    predictions = recording.predict(config.strategies, network, overlap)
+    predictions = recording.predict(config.strategies, network, pace)
     notes = _gather_notes(runs, group)
     report = make_report(config, measurements, network, predictions, notes, sum(p.numel() for p in parameters), profile)
     add_memory(report, predict_memories(config, profile, group), notes)
@@ -174,8 +174,8 @@ def train_in_turn(
             run.train_step.finish()
 
 
-def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluster, bool]:
-    """Return the network, and whether there are cores to communicate beside the backward pass, as rank 0's host is.
+def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluster, float]:
+    """Return the network, and the pace of computing and communicating at once (`pace_together`), as rank 0's host is.
 
     Its ranks share its cores even where each is in a network namespace or container of its own.
     """
@@ -183,7 +183,7 @@ def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tupl
     places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes
     cores, ranks_here = measurements.provenance["cores"], places.physical_hosts.count(0)
-    agreed: list[Any] = [network, cores is not None and cores >= 2 * ranks_here]
+    agreed: list[Any] = [network, pace_together(cores or 1, ranks_here)]
     with naming_failures(f"rank {group.rank()}: hearing of rank 0's cores failed"):
         dist.broadcast_object_list(agreed, group=group, group_src=0)
     return agreed[0], agreed[1]

@@ -66,15 +66,15 @@ def profile_of(model: nn.Module, steps: Sequence[ComputingTimes]) -> RankProfile
     return RankProfile(profile, [step.step_s for step in steps])
 
 
-def common_profile(ranks: Sequence[RankProfile], overlap: bool) -> StepProfile:
+def common_profile(ranks: Sequence[RankProfile], overlaps: bool) -> StepProfile:
     """Return rank 0's profile, made as long as the slowest rank's steps: all ranks wait for that one.
 
-    Where a host has no core to spare for sending (not `overlap`), every gradient counts as ready at the end of the
+    Where a host has no core to spare for sending (not `overlaps`), every gradient counts as ready at the end of the
     backward pass.
     """
     slowest_s = statistics.median(max(steps) for steps in zip(*(rank.steps_s for rank in ranks), strict=True))
     profile = _stretched(ranks[0].profile, slowest_s / ranks[0].profile.step_s)
-    if not overlap:
+    if not overlaps:
         ready_at_end = tuple(replace(parameter, ready_s=profile.backward_s) for parameter in profile.parameters)
         profile = replace(profile, parameters=ready_at_end)
     return profile

@@ -90,17 +90,17 @@ def together(ranks: Sequence[RecordedStep], typical: int) -> RecordedStep:
 
 
 def predict_steps(
-    ranks: Sequence[Sequence[RecordedStep]], groups: Sequence[GroupCalls], overlaps: bool, period: int
+    ranks: Sequence[Sequence[RecordedStep]], groups: Sequence[GroupCalls], pace: float, period: int
 ) -> StepPrediction:
     """Return the medians over the steps, as a report has them of steps that were measured.
 
     ranks: the steps of each, in which each computed at the same time as the others. groups: those of the calls.
-    overlaps: whether a rank has a core to communicate while it computes. period: steps of which one communicates.
+    pace: as of `simulate_step`. period: steps of which one communicates.
     """
     steps = []
     for number, of_ranks in enumerate(zip(*ranks, strict=True)):
         recorded = together(of_ranks, typical=number % len(of_ranks))
-        timeline = simulate_step(recorded.step, groups, lambda event: event.seconds, overlaps=overlaps)
+        timeline = simulate_step(recorded.step, groups, lambda event: event.seconds, pace=pace)
         times_s = (0.0, *timeline.done_s)
         steps.append(StepMoments(*(times_s[moment] for moment in recorded.moments)))
     sync_s, step_s = (

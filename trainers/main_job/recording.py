@@ -45,13 +45,11 @@ class Recording:
         """Return the profile of each rank."""
         return [rank.profile for rank in self.ranks]
 
-    def predict(self, names: Sequence[str], network: Cluster, overlaps: bool) -> dict[str, StepPrediction]:
-        """Return how long these strategies take on a network. overlaps: as of `simulate_step`."""
+    def predict(self, names: Sequence[str], network: Cluster, pace: float) -> dict[str, StepPrediction]:
+        """Return how long these strategies take on a network. pace: as of `simulate_step`."""
         groups = [calls_of(group, len(self.ranks), network) for group in self.groups]
         return {
-            name: predict_steps(
-                [rank.steps[name] for rank in self.ranks], groups, overlaps, steps_between_averages(name)
-            )
+            name: predict_steps([rank.steps[name] for rank in self.ranks], groups, pace, steps_between_averages(name))
             for name in names
         }
 

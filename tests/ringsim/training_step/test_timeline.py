@@ -13,7 +13,7 @@ from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork
 from ringsim.network.spec import Failure
 from ringsim.traces import Call, Group, Operator, TracedStep
-from ringsim.training_step import GPUS, Computing, StepTimeline, fitted_scale, predict_trace
+from ringsim.training_step import GPUS, Computing, StepTimeline, fitted_scale, pace_together, predict_trace
 from ringsim.training_step.group_calls import GroupCalls, element_bytes_of, mirrored_groups
 from ringsim.training_step.timeline import simulate_step
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, read, traced, wait
@@ -24,11 +24,11 @@ ONE_AFTER_ANOTHER, TWO_AT_ONCE = BACKENDS["ring"], BACKENDS["gloo"]
 
 
 def timeline_of(
-    step: TracedStep, *, on_gpu: bool = False, overlaps: bool = True, backend: Backend = ONE_AFTER_ANOTHER
+    step: TracedStep, *, on_gpu: bool = False, pace: float = 1.0, backend: Backend = ONE_AFTER_ANOTHER
 ) -> StepTimeline:
     """On two ranks that send a byte a second."""
     groups = [GroupCalls(SECOND, 2, backend), GroupCalls(SECOND, 2, backend)]
-    return simulate_step(step, groups, lambda event: event.seconds, on_gpu=on_gpu, overlaps=overlaps)
+    return simulate_step(step, groups, lambda event: event.seconds, on_gpu=on_gpu, pace=pace)
 
 
 def spans_of(timeline: StepTimeline) -> list[tuple[float, float]]:
@@ -68,13 +68,28 @@ def test_a_call_after_all_others_is_alone() -> None:
     assert spans_of(timeline) == [(0.0, 4.0), (4.0, 8.0)]
 
 
-def test_without_a_core_for_it_a_call_takes_that_of_the_computations() -> None:
-    """They stand still until it is over, and the step is as long as computing and communicating together."""
-    events = compute(1.0), call(0), compute(3.0), wait(0), compute(2.0), call(1)
-    timeline = timeline_of(TracedStep(events, (all_reduce(4, True), all_reduce(8))), overlaps=False)
-    assert spans_of(timeline) == [(1.0, 5.0), (10.0, 18.0)]
-    assert [tuple(waited) for waited in timeline.waits] == [(0, 1.0, 5.0), (1, 10.0, 18.0)]
-    assert (timeline.step_s, timeline.exposed_s) == (18.0, 12.0)
+def test_a_call_shares_the_core_of_the_computations() -> None:
+    """Each gets on half as fast while both are at work, and the call alone where the program waits for it."""
+    events = compute(1.0), call(0), compute(3.0), wait(0), compute(2.0), call(1), compute(6.0), wait(1)
+    step = TracedStep(events, (all_reduce(4, True), all_reduce(4, True)))
+    timeline = timeline_of(step, pace=0.5)
+    assert spans_of(timeline) == [(1.0, 8.0), (10.0, 18.0)]
+    assert [tuple(made) for made in timeline.computations] == [
+        (0, 0.0, 1.0),
+        (2, 1.0, 7.0),
+        (4, 8.0, 10.0),
+        (6, 10.0, 20.0),
+    ]
+    assert [tuple(waited) for waited in timeline.waits] == [(0, 7.0, 8.0)]
+    assert (timeline.step_s, timeline.compute_s, timeline.exposed_s, timeline.slowed_s) == (20.0, 12.0, 8.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("cores", "num_ranks", "pace"), [(None, 9, 1.0), (8, 4, 1.0), (9, 4, 1.0), (6, 4, 0.75), (4, 4, 0.5), (2, 4, 0.5)]
+)
+def test_the_pace_follows_from_the_cores_of_a_rank(cores: int | None, num_ranks: int, pace: float) -> None:
+    """Two are enough; one or fewer is divided between both threads."""
+    assert pace_together(cores, num_ranks) == pace
 
 
 def test_the_stream_of_a_gpus_calls_waits_for_the_computations_before() -> None:
@@ -122,11 +137,11 @@ def test_a_step_that_never_ends_has_no_time_that_is_no_number(backend: Backend, 
 @given(
     st.lists(st.tuples(st.floats(0, 10), st.integers(1, 50), st.booleans(), st.integers(0, 1)), min_size=1, max_size=8),
     st.booleans(),
-    st.booleans(),
+    st.sampled_from([1.0, 0.75, 0.5]),
     st.sampled_from([ONE_AFTER_ANOTHER, TWO_AT_ONCE]),
 )
 def test_the_times_of_a_step_are_consistent(
-    parts: list[tuple[float, int, bool, int]], on_gpu: bool, overlaps: bool, backend: Backend
+    parts: list[tuple[float, int, bool, int]], on_gpu: bool, pace: float, backend: Backend
 ) -> None:
     """Whatever it does: nothing is computed during a wait, and the step is neither too short nor too long."""
     if on_gpu:
@@ -136,13 +151,13 @@ def test_the_times_of_a_step_are_consistent(
         events += [compute(seconds), call(index)]
         calls.append(all_reduce(4 * elements, is_async, group))
     events += [wait(index) for index, made in enumerate(calls) if made.is_async]
-    timeline = timeline_of(TracedStep(tuple(events), tuple(calls)), on_gpu=on_gpu, overlaps=overlaps, backend=backend)
+    timeline = timeline_of(TracedStep(tuple(events), tuple(calls)), on_gpu=on_gpu, pace=pace, backend=backend)
     alone_s = [4.0 * elements for _, elements, *_ in parts]
     compute_s = sum(seconds for seconds, *_ in parts)
     assert timeline.compute_s == pytest.approx(compute_s)
     assert max(compute_s, *alone_s) <= timeline.step_s * (1 + 1e-9)
     assert timeline.step_s <= (compute_s + sum(alone_s)) * (1 + 1e-9)
-    assert sum(timeline.exposed_by_call()) == pytest.approx(timeline.exposed_s)
+    assert sum(timeline.exposed_by_call()) + timeline.slowed_s == pytest.approx(timeline.exposed_s)
     busy = sorted([(begin_s, end_s) for _, begin_s, end_s in (*timeline.computations, *timeline.waits)])
     assert all(end_s <= next_s + 1e-9 for (_, end_s), (next_s, _) in pairwise(busy))
     for span, alone in zip(timeline.calls, alone_s, strict=True):

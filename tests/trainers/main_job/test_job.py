@@ -68,11 +68,11 @@ def leads(group: dist.ProcessGroup, cores: list[int]) -> list[float]:
     """How long before the end of the backward pass each gradient counts as ready, hosts having so many cores."""
     with mock.patch("os.cpu_count", return_value=cores[group.rank()]):
         measured = probe(group, 2**16, 2**16, blocks=Blocks(1, 1, 1e-3))
-    network, overlap = agreed_network(measured, group)
+    network, pace = agreed_network(measured, group)
     assert network.spec.host.cores == cores[0]
     with RecordedRuns(replace(CONFIG, strategies=("none",)), group) as runs:
         runs.take_until(1.0)
-        profile = common_profile(runs.recording().profiles(), overlap)
+        profile = common_profile(runs.recording().profiles(), pace == 1)
     return [profile.backward_s - parameter.ready_s for parameter in profile.parameters]
 
 

@@ -73,13 +73,13 @@ def test_the_slowest_rank_counts_up_to_each_call() -> None:
 
 
 def test_a_step_is_computing_and_what_it_waits_for() -> None:
-    """Synchronising begins with the last gradient; without overlap the call before it delays that gradient."""
+    """Synchronising begins with the last gradient; with one core computing is slower while the second call goes on."""
     recorded = RecordedStep(step_of(1.0, 2.0, 0.001, 4.0, 5.0), MOMENTS)
-    hidden = predict_steps([[recorded], [recorded]], GROUPS, overlaps=True, period=1)
+    hidden = predict_steps([[recorded], [recorded]], GROUPS, pace=1.0, period=1)
     assert hidden.sync_s == pytest.approx(SENT_S)
     assert hidden.step_s == pytest.approx(1.0 + SENT_S + 2.0 + SENT_S + 4.0 + 5.0)
-    behind = predict_steps([[recorded], [recorded]], GROUPS, overlaps=False, period=1)
-    assert behind.sync_s == pytest.approx(0.001)  # the call was made before the last gradient was ready
+    behind = predict_steps([[recorded], [recorded]], GROUPS, pace=0.5, period=1)
+    assert behind.sync_s == pytest.approx(0.001 + SENT_S)
     assert behind.step_s == pytest.approx(hidden.step_s + 0.001)
 
 
@@ -88,8 +88,8 @@ def test_a_period_counts_as_a_whole() -> None:
     calls = step_of(1.0, 2.0, 3.0, 4.0, 5.0)
     alone = TracedStep((TraceEvent(TraceEventKind.COMPUTE, 3.0),), ())
     steps = [RecordedStep(alone, (0, 0, 0, 1, 1, 1, 1, 1)), RecordedStep(calls, MOMENTS)] * 3
-    period = predict_steps([steps], GROUPS, overlaps=False, period=2)
-    whole = predict_steps([steps[1:2]], GROUPS, overlaps=False, period=1)
+    period = predict_steps([steps], GROUPS, pace=0.5, period=2)
+    whole = predict_steps([steps[1:2]], GROUPS, pace=0.5, period=1)
     assert period.sync_s == pytest.approx(whole.sync_s / 2)
     assert period.step_s == pytest.approx((3.0 + whole.step_s) / 2)
 
@@ -125,7 +125,7 @@ def recorded_of_all(group: dist.ProcessGroup) -> tuple[dict[str, tuple[float, fl
             runs.take_until(share, told.append)
         recording = runs.recording()
     left = set(dist.distributed_c10d._world.pg_names.values()) - before
-    return recording.predict(NAMES, NETWORK, True), len(told), left, num_steps(CONFIG)
+    return recording.predict(NAMES, NETWORK, 1.0), len(told), left, num_steps(CONFIG)
 
 
 def test_every_strategy_is_recorded_and_predicted(ranks: RankPool) -> None:
