@@ -98,10 +98,10 @@ def predict_time(
 
 
 def predict_call(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, *, cold: bool = False
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, *, computed_s: float = 0.0
 ) -> float:
-    """Return the seconds of a call: of the call itself, and of its messages. cold: as of `Runtime.call_s`."""
-    return runtime.call_s(network, cold=cold) + predict_time(schedule, network, size_bytes, runtime=runtime)
+    """Return the seconds of a call: of the call itself, and of its messages. computed_s: as of `Runtime.call_s`."""
+    return runtime.call_s(network, computed_s=computed_s) + predict_time(schedule, network, size_bytes, runtime=runtime)
 
 
 def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:

@@ -77,13 +77,13 @@ class GroupCalls:
         element_bytes: int,
         ready_s: float = 0.0,
         *,
-        cold: bool = False,
+        computed_s: float = 0.0,
         algorithm: str = "",
         local_work_s: float = 0.0,
     ) -> PlannedCall:
         """Return a call that is ready then.
 
-        collective: as of `ringsim.traces.Call`. cold: see `Runtime.call_s`. algorithm: that the caller names, who
+        collective: as of `ringsim.traces.Call`. computed_s: see `Runtime.call_s`. algorithm: that the caller names, who
         then calls `collectives`; "": the backend chooses. local_work_s: seconds besides the messages.
 
         Raises ValueError for a collective of which nothing is known, or an algorithm that there is not.
@@ -91,7 +91,7 @@ class GroupCalls:
         sent_bytes = _sent_bytes(collective, size_bytes, self._size)
         schedule, choice = self._schedule(collective, algorithm, sent_bytes)
         runtime = self.runtime(algorithm)
-        call_s = runtime.call_s(self.network, cold=cold) + local_work_s
+        call_s = runtime.call_s(self.network, computed_s=computed_s) + local_work_s
         if choice is not None and schedule.num_transfers > MAX_TRANSFERS:
             num_hosts = self._size // self._per_host
             time_s = formula_s(self.network, _simulated_as(collective), self._size, sent_bytes, num_hosts)

@@ -187,7 +187,7 @@ class _CpuRun:
         self._slowed_s = 0.0  # by which the clock of the calls is behind
         # Moments at which calls begin and end to share cores: by their clock, in ascending order, and in the step.
         self._moments = [(0.0, 0.0)]
-        self._is_cold = True
+        self._computed_s = math.inf  # since the last call; nobody knows what was before the step
         self._queues: dict[tuple[int, bool], _Queue] = {}
         self._issued: list[_Issued] = []  # each call
         self._known: dict[int, Span] = {}  # by call
@@ -201,7 +201,7 @@ class _CpuRun:
             shared_s = self._share_cores(seconds) if self._pace < 1 else 0.0
             self.now_s += seconds - shared_s
             self._computations.append(Computation(event, begin_s, self.now_s))
-            self._is_cold = True
+            self._computed_s += seconds
 
     def _share_cores(self, seconds: float) -> float:
         """Let computing and calls get on at their pace together, and return the seconds of computing that are done."""
@@ -241,11 +241,11 @@ class _CpuRun:
             call.size_bytes,
             element_bytes_of(call.dtype),
             ready_s,
-            cold=self._is_cold,
+            computed_s=self._computed_s,
             algorithm=call.algorithm,
             local_work_s=call.local_s,
         )
-        self._is_cold = False
+        self._computed_s = 0.0
         # Calls of `collectives` have a thread of their own, beside those of torch.distributed.
         key = call.group, bool(call.algorithm)
         queue = self._queues.setdefault(key, _Queue(group, call.algorithm))

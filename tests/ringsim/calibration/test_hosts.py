@@ -62,8 +62,9 @@ def test_what_a_call_takes_longer_after_a_computation() -> None:
     times = {"call/warm": 2e-4, "call/cold": 5e-4, "call/dist/warm": 1e-4, "call/dist/cold": 3e-4}
     probes = tuple(Probe(kind, 64, 1, (time_s,)) for kind, time_s in times.items())
     found = calibrate_host(Measurements(4, {}, measurements.probes + probes), 2)
-    cold = [runtime.call_s(found, cold=True) for runtime in (OURS, GLOO)]
+    cold = [runtime.call_s(found, computed_s=1.0) for runtime in (OURS, GLOO)]
     assert cold == pytest.approx([3e-4, 2e-4])
+    assert GLOO.call_s(found, computed_s=5e-5) == pytest.approx(5e-5)
     assert GLOO.call_s(found) == 0.0
 
 
