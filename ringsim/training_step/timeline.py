@@ -6,10 +6,10 @@ them. Where a host has too few cores, calls get on only while the program waits.
 On a GPU the program only gives orders, and runs ahead. Computations are one stream, and the calls of a group are
 another:
 
-- a call begins when the stream from which it was made has done all before it. That is the stream of the computations,
-  unless the program made the call on a stream of its own, which waits only for what the call reads;
+- a call begins when the stream from which it was made comes to it. The stream of the computations has done all before
+  it by then; a stream of the program's own only that for which the program let it wait;
 - computations wait for a call that is not asynchronous, at the call; for others where the program waits; and for those
-  on streams of their own where their result is read.
+  on streams of their own where the program lets the stream of the computations wait.
 
 All ranks are taken to be alike. Calls of different groups share nothing unless the groups are mirrored.
 """
@@ -287,7 +287,7 @@ class _GpuRun(_CpuRun):
     def meet(self, event: TraceEvent) -> None:
         call = self.step.calls[event.call]
         if event.kind is TraceEventKind.CALL:
-            self.issue(call, self._written_s(call) if call.on_side_stream else self.now_s)
+            self.issue(call, self._reached_s(call))
         waits = {
             TraceEventKind.CALL: not call.is_async and not call.on_side_stream,
             TraceEventKind.WAIT: not call.on_side_stream,
@@ -296,11 +296,12 @@ class _GpuRun(_CpuRun):
         if waits[event.kind]:
             self.wait(event.call)
 
-    def _written_s(self, call: Call) -> float:
-        """Return when all that a call reads has been written."""
-        if call.after is None:
+    def _reached_s(self, call: Call) -> float:
+        """Return when the stream on which a call is made comes to it."""
+        if call.after is None or not call.on_side_stream:
             return self.now_s
-        if call.after < 0:
-            return 0.0
-        writer = self.step.events[call.after]
-        return self.done_s[call.after] if writer.kind is TraceEventKind.COMPUTE else self.end_s(writer.call)
+        over_s = [self.end_s(other) for other in call.after_calls]
+        if call.after >= 0:
+            event = self.step.events[call.after]
+            over_s.append(self.end_s(event.call) if event.kind is TraceEventKind.CALL else self.done_s[call.after])
+        return max(over_s, default=0.0)

@@ -75,7 +75,9 @@ def calls_of(step: TracedStep) -> list[tuple[Call, str]]:
         "nothing" if call.after == -1 else step.events[call.after].kind.name if call.after is not None else ""
         for call in step.calls
     ]
-    return [(replace(call, local_s=0.0, after=None), need) for call, need in zip(step.calls, needs, strict=True)]
+    # Under FakeTensorMode functional collectives wait at once, and so the streams after them wait for these calls, too.
+    calls = [replace(call, local_s=0.0, after=None, after_calls=()) for call in step.calls]
+    return list(zip(calls, needs, strict=True))
 
 
 def computations_of(step: TracedStep) -> set[tuple[str, int]]:

@@ -84,7 +84,7 @@ def test_the_stream_of_a_gpus_calls_waits_for_the_computations_before() -> None:
     assert timeline.step_s == 16.0
 
 
-def test_a_call_on_a_stream_of_its_own_waits_for_what_it_reads() -> None:
+def test_a_call_on_a_stream_of_its_own_begins_when_that_stream_comes_to_it() -> None:
     """As FSDP2's do: the parameters of the next layer come while this one is computed."""
     gathers = (replace(all_reduce(4), on_side_stream=True, after=-1),) * 2
     scatter = replace(all_reduce(4), on_side_stream=True, after=6)
@@ -98,6 +98,18 @@ def test_a_call_on_a_stream_of_its_own_waits_for_what_it_reads() -> None:
     assert spans_of(timeline_of(unwatched, on_gpu=True))[1] == (7.0, 11.0)
     of_a_call = replace(step, calls=(*gathers, replace(scatter, after=3)))
     assert spans_of(timeline_of(of_a_call, on_gpu=True))[2] == (8.0, 12.0)
+
+
+def test_a_stream_may_wait_for_calls_of_another_group() -> None:
+    """As HSDP's second stream does, which reduces across hosts what the first has scattered within one."""
+    scatter = replace(all_reduce(4), on_side_stream=True, after=0)
+    reduce = replace(all_reduce(8, group=1), on_side_stream=True, after=0)
+    events = compute(1.0), call(0), call(1), compute(2.0)
+    at_once = timeline_of(TracedStep(events, (scatter, reduce)), on_gpu=True)
+    assert spans_of(at_once) == [(1.0, 5.0), (1.0, 9.0)]
+    after = timeline_of(TracedStep(events, (scatter, replace(reduce, after_calls=(0,)))), on_gpu=True)
+    assert spans_of(after) == [(1.0, 5.0), (5.0, 13.0)]
+    assert (after.step_s, after.compute_s) == (13.0, 3.0)
 
 
 def test_a_call_that_was_waited_for_is_over() -> None:
