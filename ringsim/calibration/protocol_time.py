@@ -94,6 +94,13 @@ def predict(network: AnyNetwork, questions: Sequence[Question]) -> list[tuple[fl
     return [(float(time_s), candidates[which][0]) for time_s, which in zip(times, fastest, strict=True)]
 
 
+def fastest_protocol_of(network: AnyNetwork, question: Question, algorithm: str) -> str:
+    """Return the name of the protocol with which an algorithm, such as "ring", is over first by its formula."""
+    names_and_times = _candidates(rates_of(network.spec), QuestionColumns.from_questions([question]))
+    candidates = [(float(time_s[0]), *name.split(" ")) for name, time_s in names_and_times if " " in name]
+    return min((time_s, protocol) for time_s, taken, protocol in candidates if taken == algorithm)[1]
+
+
 def _require_known(network: AnyNetwork, rates: Rates, question: Question) -> None:
     where, most = network.place, network.spec.max_ranks
     if question.test not in TESTS:
