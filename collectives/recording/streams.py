@@ -1,7 +1,7 @@
 """`watched_streams`: tells the recorder which stream of a program waits for which."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
@@ -42,9 +42,9 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
     def wait_stream(stream: Any, other: Any) -> None:
         stream.wait_event(other.record_event())
 
-    with ExitStack() as stack:
-        for name, method in {"record": record_on, "wait": wait_on}.items():
-            stack.enter_context(patch.object(device.Event, name, method))
-        for method in (record_event, wait_event, wait_stream):
-            stack.enter_context(patch.object(device.Stream, method.__name__, method))
+    of_streams = {"record_event": record_event, "wait_event": wait_event, "wait_stream": wait_stream}
+    with (
+        patch.multiple(device.Event, record=record_on, wait=wait_on),
+        patch.multiple(device.Stream, **of_streams),
+    ):
         yield

@@ -96,9 +96,9 @@ def predict(network: AnyNetwork, questions: Sequence[Question]) -> list[tuple[fl
 
 def fastest_protocol_of(network: AnyNetwork, question: Question, algorithm: str) -> str:
     """Return the name of the protocol with which an algorithm, such as "ring", is over first by its formula."""
-    names_and_times = _candidates(rates_of(network.spec), QuestionColumns.from_questions([question]))
-    candidates = [(float(time_s[0]), *name.split(" ")) for name, time_s in names_and_times if " " in name]
-    return min((time_s, protocol) for time_s, taken, protocol in candidates if taken == algorithm)[1]
+    candidates = _candidates(rates_of(network.spec), QuestionColumns.from_questions([question]))
+    times = {name: float(time_s[0]) for name, time_s in candidates if name.split(" ")[0] == algorithm}
+    return min(times, key=lambda name: times[name]).partition(" ")[2]
 
 
 def _require_known(network: AnyNetwork, rates: Rates, question: Question) -> None:

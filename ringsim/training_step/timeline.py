@@ -8,6 +8,7 @@ another:
 
 - a call begins when the stream from which it was made comes to it. The stream of the computations has done all before
   it by then; a stream of the program's own only that for which the program let it wait;
+- a computation is slower while calls are under way, whose channels occupy multiprocessors of the GPU;
 - computations wait for a call that is not asynchronous, at the call; for others where the program waits; and for those
   on streams of their own where the program lets the stream of the computations wait.
 
@@ -15,22 +16,26 @@ All ranks are taken to be alike. Calls of different groups share nothing unless 
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, takewhile
+from math import isclose
 from typing import NamedTuple
 
 from ringsim.simulation import Span, time_queue
 from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of
 
-Seconds = Callable[[TraceEvent], float]  # of a computation
+Seconds = Callable[[TraceEvent, int], float]  # of a computation while calls occupy so many multiprocessors
+MAX_PASSES = 100
 
 
 class CallSpan(NamedTuple):
     """A call of a step: when it could begin, begins and ends, in seconds from the start of the step.
 
     protocol: None where the library of the backend is not known to choose one.
+    channels: of a GPU, each of which occupies a multiprocessor meanwhile; 0 if they are not known.
     """
 
     ready_s: float
@@ -38,6 +43,7 @@ class CallSpan(NamedTuple):
     end_s: float
     algorithm: str
     protocol: str | None
+    channels: int
 
     @property
     def under_way_s(self) -> float:
@@ -66,7 +72,7 @@ class StepTimeline:
     """A traced step with the times of all that happens in it, in seconds from its start.
 
     calls: of each of the step's calls. done_s: when computations and waits up to each of the step's events are over.
-    step_s: infinite if a call never ends.
+    step_s: infinite if a call never ends. slowed_s: by which computations are longer since calls are under way.
     """
 
     step: TracedStep
@@ -75,6 +81,7 @@ class StepTimeline:
     waits: tuple[Wait, ...]
     done_s: tuple[float, ...]
     step_s: float
+    slowed_s: float = 0.0
 
     @property
     def compute_s(self) -> float:
@@ -113,19 +120,23 @@ def simulate_step(
 ) -> StepTimeline:
     """Return the timeline of a step.
 
-    groups: those of the trace. seconds: how long a computation takes. on_gpu: whether streams do the work.
+    groups: those of the trace. on_gpu: whether streams do the work.
+    seconds: how long a computation takes while calls occupy so many multiprocessors.
     overlaps: False where communicating needs the core that computes; without effect on a GPU.
 
     Raises ValueError for a call that cannot be simulated, such as send.
     """
-    run = (_GpuRun if on_gpu else _CpuRun)(step, groups, overlaps)
-    for index, event in enumerate(step.events):
-        if event.kind is TraceEventKind.COMPUTE:
-            run.compute(index, seconds(event))
-        else:
-            run.meet(event)
-        run.done_s.append(run.now_s)
-    return run.timeline()
+    if not on_gpu:
+        return _CpuRun(step, groups, seconds, overlaps).timeline()
+    # A call that begins later in the program may be under way earlier, so that a computation is timed before it is
+    # known. What is right up to a moment is right until a little later in the next pass.
+    timeline = _GpuRun(step, groups, seconds, ()).timeline()
+    for _ in range(MAX_PASSES):
+        last, timeline = timeline, _GpuRun(step, groups, seconds, timeline.calls).timeline()
+        if all(isclose(one.begin_s, other.begin_s) and isclose(one.end_s, other.end_s) for one, other in
+               zip(last.calls, timeline.calls, strict=True)):  # fmt: skip
+            break
+    return timeline
 
 
 class _Queue:
@@ -176,8 +187,8 @@ class _CpuRun:
     Where calls get on only while the program waits, `_waited_s` is their clock.
     """
 
-    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], overlaps: bool) -> None:
-        self.step, self.groups = step, groups
+    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, overlaps: bool = True) -> None:
+        self.step, self.groups, self.seconds = step, groups, seconds
         self.now_s = 0.0
         self.done_s: list[float] = []  # when computations and waits up to each event are over
         self._overlaps = overlaps
@@ -188,13 +199,20 @@ class _CpuRun:
         self._known: dict[int, Span] = {}  # by call
         self._computations: list[Computation] = []
         self._waits: list[Wait] = []
+        self.slowed_s = 0.0
 
-    def compute(self, event: int, seconds: float) -> None:
-        # After a wait that never ends nothing is computed.
-        if seconds > 0 and math.isfinite(self.now_s):
-            self._computations.append(Computation(event, self.now_s, self.now_s + seconds))
-            self.now_s += seconds
+    def compute(self, index: int) -> None:
+        """Go on through a computation; after a wait that never ends nothing is computed."""
+        event = self.step.events[index]
+        if math.isfinite(self.now_s) and self.seconds(event, 0) > 0:
+            end_s = self.computed_s(event)
+            self._computations.append(Computation(index, self.now_s, end_s))
+            self.now_s = end_s
             self._is_cold = True
+
+    def computed_s(self, event: TraceEvent) -> float:
+        """Return when a computation that begins now ends."""
+        return self.now_s + self.seconds(event, 0)
 
     def meet(self, event: TraceEvent) -> None:
         """Go on to a call, or to where one is waited for, or its result is read."""
@@ -240,6 +258,13 @@ class _CpuRun:
             self._waited_s += waited_s
 
     def timeline(self) -> StepTimeline:
+        """Go through the step."""
+        for index, event in enumerate(self.step.events):
+            if event.kind is TraceEventKind.COMPUTE:
+                self.compute(index)
+            else:
+                self.meet(event)
+            self.done_s.append(self.now_s)
         for queue in self._queues.values():
             self._known.update(queue.spans())
         # Nobody may wait for the last call, but the step is not over before.
@@ -250,7 +275,8 @@ class _CpuRun:
             begin_s, end_s = self._in_step(self._known[index])
             begin_s = max(begin_s, issued.ready_s)  # by rounding it may be just before the computation that came before
             planned = issued.planned
-            calls.append(CallSpan(issued.ready_s, begin_s, end_s, planned.call.schedule.algorithm, planned.protocol))
+            algorithm = planned.call.schedule.algorithm
+            calls.append(CallSpan(issued.ready_s, begin_s, end_s, algorithm, planned.protocol, planned.channels))
         return StepTimeline(
             self.step,
             tuple(self._computations),
@@ -258,6 +284,7 @@ class _CpuRun:
             tuple(self._waits),
             tuple(self.done_s),
             self.now_s,
+            self.slowed_s,
         )
 
     def _in_step(self, span: Span) -> Span:
@@ -279,10 +306,29 @@ class _CpuRun:
 
 
 class _GpuRun(_CpuRun):
-    """`now_s` is how far the stream of the computations is."""
+    """`now_s` is how far the stream of the computations is.
 
-    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], overlaps: bool) -> None:  # noqa: ARG002
-        super().__init__(step, groups, overlaps=True)
+    under_way: the calls as they were in the pass before.
+    """
+
+    def __init__(
+        self, step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, under_way: Sequence[CallSpan]
+    ) -> None:
+        super().__init__(step, groups, seconds)
+        self._changes_s, self._occupied = _occupied(under_way)
+
+    def computed_s(self, event: TraceEvent) -> float:
+        now_s, left = self.now_s, 1.0
+        for index in range(bisect_right(self._changes_s, now_s), len(self._changes_s) + 1):
+            total_s = self.seconds(event, self._occupied[index])
+            until_s = self._changes_s[index] if index < len(self._changes_s) else math.inf
+            if now_s + left * total_s <= until_s:
+                break
+            left -= (until_s - now_s) / total_s
+            now_s = until_s
+        end_s = now_s + left * total_s
+        self.slowed_s += max(0.0, end_s - super().computed_s(event))
+        return end_s
 
     def meet(self, event: TraceEvent) -> None:
         call = self.step.calls[event.call]
@@ -305,3 +351,10 @@ class _GpuRun(_CpuRun):
             event = self.step.events[call.after]
             over_s.append(self.end_s(event.call) if event.kind is TraceEventKind.CALL else self.done_s[call.after])
         return max(over_s, default=0.0)
+
+
+def _occupied(calls: Sequence[CallSpan]) -> tuple[list[float], list[int]]:
+    """Return the moments at which other calls are under way, and the channels of all of them before and after each."""
+    changes = [change for call in calls for change in ((call.begin_s, call.channels), (call.end_s, -call.channels))]
+    changes = sorted(change for change in changes if change[1] and math.isfinite(change[0]))
+    return [moment_s for moment_s, _ in changes], list(accumulate((more for _, more in changes), initial=0))
