@@ -39,13 +39,13 @@ class Attention(nn.Module):
         self.values = nn.Linear(width, shared_heads * self.head_width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
 
-    def forward(self, x: Tensor, angles: Tensor) -> Tensor:
-        """x: (batch, length, width); angles: (length, half the width of a head)."""
+    def forward(self, x: Tensor, turns: Tensor) -> Tensor:
+        """x: (batch, length, width); turns: complex, (length, half the width of a head)."""
         query, key, value = (
             part(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)  # (batch, heads, length, width of a head)
             for part in (self.queries, self.keys, self.values)
         )
-        query, key = rotated(query, angles), rotated(key, angles)
+        query, key = rotated(query, turns), rotated(key, turns)
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
         looked_up = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -53,11 +53,10 @@ class Attention(nn.Module):
         return out
 
 
-def rotated(x: Tensor, angles: Tensor) -> Tensor:
-    """Turn each pair of numbers of x, (..., length, width of a head), by the angle of its position."""
-    cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+def rotated(x: Tensor, turns: Tensor) -> Tensor:
+    """Turn each pair of numbers of x, (..., length, width of a head), as its position says, in float32."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns).flatten(-2).type_as(x)
 
 
 class Block(nn.Module):
@@ -70,9 +69,9 @@ class Block(nn.Module):
         self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
 
-    def forward(self, x: Tensor, angles: Tensor) -> Tensor:
+    def forward(self, x: Tensor, turns: Tensor) -> Tensor:
         """x: (batch, length, width)."""
-        x = x + self.attention(self.before_attention(x), angles)
+        x = x + self.attention(self.before_attention(x), turns)
         inner = self.before_mlp(x)
         out: Tensor = x + self.down(functional.silu(self.gate(inner)) * self.up(inner))
         return out
@@ -95,11 +94,12 @@ class Llama(nn.Module):
         x = self.tokens(tokens)
         steps = torch.arange(0, self.head_width, 2, device=tokens.device) / self.head_width
         angles = torch.outer(torch.arange(tokens.shape[1], device=tokens.device), ROTARY_BASE**-steps)
+        turns = torch.polar(torch.ones_like(angles), angles)
         for block in self.blocks:
             if self.saves_all:
-                x = block(x, angles)
+                x = block(x, turns)
             else:
-                x = checkpoint(block, x, angles, use_reentrant=False, context_fn=saving_every_second_product)
+                x = checkpoint(block, x, turns, use_reentrant=False, context_fn=saving_every_second_product)
         scores: Tensor = self.out(self.norm(x))
         return scores
 
@@ -125,16 +125,14 @@ def train(options: argparse.Namespace) -> None:
         print(f"{sum(parameter.numel() for parameter in model.parameters()) / 1e9:.3f} billion parameters")
     shard = partial(fully_shard, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
     for block in model.blocks:
-        shard(block)
-    shard(model.tokens)
-    shard([model.norm, model.out], reshard_after_forward=False)  # the backward pass needs them at once
-    shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, betas=(0.9, 0.95), fused=True)
+        shard(block, reshard_after_forward=block is not model.blocks[-1])  # the backward pass needs that one at once
+    shard(model)  # the rest: embeddings, the last norm and scores
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, betas=(0.9, 0.95), foreach=True)
     for _ in range(options.steps):
         tokens = torch.randint(options.vocabulary, (options.batch_size, options.length + 1))
         loss = functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1).float(), tokens[:, 1:].flatten())
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad()
 

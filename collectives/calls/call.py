@@ -224,7 +224,7 @@ class CollectiveCall:
         """
         self.transport = self._runtime.transports.of(result[0])
         if self._rehearsal is not None:
-            return self._rehearsal.perform(work, fingerprint, result, inputs, async_op)
+            return self._rehearsal.perform(work, fingerprint, result, async_op)
         fingerprints = self._runtime.fingerprints
         # That of now, when it is called: by its turn it may be another, but not on all ranks.
         mode, history = fingerprints.mode, fingerprints.history

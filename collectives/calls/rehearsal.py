@@ -3,7 +3,7 @@
 The results are those that would come if all ranks held what this one holds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -66,7 +66,6 @@ class Rehearsal:
         work: Callable[[], None],
         fingerprint: Fingerprint,
         result: list[torch.Tensor],
-        inputs: Sequence[torch.Tensor],
         async_op: bool,
     ) -> Work | None:
         """Do `work`, which calls `execute`, and record the call."""
@@ -84,7 +83,7 @@ class Rehearsal:
                 peer=-1 if fingerprint.root is None else fingerprint.root,
                 local_s=local_s,
             )
-            recorded_work = self._recorded.recorder.call(call, inputs, result)
+            recorded_work = self._recorded.recorder.call(call, result)
         return recorded_work if async_op else None
 
 

@@ -52,12 +52,12 @@ class RecordingGroup(dist.ProcessGroup):
         opts: Any = None,
         peer: int = -1,
     ) -> Work:
-        """Record a call that reads `inputs` and writes `outputs`, and return its work."""
+        """Record a call that leaves its result in `outputs`, or has none, and return its work."""
         tensors = outputs or inputs
         dtype = name_of(tensors[0].dtype) if tensors else "uint8"
         is_async = bool(getattr(opts, "asyncOp", True))
         call = Call(collective, size_bytes, dtype, self._recorded.index, is_async, peer=peer)
-        return self._recorded.recorder.call(call, inputs, outputs)
+        return self._recorded.recorder.call(call, tensors)
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""`OperatorWatch`: tells the recorder which memory the operators of a program read and write, and their costs."""
+"""`OperatorWatch`: tells the recorder the operators of a program, with their arithmetic and the memory they touch."""
 
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -17,20 +17,6 @@ from ringsim.traces import Operator
 
 aten = torch.ops.aten
 
-# They move data, changing at most its dtype, so that data can be followed through them.
-_COPIES = {
-    "aten._chunk_cat",
-    "aten._foreach_copy_",
-    "aten._to_copy",
-    "aten.cat",
-    "aten.clone",
-    "aten.copy_",
-    "aten.split_with_sizes_copy",
-    "aten.stack",
-    "fsdp.all_gather_copy_in",
-    "fsdp.chunk_cat",
-    "fsdp.split_with_sizes_copy",
-}
 # They write their first argument without reading it.
 _OVERWRITING = {"aten.copy_", "aten._foreach_copy_", "aten.fill_", "aten.zero_", "aten._foreach_zero_"}
 # They touch no elements; operators whose results are views say so by their schemas.
@@ -61,7 +47,6 @@ class _Kind(NamedTuple):
 
     name: str
     has_work: bool
-    is_copy: bool
     written: frozenset[int | str]
     overwritten: frozenset[int | str]
 
@@ -80,7 +65,6 @@ def _kind_of(operator: OpOverload) -> _Kind:
     return _Kind(
         name,
         has_work=not is_view and name not in _WITHOUT_WORK and operator.namespace != "prim",
-        is_copy=name in _COPIES,
         written=frozenset(written),
         overwritten=frozenset(overwritten),
     )
@@ -100,14 +84,12 @@ class OperatorWatch(TorchDispatchMode):
     def start(self) -> None:
         """Watch from now on, until `stop`, which may be called in another function."""
         self.is_watching = True
-        self._recorder.watch_operators(True)
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         """Watch no longer."""
         self.is_watching = False
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self._recorder.watch_operators(False)
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -125,15 +107,14 @@ class OperatorWatch(TorchDispatchMode):
         with self._recorder.stopped():
             arguments: dict[int | str, Any] = dict([*enumerate(args), *kwargs.items()])
             sources = _tensors(value for key, value in arguments.items() if key not in kind.overwritten)
-            self._recorder.read(sources)
         outcome = func(*args, **kwargs)
         with self._recorder.stopped():
             results = _tensors([outcome])
             written = _tensors(arguments[key] for key in kind.written if key in arguments)
             if tensors := [*sources, *(results or written)]:
                 size_bytes = sum(tensor.nbytes for tensor in tensors)
-                operator = Operator(kind.name, _dtype_of(tensors), _flops(func, args, kwargs, outcome), size_bytes)
-                self._recorder.write(operator, sources, [*results, *written], kind.is_copy)
+                flops = _flops(func, args, kwargs, outcome)
+                self._recorder.count(Operator(kind.name, _dtype_of(tensors), flops, size_bytes))
         return outcome
 
 

@@ -18,6 +18,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from collectives.recording.fake import without_data
 from collectives.recording.group import recording
 from collectives.recording.operators import OperatorWatch
+from collectives.recording.streams import watched_streams
 from collectives.recording.watched_step import with_times_of
 from collectives.runtime import Recorder
 from ringsim.measurements import provenance
@@ -47,6 +48,8 @@ def record_program(request: TraceRequest) -> ProgramTrace:
     groups: list[Group] = []
     with (
         recording(request.num_ranks, request.rank, recorder, groups),
+        watched_streams(recorder, torch.cpu),
+        watched_streams(recorder, torch.cuda),
         _as_started_by_torchrun(request),
         without_data() if request.is_fake else nullcontext(),
         _steps_counted(recorder, WARM_UP_STEPS + request.num_steps, watch_all=request.is_fake),

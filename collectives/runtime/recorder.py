@@ -2,7 +2,7 @@
 
 A group with a recorder pretends: whoever calls a collective of it gets the result that would come if all ranks held
 what this one holds, and the call is noted. Between two calls the program computes, and that is timed. If somebody tells
-the recorder the operators of the program, too, it notes which events a call needs and which computation reads it.
+the recorder the operators and the streams of the program, too, it notes what computes and what waits for what.
 """
 
 import math
@@ -10,17 +10,17 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
-from collectives.runtime.data_flow import DataFlow
+from collectives.runtime.stream_order import BEFORE_THE_STEP, COMPUTATIONS, MAIN, Mark, Position, StreamOrder
 from collectives.runtime.work import Work
 from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
 
@@ -42,7 +42,6 @@ class Recorder:
         self._lock = threading.RLock()
         self._depth = 0
         self._awaited_in_backward: list[RecordedWork] = []
-        self._flow: DataFlow | None = None
         self._main_stream = torch.cpu.current_stream()
         self._begin_step()
 
@@ -51,8 +50,7 @@ class Recorder:
         self._calls: list[Call] = []
         self._computed_s = 0.0  # since the last event
         self._operators: Counter[Operator] = Counter()  # since the last event; the count of each of them is 1
-        if self._flow is not None:
-            self._flow = DataFlow()
+        self._streams = StreamOrder(self._main_stream)
         self._since_s = self.clock()
         self._step_computed_s = 0.0
         # When computing went on, and how much of this step had been computed then.
@@ -95,58 +93,54 @@ class Recorder:
 
     def _end_computation(self) -> None:
         if self._computed_s or self._operators:
+            self._streams.advance(MAIN, {COMPUTATIONS: len(self._events)})
             operators = tuple(replace(operator, count=count) for operator, count in self._operators.items())
             self._events.append(TraceEvent(TraceEventKind.COMPUTE, self._computed_s, operators=operators))
         self._computed_s = 0.0
         self._operators.clear()
 
-    def watch_operators(self, is_watching: bool) -> None:
-        """From now on `read` and `write` are called for each operator of the program, or no longer."""
-        self._flow = DataFlow() if is_watching else None
+    def count(self, operator: Operator) -> None:
+        """Note that the program has called an operator.
 
-    def read(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Note that an operator of the program is about to read the tensors."""
-        if self._flow is not None and not self._is_on_side_stream():
-            for call in self._flow.take_unread(tensors):
-                self._append(TraceEventKind.READ, call)
-
-    def write(
-        self, operator: Operator, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], is_copy: bool
-    ) -> None:
-        """Note that an operator has read the sources and written the targets.
-
-        On a stream of its own it delays no computation, so it counts as part of the call that it is for: copies before
-        the call, and whatever is done to the result before another stream reads it.
+        On a stream of its own it delays no computation, so it counts as part of the call that it is for: a copy before
+        the call, or whatever is done to the result before another stream waits for it.
         """
-        if self._flow is None:
-            return
-        on_side_stream = self._is_on_side_stream()
-        if is_copy or on_side_stream:
-            self._flow.copy(sources, targets)
-        else:
-            self._flow.write(targets, len(self._events))  # the computation that is not over yet
-        if not on_side_stream:
+        if self._streams.current() == MAIN:
             self._operators[operator] += 1
 
-    def _is_on_side_stream(self) -> bool:
-        if torch.cuda.is_initialized() and torch.cuda.current_stream() != torch.cuda.default_stream():
-            return True
-        # A placeholder, which programs and FSDP2 use as they would a stream of a GPU.
-        return torch.cpu.current_stream() is not self._main_stream
-
-    def call(self, call: Call, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> "RecordedWork":
-        """Note a call that reads and writes these tensors, and has its result already, and return its work."""
+    def mark(self, stream: Any) -> Mark:
+        """Return a mark at the end of what the program has given to a stream."""
         with self.stopped():
-            self._end_computation()
-            index = len(self._calls)
-            after = None
-            if self._flow is not None:
-                after = self._flow.last_writer(inputs) if inputs else None
-                self._flow.leave_result(outputs, len(self._events), index)
+            name = self._streams.name(stream)
+            if name == MAIN:
+                self._end_computation()
+            return Mark(len(self.steps), self._streams.position(name))
+
+    def wait_for(self, mark: Mark, stream: Any) -> None:
+        """Note that what the program gives to a stream from now on waits until another one has come to its mark."""
+        with self.stopped():
+            if mark.step == len(self.steps):  # what was before the step is over
+                self._advance(self._streams.name(stream), mark.position)
+
+    def _advance(self, stream: Any, position: Position) -> None:
+        for call in self._streams.advance(stream, position):
+            if stream == MAIN:
+                self._append(TraceEventKind.READ, call)
+
+    def call(self, call: Call, result: list[torch.Tensor]) -> "RecordedWork":
+        """Note a call that has its result already, and return its work."""
+        with self.stopped():
+            index, stream = len(self._calls), self._streams.current()
             self._append(TraceEventKind.CALL, index)
-            self._calls.append(replace(call, on_side_stream=self._is_on_side_stream(), after=after))
-            work = RecordedWork(self, len(self.steps), index, list(outputs or inputs))
+            if stream != MAIN:
+                position = self._streams.position(stream)
+                calls = (over for key, over in position.items() if key not in (COMPUTATIONS, call.group))
+                after = position.get(COMPUTATIONS, BEFORE_THE_STEP)
+                call = replace(call, on_side_stream=True, after=after, after_calls=tuple(sorted(calls)))
+            self._calls.append(call)
+            work = RecordedWork(self, len(self.steps), index, result)
             if not call.is_async:
+                self._streams.advance(stream, {call.group: index})
                 work.is_over = True
         return work
 
@@ -156,6 +150,11 @@ class Recorder:
             # One of an earlier step is over: no rank begins its step before it has all of the step before.
             if not work.is_over and work.step == len(self.steps):
                 self._append(TraceEventKind.WAIT, work.index)
+                call, stream = self._calls[work.index], self._streams.current()
+                if call.on_side_stream:
+                    self._advance(stream, {call.group: work.index})
+                else:
+                    self._streams.advance(stream, {call.group: work.index})
             work.is_over = True
 
     def wait_later(self, work: "RecordedWork") -> None:

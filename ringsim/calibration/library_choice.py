@@ -17,7 +17,7 @@ from ringsim.algorithms import (
     nvls_segments,
 )
 from ringsim.analysis import Taken, Timing
-from ringsim.calibration.protocol_time import Question, predict
+from ringsim.calibration.protocol_time import TESTS, Question, fastest_protocol_of, predict
 from ringsim.network import AnyNetwork, Host, Network, Protocol
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
@@ -104,26 +104,40 @@ def fastest_protocol(
 ) -> LibraryChoice | None:
     """Return the protocol over which a simulation of the schedule ends first; None if the library has none.
 
-    In-network reduction has the last one only, as in NCCL; and what has more than MAX_TRANSFERS is not simulated so
-    often, but takes the last one too, which is that of large tensors. runtime: as of `simulate`.
+    In-network reduction has the last one only, as in NCCL. What has more than MAX_TRANSFERS is not simulated so often:
+    a ring takes the one that the library's formula says, and anything else the last one, which is that of large
+    tensors. runtime: as of `simulate`.
     """
-    choices = _over_protocols(schedule, network)
+    choices = _over_protocols(schedule, network, size_bytes)
     return min(choices, key=lambda choice: choice.time_s(size_bytes, runtime=runtime), default=None)
 
 
 def library_time(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> float:
     """Return the seconds of a schedule as the library sends it; those of `predict_time` where the network has none."""
-    choices = _over_protocols(schedule, network)
+    choices = _over_protocols(schedule, network, size_bytes)
     if not choices:
         return predict_time(schedule, network, size_bytes)
     return min(choice.time_s(size_bytes) for choice in choices)
 
 
-def _over_protocols(schedule: Schedule, network: AnyNetwork) -> list[LibraryChoice]:
+def _over_protocols(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> list[LibraryChoice]:
     """Return the schedule over each protocol that it may take."""
-    has_one = schedule.algorithm == "nvls" or schedule.num_transfers > MAX_TRANSFERS
-    protocols = network.spec.protocols[-1:] if has_one else network.spec.protocols
+    protocols = network.spec.protocols
+    if schedule.algorithm == "nvls":
+        protocols = protocols[-1:]
+    elif schedule.num_transfers > MAX_TRANSFERS:
+        name = _ring_protocol(schedule, network, size_bytes)
+        protocols = tuple(protocol for protocol in protocols if protocol.name == name) or protocols[-1:]
     return [over_protocol(schedule, network, protocol) for protocol in protocols]
+
+
+def _ring_protocol(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> str:
+    """Return the protocol with which a ring is over first by the library's formula; "" if it has none for this."""
+    num_ranks, test = schedule.num_ranks, schedule.collective.value
+    if schedule.algorithm not in ("ring", "nccl_ring") or test not in TESTS or why_unknown(network, num_ranks):
+        return ""
+    question = Question(test, size_bytes, num_ranks, num_ranks // _ranks_per_host(network, num_ranks))
+    return fastest_protocol_of(network, question, "ring")
 
 
 def library_takes(

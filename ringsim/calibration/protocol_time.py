@@ -94,6 +94,13 @@ def predict(network: AnyNetwork, questions: Sequence[Question]) -> list[tuple[fl
     return [(float(time_s), candidates[which][0]) for time_s, which in zip(times, fastest, strict=True)]
 
 
+def fastest_protocol_of(network: AnyNetwork, question: Question, algorithm: str) -> str:
+    """Return the name of the protocol with which an algorithm, such as "ring", is over first by its formula."""
+    candidates = _candidates(rates_of(network.spec), QuestionColumns.from_questions([question]))
+    times = {name: float(time_s[0]) for name, time_s in candidates if name.split(" ")[0] == algorithm}
+    return min(times, key=lambda name: times[name]).partition(" ")[2]
+
+
 def _require_known(network: AnyNetwork, rates: Rates, question: Question) -> None:
     where, most = network.place, network.spec.max_ranks
     if question.test not in TESTS:

@@ -51,6 +51,7 @@ _PARSERS: dict[str, Parser] = {
     **dict.fromkeys(("cores", "count", "ranks_per_host", "num_hosts", "hosts_per_leaf"), values.count),
     **dict.fromkeys(("copies", "oversubscription", "share", "tree_share", "switch_share"), values.ratio),
     "message_start": values.ratio,
+    **dict.fromkeys(("channels", "link_channels"), values.count),
 }
 # Keys that are not the names of their fields without units.
 _NAMES = {"half_duplex": "duplex", "hosts_per_leaf": "hosts", "ranks_per_host": "ranks", "num_hosts": "count"}

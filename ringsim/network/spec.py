@@ -157,6 +157,8 @@ class Library:
     message_start: how many times `start_s` a single message takes.
     switch_latency_s: of in-network reduction, beside its bytes; None: the start and two hops of the last protocol.
     switch_hop_latency_s: from host to host, where trees join the switches of several hosts; None: nothing joins them.
+    channels: of a large call, each of which occupies a multiprocessor of the GPU; 0: not known.
+    link_channels: likewise of a ring within a host; 0: as many.
     """
 
     tree_share: float | None = None
@@ -164,6 +166,8 @@ class Library:
     switch_latency_s: float | None = None
     switch_hop_latency_s: float | None = None
     message_start: float = 1.0
+    channels: int = 0
+    link_channels: int = 0
 
 
 @dataclass(frozen=True, slots=True)

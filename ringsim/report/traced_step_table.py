@@ -28,6 +28,9 @@ def _step(prediction: TracePrediction, tokens: int | None) -> str:
     rows = [("computing", f"{format_time(timeline.compute_s)}{scaled}")]
     if computing.roofline and computing.scale > 1:
         rows.append(("utilization", f"{1 / computing.scale:.1%} of the peak rates"))
+    if timeline.slowed_s:
+        slowed = format_time(timeline.slowed_s)
+        rows.append(("slowed", f"{slowed} of the computing, as channels of calls occupy multiprocessors"))
     rows.append(("exposed", f"{_time(timeline.exposed_s)} of {_time(timeline.communication_s)} of communication"))
     if len(prediction.steps_s) > 1:
         ends = _time(min(prediction.steps_s)), _time(max(prediction.steps_s))

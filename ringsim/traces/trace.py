@@ -3,9 +3,9 @@
 A step is a list of events in the order in which the program came to them: it computes for a while, it calls a
 collective, it waits for one. Nothing is said about how long a collective takes, which depends on the network.
 
-If its operators were watched, the trace also says what each call needs (`Call.after`) and which computation is the
-first to read what a call leaves (`TraceEventKind.READ`). On a GPU, whose streams run beside the program, these alone
-decide what overlaps.
+A program may give calls to streams of their own. On a GPU, whose streams run beside the program, what overlaps depends
+on what those streams wait for (`Call.after`, `Call.after_calls`), and on where the computations wait for them
+(`TraceEventKind.READ`).
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ _Rank = Annotated[int, values.whole(0, values.MAX_RANKS - 1)]
 class TraceEventKind(Enum):
     """What a program does for a while, or at a moment.
 
-    READ: the computation that follows is the first that reads the result of a call.
+    READ: from here on computations may read the result of a call on another stream, since theirs waits for it.
     """
 
     COMPUTE = "compute"
@@ -78,8 +78,9 @@ class Call:
     local_s: seconds that the call needs on this rank besides its messages, to copy and to round.
     on_side_stream: whether the program made the call on a stream of its own, so that on a GPU the computations go on
     even if the call is not asynchronous.
-    after: the index of the last of the step's events that writes what the call reads, a computation or another call; -1
-    if all was there when the step began; None if that is not known, and so the call waits for all before it.
+    after: the index of the last of the step's events for which that stream waits before it comes to the call; -1 if it
+    waits for none; None if the call waits for all before it, as on the stream of the computations.
+    after_calls: the indices of the calls of other groups for which it waits, the last of each.
     """
 
     collective: values.Name
@@ -92,6 +93,7 @@ class Call:
     local_s: Annotated[float, values.seconds(0)] = 0.0
     on_side_stream: bool = False
     after: Annotated[int, values.whole(-1)] | None = None
+    after_calls: tuple[Annotated[int, values.whole(0)], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,9 @@ class TracedStep:
         after = self.calls[call].after
         if after is not None and after >= index:
             raise ValueError(f"calls[{call}].after = {after}: must be an event before {index}, where it is made")
+        later = next((other for other in self.calls[call].after_calls if other >= call), None)
+        if later is not None:
+            raise ValueError(f"calls[{call}].after_calls: {later} must be one of the {call} calls made before")
 
     @property
     def compute_s(self) -> float:

@@ -37,12 +37,14 @@ class PlannedCall(NamedTuple):
     """The call for `size_bytes`, and the protocol that the library takes; None if it is not known.
 
     formula_s: the seconds of its messages by the library's own formula, if it is too large to be simulated.
+    channels: each of which occupies a multiprocessor of the GPU; 0 if it is not known.
     """
 
     size_bytes: int
     protocol: str | None
     call: QueuedCall
     formula_s: float | None = None
+    channels: int = 0
 
 
 class GroupCalls:
@@ -96,11 +98,11 @@ class GroupCalls:
             num_hosts = self._size // self._per_host
             time_s = formula_s(self.network, _simulated_as(collective), self._size, sent_bytes, num_hosts)
             queued = QueuedCall(schedule, sent_bytes, 1, ready_s, call_s)
-            return PlannedCall(size_bytes, choice.protocol, queued, time_s)
+            return PlannedCall(size_bytes, choice.protocol, queued, time_s, self._channels(schedule))
         if choice is not None:
             even_bytes = in_even_chunks(schedule, sent_bytes, element_bytes)
             queued = QueuedCall(schedule, even_bytes, element_bytes, ready_s, call_s + choice.start_s, choice.network)
-            return PlannedCall(size_bytes, choice.protocol, queued)
+            return PlannedCall(size_bytes, choice.protocol, queued, channels=self._channels(schedule))
         whole_bytes = -(-sent_bytes // element_bytes) * element_bytes
         if runtime.is_torch and not self.backend.chooses:
             work = local_work(_simulated_as(collective), TORCH, self._size, whole_bytes)
@@ -163,6 +165,11 @@ class GroupCalls:
             return over_protocol(schedule, network, network.spec.protocols[-1])
         kind = _simulated_as(collective)
         return choose(network, kind, self._size, size_bytes, math.inf, ranks_per_host=self._per_host)
+
+    def _channels(self, schedule: Schedule) -> int:
+        library = self.network.spec.library
+        is_ring_of_a_host = self._size == self._per_host and schedule.algorithm != "nvls"
+        return (is_ring_of_a_host and library.link_channels) or library.channels
 
     def _on_all_groups(self, schedule: Schedule) -> Schedule:
         if len(self._groups) == 1 and self._size == self._num_ranks:

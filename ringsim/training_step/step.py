@@ -108,7 +108,7 @@ def predict_step(
     copy_s = _copy_times(profile, _copy_rate(network, num_ranks, config))
     group = GroupCalls(network, num_ranks, config.backend)
     traced = trace_ddp(profile, buckets, copy_s, config)
-    timeline = simulate_step(traced, [group], seconds=lambda event: event.seconds)
+    timeline = simulate_step(traced, [group], seconds=lambda event, _: event.seconds)
     num_broadcasts = 1 if profile.buffer_bytes else 0
     exposed_s = timeline.exposed_by_call()
     start_s = sum(exposed_s[:num_broadcasts]) + profile.forward_s  # of the backward pass

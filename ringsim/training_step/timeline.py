@@ -7,10 +7,11 @@ system does it fairly: while both are at work each gets on at `pace`, which is h
 On a GPU the program only gives orders, and runs ahead. Computations are one stream, and the calls of a group are
 another:
 
-- a call begins when the stream from which it was made has done all before it. That is the stream of the computations,
-  unless the program made the call on a stream of its own, which waits only for what the call reads;
+- a call begins when the stream from which it was made comes to it. The stream of the computations has done all before
+  it by then; a stream of the program's own only that for which the program let it wait;
+- a computation is slower while calls are under way, whose channels occupy multiprocessors of the GPU;
 - computations wait for a call that is not asynchronous, at the call; for others where the program waits; and for those
-  on streams of their own where their result is read.
+  on streams of their own where the program lets the stream of the computations wait.
 
 All ranks are taken to be alike. Calls of different groups share nothing unless the groups are mirrored.
 """
@@ -19,20 +20,23 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, takewhile
+from math import isclose
 from typing import NamedTuple
 
 from ringsim.simulation import Span, time_queue
 from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of
 
-Seconds = Callable[[TraceEvent], float]  # of a computation
+Seconds = Callable[[TraceEvent, int], float]  # of a computation while calls occupy so many multiprocessors
+MAX_PASSES = 100
 
 
 class CallSpan(NamedTuple):
     """A call of a step: when it could begin, begins and ends, in seconds from the start of the step.
 
     protocol: None where the library of the backend is not known to choose one.
+    channels: of a GPU, each of which occupies a multiprocessor meanwhile; 0 if they are not known.
     """
 
     ready_s: float
@@ -40,6 +44,7 @@ class CallSpan(NamedTuple):
     end_s: float
     algorithm: str
     protocol: str | None
+    channels: int
 
     @property
     def under_way_s(self) -> float:
@@ -68,7 +73,7 @@ class StepTimeline:
     """A traced step with the times of all that happens in it, in seconds from its start.
 
     calls: of each of the step's calls. done_s: when computations and waits up to each of the step's events are over.
-    step_s: infinite if a call never ends. slowed_s: by which computations take longer, as calls use the same cores.
+    step_s: infinite if a call never ends. slowed_s: by which computations are longer since calls are under way.
     """
 
     step: TracedStep
@@ -81,12 +86,12 @@ class StepTimeline:
 
     @property
     def compute_s(self) -> float:
-        """Seconds of all computations if there were no calls."""
-        return sum(end_s - begin_s for _, begin_s, end_s in self.computations) - self.slowed_s
+        """Seconds of all computations."""
+        return sum(end_s - begin_s for _, begin_s, end_s in self.computations)
 
     @property
     def exposed_s(self) -> float:
-        """Seconds that calls add to the step: those in which they are waited for, and `slowed_s`."""
+        """Seconds in which nothing is computed, since a call is waited for."""
         return self.step_s - self.compute_s
 
     @property
@@ -116,20 +121,24 @@ def simulate_step(
 ) -> StepTimeline:
     """Return the timeline of a step.
 
-    groups: those of the trace. seconds: how long a computation takes. on_gpu: whether streams do the work.
+    groups: those of the trace. on_gpu: whether streams do the work.
+    seconds: how long a computation takes while calls occupy so many multiprocessors.
     pace: of computing, and of calls, while both are under way; 1 where there are cores for both, and without effect on
     a GPU.
 
     Raises ValueError for a call that cannot be simulated, such as send.
     """
-    run = (_GpuRun if on_gpu else _CpuRun)(step, groups, pace)
-    for index, event in enumerate(step.events):
-        if event.kind is TraceEventKind.COMPUTE:
-            run.compute(index, seconds(event))
-        else:
-            run.meet(event)
-        run.done_s.append(run.now_s)
-    return run.timeline()
+    if not on_gpu:
+        return _CpuRun(step, groups, seconds, pace).timeline()
+    # A call that begins later in the program may be under way earlier, so that a computation is timed before it is
+    # known. What is right up to a moment is right until a little later in the next pass.
+    timeline = _GpuRun(step, groups, seconds, ()).timeline()
+    for _ in range(MAX_PASSES):
+        last, timeline = timeline, _GpuRun(step, groups, seconds, timeline.calls).timeline()
+        if all(isclose(one.begin_s, other.begin_s) and isclose(one.end_s, other.end_s) for one, other in
+               zip(last.calls, timeline.calls, strict=True)):  # fmt: skip
+            break
+    return timeline
 
 
 class _Queue:
@@ -179,12 +188,12 @@ class _CpuRun:
     Calls have a clock of their own, which falls behind while they share cores with computations.
     """
 
-    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], pace: float) -> None:
-        self.step, self.groups = step, groups
+    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, pace: float = 1.0) -> None:
+        self.step, self.groups, self.seconds = step, groups, seconds
         self.now_s = 0.0
+        self.slowed_s = 0.0
         self.done_s: list[float] = []  # when computations and waits up to each event are over
-        self._pace = pace
-        self._slowed_s = 0.0  # by which the clock of the calls is behind
+        self._pace, self._behind_s = pace, 0.0  # by which the clock of the calls is behind
         # Moments at which calls begin and end to share cores: by their clock, in ascending order, and in the step.
         self._moments = [(0.0, 0.0)]
         self._computed_s = math.inf  # since the last call; nobody knows what was before the step
@@ -194,30 +203,39 @@ class _CpuRun:
         self._computations: list[Computation] = []
         self._waits: list[Wait] = []
 
-    def compute(self, event: int, seconds: float) -> None:
-        # After a wait that never ends nothing is computed.
-        if seconds > 0 and math.isfinite(self.now_s):
+    def compute(self, index: int) -> None:
+        """Go on through a computation; after a wait that never ends nothing is computed."""
+        event = self.step.events[index]
+        alone_s = self.seconds(event, 0)
+        if math.isfinite(self.now_s) and alone_s > 0:
             begin_s = self.now_s
-            shared_s = self._share_cores(seconds) if self._pace < 1 else 0.0
-            self.now_s += seconds - shared_s
-            self._computations.append(Computation(event, begin_s, self.now_s))
-            self._computed_s += seconds
+            self.advance(event, alone_s)
+            self._computations.append(Computation(index, begin_s, self.now_s))
+            self._computed_s += alone_s
 
-    def _share_cores(self, seconds: float) -> float:
+    def advance(self, event: TraceEvent, alone_s: float) -> None:  # noqa: ARG002
+        """Go on to the end of a computation. alone_s: its time if no call were under way."""
+        if self._pace < 1:
+            alone_s -= self._share_cores(alone_s)
+        self.now_s += alone_s
+
+    def _share_cores(self, alone_s: float) -> float:
         """Let computing and calls get on at their pace together, and return the seconds of computing that are done."""
         ends_s = [self._time_calls(queue) for queue in self._queues.values()]
-        shared_s = min(seconds, max(ends_s, default=0.0) - self._clock_s)
+        shared_s = min(alone_s, max(ends_s, default=0.0) - self.clock_s)
         if shared_s <= 0:
             return 0.0
-        self._moments.append((self._clock_s, self.now_s))
+        self._moments.append((self.clock_s, self.now_s))
         self.now_s += shared_s / self._pace
-        self._slowed_s += shared_s / self._pace - shared_s
-        self._moments.append((self._clock_s, self.now_s))
+        self._behind_s += shared_s / self._pace - shared_s
+        self.slowed_s = self._behind_s
+        self._moments.append((self.clock_s, self.now_s))
         return shared_s
 
     @property
-    def _clock_s(self) -> float:
-        return self.now_s - self._slowed_s
+    def clock_s(self) -> float:
+        """By the clock of the calls it is now."""
+        return self.now_s - self._behind_s
 
     def _in_step(self, clock_s: float) -> float:
         """Return when a moment of the calls' clock is in the step."""
@@ -230,7 +248,7 @@ class _CpuRun:
         """Go on to a call, or to where one is waited for, or its result is read."""
         call = self.step.calls[event.call]
         if event.kind is TraceEventKind.CALL:
-            self.issue(call, self._clock_s)
+            self.issue(call, self.clock_s)
         if event.kind is TraceEventKind.WAIT or (event.kind is TraceEventKind.CALL and not call.is_async):
             self.wait(event.call)
 
@@ -265,12 +283,19 @@ class _CpuRun:
 
     def wait(self, call: int) -> None:
         """Let computing go on when the call has ended."""
-        waited_s = self.end_s(call) - self._clock_s
+        waited_s = self.end_s(call) - self.clock_s
         if waited_s > 0:
             self._waits.append(Wait(call, self.now_s, self.now_s + waited_s))
             self.now_s += waited_s
 
     def timeline(self) -> StepTimeline:
+        """Go through the step."""
+        for index, event in enumerate(self.step.events):
+            if event.kind is TraceEventKind.COMPUTE:
+                self.compute(index)
+            else:
+                self.meet(event)
+            self.done_s.append(self.now_s)
         for queue in self._queues.values():
             self._time_calls(queue)
         # Nobody may wait for the last call, but the step is not over before.
@@ -278,9 +303,10 @@ class _CpuRun:
             self.wait(max(self._known, key=lambda call: self._known[call].end_s))
         calls = []
         for index, issued in enumerate(self._issued):
-            call = issued.planned.call
-            ready_s, begin_s, end_s = map(self._in_step, (call.ready_s, *self._known[index]))
-            calls.append(CallSpan(ready_s, begin_s, end_s, call.schedule.algorithm, issued.planned.protocol))
+            planned = issued.planned
+            ready_s, begin_s, end_s = map(self._in_step, (planned.call.ready_s, *self._known[index]))
+            algorithm = planned.call.schedule.algorithm
+            calls.append(CallSpan(ready_s, begin_s, end_s, algorithm, planned.protocol, planned.channels))
         return StepTimeline(
             self.step,
             tuple(self._computations),
@@ -288,20 +314,39 @@ class _CpuRun:
             tuple(self._waits),
             tuple(self.done_s),
             self.now_s,
-            self._slowed_s,
+            self.slowed_s,
         )
 
 
 class _GpuRun(_CpuRun):
-    """`now_s` is how far the stream of the computations is."""
+    """`now_s` is how far the stream of the computations is.
 
-    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], pace: float) -> None:  # noqa: ARG002
-        super().__init__(step, groups, pace=1.0)
+    under_way: the calls as they were in the pass before.
+    """
+
+    def __init__(
+        self, step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, under_way: Sequence[CallSpan]
+    ) -> None:
+        super().__init__(step, groups, seconds)
+        self._changes_s, self._occupied = _occupied(under_way)
+
+    def advance(self, event: TraceEvent, alone_s: float) -> None:
+        now_s, left = self.now_s, 1.0
+        for index in range(bisect_right(self._changes_s, now_s), len(self._changes_s) + 1):
+            total_s = self.seconds(event, self._occupied[index])
+            until_s = self._changes_s[index] if index < len(self._changes_s) else math.inf
+            if now_s + left * total_s <= until_s:
+                break
+            left -= (until_s - now_s) / total_s
+            now_s = until_s
+        end_s = now_s + left * total_s
+        self.slowed_s += max(0.0, end_s - self.now_s - alone_s)
+        self.now_s = end_s
 
     def meet(self, event: TraceEvent) -> None:
         call = self.step.calls[event.call]
         if event.kind is TraceEventKind.CALL:
-            self.issue(call, self._written_s(call) if call.on_side_stream else self.now_s)
+            self.issue(call, self._reached_s(call))
         waits = {
             TraceEventKind.CALL: not call.is_async and not call.on_side_stream,
             TraceEventKind.WAIT: not call.on_side_stream,
@@ -310,11 +355,19 @@ class _GpuRun(_CpuRun):
         if waits[event.kind]:
             self.wait(event.call)
 
-    def _written_s(self, call: Call) -> float:
-        """Return when all that a call reads has been written."""
-        if call.after is None:
+    def _reached_s(self, call: Call) -> float:
+        """Return when the stream on which a call is made comes to it."""
+        if call.after is None or not call.on_side_stream:
             return self.now_s
-        if call.after < 0:
-            return 0.0
-        writer = self.step.events[call.after]
-        return self.done_s[call.after] if writer.kind is TraceEventKind.COMPUTE else self.end_s(writer.call)
+        over_s = [self.end_s(other) for other in call.after_calls]
+        if call.after >= 0:
+            event = self.step.events[call.after]
+            over_s.append(self.end_s(event.call) if event.kind is TraceEventKind.CALL else self.done_s[call.after])
+        return max(over_s, default=0.0)
+
+
+def _occupied(calls: Sequence[CallSpan]) -> tuple[list[float], list[int]]:
+    """Return the moments at which other calls are under way, and the channels of all of them before and after each."""
+    changes = [change for call in calls for change in ((call.begin_s, call.channels), (call.end_s, -call.channels))]
+    changes = sorted(change for change in changes if change[1] and math.isfinite(change[0]))
+    return [moment_s for moment_s, _ in changes], list(accumulate((more for _, more in changes), initial=0))

@@ -34,9 +34,9 @@ class Computing:
     roofline: Roofline | None = None
     scale: float = 1.0
 
-    def seconds(self, event: TraceEvent) -> float:
-        """Return how long a computation takes."""
-        return self.scale * (event.seconds if self.roofline is None else self.roofline.seconds(event))
+    def seconds(self, event: TraceEvent, occupied: int = 0) -> float:
+        """Return how long a computation takes. occupied: multiprocessors of the GPU that calls occupy meanwhile."""
+        return self.scale * (event.seconds if self.roofline is None else self.roofline.seconds(event, occupied))
 
 
 AS_RECORDED = Computing()
@@ -63,7 +63,10 @@ class TracePrediction:
         """Return the fields for JSON; a time that is infinite becomes None."""
         timeline = self.timeline
         calls = zip(timeline.step.calls, timeline.calls, timeline.exposed_by_call(), strict=True)
-        times = {name: getattr(timeline, name) for name in ("step_s", "compute_s", "exposed_s", "communication_s")}
+        times = {
+            name: getattr(timeline, name)
+            for name in ("step_s", "compute_s", "slowed_s", "exposed_s", "communication_s")
+        }
         return {
             "network": self.network,
             "num_ranks": self.trace.num_ranks,
@@ -82,15 +85,23 @@ class TracePrediction:
 
 
 class _Simulation:
-    """The steps of a trace on a network; a collective of one size is simulated once."""
+    """The steps of a trace on a network; a collective of one size is simulated once, and a computation timed once."""
 
-    def __init__(self, trace: ProgramTrace, network: AnyNetwork, on_gpu: bool) -> None:
+    def __init__(self, trace: ProgramTrace, network: AnyNetwork, computing: Computing) -> None:
         ranks_of_host = min(network.spec.ranks_per_host or trace.num_ranks, trace.num_ranks)
-        self._on_gpu, self._pace = on_gpu, pace_together(network.spec.host.cores, ranks_of_host)
-        self.groups = [calls_of(group, trace.num_ranks, network, on_gpu) for group in trace.groups]
+        self._pace = pace_together(network.spec.host.cores, ranks_of_host)
+        self._computing = replace(computing, scale=1.0)
+        self.groups = [calls_of(group, trace.num_ranks, network, computing.on_gpu) for group in trace.groups]
+        self._seconds: dict[tuple[int, int], float] = {}  # by a computation's id, and what calls occupy meanwhile
 
-    def timeline(self, step: TracedStep, computing: Computing) -> StepTimeline:
-        return simulate_step(step, self.groups, computing.seconds, on_gpu=self._on_gpu, pace=self._pace)
+    def timeline(self, step: TracedStep, scale: float) -> StepTimeline:
+        def seconds(event: TraceEvent, occupied: int) -> float:
+            key = id(event), occupied
+            if key not in self._seconds:
+                self._seconds[key] = self._computing.seconds(event, occupied)
+            return scale * self._seconds[key]
+
+        return simulate_step(step, self.groups, seconds, on_gpu=self._computing.on_gpu, pace=self._pace)
 
 
 def calls_of(group: Group, num_ranks: int, network: AnyNetwork, on_gpu: bool = False) -> GroupCalls:
@@ -115,8 +126,8 @@ def predict_trace(
     operators were not watched, or an algorithm that there is not.
     """
     _require_operators(trace, computing)
-    simulation = _Simulation(trace, network, computing.on_gpu)
-    timelines = [simulation.timeline(_by_algorithm(step, algorithm), computing) for step in trace.steps]
+    simulation = _Simulation(trace, network, computing)
+    timelines = [simulation.timeline(_by_algorithm(step, algorithm), computing.scale) for step in trace.steps]
     timeline = _typical(timelines)
     return TracePrediction(
         trace,
@@ -137,12 +148,11 @@ def fitted_scale(
     Raises ValueError if it takes longer than that even if nothing is computed, besides those of `predict_trace`.
     """
     _require_operators(trace, computing)
-    simulation = _Simulation(trace, network, computing.on_gpu)
+    simulation = _Simulation(trace, network, computing)
     steps = [_by_algorithm(step, algorithm) for step in trace.steps]
 
     def step_s(scale: float) -> float:
-        scaled = replace(computing, scale=scale)
-        return _typical([simulation.timeline(step, scaled) for step in steps]).step_s
+        return _typical([simulation.timeline(step, scale) for step in steps]).step_s
 
     low, high = 0.0, 1.0
     if math.isinf(step_s(low)):
@@ -186,10 +196,10 @@ def _better(
     timeline: StepTimeline, trace: ProgramTrace, network: AnyNetwork, computing: Computing, simulation: _Simulation
 ) -> list[tuple[str, float]]:
     """Return the step's time if one thing were better, the shortest first."""
-    step, halved = timeline.step, replace(computing, scale=computing.scale / 2)
-    better = [("computations twice as fast", simulation.timeline(step, halved).step_s)]
+    step, scale = timeline.step, computing.scale
+    better = [("computations twice as fast", simulation.timeline(step, scale / 2).step_s)]
     if timeline.exposed_s > MIN_EXPOSED * timeline.step_s:
         for name, other in better_networks(network):
-            better.append((name, _Simulation(trace, other, computing.on_gpu).timeline(step, computing).step_s))
-        better.append(("communication that takes no time", timeline.compute_s))
+            better.append((name, _Simulation(trace, other, computing).timeline(step, scale).step_s))
+        better.append(("communication that takes no time", timeline.compute_s - timeline.slowed_s))
     return sorted(better, key=lambda alternative: alternative[1])

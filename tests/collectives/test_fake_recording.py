@@ -75,7 +75,9 @@ def calls_of(step: TracedStep) -> list[tuple[Call, str]]:
         "nothing" if call.after == -1 else step.events[call.after].kind.name if call.after is not None else ""
         for call in step.calls
     ]
-    return [(replace(call, local_s=0.0, after=None), need) for call, need in zip(step.calls, needs, strict=True)]
+    # Under FakeTensorMode functional collectives wait at once, and so the streams after them wait for these calls, too.
+    calls = [replace(call, local_s=0.0, after=None, after_calls=()) for call in step.calls]
+    return list(zip(calls, needs, strict=True))
 
 
 def computations_of(step: TracedStep) -> set[tuple[str, int]]:
@@ -148,8 +150,9 @@ def test_llama_computes_half_of_its_products_again() -> None:
     attention = layers * batch * 4 * length**2 * width * 7 // 2
     assert step.flops == products + attention
     gathered = [call.size_bytes for call in step.calls if call.collective == "all_gather"]
-    once = 2 * (layers * of_block + 2 * width * vocabulary)  # bfloat16
-    assert sum(gathered) == pytest.approx(2 * once - 2 * width * vocabulary, rel=0.01)  # one module stays gathered
+    # The last block and what is at the root stay gathered; the other blocks are gathered twice, in bfloat16.
+    twice = 2 * ((2 * layers - 1) * of_block + 2 * width * vocabulary)
+    assert sum(gathered) == pytest.approx(twice, rel=0.01)
 
 
 @pytest.mark.slow

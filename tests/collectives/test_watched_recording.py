@@ -1,10 +1,17 @@
-"""What a trace says of the data flow: what each call needs, who reads its result, and which operators compute."""
+"""What a trace says of operators and streams: which compute, and what waits for what."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from collectives.recording.streams import watched_streams
 from collectives.recording.watched_step import with_times_of
+from collectives.runtime import Recorder
 from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
 from tests.collectives.test_recording import recorded
 
@@ -14,24 +21,22 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 WAY = sys.argv[1]
 dist.init_process_group("gloo")
-model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4 if "sdp" in WAY else 2)])
 if WAY == "ddp":
     model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-4)
-if WAY == "fsdp":
+if "sdp" in WAY:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards")) if WAY == "hsdp" else None
     for layer in (*model, model):
-        fully_shard(layer, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+        fully_shard(layer, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 while True:
     model(torch.ones(2, 8)).sum().backward()
     for parameter in model.parameters():
-        if WAY == "plain":
-            bucket = torch.cat([parameter.grad.flatten()])
-            dist.all_reduce(bucket)
-            parameter.grad.copy_(bucket.view_as(parameter))
         if WAY == "functional":
             parameter.grad = functional.all_reduce(parameter.grad, "sum", dist.group.WORLD)
     if WAY == "twice":
@@ -71,51 +76,161 @@ def computes_with(step: TracedStep, event: int) -> set[str]:
     return {operator.name for operator in step.events[event].operators}
 
 
-def test_buckets_of_ddp_need_the_backward_pass(program: Path) -> None:
-    """Each needs the computation just before it, and is read after all have been waited for."""
+def calls_of(step: TracedStep, collective: str) -> list[int]:
+    """The indices of its calls of a collective."""
+    return [index for index, call in enumerate(step.calls) if call.collective == collective]
+
+
+def test_buckets_of_ddp_come_after_the_backward_pass_so_far(program: Path) -> None:
+    """They are given to the stream of the computations, which waits for all of them at the end."""
     step = step_of(program, "ddp")
     assert len(step.calls) == 2
     for index, call in enumerate(step.calls):
-        assert call.after == place(step, CALL, index) - 1
-        assert MATMULS & computes_with(step, call.after)
-        assert place(step, READ, index) > place(step, WAIT, 1)
-        assert "aten.copy_" in computes_with(step, place(step, READ, index) + 1)
-        assert (call.is_async, call.on_side_stream) == (True, False)
+        assert MATMULS & computes_with(step, place(step, CALL, index) - 1)
+        assert (call.is_async, call.on_side_stream, call.after) == (True, False, None)
+        assert place(step, WAIT, index) > place(step, CALL, 1)
 
 
-def test_gathers_of_fsdp_need_nothing_of_the_step(program: Path) -> None:
-    """Parameters are there since the optimizer's step; gradients are not. Results are read by the copy out of them."""
-    step = step_of(program, "fsdp")
-    assert all(call.on_side_stream and not call.is_async for call in step.calls)
-    # Backwards both layers are gathered again, the first one while the second computes.
-    gather, scatter = "all_gather", "reduce_scatter"
-    assert [call.collective for call in step.calls] == [gather, gather, gather, gather, scatter, scatter]
-    for index, call in enumerate(step.calls):
-        read = place(step, READ, index)
-        if call.collective == gather:
-            assert call.after == -1
-            assert "fsdp.split_with_sizes_copy" in computes_with(step, read + 1)
-        else:
-            assert call.after == place(step, CALL, index) - 1
-            assert "aten.mm" in computes_with(step, call.after)
-            assert read > place(step, CALL, len(step.calls) - 1)  # a cast on the side stream reads it earlier
-
-
-@pytest.mark.parametrize("way", ["plain", "functional"])
-def test_copies_are_looked_through(program: Path, way: str) -> None:
-    """All calls need the backward pass, not the copy before them, nor the calls before them."""
+@pytest.mark.parametrize("way", ["fsdp", "hsdp"])
+def test_fsdp_gathers_one_layer_ahead_in_the_forward_pass(program: Path, way: str) -> None:
+    """A gather waits until the one before the last has been copied out, and computations wait before they copy out."""
     step = step_of(program, way)
-    assert [call.after for call in step.calls] == [0] * 4
     for index in range(4):
-        assert place(step, READ, index) > place(step, CALL, index)
-    assert not any(call.on_side_stream for call in step.calls)
+        read, call = place(step, READ, index), step.calls[index]
+        assert (call.collective, call.on_side_stream, call.is_async) == ("all_gather", True, False)
+        assert computes_with(step, read + 1) == {"fsdp.split_with_sizes_copy"}
+        if index > 1:
+            assert call.after == place(step, READ, index - 2) + 1
 
 
-def test_a_call_may_need_a_call(program: Path) -> None:
-    """The second reads what the first has left; the result is read by no computation."""
-    step = step_of(program, "twice")
-    assert step.calls[1].after == place(step, CALL, 0)
-    assert READ not in {event.kind for event in step.events}
+@pytest.mark.parametrize("way", ["fsdp", "hsdp"])
+def test_fsdp_gathers_one_layer_ahead_in_the_backward_pass(program: Path, way: str) -> None:
+    """A gather waits for the copy out of the last one, and a layer's gradients are copied in when the last are sent."""
+    step = step_of(program, way)
+    gathers, scatters = calls_of(step, "all_gather")[4:], calls_of(step, "reduce_scatter")
+    assert (len(gathers), len(scatters)) == (4, 4)
+    for last, index in pairwise(gathers):
+        assert step.calls[index].after == place(step, READ, last) + 1
+    for index in scatters:
+        with_operators = [event for event in range(place(step, CALL, index)) if step.events[event].operators]
+        assert step.calls[index].after == with_operators[-1]
+        assert "fsdp.chunk_cat" in computes_with(step, with_operators[-1])
+    for last, index in pairwise(scatters):
+        assert place(step, READ, last) < step.calls[index].after
+
+
+def test_hsdp_reduces_across_the_copies_what_was_scattered(program: Path) -> None:
+    """On a stream that waits for that of the reduce_scatters."""
+    step = step_of(program, "hsdp")
+    reduces = calls_of(step, "all_reduce")
+    assert [step.calls[index].after_calls for index in reduces] == [(index - 1,) for index in reduces]
+    assert [index - 1 for index in reduces] == calls_of(step, "reduce_scatter")
+
+
+def test_functional_collectives_are_waited_for(program: Path) -> None:
+    """Where the program first uses what they return."""
+    step = step_of(program, "functional")
+    assert len(step.calls) == 4
+    for index in range(4):
+        assert place(step, WAIT, index) > place(step, CALL, index)
+
+
+class StandIn:
+    """A device whose streams and events do nothing, with the names of torch.cuda."""
+
+    class Stream:
+        """Does nothing; `watched_streams` gives it its methods."""
+
+        def record_event(self) -> None:
+            """Record nothing."""
+
+        def wait_event(self, event: Any) -> None:
+            """Wait for nothing."""
+
+        def wait_stream(self, stream: Any) -> None:
+            """Wait for nothing."""
+
+    class Event:
+        """Knows how often it was used."""
+
+        def __init__(self) -> None:
+            self.uses: list[str] = []
+
+        def record(self, stream: Any = None) -> None:  # noqa: ARG002
+            """Note it."""
+            self.uses.append("record")
+
+        def wait(self, stream: Any = None) -> None:  # noqa: ARG002
+            """Note it."""
+            self.uses.append("wait")
+
+    def __init__(self) -> None:
+        self.main = self.now = self.Stream()
+
+    def current_stream(self) -> Stream:
+        """The stream that the block around is on."""
+        return self.now
+
+    @contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        """A block on this stream."""
+        self.now = stream
+        yield
+        self.now = self.main
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """A stand-in for torch.cuda, on any machine."""
+    device = StandIn()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", device.current_stream)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda: device.main)
+    return device
+
+
+def test_streams_of_any_device_are_watched(cuda: StandIn) -> None:
+    """Through streams that wait for streams; what the program asked for is done, too."""
+    recorder, work = Recorder(clock=lambda: 0.0), Operator("aten.mm", "float32", 8, 8)
+    first, second, event = cuda.Stream(), cuda.Stream(), cuda.Event()
+    calls = [Call("all_reduce", 64, "float32", group, is_async=False) for group in (0, 1, 0)]
+    with watched_streams(recorder, cuda):
+        recorder.count(work)
+        first.wait_stream(cuda.main)
+        recorder.count(work)
+        with cuda.stream(first):
+            recorder.count(work)  # part of the call
+            recorder.call(calls[0], [])
+            event.record()
+        with cuda.stream(second):
+            event.wait()
+            recorder.call(calls[1], [])
+            recorder.call(calls[2], [])
+        recorder.count(work)
+        cuda.main.wait_stream(second)
+        cuda.main.wait_event(event)  # over already
+        recorder.end_step()
+    [step] = recorder.steps
+    kinds = [(event.kind, event.call) for event in step.events]
+    reads = [(READ, 1), (READ, 2)]
+    assert kinds == [(COMPUTE, -1), (COMPUTE, -1), (CALL, 0), (CALL, 1), (CALL, 2), (COMPUTE, -1), *reads]
+    assert [(call.after, call.after_calls) for call in step.calls] == [(0, ()), (0, (0,)), (0, (1,))]
+    assert event.uses == ["record", "wait", "wait"]
+
+
+def test_an_event_of_an_earlier_step_is_over(cuda: StandIn) -> None:
+    """No rank begins a step before it has all of the last one."""
+    recorder, side, event = Recorder(clock=lambda: 0.0), cuda.Stream(), cuda.Event()
+    call = Call("all_reduce", 64, "float32", 0, is_async=False)
+    with watched_streams(recorder, cuda):
+        for _ in range(2):
+            cuda.main.wait_event(event)
+            with cuda.stream(side):
+                recorder.call(call, [])
+                event.record()
+            recorder.end_step()
+    assert recorder.steps[1] == recorder.steps[0]
+    assert [event.kind for event in recorder.steps[0].events] == [CALL]
 
 
 def test_operators_are_counted(program: Path) -> None:

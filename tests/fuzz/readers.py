@@ -150,7 +150,8 @@ def _profile() -> bytes:
 def _trace() -> bytes:
     """A step with a call of each kind of waiting, on all ranks and on half of them."""
     watched = compute(0.25, Operator("aten.mm", "float32", 4096, 2**20, 2))
-    calls = all_reduce(2**20), replace(all_reduce(4096, True, 1), after=0), replace(all_reduce(8), on_side_stream=True)
+    on_its_own = replace(all_reduce(8), on_side_stream=True, after=0, after_calls=(1,))
+    calls = all_reduce(2**20), all_reduce(4096, True, 1), on_its_own
     events = watched, call(0), call(1), compute(0.5), wait(1), call(2), read(2)
     trace = traced(TracedStep(events, calls), groups=(ALL, Group((0, 2), "ring")))
     return _json(replace(trace, ranks_per_host=4).as_dict())

@@ -150,6 +150,20 @@ def test_the_time_takes_one_simulation_per_protocol(monkeypatch: pytest.MonkeyPa
     assert len(simulated) == len(cluster.spec.protocols) + 1
 
 
+def test_a_ring_too_large_to_be_simulated_often_takes_a_protocol_by_its_size() -> None:
+    """The one that is over first by NCCL's formula; that of large tensors would take far longer for small ones."""
+    cluster = load_network("dgx-h100-cluster")
+    taken = {}
+    for size_bytes in (2**20, 2**34):
+        schedule = build(Collective.ALL_REDUCE, "ring", 1024, size_bytes)
+        assert schedule.num_transfers > MAX_TRANSFERS
+        choice = fastest_protocol(schedule, cluster, size_bytes)
+        assert choice is not None
+        taken[size_bytes] = choice.protocol
+        assert library_time(schedule, cluster, size_bytes) == choice.time_s(size_bytes)
+    assert taken == {2**20: "LL", 2**34: "Simple"}
+
+
 def test_network_files_keep_what_they_say_of_switches() -> None:
     """Written and read again."""
     library = Library(switch_share=0.85, switch_latency_s=25e-6, switch_hop_latency_s=20.9e-6)

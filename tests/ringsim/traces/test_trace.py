@@ -32,6 +32,11 @@ def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
         (("steps", 0, "events", 2, "kind"), "call", r"events\[2\].call = 0: must be 1, one of 1 calls in order"),
         (("steps", 0, "events"), [], "events: 0 of 1 calls are made"),
         (("steps", 0, "calls", 0, "after"), 1, r"calls\[0\].after = 1: must be an event before 1, where it is made"),
+        (
+            ("steps", 0, "calls", 0, "after_calls"),
+            [0],
+            r"calls\[0\].after_calls: 0 must be one of the 0 calls made before",
+        ),
         (("groups", 0, "ranks"), [0, 4], r"groups\[0\].ranks: must be some of 4 ranks, none of them twice"),
         (("groups", 0, "ranks"), [0, 0], r"groups\[0\].ranks: must be some of 4 ranks, none of them twice"),
         (("groups", 0, "ranks"), [], r"groups\[0\].ranks: must be some of 4 ranks, none of them twice"),
@@ -52,6 +57,13 @@ def test_what_no_trace_can_be_is_refused(place: tuple[Any, ...], value: object, 
     holder[place[-1]] = value
     with pytest.raises(ValueError, match=message):
         ProgramTrace.from_dict(data)
+
+
+def test_a_trace_of_before_there_were_after_calls_is_read() -> None:
+    """It has none."""
+    data = deepcopy(TRACE.as_dict())
+    del data["steps"][0]["calls"][0]["after_calls"]
+    assert ProgramTrace.from_dict(data) == TRACE
 
 
 def test_a_request_is_of_a_rank_that_there_is() -> None:

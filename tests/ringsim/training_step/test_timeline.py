@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -12,9 +13,9 @@ from ringsim import Network, load_network
 from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork
 from ringsim.network.spec import Failure
-from ringsim.traces import Call, Group, Operator, TracedStep
+from ringsim.traces import Call, Group, Operator, TracedStep, TraceEvent
 from ringsim.training_step import GPUS, Computing, StepTimeline, fitted_scale, pace_together, predict_trace
-from ringsim.training_step.group_calls import GroupCalls, element_bytes_of, mirrored_groups
+from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of, mirrored_groups
 from ringsim.training_step.timeline import simulate_step
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, read, traced, wait
 
@@ -28,7 +29,7 @@ def timeline_of(
 ) -> StepTimeline:
     """On two ranks that send a byte a second."""
     groups = [GroupCalls(SECOND, 2, backend), GroupCalls(SECOND, 2, backend)]
-    return simulate_step(step, groups, lambda event: event.seconds, on_gpu=on_gpu, pace=pace)
+    return simulate_step(step, groups, lambda event, _: event.seconds, on_gpu=on_gpu, pace=pace)
 
 
 def spans_of(timeline: StepTimeline) -> list[tuple[float, float]]:
@@ -81,7 +82,7 @@ def test_a_call_shares_the_core_of_the_computations() -> None:
         (6, 10.0, 20.0),
     ]
     assert [tuple(waited) for waited in timeline.waits] == [(0, 7.0, 8.0)]
-    assert (timeline.step_s, timeline.compute_s, timeline.exposed_s, timeline.slowed_s) == (20.0, 12.0, 8.0, 7.0)
+    assert (timeline.step_s, timeline.compute_s, timeline.exposed_s, timeline.slowed_s) == (20.0, 19.0, 1.0, 7.0)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_the_stream_of_a_gpus_calls_waits_for_the_computations_before() -> None:
     assert timeline.step_s == 16.0
 
 
-def test_a_call_on_a_stream_of_its_own_waits_for_what_it_reads() -> None:
+def test_a_call_on_a_stream_of_its_own_begins_when_that_stream_comes_to_it() -> None:
     """As FSDP2's do: the parameters of the next layer come while this one is computed."""
     gathers = (replace(all_reduce(4), on_side_stream=True, after=-1),) * 2
     scatter = replace(all_reduce(4), on_side_stream=True, after=6)
@@ -116,6 +117,70 @@ def test_a_call_on_a_stream_of_its_own_waits_for_what_it_reads() -> None:
     assert spans_of(timeline_of(of_a_call, on_gpu=True))[2] == (8.0, 12.0)
 
 
+def test_a_stream_may_wait_for_calls_of_another_group() -> None:
+    """As HSDP's second stream does, which reduces across hosts what the first has scattered within one."""
+    scatter = replace(all_reduce(4), on_side_stream=True, after=0)
+    reduce = replace(all_reduce(8, group=1), on_side_stream=True, after=0)
+    events = compute(1.0), call(0), call(1), compute(2.0)
+    at_once = timeline_of(TracedStep(events, (scatter, reduce)), on_gpu=True)
+    assert spans_of(at_once) == [(1.0, 5.0), (1.0, 9.0)]
+    after = timeline_of(TracedStep(events, (scatter, replace(reduce, after_calls=(0,)))), on_gpu=True)
+    assert spans_of(after) == [(1.0, 5.0), (5.0, 13.0)]
+    assert (after.step_s, after.compute_s) == (13.0, 3.0)
+
+
+class OneChannel(GroupCalls):
+    """Calls with one channel."""
+
+    def call(self, *values: Any, **options: Any) -> PlannedCall:
+        """With its channel."""
+        return super().call(*values, **options)._replace(channels=1)
+
+
+@pytest.mark.parametrize(
+    ("events", "call_of_it", "span", "step_s"),
+    [
+        # Until the call is over, which takes 4 s, a computation gets on half as fast.
+        ((compute(1.0), call(0), compute(2.0)), all_reduce(4, True), (1.0, 5.0), 5.0),
+        ((compute(1.0), call(0), compute(3.0)), all_reduce(4, True), (1.0, 5.0), 6.0),
+        # It begins while what the program gave to the other stream before it is computed.
+        ((compute(1.0), compute(8.0), call(0)), replace(all_reduce(4), on_side_stream=True, after=0), (1.0, 5.0), 11.0),
+        # The computations wait for it.
+        ((call(0), compute(3.0)), all_reduce(4), (0.0, 4.0), 7.0),
+    ],
+)
+def test_computations_are_slower_while_channels_occupy_multiprocessors(
+    events: tuple[TraceEvent, ...], call_of_it: Call, span: tuple[float, float], step_s: float
+) -> None:
+    """Here two times as slow with one channel; what was slower is told."""
+    group = OneChannel(SECOND, 2, ONE_AFTER_ANOTHER)
+    step = TracedStep(events, (call_of_it,))
+    timeline = simulate_step(step, [group], lambda event, occupied: event.seconds * (1 + occupied), on_gpu=True)
+    assert spans_of(timeline) == [span]
+    assert timeline.step_s == step_s
+    assert timeline.slowed_s == timeline.compute_s - step.compute_s
+
+
+def test_a_call_has_the_channels_of_its_group() -> None:
+    """On DGX H100: 24 of a ring in a host, 16 of NVLS and across hosts; no preset of other hosts says how many."""
+    cluster, nccl = load_network("dgx-h100-cluster"), BACKENDS["nccl"]
+    everywhere, in_host = GroupCalls(cluster, 16, nccl), GroupCalls(cluster, 16, nccl, range(8))
+    assert everywhere.call("all_gather", 2**30, 2).channels == 16
+    assert in_host.call("all_gather", 2**30, 2).channels == 24
+    assert in_host.call("all_reduce", 2**30, 2).channels == 16
+    assert GroupCalls(load_network("dgx-a100"), 8, nccl).call("all_gather", 2**30, 2).channels == 0
+
+
+def test_occupied_multiprocessors_do_no_arithmetic() -> None:
+    """An operator that waits for the memory takes as long as before, and one multiprocessor is left in any case."""
+    arithmetic = compute(0.0, Operator("aten.mm", "bfloat16", 10**12, 8))
+    memory = compute(0.0, Operator("aten.add", "bfloat16", 8, 10**9))
+    h100 = GPUS["h100"]
+    assert h100.seconds(arithmetic, 33) == pytest.approx(h100.seconds(arithmetic) * 132 / 99)
+    assert h100.seconds(memory, 33) == h100.seconds(memory)
+    assert h100.seconds(arithmetic, 200) == pytest.approx(h100.seconds(arithmetic) * 132)
+
+
 @pytest.mark.parametrize("backend", [ONE_AFTER_ANOTHER, TWO_AT_ONCE])
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_a_step_that_never_ends_has_no_time_that_is_no_number(backend: Backend, on_gpu: bool) -> None:
@@ -124,7 +189,7 @@ def test_a_step_that_never_ends_has_no_time_that_is_no_number(backend: Backend, 
     events = call(0), compute(3.0), call(1), compute(1.0), call(2), call(3), compute(1.0), wait(2), wait(3)
     calls = all_reduce(4), all_reduce(4), all_reduce(4, True), all_reduce(4, True)
     step = TracedStep(events, calls)
-    timeline = simulate_step(step, [GroupCalls(network, 2, backend)], lambda event: event.seconds, on_gpu=on_gpu)
+    timeline = simulate_step(step, [GroupCalls(network, 2, backend)], lambda event, _: event.seconds, on_gpu=on_gpu)
     assert (timeline.step_s, timeline.compute_s, timeline.exposed_s) == (np.inf, 3.0, np.inf)
     # The failure is that long after the start of the step, not of the call.
     assert [span.end_s for span in timeline.calls] == [4.0, np.inf, np.inf, np.inf]
@@ -154,10 +219,10 @@ def test_the_times_of_a_step_are_consistent(
     timeline = timeline_of(TracedStep(tuple(events), tuple(calls)), on_gpu=on_gpu, pace=pace, backend=backend)
     alone_s = [4.0 * elements for _, elements, *_ in parts]
     compute_s = sum(seconds for seconds, *_ in parts)
-    assert timeline.compute_s == pytest.approx(compute_s)
+    assert timeline.compute_s - timeline.slowed_s == pytest.approx(compute_s)
     assert max(compute_s, *alone_s) <= timeline.step_s * (1 + 1e-9)
     assert timeline.step_s <= (compute_s + sum(alone_s)) * (1 + 1e-9)
-    assert sum(timeline.exposed_by_call()) + timeline.slowed_s == pytest.approx(timeline.exposed_s)
+    assert sum(timeline.exposed_by_call()) == pytest.approx(timeline.exposed_s)
     busy = sorted([(begin_s, end_s) for _, begin_s, end_s in (*timeline.computations, *timeline.waits)])
     assert all(end_s <= next_s + 1e-9 for (_, end_s), (next_s, _) in pairwise(busy))
     for span, alone in zip(timeline.calls, alone_s, strict=True):
