@@ -32,4 +32,4 @@ def all_reduce(size_bytes: int, is_async: bool = False, group: int = 0) -> Call:
 
 def traced(*steps: TracedStep, groups: tuple[Group, ...] = (ALL,), num_ranks: int = 4) -> ProgramTrace:
     """A trace of these steps, on hosts of 2 ranks."""
-    return ProgramTrace(num_ranks, 0, 2, groups, steps, {"program": ["train.py"]})
+    return ProgramTrace(num_ranks, 0, 2, groups, steps)
