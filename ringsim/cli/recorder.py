@@ -42,6 +42,22 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
     return ProgramTrace.load(Path(request.output))
 
 
+def request_of(trace: ProgramTrace, file: Path) -> TraceRequest:
+    """Return how the trace in a file was recorded, if it can be recorded so again.
+
+    Raises ValueError, which names the file, if it does not say so, or its program is not there.
+    """
+    request = trace.request
+    if request is None:
+        raise ValueError(f"{file}: does not say how it was recorded: make it anew with ringsim trace")
+    folder = Path(request.folder)
+    is_there = folder.is_dir() if request.is_module else (folder / request.program).is_file()
+    if not is_there:
+        missing = request.folder if request.is_module else folder / request.program
+        raise ValueError(f"{file}: was recorded of {missing}, which is not there: make it anew with ringsim trace")
+    return request
+
+
 def record_again(requests: Sequence[TraceRequest], progress: Progress) -> Iterator[ProgramTrace]:
     """Yield the trace of each request, which is kept in no file; each is named on stderr before it runs.
 

@@ -17,3 +17,4 @@ from ringsim.training_step.trace_prediction import (
     fitted_scale,
     predict_trace,
 )
+from ringsim.training_step.trace_scaling import TraceScaling, predict_scaling
