@@ -53,7 +53,7 @@ PERFETTO, PAGE = ".json", ".html"
     epilog=examples(
         "ringsim step step.trace.json --network gbe",
         "ringsim step step.trace.json --network dgx-h100-cluster -o step.png",
-        "ringsim step step.trace.json --network dgx-h100-cluster --ranks 8:1024 -o scaling.html",
+        "ringsim step step.trace.json --network gbe --ranks 8:1024 -o scaling.html",
     )
 )
 @click.argument("file", type=FILE)
