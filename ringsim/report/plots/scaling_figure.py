@@ -66,8 +66,8 @@ def draw_step_times(axes: Axes, steps: Sequence[Scaled]) -> None:
     for count, time_s in _labelled(ranks, times.tolist()):
         if math.isfinite(time_s):
             annotate(axes, format_time(time_s), (count, time_s), 8)
-    axes.set_ylim(0, 1.25 * np.nanmax(times, initial=0.0) or 1.0)
-    axes.legend(fontsize=points(8.5), framealpha=1, edgecolor=palette().paper, loc="lower left")
+    axes.set_ylim(0, 1.35 * np.nanmax(times, initial=0.0) or 1.0)  # with room for the legend above all curves
+    axes.legend(fontsize=points(8.5), framealpha=1, edgecolor=palette().paper, loc="upper left", ncols=3)
 
 
 def draw_efficiency(axes: Axes, steps: Sequence[Scaled], reference: str) -> None:
