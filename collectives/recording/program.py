@@ -71,7 +71,8 @@ def record_program(request: TraceRequest) -> ProgramTrace:
         min(request.ranks_per_host, request.num_ranks),
         tuple(groups),
         steps,
-        {**provenance(), "program": [request.program, *request.arguments], "torch": torch.__version__},
+        {**provenance(), "torch": torch.__version__},
+        request,
     )
 
 

@@ -1,29 +1,63 @@
-"""A `TracePrediction` as text."""
+"""A `TracePrediction`, and a `TraceScaling`, as text; a page takes their parts from here."""
 
 import math
 from collections import defaultdict
 
 from ringsim.report.table import DataTable, Row, TableCell, count_cell, share_cell, size_cell, time_cell
 from ringsim.text_table import align_columns, wrap_text
-from ringsim.training_step import TracePrediction
+from ringsim.training_step import TracePrediction, TraceScaling
 from ringsim.units import format_time, plural
 
 MAX_BETTER = 4  # alternatives that are listed
+BETTER = "The step would take"  # heads them
 
 
 def format_trace_prediction(prediction: TracePrediction, tokens: int | None = None) -> str:
     """Return the step, its calls by kind, and what would make it shorter. tokens: of a rank in a step."""
-    blocks = [_step(prediction, tokens)]
+    lines = [step_title(prediction), *(f"  {line}" for line in align_columns(step_facts(prediction, tokens)))]
+    if prediction.not_chosen:
+        lines.append(wrap_text(f"  {not_chosen(prediction)}", indent="  "))
+    blocks = ["\n".join(lines)]
     if prediction.timeline.calls:
-        blocks.append(_calls(prediction))
-    blocks.append(_better(prediction))
-    return "\n\n".join(block for block in blocks if block)
+        blocks.append(calls_table(prediction).text())
+    if better := better_steps(prediction):
+        blocks.append("\n".join([BETTER, *(f"  {line}" for line in better)]))
+    return "\n\n".join(blocks)
 
 
-def _step(prediction: TracePrediction, tokens: int | None) -> str:
+def format_trace_scaling(scaling: TraceScaling) -> str:
+    """Return a line for each number of ranks, and what to know of them."""
+    notes = [scaling.changed_work, *(not_chosen(prediction) for prediction in scaling.predictions)]
+    lines = (wrap_text(note, indent="  ") for note in dict.fromkeys(notes) if note)
+    return "\n".join([*scaling_table(scaling).lines(), *lines])
+
+
+def scaling_table(scaling: TraceScaling) -> DataTable:
+    """Return a row for each number of ranks."""
+    columns = ["ranks", "step", "computing", "exposed", "communication", "efficiency"]
+    rows = []
+    for step in scaling.steps:
+        times = map(_time_cell, (step.step_s, step.compute_s, step.exposed_s, step.communication_s))
+        tokens = [count_cell(step.total_tokens_per_s)] if scaling.tokens else []
+        rows.append((count_cell(step.num_ranks), *times, share_cell(step.efficiency, 1), *tokens))
+    return DataTable([*columns, *(["tokens/s"] if scaling.tokens else [])], rows)
+
+
+def step_title(prediction: TracePrediction) -> str:
+    """Return how many ranks of which kind take how long."""
+    device = "a GPU" if prediction.computing.on_gpu else "a CPU"
+    ranks = plural(prediction.trace.num_ranks, "rank")
+    return f"a step of {ranks}, each on {device}: {_time(prediction.timeline.step_s)}"
+
+
+def not_chosen(prediction: TracePrediction) -> str:
+    """Return why some algorithms are not NCCL's choice; "" if all are."""
+    return f"not what NCCL would take: {prediction.not_chosen}" if prediction.not_chosen else ""
+
+
+def step_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[str, str]]:
+    """Return the parts of the step with their names. tokens: of a rank in a step."""
     timeline, computing = prediction.timeline, prediction.computing
-    device = "a GPU" if computing.on_gpu else "a CPU"
-    title = f"a step of {plural(prediction.trace.num_ranks, 'rank')}, each on {device}: {_time(timeline.step_s)}"
     scaled = "" if computing.scale == 1 else f", {computing.scale:.4g} times as long as {_origin(prediction)}"
     rows = [("computing", f"{format_time(timeline.compute_s)}{scaled}")]
     if computing.roofline and computing.scale > 1:
@@ -38,18 +72,15 @@ def _step(prediction: TracePrediction, tokens: int | None) -> str:
     if tokens and timeline.step_s:
         per_s = tokens / timeline.step_s
         rows.append(("tokens", f"{per_s:,.0f} a second on each rank, {per_s * prediction.trace.num_ranks:,.0f} on all"))
-    lines = [title, *(f"  {line}" for line in align_columns(rows))]
-    if prediction.not_chosen:
-        lines.append(wrap_text(f"  not what NCCL would take: {prediction.not_chosen}", indent="  "))
-    return "\n".join(lines)
+    return rows
 
 
 def _origin(prediction: TracePrediction) -> str:
     return "at the peak rates" if prediction.computing.roofline else "recorded"
 
 
-def _calls(prediction: TracePrediction) -> str:
-    """Return a line for each kind of call, in the order in which they first occur."""
+def calls_table(prediction: TracePrediction) -> DataTable:
+    """Return a row for each kind of call, in the order in which they first occur."""
     timeline = prediction.timeline
     kinds: dict[tuple[str, int, str], list[int]] = defaultdict(list)
     for index, (call, span) in enumerate(zip(timeline.step.calls, timeline.calls, strict=True)):
@@ -71,13 +102,13 @@ def _calls(prediction: TracePrediction) -> str:
             share_cell(_share(waited_s, timeline.step_s), 1),
         ))  # fmt: skip
     columns = ("collective", "ranks", "algorithm", "calls", "bytes", "under way", "exposed", "of the step")
-    return DataTable(columns, rows).text()
+    return DataTable(columns, rows)
 
 
-def _better(prediction: TracePrediction) -> str:
+def better_steps(prediction: TracePrediction) -> list[str]:
+    """Return what would make the step shorter, and how long it would take then, the shortest first."""
     step_s = prediction.timeline.step_s
-    lines = [f"{_time(time_s)} with {name}" for name, time_s in prediction.better if time_s < step_s]
-    return "\n".join(["The step would take", *(f"  {line}" for line in lines[:MAX_BETTER])]) if lines else ""
+    return [f"{_time(time_s)} with {name}" for name, time_s in prediction.better if time_s < step_s][:MAX_BETTER]
 
 
 def _share(part_s: float, whole_s: float) -> float:

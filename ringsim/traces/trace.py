@@ -8,6 +8,7 @@ on what those streams wait for (`Call.after`, `Call.after_calls`), and on where 
 (`TraceEventKind.READ`).
 """
 
+import shlex
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -162,13 +163,48 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """What is to be recorded: a program, and the rank of which job it shall be.
+
+    program: the path of a script, or (`is_module`) the name of a module. num_steps: recorded after three to warm up.
+    output: the file for the trace. folder: the working directory of the program; "" is that of the recorder.
+    """
+
+    program: str
+    arguments: tuple[str, ...]
+    is_module: bool
+    num_ranks: int
+    rank: _Rank
+    ranks_per_host: Annotated[int, values.whole(1, values.MAX_RANKS)]
+    num_steps: Annotated[int, values.whole(1, MAX_STEPS)]
+    output: str
+    is_fake: bool = False
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.rank >= self.num_ranks:
+            raise ValueError(f"rank {self.rank}: must be less than the {self.num_ranks} ranks")
+
+    @property
+    def command(self) -> str:
+        """Return the command line that records it, apart from the file for the trace."""
+        numbers = f"--ranks {self.num_ranks} --ranks-per-host {self.ranks_per_host} --rank {self.rank}"
+        options = [*(["--fake"] if self.is_fake else []), numbers, f"--steps {self.num_steps}"]
+        program = shlex.join([*(["-m"] if self.is_module else []), self.program, *self.arguments])
+        return " ".join(["ringsim trace", *options, program])
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramTrace:
     """Steps of one rank of a job with `num_ranks` ranks.
 
     ranks_per_host: as the program was told.
-    provenance: the program, and the machine and versions that recorded it.
+    provenance: the machine and versions that recorded it.
+    request: how it was recorded, and can be again; None if nobody knows.
 
-    Raises ValueError for a rank that there is not, a call of a group that there is not, and a trace without steps.
+    Raises ValueError for a rank that there is not, a call of a group that there is not, a trace without steps, and a
+    request of another rank.
     """
 
     num_ranks: int
@@ -177,6 +213,7 @@ class ProgramTrace:
     groups: tuple[Group, ...]
     steps: tuple[TracedStep, ...]
     provenance: dict[str, Any] = field(default_factory=dict)
+    request: TraceRequest | None = None
 
     FORMAT: ClassVar = FileFormat("ringsim-program-trace", 1, made_by="ringsim trace")
 
@@ -184,6 +221,9 @@ class ProgramTrace:
         check(self, not_empty=("steps",))
         if self.rank >= self.num_ranks:
             raise ValueError(f"rank {self.rank}: there are only {self.num_ranks} ranks")
+        if self.request and (self.request.rank, self.request.num_ranks) != (self.rank, self.num_ranks):
+            asked = f"rank {self.request.rank} of {self.request.num_ranks}"
+            raise ValueError(f"request: asks for {asked}, but the trace is of rank {self.rank} of {self.num_ranks}")
         for number, group in enumerate(self.groups):
             ranks = sorted(group.ranks)
             if not ranks or ranks[-1] >= self.num_ranks or len(set(ranks)) < len(ranks):
@@ -218,27 +258,3 @@ class ProgramTrace:
         data = read_json(path)
         with naming_place(path):
             return cls.from_dict(data)
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRequest:
-    """What is to be recorded: a program, and the rank of which job it shall be.
-
-    program: the path of a script, or (`is_module`) the name of a module. num_steps: recorded after three to warm up.
-    output: the file for the trace.
-    """
-
-    program: str
-    arguments: tuple[str, ...]
-    is_module: bool
-    num_ranks: int
-    rank: _Rank
-    ranks_per_host: Annotated[int, values.whole(1, values.MAX_RANKS)]
-    num_steps: Annotated[int, values.whole(1, MAX_STEPS)]
-    output: str
-    is_fake: bool = False
-
-    def __post_init__(self) -> None:
-        check(self)
-        if self.rank >= self.num_ranks:
-            raise ValueError(f"rank {self.rank}: must be less than the {self.num_ranks} ranks")

@@ -18,3 +18,4 @@ from ringsim.training_step.trace_prediction import (
     pace_together,
     predict_trace,
 )
+from ringsim.training_step.trace_scaling import TraceScaling, predict_scaling

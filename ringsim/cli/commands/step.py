@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
 from ringsim.cli.options import network_options, refuse_without, say_left_out, style_option
+from ringsim.cli.recorder import record_again, request_of
 from ringsim.console import (
     FILE,
     RATE,
@@ -16,29 +18,42 @@ from ringsim.console import (
     IntRange,
     Name,
     OutputFile,
+    Progress,
     Quantity,
     examples,
     json_option,
     print_result,
+    require_torch,
     say_wrote,
 )
-from ringsim.files import naming_place
+from ringsim.files import atomic_file, naming_place
 from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import ALGORITHMS
-from ringsim.report import format_trace_prediction, write_step_trace
+from ringsim.report import format_trace_prediction, format_trace_scaling, step_page, write_step_trace
 from ringsim.schedule import Collective
 from ringsim.traces import ProgramTrace
-from ringsim.training_step import GPUS, MAX_SCALE, Computing, Roofline, fitted_scale, predict_trace
+from ringsim.training_step import (
+    GPUS,
+    MAX_SCALE,
+    Computing,
+    Roofline,
+    TracePrediction,
+    TraceScaling,
+    fitted_scale,
+    predict_scaling,
+    predict_trace,
+)
 from ringsim.units import parse_flops
 
 ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE])
-PERFETTO = ".json"
+PERFETTO, PAGE = ".json", ".html"
 
 
 @click.command(
     epilog=examples(
         "ringsim step step.trace.json --network gbe",
         "ringsim step step.trace.json --network dgx-h100-cluster -o step.png",
+        "ringsim step step.trace.json --network gbe --ranks 8:1024 -o scaling.html",
     )
 )
 @click.argument("file", type=FILE)
@@ -71,12 +86,19 @@ PERFETTO = ".json"
 )
 @click.option("--algorithm", type=ALL_REDUCE, help="All-reduces take this algorithm in place of the library's.")
 @click.option("--tokens", type=IntRange(1), help="Each rank trains on so many tokens in a step.")
+@click.option(
+    "--ranks",
+    type=NUMBERS_OF_RANKS,
+    help="The program that FILE names is run and recorded again as one of so many ranks, and a step predicted on each: "
+    "8,64, or a range: 8:100 doubles from 8 and ends with 100.",
+)
 @json_option
 @click.option(
     "-o",
     "--output",
-    type=OutputFile((".png", ".pdf", ".svg", PERFETTO, "")),
-    help="The picture of the step is written to this file: PNG, PDF or SVG; or JSON for ui.perfetto.dev.",
+    type=OutputFile((".png", ".pdf", ".svg", PAGE, PERFETTO, "")),
+    help="The picture of the step, or with --ranks of the scaling, is written to this file: PNG, PDF or SVG; HTML is a "
+    "page with tables; JSON is the step for ui.perfetto.dev.",
 )
 @style_option
 def step(
@@ -90,6 +112,7 @@ def step(
     measured_step: float | None,
     algorithm: str | None,
     tokens: int | None,
+    ranks: list[int] | None,
     as_json: bool,
     output: Path | None,
     style: str | None,
@@ -98,42 +121,93 @@ def step(
 
     FILE is a trace that ringsim trace wrote. Its calls are simulated with the algorithms that NCCL or Gloo would take,
     beside its computations: on a CPU as the program waited for them, on CUDA in the order of streams.
+
+    With --ranks the program runs again for each number of ranks, since what is sharded is cut into other sizes: the
+    command that ringsim trace was given, in its folder, on hosts of as many ranks as the network has. FILE itself
+    serves for its own number. The efficiency is the step on the fewest ranks over the step, as each rank is taken to
+    have the same work.
     """
     refuse_without("style", output, "output")
+    _check_output(output, style, ranks)
     trace = ProgramTrace.load(file)
     on_gpu = device == "cuda" if device else bool(network.spec.protocols)
     if not on_gpu:
         say_left_out(network.name, network)
-    network.topology(trace.num_ranks)  # if there is no room for the ranks, this error names the network
-    roofline = _roofline(gpu, flops, memory_bandwidth)
-    if roofline is None and any(step.flops and not step.compute_s for step in trace.steps):
-        raise click.UsageError(
-            f"{file}: it was recorded with --fake, so nobody knows how long its computations take: give --gpu, "
-            "or --flops and --memory-bandwidth"
-        )
-    computing = Computing(on_gpu, roofline, compute_scale or 1.0)
-    with naming_place(file):
-        if measured_step is not None:
-            if compute_scale is not None:
-                raise click.UsageError("--compute-scale and --measured-step exclude each other")
+    for num_ranks in ranks or [trace.num_ranks]:
+        network.topology(num_ranks)  # if there is no room for the ranks, this error names the network
+    if compute_scale is not None and measured_step is not None:
+        raise click.UsageError("--compute-scale and --measured-step exclude each other")
+    computing = Computing(on_gpu, _roofline(gpu, flops, memory_bandwidth), compute_scale or 1.0)
+    _require_times(file, trace, computing)
+    if measured_step is not None:
+        with naming_place(file):
             scale = fitted_scale(trace, network, computing, measured_step, algorithm or "")
-            computing = replace(computing, scale=scale)
-        prediction = predict_trace(trace, network, computing, algorithm or "")
-    _say_other_hosts(trace, network)
-    result = prediction.as_dict()
-    if tokens:
-        result["tokens_per_s"] = tokens / prediction.timeline.step_s if prediction.timeline.step_s else None
-    print_result(format_trace_prediction(prediction, tokens), result, as_json)
-    if output and output.suffix.lower() == PERFETTO:
+        computing = replace(computing, scale=scale)
+    if measured_step is not None or not ranks:
+        _say_other_hosts(trace, network)
+    scaling = None
+    if ranks:
+        with Progress() as progress:
+            traces = _recorded(file, trace, ranks, network, progress)
+            progress.begin("predicting", len(traces))
+            scaling = predict_scaling(traces, network, computing, algorithm or "", tokens, progress.update)
+        prediction = scaling.predictions[-1]
+        print_result(format_trace_scaling(scaling), scaling.as_dict(), as_json)
+    else:
+        with naming_place(file):
+            prediction = predict_trace(trace, network, computing, algorithm or "")
+        result = prediction.as_dict()
+        if tokens:
+            result["tokens_per_s"] = tokens / prediction.timeline.step_s if prediction.timeline.step_s else None
+        print_result(format_trace_prediction(prediction, tokens), result, as_json)
+    if output:
         with naming_place(output):
-            write_step_trace(output, prediction.timeline, trace)
+            _write(output, style, prediction, tokens, scaling)
         say_wrote(output)
-    elif output:
+
+
+def _check_output(output: Path | None, style: str | None, ranks: list[int] | None) -> None:
+    """Refuse a file that cannot show what is asked for."""
+    suffix = output.suffix.lower() if output else ""
+    if suffix == PAGE and style:
+        raise click.UsageError("--style has no effect on a page, which is light or dark as the browser is")
+    if suffix == PERFETTO and ranks:
+        raise click.UsageError(
+            f"--output {output}: a file for ui.perfetto.dev holds one step, not one for each of --ranks: "
+            "name a picture, or a page (.html)"
+        )
+
+
+def _recorded(
+    file: Path, trace: ProgramTrace, ranks: list[int], network: AnyNetwork, progress: Progress
+) -> list[ProgramTrace]:
+    """Return the trace on each number of ranks: that of the file if it is one of them, the others recorded again."""
+    require_torch("step --ranks")
+    request = request_of(trace, file)
+    per_host = network.spec.ranks_per_host or request.ranks_per_host
+    with naming_place(file):
+        requests = [replace(request, num_ranks=num_ranks, ranks_per_host=per_host) for num_ranks in ranks]
+    own = trace.num_ranks, trace.ranks_per_host
+    missing = [request for request in requests if (request.num_ranks, min(per_host, request.num_ranks)) != own]
+    recorded = list(record_again(missing, progress))
+    return recorded if len(missing) == len(requests) else [trace, *recorded]
+
+
+def _write(
+    output: Path, style: str | None, step: TracePrediction, tokens: int | None, scaling: TraceScaling | None
+) -> None:
+    """Write the step, or with a scaling its curve, in the format that the file's suffix says."""
+    suffix = output.suffix.lower()
+    if suffix == PERFETTO:
+        write_step_trace(output, step.timeline, step.trace)
+    elif suffix == PAGE:
+        text = step_page(step, tokens, scaling)
+        with atomic_file(output) as page:
+            page.write(text.encode())
+    else:
         from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
 
-        with naming_place(output):
-            save_plot(prediction, output, style)
-        say_wrote(output)
+        save_plot(scaling or step, output, style)
 
 
 def _roofline(gpu: str | None, flops: float | None, memory_bandwidth: float | None) -> Roofline | None:
@@ -145,6 +219,15 @@ def _roofline(gpu: str | None, flops: float | None, memory_bandwidth: float | No
     if flops is not None:
         roofline = replace(roofline, flops_per_s={1: flops})
     return replace(roofline, memory_bytes_per_s=memory_bandwidth or roofline.memory_bytes_per_s)
+
+
+def _require_times(file: Path, trace: ProgramTrace, computing: Computing) -> None:
+    """Refuse a trace without times if nothing says how long its operators take."""
+    if computing.roofline is None and any(step.flops and not step.compute_s for step in trace.steps):
+        raise click.UsageError(
+            f"{file}: it was recorded with --fake, so nobody knows how long its computations take: give --gpu, "
+            "or --flops and --memory-bandwidth"
+        )
 
 
 def _say_other_hosts(trace: ProgramTrace, network: AnyNetwork) -> None:

@@ -1,21 +1,15 @@
 """`ringsim trace`."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 
-from ringsim.console import FILE, STDOUT, IntRange, check_writable, ended_once, examples, require_torch, say_wrote
-from ringsim.files import encode
+from ringsim.cli.recorder import record
+from ringsim.console import FILE, STDOUT, IntRange, check_writable, examples, require_torch, say_wrote
 from ringsim.text_table import align_columns
 from ringsim.traces import ProgramTrace, TraceRequest
 from ringsim.units import format_size, format_time, plural
-
-# The recorder stands above us, with torch; we only start it, so nothing is imported upwards.
-RECORDING = (sys.executable, "-m", "collectives.recording")
 
 
 @click.command(
@@ -67,17 +61,10 @@ def trace(
     if not is_module and not Path(program).is_file():
         raise click.UsageError(f"{program}: there is no such file; for a module, put -m before it")
     steps = steps or (1 if fake else 3)
-    request = TraceRequest(program, arguments, is_module, ranks, rank, ranks_per_host, steps, str(output), fake)
-    environment = dict(os.environ)
-    if min(ranks_per_host, ranks) > 1:
-        environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun: the ranks of a host share its cores
-    command = [*RECORDING, json.dumps(encode(request))]
-    # What ends us ends the program too, which has a session of its own, so that Ctrl-C reaches us alone.
-    with ended_once():
-        done = subprocess.run(command, check=False, env=environment, start_new_session=True)
-    if done.returncode:
-        sys.exit(done.returncode)
-    recorded = ProgramTrace.load(output)
+    request = TraceRequest(
+        program, arguments, is_module, ranks, rank, ranks_per_host, steps, str(output), fake, os.getcwd()
+    )
+    recorded = record(request)
     click.echo(format_trace(recorded))
     say_wrote(output)
 

@@ -10,13 +10,14 @@ from ringsim.calibration import ComparedRun, Comparison
 from ringsim.report.plots.comparison_figure import draw_times
 from ringsim.report.plots.run_figure import draw_run
 from ringsim.report.plots.run_pages import draw_run_page, draw_schedule, draw_timeline
+from ringsim.report.plots.scaling_figure import draw_trace_scaling
 from ringsim.report.plots.style import drawing, save_figure
 from ringsim.report.plots.sweep_figure import draw_sweep
 from ringsim.report.plots.traced_step_figure import draw_traced_step
 from ringsim.report.plots.training_step_figure import draw_prediction
 from ringsim.schedule import Schedule
 from ringsim.simulation import Timeline
-from ringsim.training_step import Prediction, TracePrediction
+from ringsim.training_step import Prediction, TracePrediction, TraceScaling
 
 
 def plot(result: object, *, style: str | None = None) -> Figure:
@@ -53,5 +54,6 @@ draw.register(Timeline, draw_timeline)
 draw.register(Sweep, draw_sweep)
 draw.register(Prediction, draw_prediction)
 draw.register(TracePrediction, draw_traced_step)
+draw.register(TraceScaling, draw_trace_scaling)
 draw.register(ComparedRun, draw_run)
 draw.register(Comparison, draw_times)

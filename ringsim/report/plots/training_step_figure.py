@@ -1,7 +1,8 @@
 """The page with a predicted step of DDP: its lanes of time, and the sweep and the scaling if there are any."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from matplotlib.patches import Rectangle
 
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.charts import Curve, draw_curves, set_axis
+from ringsim.report.plots.scaling_figure import annotate, draw_efficiency, draw_step_times
 from ringsim.report.plots.style import ink_on, new_figure, palette, points
 from ringsim.training_step import PredictedStep, Prediction
 from ringsim.units import format_size, format_time
@@ -31,7 +33,7 @@ def draw_prediction(prediction: Prediction) -> Figure:
     step, config = prediction.step, prediction.step.config
     if not np.isfinite(step.step_s):
         raise ValueError("the step never ends, as something fails: there is nothing to draw")
-    curves = [draw for draw, steps in ((_draw_sweep, prediction.sweep), (_draw_scaling, prediction.scaling)) if steps]
+    curves = _curves(prediction)
     facts = _facts(prediction)
     heights = [_REST + _LINE * len(facts) + _LANE * (1 + _num_lanes(step)), *([_CURVES] if curves else [])]
     figure = new_figure(_WIDTH, sum(heights), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
@@ -46,8 +48,17 @@ def draw_prediction(prediction: Prediction) -> Figure:
     _draw_lanes(axes, prediction)
     for part in below:
         for panel, draw in zip(part.subplots(1, len(curves), squeeze=False)[0], curves, strict=True):
-            draw(panel, prediction)
+            draw(panel)
     return figure
+
+
+def _curves(prediction: Prediction) -> list[Callable[[Axes], None]]:
+    """Return what draws each panel below the lanes."""
+    curves: list[Callable[[Axes], None]] = [partial(_draw_sweep, prediction=prediction)] if prediction.sweep else []
+    if prediction.scaling:
+        curves.append(partial(draw_step_times, steps=prediction.scaling))
+        curves.append(partial(draw_efficiency, steps=prediction.scaling, reference="of one process alone"))
+    return curves
 
 
 def _facts(prediction: Prediction) -> list[str]:
@@ -165,22 +176,6 @@ def _draw_sweep(axes: Axes, prediction: Prediction) -> None:
         best: dict[str, Any] = {"color": palette().vermillion, "markersize": 9, "label": "recommended", "zorder": 5}
         axes.plot([prediction.step.config.caps.rest_bytes], [prediction.step.step_s], "D", **best)
     for cap, step in zip(caps, steps, strict=True):
-        _annotate(axes, str(len(step.buckets)), (cap, step.step_s), -15)
+        annotate(axes, str(len(step.buckets)), (cap, step.step_s), -15)
     axes.margins(y=0.15)
     axes.legend(fontsize=points(8.5), framealpha=1, edgecolor=palette().paper)
-
-
-def _draw_scaling(axes: Axes, prediction: Prediction) -> None:
-    """Draw efficiency against the number of ranks, each doing the same work."""
-    ranks, shares = zip(*((step.num_ranks, step.efficiency) for step in prediction.scaling), strict=True)
-    axes.set_title("Efficiency against number of ranks", loc="left", fontsize=points(11), fontweight="bold")
-    set_axis(axes.xaxis, "ranks, each with the same work", "{:g}".format, log_base=2)
-    set_axis(axes.yaxis, "of one process alone", lambda share: f"{100 * share:.0f} %")
-    draw_curves(axes, [Curve("efficiency", ranks, shares)])
-    for count, share in zip(ranks, shares, strict=True):
-        _annotate(axes, f"{100 * share:.0f} %", (count, share), 8)
-    axes.set_ylim(0, 1.1)
-
-
-def _annotate(axes: Axes, text: str, at: tuple[float, float], above: float) -> None:
-    axes.annotate(text, at, (0, above), textcoords="offset points", ha="center", fontsize=points(8))

@@ -110,7 +110,7 @@ def test_a_step_that_never_ends_is_told(trace: Path, tmp_path: Path) -> None:
         (("--compute-scale", "inf"), "inf is not in the range 0<x<=1000000000.0"),
         (("--compute-scale", "2", "--measured-step", "1s"), "--compute-scale and --measured-step exclude each other"),
         (("--network", "gbe", "--style", "dark"), "--style has no effect without --output"),
-        (("--network", "gbe", "-o", "step.txt"), "step.txt: must end in .png, .pdf, .svg, .json"),
+        (("--network", "gbe", "-o", "step.txt"), "step.txt: must end in .png, .pdf, .svg, .html, .json"),
     ],
 )
 def test_mistakes(trace: Path, options: tuple[str, ...], message: str) -> None:

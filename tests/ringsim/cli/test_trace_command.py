@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ringsim.cli.commands import trace
+from ringsim.cli import recorder
 from tests.processes import finish, left_of, start_python
 from tests.ringsim.commands import invoke
 
@@ -29,7 +29,7 @@ def test_ranks_of_a_host_share_its_cores(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if given:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
-    monkeypatch.setattr(trace.subprocess, "run", start)
+    monkeypatch.setattr(recorder.subprocess, "run", start)
     (tmp_path / "train.py").write_text("")
     result = invoke(
         "trace", "--ranks", 16, "--ranks-per-host", per_host, "-o", tmp_path / "a.json", tmp_path / "train.py"
@@ -47,8 +47,8 @@ def test_what_ends_the_command_ends_the_program(number: int, tmp_path: Path) -> 
         f"import os, pathlib, time; pathlib.Path({str(pid_file)!r}).write_text(f'{{os.getpid()}}.'); time.sleep(60)"
     )
     command = (
-        "import sys; from ringsim.cli import main; from ringsim.cli.commands import trace; "
-        f"trace.require_torch = lambda _: None; trace.RECORDING = (sys.executable, '-c', {recording!r}); "
+        "import sys; from ringsim.cli import main, recorder; from ringsim.cli.commands import trace; "
+        f"trace.require_torch = lambda _: None; recorder.RECORDING = (sys.executable, '-c', {recording!r}); "
         f"main(['trace', {str(script)!r}])"
     )
     job = start_python("-c", command, folder=tmp_path)

@@ -1,6 +1,6 @@
 """Traces that are made up, of programs that nobody has run."""
 
-from ringsim.traces import Call, Group, Operator, ProgramTrace, TracedStep, TraceEvent, TraceEventKind
+from ringsim.traces import Call, Group, Operator, ProgramTrace, TracedStep, TraceEvent, TraceEventKind, TraceRequest
 
 ALL = Group((0, 1, 2, 3), "gloo")
 
@@ -32,4 +32,12 @@ def all_reduce(size_bytes: int, is_async: bool = False, group: int = 0) -> Call:
 
 def traced(*steps: TracedStep, groups: tuple[Group, ...] = (ALL,), num_ranks: int = 4) -> ProgramTrace:
     """A trace of these steps, on hosts of 2 ranks."""
-    return ProgramTrace(num_ranks, 0, 2, groups, steps, {"program": ["train.py"]})
+    return ProgramTrace(num_ranks, 0, 2, groups, steps)
+
+
+def recorded(request: TraceRequest) -> ProgramTrace:
+    """A trace as if a program had been recorded: 10 ms of computing, and an all_reduce of 1 KiB for each rank."""
+    step = TracedStep((compute(0.01), call(0)), (all_reduce(1024 * request.num_ranks),))
+    group = Group(tuple(range(request.num_ranks)), "gloo")
+    per_host = min(request.ranks_per_host, request.num_ranks)
+    return ProgramTrace(request.num_ranks, request.rank, per_host, (group,), (step,), request=request)

@@ -10,8 +10,9 @@ import pytest
 from ringsim.traces import Group, ProgramTrace, TracedStep, TraceRequest
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced, wait
 
+REQUEST = TraceRequest("my train.py", ("--lr", "0.1"), False, 4, 1, 8, 2, "step.trace.json", True, "/home/me")
 STEP = TracedStep((compute(0.25), call(0), wait(0)), (all_reduce(64, is_async=True),))
-TRACE = replace(traced(STEP), rank=1)
+TRACE = replace(traced(STEP), rank=1, request=REQUEST)
 
 
 def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -19,6 +20,28 @@ def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
     TRACE.save(tmp_path / "step.trace.json")
     assert ProgramTrace.load(tmp_path / "step.trace.json") == TRACE
     assert (STEP.compute_s, STEP.size_bytes) == (0.25, 64)
+
+
+def test_a_trace_that_does_not_say_how_it_was_recorded_is_read() -> None:
+    """As older ones do not."""
+    data = TRACE.as_dict()
+    del data["request"]
+    assert ProgramTrace.from_dict(data) == replace(TRACE, request=None)
+
+
+@pytest.mark.parametrize(
+    ("request_", "command"),
+    [
+        (REQUEST, "ringsim trace --fake --ranks 4 --ranks-per-host 8 --rank 1 --steps 2 'my train.py' --lr 0.1"),
+        (
+            TraceRequest("trainers", ("--task", "lm"), True, 16, 0, 8, 3, "a.json"),
+            "ringsim trace --ranks 16 --ranks-per-host 8 --rank 0 --steps 3 -m trainers --task lm",
+        ),
+    ],
+)
+def test_a_request_as_a_command(request_: TraceRequest, command: str) -> None:
+    """As a shell takes it."""
+    assert request_.command == command
 
 
 @pytest.mark.parametrize(
@@ -45,6 +68,9 @@ def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
         (("steps", 0, "calls", 0, "group"), 1, r"steps\[0\].calls\[0\].group = 1: must be one of 1 groups"),
         (("steps", 0, "calls", 0, "peer"), 4, r"steps\[0\].calls\[0\].peer = 4: its group has only 4 ranks"),
         (("steps", 0, "calls", 0, "bytes"), 4, r"steps\[0\].calls\[0\].bytes: unknown key"),
+        (("request", "rank"), 2, "request: asks for rank 2 of 4, but the trace is of rank 1 of 4"),
+        (("request", "num_ranks"), 8, "request: asks for rank 1 of 8, but the trace is of rank 1 of 4"),
+        (("request", "arguments"), [4], r"request.arguments\[0\] = 4: must be text of one line"),
         (("format",), "ringsim-sweep", "not a ringsim-program-trace file; `ringsim trace` writes one"),
     ],
 )

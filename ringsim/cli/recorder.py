@@ -1,0 +1,81 @@
+"""`record` starts the recorder, which stands above us, with torch; nothing is imported upwards."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from ringsim.console import Progress, ended_once
+from ringsim.files import encode
+from ringsim.traces import ProgramTrace, TraceRequest
+
+RECORDING = (sys.executable, "-m", "collectives.recording")
+
+
+def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | None = None) -> ProgramTrace:
+    """Run the program, and return the trace that is then in the file for it.
+
+    stdout, stderr: of the program; None: ours. If it cannot be recorded, the recorder has said why on stderr, and
+    SystemExit ends us with its exit code.
+    """
+    environment = dict(os.environ)
+    if min(request.ranks_per_host, request.num_ranks) > 1:
+        environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun: the ranks of a host share its cores
+    # What ends us ends the program too, which has a session of its own, so that Ctrl-C reaches us alone.
+    with ended_once():
+        done = subprocess.run(
+            [*RECORDING, json.dumps(encode(request))],
+            check=False,
+            env=environment,
+            cwd=request.folder or None,
+            start_new_session=True,
+            stdout=stdout,
+            stderr=stderr,
+        )
+    if done.returncode:
+        sys.exit(done.returncode)
+    return ProgramTrace.load(Path(request.output))
+
+
+def request_of(trace: ProgramTrace, file: Path) -> TraceRequest:
+    """Return how the trace in a file was recorded, if it can be recorded so again.
+
+    Raises ValueError, which names the file, if it does not say so, or its program is not there.
+    """
+    request = trace.request
+    if request is None:
+        raise ValueError(f"{file}: does not say how it was recorded: make it anew with ringsim trace")
+    folder = Path(request.folder)
+    is_there = folder.is_dir() if request.is_module else (folder / request.program).is_file()
+    if not is_there:
+        missing = request.folder if request.is_module else folder / request.program
+        raise ValueError(f"{file}: was recorded of {missing}, which is not there: make it anew with ringsim trace")
+    return request
+
+
+def record_again(requests: Sequence[TraceRequest], progress: Progress) -> Iterator[ProgramTrace]:
+    """Yield the trace of each request, which is kept in no file; each is named on stderr before it runs.
+
+    What the programs print is left out, and a line that several write on stderr, such as a warning, comes once.
+    """
+    progress.begin("recording", len(requests))
+    said: set[str] = set()
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors = Path(folder, "step.trace.json"), Path(folder, "errors.txt")
+        for request in requests:
+            progress.say(f"recording again: {request.command}")
+            try:
+                with errors.open("wb") as stderr:
+                    trace = record(replace(request, output=str(output)), subprocess.DEVNULL, stderr)
+            finally:
+                for line in errors.read_text(encoding="utf-8", errors="replace").splitlines():
+                    if line not in said:
+                        progress.say(line)
+                    said.add(line)
+            progress.update(1)
+            yield trace

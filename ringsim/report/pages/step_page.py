@@ -1,0 +1,83 @@
+"""`step_page`: the predicted step of a recorded program as one page, and the curve of more ranks if there is one."""
+
+from html import escape
+
+from ringsim.report.network_table import named_network
+from ringsim.report.pages.page import asset, page
+from ringsim.report.table import DataTable
+from ringsim.report.traced_step_table import (
+    BETTER,
+    better_steps,
+    calls_table,
+    not_chosen,
+    scaling_table,
+    step_facts,
+    step_title,
+)
+from ringsim.training_step import TracePrediction, TraceScaling
+
+_STYLE = "figure { margin: 1.25rem 0; }\n"
+
+
+def step_page(step: TracePrediction, tokens: int | None = None, scaling: TraceScaling | None = None) -> str:
+    """Return the HTML of the page.
+
+    tokens: of a rank in a step. scaling: on other numbers of ranks, which then comes first.
+
+    Raises ValueError for a step that never ends.
+    """
+    from ringsim.report.pages.report_pictures import svg_colours  # noqa: PLC0415  matplotlib takes long
+
+    title = step_title(step)
+    parts = [f"<h1>{escape(title[0].upper() + title[1:])}</h1>", *_origin(step)]
+    if scaling:
+        ends = scaling.predictions[0].trace.num_ranks, scaling.predictions[-1].trace.num_ranks
+        parts += [f"<h2>From {ends[0]} to {ends[1]} ranks</h2>", _paragraph(scaling.changed_work)]
+        parts += [
+            _table(scaling_table(scaling)),
+            _picture(scaling),
+            f"<h2>The step on {step.trace.num_ranks} ranks</h2>",
+        ]
+    parts += [_facts(step, tokens), _picture(step), _better(step), _calls(step)]
+    return page(title, "\n".join(filter(None, parts)), style=asset("report.css") + _STYLE + svg_colours())
+
+
+def _origin(step: TracePrediction) -> list[str]:
+    """Return how the program was recorded, and the network."""
+    request = step.trace.request
+    command = [f"<p>Recorded by <code>{escape(request.command)}</code></p>"] if request else []
+    return [*command, _paragraph(" · ".join(named_network(step.network)))]
+
+
+def _facts(step: TracePrediction, tokens: int | None) -> str:
+    facts = [*step_facts(step, tokens), *([("algorithms", not_chosen(step))] if step.not_chosen else [])]
+    found = (
+        f'<div class="finding"><h2>{escape(name)}</h2><p class="answer">{escape(text)}</p></div>'
+        for name, text in facts
+    )
+    return f'<section class="verdict">{"".join(found)}</section>'
+
+
+def _better(step: TracePrediction) -> str:
+    lines = "".join(f"<li>{escape(line)}</li>" for line in better_steps(step))
+    return f"<h2>{BETTER}</h2><ul>{lines}</ul>" if lines else ""
+
+
+def _calls(step: TracePrediction) -> str:
+    return f"<h2>Calls</h2>{_table(calls_table(step))}" if step.timeline.calls else ""
+
+
+def _table(table: DataTable) -> str:
+    return f'<div class="wide">{table.html()}</div>'
+
+
+def _picture(result: TracePrediction | TraceScaling) -> str:
+    from ringsim.report.plots.plot import draw  # noqa: PLC0415  matplotlib takes long
+    from ringsim.report.plots.style import drawing, inline_svg  # noqa: PLC0415
+
+    with drawing("page"):
+        return f"<figure>{inline_svg(draw(result))}</figure>"
+
+
+def _paragraph(text: str) -> str:
+    return f'<p class="faint">{escape(text)}</p>' if text else ""

@@ -1,0 +1,173 @@
+"""`ringsim step --ranks`: which programs it records again, and what it makes of them.
+
+The recorder is one that runs nothing; tests/collectives/test_scaled_recording.py has the real one.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringsim.cli import recorder
+from ringsim.traces import TraceRequest
+from tests.processes import ROOT
+from tests.ringsim.commands import invoke, refused, run
+from tests.ringsim.traces.made_trace import recorded
+
+RECORDER = f"""
+import json, os, sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+from ringsim.files import decode
+from ringsim.traces import TraceRequest
+from tests.ringsim.traces.made_trace import recorded
+
+request = decode(TraceRequest, json.loads(sys.argv[1]))
+with open("requests.txt", "a") as file:  # in the folder of the program
+    print(request.num_ranks, request.ranks_per_host, os.environ.get("OMP_NUM_THREADS"), file=file)
+print("printed by the program")
+print("a warning of the program", file=sys.stderr)
+if "fail" in request.arguments and request.num_ranks == 8:
+    sys.exit("ringsim trace: train.py:3: ValueError: 8 is too many")
+recorded(request).save(Path(request.output))
+"""
+HOSTS_OF_2 = """
+[host]
+ranks = 2
+[host.nic]
+bandwidth = "1GB/s"
+latency = "5us"
+"""
+
+
+@pytest.fixture
+def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TraceRequest:
+    """Of a script that is there, which a recorder without torch pretends to run."""
+    monkeypatch.setattr(recorder, "RECORDING", (sys.executable, "-c", RECORDER))
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "train.py").write_text("")
+    (tmp_path / "two.toml").write_text(HOSTS_OF_2)
+    return TraceRequest("train.py", (), False, 4, 0, 8, 2, "old.json", folder=str(tmp_path / "program"))
+
+
+@pytest.fixture
+def file(tmp_path: Path, request_: TraceRequest) -> Path:
+    """The trace of 4 ranks that came of it, on hosts of 2."""
+    path = tmp_path / "step.trace.json"
+    replace(recorded(request_), ranks_per_host=2).save(path)
+    return path
+
+
+def recordings(file: Path) -> list[str]:
+    """Ranks, ranks per host and OMP_NUM_THREADS of each recording."""
+    noted = file.parent / "program" / "requests.txt"
+    return noted.read_text().splitlines() if noted.exists() else []
+
+
+def test_each_number_is_recorded_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On hosts of the network; the file serves for its own number; each command is named, and a warning said once."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    result = run("step", file, "--network", file.parent / "two.toml", "--ranks", "2:16", "--tokens", 100, "--json")
+    assert recordings(file) == ["2 2 1", "8 2 1", "16 2 1"]
+    assert result.stderr.splitlines() == [
+        "recording again: ringsim trace --ranks 2 --ranks-per-host 2 --rank 0 --steps 2 train.py",
+        "a warning of the program",
+        "recording again: ringsim trace --ranks 8 --ranks-per-host 2 --rank 0 --steps 2 train.py",
+        "recording again: ringsim trace --ranks 16 --ranks-per-host 2 --rank 0 --steps 2 train.py",
+    ]
+    steps = json.loads(result.stdout)["scaling"]
+    assert [step["num_ranks"] for step in steps] == [2, 4, 8, 16]
+    for step in steps:
+        assert step["step_s"] == pytest.approx(step["compute_s"] + step["exposed_s"])
+        assert step["efficiency"] == steps[0]["step_s"] / step["step_s"]
+        assert step["total_tokens_per_s"] == pytest.approx(100 * step["num_ranks"] / step["step_s"])
+
+
+def test_a_file_of_other_hosts_is_recorded_again(file: Path) -> None:
+    """As its groups may be those of hosts; where the network says nothing of hosts, they are as in the request."""
+    run("step", file, "--network", "dgx-h100-cluster", "--ranks", "4,16")
+    assert recordings(file) == ["4 8 1", "16 8 1"]
+
+
+def test_a_program_runs_only_if_it_is_asked_for(file: Path) -> None:
+    """Not to predict the step that is in the file."""
+    run("step", file, "--network", "gbe")
+    assert recordings(file) == []
+
+
+def test_the_table(file: Path) -> None:
+    """A line for each number of ranks; what the program prints is not in it."""
+    lines = run("step", file, "--network", file.parent / "two.toml", "--ranks", "4,8").stdout.splitlines()
+    assert lines[0].split() == ["ranks", "step", "computing", "exposed", "communication", "efficiency"]
+    assert [line.split()[0] for line in lines[1:]] == ["4", "8"]
+    assert lines[1].split()[-1] == "100.0%"
+
+
+def test_a_scale_is_found_by_the_file_and_carried_over(file: Path) -> None:
+    """So one predicts many GPUs from the few that there are."""
+    network = file.parent / "two.toml"
+    options = "step", file, "--network", network, "--measured-step", "31ms", "--json"
+    scale = json.loads(run(*options).stdout)["compute_scale"]
+    result = json.loads(run(*options, "--ranks", "8,16").stdout)
+    assert scale == pytest.approx(3, rel=0.1)
+    assert result["compute_scale"] == scale
+    assert [step["compute_s"] for step in result["scaling"]] == [pytest.approx(0.01 * scale)] * 2
+
+
+def test_a_step_too_large_for_the_network_does_not_matter(file: Path, request_: TraceRequest) -> None:
+    """If others are asked for."""
+    recorded(replace(request_, num_ranks=64)).save(file)
+    run("step", file, "--network", "dgx-h100", "--ranks", "4,8")
+
+
+@pytest.mark.parametrize("name", ["scaling.png", "scaling.svg", "scaling.html"])
+def test_the_curve_is_drawn(file: Path, name: str) -> None:
+    """As a picture, or on a page with the step on the most ranks."""
+    path = file.parent / name
+    assert f"wrote {path}" in run("step", file, "--network", "gbe", "--ranks", "2:8", "-o", path).stderr
+    assert path.stat().st_size > 1000
+
+
+def test_a_recording_that_fails_is_told(file: Path, request_: TraceRequest) -> None:
+    """With the line of the recorder, below the command that it came from."""
+    recorded(replace(request_, arguments=("fail",))).save(file)
+    result = invoke("step", file, "--network", "gbe", "--ranks", "2:8")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.splitlines()[-2:] == [
+        "recording again: ringsim trace --ranks 8 --ranks-per-host 1 --rank 0 --steps 2 train.py fail",
+        "ringsim trace: train.py:3: ValueError: 8 is too many",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--network", "dgx-h100", "--ranks", "2:16"), "dgx-h100.toml: its hosts have 8 ranks: 16 were asked for"),
+        (("--ranks", "8:2"), "'8:2' is not a range"),
+        (("--ranks", "2:4", "-o", "a.json"), "--output a.json: a file for ui.perfetto.dev holds one step"),
+        (("--ranks", "2:4", "-o", "a.html", "--style", "dark"), "--style has no effect on a page"),
+    ],
+)
+def test_mistakes(file: Path, options: tuple[str, ...], message: str) -> None:
+    """One line each, before anything is recorded."""
+    assert message in refused("step", file, *options)
+    assert recordings(file) == []
+
+
+def test_what_cannot_be_recorded_again_is_refused(file: Path, request_: TraceRequest) -> None:
+    """One line with the file, and what to do."""
+    command = "step", file, "--network", "gbe", "--ranks", "4,8"
+    recorded(replace(request_, rank=3)).save(file)
+    assert f"{file}: rank 3: must be less than the 2 ranks" in refused(*command[:-1], "2:8")
+    replace(recorded(request_), request=None).save(file)
+    assert f"{file}: does not say how it was recorded: make it anew with ringsim trace" in refused(*command)
+    recorded(replace(request_, folder="/nowhere", is_module=True)).save(file)
+    assert f"{file}: was recorded of /nowhere, which is not there" in refused(*command)
+    recorded(request_).save(file)
+    program = file.parent / "program" / "train.py"
+    program.unlink()
+    assert f"{file}: was recorded of {program}, which is not there: make it anew" in refused(*command)
+    assert recordings(file) == []
