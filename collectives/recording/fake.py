@@ -115,7 +115,7 @@ def without_data() -> Iterator[None]:
             function = getattr(dist, name)
             for module in (dist, distributed_c10d):
                 stack.enter_context(patch.object(module, name, _within(unset_fake_temporarily, function)))
-        # copy.deepcopy() asks a tensor for its address, to see whether it has data; what it then does is right for both.
+        # copy.deepcopy() asks a tensor for its address, to see whether it has data, and does right by both.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         without_values = WithoutValues()

@@ -16,7 +16,7 @@ from ringsim.training_step import calls_of
 from trainers.loop.loss_sync import DivergedError
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import JobConfig
-from trainers.main_job.profile import ComputingTimes, RankProfile, profile_of
+from trainers.main_job.profile import ComputingTimes, Memory, RankProfile, measure_memory, profile_of
 from trainers.main_job.recorded_steps import RecordedStep, predict_steps
 from trainers.main_job.report import StepPrediction
 from trainers.strategy_names import steps_between_averages
@@ -35,9 +35,13 @@ class Trouble(NamedTuple):
 
 
 class RankRecording(NamedTuple):
-    """Notes of one rank: steps by strategy, the profile of those of UNSYNCHRONISED, and the first trouble, if any."""
+    """Notes of one rank: steps by strategy, the profile of those of UNSYNCHRONISED, and the first trouble, if any.
+
+    memory: what the rank held after the steps, by strategy.
+    """
 
     steps: dict[str, list[RecordedStep]]
+    memory: dict[str, Memory]
     profile: RankProfile | None
     trouble: Trouble | None
 
@@ -62,6 +66,10 @@ class Recording:
             )
             for name in names
         }
+
+    def memory(self, names: Sequence[str]) -> dict[str, Memory]:
+        """Return what the rank that held most held after its steps with each of these strategies."""
+        return {name: max((rank.memory[name] for rank in self.ranks), key=lambda held: held.total) for name in names}
 
 
 def num_recorded(name: str, steps: int) -> int:
@@ -166,9 +174,10 @@ def _record(
             turn += 1
             on_step(run.name)
     if troubles:
-        return RankRecording({}, None, troubles[0])
+        return RankRecording({}, {}, None, troubles[0])
     profile = next(profile_of(run.train_step.model.model, run.times) for run in runs if run.name == UNSYNCHRONISED)
-    return RankRecording({run.name: run.steps for run in runs}, profile, None)
+    memory = {run.name: measure_memory(run.train_step) for run in runs}
+    return RankRecording({run.name: run.steps for run in runs}, memory, profile, None)
 
 
 def _require_finite(ranks: Sequence[RankRecording]) -> None:
