@@ -49,7 +49,7 @@ def record_program(request: TraceRequest) -> ProgramTrace:
         recording(request.num_ranks, request.rank, recorder, groups),
         _as_started_by_torchrun(request),
         without_data() if request.is_fake else nullcontext(),
-        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps, watch_all=request.is_fake),
+        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps, watch_all=request.is_fake) as watch,
         suppress(_EnoughError),
     ):
         _run(request)
@@ -69,6 +69,7 @@ def record_program(request: TraceRequest) -> ProgramTrace:
         tuple(groups),
         steps,
         {**provenance(), "program": [request.program, *request.arguments], "torch": torch.__version__},
+        watch.memory.memory,
     )
 
 
@@ -139,7 +140,7 @@ def _refuse_processes(*_: object, **__: object) -> NoReturn:
 
 
 @contextmanager
-def _steps_counted(recorder: Recorder, num_steps: int, watch_all: bool) -> Iterator[None]:
+def _steps_counted(recorder: Recorder, num_steps: int, watch_all: bool) -> Iterator[OperatorWatch]:
     """End a recorded step with each step of the optimizer that steps first, and the program after `num_steps`.
 
     watch_all: the operators of all steps are watched, once they have warmed up, since none is timed.
@@ -154,14 +155,16 @@ def _steps_counted(recorder: Recorder, num_steps: int, watch_all: bool) -> Itera
         recorder.end_step()
         if len(recorder.steps) == WATCHED_STEP:
             watch.start()
-        elif len(recorder.steps) == WATCHED_STEP + 1 and not watch_all:
-            watch.stop()
+        elif len(recorder.steps) == WATCHED_STEP + 1:
+            watch.memory.stop()
+            if not watch_all:
+                watch.stop()
         if len(recorder.steps) == num_steps:
             raise _EnoughError
 
     handle = register_optimizer_step_post_hook(stepped)
     try:
-        yield
+        yield watch
     finally:
         handle.remove()
         if watch.is_watching:  # the program ended or failed meanwhile, or is watched to the end

@@ -157,10 +157,38 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBytes:
+    """Bytes of the tensors that a rank holds at a moment; each storage counts once, and whole.
+
+    parameters: all there are, trained or not. gradients: those that are there at the end of the step.
+    optimizer: the state of all optimizers. rest: activations, gathered parameters, buckets, buffers and batches.
+    """
+
+    parameters: _Bytes
+    gradients: _Bytes
+    optimizer: _Bytes
+    rest: _Bytes
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.parameters + self.gradients + self.optimizer + self.rest
+
+
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """The memory of a step. peak: when most is held. end: after the optimizer's step."""
+
+    peak: HeldBytes
+    end: HeldBytes
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramTrace:
     """Steps of one rank of a job with `num_ranks` ranks.
 
     ranks_per_host: as the program was told.
+    memory: of the step whose operators were watched; None in a trace that does not say.
     provenance: the program, and the machine and versions that recorded it.
 
     Raises ValueError for a rank that there is not, a call of a group that there is not, and a trace without steps.
@@ -172,6 +200,7 @@ class ProgramTrace:
     groups: tuple[Group, ...]
     steps: tuple[TracedStep, ...]
     provenance: dict[str, Any] = field(default_factory=dict)
+    memory: StepMemory | None = None
 
     FORMAT: ClassVar = FileFormat("ringsim-program-trace", 1, made_by="ringsim trace")
 
