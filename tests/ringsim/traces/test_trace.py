@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringsim.traces import Group, ProgramTrace, TracedStep, TraceRequest
+from ringsim.traces import Group, HeldBytes, ProgramTrace, StepMemory, TracedStep, TraceRequest
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced, wait
 
 STEP = TracedStep((compute(0.25), call(0), wait(0)), (all_reduce(64, is_async=True),))
@@ -51,6 +51,21 @@ def test_what_no_trace_can_be_is_refused(place: tuple[Any, ...], value: object, 
         holder = holder[name]
     holder[place[-1]] = value
     with pytest.raises(ValueError, match=message):
+        ProgramTrace.from_dict(data)
+
+
+def test_memory_may_be_missing(tmp_path: Path) -> None:
+    """As in a trace of an older version; it is read as it was written where it is there."""
+    peak, end = HeldBytes(1, 2, 3, 4), HeldBytes(5, 6, 7, 8)
+    with_memory = replace(TRACE, memory=StepMemory(peak, end))
+    with_memory.save(tmp_path / "step.trace.json")
+    assert ProgramTrace.load(tmp_path / "step.trace.json") == with_memory
+    assert (peak.total, end.total) == (10, 26)
+    data = with_memory.as_dict()
+    del data["memory"]
+    assert ProgramTrace.from_dict(data) == TRACE
+    data["memory"] = {"peak": {"parameters": -1, "gradients": 0, "optimizer": 0, "rest": 0}, "end": {}}
+    with pytest.raises(ValueError, match=r"memory\.peak\.parameters = -1: must be a whole number, at least 0"):
         ProgramTrace.from_dict(data)
 
 
