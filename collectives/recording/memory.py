@@ -57,11 +57,11 @@ class MemoryWatch:
         self._at_start: list[_Change] = []
         self._changes: list[_Change] = []  # is only appended to, since a storage may end in any thread
         self._resizing = patch.object(UntypedStorage, "resize_", self._noting(UntypedStorage.resize_))
-        self._is_watching = False
+        self.is_watching = False
 
     def start(self) -> None:
         """Watch the step that begins now."""
-        self._is_watching = True
+        self.is_watching = True
         self._resizing.start()
         gradients = (parameter.grad for parameter in _parameters() if parameter.grad is not None)
         tensors = (tensor for tensor in (*_all(Tensor), *gradients) if _has_own_storage(tensor))
@@ -70,9 +70,9 @@ class MemoryWatch:
 
     def stop(self) -> None:
         """End the step, whose gradients must still be there; does nothing if no step is watched."""
-        if not self._is_watching:
+        if not self.is_watching:
             return
-        self._is_watching = False
+        self.is_watching = False
         self._resizing.stop()
         kinds, changes = self._kinds(), [*self._at_start, *self._changes]
         # What is computed on a GPU needs its memory; tensors on the CPU then need that of the host.
@@ -95,7 +95,7 @@ class MemoryWatch:
             storage = tensor.untyped_storage()
             if (known := self._known.get(storage._cdata)) is not None:
                 self._note_size(known, storage)
-            elif self._is_watching and tensor.device.type != "meta":
+            elif self.is_watching and tensor.device.type != "meta":
                 changes.append(_Change(len(self._devices), storage.nbytes()))
                 self._known[storage._cdata] = self._new(storage)
                 self._devices.append(tensor.device.type)

@@ -126,26 +126,31 @@ class OperatorWatch(TorchDispatchMode):
         kind = _kind_of(func)
         if self._recorder.is_stopped:
             return func(*args, **kwargs)
-        with self._recorder.stopped():
-            self.memory.read(_tensors([args, kwargs]))
         if not kind.has_work:
-            outcome = func(*args, **kwargs)
-            with self._recorder.stopped():
-                self.memory.made(_tensors([outcome]))
-            return outcome
+            return self._run(func, args, kwargs)
         with self._recorder.stopped():
             arguments: dict[int | str, Any] = dict([*enumerate(args), *kwargs.items()])
             sources = _tensors(value for key, value in arguments.items() if key not in kind.overwritten)
             self._recorder.read(sources)
-        outcome = func(*args, **kwargs)
+        outcome = self._run(func, args, kwargs)
         with self._recorder.stopped():
             results = _tensors([outcome])
-            self.memory.made(results)
             written = _tensors(arguments[key] for key in kind.written if key in arguments)
             if tensors := [*sources, *(results or written)]:
                 size_bytes = sum(tensor.nbytes for tensor in tensors)
                 operator = Operator(kind.name, _dtype_of(tensors), _flops(func, args, kwargs, outcome), size_bytes)
                 self._recorder.write(operator, sources, [*results, *written], kind.is_copy)
+        return outcome
+
+    def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator; its tensors are memory that is there."""
+        if not self.memory.is_watching:
+            return func(*args, **kwargs)
+        with self._recorder.stopped():
+            self.memory.read(_tensors([args, kwargs]))
+        outcome = func(*args, **kwargs)
+        with self._recorder.stopped():
+            self.memory.made(_tensors([outcome]))
         return outcome
 
 
