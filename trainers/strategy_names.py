@@ -31,7 +31,6 @@ class StrategyInfo:
     number: it may take one after a slash.
     is_exact: it trains as one process with the whole batch does.
     leaves_mean: each parameter's `grad` becomes the mean over all ranks.
-    is_sharded: a rank has the mean gradients of a share of the parameters only.
     saves_vectors: the optimizer's state is saved as vectors, not by parameter.
     keeps_state: each rank keeps a state of its own, which checkpoints hold.
     on_ring: it makes a group of the backend "ring".
@@ -40,14 +39,13 @@ class StrategyInfo:
     number: Number | None = None
     is_exact: bool = True
     leaves_mean: bool = True
-    is_sharded: bool = False
     saves_vectors: bool = False
     keeps_state: bool = False
     on_ring: bool = False
 
 
-_ZERO = StrategyInfo(leaves_mean=False, is_sharded=True, saves_vectors=True)
-_FSDP = StrategyInfo(leaves_mean=False, is_sharded=True)
+_ZERO = StrategyInfo(leaves_mean=False, saves_vectors=True)
+_FSDP = StrategyInfo(leaves_mean=False)
 _LOCAL = StrategyInfo(number=EVERY, is_exact=False, leaves_mean=False, keeps_state=True)
 _BUCKETED = StrategyInfo(number=BUCKET)
 
@@ -74,7 +72,6 @@ STRATEGY_INFOS = {
     "powersgd": StrategyInfo(number=RANK, is_exact=False, keeps_state=True),
 }
 STRATEGY_NAMES = tuple(STRATEGY_INFOS)
-SHARDED = tuple(name for name, info in STRATEGY_INFOS.items() if info.is_sharded)
 
 
 def strategy_info(name: str) -> StrategyInfo:

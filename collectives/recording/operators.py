@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from collectives.calls import name_of
+from collectives.recording.memory import MemoryWatch
 from collectives.runtime import Recorder
 from ringsim.traces import Operator
 
@@ -80,15 +81,18 @@ class OperatorWatch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self.is_watching = False
+        self.memory = MemoryWatch()
 
     def start(self) -> None:
         """Watch from now on, until `stop`, which may be called in another function."""
         self.is_watching = True
+        self.memory.start()
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         """Watch no longer."""
         self.is_watching = False
+        self.memory.stop()
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
@@ -102,12 +106,14 @@ class OperatorWatch(TorchDispatchMode):
             with self:
                 return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         kind = _kind_of(func)
-        if self._recorder.is_stopped or not kind.has_work:
+        if self._recorder.is_stopped:
             return func(*args, **kwargs)
+        if not kind.has_work:
+            return self._run(func, args, kwargs)
         with self._recorder.stopped():
             arguments: dict[int | str, Any] = dict([*enumerate(args), *kwargs.items()])
             sources = _tensors(value for key, value in arguments.items() if key not in kind.overwritten)
-        outcome = func(*args, **kwargs)
+        outcome = self._run(func, args, kwargs)
         with self._recorder.stopped():
             results = _tensors([outcome])
             written = _tensors(arguments[key] for key in kind.written if key in arguments)
@@ -115,6 +121,17 @@ class OperatorWatch(TorchDispatchMode):
                 size_bytes = sum(tensor.nbytes for tensor in tensors)
                 flops = _flops(func, args, kwargs, outcome)
                 self._recorder.count(Operator(kind.name, _dtype_of(tensors), flops, size_bytes))
+        return outcome
+
+    def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator; its tensors are memory that is there."""
+        if not self.memory.is_watching:
+            return func(*args, **kwargs)
+        with self._recorder.stopped():
+            self.memory.read(_tensors([args, kwargs]))
+        outcome = func(*args, **kwargs)
+        with self._recorder.stopped():
+            self.memory.made(_tensors([outcome]))
         return outcome
 
 

@@ -52,7 +52,7 @@ def record_program(request: TraceRequest) -> ProgramTrace:
         watched_streams(recorder, torch.cuda),
         _as_started_by_torchrun(request),
         without_data() if request.is_fake else nullcontext(),
-        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps, watch_all=request.is_fake),
+        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps, watch_all=request.is_fake) as watch,
         suppress(_EnoughError),
     ):
         _run(request)
@@ -73,6 +73,7 @@ def record_program(request: TraceRequest) -> ProgramTrace:
         steps,
         {**provenance(), "torch": torch.__version__},
         request,
+        watch.memory.memory,
     )
 
 
@@ -142,8 +143,13 @@ def _refuse_processes(*_: object, **__: object) -> NoReturn:
     raise ProgramError("the program starts its ranks itself, by torch.multiprocessing: record one that torchrun starts")
 
 
+def _is_on_trial(optimizer: Optimizer) -> bool:
+    """Whether an optimizer steps only for somebody to see what state it makes: on tensors without memory."""
+    return all(parameter.is_meta for group in optimizer.param_groups for parameter in group["params"])
+
+
 @contextmanager
-def _steps_counted(recorder: Recorder, num_steps: int, watch_all: bool) -> Iterator[None]:
+def _steps_counted(recorder: Recorder, num_steps: int, watch_all: bool) -> Iterator[OperatorWatch]:
     """End a recorded step with each step of the optimizer that steps first, and the program after `num_steps`.
 
     watch_all: the operators of all steps are watched, once they have warmed up, since none is timed.
@@ -152,20 +158,23 @@ def _steps_counted(recorder: Recorder, num_steps: int, watch_all: bool) -> Itera
     watch = OperatorWatch(recorder)
 
     def stepped(optimizer: Optimizer, *_: Any) -> None:
-        first[:] = first or [optimizer]
-        if optimizer is not first[0]:
+        if not first and not _is_on_trial(optimizer):
+            first.append(optimizer)
+        if first != [optimizer]:
             return
         recorder.end_step()
         if len(recorder.steps) == WATCHED_STEP:
             watch.start()
-        elif len(recorder.steps) == WATCHED_STEP + 1 and not watch_all:
-            watch.stop()
+        elif len(recorder.steps) == WATCHED_STEP + 1:
+            watch.memory.stop()
+            if not watch_all:
+                watch.stop()
         if len(recorder.steps) == num_steps:
             raise _EnoughError
 
     handle = register_optimizer_step_post_hook(stepped)
     try:
-        yield
+        yield watch
     finally:
         handle.remove()
         if watch.is_watching:  # the program ended or failed meanwhile, or is watched to the end

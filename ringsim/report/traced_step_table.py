@@ -5,8 +5,8 @@ from collections import defaultdict
 
 from ringsim.report.table import DataTable, Row, TableCell, count_cell, share_cell, size_cell, time_cell
 from ringsim.text_table import align_columns, wrap_text
-from ringsim.training_step import TracePrediction, TraceScaling
-from ringsim.units import format_time, plural
+from ringsim.training_step import Roofline, TracePrediction, TraceScaling
+from ringsim.units import format_size, format_time, plural
 
 MAX_BETTER = 4  # alternatives that are listed
 BETTER = "The step would take"  # heads them
@@ -69,10 +69,21 @@ def step_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[st
     if len(prediction.steps_s) > 1:
         ends = _time(min(prediction.steps_s)), _time(max(prediction.steps_s))
         rows.append(("all steps", f"{plural(len(prediction.steps_s), 'step')} of {ends[0]} to {ends[1]}"))
+    if prediction.trace.memory:
+        rows.append(("memory", _memory(prediction.trace.memory.peak.total, computing.roofline)))
     if tokens and timeline.step_s:
         per_s = tokens / timeline.step_s
         rows.append(("tokens", f"{per_s:,.0f} a second on each rank, {per_s * prediction.trace.num_ranks:,.0f} on all"))
     return rows
+
+
+def _memory(peak_bytes: int, roofline: Roofline | None) -> str:
+    """Return the peak, and whether the device has as much."""
+    peak = f"{format_size(peak_bytes)} at the peak"
+    if roofline is None or roofline.memory_bytes is None:
+        return peak
+    room = format_size(roofline.memory_bytes)
+    return f"{peak}, of {room}" if peak_bytes <= roofline.memory_bytes else f"{peak}: MORE THAN THE {room} of the GPU"
 
 
 def _origin(prediction: TracePrediction) -> str:

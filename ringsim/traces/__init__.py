@@ -3,8 +3,10 @@
 from ringsim.traces.trace import (
     Call,
     Group,
+    HeldBytes,
     Operator,
     ProgramTrace,
+    StepMemory,
     TracedStep,
     TraceEvent,
     TraceEventKind,

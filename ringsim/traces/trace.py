@@ -196,12 +196,40 @@ class TraceRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBytes:
+    """Bytes of the tensors that a rank holds at a moment; each storage counts once, and whole.
+
+    parameters: all there are, trained or not. gradients: those that are there at the end of the step.
+    optimizer: the state of all optimizers. rest: activations, gathered parameters, buckets, buffers and batches.
+    """
+
+    parameters: _Bytes
+    gradients: _Bytes
+    optimizer: _Bytes
+    rest: _Bytes
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.parameters + self.gradients + self.optimizer + self.rest
+
+
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """The memory of a step. peak: when most is held. end: after the optimizer's step."""
+
+    peak: HeldBytes
+    end: HeldBytes
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramTrace:
     """Steps of one rank of a job with `num_ranks` ranks.
 
     ranks_per_host: as the program was told.
     provenance: the machine and versions that recorded it.
     request: how it was recorded, and can be again; None if nobody knows.
+    memory: of the step whose operators were watched; None in a trace that does not say.
 
     Raises ValueError for a rank that there is not, a call of a group that there is not, a trace without steps, and a
     request of another rank.
@@ -214,6 +242,7 @@ class ProgramTrace:
     steps: tuple[TracedStep, ...]
     provenance: dict[str, Any] = field(default_factory=dict)
     request: TraceRequest | None = None
+    memory: StepMemory | None = None
 
     FORMAT: ClassVar = FileFormat("ringsim-program-trace", 1, made_by="ringsim trace")
 

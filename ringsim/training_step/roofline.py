@@ -1,7 +1,7 @@
 """`Roofline`: how long the operators of a program take at least on a device, by their FLOPs and their bytes.
 
-Source of the rates: NVIDIA's data sheets of A100 (80 GB, SXM), H100 (SXM) and H200, dense, without sparsity; of the
-numbers of multiprocessors: NVIDIA's white papers on the architectures Ampere and Hopper.
+Source of rates and memory: NVIDIA's data sheets of A100 (80 GB, SXM), H100 (SXM) and H200, dense, without sparsity; of
+the numbers of multiprocessors: NVIDIA's white papers on the architectures Ampere and Hopper.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,13 @@ class Roofline:
 
     flops_per_s: by the bytes of an element. memory_bytes_per_s: that its memory reads and writes.
     multiprocessors: that do the arithmetic; 0: not known.
+    memory_bytes: that its memory holds; None if that is not known.
     """
 
     flops_per_s: Mapping[int, float]
     memory_bytes_per_s: float
     multiprocessors: int = 0
+    memory_bytes: int | None = None
 
     def seconds(self, event: TraceEvent, occupied: int = 0) -> float:
         """Return how long a computation takes: each operator as long as its arithmetic or its memory, if longer.
@@ -37,8 +39,9 @@ class Roofline:
 
 
 _H100 = {1: 1978.9e12, 2: 989.4e12, 4: 67e12, 8: 67e12}
+_GB = 2**30  # so large are the gigabytes of these data sheets where they are memory
 GPUS = {
-    "a100": Roofline({1: 312e12, 2: 312e12, 4: 19.5e12, 8: 19.5e12}, 2.039e12, 108),
-    "h100": Roofline(_H100, 3.35e12, 132),
-    "h200": Roofline(_H100, 4.8e12, 132),
+    "a100": Roofline({1: 312e12, 2: 312e12, 4: 19.5e12, 8: 19.5e12}, 2.039e12, 108, 80 * _GB),
+    "h100": Roofline(_H100, 3.35e12, 132, 80 * _GB),
+    "h200": Roofline(_H100, 4.8e12, 132, 141 * _GB),
 }

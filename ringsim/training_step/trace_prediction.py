@@ -70,6 +70,7 @@ class TracePrediction:
         return {
             "network": self.network,
             "num_ranks": self.trace.num_ranks,
+            "memory": asdict(self.trace.memory) if self.trace.memory else None,
             "on_gpu": self.computing.on_gpu,
             "compute_scale": self.computing.scale,
             **finite_or_none(times),

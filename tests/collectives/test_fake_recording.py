@@ -131,6 +131,7 @@ def test_values_are_warned_of_once(program: Path) -> None:
     assert f"{program}:{line}: UserWarning: the program reads values" in done.stderr
     assert "1.0 1.0 1.0 1\n" in done.stdout
     assert " TFLOP, and " in done.stdout
+    assert "\nmemory at the peak " in done.stdout
 
 
 def test_llama_computes_half_of_its_products_again() -> None:

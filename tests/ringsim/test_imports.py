@@ -17,7 +17,7 @@ import pytest
         ("import trainers; trainers.spawn, trainers.load_task, trainers.TrainConfig", ["torch", "matplotlib"]),
         ("import trainers.cli.group, trainers.cli.main_job", ["torch", "matplotlib"]),
         ("import trainers.launch.environment, trainers.launch.spawn", ["torch", "matplotlib"]),
-        ("import trainers.predictions.memory, trainers.main_job.config", ["torch", "matplotlib"]),
+        ("import trainers.strategy_names, trainers.main_job.config", ["torch", "matplotlib"]),
         ("import collectives", ["trainers", "matplotlib"]),
     ],
 )

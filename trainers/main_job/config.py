@@ -37,10 +37,6 @@ class JobConfig:
         """Yield how the model of each strategy is trained."""
         return (replace(self.step, strategy=name) for name in self.strategies)
 
-    def of_no_strategy(self) -> StepConfig:
-        """Return the step config of a run without synchronisation."""
-        return replace(self.step, strategy="none")
-
     def training(self) -> dict[str, Any]:
         """Return how models are trained, for JSON; batch_size: per rank."""
         sizes = {"batch_size": self.step.batch_size, "steps": self.steps}

@@ -24,13 +24,10 @@ from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import JobConfig, LogConfig
 from trainers.main_job.job_log import JobLog
-from trainers.main_job.profile import activation_bytes, common_profile, measure_memory, states_per_element
+from trainers.main_job.profile import Memory, common_profile, measure_memory
 from trainers.main_job.recording import RecordedRuns, num_steps
 from trainers.main_job.report import RankNotes, Report, add_memory, make_report, tokens_per_step
-from trainers.predictions.memory import Memory, predict_memory
-from trainers.predictions.vectors import ModelParts
 from trainers.replica_check import fingerprint
-from trainers.strategies.flat_vector import layers_of
 
 PROBES = 3  # turns of all probes: before the first training step, in the middle and after the last
 BLOCKS = Blocks(turns=1, number=3)  # of each
@@ -89,7 +86,7 @@ def run_job(
     predictions = recording.predict(config.strategies, network, pace)
     notes = _gather_notes(runs, group)
     report = make_report(config, measurements, network, predictions, notes, sum(p.numel() for p in parameters), profile)
-    add_memory(report, predict_memories(config, profile, group), notes)
+    add_memory(report, recording.memory(config.strategies), notes)
     return report, _checkpoint(next((run for run in runs if run.name == "ring"), runs[0]), report)
 
 
@@ -187,24 +184,6 @@ def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tupl
     with naming_failures(f"rank {group.rank()}: hearing of rank 0's cores failed"):
         dist.broadcast_object_list(agreed, group=group, group_src=0)
     return agreed[0], agreed[1]
-
-
-def predict_memories(config: JobConfig, profile: StepProfile, group: dist.ProcessGroup) -> dict[str, Memory]:
-    """Predict memory by strategy, with the activations of a forward pass without synchronisation. Collective."""
-    train_step = TrainStep(config.task, config.of_no_strategy(), group)
-    states, activations = states_per_element(train_step), activation_bytes(train_step)
-    parts = parts_of(train_step.model.module)
-    return {name: predict_memory(name, profile, group.size(), states, activations, parts) for name in config.strategies}
-
-
-def parts_of(model: nn.Module) -> ModelParts:
-    """Return what predictions need to know of the plain model."""
-    layers = layers_of(model)
-    return ModelParts(
-        [tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad],
-        [layer.indices for layer in layers if layer.module is not model],
-        [index for layer in layers if layer.module is model for index in layer.indices],
-    )
 
 
 def _gather_notes(runs: Sequence[StrategyRun], group: dist.ProcessGroup) -> dict[str, list[RankNotes]]:

@@ -12,8 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from ringsim.measurements import provenance
 from ringsim.training_step import StepProfile
 from trainers.loop.meter import held_bytes, new_bytes
-from trainers.loop.train_step import StepResult, TrainStep, optimizer_forms
-from trainers.predictions.memory import Memory
+from trainers.loop.train_step import StepResult, TrainStep
 from trainers.strategies.flat_vector import described
 
 
@@ -91,6 +90,26 @@ def _stretched(profile: StepProfile, factor: float) -> StepProfile:
     )
 
 
+class Memory(NamedTuple):
+    """Bytes of tensors that a rank holds after the optimizer's step; each storage counts once, where it first fits.
+
+    parameters: those that are trained, with what pads them. gradients: what a `grad` lies in, with marks and padding.
+    optimizer: its state, one number or more for each element. vectors: of the strategy, no gradient lying in them.
+    activations: saved by autograd in a forward pass, without parameters.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    vectors: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
+
+
 def measure_memory(train_step: TrainStep) -> Memory:
     """After a step, with its gradients still there; collective, as a forward pass may be."""
     return Memory(**held_bytes(train_step), activations=activation_bytes(train_step))
@@ -103,16 +122,10 @@ def activation_bytes(train_step: TrainStep) -> int:
     saved: list[torch.Tensor] = []  # kept, so that no storage comes to lie where another was
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        saved.append(tensor)
-        return tensor
+        saved.append(tensor.detach())  # an operator that saved its own result would keep itself alive, and with it all
+        return saved[-1]
 
     with torch.random.fork_rng(), train_step.model.no_sync(), saved_tensors_hooks(pack, lambda tensor: tensor):
         train_step.loss(share)
     new_bytes(train_step.model.model.parameters(), seen)  # afterwards, as a sharded strategy has them there only now
     return new_bytes(saved, seen)
-
-
-def states_per_element(train_step: TrainStep) -> int:
-    """How many numbers the optimizer keeps for each element of a parameter, found out by a step without numbers."""
-    (form,) = optimizer_forms(train_step.task.optimizer, [torch.empty(2)])
-    return sum(shape == (2,) for shape in form.values())

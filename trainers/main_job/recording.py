@@ -17,7 +17,7 @@ from ringsim.training_step import calls_of
 from trainers.loop.loss_sync import DivergedError, exchange_losses
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.main_job.config import JobConfig
-from trainers.main_job.profile import ComputingTimes, RankProfile, profile_of
+from trainers.main_job.profile import ComputingTimes, Memory, RankProfile, measure_memory, profile_of
 from trainers.main_job.recorded_steps import RecordedStep, predict_steps
 from trainers.main_job.report import StepPrediction
 from trainers.strategy_names import steps_between_averages
@@ -28,9 +28,13 @@ UNSYNCHRONISED = "none"  # the strategy of whose steps the profile is made
 
 
 class RankRecording(NamedTuple):
-    """Notes of one rank: steps by strategy, and the profile of those of UNSYNCHRONISED."""
+    """Notes of one rank: steps by strategy, and the profile of those of UNSYNCHRONISED.
+
+    memory: what the rank held after the steps, by strategy.
+    """
 
     steps: dict[str, list[RecordedStep]]
+    memory: dict[str, Memory]
     profile: RankProfile
 
 
@@ -52,6 +56,10 @@ class Recording:
             name: predict_steps([rank.steps[name] for rank in self.ranks], groups, pace, steps_between_averages(name))
             for name in names
         }
+
+    def memory(self, names: Sequence[str]) -> dict[str, Memory]:
+        """Return what the rank that held most held after its steps with each of these strategies."""
+        return {name: max((rank.memory[name] for rank in self.ranks), key=lambda held: held.total) for name in names}
 
 
 def num_recorded(name: str, steps: int) -> int:
@@ -104,7 +112,7 @@ class _RecordedRun:
 class RecordedRuns:
     """A run of each strategy on groups that send nothing, of whose steps some are recorded.
 
-    Making them, `take_round` and `recording` are collective. All ranks compute at once, as they do in training, and
+    Making them, `take_until` and `recording` are collective. All ranks compute at once, as they do in training, and
     take a step with every strategy before the next one: caches are then as cold as in training.
     """
 
@@ -149,19 +157,22 @@ class RecordedRuns:
             self._round += 1
 
     def _take(self, run: "_RecordedRun") -> None:
+        place = f"recording step {self._round}, strategy {run.name}"
         with self._sending_nothing():
             result = run.take(self._round, self._recorder)
-        trouble = exchange_losses(self._group, result.loss, stop=False).trouble
+        with naming_failures(f"rank {self._group.rank()}: {place}"):
+            trouble = exchange_losses(self._group, result.loss, stop=False).trouble
         if trouble:
-            place = f"recording step {self._round}, strategy {run.name}"
             raise DivergedError(f"{place}: {trouble}; a smaller --learning-rate may help")
 
     def recording(self) -> Recording:
         """Return what all ranks have recorded."""
         profile = next(profile_of(run.train_step.model.model, run.times) for run in self._runs if run.times)
+        with self._sending_nothing():  # a forward pass may be collective
+            memory = {run.name: measure_memory(run.train_step) for run in self._runs}
         everywhere: list[Any] = [None] * self._group.size()
         with naming_failures(f"rank {self._group.rank()}: gathering recorded steps failed"):
-            own = RankRecording({run.name: run.steps for run in self._runs}, profile)
+            own = RankRecording({run.name: run.steps for run in self._runs}, memory, profile)
             dist.all_gather_object(everywhere, own, group=self._group)
         return Recording(tuple(self._groups), tuple(everywhere))
 

@@ -19,7 +19,7 @@ from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from trainers.checkpoints.output import WRITING_S, locked
 from trainers.loop.batches import describe_batch
 from trainers.main_job.config import RESULTS, JobConfig
-from trainers.predictions.memory import Memory
+from trainers.main_job.profile import Memory
 from trainers.strategy_names import steps_between_averages, strategy_info
 
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time

@@ -8,7 +8,7 @@ import click
 from ringsim.cli.recorder import record
 from ringsim.console import FILE, STDOUT, IntRange, check_writable, examples, require_torch, say_wrote
 from ringsim.text_table import align_columns
-from ringsim.traces import ProgramTrace, TraceRequest
+from ringsim.traces import HeldBytes, ProgramTrace, TraceRequest
 from ringsim.units import format_size, format_time, plural
 
 
@@ -81,5 +81,15 @@ def format_trace(trace: ProgramTrace) -> str:
         rows.append((collective, dtype, ranks, str(len(sizes)), format_size(sum(sizes)), format_size(max(sizes))))
     computing = f"{format_time(step.compute_s)} of computing" if step.compute_s else f"{step.flops / 1e12:.4g} TFLOP"
     work = f"{computing}, and {plural(len(step.calls), 'call')}"
-    head = f"rank {trace.rank} of {trace.num_ranks}, last of {plural(len(trace.steps), 'step')}: {work}"
-    return "\n".join([head, *align_columns(rows)] if step.calls else [head])
+    head = [f"rank {trace.rank} of {trace.num_ranks}, last of {plural(len(trace.steps), 'step')}: {work}"]
+    if trace.memory:
+        head.append(_format_memory(trace.memory.peak))
+    return "\n".join([*head, *align_columns(rows)] if step.calls else head)
+
+
+def _format_memory(peak: HeldBytes) -> str:
+    """Return what is held at the peak, and by what."""
+    kinds = {"parameters": peak.parameters, "gradients": peak.gradients, "optimizer": peak.optimizer}
+    kinds["activations and the rest"] = peak.rest
+    held = ", ".join(f"{kind} {format_size(size_bytes)}" for kind, size_bytes in kinds.items())
+    return f"memory at the peak {format_size(peak.total)}: {held}"

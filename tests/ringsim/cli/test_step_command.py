@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.traces import Group, Operator, TracedStep
+from ringsim.traces import Group, HeldBytes, Operator, ProgramTrace, StepMemory, TracedStep
 from tests.ringsim.commands import as_json, invoke, printed, refused
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, traced, wait
 
@@ -54,6 +54,26 @@ def test_computations_can_be_those_of_another_device(trace: Path) -> None:
     assert measured["step_s"] == pytest.approx(5e-3)
     text = printed(*command, "--gpu", "h100", "--measured-step", "5ms")
     assert f"{1 / measured['compute_scale']:.1%} of the peak rates" in text
+
+
+@pytest.mark.parametrize(
+    ("gib", "options", "told"),
+    [
+        (80, ("--gpu", "h100"), "80 GiB at the peak, of 80 GiB"),
+        (81, ("--gpu", "h100"), "81 GiB at the peak: MORE THAN THE 80 GiB of the GPU"),
+        (81, ("--gpu", "h200", "--flops", "100TFLOP/s"), "81 GiB at the peak, of 141 GiB"),
+        (81, ("--flops", "100TFLOP/s", "--memory-bandwidth", "1TB/s"), "81 GiB at the peak"),
+    ],
+)
+def test_memory_is_compared_with_the_gpu(trace: Path, gib: int, options: tuple[str, ...], told: str) -> None:
+    """If its memory is known; a trace that does not say what it needs has no such line."""
+    command = "--network", "dgx-h100-cluster", *options
+    assert "memory" not in printed("step", str(trace), *command)
+    held = HeldBytes(2**30, 2**30, 2**30, (gib - 3) * 2**30)
+    replace(ProgramTrace.load(trace), memory=StepMemory(held, held)).save(trace)
+    lines = printed("step", str(trace), *command).splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("  memory ")] == [told]
+    assert as_json("step", str(trace), *command)["memory"]["peak"]["rest"] == (gib - 3) * 2**30
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

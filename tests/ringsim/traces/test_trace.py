@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringsim.traces import Group, ProgramTrace, TracedStep, TraceRequest
+from ringsim.traces import Group, HeldBytes, ProgramTrace, StepMemory, TracedStep, TraceRequest
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced, wait
 
 REQUEST = TraceRequest("my train.py", ("--lr", "0.1"), False, 4, 1, 8, 2, "step.trace.json", True, "/home/me")
@@ -90,6 +90,21 @@ def test_a_trace_of_before_there_were_after_calls_is_read() -> None:
     data = deepcopy(TRACE.as_dict())
     del data["steps"][0]["calls"][0]["after_calls"]
     assert ProgramTrace.from_dict(data) == TRACE
+
+
+def test_memory_may_be_missing(tmp_path: Path) -> None:
+    """As in a trace of an older version; it is read as it was written where it is there."""
+    peak, end = HeldBytes(1, 2, 3, 4), HeldBytes(5, 6, 7, 8)
+    with_memory = replace(TRACE, memory=StepMemory(peak, end))
+    with_memory.save(tmp_path / "step.trace.json")
+    assert ProgramTrace.load(tmp_path / "step.trace.json") == with_memory
+    assert (peak.total, end.total) == (10, 26)
+    data = with_memory.as_dict()
+    del data["memory"]
+    assert ProgramTrace.from_dict(data) == TRACE
+    data["memory"] = {"peak": {"parameters": -1, "gradients": 0, "optimizer": 0, "rest": 0}, "end": {}}
+    with pytest.raises(ValueError, match=r"memory\.peak\.parameters = -1: must be a whole number, at least 0"):
+        ProgramTrace.from_dict(data)
 
 
 def test_a_request_is_of_a_rank_that_there_is() -> None:

@@ -246,4 +246,4 @@ def test_a_rank_that_stalls_is_named_within_the_timeout() -> None:
         rest = read_until(terminal)
         assert ranks[0].wait(TIMEOUT_S) == 1
     os.close(terminal)
-    assert re.search(r"rank 0: training step \d+, strategy [a-z0-9_]+: ", rest)
+    assert re.search(r"rank 0: (recording|training) step \d+, strategy [a-z0-9_]+: ", rest), rest

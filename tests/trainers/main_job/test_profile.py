@@ -1,30 +1,20 @@
-"""The profile of a step, and what a rank holds with each strategy, which is what is predicted."""
+"""The profile of a step, and the activations that a rank saves in it."""
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from ringsim.training_step import Parameter, StepProfile
+from ringsim.training_step import StepProfile
 from tests.ranks import RankPool
+from trainers.loop.batches import Share
 from trainers.loop.config import StepConfig
 from trainers.loop.train_step import TrainStep
-from trainers.main_job.job import parts_of
-from trainers.main_job.profile import ComputingTimes, activation_bytes, measure_memory, profile_of, states_per_element
-from trainers.predictions.memory import Memory, predict_memory
-from trainers.predictions.vectors import ModelParts
-from trainers.strategies.flat_vector import described
-from trainers.strategy_names import STRATEGY_INFOS
+from trainers.main_job.profile import ComputingTimes, activation_bytes, profile_of
 from trainers.tasks import LanguageModel
 
 TASK = LanguageModel(5, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
-NAMES = (
-    *(name for name, info in STRATEGY_INFOS.items() if not info.on_ring),
-    "bucketed/0.004",
-    "zero2/0.004",
-    "powersgd/1",
-)
-Pairs = dict[str, tuple[Memory, Memory]]
 
 
 def recorded(group: dist.ProcessGroup) -> tuple[StepProfile, list[float], list[tuple[str, int]], int]:
@@ -51,55 +41,6 @@ def test_a_profile_has_all_parameters(ranks: RankPool) -> None:
     assert profile.provenance["torch"] == torch.__version__
 
 
-def held_and_predicted(group: dist.ProcessGroup) -> Pairs:
-    """By strategy, after two steps."""
-    pairs = {}
-    alone = TrainStep(TASK, StepConfig(batch_size=3, strategy="none"), group)
-    states, activations = states_per_element(alone), activation_bytes(alone)
-    for name in NAMES:
-        train_step = TrainStep(TASK, StepConfig(batch_size=3, strategy=name), group)
-        parameters = described(p for p in train_step.model.parameters() if p.requires_grad)
-        parts = parts_of(train_step.model.module)
-        for step in range(2):
-            train_step.run(step)
-        profile = StepProfile(tuple(parameters), 0.0, 0.0, 0.0)
-        expected = predict_memory(name, profile, group.size(), states, activations, parts)
-        pairs[name] = (measure_memory(train_step), expected)
-    return pairs
-
-
-@pytest.mark.parametrize("num_ranks", [2, 3])
-def test_what_is_held_is_what_is_predicted(ranks: RankPool, num_ranks: int) -> None:
-    """Byte by byte, in each of the kinds; the sharded strategies hold less of what they share."""
-    for rank, pairs in enumerate(ranks.run(held_and_predicted, num_ranks=num_ranks)):
-        for name, (held, expected) in pairs.items():
-            fewer_rows = name == "fsdp" and rank > 0  # than rank 0, of parameters whose rows cannot be shared evenly
-            assert held == (expected._replace(optimizer=held.optimizer) if fewer_rows else expected), name
-            assert held.optimizer <= expected.optimizer
-        whole, zero1, zero2, zero3 = (pairs[name][0] for name in ("none", "zero1", "zero2", "zero3"))
-        assert whole.optimizer == 2 * whole.parameters
-        assert zero1.optimizer == zero2.optimizer == 2 * zero2.gradients
-        assert zero2.gradients < whole.gradients / num_ranks * 1.01 < zero1.gradients
-        assert zero3.parameters == zero3.gradients < whole.parameters / num_ranks * 1.01 < zero2.parameters
-
-
-@pytest.mark.parametrize("layers", [((0,), (1,)), ((0, 1), (1, 2)), ()])
-@pytest.mark.parametrize("name", ["zero3", "fsdp"])
-def test_layers_have_every_parameter_once(name: str, layers: tuple[tuple[int, ...], ...]) -> None:
-    """Beside the rest."""
-    profile = StepProfile(tuple(Parameter(f"p{index}", 250, 0.0) for index in range(4)), 0.0, 0.0, 0.0)
-    with pytest.raises(ValueError, match="^. parameters in layers: must be all 4, once$"):
-        predict_memory(name, profile, 2, 2, 0, ModelParts([(25, 10)] * 4, layers=layers, rest=(3,)))
-
-
-@pytest.mark.parametrize("name", ["powersgd", "fsdp"])
-def test_shapes_must_be_those_of_all_parameters(name: str) -> None:
-    """A profile does not have them."""
-    profile = StepProfile((Parameter("p", 250, 0.0),), 0.0, 0.0, 0.0)
-    with pytest.raises(ValueError, match=f"^{name}: 0 shapes of parameters: must be 1$"):
-        predict_memory(name, profile, 2, 2, 0)
-
-
 class Squares(nn.Module):
     """Saves its input of 5 numbers once, as a product with itself."""
 
@@ -123,3 +64,23 @@ def saved_of_a_product(group: dist.ProcessGroup) -> int:
     train_step.model.model = Squares()
     train_step.loss = lambda _: train_step.model.model(torch.ones(5))  # type: ignore[method-assign]
     return activation_bytes(train_step)
+
+
+def test_saved_results_are_freed(ranks: RankPool) -> None:
+    """An operator such as exp saves its own result, which is gone once its bytes are counted, with all before it."""
+    assert ranks.run(is_result_left, num_ranks=1) == [False]
+
+
+def is_result_left(group: dist.ProcessGroup) -> bool:
+    """Whether the result of exp is still there after a forward pass was counted."""
+    results: list[StorageWeakRef] = []
+    train_step = TrainStep(TASK, StepConfig(batch_size=3, strategy="none"), group)
+
+    def loss(_: Share) -> torch.Tensor:
+        result = Squares()(torch.ones(5)).exp()
+        results.append(StorageWeakRef(result.untyped_storage()))
+        return result.sum()
+
+    train_step.loss = loss  # type: ignore[method-assign]
+    activation_bytes(train_step)
+    return not results[0].expired()

@@ -13,7 +13,9 @@ from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls
 from tests.ranks import RankPool
 from trainers.loop.config import StepConfig
+from trainers.loop.train_step import TrainStep
 from trainers.main_job.config import JobConfig
+from trainers.main_job.profile import Memory, measure_memory
 from trainers.main_job.recorded_steps import RecordedStep, predict_steps, together
 from trainers.main_job.recording import STEPS, RecordedRuns, num_recorded, num_steps
 from trainers.strategy_names import STRATEGY_INFOS
@@ -140,3 +142,33 @@ def test_every_strategy_is_recorded_and_predicted(ranks: RankPool) -> None:
         # What is sent before the last gradient is ready, with fsdp all, is in the step alone.
         assert 0 <= sync_s < step_s
         assert (sync_s < 1e-3) == (name in ("none", "fsdp", "fsdp_on_ring")), name
+
+
+def recorded_and_held(group: dist.ProcessGroup) -> tuple[dict[str, Memory], dict[str, Memory]]:
+    """What was recorded of the rank that holds most, and what this rank holds after two real steps, by strategy."""
+    names = (*NAMES, "bucketed/0.004", "zero2/0.004", "powersgd/1")
+    with RecordedRuns(replace(CONFIG, strategies=names), group) as runs:
+        runs.take_until(1.0)
+        recorded = runs.recording().memory(names)
+    held = {}
+    for name in names:
+        train_step = TrainStep(TASK, replace(CONFIG.step, strategy=name), group)
+        for step in range(2):
+            train_step.run(step)
+        held[name] = measure_memory(train_step)
+    return recorded, held
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_memory_is_predicted_to_the_byte(ranks: RankPool, num_ranks: int) -> None:
+    """In each of its kinds, on the rank that holds most; the sharded strategies hold less of what they share."""
+    answers = ranks.run(recorded_and_held, num_ranks=num_ranks)
+    recorded = answers[0][0]
+    assert all(answer == recorded for answer, _ in answers)
+    for name, predicted in recorded.items():
+        assert max((held[name] for _, held in answers), key=lambda memory: memory.total) == predicted, name
+    whole, zero1, zero2, zero3 = (recorded[name] for name in ("none", "zero1", "zero2", "zero3"))
+    assert whole.optimizer == 2 * whole.parameters
+    assert zero1.optimizer == zero2.optimizer == 2 * zero2.gradients
+    assert zero2.gradients < whole.gradients / num_ranks * 1.01 < zero1.gradients
+    assert zero3.parameters == zero3.gradients < whole.parameters / num_ranks * 1.01 < zero2.parameters

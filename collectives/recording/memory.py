@@ -1,0 +1,177 @@
+"""`MemoryWatch`: which storages there are in a step, by which its peak is known, and what is held at its end.
+
+torch's own `MemTracker` is not used: it refuses a model that is called twice in a step, as where gradients are
+accumulated, and takes the tensors of the recording for the program's.
+"""
+
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import wraps
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, UntypedStorage, nn
+from torch._guards import active_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed._tools.common_utils import get_untyped_storages
+from torch.optim.optimizer import Optimizer
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ringsim.traces import HeldBytes, StepMemory
+
+_KINDS = ("parameters", "gradients", "optimizer")
+_REST = "rest"
+
+
+class _Known(NamedTuple):
+    """A storage that is there. number: no other storage has it, also later. reference: tells when the storage ends."""
+
+    number: int
+    size_bytes: int
+    reference: "weakref.ref[UntypedStorage]"
+
+
+class _Change(NamedTuple):
+    """The storage of a number has so many more bytes from now on, or fewer."""
+
+    number: int
+    size_bytes: int
+
+
+class MemoryWatch:
+    """Notes when storages begin, change their size and end, from `start` to `stop`.
+
+    Tensors that Python knows are there from the start. So are storages that an operator reads before any operator has
+    returned them, such as the buckets of DistributedDataParallel, which C++ holds.
+
+    memory: of the step that was watched; None until it ends.
+    """
+
+    def __init__(self) -> None:
+        self.memory: StepMemory | None = None
+        self._known: dict[int, _Known] = {}  # by address
+        self._devices: list[str] = []  # of each storage, by its number
+        self._at_start: list[_Change] = []
+        self._changes: list[_Change] = []  # is only appended to, since a storage may end in any thread
+        self._resizing = patch.object(UntypedStorage, "resize_", self._noting(UntypedStorage.resize_))
+        self.is_watching = False
+
+    def start(self) -> None:
+        """Watch the step that begins now."""
+        self.is_watching = True
+        self._resizing.start()
+        gradients = (parameter.grad for parameter in _parameters() if parameter.grad is not None)
+        tensors = (tensor for tensor in (*_all(Tensor), *gradients) if _has_own_storage(tensor))
+        is_fake = active_fake_mode() is not None  # then those with data are constants, beside the program's own
+        self.read(tensor for tensor in tensors if isinstance(tensor, FakeTensor) or not is_fake)
+
+    def stop(self) -> None:
+        """End the step, whose gradients must still be there; does nothing if no step is watched."""
+        if not self.is_watching:
+            return
+        self.is_watching = False
+        self._resizing.stop()
+        kinds, changes = self._kinds(), [*self._at_start, *self._changes]
+        # What is computed on a GPU needs its memory; tensors on the CPU then need that of the host.
+        device = next((device for device in self._devices if device != "cpu"), "cpu")
+        changes = [change for change in changes if self._devices[change.number] == device]
+        self.memory = StepMemory(peak=_held(changes[: _peak(changes)], kinds), end=_held(changes, kinds))
+        self._known.clear()
+
+    def read(self, tensors: Iterable[Tensor]) -> None:
+        """Note that an operator is about to read the tensors."""
+        self._see(tensors, self._at_start)
+
+    def made(self, tensors: Iterable[Tensor]) -> None:
+        """Note that an operator has returned the tensors."""
+        self._see(tensors, self._changes)
+
+    def _see(self, tensors: Iterable[Tensor], changes: list[_Change]) -> None:
+        """Add storages that are not known to these changes."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if (known := self._known.get(storage._cdata)) is not None:
+                self._note_size(known, storage)
+            elif self.is_watching and tensor.device.type != "meta":
+                changes.append(_Change(len(self._devices), storage.nbytes()))
+                self._known[storage._cdata] = self._new(storage)
+                self._devices.append(tensor.device.type)
+
+    def _new(self, storage: UntypedStorage) -> _Known:
+        address = storage._cdata
+
+        def ended(_: object) -> None:
+            known = self._known.pop(address)
+            self._changes.append(_Change(known.number, -known.size_bytes))
+
+        return _Known(len(self._devices), storage.nbytes(), weakref.ref(storage, ended))
+
+    def _note_size(self, known: _Known, storage: UntypedStorage) -> None:
+        size_bytes = storage.nbytes()
+        if size_bytes != known.size_bytes:
+            self._known[storage._cdata] = known._replace(size_bytes=size_bytes)
+            self._changes.append(_Change(known.number, size_bytes - known.size_bytes))
+
+    def _noting(self, resize: Any) -> Any:
+        """Return `UntypedStorage.resize_` so that its calls are noted; FSDP2 frees what it has gathered by it."""
+
+        @wraps(resize)
+        def resize_(storage: UntypedStorage, size: int) -> Any:
+            resized = resize(storage, size)
+            if (known := self._known.get(storage._cdata)) is not None:
+                self._note_size(known, storage)
+            return resized
+
+        return resize_
+
+    def _kinds(self) -> dict[int, str]:
+        """Return which storages are for parameters, gradients and the optimizers, by number; the first that fits."""
+        parameters = list(_parameters())
+        states = [state for optimizer in _all(Optimizer) for state in optimizer.state.values()]
+        held = (
+            parameters,
+            [parameter.grad for parameter in parameters if parameter.grad is not None],
+            [value for state in states for value in state.values() if isinstance(value, Tensor)],
+        )
+        kinds: dict[int, str] = {}
+        for kind, tensors in zip(_KINDS, held, strict=True):
+            for storage in (storage for tensor in tensors for storage in get_untyped_storages(tensor)):
+                known = self._known.get(storage._cdata)
+                if known is not None and known.size_bytes:  # FSDP2's gathered parameters are there for a while only
+                    kinds.setdefault(known.number, kind)
+        return kinds
+
+
+def _all(kind: type[Any]) -> Iterator[Any]:
+    """Yield all objects of a class that there are now."""
+    return (thing for thing in gc.get_objects() if issubclass(type(thing), kind))
+
+
+def _parameters() -> Iterator[Tensor]:
+    return (tensor for tensor in _all(Tensor) if isinstance(tensor, nn.Parameter))
+
+
+def _has_own_storage(tensor: Tensor) -> bool:
+    """Return whether it has elements itself; a DTensor does not, but the tensors that it is made of do."""
+    return not is_traceable_wrapper_subclass(tensor) and tensor.layout is torch.strided
+
+
+def _peak(changes: list[_Change]) -> int:
+    """Return how many changes lead to the most bytes."""
+    held = most = peak = 0
+    for count, change in enumerate(changes, start=1):
+        held += change.size_bytes
+        if held > most:
+            most, peak = held, count
+    return peak
+
+
+def _held(changes: list[_Change], kinds: dict[int, str]) -> HeldBytes:
+    """Return the bytes that are held after some changes."""
+    held: Counter[str] = Counter()
+    for change in changes:
+        held[kinds.get(change.number, _REST)] += change.size_bytes
+    return HeldBytes(*(held[kind] for kind in (*_KINDS, _REST)))

@@ -1,0 +1,110 @@
+"""What a trace says of memory: the peak of a step, and what is held at its end, by kind."""
+
+from pathlib import Path
+
+import pytest
+
+from ringsim.traces import HeldBytes, ProgramTrace, StepMemory
+from tests.collectives.test_recording import recorded
+
+WIDTH, LAYERS, NUM_RANKS = 64, 4, 4
+PROGRAM = f"""
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+WAY, BATCH = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo")
+num_layers = 1 if WAY in ("plain", "kept") else {LAYERS}
+model = nn.Sequential(*[nn.Linear({WIDTH}, {WIDTH}, bias=False) for _ in range(num_layers)])
+if WAY == "ddp":
+    model = nn.parallel.DistributedDataParallel(model)
+if WAY == "fsdp":
+    for layer in (*model, model):
+        fully_shard(layer)
+unused = torch.empty(1000) if WAY == "kept" else None
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+while True:
+    for _ in range(2 if WAY == "accumulates" else 1):
+        if WAY == "kept":
+            scores = model(torch.ones(BATCH, {WIDTH}))
+            scores.sum().backward()
+        else:
+            model(torch.ones(BATCH, {WIDTH})).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+LAYER = 4 * WIDTH * WIDTH  # bytes of a weight
+FEW, MANY = WIDTH // 16, WIDTH * 16  # samples
+NUMBER = 4  # bytes of a loss, and of its gradient
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A script that torchrun could start."""
+    path = tmp_path_factory.mktemp("program") / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def memory_of(program: Path, way: str, batch: int, is_fake: bool) -> StepMemory:
+    """The memory of the watched step."""
+    trace = recorded(program, way, str(batch), num_ranks=NUM_RANKS, is_fake=is_fake)
+    assert isinstance(trace, ProgramTrace), trace
+    assert trace.memory is not None
+    return trace.memory
+
+
+@pytest.mark.parametrize("is_fake", [True, False])
+def test_the_peak_is_where_most_is_held(program: Path, is_fake: bool) -> None:
+    """With many samples in the forward pass, with few of them in the backward pass."""
+    samples = 4 * MANY * WIDTH
+    forward = memory_of(program, "plain", MANY, is_fake)
+    assert forward.peak == HeldBytes(LAYER, 0, LAYER, 2 * samples + NUMBER)
+    assert forward.end == HeldBytes(LAYER, LAYER, LAYER, 0)
+    samples = 4 * FEW * WIDTH
+    backward = memory_of(program, "plain", FEW, is_fake)
+    assert backward.peak == HeldBytes(LAYER, LAYER, LAYER, samples + 2 * NUMBER)
+    assert backward.end == forward.end
+
+
+@pytest.mark.parametrize("is_fake", [True, False])
+def test_what_was_there_before_counts(program: Path, is_fake: bool) -> None:
+    """Also the last step's result until there is another, and a tensor that nobody reads."""
+    samples = 4 * MANY * WIDTH
+    memory = memory_of(program, "kept", MANY, is_fake)
+    assert memory.peak == HeldBytes(LAYER, 0, LAYER, 4000 + 3 * samples)
+    assert memory.end == HeldBytes(LAYER, LAYER, LAYER, 4000 + samples)
+
+
+@pytest.mark.parametrize("is_fake", [True, False])
+def test_buckets_count(program: Path, is_fake: bool) -> None:
+    """DistributedDataParallel holds them in C++, as large as all gradients."""
+    assert memory_of(program, "ddp", FEW, is_fake).end == HeldBytes(*[LAYERS * LAYER] * 4)
+
+
+@pytest.mark.parametrize("is_fake", [True, False])
+def test_a_model_may_be_called_twice_in_a_step(program: Path, is_fake: bool) -> None:
+    """Gradients of the first pass are there while the second goes on: a layer's is made and added to its own."""
+    memory = memory_of(program, "accumulates", FEW, is_fake)
+    assert memory.end == HeldBytes(*[LAYERS * LAYER] * 3, 0)
+    assert memory.peak.gradients == LAYERS * LAYER
+    assert LAYER < memory.peak.rest < 2 * LAYER
+
+
+@pytest.mark.parametrize("is_fake", [True, False])
+def test_a_rank_of_fsdp_holds_its_share(program: Path, is_fake: bool) -> None:
+    """In the backward pass a layer is gathered, the next one is, too, and it has a gradient while another is sent.
+
+    The inputs of two layers and their gradients are there then, and at the end nothing but shares. With data, a few
+    numbers describe the mesh.
+    """
+    memory = memory_of(program, "fsdp", FEW, is_fake)
+    share = LAYERS * LAYER // NUM_RANKS
+    end, peak = memory.end, memory.peak
+    assert (end.parameters, end.gradients, end.optimizer) == (share, share, share)
+    assert end.rest < 200
+    assert (peak.parameters, peak.optimizer) == (share, share)
+    assert peak.rest - end.rest == 4 * LAYER + 4 * 4 * FEW * WIDTH + 2 * NUMBER

@@ -1,1 +1,0 @@
-"""The memory that each strategy needs, predicted. No torch is needed for it."""
