@@ -4,6 +4,7 @@ import os
 import runpy
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -18,10 +19,11 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from collectives.recording.fake import without_data
 from collectives.recording.group import recording
 from collectives.recording.operators import OperatorWatch
+from collectives.recording.pretended_cuda import pretended_cuda
 from collectives.recording.watched_step import with_times_of
 from collectives.runtime import Recorder
 from ringsim.measurements import provenance
-from ringsim.traces import Group, ProgramTrace, TraceRequest
+from ringsim.traces import Device, Group, ProgramTrace, TraceRequest
 from ringsim.units import plural
 
 # In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets.
@@ -49,6 +51,7 @@ def record_program(request: TraceRequest) -> ProgramTrace:
         recording(request.num_ranks, request.rank, recorder, groups),
         _as_started_by_torchrun(request),
         without_data() if request.is_fake else nullcontext(),
+        pretended_cuda(request.ranks_here) if request.device is Device.CUDA else nullcontext(),
         _steps_counted(recorder, WARM_UP_STEPS + request.num_steps, watch_all=request.is_fake),
         suppress(_EnoughError),
     ):
@@ -65,10 +68,11 @@ def record_program(request: TraceRequest) -> ProgramTrace:
     return ProgramTrace(
         request.num_ranks,
         request.rank,
-        min(request.ranks_per_host, request.num_ranks),
+        request.ranks_here,
         tuple(groups),
         steps,
         {**provenance(), "program": [request.program, *request.arguments], "torch": torch.__version__},
+        request.device,
     )
 
 
@@ -100,14 +104,18 @@ def _run(request: TraceRequest) -> None:
 def _place_of(error: Exception, request: TraceRequest) -> str:
     """Return the innermost line of the program's own that failed, or the program's name."""
     own = str(Path(request.program).resolve().parent)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(own)]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if str(Path(frame.filename).resolve()).startswith(own)
+    ]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames and not request.is_module else request.program
 
 
 @contextmanager
 def _as_started_by_torchrun(request: TraceRequest) -> Iterator[None]:
     """Set what torchrun sets for a rank: environment, sys.argv and the path of the script's folder."""
-    per_host = min(request.ranks_per_host, request.num_ranks)
+    per_host = request.ranks_here
     host, local_rank = divmod(request.rank, per_host)
     environment = {
         "RANK": request.rank,
@@ -131,7 +139,18 @@ def _as_started_by_torchrun(request: TraceRequest) -> Iterator[None]:
         stack.enter_context(patch.object(sys, "path", [folder, *sys.path]))
         for name in ("spawn", "start_processes"):
             stack.enter_context(patch.object(multiprocessing, name, _refuse_processes))
+        stack.enter_context(patch.object(torch, "compile", _stay_eager))
         yield
+
+
+def _stay_eager(model: Any = None, **_: Any) -> Any:
+    """Return what torch.compile is given, or as a decorator a function that does; warn of it once.
+
+    Operators that are compiled together could be seen no longer.
+    """
+    message = "torch.compile does nothing while a program is recorded: the step is that of eager mode"
+    warnings.warn(message, stacklevel=2)
+    return (lambda function: function) if model is None else model
 
 
 def _refuse_processes(*_: object, **__: object) -> NoReturn:

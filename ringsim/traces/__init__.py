@@ -2,6 +2,7 @@
 
 from ringsim.traces.trace import (
     Call,
+    Device,
     Group,
     Operator,
     ProgramTrace,

@@ -33,6 +33,13 @@ class TraceEventKind(Enum):
     READ = "read"
 
 
+class Device(Enum):
+    """The devices on which a program believes to compute."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """Calls of an operator, all alike: how many, and what each of them does.
@@ -160,7 +167,7 @@ class Group:
 class ProgramTrace:
     """Steps of one rank of a job with `num_ranks` ranks.
 
-    ranks_per_host: as the program was told.
+    ranks_per_host, device: as the program was told.
     provenance: the program, and the machine and versions that recorded it.
 
     Raises ValueError for a rank that there is not, a call of a group that there is not, and a trace without steps.
@@ -172,6 +179,7 @@ class ProgramTrace:
     groups: tuple[Group, ...]
     steps: tuple[TracedStep, ...]
     provenance: dict[str, Any] = field(default_factory=dict)
+    device: Device = Device.CPU
 
     FORMAT: ClassVar = FileFormat("ringsim-program-trace", 1, made_by="ringsim trace")
 
@@ -232,8 +240,14 @@ class TraceRequest:
     num_steps: Annotated[int, values.whole(1, MAX_STEPS)]
     output: str
     is_fake: bool = False
+    device: Device = Device.CPU
 
     def __post_init__(self) -> None:
         check(self)
         if self.rank >= self.num_ranks:
             raise ValueError(f"rank {self.rank}: must be less than the {self.num_ranks} ranks")
+
+    @property
+    def ranks_here(self) -> int:
+        """Number of ranks on the rank's host."""
+        return min(self.ranks_per_host, self.num_ranks)

@@ -27,7 +27,7 @@ from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import ALGORITHMS
 from ringsim.report import format_trace_prediction, write_step_trace
 from ringsim.schedule import Collective
-from ringsim.traces import ProgramTrace
+from ringsim.traces import Device, ProgramTrace
 from ringsim.training_step import GPUS, MAX_SCALE, Computing, Roofline, fitted_scale, predict_trace
 from ringsim.units import parse_flops
 
@@ -46,7 +46,8 @@ PERFETTO = ".json"
 @click.option(
     "--device",
     type=Choice(["cpu", "cuda"]),
-    help="The program computes on this device. By default it is cuda if the network describes NCCL, else cpu.",
+    help="The program computes on this device. By default it is cuda if the program was recorded so or the network "
+    "describes NCCL, else cpu.",
 )
 @click.option(
     "--gpu",
@@ -101,7 +102,7 @@ def step(
     """
     refuse_without("style", output, "output")
     trace = ProgramTrace.load(file)
-    on_gpu = device == "cuda" if device else bool(network.spec.protocols)
+    on_gpu = device == "cuda" if device else trace.device is Device.CUDA or bool(network.spec.protocols)
     if not on_gpu:
         say_left_out(network.name, network)
     network.topology(trace.num_ranks)  # if there is no room for the ranks, this error names the network
