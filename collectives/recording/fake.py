@@ -43,7 +43,8 @@ class WithoutValues(TorchDispatchMode):
     """Gives whoever reads an element a plain number: False, 1 or 1.0; and warns once if that is the program itself.
 
     Integers that are not computed from other numbers have data, as far as they are few: such as tokens, the places in a
-    file from which they are taken, and the sizes of buckets. The mode below takes cpu:0 for another device than cpu, so the index of a CPU is left out.
+    file from which they are taken, and the sizes of buckets.
+    The mode below takes cpu:0 for another device than cpu, so the index of a CPU is left out.
     """
 
     def __init__(self) -> None:
@@ -131,9 +132,10 @@ def without_data() -> Iterator[None]:
             function = getattr(dist, name)
             for module in (dist, distributed_c10d):
                 stack.enter_context(patch.object(module, name, _within(unset_fake_temporarily, function)))
+        stack.enter_context(patch.object(torch, "save", _save_nothing))
         stack.enter_context(patch.object(GradScaler, "_maybe_opt_step", _step_always))
         stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
-        # copy.deepcopy() asks a tensor for its address, to see whether it has data; what it then does is right for both.
+        # copy.deepcopy() asks for a tensor's address, to see whether it has data; what it then does is right for both.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         without_values = WithoutValues()
@@ -148,7 +150,11 @@ def without_data() -> Iterator[None]:
         yield
 
 
-def _step_always(_: GradScaler, optimizer: Optimizer, __: object, *args: Any, **options: Any) -> float | None:
+def _save_nothing(*_: object, **__: object) -> None:
+    """Leave the program's checkpoints as they are: there is nothing to save."""
+
+
+def _step_always(_: GradScaler, optimizer: Optimizer, __: object, *args: Any, **options: Any) -> Any:
     """Step the optimizer, which a GradScaler does only if it reads that no gradient has overflowed."""
     return optimizer.step(*args, **options)
 

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn, serialization
 from torch.amp.autocast_mode import autocast
 from torch.distributed import device_mesh, distributed_c10d
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn import attention
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
@@ -107,9 +108,7 @@ def _returns(value: Any) -> Callable[..., Any]:
 class CpuForCuda(TorchFunctionMode):
     """Lets each function of torch that is given a CUDA device make or move its tensor on the CPU, not pinned."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
         if func is Device:
             return Device("cuda", *args) if args and type(args[0]) is int else Device(*args, **kwargs or {})
         kwargs = kwargs or {}
@@ -188,7 +187,14 @@ def pretended_cuda(num_devices: int) -> Iterator[None]:
         yield
         return
     answers = _answers(num_devices)
-    modules = (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.nvtx, torch.cuda.profiler, torch.accelerator)
+    modules = (
+        torch.cuda,
+        torch.cuda.memory,
+        torch.cuda.random,
+        torch.cuda.nvtx,
+        torch.cuda.profiler,
+        torch.accelerator,
+    )
     with ExitStack() as stack:
 
         def replace(owner: Any, name: str, value: Any) -> None:
@@ -209,6 +215,16 @@ def pretended_cuda(num_devices: int) -> Iterator[None]:
         begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
         replace(threading.Thread, "_bootstrap_inner", _with_mode(begin))
         stack.enter_context(CpuForCuda())
+        yield
+
+
+@contextmanager
+def hidden_cuda() -> Iterator[None]:
+    """In the block the program is told that there are no CUDA devices."""
+    with ExitStack() as stack:
+        for module in (torch.cuda, torch.accelerator):
+            stack.enter_context(patch.object(module, "is_available", _returns(False)))
+            stack.enter_context(patch.object(module, "device_count", _returns(0)))
         yield
 
 
@@ -252,8 +268,8 @@ def _refuse() -> None:
 
 def _move_to_cpu(replace: Callable[[Any, str, Any], None]) -> None:
     """Let methods and classes of torch that are given a device take the CPU where no function of a tensor is called."""
-    for owner in (Tensor, torch.UntypedStorage, torch.TypedStorage):
-        replace(owner, "cuda", lambda itself, *_, **__: itself)
+    for kind in (Tensor, torch.UntypedStorage, torch.TypedStorage):
+        replace(kind, "cuda", lambda itself, *_, **__: itself)
     replace(Tensor, "pin_memory", lambda tensor, *_, **__: tensor)  # also in the thread of a data loader
     replace(Tensor, "record_stream", lambda *_: None)
     replace(distributed_c10d, "default_pg_nccl_timeout", distributed_c10d.default_pg_timeout)
@@ -261,14 +277,16 @@ def _move_to_cpu(replace: Callable[[Any, str, Any], None]) -> None:
     replace(distributed_c10d, "is_nccl_available", lambda: True)
     # A GPU has kernels of attention that a CPU has not.
     replace(attention, "sdpa_kernel", wraps(attention.sdpa_kernel)(lambda *_, **__: nullcontext()))
-    for owner, name, change in (
+    changes: tuple[tuple[Any, str, Callable[..., tuple[Arguments, Options]]], ...] = (
         (nn.parallel.DistributedDataParallel, "__init__", _without_devices),
+        (FullyShardedDataParallel, "__init__", lambda args, kwargs: (args, {**kwargs, "device_id": CPU})),
         (autocast, "__init__", _autocast_on_cpu),
         (device_mesh.DeviceMesh, "__init__", _all_on_cpu),
         (_device.DeviceContext, "__init__", _all_on_cpu),
         (torch, "is_autocast_enabled", _all_on_cpu),
         (torch, "get_autocast_dtype", _all_on_cpu),
-    ):
+    )
+    for owner, name, change in changes:
         replace(owner, name, _with_changed(vars(owner)[name], change))
 
 

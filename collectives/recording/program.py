@@ -7,6 +7,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from mmap import mmap
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -14,16 +15,17 @@ from unittest.mock import patch
 import torch
 from torch import multiprocessing
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.distributed import rpc
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from collectives.recording.fake import without_data
 from collectives.recording.group import recording
 from collectives.recording.operators import OperatorWatch
-from collectives.recording.pretended_cuda import pretended_cuda
+from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.watched_step import with_times_of
 from collectives.runtime import Recorder
 from ringsim.measurements import provenance
-from ringsim.traces import Device, Group, ProgramTrace, TraceRequest
+from ringsim.traces import RECORDING_ID, Device, Group, ProgramTrace, TraceRequest
 from ringsim.units import plural
 
 # In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets.
@@ -47,23 +49,32 @@ def record_program(request: TraceRequest) -> ProgramTrace:
     """
     recorder = Recorder(_no_time) if request.is_fake else Recorder()
     groups: list[Group] = []
+    processes = _Processes()
     with (
         recording(request.num_ranks, request.rank, recorder, groups),
         _as_started_by_torchrun(request),
         without_data() if request.is_fake else nullcontext(),
-        pretended_cuda(request.ranks_here) if request.device is Device.CUDA else nullcontext(),
-        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps, watch_all=request.is_fake),
+        pretended_cuda(request.ranks_here) if request.device is Device.CUDA else hidden_cuda(),
+        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps, request.is_fake, processes),
         suppress(_EnoughError),
     ):
-        _run(request)
+        try:
+            _run(request)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted after {_steps_of(recorder)}; no trace is written") from None
+        processes.end_if_forked()
+    processes.end_children()
     watched = recorder.steps[WATCHED_STEP : WATCHED_STEP + 1]
     steps = tuple(recorder.steps[WARM_UP_STEPS:])
     if not request.is_fake:
         steps = tuple(with_times_of(step, *watched) for step in steps)
+    if not steps and processes.have_trained:
+        _refuse_processes()
     if not steps:
+        asks = "" if request.device is Device.CUDA else "; if it asks for GPUs first, give --device cuda"
         raise ProgramError(
-            f"{request.program}: it ended after {plural(len(recorder.steps), 'step')} of a torch.optim.Optimizer; "
-            f"{WARM_UP_STEPS} warm up, and at least one more is recorded: let it make more"
+            f"{request.program}: it ended after {_steps_of(recorder)}, and at least one more is recorded: "
+            f"let it make more{asks}"
         )
     return ProgramTrace(
         request.num_ranks,
@@ -74,6 +85,45 @@ def record_program(request: TraceRequest) -> ProgramTrace:
         {**provenance(), "program": [request.program, *request.arguments], "torch": torch.__version__},
         request.device,
     )
+
+
+def _steps_of(recorder: Recorder) -> str:
+    return f"{plural(len(recorder.steps), 'step')} of a torch.optim.Optimizer; {WARM_UP_STEPS} warm up"
+
+
+class _Processes:
+    """The processes that the program forks: such as load data or log, but do not train.
+
+    have_trained: whether an optimizer has made a step in one of them, which all of them can tell.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._shared = mmap(-1, 1)
+
+    @property
+    def is_forked(self) -> bool:
+        return os.getpid() != self._pid
+
+    @property
+    def have_trained(self) -> bool:
+        return self._shared[0] > 0
+
+    def refuse_training(self) -> NoReturn:
+        """End this process, a forked one that trains, and let the program's own one say so."""
+        self._shared[0] = 1
+        os._exit(1)
+
+    def end_if_forked(self) -> None:
+        """End a process that was forked and has come to the program's end: it has no trace to write."""
+        if self.is_forked:
+            sys.stdout.flush()
+            os._exit(0)
+
+    def end_children(self) -> None:
+        """End those that the program would have told to end, had it not been stopped."""
+        for process in multiprocessing.active_children():
+            process.terminate()
 
 
 def _no_time() -> float:
@@ -90,15 +140,19 @@ def _run(request: TraceRequest) -> None:
     except SystemExit as ended:
         if ended.code not in (None, 0):
             raise ProgramError(f"{request.program}: it ended with exit code {ended.code}") from None
-    except ProgramError:
-        raise
+    except ProgramError as error:
+        raise ProgramError(f"{_place_of(error, request)}: {error}") from error
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ProgramError(
             f"{_place_of(error, request)}: {error.func} needs real numbers, and with --fake there are none: "
             "leave it out there, or record without --fake"
         ) from error
     except Exception as error:
-        raise ProgramError(f"{_place_of(error, request)}: {type(error).__name__}: {error}") from error
+        wants_cuda = request.device is Device.CPU and any(
+            word in str(error).lower() for word in ("cuda", "accelerator")
+        )
+        advice = "; a program that was written for GPUs needs --device cuda" if wants_cuda else ""
+        raise ProgramError(f"{_place_of(error, request)}: {type(error).__name__}: {error}{advice}") from error
 
 
 def _place_of(error: Exception, request: TraceRequest) -> str:
@@ -128,7 +182,7 @@ def _as_started_by_torchrun(request: TraceRequest) -> Iterator[None]:
         "ROLE_WORLD_SIZE": request.num_ranks,
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": 29500,
-        "TORCHELASTIC_RUN_ID": "recording",
+        "TORCHELASTIC_RUN_ID": RECORDING_ID,
         "TORCHELASTIC_RESTART_COUNT": 0,
         "TORCHELASTIC_MAX_RESTARTS": 0,
     }
@@ -139,6 +193,7 @@ def _as_started_by_torchrun(request: TraceRequest) -> Iterator[None]:
         stack.enter_context(patch.object(sys, "path", [folder, *sys.path]))
         for name in ("spawn", "start_processes"):
             stack.enter_context(patch.object(multiprocessing, name, _refuse_processes))
+        stack.enter_context(patch.object(rpc, "init_rpc", _refuse_rpc))
         stack.enter_context(patch.object(torch, "compile", _stay_eager))
         yield
 
@@ -157,8 +212,12 @@ def _refuse_processes(*_: object, **__: object) -> NoReturn:
     raise ProgramError("the program starts its ranks itself, by torch.multiprocessing: record one that torchrun starts")
 
 
+def _refuse_rpc(*_: object, **__: object) -> NoReturn:
+    raise ProgramError("the program calls other ranks by torch.distributed.rpc, and a recorded rank has none")
+
+
 @contextmanager
-def _steps_counted(recorder: Recorder, num_steps: int, watch_all: bool) -> Iterator[None]:
+def _steps_counted(recorder: Recorder, num_steps: int, watch_all: bool, processes: _Processes) -> Iterator[None]:
     """End a recorded step with each step of the optimizer that steps first, and the program after `num_steps`.
 
     watch_all: the operators of all steps are watched, once they have warmed up, since none is timed.
@@ -170,6 +229,8 @@ def _steps_counted(recorder: Recorder, num_steps: int, watch_all: bool) -> Itera
         first[:] = first or [optimizer]
         if optimizer is not first[0]:
             return
+        if processes.is_forked:
+            processes.refuse_training()
         recorder.end_step()
         if len(recorder.steps) == WATCHED_STEP:
             watch.start()

@@ -17,6 +17,8 @@ from typing import Annotated, Any, ClassVar, Self
 from ringsim.files import FileFormat, check, naming_place, read_json, save_json, values
 
 MAX_STEPS = 10_000
+INTERRUPTED = 130  # the exit code of a recording that has said, after Ctrl-C, how far it has come
+RECORDING_ID = "recording"  # a program that is recorded has this TORCHELASTIC_RUN_ID, for which torchrun draws a number
 _Bytes = Annotated[int, values.whole(0)]
 _Rank = Annotated[int, values.whole(0, values.MAX_RANKS - 1)]
 

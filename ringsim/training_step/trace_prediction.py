@@ -85,11 +85,26 @@ class _Simulation:
     """The steps of a trace on a network; a collective of one size is simulated once."""
 
     def __init__(self, trace: ProgramTrace, network: AnyNetwork, on_gpu: bool) -> None:
+        _refuse_peers(trace)
         self._on_gpu, self._overlaps = on_gpu, can_overlap(network, trace.num_ranks)
         self.groups = [calls_of(group, trace.num_ranks, network, on_gpu) for group in trace.groups]
 
     def timeline(self, step: TracedStep, computing: Computing) -> StepTimeline:
         return simulate_step(step, self.groups, computing.seconds, on_gpu=self._on_gpu, overlaps=self._overlaps)
+
+
+def _refuse_peers(trace: ProgramTrace) -> None:
+    """Raise ValueError for the first send or recv, which other ranks do not make alike."""
+    for number, step in enumerate(trace.steps):
+        for index, call in enumerate(step.calls):
+            if call.collective in ("send", "recv"):
+                whom = (
+                    f"{'to' if call.collective == 'send' else 'from'} rank {trace.groups[call.group].ranks[call.peer]}"
+                )
+                raise ValueError(
+                    f"steps[{number}].calls[{index}]: {call.collective} {whom}: ranks that do different things, as in a "
+                    "pipeline, cannot be predicted from one of them"
+                )
 
 
 def calls_of(group: Group, num_ranks: int, network: AnyNetwork, on_gpu: bool = False) -> GroupCalls:

@@ -4,16 +4,28 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from ringsim.console import FILE, STDOUT, Choice, IntRange, check_writable, ended_once, examples, require_torch, say_wrote
+from ringsim.console import (
+    FILE,
+    STDOUT,
+    Choice,
+    IntRange,
+    check_writable,
+    ended_once,
+    examples,
+    require_torch,
+    say_wrote,
+)
 from ringsim.files import encode
 from ringsim.text_table import align_columns
-from ringsim.traces import Device, ProgramTrace, TraceRequest
+from ringsim.traces import INTERRUPTED, Device, ProgramTrace, TraceRequest
 from ringsim.units import format_size, format_time, plural
 
+GRACE_S = 5.0  # in which an interrupted program may end
 # The recorder stands above us, with torch; we only start it, so nothing is imported upwards.
 RECORDING = (sys.executable, "-m", "collectives.recording")
 
@@ -80,14 +92,26 @@ def trace(
     if min(ranks_per_host, ranks) > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun: the ranks of a host share its cores
     command = [*RECORDING, json.dumps(encode(request))]
-    # What ends us ends the program too, which has a session of its own, so that Ctrl-C reaches us alone.
-    with ended_once():
-        done = subprocess.run(command, check=False, env=environment, start_new_session=True)
-    if done.returncode:
-        sys.exit(done.returncode)
+    if exit_code := _exit_code_of(command, environment):
+        sys.exit(exit_code)
     recorded = ProgramTrace.load(output)
     click.echo(format_trace(recorded))
     say_wrote(output)
+
+
+def _exit_code_of(command: list[str], environment: dict[str, str]) -> int:
+    """Run the recording. What ends us ends it too: it has a session of its own, so that Ctrl-C reaches us alone."""
+    with ended_once(), subprocess.Popen(command, env=environment, start_new_session=True) as recording:
+        try:
+            return recording.wait()
+        except KeyboardInterrupt:
+            recording.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                if recording.wait(GRACE_S) == INTERRUPTED:
+                    return INTERRUPTED
+            raise
+        finally:
+            recording.kill()
 
 
 def format_trace(trace: ProgramTrace) -> str:
