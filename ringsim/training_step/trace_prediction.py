@@ -98,12 +98,11 @@ def _refuse_peers(trace: ProgramTrace) -> None:
     for number, step in enumerate(trace.steps):
         for index, call in enumerate(step.calls):
             if call.collective in ("send", "recv"):
-                whom = (
-                    f"{'to' if call.collective == 'send' else 'from'} rank {trace.groups[call.group].ranks[call.peer]}"
-                )
+                way = "to" if call.collective == "send" else "from"
                 raise ValueError(
-                    f"steps[{number}].calls[{index}]: {call.collective} {whom}: ranks that do different things, as in a "
-                    "pipeline, cannot be predicted from one of them"
+                    f"steps[{number}].calls[{index}]: {call.collective} {way} rank "
+                    f"{trace.groups[call.group].ranks[call.peer]}: ranks that do different things, as in a pipeline, "
+                    "cannot be predicted from one of them"
                 )
 
 

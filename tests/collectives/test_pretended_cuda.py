@@ -52,8 +52,9 @@ def ask():
     device = torch.device("cuda", local_rank)
     places = [device, f"cuda:{local_rank}", "cuda", local_rank]
     ones = [torch.ones(2, device=place) for place in places] + [torch.ones(2).to(place) for place in places]
-    ones += [torch.ones(2).cuda(), torch.tensor([1, 1]).cuda(), torch.ones(2).pin_memory().to(device, non_blocking=True)]
-    ones += [torch.ones(2, pin_memory=True), nn.Parameter(torch.ones(2)).cuda(local_rank), torch.ones(2).to(device=0)]
+    ones += [torch.ones(2).cuda(), torch.ones(2).pin_memory().to(device, non_blocking=True)]
+    ones += [torch.tensor([1, 1]).cuda(), torch.ones(2, pin_memory=True)]
+    ones += [nn.Parameter(torch.ones(2)).cuda(local_rank), torch.ones(2).to(device=0)]
     with device:
         ones += [torch.ones(2), torch.zeros(2) + torch.ones(2, device="cuda")]
     thread = threading.Thread(target=lambda: ones.append(torch.ones(2, device="cuda")))

@@ -169,6 +169,11 @@ def test_what_programs_call_besides(program: Path, rank: int) -> None:
     ]
 
 
+def test_a_program_may_fork_processes_that_do_not_train(program: Path) -> None:
+    """They are ended with it, and write no trace of their own."""
+    assert isinstance(recorded(program, "helpers"), ProgramTrace)
+
+
 @pytest.mark.parametrize(
     ("way", "message"),
     [
