@@ -9,7 +9,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from inspect import signature
+from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -17,23 +20,30 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import Reducer
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.amp.grad_scaler import GradScaler
 from torch.distributed import device_mesh, distributed_c10d
+from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader
 
 _TORCH = Path(torch.__file__).parent
 # Through their lines a call of the program's own, such as `tensor.item()`, comes to us.
 _CALLERS = ("_compile.py", "_dynamo/eval_frame.py", "_ops.py", "_tensor.py", "_tensor_str.py")
 _ON_THE_WAY = {str(_TORCH / name) for name in _CALLERS}
+# Integers without a dtype, unless the program gives one.
+_DEFAULT_DTYPES = {torch.ops.aten.randint: torch.int64, torch.ops.aten.randperm: torch.int64}
+MAX_INTEGERS = 2**22
 _OURS = str(Path(__file__).parent)
 
 
 class WithoutValues(TorchDispatchMode):
     """Gives whoever reads an element a plain number: False, 1 or 1.0; and warns once if that is the program itself.
 
+    Integers that are not computed from other numbers have data, as far as they are few: such as tokens, the places in a
+    file from which they are taken, and the sizes of buckets.
     The mode below takes cpu:0 for another device than cpu, so the index of a CPU is left out.
     """
 
@@ -47,6 +57,9 @@ class WithoutValues(TorchDispatchMode):
         kwargs = kwargs or {}
         if isinstance(device := kwargs.get("device"), torch.device) and device.type == "cpu":
             kwargs = {**kwargs, "device": torch.device("cpu")}
+        if _has_data(func, args, kwargs):
+            with _disable_current_modes():
+                return func(*args, **kwargs)
         if func is not torch.ops.aten._local_scalar_dense.default or not isinstance(args[0], FakeTensor):
             return func(*args, **kwargs)
         self._warn_once()
@@ -77,29 +90,32 @@ def _value_of(dtype: torch.dtype) -> float | int | bool:
     return 1 if not dtype.is_floating_point else 1.0
 
 
-class RealIntegers(TorchDispatchMode):
-    """Lets integers that are made now have data, and whatever is computed from them alone."""
+def _has_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether an operator makes integers from none, or has only integers with data, and few of them."""
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if tensors:
+        return sum(tensor.numel() for tensor in tensors) <= MAX_INTEGERS and all(
+            not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu" and _is_whole(tensor.dtype)
+            for tensor in tensors
+        )
+    if (device := kwargs.get("device")) is not None and torch.device(device).type != "cpu":
+        return False
+    sizes = [prod(size) for size in args if isinstance(size, list | tuple)]
+    dtype = kwargs.get("dtype") or _DEFAULT_DTYPES.get(func._overloadpacket)
+    return dtype in (torch.int32, torch.int64) and sum(sizes) <= MAX_INTEGERS
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        makes_integers = not tensors and kwargs.get("dtype") in (torch.int32, torch.int64)
-        if makes_integers or (tensors and not any(isinstance(tensor, FakeTensor) for tensor in tensors)):
-            with _disable_current_modes():
-                return func(*args, **kwargs)
-        return func(*args, **kwargs)
+
+def _is_whole(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex)
 
 
 @contextmanager
 def without_data() -> Iterator[None]:
     """In the block tensors have shapes, dtypes and storages, but no data."""
-    rebuild, make_mesh = Reducer._rebuild_buckets, device_mesh.init_device_mesh
+    make_mesh = device_mesh.init_device_mesh
     with ExitStack() as stack:
-        # DistributedDataParallel compares shapes with all ranks, and sends the order of its buckets, in C++.
+        # DistributedDataParallel compares shapes with all ranks in C++.
         stack.enter_context(patch.object(dist, "_verify_params_across_processes", _compare_nothing))
-        stack.enter_context(patch.object(Reducer, "_rebuild_buckets", _within(RealIntegers, rebuild)))
         # A mesh is an array of ranks, and its methods read it.
         for module in list(sys.modules.values()):
             if vars(module).get("init_device_mesh") is make_mesh:
@@ -109,13 +125,17 @@ def without_data() -> Iterator[None]:
         for name in ("__init__", "__getitem__", "_flatten"):
             method = vars(device_mesh.DeviceMesh)[name]
             stack.enter_context(patch.object(device_mesh.DeviceMesh, name, _within(unset_fake_temporarily, method)))
-        stack.enter_context(patch.object(torch.utils, "swap_tensors", _replace_tensor))
+        # `module.to()` swaps a tensor with another one, unless there are weak references, as the mode has to each.
+        stack.enter_context(patch.object(torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: [])))
         # Objects travel as tensors of bytes.
         for name in ("all_gather_object", "gather_object"):
             function = getattr(dist, name)
             for module in (dist, distributed_c10d):
                 stack.enter_context(patch.object(module, name, _within(unset_fake_temporarily, function)))
-        # copy.deepcopy() asks a tensor for its address, to see whether it has data; what follows is right for both.
+        stack.enter_context(patch.object(torch, "save", _save_nothing))
+        stack.enter_context(patch.object(GradScaler, "_maybe_opt_step", _step_always))
+        stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
+        # copy.deepcopy() asks for a tensor's address, to see whether it has data; what it then does is right for both.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         without_values = WithoutValues()
@@ -128,6 +148,28 @@ def without_data() -> Iterator[None]:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(without_values)
         yield
+
+
+def _save_nothing(*_: object, **__: object) -> None:
+    """Leave the program's checkpoints as they are: there is nothing to save."""
+
+
+def _step_always(_: GradScaler, optimizer: Optimizer, __: object, *args: Any, **options: Any) -> Any:
+    """Step the optimizer, which a GradScaler does only if it reads that no gradient has overflowed."""
+    return optimizer.step(*args, **options)
+
+
+def _load_here(make: Callable[..., None]) -> Callable[..., None]:
+    """Let a data loader load in the program's process: tensors without data cannot be sent by another one."""
+
+    @wraps(make)
+    def made(loader: DataLoader[Any], *args: Any, **options: Any) -> None:
+        bound = signature(make).bind(loader, *args, **options)
+        for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+            bound.arguments.pop(name, None)
+        make(*bound.args, **bound.kwargs)
+
+    return made
 
 
 def _compare_nothing(*_: object) -> None:
@@ -148,11 +190,3 @@ def _within(make_context: Callable[[], Any], function: Callable[..., Any]) -> Ca
             return function(*args, **options)
 
     return called
-
-
-def _replace_tensor(tensor: Tensor, other: Tensor) -> None:
-    """Give `tensor` what `other` has, as `module.to(dtype)` does.
-
-    torch swaps the two, and cannot if there are weak references to one, as the mode has to each of its tensors.
-    """
-    tensor.data = other

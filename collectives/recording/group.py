@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import torch
@@ -186,7 +186,12 @@ class RecordingGroup(dist.ProcessGroup):
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:  # noqa: ARG002
         with self._stopped():
+            for tensor in tensors:
+                tensor.zero_()  # nobody knows what another rank sends
             return self._note("recv", _bytes(tensors), [], tensors, peer=peer)
+
+    def recv_anysource(self, *_: object) -> NoReturn:
+        raise RuntimeError("a recorded rank has no peers, and so the program must name the one that it receives from")
 
 
 class RecordingRingGroup(RingGroup, RecordingGroup):
@@ -262,6 +267,12 @@ def _scatter_own_object(output: list[Any], objects: Sequence[Any] | None = None,
     _warn_of_objects("scatter_object_list", output)
 
 
+def _leave_own_objects(object_list: list[Any], src: int | None = None, *_: object, **__: object) -> int | None:
+    """Leave the objects as they are, and return who would have sent them."""
+    _warn_of_objects("recv_object_list", object_list)
+    return src
+
+
 def _warn_of_objects(function: str, objects: Sequence[Any]) -> None:
     if any(value is None for value in objects):
         warnings.warn(f"{function}: a recorded rank has no peers, and so gets None of their objects", stacklevel=3)
@@ -275,5 +286,6 @@ def _plain_barrier(group: dist.ProcessGroup | None = None, *_: object, **__: obj
 _WITHOUT_PEERS = {
     "broadcast_object_list": _broadcast_own_objects,
     "scatter_object_list": _scatter_own_object,
+    "recv_object_list": _leave_own_objects,
     "monitored_barrier": _plain_barrier,
 }

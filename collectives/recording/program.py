@@ -4,8 +4,10 @@ import os
 import runpy
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from mmap import mmap
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -13,16 +15,18 @@ from unittest.mock import patch
 import torch
 from torch import multiprocessing
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.distributed import rpc
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from collectives.recording.fake import without_data
 from collectives.recording.group import recording
 from collectives.recording.operators import OperatorWatch
+from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.streams import watched_streams
 from collectives.recording.watched_step import with_times_of
 from collectives.runtime import Recorder
 from ringsim.measurements import provenance
-from ringsim.traces import Group, ProgramTrace, TraceRequest
+from ringsim.traces import RECORDING_ID, Device, Group, ProgramTrace, TraceRequest
 from ringsim.units import plural
 
 # In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets.
@@ -46,35 +50,84 @@ def record_program(request: TraceRequest) -> ProgramTrace:
     """
     recorder = Recorder(_no_time) if request.is_fake else Recorder()
     groups: list[Group] = []
+    processes = _Processes()
     with (
         recording(request.num_ranks, request.rank, recorder, groups),
-        watched_streams(recorder, torch.cpu),
-        watched_streams(recorder, torch.cuda),
         _as_started_by_torchrun(request),
         without_data() if request.is_fake else nullcontext(),
-        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps, watch_all=request.is_fake) as watch,
+        pretended_cuda(request.ranks_here) if request.device is Device.CUDA else hidden_cuda(),
+        watched_streams(recorder, torch.cpu),
+        watched_streams(recorder, torch.cuda),
+        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps, request.is_fake, processes) as watch,
         suppress(_EnoughError),
     ):
-        _run(request)
+        try:
+            _run(request)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted after {_steps_of(recorder)}; no trace is written") from None
+        processes.end_if_forked()
+    processes.end_children()
     watched = recorder.steps[WATCHED_STEP : WATCHED_STEP + 1]
     steps = tuple(recorder.steps[WARM_UP_STEPS:])
     if not request.is_fake:
         steps = tuple(with_times_of(step, *watched) for step in steps)
+    if not steps and processes.have_trained:
+        _refuse_processes()
     if not steps:
+        asks = "" if request.device is Device.CUDA else "; if it asks for GPUs first, give --device cuda"
         raise ProgramError(
-            f"{request.program}: it ended after {plural(len(recorder.steps), 'step')} of a torch.optim.Optimizer; "
-            f"{WARM_UP_STEPS} warm up, and at least one more is recorded: let it make more"
+            f"{request.program}: it ended after {_steps_of(recorder)}, and at least one more is recorded: "
+            f"let it make more{asks}"
         )
     return ProgramTrace(
         request.num_ranks,
         request.rank,
-        min(request.ranks_per_host, request.num_ranks),
+        request.ranks_here,
         tuple(groups),
         steps,
         {**provenance(), "torch": torch.__version__},
         request,
         watch.memory.memory,
     )
+
+
+def _steps_of(recorder: Recorder) -> str:
+    return f"{plural(len(recorder.steps), 'step')} of a torch.optim.Optimizer; {WARM_UP_STEPS} warm up"
+
+
+class _Processes:
+    """The processes that the program forks: such as load data or log, but do not train.
+
+    have_trained: whether an optimizer has made a step in one of them, which all of them can tell.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._shared = mmap(-1, 1)
+
+    @property
+    def is_forked(self) -> bool:
+        return os.getpid() != self._pid
+
+    @property
+    def have_trained(self) -> bool:
+        return self._shared[0] > 0
+
+    def refuse_training(self) -> NoReturn:
+        """End this process, a forked one that trains, and let the program's own one say so."""
+        self._shared[0] = 1
+        os._exit(1)
+
+    def end_if_forked(self) -> None:
+        """End a process that was forked and has come to the program's end: it has no trace to write."""
+        if self.is_forked:
+            sys.stdout.flush()
+            os._exit(0)
+
+    def end_children(self) -> None:
+        """End those that the program would have told to end, had it not been stopped."""
+        for process in multiprocessing.active_children():
+            process.terminate()
 
 
 def _no_time() -> float:
@@ -91,28 +144,36 @@ def _run(request: TraceRequest) -> None:
     except SystemExit as ended:
         if ended.code not in (None, 0):
             raise ProgramError(f"{request.program}: it ended with exit code {ended.code}") from None
-    except ProgramError:
-        raise
+    except ProgramError as error:
+        raise ProgramError(f"{_place_of(error, request)}: {error}") from error
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ProgramError(
             f"{_place_of(error, request)}: {error.func} needs real numbers, and with --fake there are none: "
             "leave it out there, or record without --fake"
         ) from error
     except Exception as error:
-        raise ProgramError(f"{_place_of(error, request)}: {type(error).__name__}: {error}") from error
+        wants_cuda = request.device is Device.CPU and any(
+            word in str(error).lower() for word in ("cuda", "accelerator")
+        )
+        advice = "; a program that was written for GPUs needs --device cuda" if wants_cuda else ""
+        raise ProgramError(f"{_place_of(error, request)}: {type(error).__name__}: {error}{advice}") from error
 
 
 def _place_of(error: Exception, request: TraceRequest) -> str:
     """Return the innermost line of the program's own that failed, or the program's name."""
     own = str(Path(request.program).resolve().parent)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(own)]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if str(Path(frame.filename).resolve()).startswith(own)
+    ]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames and not request.is_module else request.program
 
 
 @contextmanager
 def _as_started_by_torchrun(request: TraceRequest) -> Iterator[None]:
     """Set what torchrun sets for a rank: environment, sys.argv and the path of the script's folder."""
-    per_host = min(request.ranks_per_host, request.num_ranks)
+    per_host = request.ranks_here
     host, local_rank = divmod(request.rank, per_host)
     environment = {
         "RANK": request.rank,
@@ -125,7 +186,7 @@ def _as_started_by_torchrun(request: TraceRequest) -> Iterator[None]:
         "ROLE_WORLD_SIZE": request.num_ranks,
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": 29500,
-        "TORCHELASTIC_RUN_ID": "recording",
+        "TORCHELASTIC_RUN_ID": RECORDING_ID,
         "TORCHELASTIC_RESTART_COUNT": 0,
         "TORCHELASTIC_MAX_RESTARTS": 0,
     }
@@ -136,7 +197,19 @@ def _as_started_by_torchrun(request: TraceRequest) -> Iterator[None]:
         stack.enter_context(patch.object(sys, "path", [folder, *sys.path]))
         for name in ("spawn", "start_processes"):
             stack.enter_context(patch.object(multiprocessing, name, _refuse_processes))
+        stack.enter_context(patch.object(rpc, "init_rpc", _refuse_rpc))
+        stack.enter_context(patch.object(torch, "compile", _stay_eager))
         yield
+
+
+def _stay_eager(model: Any = None, **_: Any) -> Any:
+    """Return what torch.compile is given, or as a decorator a function that does; warn of it once.
+
+    Operators that are compiled together could be seen no longer.
+    """
+    message = "torch.compile does nothing while a program is recorded: the step is that of eager mode"
+    warnings.warn(message, stacklevel=2)
+    return (lambda function: function) if model is None else model
 
 
 def _refuse_processes(*_: object, **__: object) -> NoReturn:
@@ -148,8 +221,14 @@ def _is_on_trial(optimizer: Optimizer) -> bool:
     return all(parameter.is_meta for group in optimizer.param_groups for parameter in group["params"])
 
 
+def _refuse_rpc(*_: object, **__: object) -> NoReturn:
+    raise ProgramError("the program calls other ranks by torch.distributed.rpc, and a recorded rank has none")
+
+
 @contextmanager
-def _steps_counted(recorder: Recorder, num_steps: int, watch_all: bool) -> Iterator[OperatorWatch]:
+def _steps_counted(
+    recorder: Recorder, num_steps: int, watch_all: bool, processes: _Processes
+) -> Iterator[OperatorWatch]:
     """End a recorded step with each step of the optimizer that steps first, and the program after `num_steps`.
 
     watch_all: the operators of all steps are watched, once they have warmed up, since none is timed.
@@ -162,6 +241,8 @@ def _steps_counted(recorder: Recorder, num_steps: int, watch_all: bool) -> Itera
             first.append(optimizer)
         if first != [optimizer]:
             return
+        if processes.is_forked:
+            processes.refuse_training()
         recorder.end_step()
         if len(recorder.steps) == WATCHED_STEP:
             watch.start()

@@ -6,14 +6,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from ringsim.console import Progress, ended_once
 from ringsim.files import encode
-from ringsim.traces import ProgramTrace, TraceRequest
+from ringsim.traces import INTERRUPTED, ProgramTrace, TraceRequest
 
+GRACE_S = 5.0  # in which an interrupted program may end
 RECORDING = (sys.executable, "-m", "collectives.recording")
 
 
@@ -26,20 +28,32 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
     environment = dict(os.environ)
     if min(request.ranks_per_host, request.num_ranks) > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun: the ranks of a host share its cores
-    # What ends us ends the program too, which has a session of its own, so that Ctrl-C reaches us alone.
-    with ended_once():
-        done = subprocess.run(
-            [*RECORDING, json.dumps(encode(request))],
-            check=False,
-            env=environment,
-            cwd=request.folder or None,
-            start_new_session=True,
-            stdout=stdout,
-            stderr=stderr,
-        )
-    if done.returncode:
-        sys.exit(done.returncode)
+    command = [*RECORDING, json.dumps(encode(request))]
+    # It has a session of its own, so that Ctrl-C reaches us alone.
+    with (
+        ended_once(),
+        subprocess.Popen(
+            command, env=environment, cwd=request.folder or None, start_new_session=True, stdout=stdout, stderr=stderr
+        ) as recording,
+    ):
+        exit_code = _ended(recording)
+    if exit_code:
+        sys.exit(exit_code)
     return ProgramTrace.load(Path(request.output))
+
+
+def _ended(recording: subprocess.Popen[bytes]) -> int:
+    """Wait for the recorder's end, and return its exit code; what ends us ends it, too."""
+    try:
+        return recording.wait()
+    except KeyboardInterrupt:
+        recording.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            if recording.wait(GRACE_S) == INTERRUPTED:  # it has said so
+                return INTERRUPTED
+        raise
+    finally:
+        recording.kill()
 
 
 def request_of(trace: ProgramTrace, file: Path) -> TraceRequest:

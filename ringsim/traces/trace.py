@@ -18,6 +18,8 @@ from typing import Annotated, Any, ClassVar, Self
 from ringsim.files import FileFormat, check, naming_place, read_json, save_json, values
 
 MAX_STEPS = 10_000
+INTERRUPTED = 130  # the exit code of a recording that has said, after Ctrl-C, how far it has come
+RECORDING_ID = "recording"  # a program that is recorded has this TORCHELASTIC_RUN_ID, for which torchrun draws a number
 _Bytes = Annotated[int, values.whole(0)]
 _Rank = Annotated[int, values.whole(0, values.MAX_RANKS - 1)]
 
@@ -32,6 +34,13 @@ class TraceEventKind(Enum):
     CALL = "call"
     WAIT = "wait"
     READ = "read"
+
+
+class Device(Enum):
+    """The devices on which a program believes to compute."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +177,7 @@ class TraceRequest:
 
     program: the path of a script, or (`is_module`) the name of a module. num_steps: recorded after three to warm up.
     output: the file for the trace. folder: the working directory of the program; "" is that of the recorder.
+    device: that the program is told it has.
     """
 
     program: str
@@ -180,6 +190,7 @@ class TraceRequest:
     output: str
     is_fake: bool = False
     folder: str = ""
+    device: Device = Device.CPU
 
     def __post_init__(self) -> None:
         check(self)
@@ -187,10 +198,16 @@ class TraceRequest:
             raise ValueError(f"rank {self.rank}: must be less than the {self.num_ranks} ranks")
 
     @property
+    def ranks_here(self) -> int:
+        """Return the number of ranks on the first host."""
+        return min(self.ranks_per_host, self.num_ranks)
+
+    @property
     def command(self) -> str:
         """Return the command line that records it, apart from the file for the trace."""
         numbers = f"--ranks {self.num_ranks} --ranks-per-host {self.ranks_per_host} --rank {self.rank}"
-        options = [*(["--fake"] if self.is_fake else []), numbers, f"--steps {self.num_steps}"]
+        options = [*(["--fake"] if self.is_fake else []), f"--device {self.device.value}"]
+        options += [numbers, f"--steps {self.num_steps}"]
         program = shlex.join([*(["-m"] if self.is_module else []), self.program, *self.arguments])
         return " ".join(["ringsim trace", *options, program])
 
@@ -260,6 +277,11 @@ class ProgramTrace:
         for number, step in enumerate(self.steps):
             for index, call in enumerate(step.calls):
                 self._check_call(call, f"steps[{number}].calls[{index}]")
+
+    @property
+    def device(self) -> Device:
+        """The device that the program was told it has; the CPU if nobody knows."""
+        return self.request.device if self.request else Device.CPU
 
     def _check_call(self, call: Call, place: str) -> None:
         if call.group >= len(self.groups):

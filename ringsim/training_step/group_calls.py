@@ -206,8 +206,6 @@ def _simulated_as(collective: str) -> Collective:
     try:
         return Collective(collective)
     except ValueError:
-        if collective in ("send", "recv"):
-            raise ValueError(f"{collective}: it goes to one rank, so that ranks do different things") from None
         raise ValueError(f"{collective!r}: there is no such collective") from None
 
 

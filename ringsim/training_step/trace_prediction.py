@@ -89,6 +89,7 @@ class _Simulation:
     """The steps of a trace on a network; a collective of one size is simulated once, and a computation timed once."""
 
     def __init__(self, trace: ProgramTrace, network: AnyNetwork, computing: Computing) -> None:
+        _refuse_peers(trace)
         ranks_of_host = min(network.spec.ranks_per_host or trace.num_ranks, trace.num_ranks)
         self._pace = pace_together(network.spec.host.cores, ranks_of_host)
         self._computing = replace(computing, scale=1.0)
@@ -103,6 +104,19 @@ class _Simulation:
             return scale * self._seconds[key]
 
         return simulate_step(step, self.groups, seconds, on_gpu=self._computing.on_gpu, pace=self._pace)
+
+
+def _refuse_peers(trace: ProgramTrace) -> None:
+    """Raise ValueError for the first send or recv, which other ranks do not make alike."""
+    for number, step in enumerate(trace.steps):
+        for index, call in enumerate(step.calls):
+            if call.collective in ("send", "recv"):
+                way = "to" if call.collective == "send" else "from"
+                raise ValueError(
+                    f"steps[{number}].calls[{index}]: {call.collective} {way} rank "
+                    f"{trace.groups[call.group].ranks[call.peer]}: ranks that do different things, as in a pipeline, "
+                    "cannot be predicted from one of them"
+                )
 
 
 def calls_of(group: Group, num_ranks: int, network: AnyNetwork, on_gpu: bool = False) -> GroupCalls:

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.traces import ProgramTrace, TraceEventKind, TraceRequest
+from ringsim.traces import Device, ProgramTrace, TraceEventKind, TraceRequest
 from tests.forked import ROOT, answers_of, nursery
 
 LIMIT_S = 120.0
 
 PROGRAM = """
+import multiprocessing
+import os
 import sys
+import threading
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -21,6 +24,8 @@ from torch import nn
 WAY = sys.argv[1]
 if WAY == "spawn":
     torch.multiprocessing.spawn(print, (), 2)
+if WAY == "rpc":
+    torch.distributed.rpc.init_rpc("worker")
 dist.init_process_group("cpu:gloo,cuda:nccl")
 rank, size = dist.get_rank(), dist.get_world_size()
 layers = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
@@ -33,6 +38,7 @@ def objects():
     dist.all_gather_object(everywhere, rank)
     dist.broadcast_object_list(sent, src=0)
     dist.scatter_object_list([None], list(range(size)) if rank == 0 else None, src=0)
+    dist.recv_object_list([None], src=1)
     dist.monitored_barrier()
     assert everywhere == [rank] * size
     assert sent == ([{"of": 0}] if rank == 0 else [None])
@@ -53,12 +59,32 @@ def shapes():
     dist.all_to_all_single(outputs, torch.arange(float(size)))
     assert outputs.tolist() == [rank] * size
     dist.send(torch.ones(5), (rank + 1) % size)
+    received = torch.ones(2)
+    dist.recv(received, (rank - 1) % size)
+    assert received.tolist() == [0.0] * 2
     dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(5), (rank + 1) % size)])[0].wait()
 
 
+def train_in_a_process():
+    for _ in range(9):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+
+
+if WAY == "forked ranks":
+    processes = [multiprocessing.Process(target=train_in_a_process) for _ in range(2)]
+    [process.start() for process in processes]
+    sys.exit([process.join() for process in processes] == 0)
+if WAY == "helpers":
+    multiprocessing.Process(target=threading.Event().wait).start()
+    os.fork()
 for step in range(0 if WAY == "no step" else 3 if WAY == "three steps" else 100):
     if WAY in ("objects", "shapes"):
         {"objects": objects, "shapes": shapes}[WAY]()
+    if WAY == "from any":
+        dist.recv(torch.ones(1))
+    if WAY == "never steps":
+        continue
     if WAY == "fails":
         raise KeyError("data")
     if WAY == "exits":
@@ -78,10 +104,16 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recorded(
-    program: Path, *arguments: str, num_ranks: int = 8, rank: int = 0, num_steps: int = 1, is_fake: bool = False
+    program: Path,
+    *arguments: str,
+    num_ranks: int = 8,
+    rank: int = 0,
+    num_steps: int = 1,
+    is_fake: bool = False,
+    device: Device = Device.CPU,
 ) -> ProgramTrace | str:
     """The trace of the program, or why there is none; in a process that has loaded torch already."""
-    request = TraceRequest(str(program), arguments, False, num_ranks, rank, 8, num_steps, "", is_fake)
+    request = TraceRequest(str(program), arguments, False, num_ranks, rank, 8, num_steps, "", is_fake, device)
     process = nursery().fork(program.with_suffix(".log"))
     try:
         process.start(record, request)
@@ -125,15 +157,21 @@ def test_what_programs_call_besides(program: Path, rank: int) -> None:
     trace = recorded(program, "shapes", num_ranks=4, rank=rank)
     assert isinstance(trace, ProgramTrace), trace
     (step,) = trace.steps
-    first = [(call.collective, call.size_bytes, len(trace.groups[call.group].ranks)) for call in step.calls][:6]
+    first = [(call.collective, call.size_bytes, len(trace.groups[call.group].ranks)) for call in step.calls][:7]
     assert first == [
         ("all_reduce", 8, 2),
         ("all_gather", 48, 4),
         ("reduce_scatter", 16, 4),
         ("all_to_all", 16, 4),
         ("send", 20, 4),
+        ("recv", 8, 4),
         ("recv", 20, 4),
     ]
+
+
+def test_a_program_may_fork_processes_that_do_not_train(program: Path) -> None:
+    """They are ended with it, and write no trace of their own."""
+    assert isinstance(recorded(program, "helpers"), ProgramTrace)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +179,11 @@ def test_what_programs_call_besides(program: Path, rank: int) -> None:
     [
         ("no step", "it ended after 0 steps of a torch.optim.Optimizer; 3 warm up"),
         ("three steps", "it ended after 3 steps of a torch.optim.Optimizer; 3 warm up"),
-        ("fails", ":49: KeyError: 'data'"),
+        ("never steps", "it ended after 0 steps of a torch.optim.Optimizer; 3 warm up"),
+        ("forked ranks", "the program starts its ranks itself, by torch.multiprocessing"),
+        ("from any", "the program must name the one that it receives from"),
+        ("rpc", ":14: the program calls other ranks by torch.distributed.rpc, and a recorded rank has none"),
+        ("fails", ":75: KeyError: 'data'"),
         ("exits", "it ended with exit code 7"),
         ("spawn", "the program starts its ranks itself, by torch.multiprocessing"),
     ],

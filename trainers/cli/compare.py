@@ -31,7 +31,7 @@ from ringsim.text_table import wrap_text
 from ringsim.units import plural
 from trainers.checkpoints.output import WRITING_S, locked
 from trainers.checkpoints.step_log import read_log
-from trainers.cli.options import MAX_RANKS, config_options, strategy_names, task_option
+from trainers.cli.options import MAX_RANKS, config_options, refuse_recording, strategy_names, task_option
 from trainers.cli.settings import given_settings
 from trainers.comparison.runs import ComparisonRow, TrainingRun, as_dict, compare, format_comparison, run_of_log
 from trainers.loop.config import StepConfig
@@ -83,6 +83,7 @@ def compare_command(
     The one process has the batch of all ranks together. Options that are not listed are the task's, as in
     `trainers train`.
     """
+    refuse_recording()
     options = given_settings(task)
     config = StepConfig(**of_step)
     batches = config.batches(load_task(task, config.seed, **options), 0, ranks)

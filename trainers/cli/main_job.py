@@ -39,6 +39,7 @@ from trainers.cli.options import (
     log_options,
     model_options,
     rate_and_number_options,
+    refuse_recording,
     strategy_names,
     timeout_option,
 )
@@ -111,6 +112,7 @@ def main(
 
     Start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring; scripts/train_ring.py is the same.
     """
+    refuse_recording()
     require_one_stdout(as_json, given["profile"])
     step = config_of(StepConfig, given)
     if step.compile:

@@ -1,6 +1,7 @@
 """The options that are fields of a config, and those that several command lines have; loads no torch."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ringsim.console import FILE, INT, REAL, Name
+from ringsim.traces import RECORDING_ID
 from trainers.loop.config import AMP_DTYPES, LR_SCHEDULES, ON_NAN, StepConfig, TrainConfig
 from trainers.strategy_names import STRATEGY_NAMES, check_strategy
 from trainers.tasks import TASK_NAMES
@@ -131,3 +133,12 @@ def task_option(default: str) -> Callable[[_Command], _Command]:
         default=default,
         help=f"This task is trained: {', '.join(TASK_NAMES)}, or MODULE:FUNCTION of your own.",
     )
+
+
+def refuse_recording() -> None:
+    """Raise UsageError if `ringsim trace` records a command that trains with several strategies in turn."""
+    if os.environ.get("TORCHELASTIC_RUN_ID") == RECORDING_ID:
+        raise click.UsageError(
+            "it trains several times, and ringsim trace records one training: "
+            "record -m trainers --strategy NAME, or run it without ringsim trace"
+        )

@@ -31,7 +31,7 @@ from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import ALGORITHMS
 from ringsim.report import format_trace_prediction, format_trace_scaling, step_page, write_step_trace
 from ringsim.schedule import Collective
-from ringsim.traces import ProgramTrace
+from ringsim.traces import Device, ProgramTrace
 from ringsim.training_step import (
     GPUS,
     MAX_SCALE,
@@ -61,7 +61,8 @@ PERFETTO, PAGE = ".json", ".html"
 @click.option(
     "--device",
     type=Choice(["cpu", "cuda"]),
-    help="The program computes on this device. By default it is cuda if the network describes NCCL, else cpu.",
+    help="The program computes on this device. By default it is cuda if the program was recorded so or the network "
+    "describes NCCL, else cpu.",
 )
 @click.option(
     "--gpu",
@@ -130,7 +131,7 @@ def step(
     refuse_without("style", output, "output")
     _check_output(output, style, ranks)
     trace = ProgramTrace.load(file)
-    on_gpu = device == "cuda" if device else bool(network.spec.protocols)
+    on_gpu = device == "cuda" if device else trace.device is Device.CUDA or bool(network.spec.protocols)
     if not on_gpu:
         say_left_out(network.name, network)
     for num_ranks in ranks or [trace.num_ranks]:

@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from ringsim.cli.recorder import record
-from ringsim.console import FILE, STDOUT, IntRange, check_writable, examples, require_torch, say_wrote
+from ringsim.console import FILE, STDOUT, Choice, IntRange, check_writable, examples, require_torch, say_wrote
 from ringsim.text_table import align_columns
-from ringsim.traces import HeldBytes, ProgramTrace, TraceRequest
+from ringsim.traces import Device, HeldBytes, ProgramTrace, TraceRequest
 from ringsim.units import format_size, format_time, plural
 
 
@@ -29,6 +29,11 @@ from ringsim.units import format_size, format_time, plural
     help="So many steps are recorded, after 3 to warm up: by default 3, or 1 with --fake.",
 )
 @click.option("--fake", is_flag=True, help="Tensors have no data: nothing is computed, and no memory used.")
+@click.option(
+    "--device",
+    type=Choice([device.value for device in Device]),
+    help="The program is told that it has CUDA devices, or none: by default cuda with --fake, else cpu.",
+)
 @click.option("-o", "--output", type=FILE, default="step.trace.json", help="The trace is written to this file: JSON.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is the name of a module, not a file.")
 @click.argument("program")
@@ -39,6 +44,7 @@ def trace(
     rank: int,
     steps: int | None,
     fake: bool,
+    device: str | None,
     output: Path,
     is_module: bool,
     program: str,
@@ -61,9 +67,10 @@ def trace(
     if not is_module and not Path(program).is_file():
         raise click.UsageError(f"{program}: there is no such file; for a module, put -m before it")
     steps = steps or (1 if fake else 3)
-    request = TraceRequest(
-        program, arguments, is_module, ranks, rank, ranks_per_host, steps, str(output), fake, os.getcwd()
-    )
+    # Times of this CPU are those of the program's way on CPUs; times that a GPU's rates give, of its way on GPUs.
+    told = Device(device) if device else Device.CUDA if fake else Device.CPU
+    job = ranks, rank, ranks_per_host, steps
+    request = TraceRequest(program, arguments, is_module, *job, str(output), fake, os.getcwd(), told)
     recorded = record(request)
     click.echo(format_trace(recorded))
     say_wrote(output)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.traces import Group, HeldBytes, Operator, ProgramTrace, StepMemory, TracedStep
+from ringsim.traces import Call, Device, Group, HeldBytes, Operator, ProgramTrace, StepMemory, TracedStep, TraceRequest
 from tests.ringsim.commands import as_json, invoke, printed, refused
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, traced, wait
 
@@ -40,6 +40,23 @@ def test_a_gpu_is_taken_where_the_network_describes_nccl(trace: Path) -> None:
     assert result["on_gpu"]
     assert all(call["protocol"] for call in result["calls"])
     assert not as_json("step", str(trace), "--network", "dgx-h100-cluster", "--device", "cpu")["on_gpu"]
+
+
+def test_a_gpu_is_taken_where_the_program_was_recorded_with_one(trace: Path) -> None:
+    """Also on a network that does not describe NCCL."""
+    request = TraceRequest("train.py", (), False, 4, 0, 2, 1, "step.trace.json", device=Device.CUDA)
+    replace(ProgramTrace.load(trace), request=request).save(trace)
+    assert as_json("step", str(trace), "--network", "gbe")["on_gpu"]
+
+
+@pytest.mark.parametrize(("collective", "peer"), [("send", "to rank 2"), ("recv", "from rank 2")])
+def test_calls_of_single_ranks_are_refused(collective: str, peer: str, tmp_path: Path) -> None:
+    """With the place of the call and the rank in the job, not in the group."""
+    path, single = tmp_path / "step.trace.json", Call(collective, 4, "float32", 1, False, peer=1)
+    traced(TracedStep((call(0), call(1)), (all_reduce(8), single)), groups=(ALL, Group((0, 2), "gloo"))).save(path)
+    result = invoke("step", path, "--network", "gbe")
+    assert result.exit_code == 2
+    assert f"steps[0].calls[1]: {collective} {peer}: ranks that do different things, as in a pipeline" in result.stderr
 
 
 def test_computations_can_be_those_of_another_device(trace: Path) -> None:

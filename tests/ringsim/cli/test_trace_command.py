@@ -1,10 +1,9 @@
 """`ringsim trace` up to the start of the recording, which stands in tests/collectives/test_recording.py."""
 
 import signal
-import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,22 +19,18 @@ def test_ranks_of_a_host_share_its_cores(
     per_host: str, given: str | None, threads: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As under torchrun, a rank that is not alone computes with one thread, unless the environment says otherwise."""
-    environments = []
-
-    def start(command: list[str], env: dict[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
-        environments.append(env)
-        return subprocess.CompletedProcess(command, 3)
-
+    told = tmp_path / "threads"
+    recording = f"import os, pathlib; pathlib.Path({str(told)!r}).write_text(str(os.environ.get('OMP_NUM_THREADS')))"
+    monkeypatch.setattr(recorder, "RECORDING", (sys.executable, "-c", f"{recording}; raise SystemExit(3)"))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if given:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
-    monkeypatch.setattr(recorder.subprocess, "run", start)
     (tmp_path / "train.py").write_text("")
     result = invoke(
         "trace", "--ranks", 16, "--ranks-per-host", per_host, "-o", tmp_path / "a.json", tmp_path / "train.py"
     )
     assert result.exit_code == 3
-    assert [environment.get("OMP_NUM_THREADS") for environment in environments] == [threads]
+    assert told.read_text() == str(threads)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -58,3 +53,18 @@ def test_what_ends_the_command_ends_the_program(number: int, tmp_path: Path) -> 
     job.send_signal(number)
     assert finish(job).stderr == "ringsim: interrupted\n"
     assert left_of([int(pid_file.read_text().strip("."))]) == []
+
+
+def test_an_interrupted_program_says_how_far_it_has_come(tmp_path: Path) -> None:
+    """In one line, also if it never steps."""
+    script = tmp_path / "train.py"
+    script.write_text("import time\nprint('here', flush=True)\nwhile True:\n    time.sleep(1)\n")
+    job = start_python("-m", "ringsim", "trace", "-o", str(tmp_path / "a.json"), str(script), folder=tmp_path)
+    assert job.stdout is not None
+    assert job.stdout.readline() == "here\n"
+    job.send_signal(signal.SIGINT)
+    done = finish(job)
+    assert done.stderr == (
+        "ringsim trace: interrupted after 0 steps of a torch.optim.Optimizer; 3 warm up; no trace is written\n"
+    )
+    assert (done.returncode, list(tmp_path.glob("*.json"))) == (130, [])

@@ -1,0 +1,334 @@
+"""`pretended_cuda`: a program that asks for CUDA devices gets the CPU, and is told that it has GPUs.
+
+Its tensors stay on the CPU and say so. Whatever it says of a device of CUDA is read as the CPU, and the functions of
+torch.cuda and torch.accelerator answer as on a host with GPUs. Streams are torch's placeholders for a CPU, by which the
+recorder knows what the program puts on a stream of its own.
+"""
+
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial, wraps
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn, serialization
+from torch.amp.autocast_mode import autocast
+from torch.distributed import device_mesh, distributed_c10d
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn import attention
+from torch.overrides import TorchFunctionMode
+from torch.utils import _device
+
+Arguments = tuple[Any, ...]
+Options = dict[str, Any]
+
+Device, Generator = torch.device, torch.Generator
+CPU = Device("cpu")
+_PARSE_TO = torch._C._nn._parse_to  # reads the arguments of a module's `to`
+_DTYPE_OF_AUTOCAST = torch.get_autocast_dtype
+
+# A recent GPU: programs choose dtypes and kernels by its capability, and sizes by its memory.
+NAME, CAPABILITY, MEMORY_BYTES, MULTIPROCESSORS, VERSION = "pretended by ringsim trace", (9, 0), 80 * 2**30, 132, "12.8"
+
+_DO_NOTHING = {
+    "empty_cache",
+    "empty_host_cache",
+    "init",
+    "ipc_collect",
+    "manual_seed",
+    "manual_seed_all",
+    "mark",
+    "range_end",
+    "range_pop",
+    "range_push",
+    "range_start",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_per_process_memory_fraction",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_sync_debug_mode",
+    "start",
+    "stop",
+    "synchronize",
+    "_record_memory_history",
+}
+_ARE_ZERO = {
+    "initial_seed",
+    "max_memory_allocated",
+    "max_memory_cached",
+    "max_memory_reserved",
+    "memory_allocated",
+    "memory_cached",
+    "memory_reserved",
+    "memory_usage",
+    "utilization",
+}
+_FACTS: dict[str, Any] = {
+    "is_available": True,
+    "is_bf16_supported": True,
+    "is_tf32_supported": True,
+    "can_device_access_peer": True,
+    "is_current_stream_capturing": False,
+    "current_accelerator": Device("cuda"),
+    "get_arch_list": ["sm_90"],
+    "get_device_name": NAME,
+    "get_device_capability": CAPABILITY,
+    "get_device_properties": SimpleNamespace(
+        name=NAME,
+        major=CAPABILITY[0],
+        minor=CAPABILITY[1],
+        total_memory=MEMORY_BYTES,
+        multi_processor_count=MULTIPROCESSORS,
+    ),
+    "get_memory_info": (MEMORY_BYTES, MEMORY_BYTES),
+    "mem_get_info": (MEMORY_BYTES, MEMORY_BYTES),
+    "memory_stats": defaultdict(int),
+    "memory_stats_as_nested_dict": defaultdict(int),
+    "memory_summary": NAME,
+}
+
+
+def _returns(value: Any) -> Callable[..., Any]:
+    """Return a function of any arguments that returns the value; each is another one, as torch.compile wants it."""
+    return lambda *_, **__: value
+
+
+class CpuForCuda(TorchFunctionMode):
+    """Lets each function of torch that is given a CUDA device make or move its tensor on the CPU, not pinned."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
+        if func is Device:
+            return Device("cuda", *args) if args and type(args[0]) is int else Device(*args, **kwargs or {})
+        kwargs = kwargs or {}
+        args = tuple(_on_cpu(argument) for argument in args)
+        if func in (Tensor.to, _PARSE_TO):  # they take numbers for devices of CUDA
+            place = 1 if func is Tensor.to else 0
+            args = (*args[:place], *map(_device_on_cpu, args[place : place + 1]), *args[place + 1 :])
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": _device_on_cpu(kwargs["device"])}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        return func(*args, **kwargs)
+
+
+def _on_cpu(value: Any) -> Any:
+    """Return the CPU for a CUDA device, its name for the name of one, and any other value as it is."""
+    if isinstance(value, str):
+        return "cpu" if value.partition(":")[0] == "cuda" else value
+    return CPU if isinstance(value, Device) and value.type == "cuda" else value
+
+
+def _device_on_cpu(device: Any) -> Any:
+    """Like `_on_cpu`, where a number is that of a CUDA device."""
+    return CPU if type(device) is int else _on_cpu(device)
+
+
+class _GeneratorMeta(type):
+    """Makes a class in the place of torch.Generator, which cannot be changed: it makes generators of the CPU."""
+
+    def __call__(cls, device: Any = CPU) -> torch.Generator:
+        return Generator(_device_on_cpu(device))
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Generator)
+
+
+class _Event(torch.cpu.Event):
+    """An event of a stream that has happened when it is recorded."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._recorded_s = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        super().record(stream)
+        self._recorded_s = time.perf_counter()
+
+    def elapsed_time(self, end_event: "_Event") -> float:
+        """Return the milliseconds from this event to a later one."""
+        return (end_event._recorded_s - self._recorded_s) * 1e3
+
+
+def _record_event(stream: Any, event: Any = None) -> Any:
+    event = _Event() if event is None else event
+    event.record(stream)
+    return event
+
+
+# What streams of CUDA can do, and torch's placeholders for a CPU cannot.
+_OF_STREAMS: dict[str, Any] = {
+    "__init__": lambda *_, **__: None,
+    "record_event": _record_event,
+    "synchronize": lambda _: None,
+    "query": lambda _: True,
+    "is_capturing": lambda _: False,
+}
+
+
+def _set_stream(stream: Any) -> None:
+    torch.cpu._current_stream = stream
+
+
+@contextmanager
+def pretended_cuda(num_devices: int) -> Iterator[None]:
+    """In the block the program has so many CUDA devices, if there are none."""
+    if torch.cuda.is_available():
+        yield
+        return
+    answers = _answers(num_devices)
+    modules = (
+        torch.cuda,
+        torch.cuda.memory,
+        torch.cuda.random,
+        torch.cuda.nvtx,
+        torch.cuda.profiler,
+        torch.accelerator,
+    )
+    with ExitStack() as stack:
+
+        def replace(owner: Any, name: str, value: Any) -> None:
+            stack.enter_context(patch.object(owner, name, value, create=name in _OF_STREAMS))
+
+        for module in modules:
+            for name in answers.keys() & vars(module).keys():
+                replace(module, name, answers[name])
+        for name, method in _OF_STREAMS.items():
+            replace(torch.cpu.Stream, name, method)
+        replace(torch, "Generator", _GeneratorMeta("Generator", (), {"__module__": "torch"}))
+        replace(torch, "Stream", torch.cpu.Stream)
+        replace(torch, "Event", _Event)
+        replace(torch.version, "cuda", VERSION)
+        _move_to_cpu(replace)
+        replace(serialization, "_package_registry", list(serialization._package_registry))
+        serialization.register_package(15, lambda _: None, _storage_of_cuda)  # before that of CUDA
+        begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+        replace(threading.Thread, "_bootstrap_inner", _with_mode(begin))
+        stack.enter_context(CpuForCuda())
+        yield
+
+
+@contextmanager
+def hidden_cuda() -> Iterator[None]:
+    """In the block the program is told that there are no CUDA devices."""
+    with ExitStack() as stack:
+        for module in (torch.cuda, torch.accelerator):
+            stack.enter_context(patch.object(module, "is_available", _returns(False)))
+            stack.enter_context(patch.object(module, "device_count", _returns(0)))
+        yield
+
+
+def _answers(num_devices: int) -> dict[str, Any]:
+    """Return the functions of torch.cuda and torch.accelerator, and of their submodules, by name."""
+    current = [0]
+
+    def set_device(device: Any) -> None:
+        index = torch.cuda._utils._get_device_index(device, optional=True)
+        current[0] = index if index >= 0 else current[0]
+
+    return {
+        **{name: _returns(None) for name in _DO_NOTHING},
+        **{name: _returns(0) for name in _ARE_ZERO},
+        **{name: _returns(value) for name, value in _FACTS.items()},
+        "device_count": _returns(num_devices),
+        **{name: lambda *_: current[0] for name in ("current_device", "current_device_index", "current_device_idx")},
+        **{name: lambda *_: current[0] for name in ("_exchange_device", "_maybe_exchange_device")},
+        **{name: partial(set_device) for name in ("set_device", "set_device_index", "set_device_idx")},
+        "device_index": lambda _: nullcontext(),
+        "get_rng_state": lambda *_: torch.get_rng_state(),
+        "get_rng_state_all": lambda: [torch.get_rng_state()] * num_devices,
+        "Stream": torch.cpu.Stream,
+        "Event": _Event,
+        "StreamContext": torch.cpu.StreamContext,
+        "stream": torch.cpu.stream,
+        "current_stream": torch.cpu.current_stream,
+        "default_stream": lambda *_: torch.cpu._default_cpu_stream,
+        "set_stream": _set_stream,
+        "_lazy_init": _refuse,
+    }
+
+
+def _refuse() -> None:
+    """Raise an error that names the function of torch.cuda, or of torch, that needs a real device."""
+    caller = sys._getframe(1)
+    module = caller.f_globals.get("__name__", "")
+    name = f"{module}.{caller.f_code.co_name}" if module.startswith("torch.cuda") else "this call"
+    raise RuntimeError(f"{name} needs a real GPU; ringsim trace only pretends to have one: leave it out there")
+
+
+def _move_to_cpu(replace: Callable[[Any, str, Any], None]) -> None:
+    """Let methods and classes of torch that are given a device take the CPU where no function of a tensor is called."""
+    for kind in (Tensor, torch.UntypedStorage, torch.TypedStorage):
+        replace(kind, "cuda", lambda itself, *_, **__: itself)
+    replace(Tensor, "pin_memory", lambda tensor, *_, **__: tensor)  # also in the thread of a data loader
+    replace(Tensor, "record_stream", lambda *_: None)
+    replace(distributed_c10d, "default_pg_nccl_timeout", distributed_c10d.default_pg_timeout)
+    replace(dist, "is_nccl_available", lambda: True)
+    replace(distributed_c10d, "is_nccl_available", lambda: True)
+    # A GPU has kernels of attention that a CPU has not.
+    replace(attention, "sdpa_kernel", wraps(attention.sdpa_kernel)(lambda *_, **__: nullcontext()))
+    changes: tuple[tuple[Any, str, Callable[..., tuple[Arguments, Options]]], ...] = (
+        (nn.parallel.DistributedDataParallel, "__init__", _without_devices),
+        (FullyShardedDataParallel, "__init__", lambda args, kwargs: (args, {**kwargs, "device_id": CPU})),
+        (autocast, "__init__", _autocast_on_cpu),
+        (device_mesh.DeviceMesh, "__init__", _all_on_cpu),
+        (_device.DeviceContext, "__init__", _all_on_cpu),
+        (torch, "is_autocast_enabled", _all_on_cpu),
+        (torch, "get_autocast_dtype", _all_on_cpu),
+    )
+    for owner, name, change in changes:
+        replace(owner, name, _with_changed(vars(owner)[name], change))
+
+
+def _with_changed(function: Callable[..., Any], change: Callable[..., tuple[Arguments, Options]]) -> Callable[..., Any]:
+    """Return the function so that it takes what `change` makes of its arguments."""
+
+    @wraps(function)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = change(args, kwargs)
+        return function(*args, **kwargs)
+
+    return changed
+
+
+def _all_on_cpu(args: Arguments, kwargs: Options) -> tuple[Arguments, Options]:
+    return tuple(_on_cpu(value) for value in args), {name: _on_cpu(value) for name, value in kwargs.items()}
+
+
+def _without_devices(args: Arguments, kwargs: Options) -> tuple[Arguments, Options]:
+    """Leave out DistributedDataParallel's second and third argument, device_ids and output_device."""
+    kwargs = {name: value for name, value in kwargs.items() if name not in ("device_ids", "output_device")}
+    return (*args[:2], *[None] * len(args[2:4]), *args[4:]), kwargs
+
+
+def _autocast_on_cpu(args: Arguments, kwargs: Options) -> tuple[Arguments, Options]:
+    """Let autocast take the dtype that it would on CUDA."""
+    device_type = kwargs["device_type"] if "device_type" in kwargs else args[1]
+    if device_type == "cuda" and len(args) < 3 and kwargs.get("dtype") is None:
+        kwargs = {**kwargs, "dtype": _DTYPE_OF_AUTOCAST("cuda")}
+    return _all_on_cpu(args, kwargs)
+
+
+def _with_mode(begin: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """Return a thread's first function so that the thread asks for CUDA as the program does: a mode is one thread's."""
+
+    def begin_with_mode(thread: threading.Thread) -> None:
+        with CpuForCuda():
+            begin(thread)
+
+    return begin_with_mode
+
+
+def _storage_of_cuda(storage: Any, location: str) -> Any:
+    """Return the storage that torch.load has read if it was to lie on CUDA, None if another function restores it."""
+    return storage if location.partition(":")[0] == "cuda" else None

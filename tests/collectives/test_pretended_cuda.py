@@ -1,0 +1,190 @@
+"""`ringsim trace --device cuda`: programs that were written for GPUs are recorded where there are none."""
+
+from pathlib import Path
+
+import pytest
+
+from ringsim.traces import Device, ProgramTrace, TracedStep
+from tests.collectives.test_recording import recorded
+
+PROGRAM = """
+import os
+import sys
+import threading
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils.data import DataLoader, Dataset
+
+WAY = sys.argv[1]
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, index):
+        return torch.full((16,), float(index)), index % 10
+
+
+def layers():
+    return nn.Sequential(*[nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)) for _ in range(3)])
+
+
+def ask():
+    local_rank = int(os.environ["LOCAL_RANK"])
+    assert torch.cuda.is_available() and torch.cuda.device_count() == int(os.environ["LOCAL_WORLD_SIZE"])
+    torch.cuda.set_device(local_rank)
+    assert torch.cuda.current_device() == local_rank
+    assert torch.cuda.is_bf16_supported() and torch.cuda.get_device_capability() >= (8, 0)
+    assert torch.cuda.get_device_properties(local_rank).total_memory > 2**30
+    assert torch.cuda.get_device_name(0)
+    assert torch.cuda.mem_get_info()[0] > torch.cuda.memory_allocated() == torch.cuda.max_memory_allocated()
+    assert torch.accelerator.current_accelerator().type == "cuda" and torch.accelerator.is_available()
+    assert dist.is_nccl_available()
+    torch.cuda.manual_seed(1), torch.cuda.manual_seed_all(1), torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(), torch.cuda.synchronize(), torch.cuda.nvtx.range_push("x")
+    torch.backends.cuda.matmul.allow_tf32 = True
+    device = torch.device("cuda", local_rank)
+    places = [device, f"cuda:{local_rank}", "cuda", local_rank]
+    ones = [torch.ones(2, device=place) for place in places] + [torch.ones(2).to(place) for place in places]
+    ones += [torch.ones(2).cuda(), torch.ones(2).pin_memory().to(device, non_blocking=True)]
+    ones += [torch.tensor([1, 1]).cuda(), torch.ones(2, pin_memory=True)]
+    ones += [nn.Parameter(torch.ones(2)).cuda(local_rank), torch.ones(2).to(device=0)]
+    with device:
+        ones += [torch.ones(2), torch.zeros(2) + torch.ones(2, device="cuda")]
+    thread = threading.Thread(target=lambda: ones.append(torch.ones(2, device="cuda")))
+    thread.start(), thread.join()
+    assert len(ones) == 17 and all(one.shape == (2,) and one.device.type == "cpu" for one in ones)
+    torch.randperm(4, generator=torch.Generator(device="cuda").manual_seed(1), device="cuda")
+    assert isinstance(torch.default_generator, torch.Generator)
+    weights = os.path.join(os.path.dirname(__file__), "weights.pt")
+    torch.save(nn.Linear(2, 2).cuda().state_dict(), weights)
+    places = (device, "cuda:0", {"cpu": "cuda:0"}) if os.path.exists(weights) else ()  # with --fake nothing is saved
+    for place in places:
+        nn.Linear(2, 2).load_state_dict(torch.load(weights, map_location=place))
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    stream = torch.cuda.Stream(device=device, priority=-1)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        assert torch.cuda.current_stream() is stream and stream is not torch.cuda.default_stream()
+        ones[0].record_stream(stream)
+    torch.cuda.current_stream().wait_event(stream.record_event())
+    end.record()
+    end.synchronize()
+    assert start.elapsed_time(end) > 0
+    nn.Linear(2, 2).to(local_rank)(ones[0])
+
+
+def main():
+    if WAY == "asks":
+        ask()
+    local_rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    size = dist.get_world_size()
+    model = layers().to(device)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    if WAY in ("fsdp2", "meta"):
+        if WAY == "meta":
+            with torch.device("meta"):
+                model = layers()
+        mesh = init_device_mesh("cuda", (size,))
+        for layer in (*model, model):
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+        if WAY == "meta":
+            model.to_empty(device="cuda")
+    elif WAY == "fsdp1":
+        model = FullyShardedDataParallel(model, device_id=torch.cuda.current_device())
+    elif WAY == "tensor":
+        mesh = init_device_mesh("cuda", (size // 2, 2), mesh_dim_names=("data", "tensor"))
+        for layer in model:
+            parallelize_module(layer, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+            fully_shard(layer, mesh=mesh["data"])
+    else:
+        model = torch.compile(model)
+        model = nn.parallel.DistributedDataParallel(model, device_ids=[local_rank], output_device=local_rank)
+    dtype = torch.float16 if WAY == "scaled" else torch.bfloat16
+    scaler = torch.amp.GradScaler("cuda", enabled=WAY == "scaled", init_scale=1.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=WAY != "tensor")
+
+    @torch.compile(fullgraph=True)
+    def loss_of(scores, target):
+        return nn.functional.cross_entropy(scores.float(), target)
+
+    for batch, target in DataLoader(Squares(), 4, shuffle=True, num_workers=2, pin_memory=True):
+        batch, target = batch.to(device, non_blocking=True), target.cuda(local_rank, non_blocking=True)
+        with torch.autocast("cuda", dtype=dtype):
+            scores = model(batch)
+        if WAY not in ("fsdp1", "fsdp2", "meta", "tensor"):
+            assert scores.dtype == dtype
+        loss = loss_of(scores, target)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        loss.item()
+
+
+if __name__ == "__main__":
+    main()
+"""
+COLLECTIVES = {
+    "asks": {"all_reduce"},
+    "ddp": {"all_reduce"},
+    "scaled": {"all_reduce"},
+    "fsdp1": {"all_gather", "reduce_scatter"},
+    "fsdp2": {"all_gather", "reduce_scatter", "all_reduce"},
+    "meta": {"all_gather", "reduce_scatter", "all_reduce"},
+    "tensor": {"all_gather", "reduce_scatter", "all_reduce"},
+}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A script that torchrun could start on hosts with GPUs."""
+    path = tmp_path_factory.mktemp("program") / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def step_of(program: Path, way: str, is_fake: bool) -> TracedStep:
+    """The recorded step."""
+    trace = recorded(program, way, num_ranks=8, rank=3, is_fake=is_fake, device=Device.CUDA)
+    assert isinstance(trace, ProgramTrace), trace
+    assert trace.device is Device.CUDA
+    assert {group.backend for group in trace.groups} <= {"nccl", "cpu:gloo,cuda:nccl", "undefined"}
+    return trace.steps[0]
+
+
+@pytest.mark.parametrize("is_fake", [False, True])
+@pytest.mark.parametrize("way", list(COLLECTIVES))
+def test_programs_for_gpus_are_recorded(program: Path, way: str, is_fake: bool) -> None:
+    """With their data and without; the products of matrices are there, in the dtype that they chose."""
+    step = step_of(program, way, is_fake)
+    assert {call.collective for call in step.calls} == COLLECTIVES[way]
+    assert step.flops > 0
+    products = {op.dtype for event in step.events for op in event.operators if op.name in ("aten.mm", "aten.addmm")}
+    assert products == {"float16" if way == "scaled" else "bfloat16"}
+
+
+def test_gathers_of_fsdp_are_on_a_stream_of_their_own(program: Path) -> None:
+    """The placeholder streams are those of CUDA, so that the gathers may overlap the computations on a GPU."""
+    step = step_of(program, "fsdp2", is_fake=True)
+    assert {call.on_side_stream for call in step.calls if call.collective == "all_gather"} == {True}
+
+
+def test_without_cuda_the_program_is_told_what_to_give(program: Path) -> None:
+    """In one line with the place."""
+    told = recorded(program, "ddp")
+    assert isinstance(told, str)
+    assert f"{program}:" in told
+    assert told.endswith("; a program that was written for GPUs needs --device cuda")
