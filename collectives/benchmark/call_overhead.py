@@ -26,7 +26,8 @@ def probe_calls(group: dist.ProcessGroup) -> Iterator[list[ProbeWorkload]]:
     "call": every rank sends a message to the next, as in a "shift" but each by a call of its own; what it takes longer
     is a call's. "shm/call": the same through shared memory, where all ranks share it. "call/dist": torch's all_reduce
     of one rank by itself, which sends nothing and is its call alone. "call/cold" and others: a message by one call,
-    after a walk through memory, as a call after a backward pass is; "call/warm": the same without the walk.
+    after a walk through memory, as a call after a backward pass is; "call/warm": the same without the walk;
+    "call/async": the cold one, asynchronous, so that the group's thread carries it out.
     """
     # This group's thread should have the policy that those of the other groups have.
     with batch_policy_for_new_groups() if have_gloo_threads_batch_policy() else nullcontext():
@@ -51,6 +52,8 @@ def _calls_to_others(group: dist.ProcessGroup) -> Iterator[ProbeWorkload]:
             call = _ours(group, shares_memory)
             yield ProbeWorkload(kind, SIZE_BYTES, 1, everyone, _repeated(call))
             yield from _cold_and_warm(kind, call, everyone)
+            in_thread = _ours(group, shares_memory, async_op=True)
+            yield ProbeWorkload(f"{kind}/async", SIZE_BYTES, 1, everyone, in_thread, before=_walk())
 
 
 def _repeated(call: Rounds) -> Rounds:
@@ -62,16 +65,20 @@ def _repeated(call: Rounds) -> Rounds:
 
 
 def _cold_and_warm(kind: str, call: Rounds, everyone: Sequence[int]) -> Iterator[ProbeWorkload]:
+    yield ProbeWorkload(f"{kind}/cold", SIZE_BYTES, 1, everyone, call, before=_walk())
+    yield ProbeWorkload(f"{kind}/warm", SIZE_BYTES, 1, everyone, call, before=lambda: None)
+
+
+def _walk() -> Rounds:
     memory = torch.ones(WALKED_BYTES // 4)
 
     def walk() -> None:
         memory.neg_()
 
-    yield ProbeWorkload(f"{kind}/cold", SIZE_BYTES, 1, everyone, call, before=walk)
-    yield ProbeWorkload(f"{kind}/warm", SIZE_BYTES, 1, everyone, call, before=lambda: None)
+    return walk
 
 
-def _ours(group: dist.ProcessGroup, shares_memory: bool) -> Rounds:
+def _ours(group: dist.ProcessGroup, shares_memory: bool, async_op: bool = False) -> Rounds:
     executor = Executor(
         shift_schedule(group.size(), [range(group.size())], 1, 1, 1), group, shares_memory=shares_memory
     )
@@ -79,7 +86,10 @@ def _ours(group: dist.ProcessGroup, shares_memory: bool) -> Rounds:
 
     def one() -> None:
         call = CollectiveCall(Collective.ALL_REDUCE, "ring", group)
-        call.perform(lambda: executor.run(tensor), call.fingerprint("probe", tensor), [tensor])
+        fingerprint = call.fingerprint("probe", tensor)
+        work = call.perform(lambda: executor.run(tensor), fingerprint, [tensor], async_op=async_op)
+        if work is not None:
+            work.wait()
 
     return one
 

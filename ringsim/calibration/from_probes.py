@@ -57,6 +57,7 @@ _RANK_PROBES = {
     "rank.reduce_bandwidth": "reduce_cpu", "rank.first_touch_bandwidth": "fresh_cpu",
     "rank.call": "call; shift, the smallest", "rank.torch_call": "call/dist",
     "rank.cold_call": "call/cold; call/warm", "rank.cold_torch_call": "call/dist/cold; call/dist/warm",
+    "rank.async_call": "shm/call/async; shm/call/cold; or call/async; call/cold",
     "host.link.latency": "shift, the smallest",
 }  # fmt: skip
 _PROBES = {

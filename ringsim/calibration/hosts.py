@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ringsim.calibration.probe_times import cold_call_s, fit_line, rate, shift_s
+from ringsim.calibration.probe_times import async_call_s, cold_call_s, fit_line, rate, shift_s
 from ringsim.calibration.shared_memory import shared_memory_of
 from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Cluster, Host, Link, Network, Nics, Processor, SlowLink, Spec
@@ -97,6 +97,7 @@ def processor_of(measurements: Measurements) -> Processor:
         torch_call_s=torch_calls[0].median_s if torch_calls else 0.0,
         cold_call_s=cold_call_s(measurements, "call"),
         cold_torch_call_s=cold_call_s(measurements, "call/dist"),
+        async_call_s=async_call_s(measurements),
     )
 
 

@@ -31,6 +31,18 @@ def cold_call_s(measurements: Measurements, kind: str) -> float:
     return max(cold[0].median_s - warm[0].median_s, 0.0) if cold and warm else 0.0
 
 
+def async_call_s(measurements: Measurements) -> float:
+    """Return what a call of ours takes longer, after a walk through memory, if its group's thread carries it out.
+
+    Where ranks share memory, calls go through that. 0 if there are no such probes.
+    """
+    for kind in ("shm/call", "call"):
+        cold, in_thread = (measurements.probes_of(f"{kind}/{state}") for state in ("cold", "async"))
+        if cold and in_thread:
+            return max(in_thread[0].median_s - cold[0].median_s, 0.0)
+    return 0.0
+
+
 def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:
     """Return the seconds at size zero and the seconds per byte, neither of them negative."""
     sizes = np.array([probe.size_bytes for probe in probes], dtype=float)

@@ -118,6 +118,7 @@ class Processor:
     first_touch_bytes_per_s: at which it copies into memory that it touches for the first time; no message does.
     call_s, torch_call_s: what a call of ours, and of torch.distributed's, takes beside its messages and copies.
     cold_call_s, cold_torch_call_s: what either takes longer after a computation.
+    async_call_s: what an asynchronous call of ours takes longer, as a thread of its group carries it out.
     """
 
     send_overhead_s: float = 0.0
@@ -129,6 +130,7 @@ class Processor:
     torch_call_s: float = 0.0
     cold_call_s: float = 0.0
     cold_torch_call_s: float = 0.0
+    async_call_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

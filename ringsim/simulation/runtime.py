@@ -39,18 +39,19 @@ class Runtime:
         """Return what messages go over: shared memory, or `network` itself."""
         return self.shared_memory(network, touched_bytes) or network
 
-    def call_s(self, network: AnyNetwork, *, computed_s: float = 0.0) -> float:
+    def call_s(self, network: AnyNetwork, *, computed_s: float = 0.0, is_async: bool = False) -> float:
         """Return the seconds that a call takes besides its messages; 0 if the network does not say.
 
         computed_s: for which the rank has computed since the call before. After a long computation a call finds nothing
         in the caches, and its threads asleep; what a short one has cost it takes no longer than the computation itself.
+        is_async: whether another thread carries it out.
         """
         processor = network.spec.processor
         if self.is_torch:
             return processor.torch_call_s + min(processor.cold_torch_call_s, computed_s)
         shared = self.shared_memory(network)
         costs = processor if shared is None else shared.costs
-        return costs.call_s + min(costs.cold_call_s, computed_s)
+        return costs.call_s + min(costs.cold_call_s, computed_s) + processor.async_call_s * is_async
 
 
 RULE = Runtime()

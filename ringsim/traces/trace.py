@@ -206,8 +206,9 @@ class TraceRequest:
     def command(self) -> str:
         """Return the command line that records it, apart from the file for the trace."""
         numbers = f"--ranks {self.num_ranks} --ranks-per-host {self.ranks_per_host} --rank {self.rank}"
-        options = [*(["--fake"] if self.is_fake else []), f"--device {self.device.value}"]
-        options += [numbers, f"--steps {self.num_steps}"]
+        options = [*(["--fake"] if self.is_fake else []), numbers, f"--steps {self.num_steps}"]
+        if (self.device is Device.CUDA) != self.is_fake:  # the default
+            options.insert(0, f"--device {self.device.value}")
         program = shlex.join([*(["-m"] if self.is_module else []), self.program, *self.arguments])
         return " ".join(["ringsim trace", *options, program])
 

@@ -29,6 +29,7 @@ from ringsim.network import AnyNetwork
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
 from ringsim.simulation import OURS, QueuedCall, Runtime, has_steady_times, predict_time
+from ringsim.traces import Call
 
 MAX_TRANSFERS = 2**22  # of a schedule of the library, which then takes about ten seconds to simulate
 
@@ -72,42 +73,32 @@ class GroupCalls:
         self._schedules: dict[tuple[str, str, str, int], tuple[Schedule, LibraryChoice | None]] = {}
         self._alone_s: dict[tuple[int, int, int, float], float] = {}
 
-    def call(
-        self,
-        collective: str,
-        size_bytes: int,
-        element_bytes: int,
-        ready_s: float = 0.0,
-        *,
-        computed_s: float = 0.0,
-        algorithm: str = "",
-        local_work_s: float = 0.0,
-    ) -> PlannedCall:
+    def call(self, call: Call, ready_s: float = 0.0, computed_s: float = 0.0) -> PlannedCall:
         """Return a call that is ready then.
 
-        collective: as of `ringsim.traces.Call`. computed_s: see `Runtime.call_s`. algorithm: that the caller names, who
-        then calls `collectives`; "": the backend chooses. local_work_s: seconds besides the messages.
+        computed_s: as of `Runtime.call_s`.
 
         Raises ValueError for a collective of which nothing is known, or an algorithm that there is not.
         """
-        sent_bytes = _sent_bytes(collective, size_bytes, self._size)
-        schedule, choice = self._schedule(collective, algorithm, sent_bytes)
-        runtime = self.runtime(algorithm)
-        call_s = runtime.call_s(self.network, computed_s=computed_s) + local_work_s
+        element_bytes = element_bytes_of(call.dtype)
+        sent_bytes = _sent_bytes(call.collective, call.size_bytes, self._size)
+        schedule, choice = self._schedule(call.collective, call.algorithm, sent_bytes)
+        runtime = self.runtime(call.algorithm)
+        call_s = runtime.call_s(self.network, computed_s=computed_s, is_async=call.is_async) + call.local_s
         if choice is not None and schedule.num_transfers > MAX_TRANSFERS:
             num_hosts = self._size // self._per_host
-            time_s = formula_s(self.network, _simulated_as(collective), self._size, sent_bytes, num_hosts)
+            time_s = formula_s(self.network, _simulated_as(call.collective), self._size, sent_bytes, num_hosts)
             queued = QueuedCall(schedule, sent_bytes, 1, ready_s, call_s)
-            return PlannedCall(size_bytes, choice.protocol, queued, time_s, self._channels(schedule))
+            return PlannedCall(call.size_bytes, choice.protocol, queued, time_s, self._channels(schedule))
         if choice is not None:
             even_bytes = in_even_chunks(schedule, sent_bytes, element_bytes)
             queued = QueuedCall(schedule, even_bytes, element_bytes, ready_s, call_s + choice.start_s, choice.network)
-            return PlannedCall(size_bytes, choice.protocol, queued, channels=self._channels(schedule))
+            return PlannedCall(call.size_bytes, choice.protocol, queued, channels=self._channels(schedule))
         whole_bytes = -(-sent_bytes // element_bytes) * element_bytes
         if runtime.is_torch and not self.backend.chooses:
-            work = local_work(_simulated_as(collective), TORCH, self._size, whole_bytes)
+            work = local_work(_simulated_as(call.collective), TORCH, self._size, whole_bytes)
             call_s += local_s(work, self.network, self._num_ranks)
-        return PlannedCall(size_bytes, None, QueuedCall(schedule, whole_bytes, element_bytes, ready_s, call_s))
+        return PlannedCall(call.size_bytes, None, QueuedCall(schedule, whole_bytes, element_bytes, ready_s, call_s))
 
     def runtime(self, algorithm: str) -> Runtime:
         """Return who executes a call: `collectives` if it names an algorithm and the backend is not a GPU's."""

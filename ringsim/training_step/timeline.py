@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from ringsim.simulation import Span, time_queue
 from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
-from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of
+from ringsim.training_step.group_calls import GroupCalls, PlannedCall
 
 Seconds = Callable[[TraceEvent, int], float]  # of a computation while calls occupy so many multiprocessors
 MAX_PASSES = 100
@@ -253,20 +253,11 @@ class _CpuRun:
             self.wait(event.call)
 
     def issue(self, call: Call, ready_s: float) -> None:
-        group = self.groups[call.group]
-        planned = group.call(
-            call.collective,
-            call.size_bytes,
-            element_bytes_of(call.dtype),
-            ready_s,
-            computed_s=self._computed_s,
-            algorithm=call.algorithm,
-            local_work_s=call.local_s,
-        )
+        planned = self.groups[call.group].call(call, ready_s, self._computed_s)
         self._computed_s = 0.0
         # Calls of `collectives` have a thread of their own, beside those of torch.distributed.
         key = call.group, bool(call.algorithm)
-        queue = self._queues.setdefault(key, _Queue(group, call.algorithm))
+        queue = self._queues.setdefault(key, _Queue(self.groups[call.group], call.algorithm))
         queue.add(len(self._issued), planned)
         self._issued.append(_Issued(queue, planned))
 

@@ -111,7 +111,7 @@ def probed_calls(group: dist.ProcessGroup) -> list[str]:
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 def test_calls_are_probed(ranks: RankPool, num_ranks: int) -> None:
     """Ours where there is somebody to send to, torch's always."""
-    kinds = [kind + state for kind in ("call/dist", "call") for state in ("", "/cold", "/warm")]
+    kinds = [kind + state for kind in ("call/dist", "call") for state in ("", "/cold", "/warm")] + ["call/async"]
     expected = kinds if num_ranks > 1 else ["call/dist"]
     for probed_kinds in ranks.run(probed_calls, num_ranks=num_ranks):
         # Those of shared memory are there as the environment has it.

@@ -59,12 +59,14 @@ def test_what_a_call_takes_beside_its_message() -> None:
 def test_what_a_call_takes_longer_after_a_computation() -> None:
     """Of ours and of torch's: what it takes after a walk through memory less what it takes without one."""
     measurements = measured_on(Cluster("true", Spec(host=Host(cores=2), processor=TRUE)), 4)
-    times = {"call/warm": 2e-4, "call/cold": 5e-4, "call/dist/warm": 1e-4, "call/dist/cold": 3e-4}
+    times = {"call/warm": 2e-4, "call/cold": 5e-4, "call/async": 9e-4, "call/dist/warm": 1e-4, "call/dist/cold": 3e-4}
     probes = tuple(Probe(kind, 64, 1, (time_s,)) for kind, time_s in times.items())
     found = calibrate_host(Measurements(4, {}, measurements.probes + probes), 2)
     cold = [runtime.call_s(found, computed_s=1.0) for runtime in (OURS, GLOO)]
     assert cold == pytest.approx([3e-4, 2e-4])
     assert GLOO.call_s(found, computed_s=5e-5) == pytest.approx(5e-5)
+    in_thread = [runtime.call_s(found, computed_s=1.0, is_async=True) for runtime in (OURS, GLOO)]
+    assert in_thread == pytest.approx([7e-4, 2e-4])
     assert GLOO.call_s(found) == 0.0
 
 

@@ -30,6 +30,12 @@ def all_reduce(size_bytes: int, is_async: bool = False, group: int = 0) -> Call:
     return Call("all_reduce", size_bytes, "uint8", group, is_async)
 
 
+def call_of(collective: str, size_bytes: int, element_bytes: int, algorithm: str = "") -> Call:
+    """A call of all ranks that is not asynchronous."""
+    dtype = {1: "uint8", 2: "bfloat16", 4: "float32"}[element_bytes]
+    return Call(collective, size_bytes, dtype, 0, False, algorithm)
+
+
 def traced(*steps: TracedStep, groups: tuple[Group, ...] = (ALL,), num_ranks: int = 4) -> ProgramTrace:
     """A trace of these steps, on hosts of 2 ranks."""
     return ProgramTrace(num_ranks, 0, 2, groups, steps)

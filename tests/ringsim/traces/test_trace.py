@@ -32,7 +32,10 @@ def test_a_trace_that_does_not_say_how_it_was_recorded_is_read() -> None:
 @pytest.mark.parametrize(
     ("request_", "command"),
     [
-        (REQUEST, "ringsim trace --fake --ranks 4 --ranks-per-host 8 --rank 1 --steps 2 'my train.py' --lr 0.1"),
+        (
+            REQUEST,
+            "ringsim trace --device cpu --fake --ranks 4 --ranks-per-host 8 --rank 1 --steps 2 'my train.py' --lr 0.1",
+        ),
         (
             TraceRequest("trainers", ("--task", "lm"), True, 16, 0, 8, 3, "a.json"),
             "ringsim trace --ranks 16 --ranks-per-host 8 --rank 0 --steps 3 -m trainers --task lm",

@@ -17,6 +17,7 @@ from ringsim.training_step.buckets import BucketCaps
 from ringsim.training_step.group_calls import GroupCalls, in_even_chunks
 from ringsim.training_step.profile import Parameter, StepProfile
 from ringsim.training_step.step import DdpConfig, PredictedStep, predict_step
+from tests.ringsim.traces.made_trace import call_of
 
 NCCL = BACKENDS["nccl"]
 CLUSTER = load_network("dgx-h100-cluster")
@@ -107,7 +108,7 @@ def test_where_it_is_not_known_a_ring_is_taken(
 ) -> None:
     """On the network as it is; and it is said why."""
     calls_of_group = GroupCalls(network, num_ranks, replace(NCCL, **changes))
-    call = calls_of_group.call("all_reduce", 1000, 4, 0.0)
+    call = calls_of_group.call(call_of("all_reduce", 1000, 4))
     assert (call.protocol, call.call.schedule.algorithm, call.call.network) == (None, "ring", None)
     assert calls_of_group.why_not == why
 
@@ -116,11 +117,11 @@ def test_too_many_transfers_are_timed_by_nccls_formula(monkeypatch: pytest.Monke
     """Which is near what is simulated; only the sizes that need it are."""
     size_bytes = 4 * LARGE
     simulated = GroupCalls(CLUSTER, 32, NCCL)
-    simulated_s = simulated.alone_s(simulated.call("all_reduce", size_bytes, 4))
+    simulated_s = simulated.alone_s(simulated.call(call_of("all_reduce", size_bytes, 4)))
     monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 2000)
     group = GroupCalls(CLUSTER, 32, NCCL)
-    assert group.call("all_reduce", 4 * SMALL, 4).formula_s is None
-    by_formula = group.call("all_reduce", size_bytes, 4)
+    assert group.call(call_of("all_reduce", 4 * SMALL, 4)).formula_s is None
+    by_formula = group.call(call_of("all_reduce", size_bytes, 4))
     assert (by_formula.protocol, group.why_not) == ("Simple", "")
     assert group.alone_s(by_formula) == formula_s(CLUSTER, Collective.ALL_REDUCE, 32, size_bytes, 4)
     assert group.alone_s(by_formula) == pytest.approx(simulated_s, rel=0.1)
@@ -130,14 +131,14 @@ def test_too_many_transfers_are_timed_by_nccls_formula(monkeypatch: pytest.Monke
 def test_other_backends_do_not_choose(backend: str) -> None:
     """And there is nothing to say of it."""
     calls_of_group = GroupCalls(CLUSTER, 16, BACKENDS[backend])
-    assert calls_of_group.call("all_reduce", 1000, 4, 0.0).protocol is None
+    assert calls_of_group.call(call_of("all_reduce", 1000, 4)).protocol is None
     assert calls_of_group.why_not == ""
 
 
 def test_a_call_with_a_network_of_its_own() -> None:
     """Takes what it takes there; but not where it could share the network with another call."""
     slow, fast = Network(0.0, 1.0), Network(0.0, 2.0)
-    schedule = GroupCalls(slow, 2, BACKENDS["ring"]).call("all_reduce", 8, 1).call.schedule
+    schedule = GroupCalls(slow, 2, BACKENDS["ring"]).call(call_of("all_reduce", 8, 1)).call.schedule
     calls = [QueuedCall(schedule, 8), QueuedCall(schedule, 8, network=fast)]
     spans = time_queue(calls, slow, RULE)
     assert [span.end_s for span in spans] == [8.0, 12.0]

@@ -15,6 +15,7 @@ from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.prediction import reason, recommend
 from ringsim.training_step.profile import Parameter, StepProfile
 from ringsim.training_step.step import DdpConfig, predict_step, scale, sweep_caps
+from tests.ringsim.traces.made_trace import call_of
 
 SLOW = Network(latency_s=0.0, bandwidth_bytes_per_s=2.0)  # of 2 ranks, an all_reduce of 2m bytes takes m s
 ONE = Backend(IN_ORDER, "ring", "ring")
@@ -99,7 +100,9 @@ def test_a_narrow_wire() -> None:
 def test_gloos_ring_cuts_by_size() -> None:
     """Segments of at most 1 MiB."""
     group = GroupCalls(SLOW, 2, BACKENDS["gloo"])
-    small, less_small, large = (group.call("all_reduce", size, 4).call.schedule for size in (1000, 2000, 16 * 2**20))
+    small, less_small, large = (
+        group.call(call_of("all_reduce", size, 4)).call.schedule for size in (1000, 2000, 16 * 2**20)
+    )
     assert (small.num_chunks, large.num_chunks) == (4, 16)
     assert small is less_small
 

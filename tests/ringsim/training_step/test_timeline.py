@@ -17,7 +17,7 @@ from ringsim.traces import Call, Group, Operator, TracedStep, TraceEvent
 from ringsim.training_step import GPUS, Computing, StepTimeline, fitted_scale, pace_together, predict_trace
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of, mirrored_groups
 from ringsim.training_step.timeline import simulate_step
-from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, read, traced, wait
+from tests.ringsim.traces.made_trace import ALL, all_reduce, call, call_of, compute, read, traced, wait
 
 SECOND = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # an all-reduce of 4 bytes on 2 ranks takes 4 s
 TWO = Group((0, 1), "gloo")
@@ -165,10 +165,10 @@ def test_a_call_has_the_channels_of_its_group() -> None:
     """On DGX H100: 24 of a ring in a host, 16 of NVLS and across hosts; no preset of other hosts says how many."""
     cluster, nccl = load_network("dgx-h100-cluster"), BACKENDS["nccl"]
     everywhere, in_host = GroupCalls(cluster, 16, nccl), GroupCalls(cluster, 16, nccl, range(8))
-    assert everywhere.call("all_gather", 2**30, 2).channels == 16
-    assert in_host.call("all_gather", 2**30, 2).channels == 24
-    assert in_host.call("all_reduce", 2**30, 2).channels == 16
-    assert GroupCalls(load_network("dgx-a100"), 8, nccl).call("all_gather", 2**30, 2).channels == 0
+    assert everywhere.call(call_of("all_gather", 2**30, 2)).channels == 16
+    assert in_host.call(call_of("all_gather", 2**30, 2)).channels == 24
+    assert in_host.call(call_of("all_reduce", 2**30, 2)).channels == 16
+    assert GroupCalls(load_network("dgx-a100"), 8, nccl).call(call_of("all_gather", 2**30, 2)).channels == 0
 
 
 def test_occupied_multiprocessors_do_no_arithmetic() -> None:
@@ -258,7 +258,7 @@ def test_mirrored_groups_share_nics(backend: str) -> None:
 
     def time_s(ranks: tuple[int, ...], on: AnyNetwork) -> float:
         group = GroupCalls(on, 32, BACKENDS[backend], ranks)
-        return group.alone_s(group.call("all_reduce", size_bytes, 4))
+        return group.alone_s(group.call(call_of("all_reduce", size_bytes, 4)))
 
     nics = network.spec.host.nics
     one_nic = network.with_spec(host=replace(network.spec.host, nics=replace(nics, count=1)))
@@ -274,7 +274,7 @@ def test_nccl_chooses_for_the_ranks_of_a_group() -> None:
     algorithms = {}
     for name, ranks in (("all", range(64)), ("host", range(8)), ("rail", range(0, 64, 8)), ("odd", (0, 1, 8))):
         group = GroupCalls(network, 64, BACKENDS["nccl"], ranks)
-        planned = group.call("all_reduce", 2**26, 2)
+        planned = group.call(call_of("all_reduce", 2**26, 2))
         algorithms[name] = planned.call.schedule.algorithm, planned.protocol
         assert bool(group.why_not) == (name == "odd")
     assert algorithms["odd"] == ("ring", None)
@@ -286,7 +286,9 @@ def test_an_algorithm_that_is_named_is_not_that_which_nccl_chooses() -> None:
     """For a call of the same size, in any order."""
     for names in (("", "ring"), ("ring", "")):
         group = GroupCalls(load_network("dgx-h100-cluster"), 64, BACKENDS["nccl"])
-        made = {name: group.call("all_reduce", 2**14, 2, algorithm=name).call.schedule.algorithm for name in names}
+        made = {
+            name: group.call(call_of("all_reduce", 2**14, 2, algorithm=name)).call.schedule.algorithm for name in names
+        }
         assert made == {"": "nccl_tree", "ring": "ring"}
 
 
@@ -295,14 +297,14 @@ def test_an_algorithm_that_is_named_is_not_that_which_nccl_chooses() -> None:
 def test_every_collective_takes_some_time(collective: str, backend: str) -> None:
     """On any backend."""
     group = GroupCalls(load_network("dgx-h100-cluster"), 16, BACKENDS[backend])
-    assert 0 < group.alone_s(group.call(collective, 0 if collective == "barrier" else 2**20, 4)) < 1
+    assert 0 < group.alone_s(group.call(call_of(collective, 0 if collective == "barrier" else 2**20, 4))) < 1
 
 
 def test_all_to_all_sends_each_share_once() -> None:
     """A rank sends 3 of 4 shares; a gather sends 3 shares to one port."""
     group = GroupCalls(SECOND, 4, ONE_AFTER_ANOTHER)
-    assert group.alone_s(group.call("all_to_all", 400, 4)) == 300
-    assert group.alone_s(group.call("gather", 400, 4)) == 300
+    assert group.alone_s(group.call(call_of("all_to_all", 400, 4))) == 300
+    assert group.alone_s(group.call(call_of("gather", 400, 4))) == 300
 
 
 def test_what_goes_to_one_rank_is_refused() -> None:
@@ -315,7 +317,7 @@ def test_what_goes_to_one_rank_is_refused() -> None:
 def test_a_collective_that_there_is_not_is_refused() -> None:
     """By its name."""
     with pytest.raises(ValueError, match="^'all_redcue': there is no such collective$"):
-        GroupCalls(SECOND, 4, TWO_AT_ONCE).call("all_redcue", 4, 4)
+        GroupCalls(SECOND, 4, TWO_AT_ONCE).call(call_of("all_redcue", 4, 4))
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("bfloat16", 2), ("float8_e4m3fn", 1), ("complex64", 8), ("bool", 1)])
