@@ -86,6 +86,7 @@ class OperatorWatch(TorchDispatchMode):
     def start(self) -> None:
         """Watch from now on, until `stop`, which may be called in another function."""
         self.is_watching = True
+        self.memory = MemoryWatch()
         self.memory.start()
         self.__enter__()  # type: ignore[no-untyped-call]
 

@@ -5,6 +5,7 @@ import runpy
 import sys
 import traceback
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from mmap import mmap
@@ -216,11 +217,6 @@ def _refuse_processes(*_: object, **__: object) -> NoReturn:
     raise ProgramError("the program starts its ranks itself, by torch.multiprocessing: record one that torchrun starts")
 
 
-def _is_on_trial(optimizer: Optimizer) -> bool:
-    """Whether an optimizer steps only for somebody to see what state it makes: on tensors without memory."""
-    return all(parameter.is_meta for group in optimizer.param_groups for parameter in group["params"])
-
-
 def _refuse_rpc(*_: object, **__: object) -> NoReturn:
     raise ProgramError("the program calls other ranks by torch.distributed.rpc, and a recorded rank has none")
 
@@ -231,15 +227,20 @@ def _steps_counted(
 ) -> Iterator[OperatorWatch]:
     """End a recorded step with each step of the optimizer that steps first, and the program after `num_steps`.
 
+    An optimizer that is gone when another one steps was on trial, and its steps are forgotten.
+
     watch_all: the operators of all steps are watched, once they have warmed up, since none is timed.
     """
-    first: list[Optimizer] = []
+    first: list[weakref.ref[Optimizer]] = []
     watch = OperatorWatch(recorder)
 
     def stepped(optimizer: Optimizer, *_: Any) -> None:
-        if not first and not _is_on_trial(optimizer):
-            first.append(optimizer)
-        if first != [optimizer]:
+        if not first or first[0]() is None:
+            first[:] = [weakref.ref(optimizer)]
+            recorder.steps.clear()
+            if watch.is_watching:
+                watch.stop()
+        if first[0]() is not optimizer:
             return
         if processes.is_forked:
             processes.refuse_training()

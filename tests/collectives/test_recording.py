@@ -71,6 +71,17 @@ def train_in_a_process():
         optimizer.step()
 
 
+def try_an_optimizer():
+    weights = torch.ones(8, requires_grad=True)
+    on_trial = torch.optim.SGD([weights])
+    for _ in range(5):
+        weights.grad = torch.ones(8)
+        on_trial.step()
+
+
+if WAY == "on trial":
+    try_an_optimizer()
+    try_an_optimizer()
 if WAY == "forked ranks":
     processes = [multiprocessing.Process(target=train_in_a_process) for _ in range(2)]
     [process.start() for process in processes]
@@ -113,7 +124,7 @@ def recorded(
     device: Device = Device.CPU,
 ) -> ProgramTrace | str:
     """The trace of the program, or why there is none; in a process that has loaded torch already."""
-    request = TraceRequest(str(program), arguments, False, num_ranks, rank, 8, num_steps, "", is_fake, device)
+    request = TraceRequest(str(program), arguments, False, num_ranks, rank, 8, num_steps, "", is_fake, device=device)
     process = nursery().fork(program.with_suffix(".log"))
     try:
         process.start(record, request)
@@ -169,6 +180,15 @@ def test_what_programs_call_besides(program: Path, rank: int) -> None:
     ]
 
 
+def test_an_optimizer_that_was_on_trial_does_not_count(program: Path) -> None:
+    """As one that is asked what state it makes; also its memory is forgotten."""
+    (trace, plain) = (recorded(program, way) for way in ("on trial", "ddp"))
+    assert isinstance(trace, ProgramTrace)
+    assert isinstance(plain, ProgramTrace)
+    assert [call.size_bytes for call in trace.steps[0].calls] == [call.size_bytes for call in plain.steps[0].calls]
+    assert trace.memory == plain.memory
+
+
 def test_a_program_may_fork_processes_that_do_not_train(program: Path) -> None:
     """They are ended with it, and write no trace of their own."""
     assert isinstance(recorded(program, "helpers"), ProgramTrace)
@@ -183,7 +203,7 @@ def test_a_program_may_fork_processes_that_do_not_train(program: Path) -> None:
         ("forked ranks", "the program starts its ranks itself, by torch.multiprocessing"),
         ("from any", "the program must name the one that it receives from"),
         ("rpc", ":14: the program calls other ranks by torch.distributed.rpc, and a recorded rank has none"),
-        ("fails", ":75: KeyError: 'data'"),
+        ("fails", ":87: KeyError: 'data'"),
         ("exits", "it ended with exit code 7"),
         ("spawn", "the program starts its ranks itself, by torch.multiprocessing"),
     ],
