@@ -75,6 +75,10 @@ picture: $(VENV)/installed
 	$(BIN)/ringsim sweep --network gbe --network dgx-h100-cluster --ranks 2:32 --sizes 4KiB:1GiB -o docs/sweep.png
 	$(BIN)/ringsim ddp --layers docs/models/transformer.toml --network ib-100g --ranks 8 --bucket-cap-mb 1:128 \
 	  --scaling 2:32 -o docs/ddp.png
+	mkdir -p build
+	sed -n '/<!-- file: train.py -->/,/^```$$/p' docs/tutorials/my-script.md | sed '1,2d;$$d' > build/train.py
+	$(BIN)/ringsim trace --fake --ranks 128 -o build/step.trace.json build/train.py
+	$(BIN)/ringsim step build/step.trace.json --network dgx-h100-cluster --gpu h100 -o docs/step.png
 
 wheel: $(VENV)/installed-dev
 	rm -rf dist

@@ -4,19 +4,29 @@ import click
 
 from ringsim.cli.options import NETWORK, RANKS
 from ringsim.console import examples, json_option, print_result, wide_option
-from ringsim.network import load_network, preset_names
+from ringsim.network import load_network, network_text, preset_names
 from ringsim.report import format_network_details, format_networks, network_details, network_summary
 
 
-@click.command(epilog=examples("ringsim networks", "ringsim networks dgx-h100-cluster --ranks 32"))
+@click.command(
+    epilog=examples(
+        "ringsim networks", "ringsim networks dgx-h100-cluster --ranks 32", "ringsim networks gbe --toml > mine.toml"
+    )
+)
 @click.argument("network", type=NETWORK, required=False)
 @click.option(
     "--ranks", type=RANKS, help="NETWORK has so many ranks; without it 16, or fewer if it has room for no more."
 )
+@click.option("--toml", "as_toml", is_flag=True, help="The description of NETWORK as a network file, to be changed.")
 @wide_option
 @json_option
-def networks(network: str | None, ranks: int | None, wide: bool, as_json: bool) -> None:
+def networks(network: str | None, ranks: int | None, as_toml: bool, wide: bool, as_json: bool) -> None:
     """Lists the preset networks, or shows what NETWORK shares, a preset or FILE.toml, and its paths."""
+    if as_toml:
+        if network is None or as_json:
+            raise click.UsageError("--toml: name one network, and leave out --json")
+        click.echo(network_text(load_network(network)), nl=False)
+        return
     if network is None:
         presets = [load_network(name) for name in preset_names()]
         summaries = {"networks": [network_summary(preset) for preset in presets]}

@@ -11,6 +11,7 @@ from ringsim.cli import main
 from ringsim.console import Progress
 from ringsim.files import encode
 from ringsim.measurements import Measurements
+from ringsim.network import load_network
 from ringsim.network.file_reader import read_network
 from tests.ringsim.calibration.test_compared_run import TIMES
 from tests.ringsim.commands import as_json, printed, refused, run
@@ -196,3 +197,11 @@ def test_a_long_simulation_shows_how_far_it_is(
     run("simulate", "--ranks", "16", *network)
     assert [line.split()[0] for line in shown] == ["simulating"]
     assert shown[0].endswith(f" {num_transfers}/{num_transfers}")
+
+
+def test_a_network_is_printed_as_a_file_to_be_changed() -> None:
+    """Which describes the same network; one of them, and not as JSON, too."""
+    preset = load_network("dgx-h100-cluster")
+    assert read_network(printed("networks", "dgx-h100-cluster", "--toml"), "mine.toml").spec == preset.spec
+    assert "--toml: name one network" in refused("networks", "--toml")
+    assert "--toml: name one network" in refused("networks", "gbe", "--toml", "--json")
