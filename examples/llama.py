@@ -152,6 +152,6 @@ if __name__ == "__main__":
     if "RANK" not in os.environ:  # torchrun and ringsim trace set it
         print("llama.py: start it with ringsim trace --ranks 128 --fake examples/llama.py", file=sys.stderr)
         sys.exit(2)
-    dist.init_process_group("gloo")
+    dist.init_process_group()
     train(read_options(sys.argv[1:]))
     dist.destroy_process_group()

@@ -93,18 +93,19 @@ def _origin(prediction: TracePrediction) -> str:
 def calls_table(prediction: TracePrediction) -> DataTable:
     """Return a row for each kind of call, in the order in which they first occur."""
     timeline = prediction.timeline
-    kinds: dict[tuple[str, int, str], list[int]] = defaultdict(list)
+    groups = prediction.trace.groups
+    kinds: dict[tuple[str, tuple[int, ...], str], list[int]] = defaultdict(list)  # groups of the same ranks are one
     for index, (call, span) in enumerate(zip(timeline.step.calls, timeline.calls, strict=True)):
         algorithm = span.algorithm if span.protocol is None else f"{span.algorithm} {span.protocol}"
-        kinds[call.collective, call.group, algorithm].append(index)
+        kinds[call.collective, groups[call.group].ranks, algorithm].append(index)
     exposed_s = timeline.exposed_by_call()
     rows: list[Row] = []
-    for (collective, group, algorithm), calls in kinds.items():
+    for (collective, ranks, algorithm), calls in kinds.items():
         under_way_s = sum(timeline.calls[call].under_way_s for call in calls)
         waited_s = sum(exposed_s[call] for call in calls)
         rows.append((
             collective,
-            count_cell(len(prediction.trace.groups[group].ranks)),
+            count_cell(len(ranks)),
             algorithm,
             count_cell(len(calls)),
             size_cell(sum(timeline.step.calls[call].size_bytes for call in calls)),

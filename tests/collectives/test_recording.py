@@ -74,7 +74,7 @@ def train_in_a_process():
 def try_an_optimizer():
     weights = torch.ones(8, requires_grad=True)
     on_trial = torch.optim.SGD([weights])
-    for _ in range(5):
+    for _ in range(3):
         weights.grad = torch.ones(8)
         on_trial.step()
 

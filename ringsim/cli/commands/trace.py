@@ -79,13 +79,14 @@ def trace(
 def format_trace(trace: ProgramTrace) -> str:
     """Return a line for each kind of call of the last step, and one for the whole step."""
     step = trace.steps[-1]
-    kinds: dict[tuple[str, str, int], list[int]] = {}
+    kinds: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}  # groups of the same ranks are one
     for call in step.calls:
-        kinds.setdefault((call.collective, call.dtype, call.group), []).append(call.size_bytes)
+        kinds.setdefault((call.collective, call.dtype, trace.groups[call.group].ranks), []).append(call.size_bytes)
     rows = [("collective", "dtype", "ranks", "calls", "bytes", "largest")]
-    for (collective, dtype, group), sizes in kinds.items():
-        ranks = str(len(trace.groups[group].ranks))
-        rows.append((collective, dtype, ranks, str(len(sizes)), format_size(sum(sizes)), format_size(max(sizes))))
+    for (collective, dtype, ranks), sizes in kinds.items():
+        rows.append(
+            (collective, dtype, str(len(ranks)), str(len(sizes)), format_size(sum(sizes)), format_size(max(sizes)))
+        )
     computing = f"{format_time(step.compute_s)} of computing" if step.compute_s else f"{step.flops / 1e12:.4g} TFLOP"
     work = f"{computing}, and {plural(len(step.calls), 'call')}"
     head = [f"rank {trace.rank} of {trace.num_ranks}, last of {plural(len(trace.steps), 'step')}: {work}"]
