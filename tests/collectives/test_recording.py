@@ -203,7 +203,7 @@ def test_a_program_may_fork_processes_that_do_not_train(program: Path) -> None:
         ("forked ranks", "the program starts its ranks itself, by torch.multiprocessing"),
         ("from any", "the program must name the one that it receives from"),
         ("rpc", ":14: the program calls other ranks by torch.distributed.rpc, and a recorded rank has none"),
-        ("fails", ":87: KeyError: 'data'"),
+        ("fails", ":86: KeyError: 'data'"),
         ("exits", "it ended with exit code 7"),
         ("spawn", "the program starts its ranks itself, by torch.multiprocessing"),
     ],
