@@ -141,7 +141,7 @@ class RecordedRuns:
                 dist.destroy_process_group(made)
 
     def take_until(self, share: float, on_step: Callable[[str], object] = lambda _: None) -> None:
-        """Take rounds of steps until this share of them is taken: to warm up all at once, and one round at least.
+        """Take rounds of steps until this share of the recorded ones is taken; those that warm up come first.
 
         on_step: called after each step, with the strategy's name.
 
