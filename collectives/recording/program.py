@@ -245,12 +245,13 @@ def _steps_counted(
         if processes.is_forked:
             processes.refuse_training()
         recorder.end_step()
-        if len(recorder.steps) == WATCHED_STEP:
-            watch.start()
-        elif len(recorder.steps) == WATCHED_STEP + 1:
-            watch.memory.stop()
-            if not watch_all:
-                watch.stop()
+        with recorder.stopped():
+            if len(recorder.steps) == WATCHED_STEP:
+                watch.start()
+            elif len(recorder.steps) == WATCHED_STEP + 1:
+                watch.memory.stop()
+                if not watch_all:
+                    watch.stop()
         if len(recorder.steps) == num_steps:
             raise _EnoughError
 

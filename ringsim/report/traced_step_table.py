@@ -62,9 +62,12 @@ def step_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[st
     rows = [("computing", f"{format_time(timeline.compute_s)}{scaled}")]
     if computing.roofline and computing.scale > 1:
         rows.append(("utilization", f"{1 / computing.scale:.1%} of the peak rates"))
+    if prediction.core_scale != 1:
+        share = f"{prediction.core_scale:.4g} times as long as recorded, by the ranks that share a core"
+        rows.append(("cores", share))
     if timeline.slowed_s:
-        slowed = format_time(timeline.slowed_s)
-        rows.append(("slowed", f"{slowed} of the computing, as channels of calls occupy multiprocessors"))
+        why = "channels of calls occupy multiprocessors" if computing.on_gpu else "calls need the cores meanwhile"
+        rows.append(("slowed", f"{format_time(timeline.slowed_s)} of the computing, as {why}"))
     rows.append(("exposed", f"{_time(timeline.exposed_s)} of {_time(timeline.communication_s)} of communication"))
     if len(prediction.steps_s) > 1:
         ends = _time(min(prediction.steps_s)), _time(max(prediction.steps_s))

@@ -49,6 +49,7 @@ class TracePrediction:
     network: as its `as_dict` has it. timeline: of the step of which as many are shorter as are longer.
     steps_s: of all steps, in their order. better: the time of that step if something were better, by its name.
     not_chosen: why some algorithms are not what NCCL would take; "" if all are.
+    core_scale: as of `core_scale`.
     """
 
     trace: ProgramTrace
@@ -58,6 +59,7 @@ class TracePrediction:
     steps_s: tuple[float, ...]
     better: tuple[tuple[str, float], ...]
     not_chosen: str
+    core_scale: float = 1.0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON; a time that is infinite becomes None."""
@@ -73,6 +75,7 @@ class TracePrediction:
             "memory": asdict(self.trace.memory) if self.trace.memory else None,
             "on_gpu": self.computing.on_gpu,
             "compute_scale": self.computing.scale,
+            "core_scale": self.core_scale,
             **finite_or_none(times),
             "steps_s": finite_or_none(list(self.steps_s)),
             "better": finite_or_none(dict(self.better)),
@@ -93,6 +96,7 @@ class _Simulation:
         ranks_of_host = min(network.spec.ranks_per_host or trace.num_ranks, trace.num_ranks)
         self._pace = pace_together(network.spec.host.cores, ranks_of_host)
         self._computing = replace(computing, scale=1.0)
+        self.core_scale = core_scale(computing, network.spec.host.cores, ranks_of_host)
         self.groups = [calls_of(group, trace.num_ranks, network, computing.on_gpu) for group in trace.groups]
         self._seconds: dict[tuple[int, int], float] = {}  # by a computation's id, and what calls occupy meanwhile
 
@@ -101,7 +105,7 @@ class _Simulation:
             key = id(event), occupied
             if key not in self._seconds:
                 self._seconds[key] = self._computing.seconds(event, occupied)
-            return scale * self._seconds[key]
+            return scale * self.core_scale * self._seconds[key]
 
         return simulate_step(step, self.groups, seconds, on_gpu=self._computing.on_gpu, pace=self._pace)
 
@@ -152,6 +156,7 @@ def predict_trace(
         tuple(timeline.step_s for timeline in timelines),
         tuple(_better(timeline, trace, network, computing, simulation)),
         next((group.why_not for group in simulation.groups if group.why_not and len(group.ranks) > 1), ""),
+        simulation.core_scale,
     )
 
 
@@ -192,6 +197,19 @@ def pace_together(cores: int | None, num_ranks: int) -> float:
     num_ranks: that share the cores. cores: of a host; None if there are enough.
     """
     return 1.0 if cores is None else min(1.0, max(1.0, cores / num_ranks) / 2)
+
+
+def core_scale(computing: Computing, cores: int | None, num_ranks: int) -> float:
+    """Return how many times as long computations take as recorded, since ranks share cores of the host.
+
+    A program is recorded alone, with a core to itself. Where a host has fewer cores than ranks, which all compute at
+    once, the kernel gives each of them the same share.
+
+    cores: of a host; None if there are enough. num_ranks: that share them.
+    """
+    if cores is None or computing.on_gpu or computing.roofline:
+        return 1.0
+    return max(1.0, num_ranks / cores)
 
 
 def _by_algorithm(step: TracedStep, algorithm: str) -> TracedStep:

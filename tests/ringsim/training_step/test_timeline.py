@@ -14,7 +14,7 @@ from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork
 from ringsim.network.spec import Failure
 from ringsim.traces import Call, Group, Operator, TracedStep, TraceEvent
-from ringsim.training_step import GPUS, Computing, StepTimeline, fitted_scale, pace_together, predict_trace
+from ringsim.training_step import GPUS, Computing, Roofline, StepTimeline, fitted_scale, pace_together, predict_trace
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of, mirrored_groups
 from ringsim.training_step.timeline import simulate_step
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, call_of, compute, read, traced, wait
@@ -342,6 +342,19 @@ def test_a_roofline_times_operators() -> None:
     assert prediction.timeline.step_s == pytest.approx(2 * (1e-3 + 5e-6))
     with pytest.raises(ValueError, match="the operators of its computations were not recorded"):
         predict_trace(traced(TracedStep((compute(1.0),), ())), SECOND, Computing(roofline=GPUS["h100"]))
+
+
+@pytest.mark.parametrize(("cores", "scale"), [(None, 1.0), (4, 1.0), (8, 1.0), (2, 2.0), (1, 4.0)])
+def test_ranks_without_a_core_of_their_own_compute_longer(cores: int | None, scale: float) -> None:
+    """By the ranks for each core, as the program was recorded alone; not by a roofline, nor on a GPU."""
+    host = load_network("gbe").spec.host
+    network = SECOND.with_spec(host=replace(host, cores=cores))
+    trace = traced(TracedStep((compute(3.0, Operator("aten.mm", "float32", 1, 1)),), ()), groups=(ALL,))
+    prediction = predict_trace(trace, network)
+    assert (prediction.timeline.step_s, prediction.core_scale) == (3.0 * scale, scale)
+    assert prediction.better[0] == ("computations twice as fast", 1.5 * scale)
+    assert predict_trace(trace, network, Computing(on_gpu=True)).timeline.step_s == 3.0
+    assert predict_trace(trace, network, Computing(roofline=Roofline({1: 1.0}, 1.0))).timeline.step_s == 1.0
 
 
 def test_the_scale_that_explains_a_measured_step() -> None:
