@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
-from collectives.runtime import Mark, Recorder
+from collectives.runtime import StreamMoment, Recorder
 
 
 @contextmanager
@@ -16,7 +16,7 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
     device: a module such as torch.cuda, or torch.cpu with its placeholders, or what stands in for one: it has classes
     Stream and Event, and current_stream(). A stream's methods do what those of torch.cuda do, by those of events.
     """
-    marks: WeakKeyDictionary[Any, Mark] = WeakKeyDictionary()
+    marks: WeakKeyDictionary[Any, StreamMoment] = WeakKeyDictionary()
     record, wait = device.Event.record, device.Event.wait
 
     def record_on(event: Any, stream: Any = None) -> None:

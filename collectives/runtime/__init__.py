@@ -26,7 +26,7 @@ from collectives.runtime.queue import CollectiveQueue, close_queue
 from collectives.runtime.recorder import RecordedGroup, Recorder, record_group, recorded_group
 from collectives.runtime.sharing import Sharing, transport_in_use, use_transport
 from collectives.runtime.sharing_offer import TRANSPORTS, machine_name, namespace_name
-from collectives.runtime.stream_order import Mark
+from collectives.runtime.stream_order import StreamMoment
 from collectives.runtime.tags import UNSTAMPED, CallStamp, Tag
 from collectives.runtime.transport import CPU, STAGED, Transport, Transports, has_backend, home_of
 from collectives.runtime.transports import GlooTransport, SharedMemoryTransport

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
-from collectives.runtime.stream_order import BEFORE_THE_STEP, COMPUTATIONS, MAIN, Mark, Position, StreamOrder
+from collectives.runtime.stream_order import BEFORE_THE_STEP, COMPUTATIONS, MAIN, StreamMoment, Position, StreamOrder
 from collectives.runtime.work import Work
 from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
 
@@ -108,15 +108,15 @@ class Recorder:
         if self._streams.current() == MAIN:
             self._operators[operator] += 1
 
-    def mark(self, stream: Any) -> Mark:
+    def mark(self, stream: Any) -> StreamMoment:
         """Return a mark at the end of what the program has given to a stream."""
         with self.stopped():
             name = self._streams.name(stream)
             if name == MAIN:
                 self._end_computation()
-            return Mark(len(self.steps), self._streams.position(name))
+            return StreamMoment(len(self.steps), self._streams.position(name))
 
-    def wait_for(self, mark: Mark, stream: Any) -> None:
+    def wait_for(self, mark: StreamMoment, stream: Any) -> None:
         """Note that what the program gives to a stream from now on waits until another one has come to its mark."""
         with self.stopped():
             if mark.step == len(self.steps):  # what was before the step is over

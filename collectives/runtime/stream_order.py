@@ -1,7 +1,7 @@
 """`StreamOrder`: how far each stream of a program must have come before it goes on.
 
 A stream works off what it is given in that order. It waits for another one only where the program lets it wait for
-what it had given to that one until a moment, which a `Mark` stands for.
+what it had given to that one until a moment, which a `StreamMoment` stands for.
 """
 
 from collections.abc import Hashable, Mapping
@@ -19,7 +19,7 @@ Position = Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StreamMoment:
     """A place in what a stream was given in a step, and what is over when the stream comes there."""
 
     step: int

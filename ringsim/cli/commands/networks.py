@@ -9,9 +9,7 @@ from ringsim.report import format_network_details, format_networks, network_deta
 
 
 @click.command(
-    epilog=examples(
-        "ringsim networks", "ringsim networks dgx-h100-cluster --ranks 32", "ringsim networks gbe --toml > mine.toml"
-    )
+    epilog=examples("ringsim networks", "ringsim networks dgx-h100-cluster --ranks 32", "ringsim networks gbe --toml")
 )
 @click.argument("network", type=NETWORK, required=False)
 @click.option(

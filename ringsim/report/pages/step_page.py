@@ -51,11 +51,11 @@ def _origin(step: TracePrediction) -> list[str]:
 
 def _facts(step: TracePrediction, tokens: int | None) -> str:
     facts = [*step_facts(step, tokens), *([("algorithms", not_chosen(step))] if step.not_chosen else [])]
-    found = (
+    findings = (
         f'<div class="finding"><h2>{escape(name)}</h2><p class="answer">{escape(text)}</p></div>'
         for name, text in facts
     )
-    return f'<section class="verdict">{"".join(found)}</section>'
+    return f'<section class="verdict">{"".join(findings)}</section>'
 
 
 def _better(step: TracePrediction) -> str:
