@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
-from collectives.runtime import StreamMoment, Recorder
+from collectives.runtime import Recorder, StreamMoment
 
 
 @contextmanager

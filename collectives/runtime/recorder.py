@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
-from collectives.runtime.stream_order import BEFORE_THE_STEP, COMPUTATIONS, MAIN, StreamMoment, Position, StreamOrder
+from collectives.runtime.stream_order import BEFORE_THE_STEP, COMPUTATIONS, MAIN, Position, StreamMoment, StreamOrder
 from collectives.runtime.work import Work
 from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
 
