@@ -3,7 +3,10 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -125,15 +128,20 @@ def recorded(
 ) -> ProgramTrace | str:
     """The trace of the program, or why there is none; in a process that has loaded torch already."""
     request = TraceRequest(str(program), arguments, False, num_ranks, rank, 8, num_steps, "", is_fake, device=device)
+    outcome: ProgramTrace | str = in_a_process(program, record, request)
+    return outcome
+
+
+def in_a_process(program: Path, call: Callable[[TraceRequest], Any], request: TraceRequest) -> Any:
+    """What the call returns there."""
     process = nursery().fork(program.with_suffix(".log"))
     try:
-        process.start(record, request)
+        process.start(call, request)
         answer = answers_of([process], LIMIT_S)[process]
     finally:
         process.signal(signal.SIGKILL)
     assert answer.good, answer.value
-    outcome: ProgramTrace | str = answer.value
-    return outcome
+    return answer.value
 
 
 def record(request: TraceRequest) -> ProgramTrace | str:
@@ -144,6 +152,27 @@ def record(request: TraceRequest) -> ProgramTrace | str:
         return record_program(request)
     except ProgramError as error:
         return str(error)
+
+
+def watch_while_stopped(request: TraceRequest) -> list[bool]:
+    """Whether the recorder was stopped whenever the watch of the operators began or ended; in the process."""
+    from collectives.recording.operators import OperatorWatch
+
+    stopped = []
+
+    def noted(method: Callable[[OperatorWatch], None]) -> Callable[[OperatorWatch], None]:
+        def run(watch: OperatorWatch) -> None:
+            stopped.append(watch._recorder.is_stopped)
+            method(watch)
+
+        return run
+
+    with (
+        patch.object(OperatorWatch, "start", noted(OperatorWatch.start)),
+        patch.object(OperatorWatch, "stop", noted(OperatorWatch.stop)),
+    ):
+        record(request)
+    return stopped
 
 
 def test_ddp_is_recorded_as_one_of_many_ranks(program: Path) -> None:
@@ -159,6 +188,12 @@ def test_ddp_is_recorded_as_one_of_many_ranks(program: Path) -> None:
     assert kinds == [TraceEventKind.CALL] * len(step.calls) + [TraceEventKind.WAIT] * len(step.calls)
     assert len(step.calls) > 1
     assert step.compute_s > 0
+
+
+def test_beginning_and_ending_the_watch_is_not_timed(program: Path) -> None:
+    """The next step, which is the first that is recorded, was several times as long as the others."""
+    request = TraceRequest(str(program), ("ddp",), False, 8, 0, 8, 1, "")
+    assert in_a_process(program, watch_while_stopped, request) == [True, True]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
