@@ -37,6 +37,7 @@ def layers():
 
 def ask():
     local_rank = int(os.environ["LOCAL_RANK"])
+    assert torch.cuda.nccl.version() >= (2, 10)  # which DDP's hook for bfloat16 asks for
     assert torch.cuda.is_available() and torch.cuda.device_count() == int(os.environ["LOCAL_WORLD_SIZE"])
     torch.cuda.set_device(local_rank)
     assert torch.cuda.current_device() == local_rank

@@ -272,6 +272,69 @@ def test_mistakes(arguments: list[str], message: str, tmp_path: Path) -> None:
     assert message in done.stderr
 
 
+ODD_PROGRAM = """
+import os
+import sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+pair = dist.new_group([0, 1])
+own = [None]
+dist.scatter_object_list(scatter_object_output_list=own, scatter_object_input_list=["a", "b"], src=0, group=pair)
+assert own == ["ab"[dist.get_rank(pair)]]
+if sys.argv[1] == "folder":
+    os.chdir("/")
+weights = torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD([weights])
+for step in range(1000):
+    if sys.argv[1] == "leaves":
+        os._exit(0)
+    weights.grad = torch.ones(2)
+    try:
+        optimizer.step()
+    except BaseException:
+        if sys.argv[1] == "folder":
+            raise
+        if sys.argv[1] == "fails":
+            raise RuntimeError("stopped")
+        if sys.argv[1] == "catches once":
+            sys.exit(1)
+"""
+
+
+@pytest.fixture(scope="module")
+def odd_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A script whose way of ending is not the usual one."""
+    path = tmp_path_factory.mktemp("odd") / "odd.py"
+    path.write_text(ODD_PROGRAM)
+    return path
+
+
+@pytest.mark.parametrize("way", ["folder", "fails", "catches once"])
+def test_what_a_program_does_when_it_is_stopped_does_not_matter(odd_program: Path, way: str) -> None:
+    """Nor the folder in which it then is: the trace is where the command was to write it."""
+    done = command("--ranks", "2", "-o", f"{way}.json", str(odd_program), way, cwd=odd_program.parent)
+    assert (done.returncode, done.stderr) == (0, f"wrote {way}.json\n")
+    assert len(ProgramTrace.load(odd_program.parent / f"{way}.json").steps) == 3
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("leaves", "odd.py: it ended its process itself, as by os._exit, before it was recorded"),
+        ("catches", "odd.py: it catches BaseException in each step, and so cannot be stopped: let it catch Exception"),
+    ],
+)
+def test_a_program_that_cannot_be_stopped_is_refused(odd_program: Path, way: str, message: str) -> None:
+    """In one line, although an older trace is there."""
+    (odd_program.parent / "old.json").write_text("{}")
+    done = command("--ranks", "2", "-o", "old.json", str(odd_program), way, cwd=odd_program.parent)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def command(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """`ringsim trace`."""
     line = [sys.executable, "-m", "ringsim", "trace", *arguments]
