@@ -9,12 +9,10 @@ from typing import NoReturn
 
 import click
 
-from collectives.recording.program import ProgramError, record_program
+from collectives.recording.program import USER_MISTAKE, ProgramError, record_program
 from ringsim.console import in_one_line
 from ringsim.files import decode
 from ringsim.traces import INTERRUPTED, TraceRequest
-
-USER_MISTAKE = 2
 
 
 def main() -> None:

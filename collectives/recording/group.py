@@ -260,11 +260,18 @@ def _broadcast_own_objects(object_list: list[Any], *_: object, **__: object) -> 
     _warn_of_objects("broadcast_object_list", object_list)
 
 
-def _scatter_own_object(output: list[Any], objects: Sequence[Any] | None = None, *_: object, **__: object) -> None:
+def _scatter_own_object(
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: Sequence[Any] | None = None,
+    src: int | None = None,  # noqa: ARG001  the arguments are torch's
+    group: dist.ProcessGroup | None = None,
+    *_: object,
+    **__: object,
+) -> None:
     """Take this rank's object if there are any here, as on the root."""
-    if objects:
-        output[0] = objects[dist.get_rank()]
-    _warn_of_objects("scatter_object_list", output)
+    if scatter_object_input_list:
+        scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
+    _warn_of_objects("scatter_object_list", scatter_object_output_list)
 
 
 def _leave_own_objects(object_list: list[Any], src: int | None = None, *_: object, **__: object) -> int | None:

@@ -36,6 +36,7 @@ _DTYPE_OF_AUTOCAST = torch.get_autocast_dtype
 
 # A recent GPU: programs choose dtypes and kernels by its capability, and sizes by its memory.
 NAME, CAPABILITY, MEMORY_BYTES, MULTIPROCESSORS, VERSION = "pretended by ringsim trace", (9, 0), 80 * 2**30, 132, "12.8"
+NCCL_VERSION = (2, 27, 5)  # hooks of DistributedDataParallel that send bfloat16 ask for 2.10
 
 _DO_NOTHING = {
     "empty_cache",
@@ -209,6 +210,7 @@ def pretended_cuda(num_devices: int) -> Iterator[None]:
         replace(torch, "Stream", torch.cpu.Stream)
         replace(torch, "Event", _Event)
         replace(torch.version, "cuda", VERSION)
+        replace(torch.cuda.nccl, "version", _returns(NCCL_VERSION))
         _move_to_cpu(replace)
         replace(serialization, "_package_registry", list(serialization._package_registry))
         serialization.register_package(15, lambda _: None, _storage_of_cuda)  # before that of CUDA

@@ -34,6 +34,10 @@ from ringsim.units import plural
 # The third makes the calls of all that follow, so its operators are watched.
 WARM_UP_STEPS = 3
 WATCHED_STEP = WARM_UP_STEPS - 1
+MAX_STOPS = 10  # so often a program may catch what stops it
+
+
+USER_MISTAKE = 2  # the exit code
 
 
 class ProgramError(ValueError):
@@ -50,6 +54,7 @@ def record_program(request: TraceRequest) -> ProgramTrace:
     Raises ProgramError, in one line, if it fails, ends before the first step is over, or starts processes of its own.
     """
     recorder = Recorder(_no_time) if request.is_fake else Recorder()
+    num_steps = WARM_UP_STEPS + request.num_steps
     groups: list[Group] = []
     processes = _Processes()
     with (
@@ -59,11 +64,14 @@ def record_program(request: TraceRequest) -> ProgramTrace:
         pretended_cuda(request.ranks_here) if request.device is Device.CUDA else hidden_cuda(),
         watched_streams(recorder, torch.cpu),
         watched_streams(recorder, torch.cuda),
-        _steps_counted(recorder, WARM_UP_STEPS + request.num_steps, request.is_fake, processes) as watch,
+        _steps_counted(recorder, num_steps, request.is_fake, processes) as watch,
         suppress(_EnoughError),
     ):
         try:
             _run(request)
+        except ProgramError:
+            if len(recorder.steps) < num_steps:  # else the program only says that it was stopped
+                raise
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"interrupted after {_steps_of(recorder)}; no trace is written") from None
         processes.end_if_forked()
@@ -166,7 +174,7 @@ def _place_of(error: Exception, request: TraceRequest) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if str(Path(frame.filename).resolve()).startswith(own)
+        if not frame.filename.startswith("<") and str(Path(frame.filename).resolve()).startswith(own)
     ]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames and not request.is_module else request.program
 
@@ -227,12 +235,27 @@ def _steps_counted(
 ) -> Iterator[OperatorWatch]:
     """End a recorded step with each step of the optimizer that steps first, and the program after `num_steps`.
 
-    An optimizer that is gone when another one steps was on trial, and its steps are forgotten.
+    An optimizer that is gone when another one steps was on trial, and its steps are forgotten; unless it has made all
+    that were to be recorded, when nobody knows of another one.
 
     watch_all: the operators of all steps are watched, once they have warmed up, since none is timed.
     """
     first: list[weakref.ref[Optimizer]] = []
     watch = OperatorWatch(recorder)
+    stops = 0
+
+    def stop() -> NoReturn:
+        nonlocal stops
+        stops += 1
+        if stops > MAX_STOPS:
+            print(  # noqa: T201  no exception would get out
+                f"ringsim trace: {sys.argv[0]}: it catches BaseException in each step, and so cannot be stopped: "
+                "let it catch Exception",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(USER_MISTAKE)
+        raise _EnoughError
 
     def stepped(optimizer: Optimizer, *_: Any) -> None:
         if not first or first[0]() is None:
@@ -244,6 +267,8 @@ def _steps_counted(
             return
         if processes.is_forked:
             processes.refuse_training()
+        if len(recorder.steps) == num_steps:  # it was stopped already
+            stop()
         recorder.end_step()
         if len(recorder.steps) == WATCHED_STEP:
             watch.start()
@@ -252,7 +277,7 @@ def _steps_counted(
             if not watch_all:
                 watch.stop()
         if len(recorder.steps) == num_steps:
-            raise _EnoughError
+            stop()
 
     handle = register_optimizer_step_post_hook(stepped)
     try:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,12 +24,14 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
     """Run the program, and return the trace that is then in the file for it.
 
     stdout, stderr: of the program; None: ours. If it cannot be recorded, the recorder has said why on stderr, and
-    SystemExit ends us with its exit code.
+    SystemExit ends us with its exit code. Raises ValueError if the program has ended the recorder's process.
     """
+    output = Path(request.output).absolute()  # the program may change the folder
+    before = _version_of(output)
     environment = dict(os.environ)
     if min(request.ranks_per_host, request.num_ranks) > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun: the ranks of a host share its cores
-    command = [*RECORDING, json.dumps(encode(request))]
+    command = [*RECORDING, json.dumps(encode(replace(request, output=str(output))))]
     # It has a session of its own, so that Ctrl-C reaches us alone.
     with (
         ended_once(),
@@ -37,9 +40,21 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
         ) as recording,
     ):
         exit_code = _ended(recording)
-    if exit_code:
+    if exit_code > 0:
         sys.exit(exit_code)
-    return ProgramTrace.load(Path(request.output))
+    if exit_code < 0:
+        raise ValueError(f"{request.program}: its process was ended by {signal.Signals(-exit_code).name}")
+    if (output.is_file() and _version_of(output) == before) or not output.exists():
+        raise ValueError(f"{request.program}: it ended its process itself, as by os._exit, before it was recorded")
+    return ProgramTrace.load(output)
+
+
+def _version_of(file: Path) -> tuple[int, int] | None:
+    """Return what changes when the file is replaced; None if there is none."""
+    if not file.exists():
+        return None
+    status = file.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 def _ended(recording: subprocess.Popen[bytes]) -> int:

@@ -1,5 +1,6 @@
 """`ringsim trace`: programs recorded as one rank of many, and programs that cannot be."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.traces import Device, ProgramTrace, TraceEventKind, TraceRequest
+from ringsim.traces import Device, ProgramTrace, TracedStep, TraceEventKind, TraceRequest
 from tests.forked import ROOT, answers_of, nursery
+from tests.ringsim.traces.made_trace import traced
 
 LIMIT_S = 120.0
 
@@ -22,6 +24,8 @@ import torch.distributed as dist
 from torch import nn
 
 WAY = sys.argv[1]
+if WAY == "changes folder":
+    os.chdir("/")
 if WAY == "spawn":
     torch.multiprocessing.spawn(print, (), 2)
 if WAY == "rpc":
@@ -38,6 +42,15 @@ def objects():
     dist.all_gather_object(everywhere, rank)
     dist.broadcast_object_list(sent, src=0)
     dist.scatter_object_list([None], list(range(size)) if rank == 0 else None, src=0)
+    output = [None]
+    dist.scatter_object_list(
+        scatter_object_output_list=output, scatter_object_input_list=[rank] * size if rank == 0 else None, src=0
+    )
+    assert output == ([rank] if rank == 0 else [None])
+    pair = dist.new_group([2, 3])
+    if rank == 3:
+        dist.scatter_object_list(output, ["of 2", "of 3"], src=3, group=pair)
+        assert output == ["of 3"]
     dist.recv_object_list([None], src=1)
     dist.monitored_barrier()
     assert everywhere == [rank] * size
@@ -74,7 +87,7 @@ def train_in_a_process():
 def try_an_optimizer():
     weights = torch.ones(8, requires_grad=True)
     on_trial = torch.optim.SGD([weights])
-    for _ in range(5):
+    for _ in range(3):
         weights.grad = torch.ones(8)
         on_trial.step()
 
@@ -89,6 +102,27 @@ if WAY == "forked ranks":
 if WAY == "helpers":
     multiprocessing.Process(target=threading.Event().wait).start()
     os.fork()
+def step_of_one():
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+
+
+while WAY == "catches all":
+    try:
+        step_of_one()
+    except BaseException:
+        pass
+if WAY == "ends badly":
+    try:
+        while True:
+            step_of_one()
+    except BaseException:
+        sys.exit(1)
+if WAY == "leaves":
+    step_of_one()
+    os._exit(0)
+if WAY == "crashes":
+    os.kill(os.getpid(), 11)
 for step in range(0 if WAY == "no step" else 3 if WAY == "three steps" else 100):
     if WAY in ("objects", "shapes"):
         {"objects": objects, "shapes": shapes}[WAY]()
@@ -104,6 +138,11 @@ for step in range(0 if WAY == "no step" else 3 if WAY == "three steps" else 100)
     optimizer.step()
     optimizer.zero_grad()
 """
+
+
+def line_of(text: str) -> str:
+    """The line in which a text stands, as an error names it."""
+    return f"train.py:{1 + PROGRAM[: PROGRAM.index(text)].count(chr(10))}"
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +200,7 @@ def test_ddp_is_recorded_as_one_of_many_ranks(program: Path) -> None:
     assert step.compute_s > 0
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, 3])
 def test_what_programs_call_besides(program: Path, rank: int) -> None:
     """Objects are this rank's own; other ranks hold what this one holds."""
     assert isinstance(recorded(program, "objects", num_ranks=4, rank=rank), ProgramTrace)
@@ -202,8 +241,11 @@ def test_a_program_may_fork_processes_that_do_not_train(program: Path) -> None:
         ("never steps", "it ended after 0 steps of a torch.optim.Optimizer; 3 warm up"),
         ("forked ranks", "the program starts its ranks itself, by torch.multiprocessing"),
         ("from any", "the program must name the one that it receives from"),
-        ("rpc", ":14: the program calls other ranks by torch.distributed.rpc, and a recorded rank has none"),
-        ("fails", ":87: KeyError: 'data'"),
+        (
+            "rpc",
+            f"{line_of('torch.distributed.rpc')}: the program calls other ranks by torch.distributed.rpc",
+        ),
+        ("fails", f"{line_of('raise KeyError')}: KeyError: 'data'"),
         ("exits", "it ended with exit code 7"),
         ("spawn", "the program starts its ranks itself, by torch.multiprocessing"),
     ],
@@ -219,6 +261,49 @@ def test_the_command(program: Path) -> None:
     assert (done.returncode, done.stderr) == (0, f"wrote {program.with_suffix('.json')}\n")
     assert "rank 0 of 2, last of 3 steps" in done.stdout
     assert ProgramTrace.load(program.with_suffix(".json")).num_ranks == 2
+
+
+def test_a_program_may_change_its_folder(program: Path) -> None:
+    """The trace is where the command was told to write it."""
+    done = command("--ranks", "2", "-o", "step.json", program.name, "changes folder", cwd=program.parent)
+    assert (done.returncode, done.stderr) == (0, "wrote step.json\n")
+    assert ProgramTrace.load(program.with_name("step.json")).num_ranks == 2
+
+
+def test_how_a_program_takes_its_stop_does_not_matter(program: Path) -> None:
+    """It may catch all and end with an error: its steps are recorded."""
+    trace = recorded(program, "ends badly", num_steps=2)
+    assert isinstance(trace, ProgramTrace), trace
+    assert len(trace.steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("catches all", "it catches BaseException in each step, and so cannot be stopped"),
+        ("leaves", "it ended its process itself, as by os._exit, before it was recorded"),
+        ("crashes", "its process was ended by SIGSEGV"),
+    ],
+)
+def test_a_program_that_ends_its_process_leaves_the_file_as_it_was(way: str, message: str, program: Path) -> None:
+    """The trace of another program is not taken for its own; one line and exit code 2."""
+    output = program.with_suffix(".json")
+    output.write_text(json.dumps(traced(TracedStep((), ())).as_dict()))
+    before = output.read_text()
+    done = command("--ranks", "2", "-o", str(output), str(program), way)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert message in done.stderr
+    assert (done.stdout, output.read_text()) == ("", before)
+
+
+def test_a_program_with_a_wrong_line_is_named(tmp_path: Path) -> None:
+    """It is the program that fails, and not what runs it in the folder of the program."""
+    (tmp_path / "train.py").write_text("def f(:\n")
+    done = command("train.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "ringsim trace: train.py: SyntaxError: invalid syntax (train.py, line 1)\n",
+    )
 
 
 @pytest.mark.parametrize(
