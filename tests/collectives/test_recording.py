@@ -22,6 +22,7 @@ import threading
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 WAY = sys.argv[1]
 if WAY == "changes folder":
@@ -32,7 +33,14 @@ if WAY == "rpc":
     torch.distributed.rpc.init_rpc("worker")
 dist.init_process_group("cpu:gloo,cuda:nccl")
 rank, size = dist.get_rank(), dist.get_world_size()
-layers = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
+
+
+class Checkpointed(nn.Linear):
+    def forward(self, x):
+        return checkpoint(super().forward, x.requires_grad_(), use_reentrant=True)
+
+
+layers = nn.Sequential(*[(Checkpointed if WAY == "checkpoints" else nn.Linear)(8, 8) for _ in range(4)])
 model = nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=5e-4)
 optimizer = torch.optim.AdamW(model.parameters())
 
@@ -185,9 +193,13 @@ def record(request: TraceRequest) -> ProgramTrace | str:
         return str(error)
 
 
-def test_ddp_is_recorded_as_one_of_many_ranks(program: Path) -> None:
-    """A call for each bucket during the backward pass, and their waits after it; the program is stopped."""
-    trace = recorded(program, "ddp", num_ranks=64, rank=9, num_steps=2)
+@pytest.mark.parametrize("way", ["ddp", "checkpoints"])
+def test_ddp_is_recorded_as_one_of_many_ranks(program: Path, way: str) -> None:
+    """A call for each bucket during the backward pass, and their waits after it; the program is stopped.
+
+    The backward pass of a layer may be one within another, as of a reentrant checkpoint.
+    """
+    trace = recorded(program, way, num_ranks=64, rank=9, num_steps=2)
     assert isinstance(trace, ProgramTrace)
     assert (trace.num_ranks, trace.rank, trace.ranks_per_host, len(trace.steps)) == (64, 9, 8, 2)
     (group,) = trace.groups
