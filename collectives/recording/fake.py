@@ -24,6 +24,8 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed import device_mesh, distributed_c10d
+from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -133,6 +135,7 @@ def without_data() -> Iterator[None]:
             for module in (dist, distributed_c10d):
                 stack.enter_context(patch.object(module, name, _within(unset_fake_temporarily, function)))
         stack.enter_context(patch.object(torch, "save", _save_nothing))
+        stack.enter_context(patch.object(state_dict_saver, "_save_state_dict", lambda *_, **__: Metadata({})))
         stack.enter_context(patch.object(GradScaler, "_maybe_opt_step", _step_always))
         stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
         # copy.deepcopy() asks for a tensor's address, to see whether it has data; what it then does is right for both.

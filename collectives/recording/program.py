@@ -235,7 +235,8 @@ def _steps_counted(
 ) -> Iterator[OperatorWatch]:
     """End a recorded step with each step of the optimizer that steps first, and the program after `num_steps`.
 
-    An optimizer that is gone when another one steps was on trial, and its steps are forgotten.
+    An optimizer that is gone when another one steps was on trial, and its steps are forgotten; unless it has made all
+    that were to be recorded, when nobody knows of another one.
 
     watch_all: the operators of all steps are watched, once they have warmed up, since none is timed.
     """

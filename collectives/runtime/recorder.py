@@ -46,6 +46,7 @@ class Recorder:
         self._begin_step()
 
     def _begin_step(self) -> None:
+        self._awaited_in_backward.clear()  # a backward pass that has failed leaves some
         self._events: list[TraceEvent] = []
         self._calls: list[Call] = []
         self._computed_s = 0.0  # since the last event
@@ -171,6 +172,10 @@ class Recorder:
         self._awaited_in_backward.append(work)
 
     def _wait_for_all(self) -> None:
+        """Wait at the end of the backward pass; one within another, as of a checkpoint, hands that on to the other."""
+        if (node := torch._C._current_autograd_node()) is not None:
+            node.register_hook(lambda *_: Variable._execution_engine.queue_callback(self._wait_for_all))
+            return
         for work in self._awaited_in_backward:
             self.wait(work)
         self._awaited_in_backward.clear()

@@ -145,6 +145,11 @@ class TracedStep:
         return sum(event.seconds for event in self.events)
 
     @property
+    def is_watched(self) -> bool:
+        """Whether the operators of its computations are known."""
+        return any(event.operators for event in self.events)
+
+    @property
     def flops(self) -> int:
         """Floating-point operations of all computations."""
         return sum(operator.flops * operator.count for event in self.events for operator in event.operators)

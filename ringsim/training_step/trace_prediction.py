@@ -47,7 +47,8 @@ class TracePrediction:
     """The steps of a trace on a network.
 
     network: as its `as_dict` has it. timeline: of the step of which as many are shorter as are longer.
-    steps_s: of all steps, in their order. better: the time of that step if something were better, by its name.
+    steps_s: of all steps, in their order; by a roofline, of those whose operators were watched.
+    better: the time of that step if something were better, by its name.
     not_chosen: why some algorithms are not what NCCL would take; "" if all are.
     core_scale: as of `core_scale`.
     """
@@ -144,9 +145,9 @@ def predict_trace(
     Raises ValueError for a network without room for the ranks, a call that cannot be simulated, a roofline if the
     operators were not watched, or an algorithm that there is not.
     """
-    _require_operators(trace, computing)
+    steps = _timed_steps(trace, computing)
     simulation = _Simulation(trace, network, computing)
-    timelines = [simulation.timeline(_by_algorithm(step, algorithm), computing.scale) for step in trace.steps]
+    timelines = [simulation.timeline(_by_algorithm(step, algorithm), computing.scale) for step in steps]
     timeline = _typical(timelines)
     return TracePrediction(
         trace,
@@ -167,9 +168,8 @@ def fitted_scale(
 
     Raises ValueError if it takes longer than that even if nothing is computed, besides those of `predict_trace`.
     """
-    _require_operators(trace, computing)
+    steps = [_by_algorithm(step, algorithm) for step in _timed_steps(trace, computing)]
     simulation = _Simulation(trace, network, computing)
-    steps = [_by_algorithm(step, algorithm) for step in trace.steps]
 
     def step_s(scale: float) -> float:
         return _typical([simulation.timeline(step, scale) for step in steps]).step_s
@@ -220,9 +220,12 @@ def _by_algorithm(step: TracedStep, algorithm: str) -> TracedStep:
     return replace(step, calls=tuple(calls))
 
 
-def _require_operators(trace: ProgramTrace, computing: Computing) -> None:
-    if computing.roofline and not any(event.operators for event in trace.steps[0].events):
+def _timed_steps(trace: ProgramTrace, computing: Computing) -> list[TracedStep]:
+    """Return the steps whose computations can be timed: by a roofline, those whose operators were watched."""
+    steps = [step for step in trace.steps if computing.roofline is None or step.is_watched]
+    if not steps:
         raise ValueError("the operators of its computations were not recorded, and so their FLOPs are not known")
+    return steps
 
 
 def _better(

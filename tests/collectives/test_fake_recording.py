@@ -134,6 +134,35 @@ def test_values_are_warned_of_once(program: Path) -> None:
     assert "\nmemory at the peak " in done.stdout
 
 
+CHECKPOINTS = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+
+dist.init_process_group("gloo")
+weights = torch.ones(8, requires_grad=True)
+optimizer = torch.optim.SGD([weights])
+while True:
+    weights.grad = torch.ones(8)
+    optimizer.step()
+    torch.save({"weights": weights}, sys.argv[1] + "/weights.pt")
+    checkpoint.save({"weights": weights}, checkpoint_id=sys.argv[1])
+"""
+
+
+def test_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
+    """Those of torch.save, and the folders of torch.distributed.checkpoint: there is nothing to save."""
+    program, saved = tmp_path / "saves.py", tmp_path / "saved"
+    program.write_text(CHECKPOINTS)
+    saved.mkdir()
+    files = [saved / name for name in ("weights.pt", ".metadata", "__0_0.distcp")]
+    for file in files:
+        file.write_text("of a real run")
+    assert isinstance(trace := recorded(program, str(saved), is_fake=True), ProgramTrace), trace
+    assert {file: file.read_text() for file in saved.iterdir()} == dict.fromkeys(files, "of a real run")
+
+
 def test_llama_computes_half_of_its_products_again() -> None:
     """Of the seven of each block the second, fourth and sixth; all others are computed once forward, twice backward.
 

@@ -15,6 +15,7 @@ import threading
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -111,6 +112,8 @@ def main():
     else:
         model = torch.compile(model)
         model = nn.parallel.DistributedDataParallel(model, device_ids=[local_rank], output_device=local_rank)
+        if WAY == "compressed":
+            model.register_comm_hook(None, bf16_compress_hook)
     dtype = torch.float16 if WAY == "scaled" else torch.bfloat16
     scaler = torch.amp.GradScaler("cuda", enabled=WAY == "scaled", init_scale=1.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=WAY != "tensor")
@@ -140,6 +143,7 @@ if __name__ == "__main__":
 """
 COLLECTIVES = {
     "asks": {"all_reduce"},
+    "compressed": {"all_reduce"},
     "ddp": {"all_reduce"},
     "scaled": {"all_reduce"},
     "fsdp1": {"all_gather", "reduce_scatter"},

@@ -1,5 +1,6 @@
 """`ringsim trace`: programs recorded as one rank of many, and programs that cannot be."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from unittest.mock import patch
 
 import pytest
 
-from ringsim.traces import Device, ProgramTrace, TraceEventKind, TraceRequest
+from ringsim.traces import Device, ProgramTrace, TracedStep, TraceEventKind, TraceRequest
 from tests.forked import ROOT, answers_of, nursery
+from tests.ringsim.traces.made_trace import traced
 
 LIMIT_S = 120.0
 
@@ -23,15 +25,25 @@ import threading
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 WAY = sys.argv[1]
+if WAY == "changes folder":
+    os.chdir("/")
 if WAY == "spawn":
     torch.multiprocessing.spawn(print, (), 2)
 if WAY == "rpc":
     torch.distributed.rpc.init_rpc("worker")
 dist.init_process_group("cpu:gloo,cuda:nccl")
 rank, size = dist.get_rank(), dist.get_world_size()
-layers = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
+
+
+class Checkpointed(nn.Linear):
+    def forward(self, x):
+        return checkpoint(super().forward, x.requires_grad_(), use_reentrant=True)
+
+
+layers = nn.Sequential(*[(Checkpointed if WAY == "checkpoints" else nn.Linear)(8, 8) for _ in range(4)])
 model = nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=5e-4)
 optimizer = torch.optim.AdamW(model.parameters())
 
@@ -41,6 +53,15 @@ def objects():
     dist.all_gather_object(everywhere, rank)
     dist.broadcast_object_list(sent, src=0)
     dist.scatter_object_list([None], list(range(size)) if rank == 0 else None, src=0)
+    output = [None]
+    dist.scatter_object_list(
+        scatter_object_output_list=output, scatter_object_input_list=[rank] * size if rank == 0 else None, src=0
+    )
+    assert output == ([rank] if rank == 0 else [None])
+    pair = dist.new_group([2, 3])
+    if rank == 3:
+        dist.scatter_object_list(output, ["of 2", "of 3"], src=3, group=pair)
+        assert output == ["of 3"]
     dist.recv_object_list([None], src=1)
     dist.monitored_barrier()
     assert everywhere == [rank] * size
@@ -92,6 +113,27 @@ if WAY == "forked ranks":
 if WAY == "helpers":
     multiprocessing.Process(target=threading.Event().wait).start()
     os.fork()
+def step_of_one():
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+
+
+while WAY == "catches all":
+    try:
+        step_of_one()
+    except BaseException:
+        pass
+if WAY == "ends badly":
+    try:
+        while True:
+            step_of_one()
+    except BaseException:
+        sys.exit(1)
+if WAY == "leaves":
+    step_of_one()
+    os._exit(0)
+if WAY == "crashes":
+    os.kill(os.getpid(), 11)
 for step in range(0 if WAY == "no step" else 3 if WAY == "three steps" else 100):
     if WAY in ("objects", "shapes"):
         {"objects": objects, "shapes": shapes}[WAY]()
@@ -107,6 +149,11 @@ for step in range(0 if WAY == "no step" else 3 if WAY == "three steps" else 100)
     optimizer.step()
     optimizer.zero_grad()
 """
+
+
+def line_of(text: str) -> str:
+    """The line in which a text stands, as an error names it."""
+    return f"train.py:{1 + PROGRAM[: PROGRAM.index(text)].count(chr(10))}"
 
 
 @pytest.fixture(scope="module")
@@ -175,9 +222,13 @@ def watch_while_stopped(request: TraceRequest) -> list[bool]:
     return stopped
 
 
-def test_ddp_is_recorded_as_one_of_many_ranks(program: Path) -> None:
-    """A call for each bucket during the backward pass, and their waits after it; the program is stopped."""
-    trace = recorded(program, "ddp", num_ranks=64, rank=9, num_steps=2)
+@pytest.mark.parametrize("way", ["ddp", "checkpoints"])
+def test_ddp_is_recorded_as_one_of_many_ranks(program: Path, way: str) -> None:
+    """A call for each bucket during the backward pass, and their waits after it; the program is stopped.
+
+    The backward pass of a layer may be one within another, as of a reentrant checkpoint.
+    """
+    trace = recorded(program, way, num_ranks=64, rank=9, num_steps=2)
     assert isinstance(trace, ProgramTrace)
     assert (trace.num_ranks, trace.rank, trace.ranks_per_host, len(trace.steps)) == (64, 9, 8, 2)
     (group,) = trace.groups
@@ -196,7 +247,7 @@ def test_beginning_and_ending_the_watch_is_not_timed(program: Path) -> None:
     assert in_a_process(program, watch_while_stopped, request) == [True, True]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, 3])
 def test_what_programs_call_besides(program: Path, rank: int) -> None:
     """Objects are this rank's own; other ranks hold what this one holds."""
     assert isinstance(recorded(program, "objects", num_ranks=4, rank=rank), ProgramTrace)
@@ -237,8 +288,11 @@ def test_a_program_may_fork_processes_that_do_not_train(program: Path) -> None:
         ("never steps", "it ended after 0 steps of a torch.optim.Optimizer; 3 warm up"),
         ("forked ranks", "the program starts its ranks itself, by torch.multiprocessing"),
         ("from any", "the program must name the one that it receives from"),
-        ("rpc", ":14: the program calls other ranks by torch.distributed.rpc, and a recorded rank has none"),
-        ("fails", ":86: KeyError: 'data'"),
+        (
+            "rpc",
+            f"{line_of('torch.distributed.rpc')}: the program calls other ranks by torch.distributed.rpc",
+        ),
+        ("fails", f"{line_of('raise KeyError')}: KeyError: 'data'"),
         ("exits", "it ended with exit code 7"),
         ("spawn", "the program starts its ranks itself, by torch.multiprocessing"),
     ],
@@ -256,6 +310,49 @@ def test_the_command(program: Path) -> None:
     assert ProgramTrace.load(program.with_suffix(".json")).num_ranks == 2
 
 
+def test_a_program_may_change_its_folder(program: Path) -> None:
+    """The trace is where the command was told to write it."""
+    done = command("--ranks", "2", "-o", "step.json", program.name, "changes folder", cwd=program.parent)
+    assert (done.returncode, done.stderr) == (0, "wrote step.json\n")
+    assert ProgramTrace.load(program.with_name("step.json")).num_ranks == 2
+
+
+def test_how_a_program_takes_its_stop_does_not_matter(program: Path) -> None:
+    """It may catch all and end with an error: its steps are recorded."""
+    trace = recorded(program, "ends badly", num_steps=2)
+    assert isinstance(trace, ProgramTrace), trace
+    assert len(trace.steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("catches all", "it catches BaseException in each step, and so cannot be stopped"),
+        ("leaves", "it ended its process itself, as by os._exit, before it was recorded"),
+        ("crashes", "its process was ended by SIGSEGV"),
+    ],
+)
+def test_a_program_that_ends_its_process_leaves_the_file_as_it_was(way: str, message: str, program: Path) -> None:
+    """The trace of another program is not taken for its own; one line and exit code 2."""
+    output = program.with_suffix(".json")
+    output.write_text(json.dumps(traced(TracedStep((), ())).as_dict()))
+    before = output.read_text()
+    done = command("--ranks", "2", "-o", str(output), str(program), way)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert message in done.stderr
+    assert (done.stdout, output.read_text()) == ("", before)
+
+
+def test_a_program_with_a_wrong_line_is_named(tmp_path: Path) -> None:
+    """It is the program that fails, and not what runs it in the folder of the program."""
+    (tmp_path / "train.py").write_text("def f(:\n")
+    done = command("train.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "ringsim trace: train.py: SyntaxError: invalid syntax (train.py, line 1)\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -270,69 +367,6 @@ def test_mistakes(arguments: list[str], message: str, tmp_path: Path) -> None:
     done = command(*arguments, cwd=tmp_path)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert message in done.stderr
-
-
-ODD_PROGRAM = """
-import os
-import sys
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-pair = dist.new_group([0, 1])
-own = [None]
-dist.scatter_object_list(scatter_object_output_list=own, scatter_object_input_list=["a", "b"], src=0, group=pair)
-assert own == ["ab"[dist.get_rank(pair)]]
-if sys.argv[1] == "folder":
-    os.chdir("/")
-weights = torch.ones(2, requires_grad=True)
-optimizer = torch.optim.SGD([weights])
-for step in range(1000):
-    if sys.argv[1] == "leaves":
-        os._exit(0)
-    weights.grad = torch.ones(2)
-    try:
-        optimizer.step()
-    except BaseException:
-        if sys.argv[1] == "folder":
-            raise
-        if sys.argv[1] == "fails":
-            raise RuntimeError("stopped")
-        if sys.argv[1] == "catches once":
-            sys.exit(1)
-"""
-
-
-@pytest.fixture(scope="module")
-def odd_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A script whose way of ending is not the usual one."""
-    path = tmp_path_factory.mktemp("odd") / "odd.py"
-    path.write_text(ODD_PROGRAM)
-    return path
-
-
-@pytest.mark.parametrize("way", ["folder", "fails", "catches once"])
-def test_what_a_program_does_when_it_is_stopped_does_not_matter(odd_program: Path, way: str) -> None:
-    """Nor the folder in which it then is: the trace is where the command was to write it."""
-    done = command("--ranks", "2", "-o", f"{way}.json", str(odd_program), way, cwd=odd_program.parent)
-    assert (done.returncode, done.stderr) == (0, f"wrote {way}.json\n")
-    assert len(ProgramTrace.load(odd_program.parent / f"{way}.json").steps) == 3
-
-
-@pytest.mark.parametrize(
-    ("way", "message"),
-    [
-        ("leaves", "odd.py: it ended its process itself, as by os._exit, before it was recorded"),
-        ("catches", "odd.py: it catches BaseException in each step, and so cannot be stopped: let it catch Exception"),
-    ],
-)
-def test_a_program_that_cannot_be_stopped_is_refused(odd_program: Path, way: str, message: str) -> None:
-    """In one line, although an older trace is there."""
-    (odd_program.parent / "old.json").write_text("{}")
-    done = command("--ranks", "2", "-o", "old.json", str(odd_program), way, cwd=odd_program.parent)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 def command(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

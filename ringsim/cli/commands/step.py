@@ -224,7 +224,7 @@ def _roofline(gpu: str | None, flops: float | None, memory_bandwidth: float | No
 
 def _require_times(file: Path, trace: ProgramTrace, computing: Computing) -> None:
     """Refuse a trace without times if nothing says how long its operators take."""
-    if computing.roofline is None and any(step.flops and not step.compute_s for step in trace.steps):
+    if computing.roofline is None and any(step.is_watched and not step.compute_s for step in trace.steps):
         raise click.UsageError(
             f"{file}: it was recorded with --fake, so nobody knows how long its computations take: give --gpu, "
             "or --flops and --memory-bandwidth"

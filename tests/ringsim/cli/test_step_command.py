@@ -157,11 +157,25 @@ def test_mistakes(trace: Path, options: tuple[str, ...], message: str) -> None:
 
 def test_a_step_without_times_needs_a_device(tmp_path: Path) -> None:
     """As one that was recorded with --fake; on a GPU its operators have times."""
-    product = Operator("aten.mm", "bfloat16", 10**12, 8)
     path = tmp_path / "fake.trace.json"
-    traced(TracedStep((compute(0.0, product), call(0)), (all_reduce(2**20),))).save(path)
-    assert "recorded with --fake" in refused("step", path, "--network", "dgx-h100-cluster")
-    assert as_json("step", path, "--network", "dgx-h100-cluster", "--gpu", "h100")["compute_s"] > 0
+    for operator in (Operator("aten.mm", "bfloat16", 10**12, 8), Operator("aten.embedding", "bfloat16", 0, 10**9)):
+        traced(TracedStep((compute(0.0, operator), call(0)), (all_reduce(2**20),))).save(path)
+        assert "recorded with --fake" in refused("step", path, "--network", "dgx-h100-cluster")
+        assert as_json("step", path, "--network", "dgx-h100-cluster", "--gpu", "h100")["compute_s"] > 0
+
+
+def test_a_gpu_times_only_steps_whose_operators_are_known(tmp_path: Path) -> None:
+    """A step with other calls than the watched one has only its times, which are not those of a GPU."""
+    product = Operator("aten.mm", "bfloat16", 10**12, 8)
+    watched = TracedStep((compute(0.01, product), call(0)), (all_reduce(2**20),))
+    others = [TracedStep((compute(0.01), call(0)), (all_reduce(2**10),))] * 2
+    path = tmp_path / "step.trace.json"
+    for steps in ((watched, *others), (*others, watched)):
+        traced(*steps).save(path)
+        result = as_json("step", path, "--network", "dgx-h100-cluster", "--gpu", "h100")
+        assert result["steps_s"] == [result["step_s"]]
+        assert result["compute_s"] == pytest.approx(1e12 / 989.4e12)
+    assert len(as_json("step", path, "--network", "dgx-h100-cluster")["steps_s"]) == 3
 
 
 def test_a_network_of_other_hosts_is_told(trace: Path) -> None:
