@@ -9,7 +9,8 @@ from typing import NoReturn
 
 import click
 
-from collectives.recording.program import USER_MISTAKE, ProgramError, record_program
+from collectives.recording.program import ProgramError, record_program
+from collectives.recording.step_counter import USER_MISTAKE
 from ringsim.console import in_one_line
 from ringsim.files import decode
 from ringsim.traces import INTERRUPTED, TraceRequest

@@ -26,6 +26,8 @@ from torch.nn import attention
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
+from ringsim.training_step import GPUS
+
 Arguments = tuple[Any, ...]
 Options = dict[str, Any]
 
@@ -35,7 +37,7 @@ _PARSE_TO = torch._C._nn._parse_to  # reads the arguments of a module's `to`
 _DTYPE_OF_AUTOCAST = torch.get_autocast_dtype
 
 # A recent GPU: programs choose dtypes and kernels by its capability, and sizes by its memory.
-NAME, CAPABILITY, MEMORY_BYTES, MULTIPROCESSORS, VERSION = "pretended by ringsim trace", (9, 0), 80 * 2**30, 132, "12.8"
+NAME, CAPABILITY, VERSION, GPU = "pretended by ringsim trace", (9, 0), "12.8", GPUS["h100"]
 NCCL_VERSION = (2, 27, 5)  # hooks of DistributedDataParallel that send bfloat16 ask for 2.10
 
 _DO_NOTHING = {
@@ -90,11 +92,11 @@ _FACTS: dict[str, Any] = {
         name=NAME,
         major=CAPABILITY[0],
         minor=CAPABILITY[1],
-        total_memory=MEMORY_BYTES,
-        multi_processor_count=MULTIPROCESSORS,
+        total_memory=GPU.memory_bytes,
+        multi_processor_count=GPU.multiprocessors,
     ),
-    "get_memory_info": (MEMORY_BYTES, MEMORY_BYTES),
-    "mem_get_info": (MEMORY_BYTES, MEMORY_BYTES),
+    "get_memory_info": (GPU.memory_bytes, GPU.memory_bytes),
+    "mem_get_info": (GPU.memory_bytes, GPU.memory_bytes),
     "memory_stats": defaultdict(int),
     "memory_stats_as_nested_dict": defaultdict(int),
     "memory_summary": NAME,

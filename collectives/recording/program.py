@@ -5,10 +5,8 @@ import runpy
 import sys
 import traceback
 import warnings
-import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from mmap import mmap
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -17,35 +15,20 @@ import torch
 from torch import multiprocessing
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.distributed import rpc
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from collectives.recording.fake import without_data
 from collectives.recording.group import recording
-from collectives.recording.operators import OperatorWatch
 from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
+from collectives.recording.step_counter import EnoughError, StepCounter
 from collectives.recording.streams import watched_streams
 from collectives.recording.watched_step import with_times_of
 from collectives.runtime import Recorder
 from ringsim.measurements import provenance
 from ringsim.traces import RECORDING_ID, Device, Group, ProgramTrace, TraceRequest
-from ringsim.units import plural
-
-# In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets.
-# The third makes the calls of all that follow, so its operators are watched.
-WARM_UP_STEPS = 3
-WATCHED_STEP = WARM_UP_STEPS - 1
-MAX_STOPS = 10  # so often a program may catch what stops it
-
-
-USER_MISTAKE = 2  # the exit code
 
 
 class ProgramError(ValueError):
     """A program that cannot be recorded; the message says where and why, in one line."""
-
-
-class _EnoughError(BaseException):
-    """Stops the program: all steps are recorded."""
 
 
 def record_program(request: TraceRequest) -> ProgramTrace:
@@ -54,9 +37,8 @@ def record_program(request: TraceRequest) -> ProgramTrace:
     Raises ProgramError, in one line, if it fails, ends before the first step is over, or starts processes of its own.
     """
     recorder = Recorder(_no_time) if request.is_fake else Recorder()
-    num_steps = WARM_UP_STEPS + request.num_steps
     groups: list[Group] = []
-    processes = _Processes()
+    counter = StepCounter(recorder, request.num_steps, watch_all=request.is_fake)
     with (
         recording(request.num_ranks, request.rank, recorder, groups),
         _as_started_by_torchrun(request),
@@ -64,30 +46,22 @@ def record_program(request: TraceRequest) -> ProgramTrace:
         pretended_cuda(request.ranks_here) if request.device is Device.CUDA else hidden_cuda(),
         watched_streams(recorder, torch.cpu),
         watched_streams(recorder, torch.cuda),
-        _steps_counted(recorder, num_steps, request.is_fake, processes) as watch,
-        suppress(_EnoughError),
+        counter,
+        suppress(EnoughError),
     ):
         try:
             _run(request)
         except ProgramError:
-            if len(recorder.steps) < num_steps:  # else the program only says that it was stopped
+            if not counter.is_complete:  # else the program only says that it was stopped
                 raise
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted after {_steps_of(recorder)}; no trace is written") from None
-        processes.end_if_forked()
-    processes.end_children()
-    watched = recorder.steps[WATCHED_STEP : WATCHED_STEP + 1]
-    steps = tuple(recorder.steps[WARM_UP_STEPS:])
+            raise KeyboardInterrupt(f"interrupted after {counter}; no trace is written") from None
+        counter.processes.end_if_forked()
+    counter.processes.end_children()
+    _require_steps(counter, request)
+    steps = counter.recorded
     if not request.is_fake:
-        steps = tuple(with_times_of(step, *watched) for step in steps)
-    if not steps and processes.have_trained:
-        _refuse_processes()
-    if not steps:
-        asks = "" if request.device is Device.CUDA else "; if it asks for GPUs first, give --device cuda"
-        raise ProgramError(
-            f"{request.program}: it ended after {_steps_of(recorder)}, and at least one more is recorded: "
-            f"let it make more{asks}"
-        )
+        steps = tuple(with_times_of(step, *counter.watched) for step in steps)
     return ProgramTrace(
         request.num_ranks,
         request.rank,
@@ -96,47 +70,20 @@ def record_program(request: TraceRequest) -> ProgramTrace:
         steps,
         {**provenance(), "torch": torch.__version__},
         request,
-        watch.memory.memory,
+        counter.memory,
     )
 
 
-def _steps_of(recorder: Recorder) -> str:
-    return f"{plural(len(recorder.steps), 'step')} of a torch.optim.Optimizer; {WARM_UP_STEPS} warm up"
-
-
-class _Processes:
-    """The processes that the program forks: such as load data or log, but do not train.
-
-    have_trained: whether an optimizer has made a step in one of them, which all of them can tell.
-    """
-
-    def __init__(self) -> None:
-        self._pid = os.getpid()
-        self._shared = mmap(-1, 1)
-
-    @property
-    def is_forked(self) -> bool:
-        return os.getpid() != self._pid
-
-    @property
-    def have_trained(self) -> bool:
-        return self._shared[0] > 0
-
-    def refuse_training(self) -> NoReturn:
-        """End this process, a forked one that trains, and let the program's own one say so."""
-        self._shared[0] = 1
-        os._exit(1)
-
-    def end_if_forked(self) -> None:
-        """End a process that was forked and has come to the program's end: it has no trace to write."""
-        if self.is_forked:
-            sys.stdout.flush()
-            os._exit(0)
-
-    def end_children(self) -> None:
-        """End those that the program would have told to end, had it not been stopped."""
-        for process in multiprocessing.active_children():
-            process.terminate()
+def _require_steps(counter: StepCounter, request: TraceRequest) -> None:
+    """Raise ProgramError if no step was recorded."""
+    if counter.recorded:
+        return
+    if counter.processes.have_trained:
+        _refuse_processes()
+    asks = "" if request.device is Device.CUDA else "; if it asks for GPUs first, give --device cuda"
+    raise ProgramError(
+        f"{request.program}: it ended after {counter}, and at least one more is recorded: let it make more{asks}"
+    )
 
 
 def _no_time() -> float:
@@ -227,63 +174,3 @@ def _refuse_processes(*_: object, **__: object) -> NoReturn:
 
 def _refuse_rpc(*_: object, **__: object) -> NoReturn:
     raise ProgramError("the program calls other ranks by torch.distributed.rpc, and a recorded rank has none")
-
-
-@contextmanager
-def _steps_counted(
-    recorder: Recorder, num_steps: int, watch_all: bool, processes: _Processes
-) -> Iterator[OperatorWatch]:
-    """End a recorded step with each step of the optimizer that steps first, and the program after `num_steps`.
-
-    An optimizer that is gone when another one steps was on trial, and its steps are forgotten; unless it has made all
-    that were to be recorded, when nobody knows of another one.
-
-    watch_all: the operators of all steps are watched, once they have warmed up, since none is timed.
-    """
-    first: list[weakref.ref[Optimizer]] = []
-    watch = OperatorWatch(recorder)
-    stops = 0
-
-    def stop() -> NoReturn:
-        nonlocal stops
-        stops += 1
-        if stops > MAX_STOPS:
-            print(  # noqa: T201  no exception would get out
-                f"ringsim trace: {sys.argv[0]}: it catches BaseException in each step, and so cannot be stopped: "
-                "let it catch Exception",
-                file=sys.stderr,
-                flush=True,
-            )
-            os._exit(USER_MISTAKE)
-        raise _EnoughError
-
-    def stepped(optimizer: Optimizer, *_: Any) -> None:
-        if not first or first[0]() is None:
-            first[:] = [weakref.ref(optimizer)]
-            recorder.steps.clear()
-            if watch.is_watching:
-                watch.stop()
-        if first[0]() is not optimizer:
-            return
-        if processes.is_forked:
-            processes.refuse_training()
-        if len(recorder.steps) == num_steps:  # it was stopped already
-            stop()
-        recorder.end_step()
-        with recorder.stopped():
-            if len(recorder.steps) == WATCHED_STEP:
-                watch.start()
-            elif len(recorder.steps) == WATCHED_STEP + 1:
-                watch.memory.stop()
-                if not watch_all:
-                    watch.stop()
-        if len(recorder.steps) == num_steps:
-            stop()
-
-    handle = register_optimizer_step_post_hook(stepped)
-    try:
-        yield watch
-    finally:
-        handle.remove()
-        if watch.is_watching:  # the program ended or failed meanwhile, or is watched to the end
-            watch.stop()

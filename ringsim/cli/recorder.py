@@ -29,7 +29,7 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
     output = Path(request.output).absolute()  # the program may change the folder
     before = _version_of(output)
     environment = dict(os.environ)
-    if min(request.ranks_per_host, request.num_ranks) > 1:
+    if request.ranks_here > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun: the ranks of a host share its cores
     command = [*RECORDING, json.dumps(encode(replace(request, output=str(output))))]
     # It has a session of its own, so that Ctrl-C reaches us alone.

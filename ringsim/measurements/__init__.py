@@ -18,7 +18,7 @@ from ringsim.measurements.measurements import (
     Probe,
     p10_p90,
     p95,
-    together,
+    pooled,
 )
 from ringsim.measurements.provenance import RankHosts, provenance
 from ringsim.measurements.recorded_run import TRANSFER, RecordedRun

@@ -210,7 +210,7 @@ class Measurements:
             return cls.from_dict(data)
 
 
-def together(turns: Sequence[Measurements]) -> Measurements:
+def pooled(turns: Sequence[Measurements]) -> Measurements:
     """Return the probes of several turns, which have measured the same, as one; with the provenance of the first.
 
     Raises ValueError if they have not probed the same.

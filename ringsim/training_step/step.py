@@ -1,7 +1,7 @@
 """`predict_step`: how long a training step with DDP takes, and what of its communication cannot be hidden.
 
-The step is written as a trace (see `ddp_trace`) and simulated like one that was recorded (see `timeline`). All ranks
-are taken to be alike, and communication to take nothing from computing.
+The step is written as a trace (see `ddp_trace`) and simulated like one that was recorded (see `simulate_step`). All
+ranks are taken to be alike, and communication to take nothing from computing.
 """
 
 import math
@@ -15,7 +15,7 @@ from ringsim.training_step.buckets import BucketCaps, assign_buckets
 from ringsim.training_step.ddp_trace import TORCH_DEFAULTS, DdpConfig, trace_ddp
 from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.profile import StepProfile
-from ringsim.training_step.timeline import simulate_step
+from ringsim.training_step.simulate_step import simulate_step
 
 
 @dataclass(frozen=True, slots=True)

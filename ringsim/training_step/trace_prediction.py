@@ -13,7 +13,8 @@ from ringsim.schedule import Collective
 from ringsim.traces import Group, ProgramTrace, TracedStep, TraceEvent
 from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.roofline import Roofline
-from ringsim.training_step.timeline import StepTimeline, simulate_step
+from ringsim.training_step.simulate_step import simulate_step
+from ringsim.training_step.step_timeline import StepTimeline
 from ringsim.units import format_time
 
 MIN_EXPOSED = 0.01  # of a step: with less there is nothing to gain from a better network

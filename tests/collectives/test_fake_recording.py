@@ -152,7 +152,7 @@ while True:
 
 
 def test_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
-    """Those of torch.save, and the folders of torch.distributed.checkpoint: there is nothing to save."""
+    """With --fake, torch.save and torch.distributed.checkpoint write nothing, since tensors have no data."""
     program, saved = tmp_path / "saves.py", tmp_path / "saved"
     program.write_text(CHECKPOINTS)
     saved.mkdir()

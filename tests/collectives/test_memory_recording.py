@@ -1,4 +1,4 @@
-"""What a trace says of memory: the peak of a step, and what is held at its end, by kind."""
+"""A trace has the peak of memory in a step, and the memory held at its end, by kind."""
 
 from pathlib import Path
 

@@ -180,7 +180,7 @@ def recorded(
 
 
 def in_a_process(program: Path, call: Callable[[TraceRequest], Any], request: TraceRequest) -> Any:
-    """What the call returns there."""
+    """Call it in a forked process, and return its result."""
     process = nursery().fork(program.with_suffix(".log"))
     try:
         process.start(call, request)
@@ -267,7 +267,7 @@ def test_what_programs_call_besides(program: Path, rank: int) -> None:
 
 
 def test_an_optimizer_that_was_on_trial_does_not_count(program: Path) -> None:
-    """As one that is asked what state it makes; also its memory is forgotten."""
+    """A program may step an optimizer once to see its state: neither calls nor memory of that are in the trace."""
     (trace, plain) = (recorded(program, way) for way in ("on trial", "ddp"))
     assert isinstance(trace, ProgramTrace)
     assert isinstance(plain, ProgramTrace)

@@ -1,4 +1,4 @@
-"""What a trace says of operators and streams: which compute, and what waits for what."""
+"""A trace names the operators of each computation, and which stream waits for which."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

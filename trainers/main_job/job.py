@@ -17,7 +17,7 @@ from collectives.runtime import naming_failures
 from ringsim.calibration import fitted_cluster, fitting_model
 from ringsim.console import STDOUT, Progress, clear_line
 from ringsim.files import json_text
-from ringsim.measurements import Measurements, RankHosts, together
+from ringsim.measurements import Measurements, RankHosts, pooled
 from ringsim.network import Cluster
 from ringsim.training_step import StepProfile, pace_together
 from trainers.checkpoints.checkpoint import Checkpoint
@@ -78,7 +78,7 @@ def run_job(
         measured = take_turns(config, runs, recorded, partial(_probe, group, parameters, len(runs)), progress, log)
         recording = recorded.recording()
     progress.begin("predicting")
-    measurements = together(measured)
+    measurements = pooled(measured)
     network, pace = agreed_network(measurements, group)
     profile = common_profile(recording.profiles(), overlaps=pace == 1)
     if config.profile and group.rank() == 0:

@@ -122,12 +122,7 @@ class RecordedRuns:
         self._known = set(distributed_c10d._world.pg_map)
         with self._sending_nothing():
             alone = dist.new_group(list(range(group.size())))
-            self._runs = [
-                _RecordedRun(
-                    TrainStep(config.task, step, alone, num_steps=config.steps), num_recorded(name, config.steps)
-                )
-                for name, step in ((name, replace(config.step, strategy=name)) for name in _recorded_names(config))
-            ]
+            self._runs = [_RecordedRun.made(config, name, alone) for name in _recorded_names(config)]
         self._round = 0
         self._num_rounds = WARM_UP_STEPS + max(run.num_steps for run in self._runs)
 

@@ -140,27 +140,21 @@ def step(
         raise click.UsageError("--compute-scale and --measured-step exclude each other")
     computing = Computing(on_gpu, _roofline(gpu, flops, memory_bandwidth), compute_scale or 1.0)
     _require_times(file, trace, computing)
-    if measured_step is not None:
-        with naming_place(file):
+    with naming_place(file):
+        if measured_step is not None:
             scale = fitted_scale(trace, network, computing, measured_step, algorithm or "")
-        computing = replace(computing, scale=scale)
+            computing = replace(computing, scale=scale)
+        if not ranks:
+            prediction, scaling = predict_trace(trace, network, computing, algorithm or ""), None
     if measured_step is not None or not ranks:
         _say_other_hosts(trace, network)
-    scaling = None
     if ranks:
         with Progress() as progress:
             traces = _recorded(file, trace, ranks, network, progress)
             progress.begin("predicting", len(traces))
             scaling = predict_scaling(traces, network, computing, algorithm or "", tokens, progress.update)
         prediction = scaling.predictions[-1]
-        print_result(format_trace_scaling(scaling), scaling.as_dict(), as_json)
-    else:
-        with naming_place(file):
-            prediction = predict_trace(trace, network, computing, algorithm or "")
-        result = prediction.as_dict()
-        if tokens:
-            result["tokens_per_s"] = tokens / prediction.timeline.step_s if prediction.timeline.step_s else None
-        print_result(format_trace_prediction(prediction, tokens), result, as_json)
+    _print(prediction, tokens, scaling, as_json)
     if output:
         with naming_place(output):
             _write(output, style, prediction, tokens, scaling)
@@ -189,9 +183,20 @@ def _recorded(
     with naming_place(file):
         requests = [replace(request, num_ranks=num_ranks, ranks_per_host=per_host) for num_ranks in ranks]
     own = trace.num_ranks, trace.ranks_per_host
-    missing = [request for request in requests if (request.num_ranks, min(per_host, request.num_ranks)) != own]
+    missing = [request for request in requests if (request.num_ranks, request.ranks_here) != own]
     recorded = list(record_again(missing, progress))
     return recorded if len(missing) == len(requests) else [trace, *recorded]
+
+
+def _print(step: TracePrediction, tokens: int | None, scaling: TraceScaling | None, as_json: bool) -> None:
+    """Print the step, or with a scaling all its steps."""
+    if scaling:
+        print_result(format_trace_scaling(scaling), scaling.as_dict(), as_json)
+        return
+    result = step.as_dict()
+    if tokens:
+        result["tokens_per_s"] = tokens / step.timeline.step_s if step.timeline.step_s else None
+    print_result(format_trace_prediction(step, tokens), result, as_json)
 
 
 def _write(

@@ -92,7 +92,7 @@ def test_a_file_of_other_hosts_is_recorded_again(file: Path) -> None:
 
 
 def test_a_program_runs_only_if_it_is_asked_for(file: Path) -> None:
-    """Not to predict the step that is in the file."""
+    """To predict the step that is in the file, no program runs."""
     run("step", file, "--network", "gbe")
     assert recordings(file) == []
 
@@ -106,7 +106,7 @@ def test_the_table(file: Path) -> None:
 
 
 def test_a_scale_is_found_by_the_file_and_carried_over(file: Path) -> None:
-    """So one predicts many GPUs from the few that there are."""
+    """One predicts many GPUs from the few that there are."""
     network = file.parent / "two.toml"
     options = "step", file, "--network", network, "--measured-step", "31ms", "--json"
     scale = json.loads(run(*options).stdout)["compute_scale"]
@@ -117,14 +117,14 @@ def test_a_scale_is_found_by_the_file_and_carried_over(file: Path) -> None:
 
 
 def test_a_step_too_large_for_the_network_does_not_matter(file: Path, request_: TraceRequest) -> None:
-    """If others are asked for."""
+    """The file may be of more ranks than the network has, if --ranks asks for fewer."""
     recorded(replace(request_, num_ranks=64)).save(file)
     run("step", file, "--network", "dgx-h100", "--ranks", "4,8")
 
 
 @pytest.mark.parametrize("name", ["scaling.png", "scaling.svg", "scaling.html"])
 def test_the_curve_is_drawn(file: Path, name: str) -> None:
-    """As a picture, or on a page with the step on the most ranks."""
+    """It is a picture, or it stands on a page with the step on the most ranks."""
     path = file.parent / name
     assert f"wrote {path}" in run("step", file, "--network", "gbe", "--ranks", "2:8", "-o", path).stderr
     assert path.stat().st_size > 1000

@@ -42,7 +42,7 @@ def test_the_page_of_a_scaling() -> None:
 
 
 def test_a_command_is_no_html() -> None:
-    """Whatever stands in a trace."""
+    """The command of a trace is shown as text, also if it holds tags."""
     request = TraceRequest("train.py", (HOSTILE,), False, 4, 0, 2, 1, "")
     step = replace(SCALING.predictions[-1], trace=replace(trace_of(4), request=request))
     page = step_page(step)

@@ -16,7 +16,7 @@ from ringsim.network.spec import Failure
 from ringsim.traces import Call, Group, Operator, TracedStep, TraceEvent
 from ringsim.training_step import GPUS, Computing, Roofline, StepTimeline, fitted_scale, pace_together, predict_trace
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of, mirrored_groups
-from ringsim.training_step.timeline import simulate_step
+from ringsim.training_step.simulate_step import simulate_step
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, call_of, compute, read, traced, wait
 
 SECOND = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # an all-reduce of 4 bytes on 2 ranks takes 4 s

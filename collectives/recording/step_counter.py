@@ -1,0 +1,153 @@
+"""`StepCounter`: a recorded step ends with each step of the program's optimizer, and the program with the last one."""
+
+import os
+import sys
+import weakref
+from mmap import mmap
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from torch import multiprocessing
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from collectives.recording.operators import OperatorWatch
+from collectives.runtime import Recorder
+from ringsim.traces import StepMemory, TracedStep
+from ringsim.units import plural
+
+# In the first step the optimizer allocates its state, and in the second DistributedDataParallel agrees on its buckets.
+# The third makes the calls of all that follow, so its operators are watched.
+WARM_UP_STEPS = 3
+WATCHED_STEP = WARM_UP_STEPS - 1
+MAX_STOPS = 10  # so often a program may catch what stops it
+USER_MISTAKE = 2  # the exit code
+
+
+class EnoughError(BaseException):
+    """Stops the program: all steps are recorded."""
+
+
+class ForkedProcesses:
+    """The processes that the program forks: such as load data or log, but do not train.
+
+    have_trained: whether an optimizer has made a step in one of them, which all of them can tell.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._shared = mmap(-1, 1)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is one of them."""
+        return os.getpid() != self._pid
+
+    @property
+    def have_trained(self) -> bool:
+        return self._shared[0] > 0
+
+    def refuse_training(self) -> NoReturn:
+        """End this process, a forked one that trains, and let the program's own one say so."""
+        self._shared[0] = 1
+        os._exit(1)
+
+    def end_if_forked(self) -> None:
+        """End a process that was forked and has come to the program's end: it has no trace to write."""
+        if self.is_forked:
+            sys.stdout.flush()
+            os._exit(0)
+
+    def end_children(self) -> None:
+        """End those that the program would have told to end, had it not been stopped."""
+        for process in multiprocessing.active_children():
+            process.terminate()
+
+
+class StepCounter:
+    """Counts the steps of the optimizer that steps first, while it is entered.
+
+    An optimizer that is gone when another one steps was on trial, and its steps are forgotten; unless it has made all
+    that were to be recorded, when nobody knows of another one.
+
+    watch_all: the operators of all steps are watched, once they have warmed up, since none is timed.
+    """
+
+    def __init__(self, recorder: Recorder, num_recorded: int, watch_all: bool) -> None:
+        self._recorder, self._watch_all = recorder, watch_all
+        self._num_steps = WARM_UP_STEPS + num_recorded
+        self._watch = OperatorWatch(recorder)
+        self._optimizer: weakref.ref[Optimizer] | None = None
+        self._stops = 0
+        self.processes = ForkedProcesses()
+
+    def __enter__(self) -> Self:
+        self._hook = register_optimizer_step_post_hook(self._stepped)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._hook.remove()
+        if self._watch.is_watching:  # the program ended or failed meanwhile, or is watched to the end
+            self._watch.stop()
+
+    def __str__(self) -> str:
+        return f"{plural(len(self._recorder.steps), 'step')} of a torch.optim.Optimizer; {WARM_UP_STEPS} warm up"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all steps are recorded, so that the program was stopped."""
+        return len(self._recorder.steps) == self._num_steps
+
+    @property
+    def recorded(self) -> tuple[TracedStep, ...]:
+        """The steps after those that warm up."""
+        return tuple(self._recorder.steps[WARM_UP_STEPS:])
+
+    @property
+    def watched(self) -> list[TracedStep]:
+        """The step whose operators were watched, if the program has come so far."""
+        return self._recorder.steps[WATCHED_STEP : WATCHED_STEP + 1]
+
+    @property
+    def memory(self) -> StepMemory | None:
+        """The memory of that step; None if it is not over."""
+        return self._watch.memory.memory
+
+    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._optimizer is None or self._optimizer() is None:
+            self._begin_with(optimizer)
+        if self._optimizer is None or self._optimizer() is not optimizer:
+            return
+        if self.processes.is_forked:
+            self.processes.refuse_training()
+        if not self.is_complete:
+            self._recorder.end_step()
+            with self._recorder.stopped():
+                self._begin_or_end_watch()
+        if self.is_complete:
+            self._stop()
+
+    def _begin_with(self, optimizer: Optimizer) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._recorder.steps.clear()
+        if self._watch.is_watching:
+            self._watch.stop()
+
+    def _begin_or_end_watch(self) -> None:
+        if len(self._recorder.steps) == WATCHED_STEP:
+            self._watch.start()
+        elif len(self._recorder.steps) == WATCHED_STEP + 1:
+            self._watch.memory.stop()
+            if not self._watch_all:
+                self._watch.stop()
+
+    def _stop(self) -> NoReturn:
+        self._stops += 1
+        if self._stops > MAX_STOPS:
+            print(  # noqa: T201  no exception would get out
+                f"ringsim trace: {sys.argv[0]}: it catches BaseException in each step, and so cannot be stopped: "
+                "let it catch Exception",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(USER_MISTAKE)
+        raise EnoughError
