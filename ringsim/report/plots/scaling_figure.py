@@ -84,6 +84,7 @@ def draw_efficiency(axes: Axes, steps: Sequence[Scaled], reference: str) -> None
 def _begin(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=points(11), fontweight="bold")
     set_axis(axes.xaxis, "ranks, each with the same work", "{:g}".format, log_base=2)
+    axes.margins(x=0.1)  # with room for the labels of the first and the last point
 
 
 def _labelled(ranks: Sequence[int], values: Sequence[float]) -> list[tuple[int, float]]:
