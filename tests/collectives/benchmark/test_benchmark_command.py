@@ -140,6 +140,7 @@ def test_help_on_several_ranks_is_printed_once(tmp_path: Path) -> None:
 
 def leave_early(rank: int) -> None:
     """Rank 1 ends when it has met rank 0, which runs the benchmark."""
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # else rank 1 may have left while rank 0 still connects to it
     if rank == 0:
         main(["--timeout", "20s"], prog_name="benchmark")
     dist.init_process_group("gloo")
