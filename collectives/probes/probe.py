@@ -71,14 +71,19 @@ def probe(
             with calls(group) as call_workloads:
                 workloads += call_workloads
                 times = _times(workloads, group, blocks, partial(dist.barrier, group), on_progress)
-        execute(build(Collective.ALL_REDUCE, "ring", group.size()), times, group=group)
-    num_ranks = torch.tensor([len(workload.ranks) for workload in workloads])
-    times /= num_ranks[:, None, None]  # over a block all go at the same pace
-    elapsed, of_core = times.transpose(0, 1).flatten(1, 2).unbind(-1)
+        flat = torch.cat(times)
+        execute(build(Collective.ALL_REDUCE, "ring", group.size()), flat, group=group)
+    of_workloads = flat.split([len(of_workload) for of_workload in times])
     results = [
-        Probe(workload.kind + suffix, workload.size_bytes, workload.in_flight, tuple(block_times))
-        for suffix, times_s in (("", elapsed), ("_cpu", of_core))
-        for workload, block_times in zip(workloads, times_s.tolist(), strict=True)
+        # Over a block all go at the same pace.
+        Probe(
+            workload.kind + suffix,
+            workload.size_bytes,
+            workload.in_flight,
+            tuple((of_workload[:, place] / len(workload.ranks)).tolist()),
+        )
+        for place, suffix in enumerate(("", "_cpu"))
+        for workload, of_workload in zip(workloads, of_workloads, strict=True)
     ]
     origin = {**provenance(), **places.as_dict(), **shared_memory_sizes(group, memory)}
     return Measurements(group.size(), origin, tuple(results))
@@ -105,18 +110,17 @@ def _times(
     blocks: Blocks,
     meet: Callable[[], object] | None,
     on_progress: Callable[[int, int], object],
-) -> torch.Tensor:
-    """Return the times of this rank, (turn, probe, block, elapsed or of a core)."""
+) -> list[torch.Tensor]:
+    """Return the times of this rank: of each probe those of all turns, (block or call, elapsed or of a core)."""
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group, shares_memory=False)
     meet = meet or partial(meeting.run, torch.zeros(1))
-    times: list[list[list[tuple[float, float]]]] = []
+    times: list[list[tuple[float, float]]] = [[] for _ in workloads]
     # All probes one after the other, in turns: a slow moment of the machine then spoils no probe whole.
     for turn in range(blocks.turns):
-        times.append([])
         for place, workload in enumerate(workloads):
             on_progress(turn * len(workloads) + place, blocks.turns * len(workloads))
-            times[-1].append(time_blocks(workload, blocks, meeting, meet))
-    return torch.tensor(times, dtype=torch.float64)
+            times[place] += time_blocks(workload, blocks, meeting, meet)
+    return [torch.tensor(of_workload, dtype=torch.float64) for of_workload in times]
 
 
 def _sizes(sizes: Sequence[int], tensor_bytes: int) -> list[int]:

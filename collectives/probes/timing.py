@@ -10,7 +10,7 @@ import torch
 from collectives.runtime import Executor
 from ringsim.measurements import ROUNDS_PER_RUN
 
-CALLS_PER_BLOCK = 3  # each after what is done before it
+CALLS_PER_BLOCK = 16  # each after what is done before it
 MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
 
 Rounds = Callable[[], None]
@@ -58,14 +58,15 @@ def add_one(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
 def time_blocks(
     workload: ProbeWorkload, blocks: Blocks, meeting: Executor, meet: Callable[[], object]
 ) -> list[tuple[float, float]]:
-    """Seconds per round, elapsed and of a core (in all threads of this rank), of each block; 0 on the others.
+    """Seconds per round, elapsed and of a core (in all threads of this rank), of each block or call; 0 on the others.
 
     Collective. meeting: an all_reduce, for the ranks to agree on how many rounds a block has.
     meet: lets them meet before each block: which thread has which core stays as it is for many rounds, and should not
     for all blocks.
     """
     if workload.before is not None:
-        return [_time_calls(workload.before, workload.rounds, meeting) for _ in range(blocks.number)]
+        calls = [_time_calls(workload.before, workload.rounds, meeting) for _ in range(blocks.number)]
+        return [time for block in calls for time in block]
     num_runs = _agreed_runs(workload, blocks, meeting)
     times = [(0.0, 0.0)] * blocks.number
     for block in range(blocks.number):
@@ -80,8 +81,8 @@ def time_blocks(
     return times
 
 
-def _time_calls(before: Rounds, call: Rounds, meeting: Executor) -> tuple[float, float]:
-    """Seconds of a call, elapsed and of a core; the same on all ranks.
+def _time_calls(before: Rounds, call: Rounds, meeting: Executor) -> list[tuple[float, float]]:
+    """Seconds of each of some calls, elapsed and of a core; the same on all ranks.
 
     Ranks do not come at the same time. The one that comes last waits for nobody, and takes the shortest.
     """
@@ -93,8 +94,7 @@ def _time_calls(before: Rounds, call: Rounds, meeting: Executor) -> tuple[float,
         times[number, 0] = time.perf_counter() - begin
         times[number, 1] = time.process_time() - begin_cpu
     meeting.run(times, reduce=_minimum)
-    elapsed, of_core = times.median(dim=0).values.tolist()
-    return elapsed, of_core
+    return [(elapsed, of_core) for elapsed, of_core in times.tolist()]
 
 
 def _minimum(chunk: torch.Tensor, arrived: torch.Tensor) -> None:

@@ -58,6 +58,9 @@ _RANK_PROBES = {
     "rank.call": "call; shift, the smallest", "rank.torch_call": "call/dist",
     "rank.cold_call": "call/cold; call/warm", "rank.cold_torch_call": "call/dist/cold; call/dist/warm",
     "rank.async_call": "shm/call/async; shm/call/cold; or call/async; call/cold",
+    **dict.fromkeys(("rank.late_share", "rank.late"), "call/cold"),
+    **dict.fromkeys(("rank.torch_late_share", "rank.torch_late"), "call/dist/cold"),
+    **dict.fromkeys(("rank.async_late_share", "rank.async_late"), "shm/call/async; or call/async"),
     "host.link.latency": "shift, the smallest",
 }  # fmt: skip
 _PROBES = {
@@ -77,6 +80,7 @@ _SHARED_MEMORY_PROBES = {
     "host.shared_memory.latency": "shm/shift",
     "host.shared_memory.call": "shm/call; shm/shift",
     "host.shared_memory.cold_call": "shm/call/cold; shm/call/warm",
+    **dict.fromkeys(("host.shared_memory.late_share", "host.shared_memory.late"), "shm/call/cold"),
     "host.shared_memory.rate.copy_bandwidth": "shm/copy",
     "host.shared_memory.rate.reduce_bandwidth": "shm/add",
     "host.shared_memory.rate.reduce_into_bandwidth": "shm/shift",

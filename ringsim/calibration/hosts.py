@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ringsim.calibration.probe_times import async_call_s, cold_call_s, fit_line, rate, shift_s
+from ringsim.calibration.probe_times import async_call_s, cold_call_s, fit_line, late_calls, rate, shift_s
 from ringsim.calibration.shared_memory import shared_memory_of
 from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Cluster, Host, Link, Network, Nics, Processor, SlowLink, Spec
@@ -87,6 +87,9 @@ def processor_of(measurements: Measurements) -> Processor:
     _, reduce_s_per_byte = fit_line(additions)
     fresh = measurements.probes_of("fresh_cpu")
     calls, torch_calls = measurements.probes_of("call"), measurements.probes_of("call/dist")
+    late_share, late_s = late_calls(measurements, "call/cold")
+    torch_late_share, torch_late_s = late_calls(measurements, "call/dist/cold")
+    async_late_share, async_late_s = late_calls(measurements, "shm/call/async", "call/async")
     return Processor(
         send_overhead_s=per_message_s / 2,
         receive_overhead_s=per_message_s / 2,
@@ -98,6 +101,12 @@ def processor_of(measurements: Measurements) -> Processor:
         cold_call_s=cold_call_s(measurements, "call"),
         cold_torch_call_s=cold_call_s(measurements, "call/dist"),
         async_call_s=async_call_s(measurements),
+        late_share=late_share,
+        late_s=late_s,
+        torch_late_share=torch_late_share,
+        torch_late_s=torch_late_s,
+        async_late_share=async_late_share,
+        async_late_s=async_late_s,
     )
 
 

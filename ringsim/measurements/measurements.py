@@ -125,10 +125,12 @@ class Probe:
     collectives are; "call/dist": every rank calls torch's all_reduce on a group of itself. Through shared memory:
     "shm/shift": every rank passes on to its right neighbour the sum of a chunk of its own and of what has just come;
     "shm/copy", "shm/add": it sends ROUNDS_PER_RUN chunks of its own, which the neighbour copies or adds; "shm/call": as
-    "call". With "/cached" after it: the same, with the same chunks in each run. With "_cpu" after it: the same, but
-    seconds of a core, in all threads of a rank.
+    "call". With "/cached" after it: the same, with the same chunks in each run. With "/cold" after it: one call, after
+    a walk through memory; "/warm": without one; "/async": cold, and by a thread of the group. With "_cpu" after it: the
+    same, but seconds of a core, in all threads of a rank.
     times_s: seconds that one such round took, each the mean over a block of rounds without a pause, since a
-    collective is a sum over steps too, and the mean over the ranks that have a part in it; at least one.
+    collective is a sum over steps too, and the mean over the ranks that have a part in it; at least one. Cold, warm and
+    asynchronous calls are timed one by one, as what some of them wait for does not spread over the others.
     """
 
     kind: values.Name

@@ -47,7 +47,7 @@ class SharedMemory:
 
     slot_bytes: what a rank can publish at a time; a tensor with more goes in portions, one after the other.
     latency_s: from publishing to the receiver's noticing. call_s: what a call takes beside its messages and copies.
-    cold_call_s: what it takes longer after a computation.
+    cold_call_s: what it takes longer after a computation. late_share, late_s: as of a `Processor`.
     touched_bytes: of memory that a rank walked through while the rates were found.
     rates: by growing `published_bytes`; at least one.
     """
@@ -59,6 +59,8 @@ class SharedMemory:
     latency_s: float = 0.0
     call_s: float = 0.0
     cold_call_s: float = 0.0
+    late_share: float = 0.0
+    late_s: float = 0.0
     rates: tuple[MemoryRate, ...] = (MemoryRate(1),)
 
 
@@ -119,6 +121,8 @@ class Processor:
     call_s, torch_call_s: what a call of ours, and of torch.distributed's, takes beside its messages and copies.
     cold_call_s, cold_torch_call_s: what either takes longer after a computation.
     async_call_s: what an asynchronous call of ours takes longer, as a thread of its group carries it out.
+    late_share, torch_late_share, async_late_share: of such calls (the last: of asynchronous ones of ours), those that
+    take longer by late_s, torch_late_s, async_late_s, as a thread waits for a core.
     """
 
     send_overhead_s: float = 0.0
@@ -131,6 +135,12 @@ class Processor:
     cold_call_s: float = 0.0
     cold_torch_call_s: float = 0.0
     async_call_s: float = 0.0
+    late_share: float = 0.0
+    late_s: float = 0.0
+    torch_late_share: float = 0.0
+    torch_late_s: float = 0.0
+    async_late_share: float = 0.0
+    async_late_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

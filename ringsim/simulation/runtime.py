@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ringsim.network import AnyNetwork, SharedMemoryNetwork, memory_of, shares_memory
+from ringsim.network import AnyNetwork, Processor, SharedMemory, SharedMemoryNetwork, memory_of, shares_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,26 @@ class Runtime:
         processor = network.spec.processor
         if self.is_torch:
             return processor.torch_call_s + min(processor.cold_torch_call_s, computed_s)
-        shared = self.shared_memory(network)
-        costs = processor if shared is None else shared.costs
+        costs = self._costs(network)
         return costs.call_s + min(costs.cold_call_s, computed_s) + processor.async_call_s * is_async
+
+    def late_calls(self, network: AnyNetwork, *, is_async: bool = False) -> tuple[float, float]:
+        """Return the share of the calls that are late, and by how many seconds; 0, 0 if the network does not say.
+
+        is_async: as of `call_s`.
+        """
+        processor = network.spec.processor
+        if self.is_torch:
+            return processor.torch_late_share, processor.torch_late_s
+        if is_async:
+            return processor.async_late_share, processor.async_late_s
+        costs = self._costs(network)
+        return costs.late_share, costs.late_s
+
+    def _costs(self, network: AnyNetwork) -> Processor | SharedMemory:
+        """Return what says the costs of a call of ours."""
+        shared = self.shared_memory(network)
+        return network.spec.processor if shared is None else shared.costs
 
 
 RULE = Runtime()

@@ -73,10 +73,10 @@ class GroupCalls:
         self._schedules: dict[tuple[str, str, str, int], tuple[Schedule, LibraryChoice | None]] = {}
         self._alone_s: dict[tuple[int, int, int, float], float] = {}
 
-    def call(self, call: Call, ready_s: float = 0.0, computed_s: float = 0.0) -> PlannedCall:
+    def call(self, call: Call, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
         """Return a call that is ready then.
 
-        computed_s: as of `Runtime.call_s`.
+        computed_s: as of `Runtime.call_s`. place: among calls from the earliest, 0, to the last, 1: the last are late.
 
         Raises ValueError for a collective of which nothing is known, or an algorithm that there is not.
         """
@@ -85,6 +85,9 @@ class GroupCalls:
         schedule, choice = self._schedule(call.collective, call.algorithm, sent_bytes)
         runtime = self.runtime(call.algorithm)
         call_s = runtime.call_s(self.network, computed_s=computed_s, is_async=call.is_async) + call.local_s
+        late_share, late_s = runtime.late_calls(self.network, is_async=call.is_async)
+        if place > 1 - late_share and self._size > 1:
+            call_s += late_s
         if choice is not None and schedule.num_transfers > MAX_TRANSFERS:
             num_hosts = self._size // self._per_host
             time_s = formula_s(self.network, _simulated_as(call.collective), self._size, sent_bytes, num_hosts)

@@ -30,22 +30,29 @@ from ringsim.training_step.step_timeline import CallSpan, Computation, StepTimel
 
 Seconds = Callable[[TraceEvent, int], float]  # of a computation while calls occupy so many multiprocessors
 MAX_PASSES = 100
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 def simulate_step(
-    step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, *, on_gpu: bool = False, pace: float = 1.0
+    step: TracedStep,
+    groups: Sequence[GroupCalls],
+    seconds: Seconds,
+    *,
+    on_gpu: bool = False,
+    pace: float = 1.0,
+    number: int = 0,
 ) -> StepTimeline:
     """Return the timeline of a step.
 
     groups: those of the trace. on_gpu: whether streams do the work.
     seconds: how long a computation takes while calls occupy so many multiprocessors.
     pace: of computing, and of calls, while both are under way; 1 where there are cores for both, and without effect on
-    a GPU.
+    a GPU. number: of the step, so that in several steps other calls are late.
 
     Raises ValueError for a call that cannot be simulated, such as send.
     """
     if not on_gpu:
-        return _CpuRun(step, groups, seconds, pace).timeline()
+        return _CpuRun(step, groups, seconds, pace, number).timeline()
     # A call that begins later in the program may be under way earlier, so that a computation is timed before it is
     # known. What is right up to a moment is right until a little later in the next pass.
     timeline = _GpuRun(step, groups, seconds, ()).timeline()
@@ -104,8 +111,10 @@ class _CpuRun:
     Calls have a clock of their own, which falls behind while they share cores with computations.
     """
 
-    def __init__(self, step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, pace: float = 1.0) -> None:
-        self.step, self.groups, self.seconds = step, groups, seconds
+    def __init__(
+        self, step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, pace: float = 1.0, number: int = 0
+    ) -> None:
+        self.step, self.groups, self.seconds, self._number = step, groups, seconds, number
         self.now_s = 0.0
         self.slowed_s = 0.0
         self.done_s: list[float] = []  # when computations and waits up to each event are over
@@ -169,13 +178,21 @@ class _CpuRun:
             self.wait(event.call)
 
     def issue(self, call: Call, ready_s: float) -> None:
-        planned = self.groups[call.group].call(call, ready_s, self._computed_s)
+        group = self.groups[call.group]
+        planned = group.call(call, ready_s, self._computed_s, self._place(len(self._issued)))
         self._computed_s = 0.0
         # Calls of `collectives` have a thread of their own, beside those of torch.distributed.
         key = call.group, bool(call.algorithm)
         queue = self._queues.setdefault(key, _Queue(self.groups[call.group], call.algorithm))
         queue.add(len(self._issued), planned)
         self._issued.append(_Issued(queue, planned))
+
+    def _place(self, call: int) -> float:
+        """Return where a call is among all from the earliest to the latest, from 0 to 1, evenly over calls and steps.
+
+        Multiples of the golden ratio modulo 1: however many they are, they are spread evenly.
+        """
+        return (self._number * len(self.step.calls) + call + 1) * GOLDEN_RATIO % 1.0
 
     def end_s(self, call: int) -> float:
         """Return when a call ends, by the clock of the calls, if none is made before that."""

@@ -102,14 +102,14 @@ class _Simulation:
         self.groups = [calls_of(group, trace.num_ranks, network, computing.on_gpu) for group in trace.groups]
         self._seconds: dict[tuple[int, int], float] = {}  # by a computation's id, and what calls occupy meanwhile
 
-    def timeline(self, step: TracedStep, scale: float) -> StepTimeline:
+    def timeline(self, step: TracedStep, scale: float, number: int = 0) -> StepTimeline:
         def seconds(event: TraceEvent, occupied: int) -> float:
             key = id(event), occupied
             if key not in self._seconds:
                 self._seconds[key] = self._computing.seconds(event, occupied)
             return scale * self.core_scale * self._seconds[key]
 
-        return simulate_step(step, self.groups, seconds, on_gpu=self._computing.on_gpu, pace=self._pace)
+        return simulate_step(step, self.groups, seconds, on_gpu=self._computing.on_gpu, pace=self._pace, number=number)
 
 
 def _refuse_peers(trace: ProgramTrace) -> None:
@@ -148,7 +148,10 @@ def predict_trace(
     """
     steps = _timed_steps(trace, computing)
     simulation = _Simulation(trace, network, computing)
-    timelines = [simulation.timeline(_by_algorithm(step, algorithm), computing.scale) for step in steps]
+    timelines = [
+        simulation.timeline(_by_algorithm(step, algorithm), computing.scale, number)
+        for number, step in enumerate(steps)
+    ]
     timeline = _typical(timelines)
     return TracePrediction(
         trace,
@@ -173,7 +176,7 @@ def fitted_scale(
     simulation = _Simulation(trace, network, computing)
 
     def step_s(scale: float) -> float:
-        return _typical([simulation.timeline(step, scale) for step in steps]).step_s
+        return _typical([simulation.timeline(step, scale, number) for number, step in enumerate(steps)]).step_s
 
     low, high = 0.0, 1.0
     if math.isinf(step_s(low)):

@@ -100,7 +100,7 @@ def predict_steps(
     steps = []
     for number, of_ranks in enumerate(zip(*ranks, strict=True)):
         recorded = together(of_ranks, typical=number % len(of_ranks))
-        timeline = simulate_step(recorded.step, groups, lambda event, _: event.seconds, pace=pace)
+        timeline = simulate_step(recorded.step, groups, lambda event, _: event.seconds, pace=pace, number=number)
         times_s = (0.0, *timeline.done_s)
         steps.append(StepMoments(*(times_s[moment] for moment in recorded.moments)))
     sync_s, step_s = (

@@ -119,7 +119,7 @@ def test_calls_are_probed(ranks: RankPool, num_ranks: int) -> None:
 
 
 def timed_after(group: dist.ProcessGroup) -> tuple[list[tuple[float, float]], int]:
-    """Return the times of calls that rank 0 comes to late, and how often something was done before one."""
+    """Return the time of each call that rank 0 comes to late, and how often something was done before one."""
     before: list[None] = []
 
     def arrive() -> None:
@@ -133,10 +133,10 @@ def timed_after(group: dist.ProcessGroup) -> tuple[list[tuple[float, float]], in
 
 def test_what_is_done_before_a_call_is_not_timed(ranks: RankPool) -> None:
     """Nor do ranks that came early count, which wait: of each call the shortest time counts, on all ranks."""
-    (blocks, count), other = ranks.run(timed_after, num_ranks=2)
-    assert (blocks, count) == other
-    assert count == 2 * CALLS_PER_BLOCK
-    assert all(elapsed < LATE_S for elapsed, _ in blocks)
+    (times, count), other = ranks.run(timed_after, num_ranks=2)
+    assert (times, count) == other
+    assert len(times) == count == 2 * CALLS_PER_BLOCK
+    assert all(elapsed < LATE_S for elapsed, _ in times)
 
 
 def test_a_failure_is_named() -> None:

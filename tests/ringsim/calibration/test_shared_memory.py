@@ -24,7 +24,7 @@ from tests.ringsim.made_probes import BLOCKS, made_measurements, one_host
 SLOT, TOUCHED = 2**22, 2**26
 SIZES = (64, 2**15, 2**19)
 RATES = (MemoryRate(2**18, 12e9, 10e9, 8e9, 20e9, 16e9, 15e9), MemoryRate(SLOT, 6e9, 5e9, 4e9, 9e9, 8e9, 7e9))
-TRUE = SharedMemory(SLOT, TOUCHED, 4e-6, 4e-6, 15e-6, 10e-6, 2e-4, RATES)
+TRUE = SharedMemory(SLOT, TOUCHED, 4e-6, 4e-6, 15e-6, 10e-6, 2e-4, 0.25, 4e-3, RATES)
 
 
 def true_cluster(num_cores: int) -> Cluster:
@@ -38,7 +38,8 @@ def measured(num_ranks: int, num_cores: int = 2, transport: str = "shm") -> Meas
     waiting = max(1.0, num_ranks / num_cores)
     message_s = shift_s(SharedMemoryNetwork(true_cluster(num_cores)), num_ranks, 64)
     times = [("shm/call", 64, message_s + TRUE.call_s)]
-    times += [("shm/call/warm", 64, message_s), ("shm/call/cold", 64, message_s + TRUE.cold_call_s)]
+    cold_s = message_s + TRUE.cold_call_s
+    times.append(("shm/call/warm", 64, message_s))
     for size in SIZES:
         for suffix, touched in (("", TOUCHED), ("/cached", 1)):
             rate = rate_at(TRUE, ROUNDS_PER_RUN * size, touched)
@@ -49,11 +50,12 @@ def measured(num_ranks: int, num_cores: int = 2, transport: str = "shm") -> Meas
             times.append((f"shm/shift{suffix}", size, message_s + waiting * pass_s))
             times.append((f"shm/copy{suffix}", size, waiting * (8e-6 + 2 * copy_s)))
             times.append((f"shm/add{suffix}", size, waiting * (8e-6 + copy_s + add_s)))
-    probes = tuple(Probe(kind, size, 1, tuple(s * factor for factor in BLOCKS)) for kind, size, s in times)
+    probes = [Probe(kind, size, 1, tuple(s * factor for factor in BLOCKS)) for kind, size, s in times]
+    probes.append(Probe("shm/call/cold", 64, 1, (cold_s, cold_s, cold_s, cold_s + TRUE.late_s)))
     base = made_measurements(num_ranks, num_cores)
     sizes = {"shared_memory_slot_bytes": SLOT, "shared_memory_touched_bytes": TOUCHED, "transport": transport}
     runs = tuple(all_reduce(num_cores, num_ranks, size) for size in (2**16, 2**20, 2**24))
-    return replace(base, provenance=base.provenance | sizes, probes=base.probes + probes, collectives=runs)
+    return replace(base, provenance=base.provenance | sizes, probes=(*base.probes, *probes), collectives=runs)
 
 
 def all_reduce(num_cores: int, num_ranks: int, size: int) -> CollectiveTimes:
@@ -75,7 +77,7 @@ def test_calibration_finds_the_host(num_ranks: int, num_cores: int) -> None:
     found = fit.cluster.spec.host.shared_memory
     assert found is not None
     assert (found.slot_bytes, found.touched_bytes) == (SLOT, TOUCHED)
-    for name in ("send_overhead_s", "receive_overhead_s", "latency_s", "call_s", "cold_call_s"):
+    for name in ("send_overhead_s", "receive_overhead_s", "latency_s", "call_s", "cold_call_s", "late_share", "late_s"):
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-3), name
     for rate, true in zip(found.rates, TRUE.rates, strict=True):
         columns = [[getattr(one, name) for name in MemoryRate.__dataclass_fields__] for one in (rate, true)]

@@ -1,5 +1,6 @@
 """The timeline of a traced step: what overlaps, and what is waited for, on a CPU and on a GPU."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given
 from ringsim import Network, load_network
 from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork
-from ringsim.network.spec import Failure
+from ringsim.network.spec import Failure, Processor
 from ringsim.traces import Call, Group, Operator, TracedStep, TraceEvent
 from ringsim.training_step import GPUS, Computing, Roofline, StepTimeline, fitted_scale, pace_together, predict_trace
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of, mirrored_groups
@@ -179,6 +180,29 @@ def test_occupied_multiprocessors_do_no_arithmetic() -> None:
     assert h100.seconds(arithmetic, 33) == pytest.approx(h100.seconds(arithmetic) * 132 / 99)
     assert h100.seconds(memory, 33) == h100.seconds(memory)
     assert h100.seconds(arithmetic, 200) == pytest.approx(h100.seconds(arithmetic) * 132)
+
+
+@pytest.mark.parametrize(("share", "calls_per_step", "late_calls"), [(0.25, 1, 25), (0.1, 10, 100), (0.0, 10, 0)])
+def test_a_share_of_the_calls_waits_for_a_core(share: float, calls_per_step: int, late_calls: int) -> None:
+    """Of the calls of all steps together; no step has many more of them than another."""
+    network = SECOND.with_spec(processor=Processor(torch_late_share=share, torch_late_s=7.0))
+    groups = [GroupCalls(network, 2, TWO_AT_ONCE)]
+    calls = (all_reduce(4),) * calls_per_step
+    step = TracedStep(tuple(call(index) for index in range(calls_per_step)), calls)
+    steps = [simulate_step(step, groups, lambda *_: 0.0, number=number) for number in range(100)]
+    late = [round((each.step_s - 4.0 * calls_per_step) / 7.0, 9) for each in steps]
+    assert sum(late) == pytest.approx(late_calls, abs=1)
+    assert max(late) <= math.ceil(share * calls_per_step) + 1
+    assert late == [round((each.exposed_s - 4.0 * calls_per_step) / 7.0, 9) for each in steps]
+    again = [simulate_step(step, groups, lambda *_: 0.0, number=number).step_s for number in range(100)]
+    assert again == [each.step_s for each in steps]
+
+
+def test_a_rank_by_itself_waits_for_no_other_thread() -> None:
+    """So its calls are never late."""
+    network = SECOND.with_spec(processor=Processor(torch_late_share=1.0, torch_late_s=7.0))
+    step = TracedStep((call(0),), (all_reduce(4),))
+    assert simulate_step(step, [GroupCalls(network, 1, TWO_AT_ONCE)], lambda *_: 0.0).step_s == 0.0
 
 
 @pytest.mark.parametrize("backend", [ONE_AFTER_ANOTHER, TWO_AT_ONCE])
