@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ringsim.calibration.probe_times import async_call_s, cold_call_s, fit_line, late_calls, rate, shift_s
+from ringsim.calibration.late_calls import with_late_calls
+from ringsim.calibration.probe_times import async_call_s, cold_call_s, fit_line, rate, shift_s
 from ringsim.calibration.shared_memory import shared_memory_of
 from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Cluster, Host, Link, Network, Nics, Processor, SlowLink, Spec
@@ -57,7 +58,8 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
     takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on. What is then
     missing from the elapsed time of the smallest message is latency; from that of the largest, the memory's doing. What
-    a message takes longer by a call of its own is the call's. What goes through shared memory is `shared_memory_of`'s.
+    a message takes longer by a call of its own is the call's. What goes through shared memory is `shared_memory_of`'s,
+    and what late calls take that of `with_late_calls`.
 
     Raises ValueError when probes are missing.
     """
@@ -68,7 +70,8 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     cluster = _with_latency(cluster, measurements.num_ranks, elapsed[0])
     cluster = _with_memory_bandwidth(cluster, measurements.num_ranks, elapsed)
     shared_memory = shared_memory_of(measurements, cluster)
-    return cluster.with_spec(host=replace(cluster.spec.host, shared_memory=shared_memory))
+    cluster = cluster.with_spec(host=replace(cluster.spec.host, shared_memory=shared_memory))
+    return with_late_calls(cluster, measurements)
 
 
 def processor_of(measurements: Measurements) -> Processor:
@@ -87,9 +90,6 @@ def processor_of(measurements: Measurements) -> Processor:
     _, reduce_s_per_byte = fit_line(additions)
     fresh = measurements.probes_of("fresh_cpu")
     calls, torch_calls = measurements.probes_of("call"), measurements.probes_of("call/dist")
-    late_share, late_s = late_calls(measurements, "call/cold")
-    torch_late_share, torch_late_s = late_calls(measurements, "call/dist/cold")
-    async_late_share, async_late_s = late_calls(measurements, "shm/call/async", "call/async")
     return Processor(
         send_overhead_s=per_message_s / 2,
         receive_overhead_s=per_message_s / 2,
@@ -101,12 +101,6 @@ def processor_of(measurements: Measurements) -> Processor:
         cold_call_s=cold_call_s(measurements, "call"),
         cold_torch_call_s=cold_call_s(measurements, "call/dist"),
         async_call_s=async_call_s(measurements),
-        late_share=late_share,
-        late_s=late_s,
-        torch_late_share=torch_late_share,
-        torch_late_s=torch_late_s,
-        async_late_share=async_late_share,
-        async_late_s=async_late_s,
     )
 
 
@@ -169,9 +163,8 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
         processor=processor_of(measurements),
         slow_links=tuple(slow),
     )
-    return _with_latency(
-        Cluster("hosts", spec, "several hosts, calibrated", "measured"), measurements.num_ranks, elapsed[0]
-    )
+    cluster = Cluster("hosts", spec, "several hosts, calibrated", "measured")
+    return with_late_calls(_with_latency(cluster, measurements.num_ranks, elapsed[0]), measurements)
 
 
 def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:

@@ -1,7 +1,6 @@
 """The times of probes: a shift by simulation, a line through sizes, and a call after a computation."""
 
 import math
-import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,8 +10,6 @@ from ringsim.measurements import Measurements, Probe
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule
 from ringsim.simulation import IN_ORDER, predict_time
-
-LATE = 2.0  # times the median
 
 
 def shift_s(network: AnyNetwork, num_ranks: int, size_bytes: int) -> float:
@@ -44,18 +41,6 @@ def async_call_s(measurements: Measurements) -> float:
         if cold and in_thread:
             return max(in_thread[0].median_s - cold[0].median_s, 0.0)
     return 0.0
-
-
-def late_calls(measurements: Measurements, *kinds: str) -> tuple[float, float]:
-    """Return the share of calls that are late, and by how many seconds of the median, on average.
-
-    A call is late that takes more than twice the median: a thread has waited for a core, mostly until the kernel's next
-    tick. Of the first of these kinds that has probes; 0, 0 if none has, or no call is late.
-    """
-    probes = next(filter(None, map(measurements.probes_of, kinds)), [])
-    calls = [(time_s, probe.median_s) for probe in probes for time_s in probe.times_s]
-    late = [time_s - median_s for time_s, median_s in calls if time_s > LATE * median_s]
-    return (len(late) / len(calls), statistics.fmean(late)) if late else (0.0, 0.0)
 
 
 def fit_line(probes: Sequence[Probe]) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ringsim.calibration.probe_times import cold_call_s, late_calls, shift_s
+from ringsim.calibration.probe_times import cold_call_s, shift_s
 from ringsim.files import parsed, values
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements
 from ringsim.network import Cluster, MemoryRate, SharedMemory, SharedMemoryNetwork
@@ -28,7 +28,6 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
     cores = cluster.spec.host.cores or measurements.num_ranks
     waiting = max(1.0, measurements.num_ranks / cores)
     overhead_s = copies[0].median_s / waiting
-    late_share, late_s = late_calls(measurements, "shm/call/cold")
     costs = SharedMemory(
         slot_bytes=measurements.provenance[SLOT_BYTES],
         touched_bytes=measurements.provenance[TOUCHED_BYTES],
@@ -36,8 +35,6 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
         receive_overhead_s=overhead_s / 2,
         call_s=max(calls[0].median_s - shifts[0].median_s, 0.0) if calls else 0.0,
         cold_call_s=cold_call_s(measurements, "shm/call"),
-        late_share=late_share,
-        late_s=late_s,
         rates=_rates(measurements, waiting),
     )
     smallest, network = shifts[0], _with_shared_memory(cluster, costs)

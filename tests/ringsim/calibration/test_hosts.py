@@ -70,22 +70,6 @@ def test_what_a_call_takes_longer_after_a_computation() -> None:
     assert GLOO.call_s(found) == 0.0
 
 
-def test_calls_that_wait_for_a_core() -> None:
-    """Their share of all calls after a computation, and how much longer than the median they take on average."""
-    measurements = measured_on(Cluster("true", Spec(host=Host(cores=2), processor=TRUE)), 4)
-    times = {
-        "call/cold": (2e-4, 2e-4, 2e-4, 4e-3 + 2e-4),
-        "call/dist/cold": (3e-4, 3e-4, 5.9e-4, 3e-4),
-        "call/async": (1e-4, 1e-4, 2e-3 + 1e-4, 4e-3 + 1e-4, 1e-4),
-    }
-    probes = tuple(Probe(kind, 64, 1, times_s) for kind, times_s in times.items())
-    found = calibrate_host(Measurements(4, {}, measurements.probes + probes), 2)
-    assert OURS.late_calls(found) == pytest.approx((1 / 4, 4e-3))
-    assert OURS.late_calls(found, is_async=True) == pytest.approx((2 / 5, 3e-3))
-    assert GLOO.late_calls(found) == GLOO.late_calls(found, is_async=True) == (0.0, 0.0)
-    assert OURS.late_calls(calibrate_host(measurements, 2)) == (0.0, 0.0)
-
-
 def test_the_elapsed_times_come_out() -> None:
     """The fitted latency and memory give the elapsed times of the smallest and the largest message."""
     host = Host(cores=2, memory_bytes_per_s=2e9, link=Link(latency_s=1e-3))

@@ -37,9 +37,9 @@ def measured(num_ranks: int, num_cores: int = 2, transport: str = "shm") -> Meas
     """Probes on it, and all_reduces that took what it says."""
     waiting = max(1.0, num_ranks / num_cores)
     message_s = shift_s(SharedMemoryNetwork(true_cluster(num_cores)), num_ranks, 64)
-    times = [("shm/call", 64, message_s + TRUE.call_s)]
-    cold_s = message_s + TRUE.cold_call_s
-    times.append(("shm/call/warm", 64, message_s))
+    call_s = message_s + TRUE.call_s
+    cold_s = call_s + TRUE.cold_call_s
+    times = [("shm/call", 64, call_s), ("shm/call/warm", 64, call_s)]
     for size in SIZES:
         for suffix, touched in (("", TOUCHED), ("/cached", 1)):
             rate = rate_at(TRUE, ROUNDS_PER_RUN * size, touched)
