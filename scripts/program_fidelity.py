@@ -15,44 +15,50 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from collectives.runtime import GlooThreadPolicy, set_gloo_thread_policy
 from ringsim.console import IntRange, OneLineCommand
-from ringsim.text_table import align_columns
 
-WARM_UP, STEPS = 5, 40  # of a program that runs; so many are recorded, too
+WARM_UP, STEPS = 5, 40  # at most, of a program that runs; so many are recorded, too
 TIMED = "--timed"  # how this script runs a program under torchrun
-RINGSIM = (sys.executable, "-m", "ringsim.cli")
+RINGSIM = (sys.executable, "-m", "ringsim")
 
 
-def run_timed(folder: str, program: str, *arguments: str) -> None:
-    """Run a program until it has made its steps, and leave the median seconds of one in `folder`, for each rank."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415  only ranks need torch
-
+def run_timed(policy: GlooThreadPolicy, folder: str, program: str, *arguments: str) -> None:
+    """Run a program until it has made its steps, or ends, and leave the median of each rank in `folder`, in seconds."""
     moments_s: list[float] = []
 
+    def leave() -> None:
+        steps_s = [after - before for before, after in pairwise(moments_s[WARM_UP:])]
+        if not steps_s:
+            sys.exit(f"{program}: made {len(moments_s)} steps: it must make {WARM_UP + 2} or more")
+        (Path(folder) / os.environ["RANK"]).write_text(str(statistics.median(steps_s)))
+        os._exit(0)  # whatever the program would still do; the other ranks have made this step, too
+
     def note(*_: Any) -> None:
+        if not moments_s and policy == "batch":
+            set_gloo_thread_policy(policy)  # as a program does that has made its groups
         moments_s.append(time.perf_counter())
-        if len(moments_s) == WARM_UP + STEPS:
-            steps_s = [
-                after - before for before, after in zip(moments_s[WARM_UP - 1 :], moments_s[WARM_UP:], strict=False)
-            ]
-            (Path(folder) / os.environ["RANK"]).write_text(json.dumps(statistics.median(steps_s)))
-            os._exit(0)  # whatever the program would still do; the other ranks have made this step, too
+        if len(moments_s) > WARM_UP + STEPS:
+            leave()
 
     register_optimizer_step_post_hook(note)
     sys.argv, sys.path[0] = [program, *arguments], str(Path(program).parent.absolute())
     runpy.run_path(program, run_name="__main__")
-    raise SystemExit(f"{program}: ended after {len(moments_s)} steps: must make {WARM_UP + STEPS}")
+    leave()
 
 
-def measured_s(program: list[str], num_ranks: int, folder: Path) -> float:
+def measured_s(program: list[str], num_ranks: int, policy: GlooThreadPolicy, folder: Path) -> float:
     """Return the median seconds of a step, averaged over the ranks of a real run."""
-    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
-    _run(sys.executable, *start, __file__, TIMED, str(folder), *program)
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node={num_ranks}".split()
+    timed = [str(Path(__file__).absolute()), TIMED, policy, str(folder)]
+    _run(*torchrun, *timed, *program, cwd=_home(program))
     return statistics.fmean(float((folder / str(rank)).read_text()) for rank in range(num_ranks))
 
 
@@ -60,23 +66,29 @@ def predicted_s(program: list[str], num_ranks: int, network: Path, folder: Path)
     """Return the seconds of a step as they are predicted from a recording by one process."""
     trace = str(folder / "step.trace.json")
     ranks = [f"--ranks={num_ranks}", f"--ranks-per-host={num_ranks}"]
-    _run(*RINGSIM, "trace", *ranks, "--device=cpu", f"--steps={STEPS}", "-o", trace, *program)
+    _run(*RINGSIM, "trace", *ranks, "--device=cpu", f"--steps={STEPS}", "-o", trace, *program, cwd=_home(program))
     step = json.loads(_run(*RINGSIM, "step", trace, "--network", str(network), "--json"))
     return float(step["step_s"])
 
 
-def calibrated(num_ranks: int, folder: Path) -> Path:
+def calibrated(num_ranks: int, policy: GlooThreadPolicy, folder: Path) -> Path:
     """Probe this machine, and return the file of the network."""
     probes, network = folder / "probes.json", folder / "network.toml"
-    _run(*RINGSIM, "measure", f"--ranks={num_ranks}", "-b", "64K", "-e", "64K", "-n", "1", "-o", str(probes))
+    options = f"--ranks={num_ranks} -b 64K -e 64K -n 1 --gloo-thread-policy={policy}"  # one collective, as briefly
+    _run(*RINGSIM, "measure", *options.split(), "-o", str(probes))
     _run(*RINGSIM, "calibrate", str(probes), "-o", str(network))
     return network
 
 
-def _run(*command: str) -> str:
+def _home(program: list[str]) -> Path:
+    """Return the folder of a program, in which it runs, as it may look for files there."""
+    return Path(program[0]).parent
+
+
+def _run(*command: str, cwd: Path | None = None) -> str:
     """Return what a command prints. Raises ClickException with its last line if it fails."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=cwd)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise click.ClickException(f"{shlex.join(command)}: {lines[-1]}")
@@ -85,25 +97,39 @@ def _run(*command: str) -> str:
 
 @click.command("program_fidelity", cls=OneLineCommand)
 @click.argument("programs", nargs=-1, required=True, metavar='"PROGRAM ARGUMENTS"...')
-@click.option("--ranks", type=IntRange(min=1), default=2, show_default=True, help="So many run on this machine.")
-@click.option("--turns", type=IntRange(min=1), default=3, show_default=True, help="Each has probes of its own.")
-def main(programs: tuple[str, ...], ranks: int, turns: int) -> None:
-    """Record, predict and run each program, in turns; print the seconds of a step and the errors."""
-    rows = [["program", "turn", "predicted ms", "measured ms", "error"]]
-    for turn in range(turns):
+@click.option("--ranks", type=IntRange(min=1), default=2, help="So many run on this machine.")
+@click.option("--turns", type=IntRange(min=1), default=3, help="Each has probes of its own.")
+@click.option(
+    "--gloo-thread-policy",
+    "policy",
+    type=click.Choice(["normal", "batch"]),
+    default="normal",
+    help="Of the programs, and of the probes: normal is what they have if they do not set it.",
+)
+def main(programs: tuple[str, ...], ranks: int, turns: int, policy: GlooThreadPolicy) -> None:
+    """Record, predict and run each program, in turns; print milliseconds of a step and errors of each turn."""
+    commands = {text: shlex.split(text) for text in programs}
+    for script, *_ in commands.values():
+        if not Path(script).is_file():
+            raise click.UsageError(f"{script}: there is no such program")
+    rows: dict[str, list[tuple[str, str, str]]] = {text: [] for text in programs}
+    for _ in range(turns):
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            network = calibrated(ranks, folder)
-            for text in programs:
-                program = shlex.split(text)
-                predicted, measured = predicted_s(program, ranks, network, folder), measured_s(program, ranks, folder)
-                times = f"{predicted * 1e3:.1f}", f"{measured * 1e3:.1f}", f"{predicted / measured - 1:+.0%}"
-                rows.append([text, str(turn + 1), *times])
-                click.echo("  ".join(rows[-1]), err=True)
-    click.echo("\n".join(align_columns(rows)))
+            network = calibrated(ranks, policy, folder)
+            for text, row in rows.items():
+                script, *arguments = commands[text]
+                program = [str(Path(script).absolute()), *arguments]
+                predicted = predicted_s(program, ranks, network, folder)
+                measured = measured_s(program, ranks, policy, folder)
+                row.append((f"{predicted * 1e3:.1f}", f"{measured * 1e3:.1f}", f"{predicted / measured - 1:+.0%}"))
+                click.echo(f"{text}: {' '.join(row[-1])}", err=True)
+    click.echo(f"| program on {ranks} ranks | predicted ms | measured ms | error |\n| --- | --- | --- | --- |")
+    for text, row in rows.items():
+        click.echo(f"| `{text}` | {' | '.join(map(', '.join, zip(*row, strict=True)))} |")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [TIMED]:
-        run_timed(*sys.argv[2:])
+        run_timed(*sys.argv[2:])  # type: ignore[arg-type]
     main(prog_name="program_fidelity")
