@@ -86,7 +86,8 @@ class GroupCalls:
         runtime = self.runtime(call.algorithm)
         call_s = runtime.call_s(self.network, computed_s=computed_s, is_async=call.is_async) + call.local_s
         late_share, late_s = runtime.late_calls(self.network, is_async=call.is_async)
-        if place > 1 - late_share and self._size > 1:
+        # Where the library chooses, a GPU carries out its calls, and no thread waits for a core of the host.
+        if place > 1 - late_share and self._size > 1 and not self.backend.chooses:
             call_s += late_s
         if choice is not None and schedule.num_transfers > MAX_TRANSFERS:
             num_hosts = self._size // self._per_host

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from ringsim.analysis import better_networks
@@ -102,14 +103,26 @@ class _Simulation:
         self.groups = [calls_of(group, trace.num_ranks, network, computing.on_gpu) for group in trace.groups]
         self._seconds: dict[tuple[int, int], float] = {}  # by a computation's id, and what calls occupy meanwhile
 
-    def timeline(self, step: TracedStep, scale: float, number: int = 0) -> StepTimeline:
+    def timelines(self, steps: Sequence[TracedStep], scale: float) -> list[StepTimeline]:
+        """Return the timelines of steps one after the other."""
+        before = accumulate((len(step.calls) for step in steps), initial=0)
+        return [self.timeline(step, scale, calls) for step, calls in zip(steps, before, strict=False)]
+
+    def timeline(self, step: TracedStep, scale: float, calls_before: int) -> StepTimeline:
         def seconds(event: TraceEvent, occupied: int) -> float:
             key = id(event), occupied
             if key not in self._seconds:
                 self._seconds[key] = self._computing.seconds(event, occupied)
             return scale * self.core_scale * self._seconds[key]
 
-        return simulate_step(step, self.groups, seconds, on_gpu=self._computing.on_gpu, pace=self._pace, number=number)
+        return simulate_step(
+            step,
+            self.groups,
+            seconds,
+            on_gpu=self._computing.on_gpu,
+            pace=self._pace,
+            calls_before=calls_before,
+        )
 
 
 def _refuse_peers(trace: ProgramTrace) -> None:
@@ -131,9 +144,9 @@ def calls_of(group: Group, num_ranks: int, network: AnyNetwork, on_gpu: bool = F
     return GroupCalls(network, num_ranks, BACKENDS[name], group.ranks)
 
 
-def _typical(timelines: Sequence[StepTimeline]) -> StepTimeline:
-    """Return the step of which as many are shorter as are longer."""
-    return sorted(timelines, key=lambda timeline: timeline.step_s)[(len(timelines) - 1) // 2]
+def _typical(timelines: Sequence[StepTimeline]) -> int:
+    """Return the index of the step of which as many are shorter as are longer."""
+    return sorted(range(len(timelines)), key=lambda index: timelines[index].step_s)[(len(timelines) - 1) // 2]
 
 
 def predict_trace(
@@ -146,20 +159,18 @@ def predict_trace(
     Raises ValueError for a network without room for the ranks, a call that cannot be simulated, a roofline if the
     operators were not watched, or an algorithm that there is not.
     """
-    steps = _timed_steps(trace, computing)
+    steps = [_by_algorithm(step, algorithm) for step in _timed_steps(trace, computing)]
     simulation = _Simulation(trace, network, computing)
-    timelines = [
-        simulation.timeline(_by_algorithm(step, algorithm), computing.scale, number)
-        for number, step in enumerate(steps)
-    ]
-    timeline = _typical(timelines)
+    timelines = simulation.timelines(steps, computing.scale)
+    typical = _typical(timelines)
+    timeline, calls_before = timelines[typical], sum(len(step.calls) for step in steps[:typical])
     return TracePrediction(
         trace,
         dict(network.as_dict()),
         computing,
         timeline,
         tuple(timeline.step_s for timeline in timelines),
-        tuple(_better(timeline, trace, network, computing, simulation)),
+        tuple(_better(timeline, calls_before, trace, network, computing, simulation)),
         next((group.why_not for group in simulation.groups if group.why_not and len(group.ranks) > 1), ""),
         simulation.core_scale,
     )
@@ -176,7 +187,8 @@ def fitted_scale(
     simulation = _Simulation(trace, network, computing)
 
     def step_s(scale: float) -> float:
-        return _typical([simulation.timeline(step, scale, number) for number, step in enumerate(steps)]).step_s
+        timelines = simulation.timelines(steps, scale)
+        return timelines[_typical(timelines)].step_s
 
     low, high = 0.0, 1.0
     if math.isinf(step_s(low)):
@@ -233,13 +245,21 @@ def _timed_steps(trace: ProgramTrace, computing: Computing) -> list[TracedStep]:
 
 
 def _better(
-    timeline: StepTimeline, trace: ProgramTrace, network: AnyNetwork, computing: Computing, simulation: _Simulation
+    timeline: StepTimeline,
+    calls_before: int,
+    trace: ProgramTrace,
+    network: AnyNetwork,
+    computing: Computing,
+    simulation: _Simulation,
 ) -> list[tuple[str, float]]:
-    """Return the step's time if one thing were better, the shortest first."""
+    """Return the step's time if one thing were better, the shortest first.
+
+    calls_before: as of `simulate_step`, so that the same calls are late.
+    """
     step, scale = timeline.step, computing.scale
-    better = [("computations twice as fast", simulation.timeline(step, scale / 2).step_s)]
+    better = [("computations twice as fast", simulation.timeline(step, scale / 2, calls_before).step_s)]
     if timeline.exposed_s > MIN_EXPOSED * timeline.step_s:
         for name, other in better_networks(network):
-            better.append((name, _Simulation(trace, other, computing).timeline(step, scale).step_s))
+            better.append((name, _Simulation(trace, other, computing).timeline(step, scale, calls_before).step_s))
         better.append(("communication that takes no time", timeline.compute_s - timeline.slowed_s))
     return sorted(better, key=lambda alternative: alternative[1])
