@@ -30,7 +30,7 @@ from ringsim.training_step.step_timeline import CallSpan, Computation, StepTimel
 
 Seconds = Callable[[TraceEvent, int], float]  # of a computation while calls occupy so many multiprocessors
 MAX_PASSES = 100
-GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+GOLDEN_RATIO, SILVER_RATIO = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 
 
 def simulate_step(
@@ -40,19 +40,19 @@ def simulate_step(
     *,
     on_gpu: bool = False,
     pace: float = 1.0,
-    calls_before: int = 0,
+    number: int = 0,
 ) -> StepTimeline:
     """Return the timeline of a step.
 
     groups: those of the trace. on_gpu: whether streams do the work.
     seconds: how long a computation takes while calls occupy so many multiprocessors.
     pace: of computing, and of calls, while both are under way; 1 where there are cores for both, and without effect on
-    a GPU. calls_before: of the earlier steps together, as the late calls are spread over the calls of all steps.
+    a GPU. number: of the step among those that make calls, so that in several steps other calls are late.
 
     Raises ValueError for a call that cannot be simulated, such as send.
     """
     if not on_gpu:
-        return _CpuRun(step, groups, seconds, pace, calls_before).timeline()
+        return _CpuRun(step, groups, seconds, pace, number).timeline()
     # A call that begins later in the program may be under way earlier, so that a computation is timed before it is
     # known. What is right up to a moment is right until a little later in the next pass.
     timeline = _GpuRun(step, groups, seconds, ()).timeline()
@@ -112,9 +112,9 @@ class _CpuRun:
     """
 
     def __init__(
-        self, step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, pace: float = 1.0, calls_before: int = 0
+        self, step: TracedStep, groups: Sequence[GroupCalls], seconds: Seconds, pace: float = 1.0, number: int = 0
     ) -> None:
-        self.step, self.groups, self.seconds, self._calls_before = step, groups, seconds, calls_before
+        self.step, self.groups, self.seconds, self._number = step, groups, seconds, number
         self.now_s = 0.0
         self.slowed_s = 0.0
         self.done_s: list[float] = []  # when computations and waits up to each event are over
@@ -190,9 +190,10 @@ class _CpuRun:
     def _place(self, call: int) -> float:
         """Return where a call is among all from the earliest to the latest, from 0 to 1, evenly over calls and steps.
 
-        Multiples of the golden ratio modulo 1: however many they are, they are spread evenly.
+        Multiples of either ratio modulo 1 are spread evenly, however many they are: over the calls of a step, and over
+        the steps for each call. With one ratio for both, a step of 21 calls would have the same late calls as the next.
         """
-        return (self._calls_before + call + 1) * GOLDEN_RATIO % 1.0
+        return ((call + 1) * GOLDEN_RATIO + self._number * SILVER_RATIO) % 1.0
 
     def end_s(self, call: int) -> float:
         """Return when a call ends, by the clock of the calls, if none is made before that."""

@@ -105,24 +105,16 @@ class _Simulation:
 
     def timelines(self, steps: Sequence[TracedStep], scale: float) -> list[StepTimeline]:
         """Return the timelines of steps one after the other."""
-        before = accumulate((len(step.calls) for step in steps), initial=0)
-        return [self.timeline(step, scale, calls) for step, calls in zip(steps, before, strict=False)]
+        return [self.timeline(step, scale, number) for step, number in zip(steps, _numbers(steps), strict=True)]
 
-    def timeline(self, step: TracedStep, scale: float, calls_before: int) -> StepTimeline:
+    def timeline(self, step: TracedStep, scale: float, number: int) -> StepTimeline:
         def seconds(event: TraceEvent, occupied: int) -> float:
             key = id(event), occupied
             if key not in self._seconds:
                 self._seconds[key] = self._computing.seconds(event, occupied)
             return scale * self.core_scale * self._seconds[key]
 
-        return simulate_step(
-            step,
-            self.groups,
-            seconds,
-            on_gpu=self._computing.on_gpu,
-            pace=self._pace,
-            calls_before=calls_before,
-        )
+        return simulate_step(step, self.groups, seconds, on_gpu=self._computing.on_gpu, pace=self._pace, number=number)
 
 
 def _refuse_peers(trace: ProgramTrace) -> None:
@@ -144,6 +136,11 @@ def calls_of(group: Group, num_ranks: int, network: AnyNetwork, on_gpu: bool = F
     return GroupCalls(network, num_ranks, BACKENDS[name], group.ranks)
 
 
+def _numbers(steps: Sequence[TracedStep]) -> list[int]:
+    """Return the number of each step among those that make calls."""
+    return [0, *accumulate(bool(step.calls) for step in steps)][: len(steps)]
+
+
 def _typical(timelines: Sequence[StepTimeline]) -> int:
     """Return the index of the step of which as many are shorter as are longer."""
     return sorted(range(len(timelines)), key=lambda index: timelines[index].step_s)[(len(timelines) - 1) // 2]
@@ -163,14 +160,14 @@ def predict_trace(
     simulation = _Simulation(trace, network, computing)
     timelines = simulation.timelines(steps, computing.scale)
     typical = _typical(timelines)
-    timeline, calls_before = timelines[typical], sum(len(step.calls) for step in steps[:typical])
+    timeline, number = timelines[typical], _numbers(steps)[typical]
     return TracePrediction(
         trace,
         dict(network.as_dict()),
         computing,
         timeline,
         tuple(timeline.step_s for timeline in timelines),
-        tuple(_better(timeline, calls_before, trace, network, computing, simulation)),
+        tuple(_better(timeline, number, trace, network, computing, simulation)),
         next((group.why_not for group in simulation.groups if group.why_not and len(group.ranks) > 1), ""),
         simulation.core_scale,
     )
@@ -246,7 +243,7 @@ def _timed_steps(trace: ProgramTrace, computing: Computing) -> list[TracedStep]:
 
 def _better(
     timeline: StepTimeline,
-    calls_before: int,
+    number: int,
     trace: ProgramTrace,
     network: AnyNetwork,
     computing: Computing,
@@ -254,12 +251,12 @@ def _better(
 ) -> list[tuple[str, float]]:
     """Return the step's time if one thing were better, the shortest first.
 
-    calls_before: as of `simulate_step`, so that the same calls are late.
+    number: as of `simulate_step`, so that the same calls are late.
     """
     step, scale = timeline.step, computing.scale
-    better = [("computations twice as fast", simulation.timeline(step, scale / 2, calls_before).step_s)]
+    better = [("computations twice as fast", simulation.timeline(step, scale / 2, number).step_s)]
     if timeline.exposed_s > MIN_EXPOSED * timeline.step_s:
         for name, other in better_networks(network):
-            better.append((name, _Simulation(trace, other, computing).timeline(step, scale, calls_before).step_s))
+            better.append((name, _Simulation(trace, other, computing).timeline(step, scale, number).step_s))
         better.append(("communication that takes no time", timeline.compute_s - timeline.slowed_s))
     return sorted(better, key=lambda alternative: alternative[1])

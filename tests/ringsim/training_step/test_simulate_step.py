@@ -1,6 +1,7 @@
 """The timeline of a traced step: what overlaps, and what is waited for, on a CPU and on a GPU."""
 
 import math
+import statistics
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -193,13 +194,12 @@ def test_a_share_of_the_calls_waits_for_a_core(share: float, calls_per_step: int
     groups = [GroupCalls(waiting(share), 2, TWO_AT_ONCE)]
     calls = (all_reduce(4),) * calls_per_step
     step = TracedStep(tuple(call(index) for index in range(calls_per_step)), calls)
-    before = range(0, 100 * calls_per_step, calls_per_step)
-    steps = [simulate_step(step, groups, lambda *_: 0.0, calls_before=calls) for calls in before]
+    steps = [simulate_step(step, groups, lambda *_: 0.0, number=number) for number in range(100)]
     late = [round((each.step_s - 4.0 * calls_per_step) / 7.0, 9) for each in steps]
     assert sum(late) == pytest.approx(late_calls, abs=1)
     assert max(late) <= math.ceil(share * calls_per_step) + 1
     assert late == [round((each.exposed_s - 4.0 * calls_per_step) / 7.0, 9) for each in steps]
-    again = [simulate_step(step, groups, lambda *_: 0.0, calls_before=calls).step_s for calls in before]
+    again = [simulate_step(step, groups, lambda *_: 0.0, number=number).step_s for number in range(100)]
     assert again == [each.step_s for each in steps]
 
 
@@ -208,6 +208,17 @@ def test_calls_of_a_gpu_do_not_wait_for_a_core() -> None:
     trace = replace(traced(TracedStep((call(0),), (all_reduce(4),)), groups=(TWO,)), num_ranks=2)
     prediction = predict_trace(trace, waiting(1.0), Computing(on_gpu=True))
     assert prediction.timeline.step_s == predict_trace(trace, SECOND, Computing(on_gpu=True)).timeline.step_s == 4.0
+
+
+@pytest.mark.parametrize("calls_per_step", [1, 5, 8, 13, 21, 34])
+def test_each_call_of_a_step_is_late_in_its_share_of_the_steps(calls_per_step: int) -> None:
+    """So that a call that nothing hides is typically not late, however many others there are and few the steps."""
+    silent = tuple(call(index) for index in range(calls_per_step - 1))
+    calls = (all_reduce(4, is_async=True),) * (calls_per_step - 1) + (all_reduce(4),)
+    step = TracedStep((*silent, compute(1e4), call(calls_per_step - 1)), calls)
+    steps_s = predict_trace(replace(traced(*[step] * 20, groups=(TWO,)), num_ranks=2), waiting(0.1)).steps_s
+    assert statistics.median(steps_s[:3]) == min(steps_s) == 1e4 + 4.0
+    assert sum(step_s > min(steps_s) for step_s in steps_s) == pytest.approx(2, abs=1)
 
 
 def test_steps_without_calls_move_no_late_calls() -> None:
