@@ -15,7 +15,7 @@ from ringsim.traces import Group, ProgramTrace, TracedStep, TraceEvent
 from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.roofline import Roofline
 from ringsim.training_step.simulate_step import simulate_step
-from ringsim.training_step.step_timeline import StepTimeline
+from ringsim.training_step.step_timeline import StepTimeline, typical_of
 from ringsim.units import format_time
 
 MIN_EXPOSED = 0.01  # of a step: with less there is nothing to gain from a better network
@@ -141,11 +141,6 @@ def _numbers(steps: Sequence[TracedStep]) -> list[int]:
     return [0, *accumulate(bool(step.calls) for step in steps)][: len(steps)]
 
 
-def _typical(timelines: Sequence[StepTimeline]) -> int:
-    """Return the index of the step of which as many are shorter as are longer."""
-    return sorted(range(len(timelines)), key=lambda index: timelines[index].step_s)[(len(timelines) - 1) // 2]
-
-
 def predict_trace(
     trace: ProgramTrace, network: AnyNetwork, computing: Computing = AS_RECORDED, algorithm: str = ""
 ) -> TracePrediction:
@@ -159,7 +154,7 @@ def predict_trace(
     steps = [_by_algorithm(step, algorithm) for step in _timed_steps(trace, computing)]
     simulation = _Simulation(trace, network, computing)
     timelines = simulation.timelines(steps, computing.scale)
-    typical = _typical(timelines)
+    typical = typical_of(timelines)
     timeline, number = timelines[typical], _numbers(steps)[typical]
     return TracePrediction(
         trace,
@@ -185,7 +180,7 @@ def fitted_scale(
 
     def step_s(scale: float) -> float:
         timelines = simulation.timelines(steps, scale)
-        return timelines[_typical(timelines)].step_s
+        return timelines[typical_of(timelines)].step_s
 
     low, high = 0.0, 1.0
     if math.isinf(step_s(low)):

@@ -11,8 +11,8 @@ from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.native import native_schedule
 from ringsim.network.cluster import Cluster
-from ringsim.schedule.collective import Collective
 from ringsim.report import format_probe_fit
+from ringsim.schedule.collective import Collective
 from ringsim.simulation import GLOO, OURS, predict_time
 from tests.ringsim.calibration.test_shared_memory import measured
 from tests.ringsim.made_probes import made_measurements
