@@ -282,6 +282,34 @@ def test_a_picture_is_no_log(tmp_path: Path) -> None:
         read_logs([tmp_path / "a.png"])
 
 
+RAW = {  # as their authors left them: what is in them, and how many rows
+    "alps-gh200-all_reduce-N4": {("all_reduce", 16, 4): 30},
+    "alps-gh200-all_reduce-N8": {("all_reduce", 32, 8): 29},  # the results of one more were wrong
+    "coreweave-a100-all_gather-n5-raw": {("all_gather", 5, 1): 23},
+    "coreweave-a100-all_reduce-n5-raw": {("all_reduce", 5, 1): 23},
+}
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_public_logs_as_they_are(name: str) -> None:
+    """Without the lines that others have been given: prefixes right before numbers, headers without their sign."""
+    path = LOGS / "raw" / f"{name}.txt"
+    if not path.exists():
+        pytest.skip("the public logs are not beside the repository, in ../shared/nccl-logs")
+    tables = read_logs([path])
+    assert {(table.test, table.num_ranks, table.num_nodes): len(table.rows) for table in tables} == RAW[name]
+
+
+def test_a_public_log_of_several_collectives() -> None:
+    """One after the other in one file, each on the same ranks."""
+    path = LOGS / "raw" / "h100cluster-N10-G2.txt"
+    if not path.exists():
+        pytest.skip("the public logs are not beside the repository, in ../shared/nccl-logs")
+    tables = read_logs([path])
+    assert {(table.num_ranks, table.num_nodes) for table in tables} == {(20, 10)}
+    assert {"all_reduce", "all_gather", "reduce_scatter", "sendrecv"} <= {table.test for table in tables}
+
+
 UNUSABLE = {"abci-a100-p2pBandwidthLatency": "no table of", "coreweave-a100-sendrecv-n4": "#wrong 96"}
 
 
