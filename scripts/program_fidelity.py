@@ -23,10 +23,11 @@ import click
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from collectives.runtime import GlooThreadPolicy, set_gloo_thread_policy
-from ringsim.console import IntRange, OneLineCommand
+from ringsim.console import IntRange, OneLineCommand, run_local_ranks
 
 WARM_UP, STEPS = 5, 40  # at most, of a program that runs; so many are recorded, too
 TIMED = "--timed"  # how this script runs a program under torchrun
+OF_TORCHRUN = "torch/distributed/elastic/"  # in the lines that it logs, after what the ranks said
 RINGSIM = (sys.executable, "-m", "ringsim")
 
 
@@ -49,17 +50,30 @@ def run_timed(policy: GlooThreadPolicy, folder: str, program: str, *arguments: s
             leave()
 
     register_optimizer_step_post_hook(note)
-    sys.argv, sys.path[0] = [program, *arguments], str(Path(program).parent.absolute())
-    runpy.run_path(program, run_name="__main__")
+    home = _home([program]).absolute()
+    sys.argv, sys.path[0] = [program, *arguments], str(home)
+    os.chdir(home)
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except SystemExit as ended:
+        if ended.code:
+            raise
     leave()
 
 
 def measured_s(program: list[str], num_ranks: int, policy: GlooThreadPolicy, folder: Path) -> float:
-    """Return the median seconds of a step, averaged over the ranks of a real run."""
-    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node={num_ranks}".split()
-    timed = [str(Path(__file__).absolute()), TIMED, policy, str(folder)]
-    _run(*torchrun, *timed, *program, cwd=_home(program))
-    return statistics.fmean(float((folder / str(rank)).read_text()) for rank in range(num_ranks))
+    """Return the median seconds of a step, averaged over the ranks of a real run.
+
+    Raises ClickException with what the ranks said last if one fails.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as times:
+        timed = [str(Path(__file__).absolute()), TIMED, policy, times]
+        try:
+            run_local_ranks(num_ranks, [*timed, *program], quiet=True)
+        except OSError as error:
+            *_, last = (line for line in str(error).splitlines() if OF_TORCHRUN not in line)
+            raise click.ClickException(f"{shlex.join(program)} on {num_ranks} ranks: {last}") from None
+        return statistics.fmean(float((Path(times) / str(rank)).read_text()) for rank in range(num_ranks))
 
 
 def predicted_s(program: list[str], num_ranks: int, network: Path, folder: Path) -> float:
@@ -85,10 +99,20 @@ def _home(program: list[str]) -> Path:
     return Path(program[0]).parent
 
 
+def _split(text: str) -> list[str]:
+    """Return a program and its arguments. Raises UsageError if there is no such program."""
+    try:
+        script, *arguments = shlex.split(text)
+    except ValueError:
+        raise click.UsageError(f"{text!r}: must be a program and its arguments, as in a shell") from None
+    if not Path(script).is_file():
+        raise click.UsageError(f"{script}: there is no such program")
+    return [script, *arguments]
+
+
 def _run(*command: str, cwd: Path | None = None) -> str:
     """Return what a command prints. Raises ClickException with its last line if it fails."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=cwd)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace", cwd=cwd)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise click.ClickException(f"{shlex.join(command)}: {lines[-1]}")
@@ -108,10 +132,8 @@ def _run(*command: str, cwd: Path | None = None) -> str:
 )
 def main(programs: tuple[str, ...], ranks: int, turns: int, policy: GlooThreadPolicy) -> None:
     """Record, predict and run each program, in turns; print milliseconds of a step and errors of each turn."""
-    commands = {text: shlex.split(text) for text in programs}
-    for script, *_ in commands.values():
-        if not Path(script).is_file():
-            raise click.UsageError(f"{script}: there is no such program")
+    os.environ["OMP_NUM_THREADS"] = "1"  # of all that is started
+    commands = {text: _split(text) for text in programs}
     rows: dict[str, list[tuple[str, str, str]]] = {text: [] for text in programs}
     for _ in range(turns):
         with tempfile.TemporaryDirectory() as temporary:

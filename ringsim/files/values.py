@@ -127,6 +127,7 @@ size = whole(1, MAX_BYTES, "bytes")
 ratio = number(1 / MAX_RATIO, MAX_RATIO)  # how many times as fast, or as many; above 0
 slowdown = number(1, MAX_RATIO)  # how many times as slow
 fraction = number(0, MAX_RATIO)  # may exceed 1
+share = number(0, 1)  # of a whole
 
 Name = Annotated[str, name]
 Positive = Annotated[int, whole(1)]

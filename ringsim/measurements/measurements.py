@@ -130,7 +130,7 @@ class Probe:
     same, but seconds of a core, in all threads of a rank.
     times_s: seconds that one such round took, each the mean over a block of rounds without a pause, since a
     collective is a sum over steps too, and the mean over the ranks that have a part in it; at least one. Cold, warm and
-    asynchronous calls are timed one by one, as what some of them wait for does not spread over the others.
+    asynchronous calls are timed one by one, so that those that wait for a core can be told from the others.
     """
 
     kind: values.Name

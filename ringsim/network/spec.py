@@ -260,9 +260,11 @@ def _require(value: object, place: str) -> None:
 
 
 def _require_number(value: float, place: str) -> None:
-    """Raise ValueError for a number that cannot be, by its unit, which is in its name."""
+    """Raise ValueError for a number that cannot be, by its unit, or that it is a share, which is in its name."""
     if place.endswith("_per_s"):
         rule = "" if value > 0 else "greater than 0"
+    elif place.endswith("late_share"):
+        rule = "" if 0 <= value <= 1 else "from 0 to 1"
     else:
         rule = "" if 0 <= value < math.inf else "finite and not negative"
     if rule:

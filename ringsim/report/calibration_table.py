@@ -129,6 +129,8 @@ def format_value(name: str, value: float) -> str:
     """Return a parameter of a fit to probes with its unit."""
     if math.isinf(value):
         return "no limit"
+    if name.endswith("share"):
+        return f"{value:.1%}"
     return format_rate(value) if name.endswith("bandwidth") else format_time(value)
 
 

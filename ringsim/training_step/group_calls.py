@@ -85,8 +85,8 @@ class GroupCalls:
         schedule, choice = self._schedule(call.collective, call.algorithm, sent_bytes)
         runtime = self.runtime(call.algorithm)
         call_s = runtime.call_s(self.network, computed_s=computed_s, is_async=call.is_async) + call.local_s
-        late_share, late_s = runtime.late_calls(self.network, is_async=call.is_async)
-        if place > 1 - late_share and self._size > 1:
+        late_share, late_s = self.late(call)
+        if place > 1 - late_share:
             call_s += late_s
         if choice is not None and schedule.num_transfers > MAX_TRANSFERS:
             num_hosts = self._size // self._per_host
@@ -102,6 +102,15 @@ class GroupCalls:
             work = local_work(_simulated_as(call.collective), TORCH, self._size, whole_bytes)
             call_s += local_s(work, self.network, self._num_ranks)
         return PlannedCall(call.size_bytes, None, QueuedCall(schedule, whole_bytes, element_bytes, ready_s, call_s))
+
+    def late(self, call: Call) -> tuple[float, float]:
+        """Return the share of such calls that is late, and by how many seconds; 0, 0 if none is.
+
+        Where the library chooses, a GPU carries out its calls, and no thread waits for a core of the host.
+        """
+        if self._size == 1 or self.backend.chooses:
+            return 0.0, 0.0
+        return self.runtime(call.algorithm).late_calls(self.network, is_async=call.is_async)
 
     def runtime(self, algorithm: str) -> Runtime:
         """Return who executes a call: `collectives` if it names an algorithm and the backend is not a GPU's."""

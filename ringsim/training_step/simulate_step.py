@@ -30,7 +30,7 @@ from ringsim.training_step.step_timeline import CallSpan, Computation, StepTimel
 
 Seconds = Callable[[TraceEvent, int], float]  # of a computation while calls occupy so many multiprocessors
 MAX_PASSES = 100
-GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+GOLDEN_RATIO, SILVER_RATIO = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 
 
 def simulate_step(
@@ -47,7 +47,7 @@ def simulate_step(
     groups: those of the trace. on_gpu: whether streams do the work.
     seconds: how long a computation takes while calls occupy so many multiprocessors.
     pace: of computing, and of calls, while both are under way; 1 where there are cores for both, and without effect on
-    a GPU. number: of the step, so that in several steps other calls are late.
+    a GPU. number: of the step among those that make calls, so that in several steps other calls are late.
 
     Raises ValueError for a call that cannot be simulated, such as send.
     """
@@ -190,9 +190,10 @@ class _CpuRun:
     def _place(self, call: int) -> float:
         """Return where a call is among all from the earliest to the latest, from 0 to 1, evenly over calls and steps.
 
-        Multiples of the golden ratio modulo 1: however many they are, they are spread evenly.
+        Multiples of either ratio modulo 1 are spread evenly, however many they are: over the calls of a step, and over
+        the steps for each call. With one ratio for both, a step of 21 calls would have the same late calls as the next.
         """
-        return (self._number * len(self.step.calls) + call + 1) * GOLDEN_RATIO % 1.0
+        return ((call + 1) * GOLDEN_RATIO + self._number * SILVER_RATIO) % 1.0
 
     def end_s(self, call: int) -> float:
         """Return when a call ends, by the clock of the calls, if none is made before that."""

@@ -1,6 +1,7 @@
 """`StepTimeline`: the times of all that happens in a training step: computations, calls, and waits for calls."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,3 +90,8 @@ class StepTimeline:
         for call, begin_s, end_s in self.waits:
             exposed_s[call] += end_s - begin_s
         return exposed_s
+
+
+def typical_of(timelines: Sequence[StepTimeline]) -> int:
+    """Return the index of the step of which as many are shorter as are longer."""
+    return sorted(range(len(timelines)), key=lambda index: timelines[index].step_s)[(len(timelines) - 1) // 2]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from ringsim.analysis import better_networks
@@ -14,7 +15,7 @@ from ringsim.traces import Group, ProgramTrace, TracedStep, TraceEvent
 from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.roofline import Roofline
 from ringsim.training_step.simulate_step import simulate_step
-from ringsim.training_step.step_timeline import StepTimeline
+from ringsim.training_step.step_timeline import StepTimeline, typical_of
 from ringsim.units import format_time
 
 MIN_EXPOSED = 0.01  # of a step: with less there is nothing to gain from a better network
@@ -102,7 +103,11 @@ class _Simulation:
         self.groups = [calls_of(group, trace.num_ranks, network, computing.on_gpu) for group in trace.groups]
         self._seconds: dict[tuple[int, int], float] = {}  # by a computation's id, and what calls occupy meanwhile
 
-    def timeline(self, step: TracedStep, scale: float, number: int = 0) -> StepTimeline:
+    def timelines(self, steps: Sequence[TracedStep], scale: float) -> list[StepTimeline]:
+        """Return the timelines of steps one after the other."""
+        return [self.timeline(step, scale, number) for step, number in zip(steps, _numbers(steps), strict=True)]
+
+    def timeline(self, step: TracedStep, scale: float, number: int) -> StepTimeline:
         def seconds(event: TraceEvent, occupied: int) -> float:
             key = id(event), occupied
             if key not in self._seconds:
@@ -131,9 +136,9 @@ def calls_of(group: Group, num_ranks: int, network: AnyNetwork, on_gpu: bool = F
     return GroupCalls(network, num_ranks, BACKENDS[name], group.ranks)
 
 
-def _typical(timelines: Sequence[StepTimeline]) -> StepTimeline:
-    """Return the step of which as many are shorter as are longer."""
-    return sorted(timelines, key=lambda timeline: timeline.step_s)[(len(timelines) - 1) // 2]
+def _numbers(steps: Sequence[TracedStep]) -> list[int]:
+    """Return the number of each step among those that make calls."""
+    return [0, *accumulate(bool(step.calls) for step in steps)][: len(steps)]
 
 
 def predict_trace(
@@ -146,20 +151,18 @@ def predict_trace(
     Raises ValueError for a network without room for the ranks, a call that cannot be simulated, a roofline if the
     operators were not watched, or an algorithm that there is not.
     """
-    steps = _timed_steps(trace, computing)
+    steps = [_by_algorithm(step, algorithm) for step in _timed_steps(trace, computing)]
     simulation = _Simulation(trace, network, computing)
-    timelines = [
-        simulation.timeline(_by_algorithm(step, algorithm), computing.scale, number)
-        for number, step in enumerate(steps)
-    ]
-    timeline = _typical(timelines)
+    timelines = simulation.timelines(steps, computing.scale)
+    typical = typical_of(timelines)
+    timeline, number = timelines[typical], _numbers(steps)[typical]
     return TracePrediction(
         trace,
         dict(network.as_dict()),
         computing,
         timeline,
         tuple(timeline.step_s for timeline in timelines),
-        tuple(_better(timeline, trace, network, computing, simulation)),
+        tuple(_better(timeline, number, trace, network, computing, simulation)),
         next((group.why_not for group in simulation.groups if group.why_not and len(group.ranks) > 1), ""),
         simulation.core_scale,
     )
@@ -176,7 +179,8 @@ def fitted_scale(
     simulation = _Simulation(trace, network, computing)
 
     def step_s(scale: float) -> float:
-        return _typical([simulation.timeline(step, scale, number) for number, step in enumerate(steps)]).step_s
+        timelines = simulation.timelines(steps, scale)
+        return timelines[typical_of(timelines)].step_s
 
     low, high = 0.0, 1.0
     if math.isinf(step_s(low)):
@@ -233,13 +237,21 @@ def _timed_steps(trace: ProgramTrace, computing: Computing) -> list[TracedStep]:
 
 
 def _better(
-    timeline: StepTimeline, trace: ProgramTrace, network: AnyNetwork, computing: Computing, simulation: _Simulation
+    timeline: StepTimeline,
+    number: int,
+    trace: ProgramTrace,
+    network: AnyNetwork,
+    computing: Computing,
+    simulation: _Simulation,
 ) -> list[tuple[str, float]]:
-    """Return the step's time if one thing were better, the shortest first."""
+    """Return the step's time if one thing were better, the shortest first.
+
+    number: as of `simulate_step`, so that the same calls are late.
+    """
     step, scale = timeline.step, computing.scale
-    better = [("computations twice as fast", simulation.timeline(step, scale / 2).step_s)]
+    better = [("computations twice as fast", simulation.timeline(step, scale / 2, number).step_s)]
     if timeline.exposed_s > MIN_EXPOSED * timeline.step_s:
         for name, other in better_networks(network):
-            better.append((name, _Simulation(trace, other, computing).timeline(step, scale).step_s))
+            better.append((name, _Simulation(trace, other, computing).timeline(step, scale, number).step_s))
         better.append(("communication that takes no time", timeline.compute_s - timeline.slowed_s))
     return sorted(better, key=lambda alternative: alternative[1])

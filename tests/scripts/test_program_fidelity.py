@@ -3,14 +3,22 @@
 import re
 from pathlib import Path
 
+import click
 import pytest
 
+from program_fidelity import measured_s
 from tests.processes import run_python
 
 ENDS_EARLY = """\
 import torch
 optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 optimizer.step()
+"""
+EXITS = """\
+import sys
+sys.stdout.buffer.write(b"\\xff")
+sys.stderr.write("done")
+sys.exit(0)
 """
 
 
@@ -42,6 +50,30 @@ def test_a_program_of_too_few_steps(tmp_path: Path) -> None:
     script.write_text(ENDS_EARLY)
     done = run_python("scripts/program_fidelity.py", "--timed", "normal", str(tmp_path), str(script))
     assert (done.returncode, done.stderr) == (1, f"{script}: made 1 steps: it must make 7 or more\n")
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_by_sys_exit(tmp_path: Path) -> None:
+    """With exit code 0 it has done its steps, like one that comes to its end; what it prints need not be UTF-8."""
+    script = tmp_path / "exits.py"
+    script.write_text(ENDS_EARLY + "for _ in range(9):\n    optimizer.step()\n" + EXITS)
+    assert measured_s([str(script)], 2, "normal", tmp_path) > 0
+
+
+@pytest.mark.slow
+def test_a_program_that_fails_on_one_rank(tmp_path: Path) -> None:
+    """The error is what that rank said last, and not what torchrun makes of it."""
+    script = tmp_path / "fails.py"
+    script.write_text("import os\nassert os.environ['RANK'] == '0', 'the moon'\nimport time\ntime.sleep(60)\n")
+    with pytest.raises(click.ClickException, match=r"fails.py on 2 ranks: (\[rank1\]: )?AssertionError: the moon$"):
+        measured_s([str(script)], 2, "normal", tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "examples/fsdp.py 'gloo"])
+def test_text_that_is_no_command(text: str) -> None:
+    """It is refused in one line, like a program that there is not."""
+    message = f"program_fidelity: {text!r}: must be a program and its arguments, as in a shell"
+    assert fidelity(text) == (2, "", message)
 
 
 def test_a_program_that_there_is_not() -> None:

@@ -97,10 +97,11 @@ def predict_steps(
     ranks: the steps of each, in which each computed at the same time as the others. groups: those of the calls.
     pace: as of `simulate_step`. period: steps of which one communicates.
     """
-    steps = []
+    steps, calling = [], 0
     for number, of_ranks in enumerate(zip(*ranks, strict=True)):
         recorded = together(of_ranks, typical=number % len(of_ranks))
-        timeline = simulate_step(recorded.step, groups, lambda event, _: event.seconds, pace=pace, number=number)
+        timeline = simulate_step(recorded.step, groups, lambda event, _: event.seconds, pace=pace, number=calling)
+        calling += bool(recorded.step.calls)
         times_s = (0.0, *timeline.done_s)
         steps.append(StepMoments(*(times_s[moment] for moment in recorded.moments)))
     sync_s, step_s = (

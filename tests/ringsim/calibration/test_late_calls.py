@@ -1,5 +1,6 @@
 """Which share of the calls waits for a core, and for how long, from the times of single calls."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.native import native_schedule
 from ringsim.network.cluster import Cluster
+from ringsim.report import format_probe_fit
 from ringsim.schedule.collective import Collective
 from ringsim.simulation import GLOO, OURS, predict_time
 from tests.ringsim.calibration.test_shared_memory import measured
@@ -81,3 +83,9 @@ def test_calls_through_shared_memory() -> None:
     assert OURS.late_calls(fit.cluster) == pytest.approx((1 / 4, 4e-3), rel=1e-3)
     assert OURS.late_calls(fit.cluster, is_async=True) == pytest.approx((1 / 4, 4e-3), rel=1e-2)
     assert fit.values["host.shared_memory.late"] == pytest.approx(4e-3, rel=1e-3)
+
+
+def test_a_share_is_shown_in_percent() -> None:
+    """Unlike all other values, it is neither a time nor a rate."""
+    table = format_probe_fit(calibrate(measured(2)))
+    assert re.search(r"^host\.shared_memory\.late_share +25\.0% +0\.0% \.\. [1-9]\d*\.0%$", table, re.MULTILINE)

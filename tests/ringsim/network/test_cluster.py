@@ -264,6 +264,7 @@ def test_a_large_topology_has_no_table_of_all_pairs() -> None:
         (Spec(host=Host(link=Link(latency_s=math.nan))), "host.link.latency_s nan: must be finite and not negative"),
         (Spec(host=Host(copies=-1.0)), "host.copies -1.0: must be finite and not negative"),
         (Spec(host=Host(nics=Nics(0.0, math.nan))), "host.nics.bandwidth_bytes_per_s nan: must be greater than 0"),
+        (Spec(processor=Processor(torch_late_share=1.5)), "processor.torch_late_share 1.5: must be from 0 to 1"),
         (Spec(processor=Processor(call_s=math.inf)), "processor.call_s inf: must be finite and not negative"),
         (Spec(failures=(Failure(rank=0, at_s=math.nan),)), "failures[0].at_s nan: must be finite and not negative"),
     ],

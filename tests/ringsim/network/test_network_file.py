@@ -66,6 +66,7 @@ MISTAKES = [
     (HOST + '[host.nic]\nlatency = "-1us"\n', 'host.nic.latency = "-1us": a time must not be negative'),
     (HOST + '[host.nic]\nduplex = "both"\n', 'host.nic.duplex = "both": must be "full" or "half"'),
     ("[host]\nranks = 0\n", "host.ranks = 0: must be a whole number from 1 to 1048576"),
+    ("[rank]\nlate_share = 1.5\n", "rank.late_share = 1.5: must be a finite number, at least 0 and at most 1"),
     ("[host]\ncopies = nan\n", "host.copies = NaN: must be a finite number, at least 1e-09"),
     ("[host]\ncount = 2\n", "host.count = 2: give host.ranks too, the ranks of each host"),
     (TWO + "[host]\nranks = 2\n", "host.ranks = 2: must be left out, since [[hosts]] says it"),

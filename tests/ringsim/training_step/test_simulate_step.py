@@ -1,6 +1,7 @@
 """The timeline of a traced step: what overlaps, and what is waited for, on a CPU and on a GPU."""
 
 import math
+import statistics
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,11 @@ from tests.ringsim.traces.made_trace import ALL, all_reduce, call, call_of, comp
 SECOND = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # an all-reduce of 4 bytes on 2 ranks takes 4 s
 TWO = Group((0, 1), "gloo")
 ONE_AFTER_ANOTHER, TWO_AT_ONCE = BACKENDS["ring"], BACKENDS["gloo"]
+
+
+def waiting(share: float) -> AnyNetwork:
+    """A network on which a share of the calls of torch.distributed takes 7 s longer."""
+    return SECOND.with_spec(processor=Processor(torch_late_share=share, torch_late_s=7.0))
 
 
 def timeline_of(
@@ -185,8 +191,7 @@ def test_occupied_multiprocessors_do_no_arithmetic() -> None:
 @pytest.mark.parametrize(("share", "calls_per_step", "late_calls"), [(0.25, 1, 25), (0.1, 10, 100), (0.0, 10, 0)])
 def test_a_share_of_the_calls_waits_for_a_core(share: float, calls_per_step: int, late_calls: int) -> None:
     """Of the calls of all steps together; no step has many more of them than another."""
-    network = SECOND.with_spec(processor=Processor(torch_late_share=share, torch_late_s=7.0))
-    groups = [GroupCalls(network, 2, TWO_AT_ONCE)]
+    groups = [GroupCalls(waiting(share), 2, TWO_AT_ONCE)]
     calls = (all_reduce(4),) * calls_per_step
     step = TracedStep(tuple(call(index) for index in range(calls_per_step)), calls)
     steps = [simulate_step(step, groups, lambda *_: 0.0, number=number) for number in range(100)]
@@ -198,11 +203,46 @@ def test_a_share_of_the_calls_waits_for_a_core(share: float, calls_per_step: int
     assert again == [each.step_s for each in steps]
 
 
+def test_calls_of_a_gpu_do_not_wait_for_a_core() -> None:
+    """Whatever the network says of calls of torch.distributed, which it was told by Gloo."""
+    trace = replace(traced(TracedStep((call(0),), (all_reduce(4),)), groups=(TWO,)), num_ranks=2)
+    prediction = predict_trace(trace, waiting(1.0), Computing(on_gpu=True))
+    assert prediction.timeline.step_s == predict_trace(trace, SECOND, Computing(on_gpu=True)).timeline.step_s == 4.0
+
+
+@pytest.mark.parametrize("calls_per_step", [1, 5, 8, 13, 21, 34])
+def test_each_call_of_a_step_is_late_in_its_share_of_the_steps(calls_per_step: int) -> None:
+    """So that a call that nothing hides is typically not late, however many others there are and few the steps."""
+    silent = tuple(call(index) for index in range(calls_per_step - 1))
+    calls = (all_reduce(4, is_async=True),) * (calls_per_step - 1) + (all_reduce(4),)
+    step = TracedStep((*silent, compute(1e4), call(calls_per_step - 1)), calls)
+    steps_s = predict_trace(replace(traced(*[step] * 20, groups=(TWO,)), num_ranks=2), waiting(0.1)).steps_s
+    assert statistics.median(steps_s[:3]) == min(steps_s) == 1e4 + 4.0
+    assert sum(step_s > min(steps_s) for step_s in steps_s) == pytest.approx(2, abs=1)
+
+
+def test_steps_without_calls_move_no_late_calls() -> None:
+    """The calls of all steps count, so that a share of those is late whichever steps make them."""
+    silent, calling = TracedStep((compute(1.0),), ()), TracedStep((call(0),), (all_reduce(4),))
+    trace = replace(traced(*[*[silent] * 7, calling] * 20, groups=(TWO,)), num_ranks=2)
+    calling_s = predict_trace(trace, waiting(0.2)).steps_s[7::8]
+    assert calling_s.count(11.0) == pytest.approx(4, abs=1)
+    assert predict_trace(replace(trace, steps=(calling,) * 20), waiting(0.2)).steps_s == calling_s
+
+
+def test_what_would_be_better_has_the_same_late_calls() -> None:
+    """As the typical step, which may have others than the first one."""
+    step = TracedStep((compute(1.0), call(0), call(1), call(2)), (all_reduce(4),) * 3)
+    prediction = predict_trace(replace(traced(step, step, groups=(TWO,)), num_ranks=2), waiting(0.15))
+    assert (prediction.steps_s, prediction.timeline.step_s) == ((20.0, 13.0), 13.0)
+    better = dict(prediction.better)
+    assert (better["twice the bandwidth of all links"], better["computations twice as fast"]) == (7.0, 12.5)
+
+
 def test_a_rank_by_itself_waits_for_no_other_thread() -> None:
     """So its calls are never late."""
-    network = SECOND.with_spec(processor=Processor(torch_late_share=1.0, torch_late_s=7.0))
     step = TracedStep((call(0),), (all_reduce(4),))
-    assert simulate_step(step, [GroupCalls(network, 1, TWO_AT_ONCE)], lambda *_: 0.0).step_s == 0.0
+    assert simulate_step(step, [GroupCalls(waiting(1.0), 1, TWO_AT_ONCE)], lambda *_: 0.0).step_s == 0.0
 
 
 @pytest.mark.parametrize("backend", [ONE_AFTER_ANOTHER, TWO_AT_ONCE])

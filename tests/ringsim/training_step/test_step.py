@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ringsim import Network, predict_time, ring_all_reduce
 from ringsim.native import BACKENDS, Backend
 from ringsim.network import read_network
+from ringsim.network.spec import Processor
 from ringsim.simulation import GLOO, IN_ORDER
 from ringsim.training_step.buckets import BucketCaps, Phase
 from ringsim.training_step.group_calls import GroupCalls
@@ -89,6 +90,15 @@ def test_buffers_are_sent_before_the_forward_pass() -> None:
     step = predict_step(profile_of([2], [2.0], buffer_bytes=6), SLOW, 2, DdpConfig(EACH, ONE))
     assert step.broadcast_s == 3.0
     assert step.step_s == 3 + 3 + 2 + 4 + 1
+
+
+@pytest.mark.parametrize("num_buckets", [1, 3, 8, 9, 16, 21])
+def test_the_typical_step_counts_where_calls_are_late(num_buckets: int) -> None:
+    """The last bucket is late in one step of ten, the others are hidden: sweeps of caps compare like with like."""
+    late = SLOW.with_spec(processor=Processor(torch_late_share=0.1, torch_late_s=5.0))
+    profile = profile_of([1] * num_buckets, [10.0 * (num_buckets - index) for index in range(num_buckets)])
+    usual, typical = (predict_step(profile, network, 2, DdpConfig(EACH, TWO)).step_s for network in (SLOW, late))
+    assert typical == usual
 
 
 def test_a_narrow_wire() -> None:

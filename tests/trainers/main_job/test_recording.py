@@ -8,7 +8,7 @@ import torch.distributed as dist
 from collectives.runtime import Recorder
 from ringsim.native import BACKENDS
 from ringsim.network import Cluster
-from ringsim.network.spec import Host, Link, Spec
+from ringsim.network.spec import Host, Link, Processor, Spec
 from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls
 from tests.ranks import RankPool
@@ -94,6 +94,19 @@ def test_a_period_counts_as_a_whole() -> None:
     whole = predict_steps([steps[1:2]], GROUPS, pace=0.5, period=1)
     assert period.sync_s == pytest.approx(whole.sync_s / 2)
     assert period.step_s == pytest.approx((3.0 + whole.step_s) / 2)
+
+
+def test_late_calls_of_a_period_are_spread_over_its_calls() -> None:
+    """A strategy that calls once in eight steps has as many late calls as one that calls in each."""
+    late = NETWORK.with_spec(processor=Processor(torch_late_share=0.1, torch_late_s=80.0))
+    silent = RecordedStep(TracedStep((), ()), (0, 0, 0, 0, 0, 0, 0, 0))
+    calling = RecordedStep(TracedStep((event(TraceEventKind.CALL, 0),), CALLS[:1]), (0, 0, 0, 0, 0, 1, 1, 1))
+    steps = [[*[silent] * 7, calling] * 2]
+    predictions = (
+        predict_steps(steps, [GroupCalls(network, 2, BACKENDS["gloo"])], pace=1.0, period=8)
+        for network in (NETWORK, late)
+    )
+    assert next(predictions) == next(predictions)
 
 
 def test_whole_periods_are_recorded() -> None:
