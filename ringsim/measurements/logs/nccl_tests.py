@@ -6,7 +6,7 @@ what the bandwidths of one cannot tell, having too few digits, follows from the 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ringsim.files import quoted
@@ -90,10 +90,10 @@ class NcclTests:
         """Read one line. Raises ValueError for a row that cannot be right."""
         if match := _PROGRAM.search(line):
             if line.startswith("# Collective test") and "starting" in line:
-                self.finish()
+                self._end_table()
             self._program = match[1]
         if "nThread" in line and "nGpus" in line:
-            self.finish()
+            self._end_table()
             self.shape.restart()
         elif _HEADER.match(line):
             self.finish()
@@ -114,8 +114,13 @@ class NcclTests:
             place = f"{self.file}: line {row.line}: #wrong {row.wrong}"
             self._left_out.append(f"{place}: its results were wrong, so its times say nothing; run the benchmark again")
             self._has_wrong = True
-        elif row.size > 0:
+        elif row.size > 0 and row.sides:
             self._rows.append(row)
+
+    def _end_table(self) -> None:
+        """End the run, and wait for the next header: what comes until then is no row."""
+        self.finish()
+        self._columns = ()
 
     def finish(self) -> None:
         """End the run of the rows so far. Raises ValueError if there are some, but all of them are left out."""
@@ -139,7 +144,10 @@ class NcclTests:
     @property
     def tables(self) -> list[LogTable]:
         """The tables of all runs. Raises ValueError for one that cannot be told, or that contradicts itself."""
-        return [self._table(run) for run in self._runs]
+        tests: dict[tuple[str, ...], set[str]] = {}
+        for run in self._runs:
+            tests.setdefault(run.candidates, set()).add(run.test())
+        return [self._table(run, tests[run.candidates] - {""}) for run in self._runs]
 
     def _row(self, number: int, line: str) -> PrintedRow:
         values = line.split()
@@ -153,8 +161,9 @@ class NcclTests:
         wrong_column = self._columns[start + 3] if len(self._columns) > start + 3 else ""
         return PrintedRow.read(number, named, [side for side in sides if len(side) >= 3], wrong_column)
 
-    def _table(self, run: _Run) -> LogTable:
-        test = run.test() or self._test_of_others(run)
+    def _table(self, run: _Run, tests: Collection[str]) -> LogTable:
+        """Return the table of a run. tests: those that runs with such columns tell."""
+        test = run.test() or self._only(tests, run)
         num_ranks = run.num_ranks or ranks_by_rates(test, run.rows) or run.given
         if test == "all_reduce" and num_ranks:
             self._check_ranks(run, num_ranks)
@@ -162,14 +171,10 @@ class NcclTests:
         return LogTable(self.file, "nccl-tests", test, num_ranks, run.num_nodes, tuple(rows), run.devices,
                         run.environment, run.left_out)  # fmt: skip
 
-    def _test_of_others(self, run: _Run) -> str:
-        """Return the test of the runs with such columns that tell theirs.
-
-        Raises ValueError if there is none, or several.
-        """
-        others = {other.test() for other in self._runs if other.candidates == run.candidates} - {""}
-        if len(others) == 1:
-            return others.pop()
+    def _only(self, tests: Collection[str], run: _Run) -> str:
+        """Return the test that other runs tell. Raises ValueError if that is not one."""
+        if len(tests) == 1:
+            return next(iter(tests))
         raise ValueError(
             f"{self.file}: line {run.rows[-1].line}: cannot tell which of {', '.join(run.candidates)} this is: keep "
             "the line with the program's name, such as all_reduce_perf, in the log, and the lines with the ranks"

@@ -64,6 +64,19 @@ def test_rows_that_cannot_be_used_are_told(tmp_path: Path) -> None:
     )
 
 
+def test_rows_without_times_and_lines_between_tables(tmp_path: Path) -> None:
+    """What was not timed is no row, nor is what stands between two tables."""
+    untimed = "     1048576        262144     float     sum      -1" + 2 * "      N/A     N/A     N/A    N/A"
+    between = "# nThread 1 nGpus 4 minBytes 8\n: the float weights took 1.5 of 2.5 GiB\n"
+    text = with_row(untimed) + between + nccl_log("all_gather", 4)
+    path = tmp_path / "a.log"
+    path.write_text(text)
+    assert [(table.test, len(table.rows), table.left_out) for table in read_logs([path])] == [
+        ("all_reduce", len(SIZES), ()),
+        ("all_gather", len(SIZES), ()),
+    ]
+
+
 def test_a_header_without_its_sign(tmp_path: Path) -> None:
     """Is a header."""
     text = nccl_log("all_reduce", 4)
