@@ -207,7 +207,7 @@ def _comparison(
     for case in cases:
         time_s, how = predicted(case)
         fitted = cluster.calibration
-        place = case.collective, case.num_ranks, case.num_nodes, case.size_bytes
+        place = case.collective, case.algorithm, case.num_ranks, case.num_nodes, case.size_bytes
         used = fitted is not None and fitted.used(*place, case.rows)
         compared.append(ComparedCase(case, time_s if time_s is not None and math.isfinite(time_s) else None, how, used))
     return Comparison(cluster.name, tuple(compared))

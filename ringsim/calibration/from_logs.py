@@ -18,6 +18,7 @@ from ringsim.calibration.cases import FittedParameter, TimedCase, repeated
 from ringsim.calibration.doubts import contradiction_line, nic_line, senders_per_host
 from ringsim.calibration.posterior import Posterior, fit
 from ringsim.calibration.protocol_time import TESTS, Bools, QuestionColumns, Rates, times_s
+from ringsim.calibration.ring_steps import with_ring_steps
 from ringsim.measurements import PT2PT_BANDWIDTH
 from ringsim.network import CalibratedCells, Calibration, Cluster, Floats, Host, Library, Link, Nics, Protocol, Spec
 
@@ -72,7 +73,7 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
         )
     layout = _Layout(used, nics)
     fitted = _fit(layout, used)
-    cluster = _cluster(name, layout, layout.rates(fitted.posterior.mode), used)
+    cluster = with_ring_steps(_cluster(name, layout, layout.rates(fitted.posterior.mode), used), used)
     modes = [_fit(layout, some).posterior.mode for some in _each_log_alone(used)]
     parameters = _parameters(layout, fitted, modes, used)
     errors = tuple(float(error) for error in np.expm1(fitted.posterior.residuals))

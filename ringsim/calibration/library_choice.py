@@ -17,7 +17,7 @@ from ringsim.algorithms import (
     nvls_segments,
 )
 from ringsim.analysis import Taken, Timing
-from ringsim.calibration.protocol_time import TESTS, Question, fastest_protocol_of, predict
+from ringsim.calibration.protocol_time import TESTS, Question, fastest_protocol_of, predict, ring_pace
 from ringsim.network import AnyNetwork, Host, Network, Protocol
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
@@ -71,7 +71,10 @@ def choose(
     algorithm, _, name = taken.partition(" ")
     protocol = next((known for known in spec.protocols if known.name == name), spec.protocols[-1])
     schedule = _schedule(collective, algorithm, num_ranks, size_bytes, per_host)
-    return None if schedule.num_transfers > max_transfers else over_protocol(schedule, network, protocol)
+    if schedule.num_transfers > max_transfers:
+        return None
+    pace = ring_pace(network, question) if algorithm == "ring" else 1.0
+    return over_protocol(schedule, network, protocol, pace)
 
 
 def formula_s(network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, num_hosts: int) -> float:
@@ -164,8 +167,11 @@ def given_name(network: AnyNetwork) -> str:
     return "the default network (--latency, --bandwidth)" if isinstance(network, Network) else network.name
 
 
-def over_protocol(schedule: Schedule, network: AnyNetwork, protocol: Protocol) -> LibraryChoice:
-    """Return the schedule over this protocol: its start, its latencies, and its share of the bandwidths."""
+def over_protocol(schedule: Schedule, network: AnyNetwork, protocol: Protocol, pace: float = 1.0) -> LibraryChoice:
+    """Return the schedule over this protocol: its start, its latencies, and its share of the bandwidths.
+
+    pace: all of that takes so many times as long, see `ring_pace`.
+    """
     library = network.spec.library
     is_tree, in_switch = schedule.algorithm == "nccl_tree", schedule.algorithm == "nvls" and library.switch_share
     share = protocol.share * (library.tree_share or 1.0 if is_tree else 1.0)
@@ -176,8 +182,8 @@ def over_protocol(schedule: Schedule, network: AnyNetwork, protocol: Protocol) -
         hop_s = library.switch_hop_latency_s
     if in_switch and library.switch_latency_s is not None:
         start_s = max(0.0, library.switch_latency_s - 2 * link_s)
-    host = _scaled(network.spec.host, link_s, hop_s, share)
-    return LibraryChoice(schedule, protocol.name, start_s, network.with_spec(host=host))
+    host = _scaled(network.spec.host, pace * link_s, pace * hop_s, share / pace)
+    return LibraryChoice(schedule, protocol.name, pace * start_s, network.with_spec(host=host))
 
 
 def _scaled(host: Host, link_latency_s: float, hop_latency_s: float, share: float) -> Host:

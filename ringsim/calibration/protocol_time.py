@@ -17,6 +17,10 @@ takes the place of start + 2 link_latency where the library says it. Several hos
 `switch_hop_latency`: there trees are between the hosts (NCCL's NVLSTree), and a host passes all data on once and, in a
 tree of more than two, a half of it twice. Between protocols the times pass smoothly (see `_SHARPNESS`), as chunks and
 channels change with the size long before the protocol does.
+
+A ring across hosts goes at the pace of its slowest link, as each of its steps waits for that, and protocol and chunk
+follow from the bytes of a rank. Where it was measured what a step of so many bytes takes (`Library.ring_steps`), a ring
+takes that for each of its hops instead.
 """
 
 import math
@@ -162,8 +166,9 @@ def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
 def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Floats]]:
     """Return each algorithm and protocol with its times; infinite where it does not exist."""
     candidates = []
+    pace = _ring_pace(rates, questions)
     for protocol in rates.protocols:
-        candidates.append((f"ring {protocol.name}", _ring_s(rates, protocol, questions)))
+        candidates.append((f"ring {protocol.name}", pace * _ring_s(rates, protocol, questions)))
         if rates.library.tree_share:
             candidates.append((f"tree {protocol.name}", _tree_s(rates, protocol, rates.library.tree_share, questions)))
     if rates.library.switch_share:
@@ -219,6 +224,27 @@ def _ring_s(rates: Rates, protocol: Protocol, questions: QuestionColumns) -> Flo
     waited = np.where(questions.is_stream, 0.0, start + latency)
     taken: Floats = waited + _sent(questions) / (protocol.share * _bandwidth(rates, questions))
     return taken
+
+
+def ring_pace(network: AnyNetwork, question: Question) -> float:
+    """Return how many times as long a ring takes by its measured steps as by the protocols; 1 where none are known."""
+    return float(_ring_pace(rates_of(network.spec), QuestionColumns.from_questions([question]))[0])
+
+
+def _ring_pace(rates: Rates, questions: QuestionColumns) -> Floats:
+    """Return how many times as long, (num_questions,): the fastest ring then takes its measured steps."""
+    steps = rates.library.ring_steps
+    if not steps:
+        return np.ones(len(questions.size))
+    at = np.log([step.message_bytes for step in steps])
+    message = np.log(questions.size / questions.ranks)
+    log_step_s = np.interp(message, at, np.log([step.time_s for step in steps]))
+    log_step_s += np.maximum(message - at[-1], 0.0)  # beyond the largest, bandwidth decides
+    by_protocols = _smooth_minimum([_ring_s(rates, protocol, questions) for protocol in rates.protocols])
+    is_ring = ~questions.is_message & ~questions.is_whole & (questions.nodes > 1) & (message >= at[0])
+    known = is_ring & (questions.senders == rates.library.ring_ranks)
+    pace: Floats = np.where(known, _hops(questions) * np.exp(log_step_s) / by_protocols, 1.0)
+    return pace
 
 
 def _tree_s(rates: Rates, protocol: Protocol, share: float, questions: QuestionColumns) -> Floats:

@@ -1,9 +1,12 @@
 """The inputs of `calibrate` and `compare`: a measurements file, or logs of other people's benchmarks."""
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
@@ -11,11 +14,13 @@ from ringsim.calibration import TimedCase, cases_of_measurements, cases_of_table
 from ringsim.cli.options import Command
 from ringsim.console import FILE, IntRange, Quantity
 from ringsim.files import naming_place
-from ringsim.measurements import Measurements, read_logs
+from ringsim.measurements import LogShape, Measurements, read_logs
 from ringsim.network import Nics
-from ringsim.units import parse_rate, whole_number
+from ringsim.units import parse_rate, plural, whole_number
 
 COUNT = IntRange(1, 2**20)
+MOST_LINES = 8  # of rows that are left out
+_SHAPED = re.compile(r"(.+):((?:nodes|ranks-per-node)=.*)")
 
 
 def parse_nics(text: str) -> Nics:
@@ -33,46 +38,88 @@ def parse_nics(text: str) -> Nics:
 NICS = Quantity("nics", parse_nics)
 
 
+class GivenFile(NamedTuple):
+    """A file, and what the user says of where it was made."""
+
+    path: Path
+    shape: LogShape
+
+
+class GivenFileType(click.ParamType[GivenFile]):
+    """A file, perhaps with its hosts and ranks behind it, as in LOG:nodes=2,ranks-per-node=4."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> GivenFile:
+        shaped = None if Path(value).exists() else _SHAPED.fullmatch(value)
+        path = Path(os.fsdecode(FILE.convert(shaped[1] if shaped else value, param, ctx)))
+        counts = [part.partition("=") for part in shaped[2].split(",")] if shaped else []
+        shape = {name: whole_number(count) for name, _, count in counts}
+        if not shape.keys() <= {"nodes", "ranks-per-node"} or None in shape.values() or 0 in shape.values():
+            self.fail(f"{value}: write it as {path}:nodes=2,ranks-per-node=4", param, ctx)
+        return GivenFile(path, LogShape(shape.get("nodes"), shape.get("ranks-per-node")))
+
+
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """The contents of the files: cases, and the measurements if they were such files."""
+    """The contents of the files: cases, and the measurements if they were such files.
+
+    left_out: a line for each row of a log that is not among the cases.
+    """
 
     cases: tuple[TimedCase, ...]
     files: tuple[Path, ...]
     measurements: tuple[Measurements, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def timings_options(command: Command) -> Command:
     """Adds the files, and the options for what logs may leave out; the command gets `timings`."""
 
-    @click.argument("files", nargs=-1, required=True, type=FILE)
-    @click.option("--nodes", type=COUNT, help="A log that does not tell has so many hosts.")
-    @click.option("--ranks-per-node", type=COUNT, help="Each host of such a log has so many ranks.")
+    @click.argument("files", nargs=-1, required=True, type=GivenFileType())
+    @click.option("--nodes", type=COUNT, help="A log that does not tell has so many hosts; for one, LOG:nodes=2.")
+    @click.option(
+        "--ranks-per-node",
+        type=COUNT,
+        help="Each host of such a log has so many ranks; for one, LOG:nodes=2,ranks-per-node=4.",
+    )
     @wraps(command)
-    def with_timings(*, files: tuple[Path, ...], nodes: int | None, ranks_per_node: int | None, **rest: object) -> None:
-        command(timings=read_timings(files, nodes, ranks_per_node), **rest)
+    def with_timings(
+        *, files: tuple[GivenFile, ...], nodes: int | None, ranks_per_node: int | None, **rest: object
+    ) -> None:
+        timings = read_timings(files, nodes, ranks_per_node)
+        for line in timings.left_out[:MOST_LINES]:
+            click.echo(f"left out: {line}", err=True)
+        if (more := len(timings.left_out) - MOST_LINES) > 0:
+            click.echo(f"left out: {plural(more, 'more row')}", err=True)
+        command(timings=timings, **rest)
 
     return with_timings
 
 
-def read_timings(files: Sequence[Path], num_nodes: int | None, ranks_per_node: int | None) -> Timings:
+def read_timings(files: Sequence[GivenFile], num_nodes: int | None, ranks_per_node: int | None) -> Timings:
     """Return the timings of measurements or logs, told apart by how they begin.
 
     Raises ValueError for what is neither or both, OSError for what cannot be read.
     """
-    are_json = [_is_json(path) for path in files]
+    paths = tuple(given.path for given in files)
+    are_json = [_is_json(path) for path in paths]
     if not any(are_json):
-        return Timings(tuple(cases_of_tables(read_logs(files, num_nodes, ranks_per_node))), tuple(files))
+        tables = read_logs(paths, num_nodes, ranks_per_node, dict(files))
+        left_out = tuple(line for table in tables for line in table.left_out)
+        return Timings(tuple(cases_of_tables(tables)), paths, left_out=left_out)
     if not all(are_json):
-        one, other = files[are_json.index(True)], files[are_json.index(False)]
+        one, other = paths[are_json.index(True)], paths[are_json.index(False)]
         raise ValueError(f"{one}: is a measurements file, {other} is not: give either measurements or logs")
-    loaded = tuple(Measurements.load(path) for path in files)
+    loaded = tuple(Measurements.load(path) for path in paths)
     cases = [
         case
-        for path, measurements in zip(files, loaded, strict=True)
-        for case in cases_of_measurements(measurements, num_nodes or _num_hosts(measurements, path), str(path))
+        for (path, shape), measurements in zip(files, loaded, strict=True)
+        for case in cases_of_measurements(
+            measurements, shape.num_nodes or num_nodes or _num_hosts(measurements, path), str(path)
+        )
     ]
-    return Timings(tuple(cases), tuple(files), loaded)
+    return Timings(tuple(cases), paths, loaded)
 
 
 def _num_hosts(measurements: Measurements, path: Path) -> int:

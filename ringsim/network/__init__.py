@@ -15,6 +15,7 @@ from ringsim.network.spec import (
     Nics,
     Processor,
     Protocol,
+    RingStep,
     SharedMemory,
     SlowLink,
     Spec,

@@ -38,11 +38,13 @@ class Calibration:
     cells: tuple[CalibratedCells, ...] = ()
     senders_per_host: Annotated[int, values.count] | None = None
 
-    def used(self, collective: str, num_ranks: int, num_hosts: int, size_bytes: int, rows: Collection[str]) -> bool:
-        """Return whether one of these timings of the collective, whatever its algorithm, was among them.
+    def used(
+        self, collective: str, algorithm: str, num_ranks: int, num_hosts: int, size_bytes: int, rows: Collection[str]
+    ) -> bool:
+        """Return whether one of these timings of the collective was among them.
 
-        rows: their digests. Where these are not known, here or in the file, a timing of the same collective, size,
-        ranks and hosts is taken for the same one.
+        rows: their digests. Where these are not known, here or in the file, a timing of the same collective, algorithm,
+        size, ranks and hosts is taken for the same one.
         """
         shape = collective, num_ranks, num_hosts
         alike = [
@@ -50,7 +52,10 @@ class Calibration:
             for cells in self.cells
             if (cells.collective, cells.num_ranks, cells.num_hosts) == shape and size_bytes in cells.sizes_bytes
         ]
-        return any(not (cells.rows and rows) or not set(rows).isdisjoint(cells.rows) for cells in alike)
+        return any(
+            not set(rows).isdisjoint(cells.rows) if rows and cells.rows else cells.algorithm == algorithm
+            for cells in alike
+        )
 
 
 class AnyNetwork(Protocol):

@@ -51,7 +51,7 @@ _PARSERS: dict[str, Parser] = {
     **dict.fromkeys(("cores", "count", "ranks_per_host", "num_hosts", "hosts_per_leaf"), values.count),
     **dict.fromkeys(("copies", "oversubscription", "share", "tree_share", "switch_share"), values.ratio),
     "message_start": values.ratio,
-    **dict.fromkeys(("channels", "link_channels"), values.count),
+    **dict.fromkeys(("channels", "link_channels", "ring_ranks"), values.count),
 }
 # Keys that are not the names of their fields without units.
 _NAMES = {"half_duplex": "duplex", "hosts_per_leaf": "hosts", "ranks_per_host": "ranks", "num_hosts": "count"}
@@ -88,6 +88,7 @@ _HARDWARE = {
     "shared_memory": Key("shared_memory", _SHARED_MEMORY),
     "nic": Key("nics", Table(keys_of(spec.Nics))),
 }
+_LIBRARY = Table({**keys_of(spec.Library), "ring_step": Key("ring_steps", Table(keys_of(spec.RingStep)), many=True)})
 _PLACING = {_key(field): Key(field, values.count) for field in ("ranks_per_host", "num_hosts")}
 _PLACED_HOST = Table({"name": Key("name", _name, True), "ranks": Key("ranks", _ranks, True), **_HARDWARE})
 _CABLE = Table({"between": Key("between", _two_names, True), **keys_of(spec.Link)})
@@ -106,7 +107,7 @@ NETWORK = Table(
         "jitter": Key("jitter", Table(keys_of(Jitter))),
         "failure": Key("failures", Table(keys_of(spec.Failure)), many=True),
         "protocol": Key("protocols", Table(keys_of(spec.Protocol)), many=True),
-        "library": Key("library", Table(keys_of(spec.Library))),
+        "library": Key("library", _LIBRARY),
         "calibration": Key("calibration", Calibration),
     }
 )

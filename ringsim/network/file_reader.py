@@ -50,7 +50,7 @@ def _spec(fields: Fields) -> spec.Spec:
     sections["failures"] = _failures(fields.get("failures", []))
     sections["jitter"] = Jitter(**fields["jitter"]) if "jitter" in fields else None
     sections["protocols"] = tuple(spec.Protocol(**protocol) for protocol in fields.get("protocols", []))
-    sections["library"] = spec.Library(**fields.get("library", {}))
+    sections["library"] = _library(fields.get("library", {}))
     return spec.Spec(**sections)
 
 
@@ -86,6 +86,11 @@ def _shared_memory(fields: Fields) -> spec.SharedMemory | None:
     if not rates:
         raise ValueError("host.shared_memory: give at least one [[host.shared_memory.rate]]")
     return spec.SharedMemory(**{**fields, "rates": tuple(rates)})
+
+
+def _library(fields: Fields) -> spec.Library:
+    steps = sorted((spec.RingStep(**step) for step in fields.get("ring_steps", [])), key=attrgetter("message_bytes"))
+    return spec.Library(**{**fields, "ring_steps": tuple(steps)})
 
 
 def _placed_hosts(placed: Sequence[Fields], template: Fields) -> tuple[spec.PlacedHost, ...]:

@@ -37,6 +37,8 @@ def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
     for place, part in parts.items():
         if values := _values(part):
             yield f"[{place}]", values
+    for step in spec.library.ring_steps:
+        yield "[[library.ring_step]]", _values(step)
     shared = spec.host.shared_memory
     if shared:
         yield "[host.shared_memory]", _values(shared)

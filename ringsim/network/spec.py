@@ -161,6 +161,14 @@ class Protocol:
 
 
 @dataclass(frozen=True, slots=True)
+class RingStep:
+    """The seconds that a step of a ring across hosts takes with so many bytes of each rank, as they were measured."""
+
+    message_bytes: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Library:
     """The algorithms that a collective library chooses from, besides its protocols.
 
@@ -171,6 +179,8 @@ class Library:
     switch_hop_latency_s: from host to host, where trees join the switches of several hosts; None: nothing joins them.
     channels: of a large call, each of which occupies a multiprocessor of the GPU; 0: not known.
     link_channels: likewise of a ring within a host; 0: as many.
+    ring_steps: of a ring across hosts, by growing message; none: a ring takes what the protocols say.
+    ring_ranks: of each host, with which the ring steps were measured.
     """
 
     tree_share: float | None = None
@@ -180,6 +190,8 @@ class Library:
     message_start: float = 1.0
     channels: int = 0
     link_channels: int = 0
+    ring_steps: tuple[RingStep, ...] = ()
+    ring_ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)

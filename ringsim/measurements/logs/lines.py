@@ -4,15 +4,16 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from ringsim.files import quoted, read_bytes
 from ringsim.units import MAX_DIGITS, whole_number
 
-# Open MPI's --tag-output and --timestamp-output, srun's --label, a log's own [TAG]:, and colours.
+# Open MPI's --tag-output, torchrun's and a log's own [TAG]:, before whatever follows; Open MPI's --timestamp-output and
+# srun's --label only before a blank and the like, as a time may stand at the beginning of a line; and colours.
 _PREFIX = re.compile(
-    r"^(?:\s*(?:\[\d+,\s*\d+\]<std(?:out|err)>:?|\w{3} \w{3} +\d+ [\d:]+ \d{4}|\d{4}-\d\d-\d\d[T ][\d:.,]+Z?|"
-    r"\[[A-Z]+\]:|\[\d+\]|\d+:)(?=[\s#<\[]|$))+"
+    r"^(?:\s*(?:\[\d+,\s*\d+\]<std(?:out|err)>:?|\[[A-Za-z]+\d*\]:|"
+    r"(?:\w{3} \w{3} +\d+ [\d:]+ \d{4}|\d{4}-\d\d-\d\d[T ][\d:.,]+Z?|\[\d+\]|\d+:)(?=[\s#<\[]|$)))+"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 MAX_BYTES = 64 * 2**20  # a log with more is not one table of results
@@ -88,17 +89,21 @@ class Shape:
         self.hosts, self.devices = {}, {}
 
     def num_ranks(self) -> int | None:
-        """None if the log does not tell. Raises ValueError if the list of ranks has a gap."""
+        """Return what the log tells, or else what was given. Raises as `told_ranks` does."""
+        return self.told_ranks() or self.given
+
+    def told_ranks(self) -> int | None:
+        """Return None if the log does not tell. Raises ValueError if the list of ranks has a gap."""
         missing = set(range(len(self.hosts))) - set(self.hosts)
         if missing:
             raise ValueError(
                 f"the list of ranks has no line of rank {min(missing)}, but one of rank {max(self.hosts)}: restore it, "
                 "or remove the others too and give --nodes and --ranks-per-node"
             )
-        return len(self.hosts) or self._processes or self.given
+        return len(self.hosts) or self._processes
 
     def num_nodes(self) -> int | None:
-        """None if the log does not tell."""
+        """Return None if the log does not tell."""
         if self.hosts:
             return len(set(self.hosts.values()))
         if self._nodes is None and self._processes and self._per_node:
@@ -109,6 +114,18 @@ class Shape:
 def _first(pattern: re.Pattern[str], line: str) -> int | None:
     match = pattern.search(line)
     return whole(next(group for group in match.groups() if group)) if match else None
+
+
+class LogShape(NamedTuple):
+    """What the user says of a log: its hosts, and the ranks of each; None where the log tells."""
+
+    num_nodes: int | None = None
+    ranks_per_node: int | None = None
+
+    @property
+    def num_ranks(self) -> int | None:
+        """All ranks; None unless both are said."""
+        return self.num_nodes * self.ranks_per_node if self.num_nodes and self.ranks_per_node else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +158,7 @@ class LogTable:
     num_nodes: hosts; None if the log does not tell.
     devices: what the log says each rank runs on, without doubles.
     environment: what else the log tells: versions, commands, what was forced.
+    left_out: a line for each row that is not among `rows`, with its place and the reason.
     """
 
     file: str
@@ -151,3 +169,4 @@ class LogTable:
     rows: tuple[LogRow, ...]
     devices: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()

@@ -1,27 +1,37 @@
 """`read_logs`: the tables of nccl-tests, OSU and Gloo logs, whichever they are."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ringsim.files import parsed, values
 from ringsim.measurements.logs.gloo import Gloo
-from ringsim.measurements.logs.lines import LogTable, Shape, read_lines
+from ringsim.measurements.logs.lines import LogShape, LogTable, Shape, read_lines
 from ringsim.measurements.logs.nccl_tests import NcclTests
 from ringsim.measurements.logs.osu import Osu
+from ringsim.units import plural
 
 
 def read_logs(
-    paths: Iterable[str | os.PathLike[str]], num_nodes: int | None = None, ranks_per_node: int | None = None
+    paths: Iterable[str | os.PathLike[str]],
+    num_nodes: int | None = None,
+    ranks_per_node: int | None = None,
+    shapes: Mapping[str | os.PathLike[str], LogShape] | None = None,
 ) -> tuple[LogTable, ...]:
-    """Return all tables of all files; `num_nodes` and `ranks_per_node` are believed before the logs.
+    """Return all tables of all files.
+
+    num_nodes, ranks_per_node: of logs that do not tell. shapes: of single logs, believed before what these tell of
+    their hosts.
 
     Raises ValueError, naming file and line, for what is no such log, for wrong results, for rows that contradict
     themselves, and where ranks or hosts are neither in the log nor given; OSError if a file cannot be read.
     """
-    given = num_nodes * ranks_per_node if num_nodes and ranks_per_node else None
-    tables = [_placed(table, num_nodes, ranks_per_node) for path in paths for table in read_log(Path(path), given)]
+    of_all, tables = LogShape(num_nodes, ranks_per_node), []
+    for path in paths:
+        own = (shapes or {}).get(path, LogShape())
+        given = LogShape(own.num_nodes or num_nodes, own.ranks_per_node or ranks_per_node)
+        tables += [_placed(table, own, of_all) for table in read_log(Path(path), given.num_ranks)]
     _refuse_other_machines(tables)
     return tuple(tables)
 
@@ -47,9 +57,9 @@ def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
     for reader in readers:
         try:
             reader.finish()
+            tables += [table for table in reader.tables if table.rows]
         except ValueError as error:
             raise _at(file, "", error) from None
-        tables += [table for table in reader.tables if table.rows]
     for table in tables:
         _check(table)
     if not tables:
@@ -76,20 +86,22 @@ def _check(table: LogTable) -> None:
             raise ValueError(f"{table.file}: line {row.line}: {error}") from None
 
 
-def _placed(table: LogTable, num_nodes: int | None, ranks_per_node: int | None) -> LogTable:
-    nodes = num_nodes or table.num_nodes
-    ranks = nodes * ranks_per_node if nodes and ranks_per_node else table.num_ranks
-    if nodes is None and ranks_per_node and ranks:
-        nodes = -(-ranks // ranks_per_node)
+def _placed(table: LogTable, own: LogShape, of_all: LogShape) -> LogTable:
+    """Return the table with its ranks and hosts. Raises ValueError if they are not known, or not the log's."""
     if table.test.startswith("pt2pt"):
-        ranks, nodes = table.num_ranks, table.num_nodes
+        return table
+    nodes = own.num_nodes or table.num_nodes or of_all.num_nodes
+    per_node = own.ranks_per_node or (None if table.num_ranks and nodes else of_all.ranks_per_node)
+    ranks = table.num_ranks or (nodes and per_node and nodes * per_node)
+    if nodes is None and per_node and ranks:
+        nodes = -(-ranks // per_node)
     if ranks is None or nodes is None:
         unknown = "how many ranks there were" if ranks is None else f"on how many hosts its {ranks} ranks were"
         raise ValueError(f"{table.file}: line {table.rows[0].line}: the log does not tell {unknown}: give --nodes and "
-                         "--ranks-per-node")  # fmt: skip
-    if table.num_ranks is not None and ranks != table.num_ranks:
-        raise ValueError(f"{table.file}: {table.num_ranks} ranks in the log, but {ranks} by --nodes and "
-                         "--ranks-per-node: leave these out")  # fmt: skip
+                         "--ranks-per-node, or write LOG:nodes=2,ranks-per-node=4 for this log")  # fmt: skip
+    if own.ranks_per_node and nodes * own.ranks_per_node != ranks:
+        raise ValueError(f"{table.file}: {ranks} ranks in the log, but {plural(nodes, 'host')} of "
+                         f"{own.ranks_per_node} were given for it: leave that out")  # fmt: skip
     return replace(table, num_ranks=ranks, num_nodes=nodes)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.measurements.logs.lines import LogTable
+from ringsim.measurements.logs.lines import LogShape, LogTable
 from ringsim.measurements.logs.reader import read_logs
 from tests.ringsim.made_logs import LOGS, SIZES, nccl_log, nccl_row
 
@@ -33,11 +33,84 @@ def test_a_table_of_nccl_tests(tmp_path: Path, test: str) -> None:
     assert table.devices == ("NVIDIA A100",)
 
 
-@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "[1,0]<stdout>: ", "0: ", " 0:  ", "[STAT]:", "\x1b[32m"])
-def test_what_launchers_put_before_a_line_is_left_out(tmp_path: Path, prefix: str) -> None:
-    """Of all lines."""
-    text = "".join(f"{prefix}{line}\n" for line in nccl_log("all_reduce", 4).splitlines())
-    assert len(read(tmp_path, text).rows) == len(SIZES)
+@pytest.mark.parametrize(
+    "prefix", ["[1,0]<stdout>:", "[1,0]<stdout>: ", "0: ", " 0:  ", "[STAT]:", "[default0]:", "[rank3]: ", "\x1b[32m"]
+)
+@pytest.mark.parametrize("is_glued", [False, True])
+def test_what_launchers_put_before_a_line_is_left_out(tmp_path: Path, prefix: str, is_glued: bool) -> None:
+    """Of all lines, also where it stands right before a number; nothing is said of it."""
+    lines = nccl_log("all_reduce", 4).splitlines()
+    if is_glued and not prefix.endswith(" "):
+        lines = [line.lstrip() for line in lines]
+    table = read(tmp_path, "".join(f"{prefix}{line}\n" for line in lines))
+    assert (len(table.rows), table.left_out) == (len(SIZES), ())
+
+
+def with_row(row: str) -> str:
+    """A log whose last row is this one."""
+    text = nccl_log("all_reduce", 4)
+    return text[: text.index("# Out of bounds")] + row + "\n"
+
+
+def test_rows_that_cannot_be_used_are_told(tmp_path: Path) -> None:
+    """The others count. With wrong results in a row the last line of the log is no surprise."""
+    wrong = nccl_row("all_reduce", 2**20, 4, [1e-4], "12") + "\n# Out of bounds values : 3 FAILED"
+    table = read(tmp_path, with_row(wrong + "\n>>1048576 262144 float sum -1 100.0 10.49 15.73 0"))
+    assert len(table.rows) == len(SIZES)
+    assert table.left_out == (
+        f"{tmp_path}/a.log: line 20: #wrong 12: its results were wrong, so its times say nothing; "
+        "run the benchmark again",
+        f"{tmp_path}/a.log: line 22: looks like a row, but begins with '>>1048576': remove that",
+    )
+
+
+def test_rows_without_times_and_lines_between_tables(tmp_path: Path) -> None:
+    """What was not timed is no row, nor is what stands between two tables."""
+    untimed = "     1048576        262144     float     sum      -1" + 2 * "      N/A     N/A     N/A    N/A"
+    between = "# nThread 1 nGpus 4 minBytes 8\n: the float weights took 1.5 of 2.5 GiB\n"
+    text = with_row(untimed) + between + nccl_log("all_gather", 4)
+    path = tmp_path / "a.log"
+    path.write_text(text)
+    assert [(table.test, len(table.rows), table.left_out) for table in read_logs([path])] == [
+        ("all_reduce", len(SIZES), ()),
+        ("all_gather", len(SIZES), ()),
+    ]
+
+
+def test_a_header_without_its_sign(tmp_path: Path) -> None:
+    """Is a header."""
+    text = nccl_log("all_reduce", 4)
+    header = next(line for line in text.splitlines() if " size " in line)
+    table = read(tmp_path, text.replace(header, header.replace("#", " ")))
+    assert (table.test, len(table.rows)) == ("all_reduce", len(SIZES))
+
+
+def test_runs_of_one_size_vouch_for_each_other(tmp_path: Path) -> None:
+    """A process for each size prints a header for each; small sizes have too few digits to tell the collective."""
+    lines = nccl_log("reduce_scatter", 8).splitlines(keepends=True)
+    header = next(line for line in lines if " size " in line)
+    text = "".join(header + line if line.lstrip()[:1].isdigit() else line for line in lines)
+    path = tmp_path / "a.log"
+    path.write_text(text)
+    tables = read_logs([path])
+    assert [(table.test, table.num_ranks, len(table.rows)) for table in tables] == [("reduce_scatter", 8, 1)] * len(
+        SIZES
+    )
+    assert tuple(row.size_bytes for table in tables for row in table.rows) == SIZES
+    only_small = "".join(line for line in lines if not line.lstrip()[:1].isdigit()) + nccl_row(
+        "reduce_scatter", 8, 8, [1e-5]
+    )
+    with pytest.raises(ValueError, match="cannot tell which of all_reduce, reduce_scatter, sendrecv this is: keep the"):
+        read(tmp_path, only_small)
+
+
+@pytest.mark.parametrize("num_ranks", [3, 4, 10, 32])
+@pytest.mark.parametrize("test", ["all_reduce", "all_gather"])
+def test_ranks_follow_from_the_rates(tmp_path: Path, test: str, num_ranks: int) -> None:
+    """Where no line tells them, and the rates have enough digits."""
+    lines = nccl_log(test, num_ranks).splitlines(keepends=True)
+    text = "".join(line for line in lines if " Rank " not in line)
+    assert read(tmp_path, text, num_nodes=1).num_ranks == num_ranks
 
 
 def test_lines_of_nccl_and_of_the_shell_between_rows(tmp_path: Path) -> None:
@@ -73,6 +146,35 @@ def test_a_size_printed_for_one_rank(tmp_path: Path) -> None:
     row = "      262144         65536   float    100.0   10.49    7.86    N/A\n"
     table = read(tmp_path, RANKS + header + row)
     assert (table.test, table.rows[0].size_bytes) == ("all_gather", 2**20)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        (LogShape(), (8, 2)),  # as the options say, which are for logs that do not tell
+        (LogShape(4), (16, 4)),
+        (LogShape(4, 2), (8, 4)),
+    ],
+)
+def test_logs_of_different_shapes(tmp_path: Path, shape: LogShape, expected: tuple[int, int]) -> None:
+    """The options say nothing of a log that tells; what is said of one log alone comes first."""
+    paths = [tmp_path / "told.log", tmp_path / "osu.log"]
+    paths[0].write_text(nccl_log("all_reduce", 4))
+    paths[1].write_text("# OSU MPI Allreduce Latency Test v5.7\n# Size       Avg Latency(us)\n1024     9.00\n")
+    tables = read_logs(paths, 2, 4, {paths[1]: shape})
+    assert [(table.num_ranks, table.num_nodes) for table in tables] == [(4, 1), expected]
+
+
+def test_what_is_said_of_one_log_must_not_contradict_it(tmp_path: Path) -> None:
+    """Its hosts may: all ranks of containers may print the same name."""
+    path = tmp_path / "a.log"
+    path.write_text(nccl_log("all_reduce", 4))
+    (table,) = read_logs([path], shapes={path: LogShape(2, 2)})
+    assert (table.num_ranks, table.num_nodes) == (4, 2)
+    with pytest.raises(
+        ValueError, match="a.log: 4 ranks in the log, but 2 hosts of 4 were given for it: leave that out"
+    ):
+        read_logs([path], shapes={path: LogShape(2, 4)})
 
 
 def test_several_tables_in_one_file(tmp_path: Path) -> None:
@@ -128,10 +230,10 @@ def test_gloo(tmp_path: Path) -> None:
     assert (row.low_s, *row.times_s, row.high_s) == pytest.approx((200e-6, 267e-6, 330e-6))
 
 
-def with_row(row: str) -> str:
-    """A log whose last row is this one."""
+def only_row(row: str) -> str:
+    """A log with this row alone."""
     text = nccl_log("all_reduce", 4)
-    return text[: text.index("# Out of bounds")] + row + "\n"
+    return text[: text.index(f"{SIZES[0]:12} ")] + row + "\n"
 
 
 def without_rank(rank: int) -> str:
@@ -145,7 +247,11 @@ def without_rank(rank: int) -> str:
     [
         ("hello\n", "line 1: no table of nccl-tests, OSU micro-benchmarks or Gloo's benchmark in it"),
         ("", "line 1: no table of nccl-tests, OSU micro-benchmarks or Gloo's benchmark in it"),
-        (with_row(nccl_row("all_reduce", 2**20, 4, [1e-4], "12")), "line 20: #wrong 12: its results were wrong"),
+        (
+            only_row(nccl_row("all_reduce", 2**20, 4, [1e-4], "12")),
+            "line 9: #wrong 12: its results were wrong, so its times say nothing; run the benchmark again"
+        ),
+        (only_row("-> 1024 256 float sum -1 100.0 0.01 0.02 0"), "line 9: looks like a row, but begins with '->'"),
         (with_row("     1048576        262144     float     sum      -1    100.0"), "line 20: 6 values under"),
         (
             with_row("     1048576        262144     float     sum      -1    100.0   20.49   30.73      0"),
@@ -187,6 +293,34 @@ def test_a_picture_is_no_log(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\0\0")
     with pytest.raises(ValueError, match="is not text"):
         read_logs([tmp_path / "a.png"])
+
+
+RAW = {  # as their authors left them: what is in them, and how many rows
+    "alps-gh200-all_reduce-N4": {("all_reduce", 16, 4): 30},
+    "alps-gh200-all_reduce-N8": {("all_reduce", 32, 8): 29},  # the results of one more were wrong
+    "coreweave-a100-all_gather-n5-raw": {("all_gather", 5, 1): 23},
+    "coreweave-a100-all_reduce-n5-raw": {("all_reduce", 5, 1): 23},
+}
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_public_logs_as_they_are(name: str) -> None:
+    """Without the lines that others have been given: prefixes right before numbers, headers without their sign."""
+    path = LOGS / "raw" / f"{name}.txt"
+    if not path.exists():
+        pytest.skip("the public logs are not beside the repository, in ../shared/nccl-logs")
+    tables = read_logs([path])
+    assert {(table.test, table.num_ranks, table.num_nodes): len(table.rows) for table in tables} == RAW[name]
+
+
+def test_a_public_log_of_several_collectives() -> None:
+    """One after the other in one file, each on the same ranks."""
+    path = LOGS / "raw" / "h100cluster-N10-G2.txt"
+    if not path.exists():
+        pytest.skip("the public logs are not beside the repository, in ../shared/nccl-logs")
+    tables = read_logs([path])
+    assert {(table.num_ranks, table.num_nodes) for table in tables} == {(20, 10)}
+    assert {"all_reduce", "all_gather", "reduce_scatter", "sendrecv"} <= {table.test for table in tables}
 
 
 UNUSABLE = {"abci-a100-p2pBandwidthLatency": "no table of", "coreweave-a100-sendrecv-n4": "#wrong 96"}

@@ -1,0 +1,51 @@
+"""`with_ring_steps`: what a step of NCCL's ring across hosts takes, by the bytes of a rank, as logs have it.
+
+Such a ring goes at the pace of its slowest link, and NCCL takes protocol and chunk by the bytes of a rank, not by what
+is the fastest. So times over sizes have steps and bends that start, latency and bandwidth do not have; on more hosts
+they are at the same bytes of a rank. Within a host, and for trees, that does not hold.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ringsim.calibration.cases import TimedCase
+from ringsim.calibration.protocol_time import RING_TESTS, predict
+from ringsim.network import Cluster, RingStep
+
+FEWEST = 3  # sizes of messages: with fewer the protocols say more
+
+
+def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
+    """Return `cluster` with the steps of the rings of most hosts, and of these of most ranks of a host.
+
+    Rings are the collectives that have no other algorithm, and those for which the formulas of `cluster` choose it.
+    """
+    across = [case for case in cases if case.num_nodes > 1 and case.collective in RING_TESTS and _may_be_ring(case)]
+    if not across:
+        return cluster
+    taken = predict(cluster, [case.question for case in across])
+    rings = [case for case, (_, algorithm) in zip(across, taken, strict=True) if algorithm.startswith("ring ")]
+    most = max((_shape(case) for case in rings), default=(0, 0.0))
+    seconds: dict[int, list[float]] = {}
+    for case in rings:
+        if _shape(case) == most:
+            rounds = 2 if case.collective == "all_reduce" else 1
+            step_s = case.calibrated_s / rounds / (case.num_ranks - 1)
+            seconds.setdefault(math.ceil(case.size_bytes / case.num_ranks), []).append(step_s)
+    if len(seconds) < FEWEST or not most[1].is_integer():
+        return cluster
+    steps = tuple(RingStep(message, statistics.geometric_mean(times)) for message, times in sorted(seconds.items()))
+    library = replace(cluster.spec.library, ring_steps=steps, ring_ranks=int(most[1]))
+    return cluster.with_spec(library=library)
+
+
+def _may_be_ring(case: TimedCase) -> bool:
+    """Return whether it is a ring, or NCCL's choice; other libraries have algorithms that no formula here describes."""
+    return case.algorithm in ("nccl", "ring")
+
+
+def _shape(case: TimedCase) -> tuple[int, float]:
+    """Return the hosts, and the ranks of each."""
+    return case.num_nodes, case.num_ranks / case.num_nodes

@@ -1,0 +1,119 @@
+"""Rings across hosts, whose steps take what they were measured to take on fewer hosts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ringsim.calibration.cases import TimedCase
+from ringsim.calibration.from_logs import calibrate_logs
+from ringsim.calibration.library_choice import choose
+from ringsim.calibration.protocol_time import Question, predict, ring_pace
+from ringsim.calibration.ring_steps import with_ring_steps
+from ringsim.network.cluster import Cluster
+from ringsim.network.file_reader import read_network
+from ringsim.network.file_writer import network_text
+from ringsim.schedule.collective import Collective
+
+PER_HOST = 4
+MESSAGES = tuple(4**power for power in range(6, 14))  # bytes of a rank
+
+
+def step_s(message_bytes: float) -> float:
+    """A step that takes twice as long from 64 KiB to 1 MiB as start, latency and bandwidth would say."""
+    return (10e-6 + message_bytes / 20e9) * (2.0 if 2**16 <= message_bytes < 2**20 else 1.0)
+
+
+def gathered(num_hosts: int, messages: tuple[int, ...] = MESSAGES, per_host: int = PER_HOST) -> list[TimedCase]:
+    """The times of an all_gather, whose ring takes such steps."""
+    ranks = num_hosts * per_host
+    return [
+        TimedCase(
+            "all_gather", "ring", ranks * message, ranks, num_hosts, ((ranks - 1) * step_s(message),), file="a.log"
+        )
+        for message in messages
+    ]
+
+
+def predicted_s(cluster: Cluster, case: TimedCase) -> float:
+    """By the formulas."""
+    [(time_s, _)] = predict(cluster, [case.question])
+    return time_s
+
+
+def without_steps(cluster: Cluster) -> Cluster:
+    """As the protocols alone say."""
+    return cluster.with_spec(library=replace(cluster.spec.library, ring_steps=()))
+
+
+def with_link(cluster: Cluster) -> Cluster:
+    """With a bandwidth within hosts, of which logs of several hosts say nothing."""
+    host = cluster.spec.host
+    return cluster.with_spec(host=replace(host, link=replace(host.link, bandwidth_bytes_per_s=1e11)))
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> Cluster:
+    """From two hosts, as it is read from the file."""
+    return read_network(network_text(calibrate_logs(gathered(2), "mine").cluster), "mine.toml")
+
+
+@pytest.mark.parametrize("num_hosts", [2, 8, 64])
+def test_more_hosts_take_more_of_the_same_steps(calibrated: Cluster, num_hosts: int) -> None:
+    """To the figures that a file has; by the protocols alone some sizes are off by a quarter and more."""
+    cases = gathered(num_hosts)
+    errors = [predicted_s(calibrated, case) / case.measured_s - 1 for case in cases]
+    assert errors == pytest.approx([0.0] * len(cases), abs=1e-4)
+    protocols = [predicted_s(without_steps(calibrated), case) / case.measured_s - 1 for case in cases]
+    assert max(np.abs(protocols)) > 0.25
+
+
+def test_between_the_measured_sizes_and_beyond(calibrated: Cluster) -> None:
+    """In between both logarithms are interpolated, and beyond the largest a step grows with its bytes."""
+    between, largest, beyond = gathered(8, (2 * MESSAGES[-2], MESSAGES[-1], 10 * MESSAGES[-1]))
+    middle_s = 31 * (step_s(MESSAGES[-2]) * step_s(MESSAGES[-1])) ** 0.5
+    assert predicted_s(calibrated, between) == pytest.approx(middle_s, rel=1e-3)
+    assert predicted_s(calibrated, beyond) == pytest.approx(10 * largest.measured_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question("all_gather", 2**20, 4, 1),  # within a host
+        Question("all_gather", 2**20, 16, 8),  # other ranks of a host, which use other NICs
+        Question("all_gather", 2**12, 32, 8),  # smaller than what was measured
+        Question("sendrecv", 2**20, 8, 2),
+        Question("broadcast", 2**20, 32, 8),
+    ],
+)
+def test_everything_else_takes_what_the_protocols_say(calibrated: Cluster, question: Question) -> None:
+    """No ring across hosts, or none that was measured."""
+    known = with_link(calibrated)
+    assert predict(known, [question]) == predict(without_steps(known), [question])
+
+
+def test_the_rings_of_most_hosts_count(calibrated: Cluster) -> None:
+    """Other logs are of fewer steps, or of fewer ranks of a host; two sizes are too few."""
+    slower = [replace(case, times_s=(2 * case.measured_s,)) for case in gathered(8)]
+    steps = with_ring_steps(without_steps(calibrated), [*gathered(2), *slower, *gathered(8, per_host=2)]).spec.library
+    assert [step.time_s for step in steps.ring_steps] == pytest.approx([2 * step_s(message) for message in MESSAGES])
+    assert [step.message_bytes for step in steps.ring_steps] == list(MESSAGES)
+    assert (calibrated.spec.library.ring_ranks, steps.ring_ranks) == (PER_HOST, PER_HOST)
+    assert with_ring_steps(without_steps(calibrated), gathered(8, MESSAGES[:2])) == without_steps(calibrated)
+    other = [replace(case, algorithm="osu") for case in gathered(8)]
+    assert with_ring_steps(without_steps(calibrated), other) == without_steps(calibrated)
+
+
+@pytest.mark.parametrize("message_bytes", [2**14, 2**18, 2**24])
+def test_what_is_simulated_takes_as_many_times_as_long(calibrated: Cluster, message_bytes: int) -> None:
+    """As the formula does by the steps; a simulation of messages is otherwise no sum of latencies and bytes."""
+    known = with_link(calibrated)
+    (case,) = gathered(8, (message_bytes,))
+    by_steps, by_protocols = (
+        choose(network, Collective.ALL_GATHER, 32, case.size_bytes) for network in (known, without_steps(known))
+    )
+    assert by_steps is not None
+    assert by_protocols is not None
+    pace = ring_pace(known, case.question)
+    assert by_steps.time_s(case.size_bytes) == pytest.approx(pace * by_protocols.time_s(case.size_bytes))
+    assert pace > 1.2 or message_bytes != 2**18

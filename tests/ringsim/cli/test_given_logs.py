@@ -1,0 +1,71 @@
+"""The files of calibrate and compare: logs, with what is said of single ones, and rows that are left out."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ringsim.cli import main
+from tests.ringsim.made_logs import nccl_log, nccl_row
+
+OSU = "# OSU MPI Allreduce Latency Test v5.7\n# Size       Avg Latency(us)\n" + "".join(
+    f"{4**power}  {10 + 4**power / 1000:.2f}\n" for power in range(5, 12)
+)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> tuple[str, str]:
+    """One that tells its ranks, and one that does not."""
+    paths = tmp_path / "told.log", tmp_path / "osu.log"
+    for path, text in zip(paths, (nccl_log("all_reduce", 4), OSU), strict=True):
+        path.write_text(text)
+    return str(paths[0]), str(paths[1])
+
+
+def calibrated(*arguments: str) -> tuple[int, set[tuple[int, int]], str]:
+    """Exit code, the ranks and hosts of what was calibrated, and stderr."""
+    result = CliRunner().invoke(main, ["calibrate", *arguments, "--json"])
+    cells = json.loads(result.stdout)["cells"] if result.exit_code == 0 else []
+    return result.exit_code, {(cell["num_ranks"], cell["num_nodes"]) for cell in cells}, result.stderr
+
+
+def test_what_is_said_of_one_log(logs: tuple[str, str]) -> None:
+    """Holds for it alone; the options hold for those that do not tell."""
+    told, osu = logs
+    assert calibrated(told, f"{osu}:nodes=2,ranks-per-node=4") == (0, {(4, 1), (8, 2)}, "")
+    assert calibrated(told, osu, "--nodes", "2", "--ranks-per-node", "4") == (0, {(4, 1), (8, 2)}, "")
+    assert calibrated(told, f"{osu}:nodes=3", "--nodes", "2", "--ranks-per-node", "4") == (0, {(4, 1), (12, 3)}, "")
+
+
+@pytest.mark.parametrize("shape", ["nodes=0", "nodes=2,hosts=3", "nodes=two", "nodes=", "ranks-per-node=2,"])
+def test_a_shape_that_cannot_be_read(logs: tuple[str, str], shape: str) -> None:
+    """One line, which shows how to write it."""
+    exit_code, _, errors = calibrated(f"{logs[0]}:{shape}")
+    assert exit_code == 2
+    assert errors == (
+        f"ringsim calibrate: Invalid value for 'FILES...': {logs[0]}:{shape}: "
+        f"write it as {logs[0]}:nodes=2,ranks-per-node=4\n"
+    )
+
+
+def test_a_file_whose_name_looks_like_a_shape(tmp_path: Path) -> None:
+    """Is that file."""
+    path = tmp_path / "a.log:nodes=2"
+    path.write_text(nccl_log("all_reduce", 4))
+    assert calibrated(str(path)) == (0, {(4, 1)}, "")
+
+
+def test_rows_that_are_left_out(tmp_path: Path) -> None:
+    """A line each on stderr, and one for those of which there are too many to name."""
+    path = tmp_path / "a.log"
+    wrong = nccl_row("all_reduce", 2**20, 4, [1e-4], "12") + "\n"
+    path.write_text(nccl_log("all_reduce", 4).replace("# Out of bounds values : 0 OK", wrong * 10))
+    exit_code, cells, errors = calibrated(str(path))
+    assert (exit_code, cells) == (0, {(4, 1)})
+    lines = errors.splitlines()
+    assert lines[0] == (
+        f"left out: {path}: line 20: #wrong 12: its results were wrong, so its times say nothing; "
+        "run the benchmark again"
+    )
+    assert (len(lines), lines[-1]) == (9, "left out: 2 more rows")
