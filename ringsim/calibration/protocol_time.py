@@ -20,7 +20,7 @@ channels change with the size long before the protocol does.
 
 A ring across hosts goes at the pace of its slowest link, as each of its steps waits for that, and protocol and chunk
 follow from the bytes of a rank. Where it was measured what a step of so many bytes takes (`Library.ring_steps`), a ring
-takes that for each of its hops instead.
+takes the shortest start, and that for each of its hops, instead.
 """
 
 import math
@@ -243,8 +243,14 @@ def _ring_pace(rates: Rates, questions: QuestionColumns) -> Floats:
     by_protocols = _smooth_minimum([_ring_s(rates, protocol, questions) for protocol in rates.protocols])
     is_ring = ~questions.is_message & ~questions.is_whole & (questions.nodes > 1) & (message >= at[0])
     known = is_ring & (questions.senders == rates.library.ring_ranks)
-    pace: Floats = np.where(known, _hops(questions) * np.exp(log_step_s) / by_protocols, 1.0)
+    by_steps = launch_s(rates.protocols) + _hops(questions) * np.exp(log_step_s)
+    pace: Floats = np.where(known, by_steps / by_protocols, 1.0)
     return pace
+
+
+def launch_s(protocols: Sequence[Protocol]) -> float:
+    """Return what every collective takes once, whatever the protocol."""
+    return min(protocol.start_s for protocol in protocols)
 
 
 def _tree_s(rates: Rates, protocol: Protocol, share: float, questions: QuestionColumns) -> Floats:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ringsim.calibration.cases import TimedCase
-from ringsim.calibration.protocol_time import RING_TESTS, predict
+from ringsim.calibration.protocol_time import RING_TESTS, launch_s, predict
 from ringsim.network import Cluster, RingStep
 
 FEWEST = 3  # sizes of messages: with fewer the protocols say more
+SHORTEST = 1.5  # times the start: what a shorter time has beside it says little of steps
 
 
 def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
@@ -28,11 +29,12 @@ def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
     taken = predict(cluster, [case.question for case in across])
     rings = [case for case, (_, algorithm) in zip(across, taken, strict=True) if algorithm.startswith("ring ")]
     most = max((_shape(case) for case in rings), default=(0, 0.0))
+    start_s = launch_s(cluster.spec.protocols)
     seconds: dict[int, list[float]] = {}
     for case in rings:
-        if _shape(case) == most:
+        if _shape(case) == most and case.calibrated_s > SHORTEST * start_s:
             rounds = 2 if case.collective == "all_reduce" else 1
-            step_s = case.calibrated_s / rounds / (case.num_ranks - 1)
+            step_s = (case.calibrated_s - start_s) / rounds / (case.num_ranks - 1)
             seconds.setdefault(math.ceil(case.size_bytes / case.num_ranks), []).append(step_s)
     if len(seconds) < FEWEST or not most[1].is_integer():
         return cluster

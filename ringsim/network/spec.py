@@ -162,7 +162,10 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class RingStep:
-    """The seconds that a step of a ring across hosts takes with so many bytes of each rank, as they were measured."""
+    """The seconds that a step of a ring across hosts takes with so many bytes of each rank, as they were measured.
+
+    The start of the collective is not in them.
+    """
 
     message_bytes: int
     time_s: float

@@ -16,6 +16,7 @@ from ringsim.network.file_writer import network_text
 from ringsim.schedule.collective import Collective
 
 PER_HOST = 4
+START_S = 6.6e-6  # as NCCL's own model has it for LL, which the times here do not tell
 MESSAGES = tuple(4**power for power in range(6, 14))  # bytes of a rank
 
 
@@ -24,13 +25,16 @@ def step_s(message_bytes: float) -> float:
     return (10e-6 + message_bytes / 20e9) * (2.0 if 2**16 <= message_bytes < 2**20 else 1.0)
 
 
+def ring_s(num_ranks: int, message_bytes: float) -> float:
+    """All steps, and the launch before them."""
+    return START_S + (num_ranks - 1) * step_s(message_bytes)
+
+
 def gathered(num_hosts: int, messages: tuple[int, ...] = MESSAGES, per_host: int = PER_HOST) -> list[TimedCase]:
     """The times of an all_gather, whose ring takes such steps."""
     ranks = num_hosts * per_host
     return [
-        TimedCase(
-            "all_gather", "ring", ranks * message, ranks, num_hosts, ((ranks - 1) * step_s(message),), file="a.log"
-        )
+        TimedCase("all_gather", "ring", ranks * message, ranks, num_hosts, (ring_s(ranks, message),), file="a.log")
         for message in messages
     ]
 
@@ -94,9 +98,11 @@ def test_everything_else_takes_what_the_protocols_say(calibrated: Cluster, quest
 
 def test_the_rings_of_most_hosts_count(calibrated: Cluster) -> None:
     """Other logs are of fewer steps, or of fewer ranks of a host; two sizes are too few."""
-    slower = [replace(case, times_s=(2 * case.measured_s,)) for case in gathered(8)]
+    slower = [replace(case, times_s=(2 * case.measured_s - START_S,)) for case in gathered(8)]
     steps = with_ring_steps(without_steps(calibrated), [*gathered(2), *slower, *gathered(8, per_host=2)]).spec.library
-    assert [step.time_s for step in steps.ring_steps] == pytest.approx([2 * step_s(message) for message in MESSAGES])
+    assert [step.time_s for step in steps.ring_steps] == pytest.approx(
+        [2 * step_s(message) for message in MESSAGES], rel=1e-4
+    )
     assert [step.message_bytes for step in steps.ring_steps] == list(MESSAGES)
     assert (calibrated.spec.library.ring_ranks, steps.ring_ranks) == (PER_HOST, PER_HOST)
     assert with_ring_steps(without_steps(calibrated), gathered(8, MESSAGES[:2])) == without_steps(calibrated)
