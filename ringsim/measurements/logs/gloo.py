@@ -52,8 +52,9 @@ class Gloo:
             ranks = self.shape.num_ranks()
             is_part = self._test == "all_gather"  # it prints what one rank gives
             rows = [row.of_all_ranks(ranks) if is_part else row for row in self._rows]
-            self.tables.append(LogTable(self.file, "gloo", self._test, ranks, self.shape.num_nodes(), tuple(rows),
-                                     environment={"algorithm": self._algorithm}))  # fmt: skip
+            told, nodes = self.shape.told_ranks(), self.shape.num_nodes()
+            self.tables.append(LogTable(self.file, "gloo", self._test, told, nodes, tuple(rows),
+                                        environment={"algorithm": self._algorithm}))  # fmt: skip
         self._rows, self._columns = [], []
 
     def _row(self, number: int, line: str) -> LogRow:

@@ -155,7 +155,7 @@ class LogTable:
     """The rows of one run of a benchmark.
 
     test: "all_reduce" and so on, or a name of `operations`; whatever else a benchmark times keeps its own name.
-    num_nodes: hosts; None if the log does not tell.
+    num_ranks, num_nodes: all ranks, and the hosts; None if the log does not tell.
     devices: what the log says each rank runs on, without doubles.
     environment: what else the log tells: versions, commands, what was forced.
     left_out: a line for each row that is not among `rows`, with its place and the reason.

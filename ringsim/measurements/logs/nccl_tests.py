@@ -164,11 +164,12 @@ class NcclTests:
     def _table(self, run: _Run, tests: Collection[str]) -> LogTable:
         """Return the table of a run. tests: those that runs with such columns tell."""
         test = run.test() or self._only(tests, run)
-        num_ranks = run.num_ranks or ranks_by_rates(test, run.rows) or run.given
+        told = run.num_ranks or ranks_by_rates(test, run.rows)
+        num_ranks = told or run.given
         if test == "all_reduce" and num_ranks:
             self._check_ranks(run, num_ranks)
         rows = [row.as_row(self.file, test, num_ranks) for row in run.rows]
-        return LogTable(self.file, "nccl-tests", test, num_ranks, run.num_nodes, tuple(rows), run.devices,
+        return LogTable(self.file, "nccl-tests", test, told, run.num_nodes, tuple(rows), run.devices,
                         run.environment, run.left_out)  # fmt: skip
 
     def _only(self, tests: Collection[str], run: _Run) -> str:

@@ -63,7 +63,8 @@ class Osu:
             # osu_allgather and osu_alltoall print what one rank gives, the others the whole.
             is_part = self._test in ("all_gather", "alltoall")
             rows = [row.of_all_ranks(ranks) if is_part else row for row in self._rows]
-            self.tables.append(LogTable(self.file, "osu", self._test, ranks, nodes, tuple(rows)))
+            told = ranks if point_to_point else self.shape.told_ranks()
+            self.tables.append(LogTable(self.file, "osu", self._test, told, nodes, tuple(rows)))
         self._rows, self._pairs = [], 1
 
     def _add(self, number: int, line: str) -> None:

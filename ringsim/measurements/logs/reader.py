@@ -27,13 +27,17 @@ def read_logs(
     Raises ValueError, naming file and line, for what is no such log, for wrong results, for rows that contradict
     themselves, and where ranks or hosts are neither in the log nor given; OSError if a file cannot be read.
     """
-    of_all, tables = LogShape(num_nodes, ranks_per_node), []
+    of_all, read = LogShape(num_nodes, ranks_per_node), []
     for path in paths:
         own = (shapes or {}).get(path, LogShape())
         given = LogShape(own.num_nodes or num_nodes, own.ranks_per_node or ranks_per_node)
-        tables += [_placed(table, own, of_all) for table in read_log(Path(path), given.num_ranks)]
+        read += [(table, own) for table in read_log(Path(path), given.num_ranks)]
+    if of_all != LogShape() and all(_tells(table) for table, _ in read):
+        raise ValueError(f"{read[0][0].file}: tells its ranks and hosts, as all logs here do: leave out --nodes and "
+                         "--ranks-per-node, or write LOG:nodes=2,ranks-per-node=4 for one that is wrong")  # fmt: skip
+    tables = tuple(_placed(table, own, of_all) for table, own in read)
     _refuse_other_machines(tables)
-    return tuple(tables)
+    return tables
 
 
 def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
@@ -84,6 +88,11 @@ def _check(table: LogTable) -> None:
                     parsed(values.whole(1, values.MAX_RANKS), number, name)
         except ValueError as error:
             raise ValueError(f"{table.file}: line {row.line}: {error}") from None
+
+
+def _tells(table: LogTable) -> bool:
+    """Return whether a log tells its ranks and hosts."""
+    return table.test.startswith("pt2pt") or bool(table.num_ranks and table.num_nodes)
 
 
 def _placed(table: LogTable, own: LogShape, of_all: LogShape) -> LogTable:

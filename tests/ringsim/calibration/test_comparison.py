@@ -172,7 +172,7 @@ def test_other_mistakes(logs: tuple[Path, Path], measurements: Path, tmp_path: P
     assert "No such file" in refused("calibrate", tmp_path / "absent.log")
     assert "must end in .toml" in refused("calibrate", logs[0], "-o", tmp_path / "net.json")
     assert "for several NICs as 4x200Gbit/s" in refused("calibrate", logs[0], "--nic", "four")
-    assert "16 by --nodes" in refused("calibrate", logs[0], "--nodes", 2, "--ranks-per-node", 8)
+    assert "leave out --nodes" in refused("calibrate", logs[0], "--nodes", 2, "--ranks-per-node", 8)
 
 
 def test_the_summary_has_the_median_and_the_95th_percentile_of_the_errors() -> None:
