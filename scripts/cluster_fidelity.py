@@ -102,10 +102,11 @@ def _chosen_pairs() -> Iterator[Pair]:
         yield Pair((f"coreweave-a100-all_gather-n{ranks}",), (f"coreweave-a100-all_reduce-n{ranks}",), False)
     for test in ("all_gather", "all_reduce"):
         yield Pair((f"coreweave-a100-{test}-n2",), (f"coreweave-a100-{test}-n4",), False)
-    yield Pair(
-        ("coreweave-a100-sendrecv-n2",), ("coreweave-a100-all_reduce-n2",), False,
-        "NCCL sends single messages over fewer channels than a collective has, several times slower up to 25 MiB",
-    )  # fmt: skip
+        for known in ("n2", "n4"):
+            yield Pair((f"coreweave-a100-{test}-{known}",), (f"raw/coreweave-a100-{test}-n5",), False)
+    yield Pair(("coreweave-a100-sendrecv-n2",), ("coreweave-a100-all_reduce-n2",), False)
+    for test in ("all_gather", "reduce_scatter"):
+        yield Pair((f"h100cluster-{test}-N1-G4",), (f"h100cluster-{test}-N1-G8",), True)
 
 
 def _scaling_pairs(name: str, why: dict[str, str]) -> Iterator[Pair]:

@@ -29,11 +29,12 @@ _NCCL = {
     "Simple": (8.4, 3.4, 14.0, 4.0, 14.0, 1.0),
 }
 _TREE_SHARE = 0.92
+_RING_FILL = 0.2  # of public logs of NVLink on 2 to 8 GPUs: 0.1 to 0.4
 _SWITCH_SHARE = 0.85  # Hopper's, there called nvlsEfficiency
 _ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that hang on switches which add
 # How far each may be off: 0.5 is a factor of 1.65 in one case of three. What crosses hosts depends on the network, TCP
 # or InfiniBand, and is known least. Simple's share is 1 by definition.
-_START, _LINK_HOP, _HOP, _MESSAGE_START, _TREE_HOPS, _TREE = 0.5, 0.5, 1.5, 1.5, 0.3, 0.1
+_START, _LINK_HOP, _HOP, _MESSAGE_START, _TREE_HOPS, _TREE, _FILL = 0.5, 0.5, 1.5, 1.5, 0.3, 0.1, 0.5
 _SHARES = {"LL": 0.4, "LL128": 0.1, "Simple": 1e-6}
 _VENDOR = 1.0  # a vendor's figure for a NIC: what crosses hosts reaches a share of it, or uses one NIC of several
 _ANY = 20.0  # of a logarithm: nothing is known before
@@ -104,7 +105,7 @@ class _Layout:
         self.names = [*_BANDWIDTHS]
         for protocol in _NCCL:
             self.names += [f"{protocol} {key}" for key in ("start", "link_latency", "hop_latency", "share")]
-        self.names += ["tree_share", "tree_latency", "message_start"]
+        self.names += ["tree_share", "tree_latency", "message_start", "ring_fill"]
 
     def beliefs(self, questions: QuestionColumns, log_times: Floats) -> tuple[Floats, Floats]:
         """Return the logarithms of the prior and its deviations."""
@@ -114,7 +115,8 @@ class _Layout:
         for protocol, (start, link, hop, _, _, share) in _NCCL.items():
             values += [start * 1e-6, link * 1e-6, hop * 1e-6, share]
             off += [_START, _LINK_HOP, _HOP, _SHARES[protocol]]
-        return np.log([*values, _TREE_SHARE, 1.0, 1.0]), np.array([*off, _TREE, _TREE_HOPS, _MESSAGE_START])
+        values += [_TREE_SHARE, 1.0, 1.0, _RING_FILL]
+        return np.log(values), np.array([*off, _TREE, _TREE_HOPS, _MESSAGE_START, _FILL])
 
     def _fastest(self, questions: QuestionColumns, log_times: Floats, num_nodes: int) -> float:
         """Return a first guess of the bandwidth: bytes over time, where that is most."""
@@ -125,14 +127,19 @@ class _Layout:
         """Return the rates that these parameters stand for."""
         values = np.exp(logarithms).tolist()
         link, nic = values[:2]
-        tree_share, tree, message_start = values[-3:]
+        tree_share, tree, message_start, ring_fill = values[-4:]
         protocols = []
         for index, (name, (_, link_us, hop_us, tree_link_us, tree_hop_us, _)) in enumerate(_NCCL.items()):
             start, link_hop, hop, share = values[2 + 4 * index : 6 + 4 * index]
             protocols.append(Protocol(
                 name, start, link_hop, hop, link_hop * tree_link_us / link_us, tree * hop * tree_hop_us / hop_us, share
             ))  # fmt: skip
-        library = Library(tree_share, _SWITCH_SHARE if self.adds else None, message_start=message_start)
+        library = Library(
+            tree_share,
+            _SWITCH_SHARE if self.adds else None,
+            message_start=message_start,
+            ring_fill=ring_fill if self.within else 0.0,
+        )
         return Rates(
             link if self.within else math.inf,
             nic if self.across or self.nics else math.inf,

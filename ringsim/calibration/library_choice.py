@@ -17,7 +17,7 @@ from ringsim.algorithms import (
     nvls_segments,
 )
 from ringsim.analysis import Taken, Timing
-from ringsim.calibration.protocol_time import TESTS, Question, fastest_protocol_of, predict, ring_pace
+from ringsim.calibration.protocol_time import TESTS, Question, fastest_protocol_of, predict, ring_filling, ring_pace
 from ringsim.network import AnyNetwork, Host, Network, Protocol
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
@@ -73,8 +73,8 @@ def choose(
     schedule = _schedule(collective, algorithm, num_ranks, size_bytes, per_host)
     if schedule.num_transfers > max_transfers:
         return None
-    pace = ring_pace(network, question) if algorithm == "ring" else 1.0
-    return over_protocol(schedule, network, protocol, pace)
+    pace, filling = _ring_factors(network, question if algorithm == "ring" else None)
+    return over_protocol(schedule, network, protocol, pace, filling)
 
 
 def formula_s(network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, num_hosts: int) -> float:
@@ -103,15 +103,20 @@ def _ranks_per_host(network: AnyNetwork, num_ranks: int) -> int:
 
 
 def fastest_protocol(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, *, runtime: Runtime = RULE
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    *,
+    runtime: Runtime = RULE,
+    ranks_per_host: int | None = None,
 ) -> LibraryChoice | None:
     """Return the protocol over which a simulation of the schedule ends first; None if the library has none.
 
     In-network reduction has the last one only, as in NCCL. What has more than MAX_TRANSFERS is not simulated so often:
     a ring takes the one that the library's formula says, and anything else the last one, which is that of large
-    tensors. runtime: as of `simulate`.
+    tensors. runtime: as of `simulate`. ranks_per_host: as of `choose`.
     """
-    choices = _over_protocols(schedule, network, size_bytes)
+    choices = _over_protocols(schedule, network, size_bytes, ranks_per_host)
     return min(choices, key=lambda choice: choice.time_s(size_bytes, runtime=runtime), default=None)
 
 
@@ -123,24 +128,34 @@ def library_time(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> fl
     return min(choice.time_s(size_bytes) for choice in choices)
 
 
-def _over_protocols(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> list[LibraryChoice]:
+def _over_protocols(
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, ranks_per_host: int | None = None
+) -> list[LibraryChoice]:
     """Return the schedule over each protocol that it may take."""
-    protocols = network.spec.protocols
+    protocols, question = network.spec.protocols, _ring_question(schedule, network, size_bytes, ranks_per_host)
     if schedule.algorithm == "nvls":
         protocols = protocols[-1:]
     elif schedule.num_transfers > MAX_TRANSFERS:
-        name = _ring_protocol(schedule, network, size_bytes)
+        name = fastest_protocol_of(network, question, "ring") if question else ""
         protocols = tuple(protocol for protocol in protocols if protocol.name == name) or protocols[-1:]
-    return [over_protocol(schedule, network, protocol) for protocol in protocols]
+    pace, filling = _ring_factors(network, question)
+    return [over_protocol(schedule, network, protocol, pace, filling) for protocol in protocols]
 
 
-def _ring_protocol(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> str:
-    """Return the protocol with which a ring is over first by the library's formula; "" if it has none for this."""
+def _ring_question(
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, ranks_per_host: int | None
+) -> Question | None:
+    """Return the question to which the library's ring is the answer; None if the schedule is none that is known."""
     num_ranks, test = schedule.num_ranks, schedule.collective.value
-    if schedule.algorithm not in ("ring", "nccl_ring") or test not in TESTS or why_unknown(network, num_ranks):
-        return ""
-    question = Question(test, size_bytes, num_ranks, num_ranks // _ranks_per_host(network, num_ranks))
-    return fastest_protocol_of(network, question, "ring")
+    is_ring = schedule.algorithm in ("ring", "nccl_ring") and test in TESTS
+    if not is_ring or why_unknown(network, num_ranks, ranks_per_host):
+        return None
+    return Question(test, size_bytes, num_ranks, num_ranks // (ranks_per_host or _ranks_per_host(network, num_ranks)))
+
+
+def _ring_factors(network: AnyNetwork, question: Question | None) -> tuple[float, float]:
+    """Return the pace and the filling of a ring, as of `over_protocol`; question: None if it is no ring."""
+    return (ring_pace(network, question), ring_filling(network, question)) if question else (1.0, 1.0)
 
 
 def library_takes(
@@ -167,10 +182,12 @@ def given_name(network: AnyNetwork) -> str:
     return "the default network (--latency, --bandwidth)" if isinstance(network, Network) else network.name
 
 
-def over_protocol(schedule: Schedule, network: AnyNetwork, protocol: Protocol, pace: float = 1.0) -> LibraryChoice:
+def over_protocol(
+    schedule: Schedule, network: AnyNetwork, protocol: Protocol, pace: float = 1.0, filling: float = 1.0
+) -> LibraryChoice:
     """Return the schedule over this protocol: its start, its latencies, and its share of the bandwidths.
 
-    pace: all of that takes so many times as long, see `ring_pace`.
+    pace: all of that takes so many times as long, see `ring_pace`. filling: the bytes do, see `ring_filling`.
     """
     library = network.spec.library
     is_tree, in_switch = schedule.algorithm == "nccl_tree", schedule.algorithm == "nvls" and library.switch_share
@@ -182,7 +199,7 @@ def over_protocol(schedule: Schedule, network: AnyNetwork, protocol: Protocol, p
         hop_s = library.switch_hop_latency_s
     if in_switch and library.switch_latency_s is not None:
         start_s = max(0.0, library.switch_latency_s - 2 * link_s)
-    host = _scaled(network.spec.host, pace * link_s, pace * hop_s, share / pace)
+    host = _scaled(network.spec.host, pace * link_s, pace * hop_s, share / pace / filling)
     return LibraryChoice(schedule, protocol.name, pace * start_s, network.with_spec(host=host))
 
 

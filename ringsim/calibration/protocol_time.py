@@ -20,7 +20,8 @@ channels change with the size long before the protocol does.
 
 A ring across hosts goes at the pace of its slowest link, as each of its steps waits for that, and protocol and chunk
 follow from the bytes of a rank. Where it was measured what a step of so many bytes takes (`Library.ring_steps`), a ring
-takes the shortest start, and that for each of its hops, instead.
+takes the shortest start, and that for each of its hops, instead. Within a host the bytes of `Library.ring_fill` steps
+more take time, while the ring begins and ends: the fewer ranks, the more of the whole that is.
 """
 
 import math
@@ -222,13 +223,26 @@ def _ring_s(rates: Rates, protocol: Protocol, questions: QuestionColumns) -> Flo
     start = protocol.start_s * np.where(questions.is_message, rates.library.message_start, 1.0)
     latency = (_hops(questions) - across) * protocol.link_latency_s + across * protocol.hop_latency_s
     waited = np.where(questions.is_stream, 0.0, start + latency)
-    taken: Floats = waited + _sent(questions) / (protocol.share * _bandwidth(rates, questions))
+    bandwidth = protocol.share * _bandwidth(rates, questions)
+    taken: Floats = waited + _sent(questions) * _filling(rates.library, questions) / bandwidth
     return taken
+
+
+def _filling(library: Library, questions: QuestionColumns) -> Floats:
+    """Return how many times as long the bytes of a ring take as on links that are full all the time."""
+    is_within = (questions.nodes == 1) & ~questions.is_message & ~questions.is_whole
+    filling: Floats = np.where(is_within, 1 + library.ring_fill / np.maximum(questions.ranks - 1, 1), 1.0)
+    return filling
 
 
 def ring_pace(network: AnyNetwork, question: Question) -> float:
     """Return how many times as long a ring takes by its measured steps as by the protocols; 1 where none are known."""
     return float(_ring_pace(rates_of(network.spec), QuestionColumns.from_questions([question]))[0])
+
+
+def ring_filling(network: AnyNetwork, question: Question) -> float:
+    """Return how many times as long the bytes of a ring take as on links that are full all the time."""
+    return float(_filling(network.spec.library, QuestionColumns.from_questions([question]))[0])
 
 
 def _ring_pace(rates: Rates, questions: QuestionColumns) -> Floats:

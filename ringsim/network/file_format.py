@@ -46,7 +46,7 @@ _PARSERS: dict[str, Parser] = {
     "rank": values.whole(),
     "seed": values.whole(),
     "slowdown": values.slowdown,
-    **dict.fromkeys(("latency", "compute"), values.fraction),
+    **dict.fromkeys(("latency", "compute", "ring_fill"), values.fraction),
     **dict.fromkeys(("late_share", "torch_late_share", "async_late_share"), values.share),
     **dict.fromkeys(("cores", "count", "ranks_per_host", "num_hosts", "hosts_per_leaf"), values.count),
     **dict.fromkeys(("copies", "oversubscription", "share", "tree_share", "switch_share"), values.ratio),

@@ -184,6 +184,7 @@ class Library:
     link_channels: likewise of a ring within a host; 0: as many.
     ring_steps: of a ring across hosts, by growing message; none: a ring takes what the protocols say.
     ring_ranks: of each host, with which the ring steps were measured.
+    ring_fill: of a ring within a host: the bytes of so many steps more than its hops take time, as links fill.
     """
 
     tree_share: float | None = None
@@ -195,6 +196,7 @@ class Library:
     link_channels: int = 0
     ring_steps: tuple[RingStep, ...] = ()
     ring_ranks: int = 1
+    ring_fill: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
