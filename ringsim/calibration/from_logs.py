@@ -4,7 +4,8 @@ Each time is what `protocol_time` says for the parameters; they are the most lik
 known before, which is NCCL's own model (version 2.30, src/graph/tuning.cc): its latencies and shares of the bandwidth,
 each believed only up to a factor. Bandwidths of links and NICs come from the times alone. So a log of one node count
 gives a network for others: what it cannot tell apart, such as the start and the hops, keeps the ratio that NCCL has,
-and a parameter that changes no time is NCCL's.
+and a parameter that changes no time is NCCL's. What a ring within a host needs to fill, of which NCCL's model says
+nothing, is believed as it is on other clusters.
 """
 
 import math

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ringsim.calibration import MISFIT, ComparedCase, Comparison, LogFit, ProbeFit, TimedCase
+from ringsim.calibration import MISFIT, ComparedCase, Comparison, FittedParameter, LogFit, ProbeFit, TimedCase
 from ringsim.files import finite_or_none
 from ringsim.measurements import Probe
 from ringsim.report.table import DataTable, Row, count_cell, error_cell, share_cell, size_cell, time_cell
@@ -23,7 +23,7 @@ def format_fit(fit: LogFit, wide: bool = False) -> str:
     width = None if wide else WIDTH
     rows = [("parameter", "value", "95 % between", "seen in")]
     for fitted in fit.parameters:
-        seen = _seen(fitted.seen_in) if wide or not fitted.seen_in else plural(len(fitted.seen_in), "timing")
+        seen = _seen(fitted) if wide or not fitted.seen_in else plural(len(fitted.seen_in), "timing")
         value, low, high = (_shown(fitted.name, number) for number in (fitted.value, fitted.low, fitted.high))
         rows.append((fitted.name, value, f"{low} .. {high}", seen))
     errors = sorted(zip(map(_case, fit.cases), fit.errors, strict=True), key=lambda pair: -abs(pair[1]))
@@ -55,12 +55,12 @@ def _shown(name: str, value: float) -> str:
     return f"{value:.3g}"
 
 
-def _seen(cases: Sequence[TimedCase]) -> str:
+def _seen(parameter: FittedParameter) -> str:
     """Each collective with its ranks and the range of its sizes; nothing: where the value comes from instead."""
-    if not cases:
-        return "none: NCCL's own model"
+    if not parameter.seen_in:
+        return "none: as on other clusters" if parameter.name == "ring_fill" else "none: NCCL's own model"
     sizes: dict[tuple[str, int, int], list[int]] = {}
-    for case in cases:
+    for case in parameter.seen_in:
         sizes.setdefault((case.collective, case.num_ranks, case.num_nodes), []).append(case.size_bytes)
     return ", ".join(
         f"{test} n={ranks} h={nodes} {format_size(min(some))}" + (f"-{format_size(max(some))}" if len(some) > 1 else "")

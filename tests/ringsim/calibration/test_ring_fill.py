@@ -44,7 +44,7 @@ def test_logs_of_two_numbers_of_ranks_tell_it(fill: float, low: float, high: flo
     """What is believed before, 0.2, pulls at it; and then it holds for others."""
     found = fitted(2, 4, fill=fill)
     assert low < found.spec.library.ring_fill < high
-    assert error(found, 8, fill) == pytest.approx(0, abs=0.02)
+    assert error(found, 8, fill) == pytest.approx(0, abs=0.03)
 
 
 def test_one_log_leaves_what_is_believed() -> None:
