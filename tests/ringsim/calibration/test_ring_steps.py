@@ -80,12 +80,23 @@ def test_between_the_measured_sizes_and_beyond(calibrated: Cluster) -> None:
     assert predicted_s(calibrated, beyond) == pytest.approx(10 * largest.measured_s, rel=1e-3)
 
 
+@pytest.mark.parametrize("num_hosts", [2, 8, 64])
+def test_smaller_messages_than_what_was_measured(calibrated: Cluster, num_hosts: int) -> None:
+    """Their time does not jump where the measured ones begin, and falls as the protocols say."""
+    ranks = num_hosts * PER_HOST
+    sizes = [ranks * MESSAGES[0] // 64, ranks * MESSAGES[0] - 1, ranks * MESSAGES[0]]
+    questions = [Question("all_gather", size, ranks, num_hosts) for size in sizes]
+    small_s, below_s, smallest_s = (time_s for time_s, _ in predict(calibrated, questions))
+    assert below_s == pytest.approx(smallest_s, rel=1e-3)
+    by_protocols_s = [time_s for time_s, _ in predict(without_steps(calibrated), questions)]
+    assert small_s / smallest_s == pytest.approx(by_protocols_s[0] / by_protocols_s[2], rel=1e-3)
+
+
 @pytest.mark.parametrize(
     "question",
     [
         Question("all_gather", 2**20, 4, 1),  # within a host
         Question("all_gather", 2**20, 16, 8),  # other ranks of a host, which use other NICs
-        Question("all_gather", 2**12, 32, 8),  # smaller than what was measured
         Question("sendrecv", 2**20, 8, 2),
         Question("broadcast", 2**20, 32, 8),
     ],
@@ -106,6 +117,8 @@ def test_the_rings_of_most_hosts_count(calibrated: Cluster) -> None:
     assert [step.message_bytes for step in steps.ring_steps] == list(MESSAGES)
     assert (calibrated.spec.library.ring_ranks, steps.ring_ranks) == (PER_HOST, PER_HOST)
     assert with_ring_steps(without_steps(calibrated), gathered(8, MESSAGES[:2])) == without_steps(calibrated)
+    few = [*gathered(2), *gathered(8, MESSAGES[:2]), *gathered(8, per_host=3)[:2]]  # these do not hide those of two hosts
+    assert with_ring_steps(without_steps(calibrated), few) == with_ring_steps(without_steps(calibrated), gathered(2))
     other = [replace(case, algorithm="osu") for case in gathered(8)]
     assert with_ring_steps(without_steps(calibrated), other) == without_steps(calibrated)
 
