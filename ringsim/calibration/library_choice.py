@@ -103,15 +103,20 @@ def _ranks_per_host(network: AnyNetwork, num_ranks: int) -> int:
 
 
 def fastest_protocol(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, *, runtime: Runtime = RULE
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    *,
+    runtime: Runtime = RULE,
+    ranks_per_host: int | None = None,
 ) -> LibraryChoice | None:
     """Return the protocol over which a simulation of the schedule ends first; None if the library has none.
 
     In-network reduction has the last one only, as in NCCL. What has more than MAX_TRANSFERS is not simulated so often:
     a ring takes the one that the library's formula says, and anything else the last one, which is that of large
-    tensors. runtime: as of `simulate`.
+    tensors. runtime: as of `simulate`. ranks_per_host: as of `choose`.
     """
-    choices = _over_protocols(schedule, network, size_bytes)
+    choices = _over_protocols(schedule, network, size_bytes, ranks_per_host)
     return min(choices, key=lambda choice: choice.time_s(size_bytes, runtime=runtime), default=None)
 
 
@@ -123,24 +128,30 @@ def library_time(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> fl
     return min(choice.time_s(size_bytes) for choice in choices)
 
 
-def _over_protocols(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> list[LibraryChoice]:
-    """Return the schedule over each protocol that it may take."""
-    protocols = network.spec.protocols
+def _over_protocols(
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, ranks_per_host: int | None = None
+) -> list[LibraryChoice]:
+    """Return the schedule over each protocol that it may take; a ring at its measured pace, as when it is chosen."""
+    protocols, question = network.spec.protocols, _ring_question(schedule, network, size_bytes, ranks_per_host)
     if schedule.algorithm == "nvls":
         protocols = protocols[-1:]
     elif schedule.num_transfers > MAX_TRANSFERS:
-        name = _ring_protocol(schedule, network, size_bytes)
+        name = fastest_protocol_of(network, question, "ring") if question else ""
         protocols = tuple(protocol for protocol in protocols if protocol.name == name) or protocols[-1:]
-    return [over_protocol(schedule, network, protocol) for protocol in protocols]
+    pace = ring_pace(network, question) if question else 1.0
+    return [over_protocol(schedule, network, protocol, pace) for protocol in protocols]
 
 
-def _ring_protocol(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> str:
-    """Return the protocol with which a ring is over first by the library's formula; "" if it has none for this."""
+def _ring_question(
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, ranks_per_host: int | None
+) -> Question | None:
+    """Return what to ask the library's formula of a ring; None if this is none, or there is no formula for it."""
     num_ranks, test = schedule.num_ranks, schedule.collective.value
-    if schedule.algorithm not in ("ring", "nccl_ring") or test not in TESTS or why_unknown(network, num_ranks):
-        return ""
-    question = Question(test, size_bytes, num_ranks, num_ranks // _ranks_per_host(network, num_ranks))
-    return fastest_protocol_of(network, question, "ring")
+    if schedule.algorithm not in ("ring", "nccl_ring") or test not in TESTS:
+        return None
+    if why_unknown(network, num_ranks, ranks_per_host):
+        return None
+    return Question(test, size_bytes, num_ranks, num_ranks // (ranks_per_host or _ranks_per_host(network, num_ranks)))
 
 
 def library_takes(

@@ -7,7 +7,7 @@ import pytest
 
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.from_logs import calibrate_logs
-from ringsim.calibration.library_choice import choose
+from ringsim.calibration.library_choice import choose, fastest_protocol, library_time
 from ringsim.calibration.protocol_time import Question, predict, ring_pace
 from ringsim.calibration.ring_steps import with_ring_steps
 from ringsim.network.cluster import Cluster
@@ -136,3 +136,20 @@ def test_what_is_simulated_takes_as_many_times_as_long(calibrated: Cluster, mess
     pace = ring_pace(known, case.question)
     assert by_steps.time_s(case.size_bytes) == pytest.approx(pace * by_protocols.time_s(case.size_bytes))
     assert pace > 1.2 or message_bytes != 2**18
+
+
+@pytest.mark.parametrize("message_bytes", [0, 2**14, 2**18])
+def test_a_ring_that_is_named_takes_what_a_chosen_one_does(calibrated: Cluster, message_bytes: int) -> None:
+    """Whoever asks for it, with or without a protocol; on fewer ranks of each host steps were not measured."""
+    known, size_bytes = with_link(calibrated), 32 * message_bytes
+    chosen = choose(known, Collective.ALL_GATHER, 32, size_bytes)
+    assert chosen is not None
+    named = fastest_protocol(chosen.schedule, known, size_bytes)
+    assert named is not None
+    assert named.time_s(size_bytes) == pytest.approx(chosen.time_s(size_bytes), rel=0.05)
+    assert library_time(chosen.schedule, known, size_bytes) == named.time_s(size_bytes)
+    sparse = {"ranks_per_host": 1}
+    over = [fastest_protocol(chosen.schedule, net, size_bytes, **sparse) for net in (known, without_steps(known))]
+    assert over[0] is not None
+    assert over[1] is not None
+    assert over[0].start_s == over[1].start_s
