@@ -21,7 +21,8 @@ SHORTEST = 1.5  # times the start: what a shorter time has beside it says little
 def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
     """Return `cluster` with the steps of the rings of most hosts, and of these of most ranks of a host.
 
-    Where so few sizes of these are rings that they do not tell, the next ones count. Rings are the collectives that have no other algorithm, and those for which the formulas of `cluster` choose it.
+    Where so few sizes of these are rings that they do not tell, the next ones count. Rings are the collectives that
+    have no other algorithm, and those for which the formulas of `cluster` choose it.
     """
     across = [case for case in cases if case.num_nodes > 1 and case.collective in RING_TESTS and _may_be_ring(case)]
     if not across:
@@ -40,7 +41,9 @@ def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
     if not known:
         return cluster
     most = max(known)
-    steps = tuple(RingStep(message, statistics.geometric_mean(times)) for message, times in sorted(by_shape[most].items()))
+    steps = tuple(
+        RingStep(message, statistics.geometric_mean(times)) for message, times in sorted(by_shape[most].items())
+    )
     library = replace(cluster.spec.library, ring_steps=steps, ring_ranks=int(most[1]))
     return cluster.with_spec(library=library)
 

@@ -117,7 +117,11 @@ def test_the_rings_of_most_hosts_count(calibrated: Cluster) -> None:
     assert [step.message_bytes for step in steps.ring_steps] == list(MESSAGES)
     assert (calibrated.spec.library.ring_ranks, steps.ring_ranks) == (PER_HOST, PER_HOST)
     assert with_ring_steps(without_steps(calibrated), gathered(8, MESSAGES[:2])) == without_steps(calibrated)
-    few = [*gathered(2), *gathered(8, MESSAGES[:2]), *gathered(8, per_host=3)[:2]]  # these do not hide those of two hosts
+    few = [
+        *gathered(2),
+        *gathered(8, MESSAGES[:2]),
+        *gathered(8, per_host=3)[:2],
+    ]  # these do not hide those of two hosts
     assert with_ring_steps(without_steps(calibrated), few) == with_ring_steps(without_steps(calibrated), gathered(2))
     other = [replace(case, algorithm="osu") for case in gathered(8)]
     assert with_ring_steps(without_steps(calibrated), other) == without_steps(calibrated)
