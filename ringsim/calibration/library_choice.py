@@ -120,16 +120,26 @@ def fastest_protocol(
     return min(choices, key=lambda choice: choice.time_s(size_bytes, runtime=runtime), default=None)
 
 
-def library_time(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> float:
-    """Return the seconds of a schedule as the library sends it; those of `predict_time` where the network has none."""
-    choices = _over_protocols(schedule, network, size_bytes)
+def library_time(
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, *, measured: AnyNetwork | None = None
+) -> float:
+    """Return the seconds of a schedule as the library sends it; those of `predict_time` where the network has none.
+
+    measured: the network of which `network` is a better one, such as with twice the bandwidth. Rings keep the pace that
+    they have there, as the measured steps are those of its links.
+    """
+    choices = _over_protocols(schedule, network, size_bytes, measured=measured)
     if not choices:
         return predict_time(schedule, network, size_bytes)
     return min(choice.time_s(size_bytes) for choice in choices)
 
 
 def _over_protocols(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, ranks_per_host: int | None = None
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    ranks_per_host: int | None = None,
+    measured: AnyNetwork | None = None,
 ) -> list[LibraryChoice]:
     """Return the schedule over each protocol that it may take; a ring at its measured pace, as when it is chosen."""
     protocols, question = network.spec.protocols, _ring_question(schedule, network, size_bytes, ranks_per_host)
@@ -138,7 +148,7 @@ def _over_protocols(
     elif schedule.num_transfers > MAX_TRANSFERS:
         name = fastest_protocol_of(network, question, "ring") if question else ""
         protocols = tuple(protocol for protocol in protocols if protocol.name == name) or protocols[-1:]
-    pace = ring_pace(network, question) if question else 1.0
+    pace = ring_pace(measured or network, question) if question else 1.0
     return [over_protocol(schedule, network, protocol, pace) for protocol in protocols]
 
 

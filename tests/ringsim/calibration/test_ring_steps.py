@@ -13,6 +13,7 @@ from ringsim.calibration.ring_steps import with_ring_steps
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
+from ringsim.registry import build
 from ringsim.schedule.collective import Collective
 
 PER_HOST = 4
@@ -157,3 +158,18 @@ def test_a_ring_that_is_named_takes_what_a_chosen_one_does(calibrated: Cluster, 
     assert over[0] is not None
     assert over[1] is not None
     assert over[0].start_s == over[1].start_s
+
+
+def test_a_better_network_keeps_the_pace_of_the_measured_steps(calibrated: Cluster) -> None:
+    """Twice the bandwidth helps, though the steps were measured without it."""
+    known, size_bytes = with_link(calibrated), 32 * 2**20
+    schedule = build(Collective.ALL_GATHER, "ring", 32, size_bytes)
+    host = known.spec.host
+    twice = replace(host.nics, bandwidth_bytes_per_s=2 * host.nics.bandwidth_bytes_per_s)
+    better = known.with_spec(host=replace(host, nics=twice))
+    gain = library_time(schedule, known, size_bytes) / library_time(schedule, better, size_bytes, measured=known)
+    plain, plain_better = without_steps(known), without_steps(better)
+    assert gain > 1.3
+    assert gain == pytest.approx(
+        library_time(schedule, plain, size_bytes) / library_time(schedule, plain_better, size_bytes)
+    )
