@@ -250,6 +250,9 @@ def _ring_pace(rates: Rates, questions: QuestionColumns) -> Floats:
     is_ring = ~questions.is_message & ~questions.is_whole & (questions.nodes > 1)
     known = is_ring & (questions.senders == rates.library.ring_ranks)
     by_steps = launch_s(rates.protocols) + _hops(measured) * np.exp(log_step_s)
+    by_steps = np.maximum(
+        by_steps, _sent(measured) / _bandwidth(rates, measured)
+    )  # what is simulated has that bound too
     pace: Floats = np.where(known, by_steps / by_protocols, 1.0)
     return pace
 
