@@ -21,8 +21,9 @@ SHORTEST = 1.5  # times the start: what a shorter time has beside it says little
 def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
     """Return `cluster` with the steps of the rings of most hosts, and of these of most ranks of a host.
 
-    Where so few sizes of these are rings that they do not tell, the next ones count. Rings are the collectives that
-    have no other algorithm, and those for which the formulas of `cluster` choose it.
+    Where so few sizes of these are rings that they do not tell, the next ones count, as they do for smaller and larger
+    messages. Rings are the collectives that have no other algorithm, and those for which the formulas of `cluster`
+    choose it.
     """
     across = [case for case in cases if case.num_nodes > 1 and case.collective in RING_TESTS and _may_be_ring(case)]
     if not across:
@@ -41,6 +42,10 @@ def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
     if not known:
         return cluster
     most = max(known)
+    for shape in sorted(by_shape, reverse=True):
+        if shape[1] == most[1]:  # sizes that the rings of more hosts do not reach, as there they are trees
+            smallest, largest = min(seconds := by_shape[most]), max(seconds)
+            seconds |= {at: times for at, times in by_shape[shape].items() if not smallest <= at <= largest}
     steps = tuple(
         RingStep(message, statistics.geometric_mean(times)) for message, times in sorted(by_shape[most].items())
     )

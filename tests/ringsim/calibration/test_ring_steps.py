@@ -128,6 +128,16 @@ def test_the_rings_of_most_hosts_count(calibrated: Cluster) -> None:
     assert with_ring_steps(without_steps(calibrated), other) == without_steps(calibrated)
 
 
+def test_sizes_that_only_the_rings_of_fewer_hosts_have(calibrated: Cluster) -> None:
+    """Count where those of more hosts, of which the small ones are trees, have none."""
+    plain = without_steps(calibrated)
+    slower = [replace(case, times_s=(2 * case.measured_s,)) for case in gathered(2)]
+    known = with_ring_steps(plain, [*slower, *gathered(8, MESSAGES[4:7])]).spec.library.ring_steps
+    of_fewer = with_ring_steps(plain, slower).spec.library.ring_steps
+    of_more = with_ring_steps(plain, gathered(8, MESSAGES[4:7])).spec.library.ring_steps
+    assert known == (*of_fewer[:4], *of_more, *of_fewer[7:])
+
+
 @pytest.mark.parametrize("message_bytes", [2**14, 2**18, 2**24])
 def test_what_is_simulated_takes_as_many_times_as_long(calibrated: Cluster, message_bytes: int) -> None:
     """As the formula does by the steps; a simulation of messages is otherwise no sum of latencies and bytes."""
