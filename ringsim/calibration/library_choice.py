@@ -120,35 +120,46 @@ def fastest_protocol(
     return min(choices, key=lambda choice: choice.time_s(size_bytes, runtime=runtime), default=None)
 
 
-def library_time(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> float:
-    """Return the seconds of a schedule as the library sends it; those of `predict_time` where the network has none."""
-    choices = _over_protocols(schedule, network, size_bytes)
+def library_time(
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, *, measured: AnyNetwork | None = None
+) -> float:
+    """Return the seconds of a schedule as the library sends it; those of `predict_time` where the network has none.
+
+    measured: the network of which `network` is a better one, such as with twice the bandwidth. Rings keep the pace that
+    they have there, as the measured steps are those of its links.
+    """
+    choices = _over_protocols(schedule, network, size_bytes, measured=measured)
     if not choices:
         return predict_time(schedule, network, size_bytes)
     return min(choice.time_s(size_bytes) for choice in choices)
 
 
 def _over_protocols(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, ranks_per_host: int | None = None
+    schedule: Schedule,
+    network: AnyNetwork,
+    size_bytes: int,
+    ranks_per_host: int | None = None,
+    measured: AnyNetwork | None = None,
 ) -> list[LibraryChoice]:
-    """Return the schedule over each protocol that it may take."""
+    """Return the schedule over each protocol that it may take; a ring at its measured pace, as when it is chosen."""
     protocols, question = network.spec.protocols, _ring_question(schedule, network, size_bytes, ranks_per_host)
     if schedule.algorithm == "nvls":
         protocols = protocols[-1:]
     elif schedule.num_transfers > MAX_TRANSFERS:
         name = fastest_protocol_of(network, question, "ring") if question else ""
         protocols = tuple(protocol for protocol in protocols if protocol.name == name) or protocols[-1:]
-    pace, filling = _ring_factors(network, question)
+    pace, filling = _ring_factors(measured or network, question)
     return [over_protocol(schedule, network, protocol, pace, filling) for protocol in protocols]
 
 
 def _ring_question(
     schedule: Schedule, network: AnyNetwork, size_bytes: int, ranks_per_host: int | None
 ) -> Question | None:
-    """Return the question to which the library's ring is the answer; None if the schedule is none that is known."""
+    """Return what to ask the library's formula of a ring; None if this is none, or there is no formula for it."""
     num_ranks, test = schedule.num_ranks, schedule.collective.value
-    is_ring = schedule.algorithm in ("ring", "nccl_ring") and test in TESTS
-    if not is_ring or why_unknown(network, num_ranks, ranks_per_host):
+    if schedule.algorithm not in ("ring", "nccl_ring") or test not in TESTS:
+        return None
+    if why_unknown(network, num_ranks, ranks_per_host):
         return None
     return Question(test, size_bytes, num_ranks, num_ranks // (ranks_per_host or _ranks_per_host(network, num_ranks)))
 

@@ -26,7 +26,7 @@ more take time, while the ring begins and ends: the fewer ranks, the more of the
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -246,18 +246,27 @@ def ring_filling(network: AnyNetwork, question: Question) -> float:
 
 
 def _ring_pace(rates: Rates, questions: QuestionColumns) -> Floats:
-    """Return how many times as long, (num_questions,): the fastest ring then takes its measured steps."""
+    """Return how many times as long, (num_questions,): the fastest ring then takes its measured steps.
+
+    A smaller message than all that were measured is told by the protocols, as many times as long as at the smallest
+    one: were it told by them alone, the time of many hosts would jump there.
+    """
     steps = rates.library.ring_steps
     if not steps:
         return np.ones(len(questions.size))
     at = np.log([step.message_bytes for step in steps])
-    message = np.log(questions.size / questions.ranks)
+    smallest_bytes = steps[0].message_bytes * questions.ranks
+    measured = replace(questions, size=np.maximum(questions.size, smallest_bytes))
+    message = np.log(measured.size / measured.ranks)
     log_step_s = np.interp(message, at, np.log([step.time_s for step in steps]))
     log_step_s += np.maximum(message - at[-1], 0.0)  # beyond the largest, bandwidth decides
-    by_protocols = _smooth_minimum([_ring_s(rates, protocol, questions) for protocol in rates.protocols])
-    is_ring = ~questions.is_message & ~questions.is_whole & (questions.nodes > 1) & (message >= at[0])
+    by_protocols = _smooth_minimum([_ring_s(rates, protocol, measured) for protocol in rates.protocols])
+    is_ring = ~questions.is_message & ~questions.is_whole & (questions.nodes > 1)
     known = is_ring & (questions.senders == rates.library.ring_ranks)
-    by_steps = launch_s(rates.protocols) + _hops(questions) * np.exp(log_step_s)
+    by_steps = launch_s(rates.protocols) + _hops(measured) * np.exp(log_step_s)
+    by_steps = np.maximum(
+        by_steps, _sent(measured) / _bandwidth(rates, measured)
+    )  # what is simulated has that bound too
     pace: Floats = np.where(known, by_steps / by_protocols, 1.0)
     return pace
 

@@ -21,24 +21,34 @@ SHORTEST = 1.5  # times the start: what a shorter time has beside it says little
 def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
     """Return `cluster` with the steps of the rings of most hosts, and of these of most ranks of a host.
 
-    Rings are the collectives that have no other algorithm, and those for which the formulas of `cluster` choose it.
+    Where so few sizes of these are rings that they do not tell, the next ones count, as they do for smaller and larger
+    messages. Rings are the collectives that have no other algorithm, and those for which the formulas of `cluster`
+    choose it.
     """
     across = [case for case in cases if case.num_nodes > 1 and case.collective in RING_TESTS and _may_be_ring(case)]
     if not across:
         return cluster
     taken = predict(cluster, [case.question for case in across])
     rings = [case for case, (_, algorithm) in zip(across, taken, strict=True) if algorithm.startswith("ring ")]
-    most = max((_shape(case) for case in rings), default=(0, 0.0))
     start_s = launch_s(cluster.spec.protocols)
-    seconds: dict[int, list[float]] = {}
+    by_shape: dict[tuple[int, float], dict[int, list[float]]] = {}
     for case in rings:
-        if _shape(case) == most and case.calibrated_s > SHORTEST * start_s:
+        if case.calibrated_s > SHORTEST * start_s:
             rounds = 2 if case.collective == "all_reduce" else 1
             step_s = (case.calibrated_s - start_s) / rounds / (case.num_ranks - 1)
+            seconds = by_shape.setdefault(_shape(case), {})
             seconds.setdefault(math.ceil(case.size_bytes / case.num_ranks), []).append(step_s)
-    if len(seconds) < FEWEST or not most[1].is_integer():
+    known = [shape for shape, seconds in by_shape.items() if len(seconds) >= FEWEST and shape[1].is_integer()]
+    if not known:
         return cluster
-    steps = tuple(RingStep(message, statistics.geometric_mean(times)) for message, times in sorted(seconds.items()))
+    most = max(known)
+    for shape in sorted(by_shape, reverse=True):
+        if shape[1] == most[1]:  # sizes that the rings of more hosts do not reach, as there they are trees
+            smallest, largest = min(seconds := by_shape[most]), max(seconds)
+            seconds |= {at: times for at, times in by_shape[shape].items() if not smallest <= at <= largest}
+    steps = tuple(
+        RingStep(message, statistics.geometric_mean(times)) for message, times in sorted(by_shape[most].items())
+    )
     library = replace(cluster.spec.library, ring_steps=steps, ring_ranks=int(most[1]))
     return cluster.with_spec(library=library)
 

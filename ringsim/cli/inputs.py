@@ -55,7 +55,8 @@ class GivenFileType(click.ParamType[GivenFile]):
         path = Path(os.fsdecode(FILE.convert(shaped[1] if shaped else value, param, ctx)))
         counts = [part.partition("=") for part in shaped[2].split(",")] if shaped else []
         shape = {name: whole_number(count) for name, _, count in counts}
-        if not shape.keys() <= {"nodes", "ranks-per-node"} or None in shape.values() or 0 in shape.values():
+        is_known = shape.keys() <= {"nodes", "ranks-per-node"} and len(shape) == len(counts)
+        if not is_known or None in shape.values() or 0 in shape.values():
             self.fail(f"{value}: write it as {path}:nodes=2,ranks-per-node=4", param, ctx)
         return GivenFile(path, LogShape(shape.get("nodes"), shape.get("ranks-per-node")))
 
@@ -102,7 +103,10 @@ def read_timings(files: Sequence[GivenFile], num_nodes: int | None, ranks_per_no
 
     Raises ValueError for what is neither or both, OSError for what cannot be read.
     """
-    paths = tuple(given.path for given in files)
+    paths, shapes = tuple(given.path for given in files), set(files)
+    if len(shapes) > len(set(paths)):
+        twice = next(path for path in paths if sum(given.path == path for given in shapes) > 1)
+        raise ValueError(f"{twice}: is given twice, with different hosts or ranks: give it once")
     are_json = [_is_json(path) for path in paths]
     if not any(are_json):
         tables = read_logs(paths, num_nodes, ranks_per_node, dict(files))

@@ -89,8 +89,15 @@ def _shared_memory(fields: Fields) -> spec.SharedMemory | None:
 
 
 def _library(fields: Fields) -> spec.Library:
-    steps = sorted((spec.RingStep(**step) for step in fields.get("ring_steps", [])), key=attrgetter("message_bytes"))
-    return spec.Library(**{**fields, "ring_steps": tuple(steps)})
+    steps: dict[int, spec.RingStep] = {}
+    for index, step in enumerate(spec.RingStep(**step) for step in fields.get("ring_steps", [])):
+        place = f"library.ring_step[{index}]"
+        if step.time_s <= 0:
+            raise ValueError(f"{place}.time: must be greater than 0")
+        if step.message_bytes in steps:
+            raise ValueError(f"{place}.message = {step.message_bytes}: another one has that message already")
+        steps[step.message_bytes] = step
+    return spec.Library(**{**fields, "ring_steps": tuple(step for _, step in sorted(steps.items()))})
 
 
 def _placed_hosts(placed: Sequence[Fields], template: Fields) -> tuple[spec.PlacedHost, ...]:

@@ -164,7 +164,7 @@ class GroupCalls:
         if algorithm or collective in _DIRECT:
             schedule = build(*self._built(collective, algorithm), self._size, size_bytes)
             if algorithm:
-                return fastest_protocol(schedule, network, size_bytes, ranks_per_host=self._per_host or None)
+                return fastest_protocol(schedule, network, size_bytes, ranks_per_host=self._per_host)
             return over_protocol(schedule, network, network.spec.protocols[-1])
         kind = _simulated_as(collective)
         return choose(network, kind, self._size, size_bytes, math.inf, ranks_per_host=self._per_host)

@@ -38,7 +38,7 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
         return in_given_places(build(schedule.collective, name, schedule.num_ranks, size))
 
     with progress_bar(num_alternatives(schedule, described, size), "simulating") as bar:
-        advice = advise(schedule, described, size, build_other, bar.update, library_time)
+        advice = advise(schedule, described, size, build_other, bar.update, partial(library_time, measured=described))
     result = summarise(schedule, network, size, explanation, library=library) | {"walkthrough": told.as_dict()}
     text = format_walkthrough(schedule, size, told, explanation, advice, wide=wide)
     if not wide:

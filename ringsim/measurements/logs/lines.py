@@ -9,13 +9,15 @@ from typing import NamedTuple, Self
 from ringsim.files import quoted, read_bytes
 from ringsim.units import MAX_DIGITS, whole_number
 
-# Open MPI's --tag-output, torchrun's and a log's own [TAG]:, before whatever follows; Open MPI's --timestamp-output and
-# srun's --label only before a blank and the like, as a time may stand at the beginning of a line; and colours.
+# Open MPI's --tag-output (with a job's name from version 5 on), torchrun's and a log's own [TAG]:, before whatever
+# follows; Open MPI's --timestamp-output and srun's --label only before a blank and the like, as a time may stand at the
+# beginning of a line; and colours.
 _PREFIX = re.compile(
-    r"^(?:\s*(?:\[\d+,\s*\d+\]<std(?:out|err)>:?|\[[A-Za-z]+\d*\]:|"
-    r"(?:\w{3} \w{3} +\d+ [\d:]+ \d{4}|\d{4}-\d\d-\d\d[T ][\d:.,]+Z?|\[\d+\]|\d+:)(?=[\s#<\[]|$)))+"
+    r"^(?:\s*(?:\[(?:[\w.-]+@)?\d+,\s*\d+\](?:\[[^\]]*\])?<std(?:out|err)>:?|<std(?:out|err)>:|\[[A-Za-z]+\d*\]:|"
+    r"(?:\w{3} \w{3} +\d+ [\d:]+ \d{4}|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?|\[\d+\]|\d+:)(?=[\s#<\[]|$)))+"
 )
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_MAX_LINE = 2**13  # characters: no line that tells something here has so many, and patterns take long for far more
 MAX_BYTES = 64 * 2**20  # a log with more is not one table of results
 
 
@@ -27,8 +29,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     data = read_bytes(path, MAX_BYTES)
     if b"\0" in data[:4096]:
         raise ValueError(f"{path}: is not text: give the output of nccl-tests, OSU or Gloo's benchmark")
-    for number, line in enumerate(data.decode(errors="replace").splitlines(), start=1):
-        yield number, clean(line)
+    for number, line in enumerate(data.decode("utf-8-sig", errors="replace").splitlines(), start=1):
+        yield number, clean(line[:_MAX_LINE])
 
 
 def whole(text: str) -> int:

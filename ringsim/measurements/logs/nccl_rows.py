@@ -15,7 +15,7 @@ ELEMENT_BYTES = {"int8": 1, "uint8": 1, "char": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
                  "uint64": 8, "double": 8, "float64": 8}  # fmt: skip
 # busbw over algbw is this times (n - 1) / n on n ranks; of other tests it is 1.
 _LIMIT = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0, "gather": 1.0, "scatter": 1.0}
-_PER_RANK = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")  # their count is one rank's
+PER_RANK = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")  # their count is one rank's
 _ROUNDING = 0.005  # GB/s, as bandwidths are printed with two digits
 _NONE = ("N/A", "NA")
 
@@ -60,7 +60,7 @@ class PrintedRow:
     def as_row(self, file: str, test: str, num_ranks: int | None) -> LogRow:
         """Return its size and times. Raises ValueError if they contradict its rates."""
         size = self.size
-        if test in _PER_RANK and num_ranks and self.count * self.element == size and self._bytes_by_rate(size) > 1.5:
+        if test in PER_RANK and num_ranks and self.count * self.element == size and self._bytes_by_rate(size) > 1.5:
             size *= num_ranks  # printed for one rank, though the rate is of all
         seconds = 1e-3 if self._bytes_by_rate(size) < 0.01 else 1e-6  # version 1 has milliseconds
         times = tuple(time * seconds for time, _, _ in self.sides)
@@ -77,7 +77,7 @@ class PrintedRow:
             if time <= 0:
                 raise ValueError(f"{file}: line {self.line}: time {time:g}: must be greater than 0")
             rate = size / (time * seconds) / 1e9
-            if abs(rate - algbw) > 0.006 + 0.02 * rate:
+            if not abs(rate - algbw) <= 0.006 + 0.02 * rate:  # nor is it NaN
                 raise ValueError(
                     f"{file}: line {self.line}: {size} bytes in {time * seconds:.6g} s are {rate:.3g} GB/s, but the "
                     f"row says {algbw:g}: it contradicts itself"
@@ -95,6 +95,16 @@ def ratio_range(rows: Iterable[PrintedRow]) -> tuple[float, float]:
             low = max(low, (busbw - _ROUNDING) / (algbw + _ROUNDING))
             high = min(high, (busbw + _ROUNDING) / (algbw - _ROUNDING))
     return low, high
+
+
+def ranks_by_counts(rows: Iterable[PrintedRow]) -> int | None:
+    """Return how many times as large as one rank's count the size is; None if it is as large, or rows contradict.
+
+    Collectives whose count is one rank's have printed the size of all ranks since version 2.1, each row exactly.
+    """
+    ratios = {divmod(row.size, row.count * row.element) if row.count else (1, 0) for row in rows}
+    ratio, rest = ratios.pop()
+    return ratio if not ratios and not rest and ratio > 1 else None
 
 
 def ranks_by_rates(test: str, rows: Iterable[PrintedRow]) -> int | None:

@@ -7,14 +7,16 @@ what the bandwidths of one cannot tell, having too few digits, follows from the 
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ringsim.files import quoted
 from ringsim.measurements.logs.lines import LogTable, Shape
 from ringsim.measurements.logs.nccl_rows import (
     ELEMENT_BYTES,
+    PER_RANK,
     PrintedRow,
     bandwidth_factor,
+    ranks_by_counts,
     ranks_by_rates,
     ratio_range,
 )
@@ -24,7 +26,11 @@ _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce
                       r"hypercube)_perf")  # fmt: skip
 _HEADER = re.compile(r"^#?\s*(?:size|bytes)\s+(?:count|N)\s+type\b")
 _ROW = re.compile(r"^\d+\s+\d+\s+[a-z_]\w*\s")
+_WITHIN = re.compile(r"\bNCCL (?:INFO|WARN|TRACE)\b")
 _LIKE_A_ROW = re.compile(rf"\s(?:{'|'.join(ELEMENT_BYTES)})\s.*\d\.\d+\s.*\d\.\d+")
+_RANK_MISSING = (
+    "is a line of a rank missing? Restore it, or remove the others too and give --nodes and --ranks-per-node"
+)
 # What a table may be by its columns alone: (reduces, has a root).
 _BY_COLUMNS = {
     (True, False): ("all_reduce", "reduce_scatter", SENDRECV),
@@ -54,7 +60,9 @@ class _Run:
     @property
     def candidates(self) -> tuple[str, ...]:
         """The tests that have such columns."""
-        return _BY_COLUMNS[self.rows[-1].reduces, self.rows[-1].has_root]
+        tests = _BY_COLUMNS[self.rows[-1].reduces, self.rows[-1].has_root]
+        # A size of all ranks beside the count of one rules the others out, however few digits the rates have.
+        return ("reduce_scatter",) if "reduce_scatter" in tests and ranks_by_counts(self.rows) else tests
 
     def test(self) -> str:
         """Return the test by the program's name, the columns or the law of the bandwidths; "" if none tells."""
@@ -79,6 +87,7 @@ class NcclTests:
     file: str
     shape: Shape = field(default_factory=Shape)
     _runs: list[_Run] = field(default_factory=list)
+    _without_run: list[str] = field(default_factory=list)  # what was left out of runs of which nothing else remains
     _program: str = ""
     _columns: Sequence[str] = ()
     _rows: list[PrintedRow] = field(default_factory=list)
@@ -98,6 +107,9 @@ class NcclTests:
         elif _HEADER.match(line):
             self.finish()
             self._columns = line.lstrip("# ").split()
+        elif self._columns and _ROW.match(line) and (match := _WITHIN.search(line)):
+            place = f"{self.file}: line {number}"
+            self._left_out.append(f"{place}: {quoted(match[0])} stands in the row: print NCCL's lines to another file")
         elif self._columns and _ROW.match(line):
             self._add(self._row(number, line))
         elif self._columns and _LIKE_A_ROW.search(line):
@@ -123,7 +135,7 @@ class NcclTests:
         self._columns = ()
 
     def finish(self) -> None:
-        """End the run of the rows so far. Raises ValueError if there are some, but all of them are left out."""
+        """End the run of the rows so far."""
         if self._rows:
             self._runs.append(
                 _Run(
@@ -137,17 +149,25 @@ class NcclTests:
                     dict(self._environment),
                 )
             )
-        elif self._left_out:
-            raise ValueError(self._left_out[0])
+        else:
+            self._without_run += self._left_out
         self._rows, self._left_out, self._has_wrong = [], [], False
 
     @property
     def tables(self) -> list[LogTable]:
-        """The tables of all runs. Raises ValueError for one that cannot be told, or that contradicts itself."""
+        """The tables of all runs.
+
+        Raises ValueError for one that cannot be told, or that contradicts itself, and if all rows are left out.
+        """
+        if self._without_run and not self._runs:
+            raise ValueError(self._without_run[0])
         tests: dict[tuple[str, ...], set[str]] = {}
         for run in self._runs:
             tests.setdefault(run.candidates, set()).add(run.test())
-        return [self._table(run, tests[run.candidates] - {""}) for run in self._runs]
+        tables = [self._table(run, tests[run.candidates] - {""}) for run in self._runs]
+        if tables:
+            tables[0] = replace(tables[0], left_out=(*self._without_run, *tables[0].left_out))
+        return tables
 
     def _row(self, number: int, line: str) -> PrintedRow:
         values = line.split()
@@ -164,8 +184,14 @@ class NcclTests:
     def _table(self, run: _Run, tests: Collection[str]) -> LogTable:
         """Return the table of a run. tests: those that runs with such columns tell."""
         test = run.test() or self._only(tests, run)
-        told = run.num_ranks or ranks_by_rates(test, run.rows)
+        counted = ranks_by_counts(run.rows) if test in PER_RANK else None
+        told = run.num_ranks or counted or ranks_by_rates(test, run.rows)
         num_ranks = told or run.given
+        if counted and counted != num_ranks:
+            raise ValueError(
+                f"{self.file}: line {run.rows[-1].line}: {run.rows[-1].size} bytes are {counted} times the count, one "
+                f"for each rank, but the log names {num_ranks} ranks: {_RANK_MISSING}"
+            )
         if test == "all_reduce" and num_ranks:
             self._check_ranks(run, num_ranks)
         rows = [row.as_row(self.file, test, num_ranks) for row in run.rows]
@@ -189,8 +215,7 @@ class NcclTests:
             if abs(busbw - factor * algbw) > rounding + 0.001 * busbw:
                 raise ValueError(
                     f"{self.file}: line {last.line}: busbw {busbw:g} is not algbw {algbw:g} times {factor:.3f}, "
-                    f"which is 2(n - 1)/n for the n = {num_ranks} ranks that the log names: is a line of a rank "
-                    "missing? Restore it, or remove the others too and give --nodes and --ranks-per-node"
+                    f"which is 2(n - 1)/n for the n = {num_ranks} ranks that the log names: {_RANK_MISSING}"
                 )
 
 

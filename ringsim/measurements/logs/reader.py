@@ -98,7 +98,7 @@ def _tells(table: LogTable) -> bool:
 def _placed(table: LogTable, own: LogShape, of_all: LogShape) -> LogTable:
     """Return the table with its ranks and hosts. Raises ValueError if they are not known, or not the log's."""
     if table.test.startswith("pt2pt"):
-        return table
+        of_all = LogShape()  # two ranks on two hosts, unless it is said of this log
     nodes = own.num_nodes or table.num_nodes or of_all.num_nodes
     per_node = own.ranks_per_node or (None if table.num_ranks and nodes else of_all.ranks_per_node)
     ranks = table.num_ranks or (nodes and per_node and nodes * per_node)
@@ -111,6 +111,9 @@ def _placed(table: LogTable, own: LogShape, of_all: LogShape) -> LogTable:
     if own.ranks_per_node and nodes * own.ranks_per_node != ranks:
         raise ValueError(f"{table.file}: {ranks} ranks in the log, but {plural(nodes, 'host')} of "
                          f"{own.ranks_per_node} were given for it: leave that out")  # fmt: skip
+    if nodes > ranks:
+        raise ValueError(f"{table.file}: {plural(ranks, 'rank')} in the log, but {nodes} hosts were given: "
+                         "a host has at least one rank")  # fmt: skip
     return replace(table, num_ranks=ranks, num_nodes=nodes)
 
 

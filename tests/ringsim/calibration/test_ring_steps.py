@@ -7,12 +7,13 @@ import pytest
 
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.from_logs import calibrate_logs
-from ringsim.calibration.library_choice import choose
+from ringsim.calibration.library_choice import choose, fastest_protocol, library_time
 from ringsim.calibration.protocol_time import Question, predict, ring_pace
 from ringsim.calibration.ring_steps import with_ring_steps
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
+from ringsim.registry import build
 from ringsim.schedule.collective import Collective
 
 PER_HOST = 4
@@ -80,12 +81,23 @@ def test_between_the_measured_sizes_and_beyond(calibrated: Cluster) -> None:
     assert predicted_s(calibrated, beyond) == pytest.approx(10 * largest.measured_s, rel=1e-3)
 
 
+@pytest.mark.parametrize("num_hosts", [2, 8, 64])
+def test_smaller_messages_than_what_was_measured(calibrated: Cluster, num_hosts: int) -> None:
+    """Their time does not jump where the measured ones begin, and falls as the protocols say."""
+    ranks = num_hosts * PER_HOST
+    sizes = [ranks * MESSAGES[0] // 64, ranks * MESSAGES[0] - 1, ranks * MESSAGES[0]]
+    questions = [Question("all_gather", size, ranks, num_hosts) for size in sizes]
+    small_s, below_s, smallest_s = (time_s for time_s, _ in predict(calibrated, questions))
+    assert below_s == pytest.approx(smallest_s, rel=1e-3)
+    by_protocols_s = [time_s for time_s, _ in predict(without_steps(calibrated), questions)]
+    assert small_s / smallest_s == pytest.approx(by_protocols_s[0] / by_protocols_s[2], rel=1e-3)
+
+
 @pytest.mark.parametrize(
     "question",
     [
         Question("all_gather", 2**20, 4, 1),  # within a host
         Question("all_gather", 2**20, 16, 8),  # other ranks of a host, which use other NICs
-        Question("all_gather", 2**12, 32, 8),  # smaller than what was measured
         Question("sendrecv", 2**20, 8, 2),
         Question("broadcast", 2**20, 32, 8),
     ],
@@ -106,8 +118,24 @@ def test_the_rings_of_most_hosts_count(calibrated: Cluster) -> None:
     assert [step.message_bytes for step in steps.ring_steps] == list(MESSAGES)
     assert (calibrated.spec.library.ring_ranks, steps.ring_ranks) == (PER_HOST, PER_HOST)
     assert with_ring_steps(without_steps(calibrated), gathered(8, MESSAGES[:2])) == without_steps(calibrated)
+    few = [
+        *gathered(2),
+        *gathered(8, MESSAGES[:2]),
+        *gathered(8, per_host=3)[:2],
+    ]  # these do not hide those of two hosts
+    assert with_ring_steps(without_steps(calibrated), few) == with_ring_steps(without_steps(calibrated), gathered(2))
     other = [replace(case, algorithm="osu") for case in gathered(8)]
     assert with_ring_steps(without_steps(calibrated), other) == without_steps(calibrated)
+
+
+def test_sizes_that_only_the_rings_of_fewer_hosts_have(calibrated: Cluster) -> None:
+    """Count where those of more hosts, of which the small ones are trees, have none."""
+    plain = without_steps(calibrated)
+    slower = [replace(case, times_s=(2 * case.measured_s,)) for case in gathered(2)]
+    known = with_ring_steps(plain, [*slower, *gathered(8, MESSAGES[4:7])]).spec.library.ring_steps
+    of_fewer = with_ring_steps(plain, slower).spec.library.ring_steps
+    of_more = with_ring_steps(plain, gathered(8, MESSAGES[4:7])).spec.library.ring_steps
+    assert known == (*of_fewer[:4], *of_more, *of_fewer[7:])
 
 
 @pytest.mark.parametrize("message_bytes", [2**14, 2**18, 2**24])
@@ -123,3 +151,52 @@ def test_what_is_simulated_takes_as_many_times_as_long(calibrated: Cluster, mess
     pace = ring_pace(known, case.question)
     assert by_steps.time_s(case.size_bytes) == pytest.approx(pace * by_protocols.time_s(case.size_bytes))
     assert pace > 1.2 or message_bytes != 2**18
+
+
+@pytest.mark.parametrize("message_bytes", [0, 2**14, 2**18])
+def test_a_ring_that_is_named_takes_what_a_chosen_one_does(calibrated: Cluster, message_bytes: int) -> None:
+    """Whoever asks for it, with or without a protocol; on fewer ranks of each host steps were not measured."""
+    known, size_bytes = with_link(calibrated), 32 * message_bytes
+    chosen = choose(known, Collective.ALL_GATHER, 32, size_bytes)
+    assert chosen is not None
+    named = fastest_protocol(chosen.schedule, known, size_bytes)
+    assert named is not None
+    assert named.time_s(size_bytes) == pytest.approx(chosen.time_s(size_bytes), rel=0.05)
+    assert library_time(chosen.schedule, known, size_bytes) == named.time_s(size_bytes)
+    sparse = {"ranks_per_host": 1}
+    over = [fastest_protocol(chosen.schedule, net, size_bytes, **sparse) for net in (known, without_steps(known))]
+    assert over[0] is not None
+    assert over[1] is not None
+    assert over[0].start_s == over[1].start_s
+
+
+def test_a_better_network_keeps_the_pace_of_the_measured_steps(calibrated: Cluster) -> None:
+    """Twice the bandwidth helps, though the steps were measured without it."""
+    known, size_bytes = with_link(calibrated), 32 * 2**20
+    schedule = build(Collective.ALL_GATHER, "ring", 32, size_bytes)
+    host = known.spec.host
+    twice = replace(host.nics, bandwidth_bytes_per_s=2 * host.nics.bandwidth_bytes_per_s)
+    better = known.with_spec(host=replace(host, nics=twice))
+    gain = library_time(schedule, known, size_bytes) / library_time(schedule, better, size_bytes, measured=known)
+    plain, plain_better = without_steps(known), without_steps(better)
+    assert gain > 1.3
+    assert gain == pytest.approx(
+        library_time(schedule, plain, size_bytes) / library_time(schedule, plain_better, size_bytes)
+    )
+
+
+def test_no_step_is_faster_than_its_bytes_on_the_links(calibrated: Cluster) -> None:
+    """Neither by the formula nor as it is simulated, though one was measured so."""
+    known, size_bytes = with_link(calibrated), 32 * MESSAGES[-1]
+    nics = known.spec.host.nics
+    slow = replace(known.spec.host, nics=replace(nics, bandwidth_bytes_per_s=nics.bandwidth_bytes_per_s / 2))
+    slower = known.with_spec(host=slow)
+    [(time_s, _)] = predict(slower, [Question("all_gather", size_bytes, 32, 8)])
+    chosen = choose(slower, Collective.ALL_GATHER, 32, size_bytes)
+    assert chosen is not None
+    sent_s = 31 * MESSAGES[-1] / (min(PER_HOST, nics.count) * slow.nics.bandwidth_bytes_per_s)
+    assert time_s == pytest.approx(sent_s, rel=0.03)
+    unpaced = choose(without_steps(slower), Collective.ALL_GATHER, 32, size_bytes)
+    assert unpaced is not None
+    assert ring_pace(slower, Question("all_gather", size_bytes, 32, 8)) > 0.9
+    assert chosen.time_s(size_bytes) > 0.9 * unpaced.time_s(size_bytes)

@@ -38,7 +38,9 @@ def test_what_is_said_of_one_log(logs: tuple[str, str]) -> None:
     assert calibrated(told, f"{osu}:nodes=3", "--nodes", "2", "--ranks-per-node", "4") == (0, {(4, 1), (12, 3)}, "")
 
 
-@pytest.mark.parametrize("shape", ["nodes=0", "nodes=2,hosts=3", "nodes=two", "nodes=", "ranks-per-node=2,"])
+@pytest.mark.parametrize(
+    "shape", ["nodes=0", "nodes=2,hosts=3", "nodes=two", "nodes=", "ranks-per-node=2,", "nodes=2,nodes=3"]
+)
 def test_a_shape_that_cannot_be_read(logs: tuple[str, str], shape: str) -> None:
     """One line, which shows how to write it."""
     exit_code, _, errors = calibrated(f"{logs[0]}:{shape}")
@@ -47,6 +49,28 @@ def test_a_shape_that_cannot_be_read(logs: tuple[str, str], shape: str) -> None:
         f"ringsim calibrate: Invalid value for 'FILES...': {logs[0]}:{shape}: "
         f"write it as {logs[0]}:nodes=2,ranks-per-node=4\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (["", ":nodes=2"], "is given twice, with different hosts or ranks: give it once"),
+        ([":nodes=8"], "4 ranks in the log, but 8 hosts were given: a host has at least one rank"),
+        ([":nodes=2,ranks-per-node=3"], "4 ranks in the log, but 2 hosts of 3 were given for it: leave that out"),
+    ],
+)
+def test_shapes_that_cannot_be(logs: tuple[str, str], shapes: list[str], message: str) -> None:
+    """Are refused in one line, where one of two was believed, or more hosts than ranks."""
+    exit_code, _, errors = calibrated(*(f"{logs[0]}{shape}" for shape in shapes))
+    assert (exit_code, errors) == (2, f"ringsim: {logs[0]}: {message}\n")
+
+
+def test_two_ranks_of_one_host(tmp_path: Path) -> None:
+    """Messages of OSU are between two hosts, unless it is said that they are not."""
+    path = tmp_path / "osu.log"
+    path.write_text(OSU.replace("Allreduce Latency", "Latency"))
+    assert calibrated(str(path)) == (0, {(2, 2)}, "")
+    assert calibrated(f"{path}:nodes=1") == (0, {(2, 1)}, "")
 
 
 def test_a_file_whose_name_looks_like_a_shape(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ RANKS = "".join(f"#   Rank  {rank} Pid 7 on      a0{rank // 2} device  {rank} [0
 HEADER = "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
 
 
+HEADER_AND_ROWS = [line for line in nccl_log("all_reduce", 4).splitlines(True) if " size " in line or " float " in line]
+
+
 def read(tmp_path: Path, text: str, **shape: int) -> LogTable:
     """The one table in a log with this text."""
     path = tmp_path / "a.log"
@@ -34,7 +37,21 @@ def test_a_table_of_nccl_tests(tmp_path: Path, test: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "prefix", ["[1,0]<stdout>:", "[1,0]<stdout>: ", "0: ", " 0:  ", "[STAT]:", "[default0]:", "[rank3]: ", "\x1b[32m"]
+    "prefix",
+    [
+        "[1,0]<stdout>:",
+        "[1,0]<stdout>: ",
+        "[prterun-node-1-99@1,0]<stdout>: ",
+        "0: ",
+        " 0:  ",
+        "[STAT]:",
+        "[default0]:",
+        "[rank3]: ",
+        "2025-05-01T12:00:01.5+00:00 ",
+        "Thu May  1 12:00:01 2025<stdout>:",
+        "\x1b[32m",
+        "\x1b[m\x1b[K",  # as grep colours
+    ],
 )
 @pytest.mark.parametrize("is_glued", [False, True])
 def test_what_launchers_put_before_a_line_is_left_out(tmp_path: Path, prefix: str, is_glued: bool) -> None:
@@ -44,6 +61,17 @@ def test_what_launchers_put_before_a_line_is_left_out(tmp_path: Path, prefix: st
         lines = [line.lstrip() for line in lines]
     table = read(tmp_path, "".join(f"{prefix}{line}\n" for line in lines))
     assert (len(table.rows), table.left_out) == (len(SIZES), ())
+
+
+def test_the_mark_of_bytes_before_a_header(tmp_path: Path) -> None:
+    """An editor puts it before the first line."""
+    text = "\ufeff" + "".join(HEADER_AND_ROWS)
+    assert len(read(tmp_path, text, num_nodes=1).rows) == len(SIZES)
+
+
+def test_a_line_without_end_takes_no_time(tmp_path: Path) -> None:
+    """Which patterns would search from each of its words to its end: minutes for a MiB."""
+    assert len(read(tmp_path, with_row("a float " * 2**17)).rows) == len(SIZES)
 
 
 def with_row(row: str) -> str:
@@ -62,6 +90,46 @@ def test_rows_that_cannot_be_used_are_told(tmp_path: Path) -> None:
         "run the benchmark again",
         f"{tmp_path}/a.log: line 22: looks like a row, but begins with '>>1048576': remove that",
     )
+
+
+def test_a_line_of_nccl_within_a_row(tmp_path: Path) -> None:
+    """As of a log to which several ranks print: that row is left out."""
+    row = nccl_row("all_reduce", 2**20, 4, [1e-4])
+    table = read(tmp_path, with_row(f"{row[:50]} node0:12:34 [0] NCCL INFO Channel 00/02 : 0 1 2 3"))
+    assert len(table.rows) == len(SIZES)
+    assert table.left_out == (
+        f"{tmp_path}/a.log: line 20: 'NCCL INFO' stands in the row: print NCCL's lines to another file",
+    )
+
+
+def test_a_run_of_which_all_rows_are_left_out(tmp_path: Path) -> None:
+    """Is no table, and the others are, as where each size has a run of its own."""
+    header = HEADER_AND_ROWS[0]
+    wrong = nccl_row("all_reduce", 2**20, 4, [1e-4], "12") + "\n"
+    head = nccl_log("all_reduce", 4)[: nccl_log("all_reduce", 4).index(header)]
+    for text in (head + header + wrong + "".join(HEADER_AND_ROWS), head + "".join(HEADER_AND_ROWS) + header + wrong):
+        table = read(tmp_path, text)
+        assert len(table.rows) == len(SIZES)
+        (line,) = table.left_out
+        assert "#wrong 12: its results were wrong" in line
+
+
+def test_small_sizes_of_another_collective(tmp_path: Path) -> None:
+    """Are not taken for those of the run beside them: the size is as many counts as there are ranks, or one."""
+    path = tmp_path / "a.log"
+    path.write_text(nccl_log("all_reduce", 4) + nccl_log("reduce_scatter", 4, sizes=(64, 128, 256)))
+    assert [table.test for table in read_logs([path])] == ["all_reduce", "reduce_scatter"]
+    path.write_text(nccl_log("reduce_scatter", 4) + nccl_log("all_reduce", 4, sizes=(64, 128, 256)))
+    with pytest.raises(ValueError, match="cannot tell which of all_reduce"):
+        read_logs([path])
+
+
+@pytest.mark.parametrize("test", ["all_gather", "reduce_scatter"])
+def test_ranks_follow_from_the_counts(tmp_path: Path, test: str) -> None:
+    """Exactly, if the rates have too few digits."""
+    lines = nccl_log(test, 100, sizes=(400, 800)).splitlines(keepends=True)
+    text = "".join(line for line in lines if " Rank " not in line)
+    assert read(tmp_path, text, num_nodes=1).num_ranks == 100
 
 
 def test_rows_without_times_and_lines_between_tables(tmp_path: Path) -> None:
@@ -236,9 +304,9 @@ def only_row(row: str) -> str:
     return text[: text.index(f"{SIZES[0]:12} ")] + row + "\n"
 
 
-def without_rank(rank: int) -> str:
+def without_rank(rank: int, test: str = "all_reduce") -> str:
     """A log of 4 ranks in which the line of one is missing."""
-    lines = nccl_log("all_reduce", 4).splitlines(keepends=True)
+    lines = nccl_log(test, 4).splitlines(keepends=True)
     return "".join(line for line in lines if f"Rank {rank:2} " not in line)
 
 
@@ -259,6 +327,14 @@ def without_rank(rank: int) -> str:
         ),
         (nccl_log("all_reduce", 4).replace("0 OK", "3 FAILED"), "its results were wrong"),
         (without_rank(3), "times 1.333, which is 2(n - 1)/n for the n = 3 ranks that the log names"),
+        (
+            without_rank(3, "all_gather"),
+            "line 18: 1073741824 bytes are 4 times the count, one for each rank, but the log names 3 ranks: is a line"
+        ),
+        (
+            with_row("     1048576        262144     float     sum      -1    100.0     nan     nan      0"),
+            "line 20: 1048576 bytes in 0.0001 s are 10.5 GB/s, but the row says nan: it contradicts itself",
+        ),
         (without_rank(1), "the list of ranks has no line of rank 1, but one of rank 3"),
         ("# OSU MPI Allreduce Latency Test v5.7\n# Size Avg\n8   1.0\n", "line 3: the log does not tell how many"),
         (

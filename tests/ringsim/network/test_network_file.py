@@ -123,6 +123,14 @@ MISTAKES = [
         '"a\\nb": unknown key; known here are name, description, source, host, hosts, links, switch, rank, '
         "slow_rank, slow_link, jitter, failure, protocol, library, calibration",
     ),
+    (
+        HOST + '[[library.ring_step]]\nmessage = 8\ntime = "0us"\n',
+        "library.ring_step[0].time: must be greater than 0",
+    ),
+    (
+        HOST + 2 * '[[library.ring_step]]\nmessage = 8\ntime = "1us"\n',
+        "library.ring_step[1].message = 8: another one has that message already",
+    ),
     (HOST + '[[failure]]\nat = "1s"\n', "failure[0]: give either link or rank"),
     (HOST + '[[failure]]\nlink = "x"\nrank = 1\n', "failure[0]: give either link or rank"),
 ]
