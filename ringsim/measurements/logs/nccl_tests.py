@@ -41,7 +41,7 @@ _BY_COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _PrintedRun:
     """The rows under one header, and what the log has told by their end.
 
     program: the test by the name of the program; "" if the log does not name it.
@@ -86,7 +86,7 @@ class NcclTests:
 
     file: str
     shape: Shape = field(default_factory=Shape)
-    _runs: list[_Run] = field(default_factory=list)
+    _runs: list[_PrintedRun] = field(default_factory=list)
     _without_run: list[str] = field(default_factory=list)  # what was left out of runs of which nothing else remains
     _program: str = ""
     _columns: Sequence[str] = ()
@@ -138,7 +138,7 @@ class NcclTests:
         """End the run of the rows so far."""
         if self._rows:
             self._runs.append(
-                _Run(
+                _PrintedRun(
                     self._program,
                     tuple(self._rows),
                     tuple(self._left_out),
@@ -181,7 +181,7 @@ class NcclTests:
         wrong_column = self._columns[start + 3] if len(self._columns) > start + 3 else ""
         return PrintedRow.read(number, named, [side for side in sides if len(side) >= 3], wrong_column)
 
-    def _table(self, run: _Run, tests: Collection[str]) -> LogTable:
+    def _table(self, run: _PrintedRun, tests: Collection[str]) -> LogTable:
         """Return the table of a run. tests: those that runs with such columns tell."""
         test = run.test() or self._only(tests, run)
         counted = ranks_by_counts(run.rows) if test in PER_RANK else None
@@ -198,7 +198,7 @@ class NcclTests:
         return LogTable(self.file, "nccl-tests", test, told, run.num_nodes, tuple(rows), run.devices,
                         run.environment, run.left_out)  # fmt: skip
 
-    def _only(self, tests: Collection[str], run: _Run) -> str:
+    def _only(self, tests: Collection[str], run: _PrintedRun) -> str:
         """Return the test that other runs tell. Raises ValueError if that is not one."""
         if len(tests) == 1:
             return next(iter(tests))
@@ -207,7 +207,7 @@ class NcclTests:
             "the line with the program's name, such as all_reduce_perf, in the log, and the lines with the ranks"
         )
 
-    def _check_ranks(self, run: _Run, num_ranks: int) -> None:
+    def _check_ranks(self, run: _PrintedRun, num_ranks: int) -> None:
         """Raise ValueError if busbw / algbw, which is 2(n - 1)/n, is not that of this number of ranks."""
         last, factor = run.rows[-1], bandwidth_factor("all_reduce", num_ranks)
         for _, algbw, busbw in last.sides:
