@@ -64,7 +64,7 @@ _TCP = "TCP without NCCL's network plug-in: both bandwidth and latency change wi
 _PCIE_16 = (
     "the 100 Gbit/s logs differ by a factor of 2 from row to row, and a GPU on PCIe does not reach the NIC's rate"
 )
-_FLAT = "from 64 KiB to 1 MiB of each rank a step on 2 hosts takes up to 40 % longer than on 8; nobody knows why"
+_FLAT = "from 64 KiB to 1 MiB of each rank a step on 2 hosts takes up to 40 % longer than on 8; the cause is not known"
 
 
 def _ring_pairs() -> Iterator[Pair]:

@@ -119,7 +119,7 @@ def _first(pattern: re.Pattern[str], line: str) -> int | None:
 
 
 class LogShape(NamedTuple):
-    """What the user says of a log: its hosts, and the ranks of each; None where the log tells."""
+    """The hosts of a log, and the ranks of each, as the user says; None where the log tells."""
 
     num_nodes: int | None = None
     ranks_per_node: int | None = None

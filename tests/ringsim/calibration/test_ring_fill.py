@@ -41,7 +41,7 @@ def error(cluster: Cluster, num_ranks: int, fill: float) -> float:
 
 @pytest.mark.parametrize(("fill", "low", "high"), [(0.1, 0.1, 0.16), (0.4, 0.35, 0.4)])
 def test_logs_of_two_numbers_of_ranks_tell_it(fill: float, low: float, high: float) -> None:
-    """What is believed before, 0.2, pulls at it; and then it holds for others."""
+    """The fit lies between the prior, 0.2, and the truth; predictions for other numbers of ranks are then right."""
     found = fitted(2, 4, fill=fill)
     assert low < found.spec.library.ring_fill < high
     assert error(found, 8, fill) == pytest.approx(0, abs=0.03)

@@ -47,7 +47,7 @@ def predicted_s(cluster: Cluster, case: TimedCase) -> float:
 
 
 def without_steps(cluster: Cluster) -> Cluster:
-    """As the protocols alone say."""
+    """Return the network with its protocols alone."""
     return cluster.with_spec(library=replace(cluster.spec.library, ring_steps=()))
 
 
@@ -140,7 +140,7 @@ def test_sizes_that_only_the_rings_of_fewer_hosts_have(calibrated: Cluster) -> N
 
 @pytest.mark.parametrize("message_bytes", [2**14, 2**18, 2**24])
 def test_what_is_simulated_takes_as_many_times_as_long(calibrated: Cluster, message_bytes: int) -> None:
-    """As the formula does by the steps; a simulation of messages is otherwise no sum of latencies and bytes."""
+    """The simulation grows by the same factor as the formula; it is no sum of latencies and bytes itself."""
     known = with_link(calibrated)
     (case,) = gathered(8, (message_bytes,))
     by_steps, by_protocols = (

@@ -93,7 +93,7 @@ def test_rows_that_cannot_be_used_are_told(tmp_path: Path) -> None:
 
 
 def test_a_line_of_nccl_within_a_row(tmp_path: Path) -> None:
-    """As of a log to which several ranks print: that row is left out."""
+    """The row is left out: several ranks may print to one log."""
     row = nccl_row("all_reduce", 2**20, 4, [1e-4])
     table = read(tmp_path, with_row(f"{row[:50]} node0:12:34 [0] NCCL INFO Channel 00/02 : 0 1 2 3"))
     assert len(table.rows) == len(SIZES)
@@ -133,7 +133,7 @@ def test_ranks_follow_from_the_counts(tmp_path: Path, test: str) -> None:
 
 
 def test_rows_without_times_and_lines_between_tables(tmp_path: Path) -> None:
-    """What was not timed is no row, nor is what stands between two tables."""
+    """A line without times is no row, nor is a line between two tables."""
     untimed = "     1048576        262144     float     sum      -1" + 2 * "      N/A     N/A     N/A    N/A"
     between = "# nThread 1 nGpus 4 minBytes 8\n: the float weights took 1.5 of 2.5 GiB\n"
     text = with_row(untimed) + between + nccl_log("all_gather", 4)

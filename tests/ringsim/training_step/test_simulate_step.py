@@ -204,7 +204,7 @@ def test_a_share_of_the_calls_waits_for_a_core(share: float, calls_per_step: int
 
 
 def test_calls_of_a_gpu_do_not_wait_for_a_core() -> None:
-    """Whatever the network says of calls of torch.distributed, which it was told by Gloo."""
+    """A network has the late calls of Gloo, which NCCL does not have."""
     trace = replace(traced(TracedStep((call(0),), (all_reduce(4),)), groups=(TWO,)), num_ranks=2)
     prediction = predict_trace(trace, waiting(1.0), Computing(on_gpu=True))
     assert prediction.timeline.step_s == predict_trace(trace, SECOND, Computing(on_gpu=True)).timeline.step_s == 4.0
