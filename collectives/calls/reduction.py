@@ -23,6 +23,15 @@ def _maximum(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
     _one_zero(chunk)
 
 
+def _add_parts(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    """Add complex numbers as pairs of numbers, as torch.distributed does.
+
+    `add_` multiplies the second one by the complex number 1, which can change the sign of a zero, so that the sum would
+    depend on which comes first.
+    """
+    torch.view_as_real(chunk).add_(torch.view_as_real(arrived.to(chunk.dtype)))
+
+
 def _one_zero(chunk: torch.Tensor) -> None:
     """Make each -0 a +0: which of the two is the smaller depends on which comes first, and on the processor."""
     if chunk.is_floating_point():
@@ -58,11 +67,15 @@ class Reduction:
     def finish(self, tensor: torch.Tensor, num_ranks: int) -> None:
         """Do in place what is left once all contributions are combined.
 
-        An AVG of integers is truncated towards zero, as NCCL does it.
+        An AVG of integers is truncated towards zero, as NCCL does it. Each part of a complex number is divided, as
+        torch.distributed does it.
         """
-        if self.averages:
-            whole = not (tensor.is_floating_point() or tensor.is_complex())
-            tensor.div_(num_ranks, rounding_mode="trunc" if whole else None)
+        if not self.averages:
+            return
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor)
+        whole = not tensor.is_floating_point()
+        tensor.div_(num_ranks, rounding_mode="trunc" if whole else None)
 
 
 @lru_cache
@@ -81,7 +94,8 @@ def reduction_of(op: ReduceOp.RedOpType | ReduceOp, dtype: torch.dtype) -> Reduc
         raise ValueError(f"op {name}: needs numbers, not {dtype}; use BAND or BOR")
     if dtype.is_complex and kind not in (ReduceOp.SUM, ReduceOp.AVG):
         raise ValueError(f"op {name}: {dtype} can only be summed or averaged")
-    reduction = Reduction(name, _COMBINE[kind], averages=kind == ReduceOp.AVG)
+    combine = _add_parts if dtype.is_complex else _COMBINE[kind]
+    reduction = Reduction(name, combine, averages=kind == ReduceOp.AVG)
     _try_out(reduction, dtype)
     return reduction
 

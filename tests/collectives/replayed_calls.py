@@ -43,10 +43,16 @@ def replayed(call: Call, seed: int, num_ranks: int) -> list[bytes]:
     finished = []
     for rank, buffer in enumerate(buffers):
         share = buffer.view(num_ranks, -1)[rank] if call.name.startswith("reduce_scatter") else buffer
-        whole = share / num_ranks if call.op == "AVG" and call.name in REDUCING else share
+        whole = _divided(share, num_ranks) if call.op == "AVG" and call.name in REDUCING else share
         unchanged = call.name == "reduce" and rank != root
         finished.append(bits(inputs[rank] if unchanged else whole.to(dtype)))
     return finished
+
+
+def _divided(total: torch.Tensor, num_ranks: int) -> torch.Tensor:
+    if total.is_complex():
+        return torch.view_as_complex(torch.view_as_real(total) / num_ranks)
+    return total / num_ranks
 
 
 def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
