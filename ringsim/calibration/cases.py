@@ -6,23 +6,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ringsim.calibration.protocol_time import RING_TESTS, Question
-from ringsim.measurements import TORCH, LogRow, LogTable, Measurements, RankHosts, p10_p90
+from ringsim.measurements import NOT_KNOWN, TORCH, LogRow, LogTable, Measurements, NcclSettings, RankHosts, p10_p90
 
 MISFIT = 0.25  # of a time: beyond that the model is said not to fit
+ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that may hang on switches which add
 DIGEST_LENGTH = 10  # letters: rows are compared only with those of the same collective, ranks and size
-_Key = tuple[str, str, int, int, int, str]
+_Key = tuple[str, str, int, int, int, str, NcclSettings]
 
 
 @dataclass(frozen=True, slots=True)
 class TimedCase:
     """All times of one collective of one size on the same ranks.
 
-    algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" where a library was forced to it, or has no tree
-    (NCCL's all_gather and reduce_scatter, which may also be PAT, NVLS or CollNet); otherwise the benchmark's name.
+    algorithm: one of `ringsim algorithms`, "dist" and the like; "ring" where a library was forced to it, or has nothing
+    else, see `_has_ring_alone`; otherwise the benchmark's name.
     times_s: of each run or iteration, out of place and in place.
     in_place_s: those of them that were in place; empty if it is not known.
     spread_s: the 10th and the 90th percentile of times_s, or what the benchmark says of its own repetitions.
     device: what each rank runs on, empty if it is not known.
+    settings: of NCCL, as far as they are known.
     transport: "shm" if its chunks went through shared memory; "" if they did not, or it is not known.
     rows: a digest of each row of a log that is among them, by which a network file knows it again; empty if they are
     not of logs.
@@ -40,6 +42,7 @@ class TimedCase:
     file: str = ""
     rows: tuple[str, ...] = ()
     transport: str = ""
+    settings: NcclSettings = NOT_KNOWN
 
     @property
     def file_name(self) -> str:
@@ -60,7 +63,12 @@ class TimedCase:
     @property
     def question(self) -> Question:
         """The question to which `measured_s` is the answer."""
-        return Question(self.collective, self.size_bytes, self.num_ranks, self.num_nodes)
+        return Question(self.collective, self.size_bytes, self.num_ranks, self.num_nodes, self.settings)
+
+    @property
+    def may_use_switch(self) -> bool:
+        """Whether its ranks may hang on a switch that adds, as far as is known: by the GPU, and NCCL's version."""
+        return bool(self.settings.uses_switch) and any(gpu in self.device for gpu in ADDING_SWITCHES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +95,41 @@ def repeated(cases: Iterable[TimedCase]) -> list[list[TimedCase]]:
     return [some for some in alike.values() if len(some) > 1]
 
 
-def cases_of_tables(tables: Iterable[LogTable]) -> list[TimedCase]:
+def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN) -> list[TimedCase]:
     """Return a case for each collective, algorithm, size, number of ranks and hosts, and file, of all runs in it.
 
+    known: of NCCL, by the user's word, where the logs do not tell.
     Those of several files are not put together: they may be of different settings, see `contradiction_line`.
     """
     rows_by_case: dict[_Key, list[tuple[LogTable, LogRow]]] = {}
     for table in tables:
+        settings = NcclSettings.from_environment(table.environment).or_else(known)
         for row in table.rows:
             shape = row.size_bytes, table.num_ranks or 0, table.num_nodes or 0
-            rows_by_case.setdefault((table.test, _algorithm(table), *shape, table.file), []).append((table, row))
+            key = (table.test, _algorithm(table, settings), *shape, table.file, settings)
+            rows_by_case.setdefault(key, []).append((table, row))
     return [_case(key, rows) for key, rows in sorted(rows_by_case.items())]
 
 
-def _algorithm(table: LogTable) -> str:
-    forced = table.environment.get("nccl_algo", "").lower()
+def _algorithm(table: LogTable, settings: NcclSettings) -> str:
     gloo = table.environment.get("algorithm", "") if table.benchmark == "gloo" else ""
-    if forced == "ring" or "ring" in gloo or (table.test in RING_TESTS[1:] and table.benchmark == "nccl-tests"):
+    if settings.algorithms == "ring" or "ring" in gloo or _has_ring_alone(table, settings):
         return "ring"
     return {"nccl-tests": "nccl"}.get(table.benchmark, gloo or table.benchmark)
+
+
+def _has_ring_alone(table: LogTable, settings: NcclSettings) -> bool:
+    """Return whether NCCL can have taken nothing but a ring, as far as is known.
+
+    all_gather and reduce_scatter have PAT from version 2.23 on between hosts of one GPU, and NVLS within a host whose
+    switches add. (CollNet, which they have as well, needs a plug-in and switches of its own.)
+    """
+    if table.benchmark != "nccl-tests" or table.test not in RING_TESTS[1:]:
+        return False
+    if table.num_nodes == 1:
+        adds = any(gpu in device for gpu in ADDING_SWITCHES for device in table.devices)
+        return not adds or settings.uses_switch is False
+    return table.num_nodes != table.num_ranks or settings.uses_pat is False
 
 
 def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> TimedCase:
@@ -116,12 +140,13 @@ def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> TimedCase:
     spread = (min(lows), max(highs)) if lows and highs else p10_p90(times)
     devices = rows[0][0].devices
     digests = tuple(sorted({_digest(key, row) for _, row in rows}))
-    return TimedCase(*key[:5], times, in_place, spread, devices[0] if devices else "", key[5], digests)
+    device = devices[0] if devices else ""
+    return TimedCase(*key[:5], times, in_place, spread, device, key[5], digests, settings=key[6])
 
 
 def _digest(key: _Key, row: LogRow) -> str:
     """Return a short digest of a row, which another run of the same test does not have."""
-    test, _, *shape, _ = key
+    test, _, *shape = key[:5]
     times = [f"{time_s:.9e}" for time_s in row.times_s]
     return hashlib.sha256(" ".join([test, *map(str, shape), *times]).encode()).hexdigest()[:DIGEST_LENGTH]
 

@@ -103,8 +103,8 @@ def nic_line(cluster: Cluster, num_senders: int) -> str:
     num_nics = max(known, num_senders, cluster.spec.ranks_per_host or 1)
     return (
         f"the logs of {cluster.name} send from {plural(known, 'rank')} of a host at a time; how fast "
-        f"{plural(num_senders, 'rank')} of a host can send is not known, and {rate} is a guess: calibrate with a log "
-        f"of {plural(num_senders, 'rank')} on each of several hosts, or give calibrate --nic, such as "
+        f"{plural(num_senders, 'rank')} of a host can send is not known, and {rate} each is a guess: calibrate with a "
+        f"log of {plural(num_senders, 'rank')} on each of several hosts, or give calibrate --nic, such as "
         f"{num_nics}x400Gbit/s"
     )
 

@@ -1,14 +1,11 @@
 """`calibrate_logs`: from the logs of a cluster to a `Cluster` with the protocols of its library.
 
-Each time is what `protocol_time` says for the parameters; they are the most likely ones given the times and what is
-known before, which is NCCL's own model (version 2.30, src/graph/tuning.cc): its latencies and shares of the bandwidth,
-each believed only up to a factor. Bandwidths of links and NICs come from the times alone. So a log of one node count
-gives a network for others: what it cannot tell apart, such as the start and the hops, keeps the ratio that NCCL has,
-and a parameter that changes no time is NCCL's. What a ring within a host needs to fill, of which NCCL's model says
-nothing, is believed as it is on other clusters.
+Each time is what `protocol_time` says for the parameters of `log_parameters`; they are the most likely ones given the
+times and what is known before. So a log of one node count gives a network for others: what it cannot tell apart, such
+as the start and the hops, keeps the ratio that NCCL has, and a parameter that changes no time is NCCL's. What a ring
+within a host needs to fill, of which NCCL's model says nothing, is believed as it is on other clusters.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,33 +14,18 @@ import numpy as np
 
 from ringsim.calibration.cases import FittedParameter, TimedCase, repeated
 from ringsim.calibration.doubts import contradiction_line, nic_line, senders_per_host
+from ringsim.calibration.log_parameters import ANY, BANDWIDTHS, LogParameters, assumptions
 from ringsim.calibration.posterior import Posterior, fit
 from ringsim.calibration.protocol_time import TESTS, Bools, QuestionColumns, Rates, times_s
 from ringsim.calibration.ring_steps import with_ring_steps
 from ringsim.measurements import PT2PT_BANDWIDTH
-from ringsim.network import CalibratedCells, Calibration, Cluster, Floats, Host, Library, Link, Nics, Protocol, Spec
+from ringsim.network import CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, Spec
 
-# NCCL's model. Microseconds: start, hops of the ring within and across hosts, the same of trees; share of bandwidth.
-_NCCL = {
-    "LL": (6.6, 0.6, 2.7, 0.6, 5.0, 0.25),
-    "LL128": (14.0, 1.9, 4.0, 1.25, 8.5, 0.92),
-    "Simple": (8.4, 3.4, 14.0, 4.0, 14.0, 1.0),
-}
-_TREE_SHARE = 0.92
-_RING_FILL = 0.2  # of public logs of NVLink on 2 to 8 GPUs: 0.1 to 0.4
-_SWITCH_SHARE = 0.85  # Hopper's, there called nvlsEfficiency
-_ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that hang on switches which add
-# How far each may be off: 0.5 is a factor of 1.65 in one case of three. What crosses hosts depends on the network, TCP
-# or InfiniBand, and is known least. Simple's share is 1 by definition.
-_START, _LINK_HOP, _HOP, _MESSAGE_START, _TREE_HOPS, _TREE, _FILL = 0.5, 0.5, 1.5, 1.5, 0.3, 0.1, 0.5
-_SHARES = {"LL": 0.4, "LL128": 0.1, "Simple": 1e-6}
-_VENDOR = 1.0  # a vendor's figure for a NIC: what crosses hosts reaches a share of it, or uses one NIC of several
-_ANY = 20.0  # of a logarithm: nothing is known before
 NOISE = 0.05  # of a time, when a run is repeated
 _IMPORTANT = 0.2  # of a time: what a parameter must change it by, to have been seen in it
 _NOTICEABLE = 0.01  # of a time: by what it must change at least with NCCL's value of a parameter, to tell another one
 _STREAM_BYTES = 2**20
-_BANDWIDTHS = ("host.link.bandwidth", "host.nic.bandwidth")  # of which NCCL's model says nothing
+_UNDECIDED = 4.0  # of a cost: what is less likely by a factor of less than e squared, may be true as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +55,15 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
             f"{cases[0].file if cases else 'the logs'}: {len(used)} timings of {', '.join(TESTS)}: too few to fit; "
             "at least 3 sizes are needed, best from some KiB to some 100 MiB"
         )
-    layout = _Layout(used, nics)
-    fitted = _fit(layout, used)
-    cluster = with_ring_steps(_cluster(name, layout, layout.rates(fitted.posterior.mode), used), used)
-    modes = [_fit(layout, some).posterior.mode for some in _each_log_alone(used)]
-    parameters = _parameters(layout, fitted, modes, used)
-    errors = tuple(float(error) for error in np.expm1(fitted.posterior.residuals))
+    fits = [_fit(LogParameters(used, nics, assumption), used) for assumption in assumptions(used, nics)]
+    best = min(fits, key=lambda fitted: fitted.posterior.cost)
+    layout = best.layout
+    cluster = with_ring_steps(_cluster(name, layout, layout.rates(best.posterior.mode), used), used)
+    optima = [optimum for fitted in fits for optimum in (fitted.posterior, *fitted.others)]
+    modes = [optimum.mode for optimum in optima if optimum.cost < best.posterior.cost + _UNDECIDED]
+    modes += [_fit(layout, some).posterior.mode for some in _each_log_alone(used)]
+    parameters = _parameters(best, modes, used)
+    errors = tuple(float(error) for error in np.expm1(best.posterior.residuals))
     return LogFit(cluster, parameters, tuple(used), errors)
 
 
@@ -95,70 +80,20 @@ def _each_log_alone(cases: Sequence[TimedCase]) -> Iterator[list[TimedCase]]:
         yield [case for case in cases if case.file == file or id(case) not in others]
 
 
-class _Layout:
-    """The parameters that there are, in their order, and what they mean."""
-
-    def __init__(self, cases: Sequence[TimedCase], nics: Nics | None) -> None:
-        self.nics = nics
-        self.within = any(case.num_nodes == 1 for case in cases)
-        self.across = any(case.num_nodes > 1 for case in cases)
-        self.adds = any(gpu in case.device for case in cases for gpu in _ADDING_SWITCHES)
-        self.names = [*_BANDWIDTHS]
-        for protocol in _NCCL:
-            self.names += [f"{protocol} {key}" for key in ("start", "link_latency", "hop_latency", "share")]
-        self.names += ["tree_share", "tree_latency", "message_start", "ring_fill"]
-
-    def beliefs(self, questions: QuestionColumns, log_times: Floats) -> tuple[Floats, Floats]:
-        """Return the logarithms of the prior and its deviations."""
-        values, off = [self._fastest(questions, log_times, 1), self._fastest(questions, log_times, 2)], [_ANY, _ANY]
-        if self.nics:
-            values[1], off[1] = self.nics.bandwidth_bytes_per_s, _VENDOR
-        for protocol, (start, link, hop, _, _, share) in _NCCL.items():
-            values += [start * 1e-6, link * 1e-6, hop * 1e-6, share]
-            off += [_START, _LINK_HOP, _HOP, _SHARES[protocol]]
-        values += [_TREE_SHARE, 1.0, 1.0, _RING_FILL]
-        return np.log(values), np.array([*off, _TREE, _TREE_HOPS, _MESSAGE_START, _FILL])
-
-    def _fastest(self, questions: QuestionColumns, log_times: Floats, num_nodes: int) -> float:
-        """Return a first guess of the bandwidth: bytes over time, where that is most."""
-        where = questions.nodes == 1 if num_nodes == 1 else questions.nodes > 1
-        return float((questions.size / np.exp(log_times))[where].max()) if where.any() else 1e9
-
-    def rates(self, logarithms: Floats) -> Rates:
-        """Return the rates that these parameters stand for."""
-        values = np.exp(logarithms).tolist()
-        link, nic = values[:2]
-        tree_share, tree, message_start, ring_fill = values[-4:]
-        protocols = []
-        for index, (name, (_, link_us, hop_us, tree_link_us, tree_hop_us, _)) in enumerate(_NCCL.items()):
-            start, link_hop, hop, share = values[2 + 4 * index : 6 + 4 * index]
-            protocols.append(Protocol(
-                name, start, link_hop, hop, link_hop * tree_link_us / link_us, tree * hop * tree_hop_us / hop_us, share
-            ))  # fmt: skip
-        library = Library(
-            tree_share,
-            _SWITCH_SHARE if self.adds else None,
-            message_start=message_start,
-            ring_fill=ring_fill if self.within else 0.0,
-        )
-        return Rates(
-            link if self.within else math.inf,
-            nic if self.across or self.nics else math.inf,
-            self.nics.count if self.nics else 1,
-            tuple(protocols),
-            library,
-        )
-
-
 class _Fitted(NamedTuple):
-    """A posterior; told: (num_times, num_parameters), whether the time depends on the parameter."""
+    """A posterior under an assumption, and what is known of its parameters.
 
+    told: (num_times, num_parameters), whether the time depends on the parameter. others: what other starts led to.
+    """
+
+    layout: LogParameters
     posterior: Posterior
     prior_deviation: Floats
     told: Bools
+    others: tuple[Posterior, ...]
 
 
-def _fit(layout: _Layout, cases: Sequence[TimedCase]) -> _Fitted:
+def _fit(layout: LogParameters, cases: Sequence[TimedCase]) -> _Fitted:
     """Fit the parameters that some time depends on; the others are held at NCCL's values, until none is left to hold.
 
     A time depends on a parameter also if another protocol would be the fastest with NCCL's value of it: then small
@@ -172,24 +107,29 @@ def _fit(layout: _Layout, cases: Sequence[TimedCase]) -> _Fitted:
         logarithms: Floats = np.log(times_s(layout.rates(at), questions))
         return logarithms
 
+    def fitted(held: Bools, start: Floats) -> Posterior:
+        return fit(model, log_times, prior, deviation, NOISE, held, start)
+
     held = np.zeros(len(prior), bool)
+    optima = sorted((fitted(held, start) for start in layout.starts(prior)), key=lambda optimum: optimum.cost)
+    posterior = optima[0]
     while True:
-        posterior = fit(model, log_times, prior, deviation, NOISE, held)
         here, told = model(posterior.mode), np.abs(posterior.influence) > _IMPORTANT
         for index, value in enumerate(prior):
             elsewhere = posterior.mode.copy()
             elsewhere[index] = value
             told[:, index] |= np.abs(model(elsewhere) - here) > _NOTICEABLE
-        untold = ~told.any(axis=0) & (deviation < _ANY)
+        untold = ~told.any(axis=0) & (deviation < ANY)
         if not (untold & ~held).any():
-            return _Fitted(posterior, deviation, told)
+            return _Fitted(layout, posterior, deviation, told, tuple(optima[1:]))
         held |= untold
+        posterior = fitted(held, posterior.mode)
 
 
-def _cluster(name: str, layout: _Layout, rates: Rates, cases: Sequence[TimedCase]) -> Cluster:
+def _cluster(name: str, layout: LogParameters, rates: Rates, cases: Sequence[TimedCase]) -> Cluster:
     bulk = rates.protocols[-1]
     link = Link(bulk.link_latency_s, rates.link_bytes_per_s)
-    nics = Nics(bulk.hop_latency_s / 2, rates.nic_bytes_per_s, count=rates.num_nics)  # one at each end
+    nics = Nics(bulk.hop_latency_s / 2, rates.nic_bytes_per_s, count=layout.assumption.num_nics)  # one at each end
     per_host = max(-(-case.num_ranks // case.num_nodes) for case in cases)
     known = layout.across or layout.nics
     spec = Spec(
@@ -225,19 +165,18 @@ def calibrated_cells(cases: Sequence[TimedCase]) -> tuple[CalibratedCells, ...]:
     )
 
 
-def _parameters(
-    layout: _Layout, fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[TimedCase]
-) -> tuple[FittedParameter, ...]:
+def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[TimedCase]) -> tuple[FittedParameter, ...]:
     """Return the parameters that the times determine, and those on which the prediction rests all the same.
 
-    modes: what the logs say one at a time, where several have the same collective; no interval is narrower.
+    modes: what the logs say one at a time, where several have the same collective, and what is hardly less likely; no
+    interval is narrower.
     """
     posterior, parameters = fitted.posterior, []
-    for index, name in enumerate(layout.names):
+    for index, name in enumerate(fitted.layout.names):
         mode, deviation = posterior.mode[index], posterior.deviation[index]
         candidates = [mode - 1.96 * deviation, mode + 1.96 * deviation, *(mode[index] for mode in modes)]
         seen = tuple(cases[i] for i in np.flatnonzero(fitted.told[:, index]).tolist())
-        if fitted.prior_deviation[index] < 1e-3 or (not seen and name in _BANDWIDTHS):
+        if fitted.prior_deviation[index] < 1e-3 or (not seen and name in BANDWIDTHS):
             continue  # given, or nothing that was measured depends on it
         low, value, high = np.exp([min(candidates), mode, max(candidates)]).tolist()
         parameters.append(FittedParameter(name, value, low, high, seen))

@@ -17,7 +17,15 @@ from ringsim.algorithms import (
     nvls_segments,
 )
 from ringsim.analysis import Taken, Timing
-from ringsim.calibration.protocol_time import TESTS, Question, fastest_protocol_of, predict, ring_filling, ring_pace
+from ringsim.calibration.protocol_time import (
+    TESTS,
+    Question,
+    fastest_protocol_of,
+    predict,
+    ring_filling,
+    ring_pace,
+    tree_filling,
+)
 from ringsim.network import AnyNetwork, Host, Network, Protocol
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
@@ -68,13 +76,12 @@ def choose(
     spec, per_host = network.spec, ranks_per_host or _ranks_per_host(network, num_ranks)
     question = Question(collective.value, size_bytes, num_ranks, num_ranks // per_host)
     [(_, taken)] = predict(network, [question])
-    algorithm, _, name = taken.partition(" ")
+    algorithm, _, name = taken.partition(" ")  # PAT has no schedule here: a ring stands for it
     protocol = next((known for known in spec.protocols if known.name == name), spec.protocols[-1])
     schedule = _schedule(collective, algorithm, num_ranks, size_bytes, per_host)
     if schedule.num_transfers > max_transfers:
         return None
-    pace, filling = _ring_factors(network, question if algorithm == "ring" else None)
-    return over_protocol(schedule, network, protocol, pace, filling)
+    return over_protocol(schedule, network, protocol, *_factors(network, schedule, question, protocol))
 
 
 def formula_s(network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, num_hosts: int) -> float:
@@ -142,31 +149,42 @@ def _over_protocols(
     measured: AnyNetwork | None = None,
 ) -> list[LibraryChoice]:
     """Return the schedule over each protocol that it may take; a ring at its measured pace, as when it is chosen."""
-    protocols, question = network.spec.protocols, _ring_question(schedule, network, size_bytes, ranks_per_host)
+    protocols, question = network.spec.protocols, _question(schedule, network, size_bytes, ranks_per_host)
     if schedule.algorithm == "nvls":
         protocols = protocols[-1:]
     elif schedule.num_transfers > MAX_TRANSFERS:
-        name = fastest_protocol_of(network, question, "ring") if question else ""
+        name = fastest_protocol_of(network, question, "ring") if question and _is_ring(schedule) else ""
         protocols = tuple(protocol for protocol in protocols if protocol.name == name) or protocols[-1:]
-    pace, filling = _ring_factors(measured or network, question)
-    return [over_protocol(schedule, network, protocol, pace, filling) for protocol in protocols]
+    return [
+        over_protocol(schedule, network, protocol, *_factors(measured or network, schedule, question, protocol))
+        for protocol in protocols
+    ]
 
 
-def _ring_question(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, ranks_per_host: int | None
-) -> Question | None:
-    """Return what to ask the library's formula of a ring; None if this is none, or there is no formula for it."""
+def _is_ring(schedule: Schedule) -> bool:
+    return schedule.algorithm in ("ring", "nccl_ring")
+
+
+def _question(schedule: Schedule, network: AnyNetwork, size_bytes: int, ranks_per_host: int | None) -> Question | None:
+    """Return what to ask the library's formula of a ring or a tree; None if there is no formula for it."""
     num_ranks, test = schedule.num_ranks, schedule.collective.value
-    if schedule.algorithm not in ("ring", "nccl_ring") or test not in TESTS:
+    if not (_is_ring(schedule) or schedule.algorithm == "nccl_tree") or test not in TESTS:
         return None
     if why_unknown(network, num_ranks, ranks_per_host):
         return None
     return Question(test, size_bytes, num_ranks, num_ranks // (ranks_per_host or _ranks_per_host(network, num_ranks)))
 
 
-def _ring_factors(network: AnyNetwork, question: Question | None) -> tuple[float, float]:
-    """Return the pace and the filling of a ring, as of `over_protocol`; question: None if it is no ring."""
-    return (ring_pace(network, question), ring_filling(network, question)) if question else (1.0, 1.0)
+def _factors(
+    network: AnyNetwork, schedule: Schedule, question: Question | None, protocol: Protocol
+) -> tuple[float, float]:
+    """Return the pace and the filling of a ring or a tree, as of `over_protocol`."""
+    if question is None:
+        return 1.0, 1.0
+    if _is_ring(schedule):
+        return ring_pace(network, question), ring_filling(network, question)
+    is_tree = schedule.algorithm == "nccl_tree"
+    return 1.0, tree_filling(network, question, protocol) if is_tree else 1.0
 
 
 def library_takes(
@@ -198,7 +216,8 @@ def over_protocol(
 ) -> LibraryChoice:
     """Return the schedule over this protocol: its start, its latencies, and its share of the bandwidths.
 
-    pace: all of that takes so many times as long, see `ring_pace`. filling: the bytes do, see `ring_filling`.
+    pace: all of that takes so many times as long, see `ring_pace`. filling: the bytes do, see `ring_filling` and
+    `tree_filling`.
     """
     library = network.spec.library
     is_tree, in_switch = schedule.algorithm == "nccl_tree", schedule.algorithm == "nvls" and library.switch_share

@@ -25,23 +25,25 @@ class Posterior:
     mode, deviation: (num_parameters,), the most likely values and how far they may be off.
     residuals: (num_times,), logarithm of predicted over measured.
     influence: (num_times, num_parameters), by how much the logarithm of each time changes with each parameter.
+    cost: the less, the likelier; 2 more are a likelihood that is less by a factor of e.
     """
 
     mode: Floats
     deviation: Floats
     residuals: Floats
     influence: Floats
+    cost: float
 
 
 def fit(
-    model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats, noise: float, held: Bools
+    model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats, noise: float, held: Bools, start: Floats
 ) -> Posterior:
-    """Return the mode of the posterior (Levenberg-Marquardt), and its width there (Laplace's approximation).
+    """Return the mode of the posterior near `start` (Levenberg-Marquardt), and its width there (Laplace's).
 
     noise: of a logarithm of a time. Where the residuals are larger than that, the deviations grow with them.
     held: (num_parameters,), those that stay at the prior; their deviations say all the same how far they may be off.
     """
-    mode, belief = prior.copy(), 1 / prior_deviation**2
+    mode, belief = np.where(held, prior, start), 1 / prior_deviation**2
     weight = np.where(held, _HELD, belief)
 
     def cost(at: Floats) -> float:
@@ -62,7 +64,7 @@ def fit(
     residuals = model(mode) - log_times
     scale = max(1.0, float(np.median(np.abs(residuals))) / 0.6745 / noise) ** 2  # of a normal's median deviation
     covariance = np.linalg.inv(curvature / scale + np.diag(belief))
-    return Posterior(mode, np.sqrt(np.diag(covariance)), residuals, influence)
+    return Posterior(mode, np.sqrt(np.diag(covariance)), residuals, influence, least)
 
 
 def _around(model: Model, at: Floats, log_times: Floats, noise: float) -> tuple[Floats, Floats, Floats]:

@@ -3,7 +3,8 @@
 For each protocol, of bandwidth b = share x B, with W the bytes that a rank sends:
 
     ring               start + hops within hosts x link_latency + hops across x hop_latency + W / b
-    tree (all_reduce)  start + 2 ((n/h - 1) tree_link_latency + log2(h) tree_hop_latency) + 2 S / (tree_share b)
+    tree (all_reduce)  start + 2 ((n/h - 1) tree_link_latency + log2(h) tree_hop_latency) + 2 S / (tree_share c b)
+    PAT                start + log2(n) hop_latency / 3.5 + n x 2.8 us + W / (pat_share b)
     in-network         start + 2 link_latency + (1 + 1/n) S / (switch_share b)   all_reduce on one host
     on h > 1 hosts     start + 2 link_latency + 2 log2(h) switch_hop_latency + the longer one of (1 + 1/m) S /
                        (switch_share b) and, over all NICs of a host, S with two hosts and 2 S with more
@@ -11,12 +12,17 @@ For each protocol, of bandwidth b = share x B, with W the bytes that a rank send
 B is the link's on one host; across hosts that of the NICs that the ranks of a host use, one each as long as there are
 NICs, or the link's if that is less. Source of the forms: NCCL's own model (src/graph/tuning.cc), where a ring of n
 ranks on h hosts has (n - 1) hops, h - 1 of them across, for all_gather and reduce_scatter, and twice as many for
-all_reduce. A pipelined chain (broadcast, reduce) has as many as the former, with W = S; a single message has one. With
-in-network reduction each rank's link carries all S bytes to be added and gets S/n, and as many back; `switch_latency`
-takes the place of start + 2 link_latency where the library says it. Several hosts of m ranks have it only where it says
-`switch_hop_latency`: there trees are between the hosts (NCCL's NVLSTree), and a host passes all data on once and, in a
-tree of more than two, a half of it twice. Between protocols the times pass smoothly (see `_SHARPNESS`), as chunks and
-channels change with the size long before the protocol does.
+all_reduce. A pipelined chain (broadcast, reduce) has as many as the former, with W = S; a single message has one, and
+one of NCCL's between hosts reaches `message_share` of the bandwidth. On trees c is NCCL's correction by size
+(`_TREE_CORRECTION`). Over two hosts the NICs carry the bytes of both trees only once, as each host is the root of one;
+where NCCL has fewer channels there, that is made up for by `two_host_passes`. PAT is for all_gather and reduce_scatter
+with the last protocol, between hosts of one rank each.
+
+With in-network reduction each rank's link carries all S bytes to be added and gets S/n, and as many back;
+`switch_latency` takes the place of start + 2 link_latency where the library says it. Several hosts of m ranks have it
+only where it says `switch_hop_latency`: there trees are between the hosts (NCCL's NVLSTree), and a host passes all data
+on once and, in a tree of more than two, a half of it twice. Between protocols the times pass smoothly (see
+`_SHARPNESS`), as chunks and channels change with the size long before the protocol does.
 
 A ring across hosts goes at the pace of its slowest link, as each of its steps waits for that, and protocol and chunk
 follow from the bytes of a rank. Where it was measured what a step of so many bytes takes (`Library.ring_steps`), a ring
@@ -25,14 +31,14 @@ more take time, while the ring begins and ends: the fewer ranks, the more of the
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.measurements import PT2PT_BANDWIDTH, PT2PT_LATENCY, SENDRECV
+from ringsim.measurements import NOT_KNOWN, PT2PT_BANDWIDTH, PT2PT_LATENCY, SENDRECV, NcclSettings
 from ringsim.network import AnyNetwork, Floats, Library, Protocol, Spec
 
 Bools = npt.NDArray[np.bool_]
@@ -41,28 +47,41 @@ RING_TESTS = ("all_reduce", "all_gather", "reduce_scatter")
 CHAIN_TESTS = ("broadcast", "reduce")
 MESSAGE_TESTS = (SENDRECV, PT2PT_LATENCY, PT2PT_BANDWIDTH)
 TESTS = (*RING_TESTS, *CHAIN_TESTS, *MESSAGE_TESTS)  # all that there is a formula for
+# NCCL's treeCorrectionFactor, of what trees reach of their bandwidth: at 64 B, 128 B and so on, up to 256 MiB.
+_TREE_CORRECTION = {
+    "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
+    "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
+    "Simple": (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8,
+               0.9, 0.9),
+}  # fmt: skip
+_TREE_CORRECTION_FROM = 64  # bytes
+_PAT_RANK_S, _PAT_HOP = 2.8e-6, 1 / 3.5  # of NCCL's formula for PAT: seconds a rank, and of a hop's latency
 _SHARPNESS = 30  # the exponent of a smooth minimum: two equal candidates take 2.3 % less than each of them
 
 
 class Question(NamedTuple):
-    """A collective (or one of MESSAGE_TESTS) of a size on so many ranks of so many hosts, whose time is asked for."""
+    """A collective (or one of MESSAGE_TESTS) of a size on so many ranks of so many hosts, whose time is asked for.
+
+    settings: what NCCL was told to take.
+    """
 
     test: str
     size_bytes: int
     num_ranks: int
     num_nodes: int
+    settings: NcclSettings = NOT_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
     """The rates of a network that the formulas need.
 
-    nic_bytes_per_s: of one NIC, infinite where it is not known.
+    nic_bytes_per_s: of one NIC, infinite where it is not known. num_nics: infinite where each rank has its own.
     """
 
     link_bytes_per_s: float
     nic_bytes_per_s: float
-    num_nics: int
+    num_nics: float
     protocols: tuple[Protocol, ...]
     library: Library
 
@@ -77,9 +96,8 @@ def rates_of(spec: Spec) -> Rates:
         hop_latency_s=2 * host.nics.latency_s + spec.switch.latency_s + overhead_s,
     )
     protocols = spec.protocols or (plain,)
-    return Rates(
-        host.link.bandwidth_bytes_per_s, host.nics.bandwidth_bytes_per_s, host.nics.count, protocols, spec.library
-    )
+    num_nics = host.nics.count or math.inf
+    return Rates(host.link.bandwidth_bytes_per_s, host.nics.bandwidth_bytes_per_s, num_nics, protocols, spec.library)
 
 
 def predict(network: AnyNetwork, questions: Sequence[Question]) -> list[tuple[float, str]]:
@@ -132,7 +150,9 @@ class QuestionColumns:
     is_all_reduce: Bools
     is_message: Bools
     is_whole: Bools  # what is passed on is the whole tensor, not a share of it
+    is_sendrecv: Bools  # a single message of NCCL's
     is_stream: Bools  # many messages are on the way, so that only their bytes take time
+    settings: tuple[NcclSettings, ...]
 
     @property
     def senders(self) -> Floats:
@@ -141,10 +161,20 @@ class QuestionColumns:
 
     @classmethod
     def from_questions(cls, questions: Sequence[Question]) -> "QuestionColumns":
-        columns = [np.array(column, dtype=float) for column in list(zip(*questions, strict=True))[1:]]
-        tests = [question.test for question in questions]
-        kinds = (("all_reduce",), MESSAGE_TESTS, (*MESSAGE_TESTS, *CHAIN_TESTS), (PT2PT_BANDWIDTH,))
-        return cls(*columns, *(np.array([test in kind for test in tests]) for kind in kinds))
+        tests, *numbers, settings = zip(*questions, strict=True)
+        columns = [np.array(column, dtype=float) for column in numbers]
+        whole = (*MESSAGE_TESTS, *CHAIN_TESTS)
+        kinds = (("all_reduce",), MESSAGE_TESTS, whole, (SENDRECV,), (PT2PT_BANDWIDTH,))
+        flags = [np.array([test in kind for test in tests]) for kind in kinds]
+        return cls(*columns, *flags, settings=settings)
+
+    def admit(self, algorithm: str, protocol: str) -> Bools:
+        """Return for which questions NCCL may take it; but for PAT, only an all_reduce has a choice of algorithms."""
+        admitted = [
+            settings.admits(algorithm if reduces or algorithm == "PAT" else "", protocol)
+            for settings, reduces in zip(self.settings, self.is_all_reduce.tolist(), strict=True)
+        ]
+        return np.array(admitted)
 
 
 def times_s(rates: Rates, questions: QuestionColumns) -> Floats:
@@ -165,16 +195,31 @@ def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
 
 
 def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Floats]]:
-    """Return each algorithm and protocol with its times; infinite where it does not exist."""
-    candidates = []
-    pace = _ring_pace(rates, questions)
+    """Return each algorithm and protocol with its times; infinite where it does not exist, or must not be taken."""
+    candidates = list(_existing(rates, questions))
+    if not any(settings.algorithms or settings.protocols for settings in questions.settings):
+        return candidates
+    admitted = [
+        np.where(questions.admit(_nccl_name(name), name.partition(" ")[2]), times, np.inf) for name, times in candidates
+    ]
+    none = np.isinf(np.min(admitted, axis=0))  # a setting that leaves nothing is one that is not understood
+    return [(name, np.where(none, times, some)) for (name, times), some in zip(candidates, admitted, strict=True)]
+
+
+def _nccl_name(candidate: str) -> str:
+    return "nvls" if candidate == "in_switch" else candidate.partition(" ")[0]
+
+
+def _existing(rates: Rates, questions: QuestionColumns) -> Iterator[tuple[str, Floats]]:
+    pace, library = _ring_pace(rates, questions), rates.library
     for protocol in rates.protocols:
-        candidates.append((f"ring {protocol.name}", pace * _ring_s(rates, protocol, questions)))
-        if rates.library.tree_share:
-            candidates.append((f"tree {protocol.name}", _tree_s(rates, protocol, rates.library.tree_share, questions)))
-    if rates.library.switch_share:
-        candidates.append(("in_switch", _in_switch_s(rates, rates.library.switch_share, questions)))
-    return candidates
+        yield f"ring {protocol.name}", pace * _ring_s(rates, protocol, questions)
+        if library.tree_share:
+            yield f"tree {protocol.name}", _tree_s(rates, protocol, library.tree_share, questions)
+    if library.switch_share:
+        yield "in_switch", _in_switch_s(rates, library.switch_share, questions)
+    if library.pat_share:
+        yield f"PAT {rates.protocols[-1].name}", _pat_s(rates, library.pat_share, questions)
 
 
 def _bandwidth(rates: Rates, questions: QuestionColumns) -> Floats:
@@ -190,6 +235,8 @@ def _nics_bytes_per_s(rates: Rates, questions: QuestionColumns) -> Floats:
 
 def _bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
     on_links = _sent(questions) / _bandwidth(rates, questions)
+    on_trees = np.where(questions.is_all_reduce & (questions.nodes > 1), _tree_bytes_s(rates, questions), np.inf)
+    on_links = np.minimum(on_links, on_trees)
     if not rates.library.switch_share:
         return on_links
     in_switch = _in_switch_bytes_s(rates, 1.0, questions)
@@ -223,7 +270,9 @@ def _ring_s(rates: Rates, protocol: Protocol, questions: QuestionColumns) -> Flo
     start = protocol.start_s * np.where(questions.is_message, rates.library.message_start, 1.0)
     latency = (_hops(questions) - across) * protocol.link_latency_s + across * protocol.hop_latency_s
     waited = np.where(questions.is_stream, 0.0, start + latency)
-    bandwidth = protocol.share * _bandwidth(rates, questions)
+    is_between = questions.is_sendrecv & (questions.nodes > 1)
+    share = protocol.share * np.where(is_between, rates.library.message_share, 1.0)
+    bandwidth = share * _bandwidth(rates, questions)
     taken: Floats = waited + _sent(questions) * _filling(rates.library, questions) / bandwidth
     return taken
 
@@ -279,8 +328,38 @@ def launch_s(protocols: Sequence[Protocol]) -> float:
 def _tree_s(rates: Rates, protocol: Protocol, share: float, questions: QuestionColumns) -> Floats:
     up = (questions.ranks / questions.nodes - 1) * protocol.tree_link_latency_s
     up = up + np.log2(questions.nodes) * protocol.tree_hop_latency_s
-    taken = protocol.start_s + 2 * up + 2 * questions.size / (share * protocol.share * _bandwidth(rates, questions))
+    reached = share * protocol.share * _tree_correction(protocol, questions.size)
+    taken = protocol.start_s + 2 * up + _tree_bytes_s(rates, questions) / reached
     return np.where(questions.is_all_reduce & (questions.nodes > 1), taken, np.inf)
+
+
+def _tree_bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
+    passes = np.where(questions.nodes == 2, rates.library.two_host_passes, 2.0)
+    on_nics = passes * questions.size / _nics_bytes_per_s(rates, questions)
+    on_both: Floats = np.maximum(on_nics, 2 * questions.size / rates.link_bytes_per_s)
+    return on_both
+
+
+def _tree_correction(protocol: Protocol, size_bytes: Floats) -> Floats:
+    """Return the share of its bandwidth that a tree reaches with so many bytes, by NCCL's table."""
+    corrections = _TREE_CORRECTION.get(protocol.name, (1,))
+    at = np.log2(np.maximum(size_bytes, _TREE_CORRECTION_FROM) / _TREE_CORRECTION_FROM)
+    reached: Floats = np.interp(at, np.arange(len(corrections)), corrections)
+    return reached
+
+
+def tree_filling(network: AnyNetwork, question: Question, protocol: Protocol) -> float:
+    """Return how many times as long the bytes of trees take as in their schedule, which has them once on two hosts."""
+    passes = network.spec.library.two_host_passes if question.num_nodes == 2 else 1.0
+    return passes / float(_tree_correction(protocol, np.array([question.size_bytes]))[0])
+
+
+def _pat_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:
+    bulk = rates.protocols[-1]
+    latency = np.log2(questions.ranks) * bulk.hop_latency_s * _PAT_HOP + questions.ranks * _PAT_RANK_S
+    taken = bulk.start_s + latency + _sent(questions) / (share * bulk.share * _bandwidth(rates, questions))
+    is_shared = ~(questions.is_all_reduce | questions.is_message | questions.is_whole)
+    return np.where(is_shared & (questions.nodes == questions.ranks), taken, np.inf)
 
 
 def _in_switch_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:

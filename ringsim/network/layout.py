@@ -24,9 +24,8 @@ class RankLayout:
     @property
     def nic_names(self) -> list[str]:
         """Such as host0.nic1."""
-        return [
-            f"{name}.nic{i}" for name, host in zip(self.names, self.hosts, strict=True) for i in range(host.nics.count)
-        ]
+        counts = np.bincount(self.host_of_nic).tolist()
+        return [f"{name}.nic{i}" for name, count in zip(self.names, counts, strict=True) for i in range(count)]
 
 
 def lay_out(spec: Spec, num_ranks: int) -> RankLayout:
@@ -62,7 +61,7 @@ def _with_nics(
     names: tuple[str, ...], hosts: tuple[Host, ...], host_of_rank: Ints, place: Ints, sizes: Ints
 ) -> RankLayout:
     """`place`: (num_ranks,), of a rank among those of its host; `sizes`: (num_hosts,), ranks there is room for."""
-    counts = np.array([host.nics.count for host in hosts])
+    counts = np.array([host.nics.count or size for host, size in zip(hosts, sizes.tolist(), strict=True)])
     first = np.cumsum(counts) - counts
     nic_of_rank = first[host_of_rank] + place * counts[host_of_rank] // sizes[host_of_rank]
     return RankLayout(names, hosts, host_of_rank, nic_of_rank, np.repeat(np.arange(len(hosts)), counts))

@@ -17,7 +17,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Nics(Link):
-    """The network interfaces of a host, all alike; its ranks are dealt out to them in equal runs."""
+    """The network interfaces of a host, all alike; its ranks are dealt out to them in equal runs.
+
+    count: 0: as many as the host has ranks.
+    """
 
     count: int = 1
 
@@ -178,6 +181,9 @@ class Library:
     tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: it has no trees.
     switch_share: likewise for in-network reduction within a host; None: there is none.
     message_start: how many times `start_s` a single message takes.
+    message_share: of the bandwidth of a NIC, that single messages between hosts reach.
+    two_host_passes: how many times all bytes of an all_reduce on trees leave each of two hosts; with more it is twice.
+    pat_share: of the bandwidth, for all_gather and reduce_scatter by PAT, between hosts of one rank; None: no PAT.
     switch_latency_s: of in-network reduction, beside its bytes; None: the start and two hops of the last protocol.
     switch_hop_latency_s: from host to host, where trees join the switches of several hosts; None: nothing joins them.
     channels: of a large call, each of which occupies a multiprocessor of the GPU; 0: not known.
@@ -192,6 +198,9 @@ class Library:
     switch_latency_s: float | None = None
     switch_hop_latency_s: float | None = None
     message_start: float = 1.0
+    message_share: float = 1.0
+    two_host_passes: float = 2.0
+    pat_share: float | None = None
     channels: int = 0
     link_channels: int = 0
     ring_steps: tuple[RingStep, ...] = ()

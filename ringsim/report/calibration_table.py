@@ -58,7 +58,8 @@ def _shown(name: str, value: float) -> str:
 def _seen(parameter: FittedParameter) -> str:
     """Each collective with its ranks and the range of its sizes; nothing: where the value comes from instead."""
     if not parameter.seen_in:
-        return "none: as on other clusters" if parameter.name == "ring_fill" else "none: NCCL's own model"
+        is_elsewhere = parameter.name in ("ring_fill", "message_share")
+        return "none: as on other clusters" if is_elsewhere else "none: NCCL's own model"
     sizes: dict[tuple[str, int, int], list[int]] = {}
     for case in parameter.seen_in:
         sizes.setdefault((case.collective, case.num_ranks, case.num_nodes), []).append(case.size_bytes)

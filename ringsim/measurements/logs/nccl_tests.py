@@ -20,6 +20,7 @@ from ringsim.measurements.logs.nccl_rows import (
     ranks_by_rates,
     ratio_range,
 )
+from ringsim.measurements.logs.nccl_settings import note_setting
 from ringsim.measurements.measurements import SENDRECV
 
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|sendrecv|alltoall|gather|scatter|"
@@ -119,7 +120,7 @@ class NcclTests:
             raise ValueError(f"{line.lstrip('# ')}: its results were wrong, so its times "
                              "say nothing; run the benchmark again")  # fmt: skip
         elif not self.shape.look_at(line):
-            _note(self._environment, line)
+            note_setting(self._environment, line)
 
     def _add(self, row: PrintedRow) -> None:
         if row.wrong:
@@ -217,13 +218,3 @@ class NcclTests:
                     f"{self.file}: line {last.line}: busbw {busbw:g} is not algbw {algbw:g} times {factor:.3f}, "
                     f"which is 2(n - 1)/n for the n = {num_ranks} ranks that the log names: {_RANK_MISSING}"
                 )
-
-
-def _note(environment: dict[str, str], line: str) -> None:
-    """Lines such as `# NCCL version: 2.18`, and what NCCL itself says of its version and of what was forced."""
-    if match := re.match(r"#\s*([A-Za-z][\w ]{1,30}):\s+(.+)", line):
-        environment.setdefault(match[1].strip().lower(), match[2].strip())
-    elif match := re.search(r"NCCL version ([\d.]+)", line):
-        environment.setdefault("nccl version", match[1])
-    elif match := re.search(r"\bNCCL_(ALGO|PROTO)[ =]+(?:set by environment to )?(\w+)", line):
-        environment.setdefault(f"nccl_{match[1].lower()}", match[2])

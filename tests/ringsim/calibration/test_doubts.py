@@ -17,11 +17,17 @@ from ringsim.network import network_text, read_network
 from tests.ringsim.commands import as_json, printed, run
 from tests.ringsim.made_logs import LOGS, TRUE, nccl_log
 
-TCP = 6e9  # bytes per second of the NIC, a quarter of that of TRUE
+TCP = TRUE.nic_bytes_per_s / 4  # bytes per second of the NIC, a quarter of that of TRUE
 
 
 def log(
-    path: Path, *, test: str = "all_reduce", ranks: int = 16, nodes: int = 2, nic: float = 24e9, seed: int = 0
+    path: Path,
+    *,
+    test: str = "all_reduce",
+    ranks: int = 16,
+    nodes: int = 2,
+    nic: float = TRUE.nic_bytes_per_s,
+    seed: int = 0,
 ) -> Path:
     """Of a made cluster with such a NIC."""
     rates = replace(TRUE, nic_bytes_per_s=nic)
@@ -94,14 +100,14 @@ def test_repeated_runs_agree(tmp_path: Path) -> None:
     assert contradiction_line(some) == ""
     low, value, high = nic(calibrate_logs(some, "made"))
     assert low <= value <= high < 1.5 * low
-    assert low < 24e9 * 1.05
-    assert high > 24e9 / 1.05
+    assert low < TRUE.nic_bytes_per_s * 1.05
+    assert high > TRUE.nic_bytes_per_s / 1.05
 
 
 def test_logs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     """Only then are these said."""
     paths = []
-    for folder, rate in (("monday", 24e9), ("tuesday", TCP)):
+    for folder, rate in (("monday", TRUE.nic_bytes_per_s), ("tuesday", TCP)):
         (tmp_path / folder).mkdir()
         paths.append(log(tmp_path / folder / "nccl.log", nic=rate))
     line = contradiction_line(cases(*paths))

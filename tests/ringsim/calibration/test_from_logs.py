@@ -102,21 +102,22 @@ def test_given_nics_are_believed(tmp_path: Path) -> None:
     assert time_s == pytest.approx(2**30 * 15 / 16 / 24e9, rel=0.02)
 
 
-@pytest.mark.parametrize("given", [27e9, 48e9, 192e9])
+@pytest.mark.parametrize("given", [4e9, 6e9, 24e9])
 def test_given_nics_need_not_be_reached(tmp_path: Path, given: float) -> None:
     """One rank of a host uses one NIC of eight, as far as the times say; no latency makes up for the rest."""
     made = calibrate_logs(cases(tmp_path, *SHAPES[:2], ("all_reduce", 2, 2)), "made", Nics(0.0, given, count=8))
     parameters = {parameter.name: parameter for parameter in made.parameters}
-    assert parameters["host.nic.bandwidth"].value == pytest.approx(24e9, rel=0.05)
+    assert parameters["host.nic.bandwidth"].value == pytest.approx(TRUE.nic_bytes_per_s, rel=0.05)
     assert all(parameters[f"{name} hop_latency"].value < 100e-6 for name in ("LL", "LL128", "Simple"))
     ((time_s, _),) = predict(made.cluster, [Question("all_gather", 2**30, 16, 2)])
-    assert time_s == pytest.approx(2**30 * 15 / 16 / (8 * 24e9), rel=0.05)
+    assert time_s == pytest.approx(2**30 * 15 / 16 / (8 * TRUE.nic_bytes_per_s), rel=0.05)
 
 
 @pytest.mark.parametrize("shapes", [SHAPES, SHAPES[:2], SHAPES[2:], [("all_reduce", 2, 2)]])
 def test_what_no_timing_determines_is_as_nccl_has_it(tmp_path: Path, shapes: Sequence[tuple[str, int, int]]) -> None:
     """To the digit: the table says that it is NCCL's own model."""
-    nccl = {"tree_share": 0.92, "tree_latency": 1.0, "message_start": 1.0, "ring_fill": 0.2}  # the last: elsewhere
+    nccl = {"tree_share": 0.92, "tree_latency": 1.0, "message_start": 1.0}
+    nccl |= {"message_share": 0.93, "ring_fill": 0.2}  # as they are on other clusters
     for protocol in DGX.spec.protocols:
         nccl[f"{protocol.name} start"] = protocol.start_s
         nccl[f"{protocol.name} link_latency"] = protocol.link_latency_s
@@ -194,7 +195,15 @@ def test_a_message_uses_one_nic_and_a_collective_one_for_each_rank() -> None:
 def test_the_fit_of_a_line_is_the_known_one() -> None:
     """With vague beliefs, the posterior of a constant in n log times is their mean, with deviation noise / sqrt(n)."""
     times = np.log([1.0, 1.1, 0.9, 1.0])
-    found = fit(lambda at: np.repeat(at[0], 4), times, np.array([1.0]), np.array([100.0]), 1.0, np.array([False]))
+    found = fit(
+        lambda at: np.repeat(at[0], 4),
+        times,
+        np.array([1.0]),
+        np.array([100.0]),
+        1.0,
+        np.array([False]),
+        np.array([1.0]),
+    )
     assert found.mode[0] == pytest.approx(times.mean(), abs=1e-3)
     assert found.deviation[0] == pytest.approx(0.5, rel=0.01)
 

@@ -1,0 +1,138 @@
+"""`LogParameters`: what a fit to logs may change, what is believed of it before, and what it means.
+
+What is known before is NCCL's own model (version 2.30, src/graph/tuning.cc): its latencies and shares of the bandwidth,
+each believed only up to a factor. Bandwidths of links and NICs come from the times alone.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ringsim.calibration.cases import TimedCase
+from ringsim.calibration.doubts import senders_per_host
+from ringsim.calibration.protocol_time import RING_TESTS, QuestionColumns, Rates
+from ringsim.network import Floats, Library, Nics, Protocol
+
+# NCCL's model. Microseconds: start, hops of the ring within and across hosts, the same of trees; share of bandwidth.
+_NCCL = {
+    "LL": (6.6, 0.6, 2.7, 0.6, 5.0, 0.25),
+    "LL128": (14.0, 1.9, 4.0, 1.25, 8.5, 0.92),
+    "Simple": (8.4, 3.4, 14.0, 4.0, 14.0, 1.0),
+}
+_TREE_SHARE = 0.92
+_PAT_SHARE = 0.75
+_MESSAGE_SHARE = 0.93  # of public logs of InfiniBand: 0.90 to 0.94
+_RING_FILL = 0.2  # of public logs of NVLink on 2 to 8 GPUs: 0.1 to 0.4
+_SWITCH_SHARE = 0.85  # Hopper's, there called nvlsEfficiency
+# How far each may be off: 0.5 is a factor of 1.65 in one case of three. What crosses hosts depends on the network, TCP
+# or InfiniBand, and is known least. Simple's share is 1 by definition.
+_START, _LINK_HOP, _HOP, _MESSAGE_START, _TREE_HOPS, _TREE, _FILL = 0.5, 0.5, 1.5, 1.5, 0.3, 0.1, 0.5
+_MESSAGE = 0.04
+_SHARES = {"LL": 0.4, "LL128": 0.1, "Simple": 1e-6}
+_VENDOR = 1.0  # a vendor's figure for a NIC: what crosses hosts reaches a share of it, or uses one NIC of several
+ANY = 20.0  # of a logarithm: nothing is known before
+_LATENCIES, _BANDWIDTHS = 1.0, math.log(2)  # of starts elsewhere than at what is believed
+BANDWIDTHS = ("host.link.bandwidth", "host.nic.bandwidth")  # of which NCCL's model says nothing
+_LAST = ("tree_share", "tree_latency", "message_start", "message_share", "ring_fill")
+
+
+class Assumption(NamedTuple):
+    """What a cluster is like where that is no number, and the likeliest one is taken.
+
+    num_nics: of a host; 0: as many as it has ranks. two_host_passes: as of a `Library`. adds: whether switches add up.
+    """
+
+    num_nics: int
+    two_host_passes: float
+    adds: bool
+
+
+def assumptions(cases: Sequence[TimedCase], nics: Nics | None) -> list[Assumption]:
+    """Return all that the cases can tell apart, what is believed without them first.
+
+    A host has a NIC for each rank, unless cases with several numbers of ranks for each host say otherwise. An
+    all_reduce alone does not tell a fast algorithm from fast links: only beside what is a ring it does.
+    """
+    across = [case for case in cases if case.num_nodes > 1 and case.collective in RING_TESTS]
+    senders = senders_per_host(case.question for case in across)
+    counts = [nics.count] if nics else [0, *(range(1, max(senders)) if len(senders) > 1 else ())]
+    on_two = {case.collective == "all_reduce" for case in across if case.num_nodes == 2}
+    may_add = any(case.may_use_switch for case in cases)
+    on_one = {
+        case.collective == "all_reduce" for case in cases if case.num_nodes == 1 and case.collective in RING_TESTS
+    }
+    return [
+        Assumption(count, passes, adds)
+        for adds in ((True, False) if may_add and len(on_one) > 1 else (may_add,))
+        for count in counts
+        for passes in ((2.0, 1.0) if len(on_two) > 1 else (2.0,))
+    ]
+
+
+class LogParameters:
+    """The parameters that there are, in their order, and what they mean under an assumption."""
+
+    def __init__(self, cases: Sequence[TimedCase], nics: Nics | None, assumption: Assumption) -> None:
+        self.nics = nics
+        self.assumption = assumption
+        self.within = any(case.num_nodes == 1 for case in cases)
+        self.across = any(case.num_nodes > 1 for case in cases)
+        self._has_pat = any(case.settings.uses_pat for case in cases)
+        self.names = [*BANDWIDTHS]
+        for protocol in _NCCL:
+            self.names += [f"{protocol} {key}" for key in ("start", "link_latency", "hop_latency", "share")]
+        self.names += _LAST
+
+    def beliefs(self, questions: QuestionColumns, log_times: Floats) -> tuple[Floats, Floats]:
+        """Return the logarithms of the prior and its deviations."""
+        values, off = [self._fastest(questions, log_times, 1), self._fastest(questions, log_times, 2)], [ANY, ANY]
+        if self.nics:
+            values[1], off[1] = self.nics.bandwidth_bytes_per_s, _VENDOR
+        for protocol, (start, link, hop, _, _, share) in _NCCL.items():
+            values += [start * 1e-6, link * 1e-6, hop * 1e-6, share]
+            off += [_START, _LINK_HOP, _HOP, _SHARES[protocol]]
+        values += [_TREE_SHARE, 1.0, 1.0, _MESSAGE_SHARE, _RING_FILL]
+        return np.log(values), np.array([*off, _TREE, _TREE_HOPS, _MESSAGE_START, _MESSAGE, _FILL])
+
+    def starts(self, prior: Floats) -> list[Floats]:
+        """Return where to look for the likeliest parameters: near the prior, and where latency or bandwidth is more."""
+        latencies = np.array([name.endswith("latency") for name in self.names])
+        bandwidths = np.array([name in BANDWIDTHS for name in self.names])
+        return [prior, prior + _LATENCIES * latencies, prior + _BANDWIDTHS * bandwidths]
+
+    def _fastest(self, questions: QuestionColumns, log_times: Floats, num_nodes: int) -> float:
+        """Return a first guess of a bandwidth: the bytes of a link or NIC over the time, where that is most."""
+        where = questions.nodes == 1 if num_nodes == 1 else questions.nodes > 1
+        used = np.where(questions.nodes == 1, 1, np.minimum(questions.senders, self.assumption.num_nics or math.inf))
+        return float((questions.size / used / np.exp(log_times))[where].max()) if where.any() else 1e9
+
+    def rates(self, logarithms: Floats) -> Rates:
+        """Return the rates that these parameters stand for; no share of a bandwidth is more than all of it."""
+        values = np.exp(logarithms).tolist()
+        link, nic = values[:2]
+        last = dict(zip(_LAST, values[-len(_LAST) :], strict=True))
+        protocols = []
+        for index, (name, (_, link_us, hop_us, tree_link_us, tree_hop_us, _)) in enumerate(_NCCL.items()):
+            start, link_hop, hop, share = values[2 + 4 * index : 6 + 4 * index]
+            protocols.append(Protocol(
+                name, start, link_hop, hop, link_hop * tree_link_us / link_us,
+                last["tree_latency"] * hop * tree_hop_us / hop_us, min(share, 1.0)
+            ))  # fmt: skip
+        library = Library(
+            min(last["tree_share"], 1.0),
+            _SWITCH_SHARE if self.assumption.adds else None,
+            message_start=last["message_start"],
+            message_share=min(last["message_share"], 1.0),
+            two_host_passes=self.assumption.two_host_passes,
+            pat_share=_PAT_SHARE if self._has_pat else None,
+            ring_fill=last["ring_fill"] if self.within else 0.0,
+        )
+        return Rates(
+            link if self.within else math.inf,
+            nic if self.across or self.nics else math.inf,
+            self.assumption.num_nics or math.inf,
+            tuple(protocols),
+            library,
+        )

@@ -1,0 +1,87 @@
+"""`NcclSettings`: what a log of nccl-tests, or its user, says of NCCL: its version, and what it was told to take."""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+_LIBRARY = re.compile(r"nccl-library=(\d+)(\d\d)\d\d\b")
+_SETTING = re.compile(
+    r"\bNCCL_(ALGO|PROTO|NVLS_ENABLE|PAT_ENABLE)(?: set by environment to |\s*[=:]\s*)(\^?\w[\w,:;/]*)"
+)
+_SWITCH_CHANNELS = re.compile(r"\b(\d+) nvls channels\b")
+_FIRST_SWITCH, _FIRST_PAT = (2, 17), (2, 23)  # the versions that brought NVLS and PAT
+
+
+class NcclSettings(NamedTuple):
+    """What is known of the NCCL that made a log; empty or None where it is not known.
+
+    version: the first two numbers. algorithms, protocols: of NCCL_ALGO and NCCL_PROTO, as they are written there.
+    uses_switch: whether the switches of a host add up (NVLS). uses_pat: whether PAT may be taken.
+    """
+
+    version: tuple[int, int] | None = None
+    algorithms: str = ""
+    protocols: str = ""
+    uses_switch: bool | None = None
+    uses_pat: bool | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "NcclSettings":
+        """Return what these lines of a log say, which `note_setting` has gathered."""
+        match = _VERSION.search(environment.get("nccl version", ""))
+        version = (int(match[1]), int(match[2])) if match else None
+        return cls(
+            version,
+            environment.get("nccl_algo", "").lower(),
+            environment.get("nccl_proto", "").lower(),
+            _may(environment, "nccl_nvls_enable", version, _FIRST_SWITCH),
+            _may(environment, "nccl_pat_enable", version, _FIRST_PAT),
+        )
+
+    def or_else(self, known: "NcclSettings") -> "NcclSettings":
+        """Return these settings, and `known` ones where these say nothing."""
+        return NcclSettings(
+            self.version or known.version,
+            self.algorithms or known.algorithms,
+            self.protocols or known.protocols,
+            known.uses_switch if self.uses_switch is None else self.uses_switch,
+            known.uses_pat if self.uses_pat is None else self.uses_pat,
+        )
+
+    def admits(self, algorithm: str, protocol: str) -> bool:
+        """Return whether NCCL may take them by NCCL_ALGO and NCCL_PROTO; "" is any."""
+        return _lists(self.algorithms, algorithm) and _lists(self.protocols, protocol)
+
+
+NOT_KNOWN = NcclSettings()
+
+
+def _may(
+    environment: Mapping[str, str], setting: str, version: tuple[int, int] | None, first: tuple[int, int]
+) -> bool | None:
+    if environment.get(setting) == "0" or (version is not None and version < first):
+        return False
+    return None if version is None and setting not in environment else True
+
+
+def _lists(setting: str, name: str) -> bool:
+    """Return whether such as "ring,tree" or "^tree" has a name; settings for single collectives are not understood."""
+    if not setting or not name or ":" in setting or ";" in setting:
+        return True
+    names = setting.removeprefix("^").split(",")
+    return (name.lower() in names) != setting.startswith("^")
+
+
+def note_setting(environment: dict[str, str], line: str) -> None:
+    """Note lines such as `# NCCL version: 2.18`, and what NCCL itself says of its version and settings."""
+    if match := re.match(r"#\s*([A-Za-z][\w ]{1,30}):\s+(.+)", line):
+        environment.setdefault(match[1].strip().lower(), match[2].strip())
+    elif match := re.search(r"NCCL version ([\d.]+)", line):
+        environment.setdefault("nccl version", match[1])
+    elif match := _LIBRARY.search(line):
+        environment.setdefault("nccl version", f"{int(match[1])}.{int(match[2])}")
+    if match := _SETTING.search(line):
+        environment[f"nccl_{match[1].lower()}"] = match[2].rstrip(",:;")  # a later run may have another one
+    if match := _SWITCH_CHANNELS.search(line):
+        environment["nccl_nvls_enable"] = "1" if int(match[1]) else "0"
