@@ -10,7 +10,7 @@ import numpy as np
 from ringsim.algorithms.chain import chain
 from ringsim.algorithms.direct import direct_all_gather, direct_reduce_scatter
 from ringsim.algorithms.hierarchical import split_into_hosts
-from ringsim.algorithms.ring import ring_all_gather, ring_reduce_scatter
+from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from ringsim.algorithms.tree import binary_trees
 from ringsim.schedule import Collective, Ints, Schedule, merge, on_channel, on_groups, permute_ranks, pipeline, then
 
@@ -28,10 +28,7 @@ def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> S
 
     Raises ValueError if the ranks do not fill their hosts.
     """
-    # The halves apart, as relabelling moves the chunks of each with their owners, alike in both.
-    halves = nccl_ring_reduce_scatter(num_ranks, ranks_per_host), nccl_ring_all_gather(num_ranks, ranks_per_host)
-    num_rings = split_into_hosts(num_ranks, ranks_per_host)[1]
-    return then(*halves, Collective.ALL_REDUCE, "nccl_ring", lookback=num_rings)
+    return _along_rails(ring_all_reduce(num_ranks), ranks_per_host)
 
 
 def nccl_ring_reduce_scatter(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:

@@ -5,6 +5,7 @@ from __future__ import annotations  # so that help() shows the names of array ty
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -89,6 +90,24 @@ class Step:
         return index - int(min(earliest))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Relay:
+    """Steps in rounds: in each one chunk goes over every connection, and in the next round on over the next one.
+
+    The first round sends what ranks hold from the start. No other chunk, nor what a rank still sends, is waited for.
+
+    src, dst, channel: (num_connections,), of every round; `dst` of one connection has one connection that passes on
+    what comes. after: (num_connections,), the connection that brings what this one passes on.
+    reduces: (num_rounds,), whether the receivers of the round add.
+    """
+
+    src: Ints
+    dst: Ints
+    channel: Ints
+    after: Ints
+    reduces: tuple[bool, ...]
+
+
 class Steps(ABC, Sequence[Step]):
     """The steps of a schedule, listed or computed one at a time: a large ring never exists as a whole."""
 
@@ -110,6 +129,25 @@ class Steps(ABC, Sequence[Step]):
     def patterns(self) -> Iterable[Step]:
         """Return representative steps: every other step uses connections of one of them, and none more often."""
         return self
+
+    @cached_property
+    def relay(self) -> Relay | None:
+        """The rounds that the steps are, one each, such as those of a ring; None if they are no relay."""
+        if not len(self):
+            return None
+        first = self.step(0)
+        to, by = np.argsort(first.dst), np.argsort(first.src)
+        if not np.array_equal(first.dst[to], first.src[by]) or (np.diff(first.src[by]) == 0).any():
+            return None
+        reduces = []
+        for index in range(len(self)):
+            step = self.step(index)
+            if not _passes_on(step, first, index):
+                return None
+            reduces.append(bool(step.reduce[0]))
+        after = np.empty_like(to)
+        after[by] = to
+        return Relay(first.src, first.dst, first.channel, after, tuple(reduces))
 
     @abstractmethod
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
@@ -136,3 +174,23 @@ class Steps(ABC, Sequence[Step]):
         if not 0 <= index < len(self):
             raise IndexError(f"step {index} of {len(self)}")
         return self.step(index)
+
+
+def _passes_on(step: Step, first: Step, index: int) -> bool:
+    """Return whether a step sends on the connections of the first one all that came in the step before, adding or not.
+
+    The first step, whose index is 0, sends what was there before; NEVER is -1.
+    """
+    columns = ("src", "dst", "channel")
+    return (
+        len(step) == len(first)
+        and all(np.array_equal(getattr(step, name), getattr(first, name)) for name in columns)
+        and _has_only(step.data_dependency, index - 1)
+        and _has_only(step.buffer_dependency, NEVER)
+        and _has_only(step.reduce, bool(step.reduce[0]))
+    )
+
+
+def _has_only(column: Ints | Bools, value: int) -> bool:
+    only = only_value(column)
+    return only == value if only is not None else bool((column == value).all())

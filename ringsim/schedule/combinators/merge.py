@@ -1,12 +1,14 @@
 """`merge`: schedules side by side, each on chunks of its own."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from ringsim.schedule.combinators.derived_steps import renumbered, require_schedules
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Steps
+from ringsim.schedule.step import NEVER, Ints, Relay, ScheduleError, Step, Steps
 
 
 def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> Schedule:
@@ -75,6 +77,23 @@ class MergedSteps(Steps):
     @property
     def num_channels(self) -> int:
         return len(self._parts) * max(part.num_channels for part in self._parts)
+
+    def patterns(self) -> Sequence[Step]:
+        return self if self.relay is None else self[: len(self._parts)]
+
+    @cached_property
+    def relay(self) -> Relay | None:
+        relays = [relay for steps in self._parts if (relay := steps.relay)]
+        if len(relays) < len(self._parts) or len({relay.reduces for relay in relays}) > 1:
+            return None
+        first = np.cumsum([0, *(len(relay.after) for relay in relays)])
+        return Relay(
+            src=np.concatenate([relay.src for relay in relays]),
+            dst=np.concatenate([relay.dst for relay in relays]),
+            channel=np.concatenate([self._channels[i](relay.channel) for i, relay in enumerate(relays)]),
+            after=np.concatenate([start + relay.after for start, relay in zip(first, relays, strict=False)]),
+            reduces=relays[0].reduces,
+        )
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._of_parts("last_write", rank, chunk)

@@ -4,6 +4,7 @@ from __future__ import annotations  # so that help() shows the names of array ty
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.combinators.derived_steps import DerivedSteps, Remembered, renumbered, require_schedules
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import Ints, ScheduleError, Step, Steps
+from ringsim.schedule.step import Ints, Relay, ScheduleError, Step, Steps
 from ringsim.schedule.user_steps import require_count, whole_numbers
 
 
@@ -55,6 +56,11 @@ class PermutedSteps(DerivedSteps):
 
     def patterns(self) -> Iterator[Step]:
         return map(self._permuted, self._steps.patterns())
+
+    @cached_property
+    def relay(self) -> Relay | None:
+        relay = self._steps.relay
+        return relay and replace(relay, src=self._relabelled(relay.src), dst=self._relabelled(relay.dst))
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._steps.last_write(self._old_rank[rank], self._old_chunk[chunk])
