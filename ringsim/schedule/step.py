@@ -108,6 +108,33 @@ class Relay:
     reduces: tuple[bool, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Copies:
+    """Steps of which several sets of ranks do the same side by side, on chunks and channels that no others have.
+
+    steps: the first copy of each part alone; channel c of the i-th of k parts is channel `k * c + i`.
+    numbers: of each part, the numbers of its copies among all of them, (num_copies,), which tell channels likewise.
+    ranks: of each part, (num_copies, num_ranks), which rank does in each copy what each rank does in `steps`.
+    """
+
+    steps: Steps
+    numbers: tuple[Ints, ...]
+    ranks: tuple[Ints, ...]
+
+    def of_connections(self, src: Ints, dst: Ints, channel: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return src, dst and channel of all copies of connections of `steps`, and which one each is a copy of."""
+        num_copies = sum(map(len, self.numbers))
+        of_part, part = np.divmod(channel, len(self.numbers))
+        columns = []
+        for number, (copies, ranks) in enumerate(zip(self.numbers, self.ranks, strict=True)):
+            own = np.flatnonzero(part == number)
+            channels = of_part[own] * num_copies + copies[:, None]
+            table = ranks[:, src[own]], ranks[:, dst[own]], channels, np.broadcast_to(own, channels.shape)
+            columns.append([column.ravel() for column in table])
+        src, dst, channel, original = map(np.concatenate, zip(*columns, strict=True))
+        return src, dst, channel, original
+
+
 class Steps(ABC, Sequence[Step]):
     """The steps of a schedule, listed or computed one at a time: a large ring never exists as a whole."""
 
@@ -129,6 +156,11 @@ class Steps(ABC, Sequence[Step]):
     def patterns(self) -> Iterable[Step]:
         """Return representative steps: every other step uses connections of one of them, and none more often."""
         return self
+
+    @property
+    def copies(self) -> Copies | None:
+        """The copies that the steps are known to be; None if they are not."""
+        return None
 
     @cached_property
     def relay(self) -> Relay | None:

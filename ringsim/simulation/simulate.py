@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ringsim.network import AnyNetwork, Ints, MemoryRate, SharedMemoryNetwork, Topology, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
 from ringsim.simulation.engines.event_engine import run_events
-from ringsim.simulation.engines.relays import RelayClasses, classes_of_relay
+from ringsim.simulation.engines.representatives import representatives
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
 from ringsim.simulation.engines.symmetry import may_have_classes, time_classes
 from ringsim.simulation.engines.work import CopyCounts
@@ -91,8 +91,9 @@ def predict_time(
     if is_for_steps(schedule, topology):
         return time_steps(schedule, topology, sizes, on_progress)
     has_classes = may_have_classes(schedule, topology, sizes)
-    if has_classes and (alike := _classes_of_relay(schedule, topology, runtime)):
-        time_s = alike.time_s(topology, sizes)
+    few = representatives(schedule, topology) if has_classes and not runtime.in_order else None
+    if few:
+        time_s = few.time_s(topology, int(sizes[0]))
         on_progress(schedule.num_transfers)
         return time_s
     _require_room(schedule, BYTES_COLOURED if has_classes else BYTES_RECORDED)
@@ -103,17 +104,11 @@ def predict_time(
 
 
 def num_simulated(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, runtime: Runtime = RULE) -> int:
-    """Return how many transfers `predict_time` looks at: less than all of them where hosts in a ring are all alike."""
-    topology = network.topology(schedule.num_ranks)
-    if may_have_classes(schedule, topology, schedule.chunk_bytes(size_bytes)):
-        alike = _classes_of_relay(schedule, topology, runtime)
-        return alike.num_rows if alike else schedule.num_transfers
-    return schedule.num_transfers
-
-
-def _classes_of_relay(schedule: Schedule, topology: Topology, runtime: Runtime) -> RelayClasses | None:
-    relay = None if runtime.in_order else schedule.steps.relay
-    return classes_of_relay(relay, topology) if relay else None
+    """Return how many transfers `predict_time` lists: few of them where it is known that they stand for all."""
+    topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
+    may_be_few = may_have_classes(schedule, topology, schedule.chunk_bytes(size_bytes)) and not runtime.in_order
+    few = representatives(schedule, topology) if may_be_few else None
+    return few.num_rows if few else schedule.num_transfers
 
 
 def predict_call(

@@ -7,8 +7,9 @@ from functools import cached_property
 import numpy as np
 
 from ringsim.schedule.combinators.derived_steps import renumbered, require_schedules
+from ringsim.schedule.combinators.relabel import PermutedSteps
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import NEVER, Ints, Relay, ScheduleError, Step, Steps
+from ringsim.schedule.step import NEVER, Copies, Ints, Relay, ScheduleError, Step, Steps
 
 
 def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> Schedule:
@@ -93,6 +94,22 @@ class MergedSteps(Steps):
             channel=np.concatenate([self._channels[i](relay.channel) for i, relay in enumerate(relays)]),
             after=np.concatenate([start + relay.after for start, relay in zip(first, relays, strict=False)]),
             reduces=relays[0].reduces,
+        )
+
+    @cached_property
+    def copies(self) -> Copies | None:
+        """Those parts are copies of each other that are the same steps with ranks in other places."""
+        families: dict[int, list[int]] = {}
+        permuted = [steps for steps in self._parts if isinstance(steps, PermutedSteps)]
+        for number, steps in enumerate(permuted):
+            families.setdefault(id(steps.original), []).append(number)
+        if len(permuted) < len(self._parts) or len(families) == len(self._parts):
+            return None
+        orders = [np.array([permuted[number].new_rank for number in numbers]) for numbers in families.values()]
+        return Copies(
+            MergedSteps([self._parts[numbers[0]] for numbers in families.values()]),
+            tuple(np.array(numbers) for numbers in families.values()),
+            tuple(order[:, np.argsort(order[0])] for order in orders),
         )
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:

@@ -50,6 +50,7 @@ class PermutedSteps(DerivedSteps):
 
     def __init__(self, steps: Steps, new_rank: Ints, new_chunk: Ints) -> None:
         super().__init__(steps)
+        self.original, self.new_rank = steps, new_rank
         self._old_rank = np.argsort(new_rank)
         self._new_chunk, self._old_chunk = new_chunk, np.argsort(new_chunk)
         self._relabelled = Remembered(lambda ranks: new_rank[ranks])

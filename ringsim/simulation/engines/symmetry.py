@@ -70,13 +70,16 @@ def find_classes(rows: Dependencies, sent_on: RowConnections, topology: Topology
 
 
 class ConnectionColouring:
-    """The colours so far of connections and resources, by each other."""
+    """The colours so far of connections and resources, by each other.
 
-    def __init__(self, connections: Connections, topology: Topology) -> None:
+    told_apart: (num_connections,), a number for each connection; those with different ones are never alike.
+    """
+
+    def __init__(self, connections: Connections, topology: Topology, told_apart: Ints | int = 0) -> None:
         self._uses = connections.use > 0
         self._use = _bits(connections.use)
         self._resource = connections.resource
-        self._of_connection = _static(connections, topology)
+        self._of_connection = _mixed(_static(connections, topology) + _mixed(np.asarray(told_apart, dtype=np.uint64)))
         self._of_resource = _mixed(_bits(connections.resources.capacity))
 
     def share_all_colours(self) -> None:
