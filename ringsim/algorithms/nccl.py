@@ -124,9 +124,7 @@ def _along_rails(ring: Schedule, ranks_per_host: int | None) -> Schedule:
     return merge(*(permute_ranks(ring, order) for order in orders), algorithm="nccl_ring")
 
 
-def _on_rails(
-    halves: tuple[Schedule, Schedule], trees: Sequence[Schedule], segments: int, algorithm: str
-) -> Schedule:
+def _on_rails(halves: tuple[Schedule, Schedule], trees: Sequence[Schedule], segments: int, algorithm: str) -> Schedule:
     """Return, on each rail, each of the trees over the hosts, between the two halves within all hosts.
 
     halves: the reduction to the first rank of a host, and the broadcast from it.

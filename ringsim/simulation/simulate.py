@@ -103,12 +103,16 @@ def predict_time(
     return run_events(rows, topology, sizes, on_progress).time_s
 
 
-def num_simulated(schedule: Schedule, network: AnyNetwork, size_bytes: int, *, runtime: Runtime = RULE) -> int:
-    """Return how many transfers `predict_time` lists: few of them where it is known that they stand for all."""
+def lists_more_than(
+    max_transfers: float, schedule: Schedule, network: AnyNetwork, size_bytes: int, *, runtime: Runtime = RULE
+) -> bool:
+    """Return whether `predict_time` has to look at more transfers than that, since no few of them stand for all."""
+    if schedule.num_transfers <= max_transfers:
+        return False
     topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
     may_be_few = may_have_classes(schedule, topology, schedule.chunk_bytes(size_bytes)) and not runtime.in_order
     few = representatives(schedule, topology) if may_be_few else None
-    return few.num_rows if few else schedule.num_transfers
+    return few is None or few.num_rows > max_transfers
 
 
 def predict_call(

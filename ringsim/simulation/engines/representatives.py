@@ -24,7 +24,8 @@ from ringsim.simulation.engines.waits import Ints
 from ringsim.simulation.engines.work import TransferCosts
 from ringsim.simulation.routes import Connections, Ends, RowConnections, connections_of, used_connections
 
-MAX_ROUND_ROWS = 2**17  # of a relay; as few of them happen at once, they take some ten seconds
+# Representatives beyond which they take more than some ten seconds; of a relay few happen at once.
+MAX_ROUND_ROWS, MAX_COPY_ROWS = 2**17, 2**19
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,15 +50,16 @@ class Representatives:
 
 
 def representatives(schedule: Schedule, topology: Topology) -> Representatives | None:
-    """Return the representatives of all transfers of a schedule whose ranks do not execute in order; None if few stand
-    for many, or that is not known.
+    """Return the representatives of a schedule whose ranks do not execute in order; None if not known, or too many.
 
     For topologies on which transfers may have classes, see `symmetry.may_have_classes`.
     """
-    steps = schedule.steps
-    if steps.relay:
-        return _of_relay(steps.relay, topology)
-    return _of_copies(schedule, steps.copies, topology) if steps.copies else None
+    relay, copies = schedule.steps.relay, schedule.steps.copies
+    if relay:
+        return _of_relay(relay, topology)
+    if copies is None or copies.steps.num_transfers > MAX_COPY_ROWS:
+        return None
+    return _of_copies(schedule, copies, topology)
 
 
 def _of_relay(relay: Relay, topology: Topology) -> Representatives | None:
@@ -65,7 +67,8 @@ def _of_relay(relay: Relay, topology: Topology) -> Representatives | None:
     connections = connections_of(Ends.of(keys, topology.num_ranks), topology)
     colouring = ConnectionColouring(connections, topology)
     neighbours = relay.after, np.argsort(relay.after)
-    num_rounds, known = len(relay.reduces), (0, 0)
+    num_rounds = len(relay.reduces)
+    known: tuple[int, ...] = ()
     while (counts := colouring.num_colours()) != known:
         if counts[0] * num_rounds > MAX_ROUND_ROWS:
             return None
@@ -114,10 +117,10 @@ def _of_copies(schedule: Schedule, copies: Copies, topology: Topology) -> Repres
     num_ranks = topology.num_ranks
     first = replace(schedule, steps=copies.steps)  # which has some of its chunks
     own = used_connections(first)
-    *ends, original = copies.of_connections(own.src, own.dst, own.channel)
-    connections = connections_of(Ends.of(connection_keys(*ends, num_ranks), num_ranks), topology)
+    src, dst, channel, original = copies.of_connections(own.src, own.dst, own.channel)
+    connections = connections_of(Ends.of(connection_keys(src, dst, channel, num_ranks), num_ranks), topology)
     colouring = ConnectionColouring(connections, topology, original)
-    known = (0, 0)
+    known: tuple[int, ...] = ()
     while (counts := colouring.num_colours()) != known:
         if counts[0] > len(own.src):
             return None
@@ -130,8 +133,6 @@ def _of_copies(schedule: Schedule, copies: Copies, topology: Topology) -> Repres
     return Representatives(
         num_rows=copies.steps.num_transfers,
         rows=lambda: dependencies(first),
-        number=lambda rows: place[
-            np.searchsorted(keys, connection_keys(rows.src, rows.dst, rows.channel, num_ranks))
-        ],
+        number=lambda rows: place[np.searchsorted(keys, connection_keys(rows.src, rows.dst, rows.channel, num_ranks))],
         connections=connections_of_classes(connections, classes, resources),
     )

@@ -222,7 +222,9 @@ def time_classes(
         run.finish()
         return run.time_s
     number = classes.connections.number[sent_on.number[classes.rows.first]].astype(np.int32)
-    sent_on = RowConnections(number, connections_of_classes(sent_on.connections, classes.connections, classes.resources))
+    sent_on = RowConnections(
+        number, connections_of_classes(sent_on.connections, classes.connections, classes.resources)
+    )
     run = EventRun(TransferCosts(few, topology, chunk_bytes), sent_on)
     run.finish()
     on_progress(len(rows))
