@@ -99,7 +99,8 @@ def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host:
     its host at once. Where the switch of a network adds up and copies, the messages that are added to one share are one
     on the way to its owner, and the copies of it are one on the way from it (see `InSwitch`), so that a link carries
     (1 + 1/m) of the data in each direction. Elsewhere it is a two-shot, (m - 1)/m of the data there and back. While one
-    segment is spread, the next is reduced: 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees, of one on one host.
+    segment is spread, the next is reduced: 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees on each of m rails,
+    and k + 1 for each rail on one host.
 
     segments: of the share of each rank in a tree; by default 32, so that filling and emptying the pipeline takes a
     small part of the time. ranks_per_host: as of `nccl_ring_all_reduce`.
