@@ -115,8 +115,8 @@ class GroupCalls:
         """Which calls so far take the times of the library's own formula, and why; "" if none does."""
         if not self._by_formula:
             return ""
-        what = f"{' and '.join(sorted(self._by_formula))} on {self._size:,} ranks"
-        return f"{what}: the time of NCCL's own formula, as it has too many transfers to be simulated"
+        calls = f"{' and '.join(sorted(self._by_formula))} on {self._size:,} ranks"
+        return f"{calls}: the time of NCCL's own formula, as it has too many transfers to be simulated"
 
     def late(self, call: Call) -> tuple[float, float]:
         """Return the share of such calls that is late, and by how many seconds; 0, 0 if none is.
