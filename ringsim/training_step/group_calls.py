@@ -73,6 +73,7 @@ class GroupCalls:
         self._library_network = network if backend.chooses and not self.why_not else None
         self._schedules: dict[tuple[str, str, str, int], tuple[Schedule, LibraryChoice | None]] = {}
         self._alone_s: dict[tuple[int, int, int, float], float] = {}
+        self._too_large: dict[tuple[int, int], bool] = {}
         self._by_formula: set[str] = set()
 
     def call(self, call: Call, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
@@ -94,7 +95,7 @@ class GroupCalls:
             even_bytes = in_even_chunks(schedule, sent_bytes, element_bytes)
             queued = QueuedCall(schedule, even_bytes, element_bytes, ready_s, call_s + choice.start_s, choice.network)
             channels = self._channels(schedule)
-            if not lists_more_than(MAX_TRANSFERS, schedule, choice.network, even_bytes):
+            if not self._is_too_large(queued):
                 return PlannedCall(call.size_bytes, choice.protocol, queued, channels=channels)
             self._by_formula.add(schedule.algorithm)
             time_s = self._formula_s(call.collective, sent_bytes)
@@ -105,6 +106,13 @@ class GroupCalls:
             work = local_work(_simulated_as(call.collective), TORCH, self._size, whole_bytes)
             call_s += local_s(work, self.network, self._num_ranks)
         return PlannedCall(call.size_bytes, None, QueuedCall(schedule, whole_bytes, element_bytes, ready_s, call_s))
+
+    def _is_too_large(self, call: QueuedCall) -> bool:
+        key = id(call.schedule), call.size_bytes
+        if key not in self._too_large:  # a call is asked for again in every pass of a step
+            network = call.network or self.network
+            self._too_large[key] = lists_more_than(MAX_TRANSFERS, call.schedule, network, call.size_bytes)
+        return self._too_large[key]
 
     def _formula_s(self, collective: str, sent_bytes: int) -> float:
         num_hosts = self._size // self._per_host
