@@ -5,12 +5,14 @@ NICs in the same place of all hosts a *rail*. Both its rings and its trees use e
 side, each on channels of its own and for its share of the data.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ringsim.algorithms.chain import chain
-from ringsim.algorithms.direct import direct_all_gather, direct_reduce_scatter
+from ringsim.algorithms.direct import direct_broadcast, direct_reduce
 from ringsim.algorithms.hierarchical import split_into_hosts
-from ringsim.algorithms.ring import ring_all_gather, ring_reduce_scatter
+from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from ringsim.algorithms.tree import binary_trees
 from ringsim.schedule import Collective, Ints, Schedule, merge, on_channel, on_groups, permute_ranks, pipeline, then
 
@@ -28,10 +30,7 @@ def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> S
 
     Raises ValueError if the ranks do not fill their hosts.
     """
-    # The halves apart, as relabelling moves the chunks of each with their owners, alike in both.
-    halves = nccl_ring_reduce_scatter(num_ranks, ranks_per_host), nccl_ring_all_gather(num_ranks, ranks_per_host)
-    num_rings = split_into_hosts(num_ranks, ranks_per_host)[1]
-    return then(*halves, Collective.ALL_REDUCE, "nccl_ring", lookback=num_rings)
+    return _along_rails(ring_all_reduce(num_ranks), ranks_per_host)
 
 
 def nccl_ring_reduce_scatter(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
@@ -77,9 +76,9 @@ def nccl_tree_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_
     """
     num_hosts, size = split_into_hosts(num_ranks, ranks_per_host)
     depth = size - 1 + (num_hosts - 1).bit_length()
-    rails = [_tree(tree, rail, num_hosts, size) for tree in (0, 1) for rail in range(size)]
     count = max(1, 4 * depth) if segments is None else segments
-    return merge(*(pipeline(rail, count) for rail in rails), algorithm="nccl_tree")
+    halves = chain(Collective.REDUCE, size), chain(Collective.BROADCAST, size)
+    return _on_rails(halves, binary_trees(Collective.ALL_REDUCE, num_hosts), count, "nccl_tree")
 
 
 def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: int | None = None) -> int:
@@ -100,7 +99,8 @@ def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host:
     its host at once. Where the switch of a network adds up and copies, the messages that are added to one share are one
     on the way to its owner, and the copies of it are one on the way from it (see `InSwitch`), so that a link carries
     (1 + 1/m) of the data in each direction. Elsewhere it is a two-shot, (m - 1)/m of the data there and back. While one
-    segment is spread, the next is reduced: 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees, of one on one host.
+    segment is spread, the next is reduced: 2 + 2 ceil(log2(h)) + k - 1 steps for each of two trees on each of m rails,
+    and k + 1 for each rail on one host.
 
     segments: of the share of each rank in a tree; by default 32, so that filling and emptying the pipeline takes a
     small part of the time. ranks_per_host: as of `nccl_ring_all_reduce`.
@@ -108,10 +108,9 @@ def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host:
     Raises ValueError if the ranks do not fill their hosts.
     """
     num_hosts, size = split_into_hosts(num_ranks, ranks_per_host)
-    trees = binary_trees(Collective.ALL_REDUCE, num_hosts)
+    trees = binary_trees(Collective.ALL_REDUCE, num_hosts)[: 2 if num_hosts > 1 else 1]
     count = NVLS_SEGMENTS if segments is None else segments
-    halves = [pipeline(_in_switch(tree, num_hosts, size), count) for tree in trees[: 2 if num_hosts > 1 else 1]]
-    return merge(*halves, algorithm="nvls")
+    return _on_rails((direct_reduce(size), direct_broadcast(size)), trees, count, "nvls")
 
 
 def nvls_segments(num_ranks: int, size_bytes: int, ranks_per_host: int | None = None) -> int:
@@ -126,25 +125,24 @@ def _along_rails(ring: Schedule, ranks_per_host: int | None) -> Schedule:
     return merge(*(permute_ranks(ring, order) for order in orders), algorithm="nccl_ring")
 
 
-def _tree(tree: int, rail: int, num_hosts: int, size: int) -> Schedule:
-    """All segments in one: along the chains, up and down one of the two trees over the hosts, and back."""
-    num_ranks, collective = num_hosts * size, Collective.ALL_REDUCE
-    hosts = np.arange(num_hosts)[:, None] * size + (rail + np.arange(size)) % size
-    across = on_groups(binary_trees(collective, num_hosts)[tree], hosts[:, :1].T, num_ranks, 1, collective)
+def _on_rails(halves: tuple[Schedule, Schedule], trees: Sequence[Schedule], segments: int, algorithm: str) -> Schedule:
+    """Return, on each rail, each of the trees over the hosts, between the two halves within all hosts.
+
+    halves: the reduction to the first rank of a host, and the broadcast from it.
+    """
+    num_hosts, size = trees[0].num_ranks, halves[0].num_ranks
+    host, place = np.arange(num_hosts)[:, None] * size, np.arange(size)
+    first_rail = [pipeline(_across_hosts(halves, tree, host + place, algorithm), segments) for tree in trees]
+    rails = [(host + (place + rail) % size).ravel() for rail in range(size)]
+    return merge(*(permute_ranks(one, rail) for one in first_rail for rail in rails), algorithm=algorithm)
+
+
+def _across_hosts(halves: tuple[Schedule, Schedule], tree: Schedule, hosts: Ints, algorithm: str) -> Schedule:
+    """All segments in one: to the first rank of each host, along a tree between these, and from them to all."""
+    num_ranks, collective = hosts.size, Collective.ALL_REDUCE
+    across = on_groups(tree, hosts[:, :1].T, num_ranks, 1, collective)
     up, down = (
-        on_channel(on_groups(chain(half, size), hosts, num_ranks, 1, half), channel)
-        for half, channel in ((Collective.REDUCE, 3), (Collective.BROADCAST, 4))  # the tree has 0 to 2
+        on_channel(on_groups(half, hosts, num_ranks, 1, half.collective), channel)
+        for half, channel in zip(halves, (3, 4), strict=True)  # the tree has 0 to 2
     )
-    return then(then(up, across, collective, "nccl_tree"), down, collective, "nccl_tree")
-
-
-def _in_switch(tree: Schedule, num_hosts: int, size: int) -> Schedule:
-    """All segments in one: to the owner in each host, along the tree between the owners, and to all in each host."""
-    num_ranks, collective = num_hosts * size, Collective.ALL_REDUCE
-    hosts = np.arange(num_ranks).reshape(num_hosts, size)
-    across = on_channel(on_groups(tree, hosts.T, num_ranks, size, collective, np.arange(size)), size)
-    scatter, gather = (
-        on_groups(half, hosts, num_ranks, size, half.collective)
-        for half in (direct_reduce_scatter(size), on_channel(direct_all_gather(size), size + 3))  # the tree has 3
-    )
-    return then(then(scatter, across, collective, "nvls"), gather, collective, "nvls")
+    return then(then(up, across, collective, algorithm), down, collective, algorithm)

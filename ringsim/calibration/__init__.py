@@ -21,6 +21,7 @@ from ringsim.calibration.library_choice import (
     fastest_protocol,
     formula_s,
     given_name,
+    in_even_chunks,
     library_time,
     over_protocol,
     required_choice,

@@ -29,7 +29,7 @@ from ringsim.calibration.protocol_time import (
 from ringsim.network import AnyNetwork, Host, Network, Protocol
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
-from ringsim.simulation import RULE, Runtime, predict_time
+from ringsim.simulation import RULE, Runtime, lists_more_than, predict_time
 
 MAX_TRANSFERS = 2**19  # of a schedule that is simulated without having been asked for by name
 _RINGS = {
@@ -53,7 +53,12 @@ class LibraryChoice:
 
     def time_s(self, size_bytes: int, *, runtime: Runtime = RULE) -> float:
         """Return the seconds of the collective, its start included. runtime: as of `simulate`."""
-        return self.start_s + predict_time(self.schedule, self.network, size_bytes, runtime=runtime)
+        sent_bytes = self.sent_bytes(size_bytes)
+        return self.start_s + predict_time(self.schedule, self.network, sent_bytes, runtime=runtime)
+
+    def sent_bytes(self, size_bytes: int) -> int:
+        """Return the size to simulate: of many transfers few stand for all if chunks are even, as NCCL's are."""
+        return size_bytes if self.schedule.num_transfers <= MAX_TRANSFERS else in_even_chunks(self.schedule, size_bytes)
 
 
 def choose(
@@ -64,12 +69,13 @@ def choose(
     max_transfers: float = MAX_TRANSFERS,
     *,
     ranks_per_host: int | None = None,
+    runtime: Runtime = RULE,
 ) -> LibraryChoice | None:
     """Return what the network's library chooses by its own formula: NCCL's rings, trees or in-network reduction.
 
-    ranks_per_host: that take part; None: all that a host has.
+    ranks_per_host: that take part; None: all that a host has. runtime: as of `simulate`.
 
-    None where it is not known, see `why_unknown`, and where the schedule has more than `max_transfers`.
+    None where it is not known, see `why_unknown`, and where more than `max_transfers` would have to be simulated.
     """
     if why_unknown(network, num_ranks, ranks_per_host):
         return None
@@ -79,9 +85,10 @@ def choose(
     algorithm, _, name = taken.partition(" ")  # PAT has no schedule here: a ring stands for it
     protocol = next((known for known in spec.protocols if known.name == name), spec.protocols[-1])
     schedule = _schedule(collective, algorithm, num_ranks, size_bytes, per_host)
-    if schedule.num_transfers > max_transfers:
-        return None
-    return over_protocol(schedule, network, protocol, *_factors(network, schedule, question, protocol))
+    choice = over_protocol(schedule, network, protocol, *_factors(network, schedule, question, protocol))
+    sent_bytes = choice.sent_bytes(size_bytes)
+    too_many = lists_more_than(max_transfers, schedule, choice.network, sent_bytes, runtime=runtime)
+    return None if too_many else choice
 
 
 def formula_s(network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, num_hosts: int) -> float:
@@ -196,12 +203,18 @@ def library_takes(
 
 
 def required_choice(
-    network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
+    network: AnyNetwork,
+    collective: Collective,
+    num_ranks: int,
+    size_bytes: int,
+    max_transfers: float = MAX_TRANSFERS,
+    *,
+    runtime: Runtime = RULE,
 ) -> LibraryChoice:
     """Return what `choose` does. Raises ValueError, which says why, where the choice is not known."""
-    choice = choose(network, collective, num_ranks, size_bytes, max_transfers)
+    choice = choose(network, collective, num_ranks, size_bytes, max_transfers, runtime=runtime)
     if choice is None:
-        why = why_unknown(network, num_ranks) or f"it has more than {max_transfers:,.0f} transfers"
+        why = why_unknown(network, num_ranks) or f"more than {max_transfers:,.0f} transfers would have to be simulated"
         raise ValueError(f"{given_name(network)}: what NCCL would take is not known: {why}")
     return choice
 
@@ -231,6 +244,15 @@ def over_protocol(
         start_s = max(0.0, library.switch_latency_s - 2 * link_s)
     host = _scaled(network.spec.host, pace * link_s, pace * hop_s, share / pace / filling)
     return LibraryChoice(schedule, protocol.name, pace * start_s, network.with_spec(host=host))
+
+
+def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) -> int:
+    """Return the size, rounded up so that all chunks have the same number of elements.
+
+    NCCL rounds up what it cuts, too (runRing in src/device/all_reduce.h); only its last chunk is shorter.
+    """
+    unit = schedule.num_chunks * element_bytes
+    return -(-size_bytes // unit) * unit
 
 
 def _scaled(host: Host, link_latency_s: float, hop_latency_s: float, share: float) -> Host:

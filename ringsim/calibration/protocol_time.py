@@ -162,11 +162,11 @@ class QuestionColumns:
     @classmethod
     def from_questions(cls, questions: Sequence[Question]) -> "QuestionColumns":
         tests, *numbers, settings = zip(*questions, strict=True)
-        columns = [np.array(column, dtype=float) for column in numbers]
+        size, ranks, nodes = (np.array(column, dtype=float) for column in numbers)
         whole = (*MESSAGE_TESTS, *CHAIN_TESTS)
         kinds = (("all_reduce",), MESSAGE_TESTS, whole, (SENDRECV,), (PT2PT_BANDWIDTH,))
-        flags = [np.array([test in kind for test in tests]) for kind in kinds]
-        return cls(*columns, *flags, settings=settings)
+        flags = (np.array([test in kind for test in tests]) for kind in kinds)
+        return cls(size, ranks, nodes, *flags, settings)
 
     def admit(self, algorithm: str, protocol: str) -> Bools:
         """Return for which questions NCCL may take it; but for PAT, only an all_reduce has a choice of algorithms."""

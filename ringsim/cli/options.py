@@ -170,13 +170,13 @@ def library_choice(
     """
     num_ranks, context = schedule.num_ranks, click.get_current_context()
     if context.params["algorithm"] == LIBRARY:
-        choice = required_choice(network, schedule.collective, num_ranks, size)
+        choice = required_choice(network, schedule.collective, num_ranks, size, runtime=runtime)
         return replace(choice, schedule=in_given_places(choice.schedule))
     if num_ranks == 1 or num_ranks > (network.spec.max_ranks or num_ranks):
         return None  # one rank sends nothing, and the simulation says that there is no room for too many
     if network.spec.protocols and by_default and not is_given("algorithm"):
         try:
-            chosen = required_choice(network, schedule.collective, num_ranks, size)
+            chosen = required_choice(network, schedule.collective, num_ranks, size, runtime=runtime)
         except ValueError as error:
             click.echo(f"{error}; a ring is simulated", err=True)
         else:

@@ -46,7 +46,8 @@ def summarise(
     if explanation:
         time_s = explanation.timeline.time_s
     else:
-        time_s = predict_time(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
+        sent_bytes = library.sent_bytes(size_bytes) if library else size_bytes
+        time_s = predict_time(schedule, network, sent_bytes, runtime=runtime, on_progress=on_progress)
     time_s += library.start_s if library else 0.0
     return {
         "collective": collective.value,

@@ -15,8 +15,7 @@ BETTER = "The step would take"  # heads them
 def format_trace_prediction(prediction: TracePrediction, tokens: int | None = None) -> str:
     """Return the step, its calls by kind, and what would make it shorter. tokens: of a rank in a step."""
     lines = [step_title(prediction), *(f"  {line}" for line in align_columns(step_facts(prediction, tokens)))]
-    if prediction.not_chosen:
-        lines.append(wrap_text(f"  {not_chosen(prediction)}", indent="  "))
+    lines += [wrap_text(f"  {note}", indent="  ") for note in notes_on_algorithms(prediction)]
     blocks = ["\n".join(lines)]
     if prediction.timeline.calls:
         blocks.append(calls_table(prediction).text())
@@ -27,8 +26,8 @@ def format_trace_prediction(prediction: TracePrediction, tokens: int | None = No
 
 def format_trace_scaling(scaling: TraceScaling) -> str:
     """Return a line for each number of ranks, and what to know of them."""
-    notes = [scaling.changed_work, *(not_chosen(prediction) for prediction in scaling.predictions)]
-    lines = (wrap_text(note, indent="  ") for note in dict.fromkeys(notes) if note)
+    notes = [note for prediction in scaling.predictions for note in notes_on_algorithms(prediction)]
+    lines = (wrap_text(note, indent="  ") for note in dict.fromkeys([scaling.changed_work, *notes]) if note)
     return "\n".join([*scaling_table(scaling).lines(), *lines])
 
 
@@ -50,9 +49,10 @@ def step_title(prediction: TracePrediction) -> str:
     return f"a step of {ranks}, each on {device}: {_time(prediction.timeline.step_s)}"
 
 
-def not_chosen(prediction: TracePrediction) -> str:
-    """Return why some algorithms are not NCCL's choice; "" if all are."""
-    return f"not what NCCL would take: {prediction.not_chosen}" if prediction.not_chosen else ""
+def notes_on_algorithms(prediction: TracePrediction) -> list[str]:
+    """Return why some algorithms are not NCCL's choice, and why some of its choices are not simulated."""
+    not_chosen = f"not what NCCL would take: {prediction.not_chosen}" if prediction.not_chosen else ""
+    return [note for note in (not_chosen, prediction.by_formula) if note]
 
 
 def step_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[str, str]]:

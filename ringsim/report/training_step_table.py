@@ -47,6 +47,8 @@ def _step(prediction: Prediction) -> str:
     lines = [wrap_text(title, indent="  "), *(f"  {line}" for line in align_columns(rows))]
     if step.not_chosen:
         lines.append(wrap_text(f"  not what {LIBRARY} would take: {step.not_chosen}", indent="  "))
+    by_formula = dict.fromkeys(other.by_formula for other in (step, *prediction.scaling) if other.by_formula)
+    lines += [wrap_text(f"  {line}", indent="  ") for line in by_formula]
     return "\n".join(lines)
 
 

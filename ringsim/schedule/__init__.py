@@ -17,6 +17,18 @@ from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
 from ringsim.schedule.replay import replay
 from ringsim.schedule.schedule import Columns, Schedule
 from ringsim.schedule.size import estimated_transfers, format_count, require_few_transfers
-from ringsim.schedule.step import NEVER, Bools, Ints, ScheduleError, Step, Steps, Transfer, constant, only_value
+from ringsim.schedule.step import (
+    NEVER,
+    Bools,
+    Copies,
+    Ints,
+    Relay,
+    ScheduleError,
+    Step,
+    Steps,
+    Transfer,
+    constant,
+    only_value,
+)
 from ringsim.schedule.user_steps import require_count
 from ringsim.schedule.verify import Proof, verify

@@ -5,6 +5,7 @@ from __future__ import annotations  # so that help() shows the names of array ty
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -89,6 +90,51 @@ class Step:
         return index - int(min(earliest))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Relay:
+    """Steps in rounds: in each one chunk goes over every connection, and in the next round on over the next one.
+
+    The first round sends what ranks hold from the start. No other chunk, nor what a rank still sends, is waited for.
+
+    src, dst, channel: (num_connections,), of every round; `dst` of one connection has one connection that passes on
+    what comes. after: (num_connections,), the connection that brings what this one passes on.
+    reduces: (num_rounds,), whether the receivers of the round add.
+    """
+
+    src: Ints
+    dst: Ints
+    channel: Ints
+    after: Ints
+    reduces: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copies:
+    """Steps of which several sets of ranks do the same side by side, on chunks and channels that no others have.
+
+    steps: the first copy of each part alone; channel c of the i-th of k parts is channel `k * c + i`.
+    numbers: of each part, the numbers of its copies among all of them, (num_copies,), which tell channels likewise.
+    ranks: of each part, (num_copies, num_ranks), which rank does in each copy what each rank does in `steps`.
+    """
+
+    steps: Steps
+    numbers: tuple[Ints, ...]
+    ranks: tuple[Ints, ...]
+
+    def of_connections(self, src: Ints, dst: Ints, channel: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return src, dst and channel of all copies of connections of `steps`, and which one each is a copy of."""
+        num_copies = sum(map(len, self.numbers))
+        of_part, part = np.divmod(channel, len(self.numbers))
+        columns = []
+        for number, (copies, ranks) in enumerate(zip(self.numbers, self.ranks, strict=True)):
+            own = np.flatnonzero(part == number)
+            channels = of_part[own] * num_copies + copies[:, None]
+            table = ranks[:, src[own]], ranks[:, dst[own]], channels, np.broadcast_to(own, channels.shape)
+            columns.append([column.ravel() for column in table])
+        src, dst, channel, original = map(np.concatenate, zip(*columns, strict=True))
+        return src, dst, channel, original
+
+
 class Steps(ABC, Sequence[Step]):
     """The steps of a schedule, listed or computed one at a time: a large ring never exists as a whole."""
 
@@ -110,6 +156,30 @@ class Steps(ABC, Sequence[Step]):
     def patterns(self) -> Iterable[Step]:
         """Return representative steps: every other step uses connections of one of them, and none more often."""
         return self
+
+    @property
+    def copies(self) -> Copies | None:
+        """The copies that the steps are known to be; None if they are not."""
+        return None
+
+    @cached_property
+    def relay(self) -> Relay | None:
+        """The rounds that the steps are, one each, such as those of a ring; None if they are no relay."""
+        if not len(self):
+            return None
+        first = self.step(0)
+        to, by = np.argsort(first.dst), np.argsort(first.src)
+        if not np.array_equal(first.dst[to], first.src[by]) or (np.diff(first.src[by]) == 0).any():
+            return None
+        reduces = []
+        for index in range(len(self)):
+            step = self.step(index)
+            if not _passes_on(step, first, index):
+                return None
+            reduces.append(bool(step.reduce[0]))
+        after = np.empty_like(to)
+        after[by] = to
+        return Relay(first.src, first.dst, first.channel, after, tuple(reduces))
 
     @abstractmethod
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
@@ -136,3 +206,23 @@ class Steps(ABC, Sequence[Step]):
         if not 0 <= index < len(self):
             raise IndexError(f"step {index} of {len(self)}")
         return self.step(index)
+
+
+def _passes_on(step: Step, first: Step, index: int) -> bool:
+    """Return whether a step sends on the connections of the first one all that came in the step before, adding or not.
+
+    The first step, whose index is 0, sends what was there before; NEVER is -1.
+    """
+    columns = ("src", "dst", "channel")
+    return (
+        len(step) == len(first)
+        and all(np.array_equal(getattr(step, name), getattr(first, name)) for name in columns)
+        and _has_only(step.data_dependency, index - 1)
+        and _has_only(step.buffer_dependency, NEVER)
+        and _has_only(step.reduce, bool(step.reduce[0]))
+    )
+
+
+def _has_only(column: Ints | Bools, value: int) -> bool:
+    only = only_value(column)
+    return only == value if only is not None else bool((column == value).all())

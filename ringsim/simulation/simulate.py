@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ringsim.network import AnyNetwork, Ints, MemoryRate, SharedMemoryNetwork, Topology, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
 from ringsim.simulation.engines.event_engine import run_events
+from ringsim.simulation.engines.representatives import representatives
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
 from ringsim.simulation.engines.symmetry import may_have_classes, time_classes
 from ringsim.simulation.engines.work import CopyCounts
@@ -90,11 +91,28 @@ def predict_time(
     if is_for_steps(schedule, topology):
         return time_steps(schedule, topology, sizes, on_progress)
     has_classes = may_have_classes(schedule, topology, sizes)
+    few = representatives(schedule, topology) if has_classes and not runtime.in_order else None
+    if few:
+        time_s = few.time_s(topology, int(sizes[0]))
+        on_progress(schedule.num_transfers)
+        return time_s
     _require_room(schedule, BYTES_COLOURED if has_classes else BYTES_RECORDED)
     rows = dependencies(schedule, in_order=runtime.in_order)
     if has_classes:
         return time_classes(rows, topology, sizes, on_progress)
     return run_events(rows, topology, sizes, on_progress).time_s
+
+
+def lists_more_than(
+    max_transfers: float, schedule: Schedule, network: AnyNetwork, size_bytes: int, *, runtime: Runtime = RULE
+) -> bool:
+    """Return whether `predict_time` has to look at more transfers than that, since no few of them stand for all."""
+    if schedule.num_transfers <= max_transfers:
+        return False
+    topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
+    may_be_few = may_have_classes(schedule, topology, schedule.chunk_bytes(size_bytes)) and not runtime.in_order
+    few = representatives(schedule, topology) if may_be_few else None
+    return few is None or few.num_rows > max_transfers
 
 
 def predict_call(

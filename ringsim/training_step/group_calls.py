@@ -20,6 +20,7 @@ from ringsim.calibration import (
     fastest_protocol,
     formula_s,
     given_name,
+    in_even_chunks,
     over_protocol,
     why_unknown,
 )
@@ -28,10 +29,10 @@ from ringsim.native import Backend, local_s, local_work, native_algorithm
 from ringsim.network import AnyNetwork
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
-from ringsim.simulation import OURS, QueuedCall, Runtime, has_steady_times, predict_time
+from ringsim.simulation import OURS, QueuedCall, Runtime, has_steady_times, lists_more_than, predict_time
 from ringsim.traces import Call
 
-MAX_TRANSFERS = 2**22  # of a schedule of the library, which then takes about ten seconds to simulate
+MAX_TRANSFERS = 2**22  # that are listed of a schedule of the library, which then takes about ten seconds to simulate
 
 
 class PlannedCall(NamedTuple):
@@ -72,6 +73,8 @@ class GroupCalls:
         self._library_network = network if backend.chooses and not self.why_not else None
         self._schedules: dict[tuple[str, str, str, int], tuple[Schedule, LibraryChoice | None]] = {}
         self._alone_s: dict[tuple[int, int, int, float], float] = {}
+        self._too_large: dict[tuple[int, int], bool] = {}
+        self._by_formula: set[str] = set()
 
     def call(self, call: Call, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
         """Return a call that is ready then.
@@ -88,20 +91,40 @@ class GroupCalls:
         late_share, late_s = self.late(call)
         if place > 1 - late_share:
             call_s += late_s
-        if choice is not None and schedule.num_transfers > MAX_TRANSFERS:
-            num_hosts = self._size // self._per_host
-            time_s = formula_s(self.network, _simulated_as(call.collective), self._size, sent_bytes, num_hosts)
-            queued = QueuedCall(schedule, sent_bytes, 1, ready_s, call_s)
-            return PlannedCall(call.size_bytes, choice.protocol, queued, time_s, self._channels(schedule))
         if choice is not None:
             even_bytes = in_even_chunks(schedule, sent_bytes, element_bytes)
             queued = QueuedCall(schedule, even_bytes, element_bytes, ready_s, call_s + choice.start_s, choice.network)
-            return PlannedCall(call.size_bytes, choice.protocol, queued, channels=self._channels(schedule))
+            channels = self._channels(schedule)
+            if not self._is_too_large(queued):
+                return PlannedCall(call.size_bytes, choice.protocol, queued, channels=channels)
+            self._by_formula.add(schedule.algorithm)
+            time_s = self._formula_s(call.collective, sent_bytes)
+            queued = QueuedCall(schedule, sent_bytes, 1, ready_s, call_s)
+            return PlannedCall(call.size_bytes, choice.protocol, queued, time_s, channels)
         whole_bytes = -(-sent_bytes // element_bytes) * element_bytes
         if runtime.is_torch and not self.backend.chooses:
             work = local_work(_simulated_as(call.collective), TORCH, self._size, whole_bytes)
             call_s += local_s(work, self.network, self._num_ranks)
         return PlannedCall(call.size_bytes, None, QueuedCall(schedule, whole_bytes, element_bytes, ready_s, call_s))
+
+    def _is_too_large(self, call: QueuedCall) -> bool:
+        key = id(call.schedule), call.size_bytes
+        if key not in self._too_large:  # a call is asked for again in every pass of a step
+            network = call.network or self.network
+            self._too_large[key] = lists_more_than(MAX_TRANSFERS, call.schedule, network, call.size_bytes)
+        return self._too_large[key]
+
+    def _formula_s(self, collective: str, sent_bytes: int) -> float:
+        num_hosts = self._size // self._per_host
+        return formula_s(self.network, _simulated_as(collective), self._size, sent_bytes, num_hosts)
+
+    @property
+    def by_formula(self) -> str:
+        """Which calls so far take the times of the library's own formula, and why; "" if none does."""
+        if not self._by_formula:
+            return ""
+        calls = f"{' and '.join(sorted(self._by_formula))} on {self._size:,} ranks"
+        return f"{calls}: the time of NCCL's own formula, as it has too many transfers to be simulated"
 
     def late(self, call: Call) -> tuple[float, float]:
         """Return the share of such calls that is late, and by how many seconds; 0, 0 if none is.
@@ -237,15 +260,6 @@ def element_bytes_of(dtype: str) -> int:
     """Return the bytes of an element, from torch's name of its type, such as bfloat16; 1 where it has no number."""
     bits = re.search(r"\d+", dtype)
     return max(1, int(bits.group()) // 8) if bits else 1
-
-
-def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int) -> int:
-    """Return the size, rounded up so that all chunks have the same number of elements.
-
-    NCCL rounds up what it cuts, too (runRing in src/device/all_reduce.h); only its last chunk is shorter.
-    """
-    unit = schedule.num_chunks * element_bytes
-    return -(-size_bytes // unit) * unit
 
 
 def _ranks_per_host(network: AnyNetwork, group: Ints) -> int:

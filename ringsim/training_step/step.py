@@ -51,6 +51,7 @@ class PredictedStep:
     exposed_s: during which the computing thread waits for communication after the backward pass.
     single_s: of one process that trains alone.
     not_chosen: why the algorithm is not what the backend's library would take; "" if it is, or if it has one only.
+    by_formula: as of `GroupCalls`.
     """
 
     num_ranks: int
@@ -64,6 +65,7 @@ class PredictedStep:
     optimizer_s: float
     single_s: float
     not_chosen: str = ""
+    by_formula: str = ""
 
     @property
     def step_s(self) -> float:
@@ -96,7 +98,8 @@ class PredictedStep:
         times = {name: getattr(self, name) for name in (*names, "communication_s", "step_s")}
         buckets = [finite_or_none(asdict(bucket)) for bucket in self.buckets]
         caps = {"first_cap_bytes": self.config.caps.first_bytes, "cap_bytes": self.config.caps.rest_bytes}
-        rest = {"efficiency": self.efficiency, "not_chosen": self.not_chosen or None, "buckets": buckets}
+        said = {"not_chosen": self.not_chosen or None, "by_formula": self.by_formula or None}
+        rest = {"efficiency": self.efficiency, **said, "buckets": buckets}
         return {"num_ranks": self.num_ranks, **caps, **finite_or_none(times), **rest}
 
 
@@ -144,6 +147,7 @@ def predict_step(
         optimizer_s=profile.optimizer_s,
         single_s=profile.step_s,
         not_chosen=group.why_not,
+        by_formula=group.by_formula,
     )
 
 

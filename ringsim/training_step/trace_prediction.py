@@ -52,6 +52,7 @@ class TracePrediction:
     steps_s: of all steps, in their order; by a roofline, of those whose operators were watched.
     better: the time of that step if something were better, by its name.
     not_chosen: why some algorithms are not what NCCL would take; "" if all are.
+    by_formula: as of `GroupCalls`, of the first group that has any.
     core_scale: as of `core_scale`.
     """
 
@@ -62,6 +63,7 @@ class TracePrediction:
     steps_s: tuple[float, ...]
     better: tuple[tuple[str, float], ...]
     not_chosen: str
+    by_formula: str = ""
     core_scale: float = 1.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -83,6 +85,7 @@ class TracePrediction:
             "steps_s": finite_or_none(list(self.steps_s)),
             "better": finite_or_none(dict(self.better)),
             "not_chosen": self.not_chosen or None,
+            "by_formula": self.by_formula or None,
             "groups": [asdict(group) for group in self.trace.groups],
             "calls": [
                 finite_or_none({**asdict(call), **span._asdict(), "exposed_s": exposed_s})
@@ -164,6 +167,7 @@ def predict_trace(
         tuple(timeline.step_s for timeline in timelines),
         tuple(_better(timeline, number, trace, network, computing, simulation)),
         next((group.why_not for group in simulation.groups if group.why_not and len(group.ranks) > 1), ""),
+        next((group.by_formula for group in simulation.groups if group.by_formula), ""),
         simulation.core_scale,
     )
 

@@ -9,7 +9,7 @@ from ringsim.report.traced_step_table import (
     BETTER,
     better_steps,
     calls_table,
-    not_chosen,
+    notes_on_algorithms,
     scaling_table,
     step_facts,
     step_title,
@@ -50,7 +50,7 @@ def _origin(step: TracePrediction) -> list[str]:
 
 
 def _facts(step: TracePrediction, tokens: int | None) -> str:
-    facts = [*step_facts(step, tokens), *([("algorithms", not_chosen(step))] if step.not_chosen else [])]
+    facts = [*step_facts(step, tokens), *(("algorithms", note) for note in notes_on_algorithms(step))]
     findings = (
         f'<div class="finding"><h2>{escape(name)}</h2><p class="answer">{escape(text)}</p></div>'
         for name, text in facts

@@ -1,12 +1,15 @@
 """`merge`: schedules side by side, each on chunks of its own."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from ringsim.schedule.combinators.derived_steps import renumbered, require_schedules
+from ringsim.schedule.combinators.relabel import PermutedSteps
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Steps
+from ringsim.schedule.step import NEVER, Copies, Ints, Relay, ScheduleError, Step, Steps
 
 
 def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> Schedule:
@@ -75,6 +78,39 @@ class MergedSteps(Steps):
     @property
     def num_channels(self) -> int:
         return len(self._parts) * max(part.num_channels for part in self._parts)
+
+    def patterns(self) -> Sequence[Step]:
+        return self if self.relay is None else self[: len(self._parts)]
+
+    @cached_property
+    def relay(self) -> Relay | None:
+        relays = [relay for steps in self._parts if (relay := steps.relay)]
+        if len(relays) < len(self._parts) or len({relay.reduces for relay in relays}) > 1:
+            return None
+        first = np.cumsum([0, *(len(relay.after) for relay in relays)])
+        return Relay(
+            src=np.concatenate([relay.src for relay in relays]),
+            dst=np.concatenate([relay.dst for relay in relays]),
+            channel=np.concatenate([self._channels[i](relay.channel) for i, relay in enumerate(relays)]),
+            after=np.concatenate([start + relay.after for start, relay in zip(first, relays, strict=False)]),
+            reduces=relays[0].reduces,
+        )
+
+    @cached_property
+    def copies(self) -> Copies | None:
+        """Those parts are copies of each other that are the same steps with ranks in other places."""
+        families: dict[int, list[int]] = {}
+        permuted = [steps for steps in self._parts if isinstance(steps, PermutedSteps)]
+        for number, steps in enumerate(permuted):
+            families.setdefault(id(steps.original), []).append(number)
+        if len(permuted) < len(self._parts) or len(families) == len(self._parts):
+            return None
+        orders = [np.array([permuted[number].new_rank for number in numbers]) for numbers in families.values()]
+        return Copies(
+            MergedSteps([self._parts[numbers[0]] for numbers in families.values()]),
+            tuple(np.array(numbers) for numbers in families.values()),
+            tuple(order[:, np.argsort(order[0])] for order in orders),
+        )
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._of_parts("last_write", rank, chunk)

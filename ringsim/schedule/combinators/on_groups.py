@@ -2,7 +2,8 @@
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.combinators.derived_steps import DerivedSteps, Remembered, require_schedules
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, constant, only_value
+from ringsim.schedule.step import NEVER, Ints, Relay, ScheduleError, Step, constant, only_value
 from ringsim.schedule.user_steps import require_count, whole_numbers
 
 
@@ -65,6 +66,17 @@ class GroupedSteps(DerivedSteps):
     def num_transfers(self) -> int:
         return self._steps.num_transfers * len(self._ranks)
 
+    @cached_property
+    def relay(self) -> Relay | None:
+        relay, num_groups = self._steps.relay, len(self._ranks)
+        if relay is None:
+            return None
+        first = np.arange(num_groups)[:, None] * len(relay.after)
+        src, dst, channel = (
+            self._in_groups(relay.src), self._in_groups(relay.dst), self._tiled_channel(relay.channel)
+        )  # fmt: skip
+        return Relay(src, dst, channel, (first + relay.after).ravel(), relay.reduces)
+
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._within("last_write", rank, chunk)
 
@@ -79,8 +91,13 @@ class GroupedSteps(DerivedSteps):
         steps[inside] = getattr(self._steps, query)(self._place[rank[inside]], own_chunk[inside])
         return steps
 
+    def patterns(self) -> Iterator[Step]:
+        return map(self._in_all_groups, self._steps.patterns())
+
     def step(self, index: int) -> Step:
-        step = self._steps.step(index)
+        return self._in_all_groups(self._steps.step(index))
+
+    def _in_all_groups(self, step: Step) -> Step:
         num_groups = len(self._ranks)
         return Step(
             self._in_groups(step.src),

@@ -4,6 +4,7 @@ from __future__ import annotations  # so that help() shows the names of array ty
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.combinators.derived_steps import DerivedSteps, Remembered, renumbered, require_schedules
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import Ints, ScheduleError, Step, Steps
+from ringsim.schedule.step import Ints, Relay, ScheduleError, Step, Steps
 from ringsim.schedule.user_steps import require_count, whole_numbers
 
 
@@ -49,12 +50,18 @@ class PermutedSteps(DerivedSteps):
 
     def __init__(self, steps: Steps, new_rank: Ints, new_chunk: Ints) -> None:
         super().__init__(steps)
+        self.original, self.new_rank = steps, new_rank
         self._old_rank = np.argsort(new_rank)
         self._new_chunk, self._old_chunk = new_chunk, np.argsort(new_chunk)
         self._relabelled = Remembered(lambda ranks: new_rank[ranks])
 
     def patterns(self) -> Iterator[Step]:
         return map(self._permuted, self._steps.patterns())
+
+    @cached_property
+    def relay(self) -> Relay | None:
+        relay = self._steps.relay
+        return relay and replace(relay, src=self._relabelled(relay.src), dst=self._relabelled(relay.dst))
 
     def last_write(self, rank: Ints, chunk: Ints) -> Ints:
         return self._steps.last_write(self._old_rank[rank], self._old_chunk[chunk])

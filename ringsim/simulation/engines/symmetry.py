@@ -69,11 +69,56 @@ def find_classes(rows: Dependencies, sent_on: RowConnections, topology: Topology
     return colouring.classes()
 
 
-class _Colouring:
-    """The colours so far of rows, connections and resources."""
+class ConnectionColouring:
+    """The colours so far of connections and resources, by each other.
+
+    told_apart: (num_connections,), a number for each connection; those with different ones are never alike.
+    """
+
+    def __init__(self, connections: Connections, topology: Topology, told_apart: Ints | int = 0) -> None:
+        self._uses = connections.use > 0
+        self._use = _bits(connections.use)
+        self._resource = connections.resource
+        self._of_connection = _mixed(_static(connections, topology) + _mixed(np.asarray(told_apart, dtype=np.uint64)))
+        self._of_resource = _mixed(_bits(connections.resources.capacity))
+
+    def share_all_colours(self) -> None:
+        before = 0
+        while (count := len(np.unique(self._of_connection))) != before:
+            before = count
+            self._share_colours()
+
+    def refine_along(self, *neighbours: Ints) -> None:
+        """Colour connections by their resources, and by the colours of a connection that each has in each column."""
+        self.share_all_colours()
+        colours = zip(neighbours, _FACTORS[12:], strict=False)
+        self._of_connection = _mixed(
+            self._of_connection * _FACTORS[3] + sum(self._of_connection[column] * factor for column, factor in colours)
+        )
+
+    def num_colours(self) -> tuple[int, ...]:
+        """Return the number of colours of connections and of resources."""
+        return len(np.unique(self._of_connection)), len(np.unique(self._of_resource))
+
+    def partitions(self) -> tuple[Partition, Partition]:
+        """Return the classes of connections and of resources."""
+        return Partition.of(self._of_connection), Partition.of(self._of_resource)
+
+    def _share_colours(self) -> None:
+        used = np.where(self._uses, _mixed(self._of_resource[self._resource] + self._use), np.uint64(0))
+        self._of_connection = _mixed(self._of_connection * _FACTORS[4] + used.sum(axis=0, dtype=np.uint64))
+        user = np.where(self._uses, _mixed(self._of_connection + self._use), np.uint64(0))
+        users = np.zeros_like(self._of_resource)
+        np.add.at(users, self._resource, user)
+        self._of_resource = _mixed(self._of_resource * _FACTORS[5] + users)
+
+
+class _Colouring(ConnectionColouring):
+    """The colours so far of rows too."""
 
     def __init__(self, rows: Dependencies, sent_on: RowConnections, topology: Topology, chunk_bytes: Ints) -> None:
         self._connection, connections = sent_on
+        super().__init__(connections, topology)
         self._before = np.array([getattr(rows, name) for name in ROWS_BEFORE])
         self._after = np.array([following(getattr(rows, name))[:-1] for name in FOLLOWED_ONCE])
         self._step_bounds = np.searchsorted(rows.step, np.arange(int(rows.step.max(initial=-1)) + 2)).tolist()
@@ -82,11 +127,6 @@ class _Colouring:
         self._by_connection = np.argsort(self._connection, kind="stable")
         in_order = self._connection[self._by_connection]
         self._first_of_connection = np.searchsorted(in_order, np.arange(len(connections.src)))
-        self._uses = connections.use > 0
-        self._use = _bits(connections.use)
-        self._resource = connections.resource
-        self._of_connection = _static(connections, topology)
-        self._of_resource = _mixed(_bits(connections.resources.capacity))
         self._of_row = np.full(len(rows) + 1, _FACTORS[1])  # all alike; the last is that of NO_ROW
 
     def _steps_with_chains(self) -> list[bool]:
@@ -101,24 +141,13 @@ class _Colouring:
         Every new colour depends on the old one too. So the classes only become smaller, and if none does in a round,
         they are those of an equitable partition.
         """
-        before = 0
-        while (count := len(np.unique(self._of_connection))) != before:
-            before = count
-            self._share_colours()
+        self.share_all_colours()
         after = sum(self._of_row[column] * factor for column, factor in zip(self._after, _FACTORS[12:], strict=False))
         own = self._own + self._of_connection[self._connection] * _FACTORS[2] + _mixed(after)
         for first, last, waits in zip(self._step_bounds[:-1], self._step_bounds[1:], self._within_step, strict=True):
             self._colour_step(slice(first, last), own, waits)
         total = np.add.reduceat(self._of_row[self._by_connection], self._first_of_connection)
         self._of_connection = _mixed(self._of_connection * _FACTORS[3] + total)
-
-    def _share_colours(self) -> None:
-        used = np.where(self._uses, _mixed(self._of_resource[self._resource] + self._use), np.uint64(0))
-        self._of_connection = _mixed(self._of_connection * _FACTORS[4] + used.sum(axis=0, dtype=np.uint64))
-        user = np.where(self._uses, _mixed(self._of_connection + self._use), np.uint64(0))
-        users = np.zeros_like(self._of_resource)
-        np.add.at(users, self._resource, user)
-        self._of_resource = _mixed(self._of_resource * _FACTORS[5] + users)
 
     def _colour_step(self, rows: slice, own: Colours, waits: bool) -> None:
         """Once where the rows wait for earlier steps alone; otherwise until this tells no more of them apart."""
@@ -133,12 +162,10 @@ class _Colouring:
 
     def num_colours(self) -> tuple[int, ...]:
         """Return the number of colours of connections, of resources, and of rows."""
-        return tuple(len(np.unique(c)) for c in (self._of_connection, self._of_resource, self._of_row))
+        return *super().num_colours(), len(np.unique(self._of_row))
 
     def classes(self) -> Classes:
-        return Classes(
-            Partition.of(self._of_row[:-1]), Partition.of(self._of_connection), Partition.of(self._of_resource)
-        )
+        return Classes(Partition.of(self._of_row[:-1]), *self.partitions())
 
 
 def _static(connections: Connections, topology: Topology) -> Colours:
@@ -195,7 +222,9 @@ def time_classes(
         run.finish()
         return run.time_s
     number = classes.connections.number[sent_on.number[classes.rows.first]].astype(np.int32)
-    sent_on = RowConnections(number, _connections_of_classes(sent_on.connections, classes))
+    sent_on = RowConnections(
+        number, connections_of_classes(sent_on.connections, classes.connections, classes.resources)
+    )
     run = EventRun(TransferCosts(few, topology, chunk_bytes), sent_on)
     run.finish()
     on_progress(len(rows))
@@ -217,13 +246,13 @@ def _are_followed_once(rows: Dependencies) -> bool:
     return all(np.bincount(c[c != NO_ROW], minlength=1).max() <= 1 for c in columns)
 
 
-def _connections_of_classes(connections: Connections, classes: Classes) -> Connections:
+def connections_of_classes(connections: Connections, classes: Partition, of_resources: Partition) -> Connections:
     """Return the first connection of each class, with what all of its class use of the first resource of each class."""
-    first, num_classes = classes.connections.first, len(classes.connections.first)
+    first, num_classes = classes.first, len(classes.first)
     column, user = np.nonzero(connections.use > 0)
     resource, use = connections.resource[column, user], connections.use[column, user]
-    kept = classes.resources.first[classes.resources.number[resource]] == resource
-    pair = classes.connections.number[user[kept]] * (len(connections.resources.names) + 1) + resource[kept]
+    kept = of_resources.first[of_resources.number[resource]] == resource
+    pair = classes.number[user[kept]] * (len(connections.resources.names) + 1) + resource[kept]
     pairs, number = np.unique(pair, return_inverse=True)
     owner, used = np.divmod(pairs, len(connections.resources.names) + 1)
     place = np.arange(len(pairs)) - np.searchsorted(owner, owner)

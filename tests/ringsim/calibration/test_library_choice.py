@@ -9,7 +9,7 @@ from ringsim.calibration import choose, fastest_protocol, library_time, why_unkn
 from ringsim.calibration.library_choice import MAX_TRANSFERS
 from ringsim.network import Host, Library, Link, Nics, Protocol, Spec, network_text, read_network
 from ringsim.registry import build
-from ringsim.simulation import Runtime
+from ringsim.simulation import IN_ORDER, Runtime
 
 GB = 1e9
 GIB = 2**30
@@ -128,10 +128,24 @@ def test_where_nothing_is_known_nothing_is_chosen() -> None:
     ):
         assert why_unknown(cluster, num_ranks) == why
         assert choose(cluster, Collective.ALL_REDUCE, num_ranks, 8) is None
-    assert choose(preset, Collective.ALL_GATHER, 1024, 8) is None
-    assert build(Collective.ALL_GATHER, "nccl_ring", 1024).num_transfers > MAX_TRANSFERS
+    assert choose(preset, Collective.ALL_GATHER, 1024, 8, runtime=IN_ORDER) is None
+    assert choose(preset, Collective.ALL_GATHER, 2**15, 8) is None
     assert why_unknown(preset, 1024) == ""
     assert fastest_protocol(build(Collective.ALL_REDUCE, "ring", 8), plain, 8) is None
+
+
+def test_thousands_of_ranks_are_chosen_for() -> None:
+    """As few transfers stand for all where all chunks have one size; to that end their size is rounded up."""
+    preset = load_network("dgx-h100-cluster")
+    for collective, size_bytes in ((Collective.ALL_GATHER, 8), (Collective.ALL_REDUCE, 2**28 + 3)):
+        choice = choose(preset, collective, 1024, size_bytes)
+        assert choice is not None
+        assert choice.schedule.num_transfers > MAX_TRANSFERS
+        assert size_bytes < choice.sent_bytes(size_bytes) < size_bytes + choice.schedule.num_chunks
+        assert choice.time_s(size_bytes) == choice.time_s(choice.sent_bytes(size_bytes))
+    small = choose(preset, Collective.ALL_GATHER, 16, 8)
+    assert small is not None
+    assert small.sent_bytes(8) == 8
 
 
 def test_the_time_takes_one_simulation_per_protocol(monkeypatch: pytest.MonkeyPatch) -> None:

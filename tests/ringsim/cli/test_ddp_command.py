@@ -11,7 +11,7 @@ from matplotlib.text import Text
 
 from ringsim.network import load_network
 from ringsim.report.plots.training_step_figure import draw_prediction
-from ringsim.training_step import BucketCaps, DdpConfig, Prediction, predict_step
+from ringsim.training_step import BucketCaps, DdpConfig, Prediction, group_calls, predict_step
 from ringsim.training_step.layers import load_layers, read_layers
 from ringsim.training_step.profile import Parameter, StepProfile
 from tests.ringsim.commands import as_json, invoke, printed, refused, run
@@ -167,6 +167,20 @@ def test_nccl_takes_what_its_formula_says() -> None:
     why = "ib-100g: it does not describe NCCL: give --network with a file that does"
     assert f"not what NCCL would take: {why}" in " ".join(text.split())
     assert "all_reduce" not in text
+
+
+def test_what_is_not_simulated_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of NCCL's algorithms, and on how many ranks, in a line and as JSON; nothing where all are simulated."""
+    options = ("--layers", str(DOCS / "models" / "transformer.toml"), "--backend", "nccl", "--ranks", "16")
+    options += ("--network", "dgx-h100-cluster", "--scaling", "32")
+    assert as_json("ddp", *options)["step"]["by_formula"] is None
+    monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 3000)
+    line = (
+        "nccl_tree and nvls on 32 ranks: the time of NCCL's own formula, as it has too many transfers to be simulated"
+    )
+    assert f" % {line} bucket " in " ".join(printed("ddp", *options).split())
+    found = as_json("ddp", *options)
+    assert (found["step"]["by_formula"], found["scaling"][0]["by_formula"]) == (None, line)
 
 
 def test_a_sweep_recommends_its_least(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ringsim.traces import Call, Device, Group, HeldBytes, Operator, ProgramTrace, StepMemory, TracedStep, TraceRequest
+from ringsim.training_step import group_calls
 from tests.ringsim.commands import as_json, invoke, printed, refused
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, traced, wait
 
@@ -40,6 +41,18 @@ def test_a_gpu_is_taken_where_the_network_describes_nccl(trace: Path) -> None:
     assert result["on_gpu"]
     assert all(call["protocol"] for call in result["calls"])
     assert not as_json("step", str(trace), "--network", "dgx-h100-cluster", "--device", "cpu")["on_gpu"]
+
+
+def test_what_is_not_simulated_is_told(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a line, and as JSON; nothing where all calls are simulated."""
+    assert as_json("step", str(trace), "--network", "dgx-h100-cluster")["by_formula"] is None
+    monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 1)
+    text, line = (
+        printed("step", str(trace), "--network", "dgx-h100-cluster"),
+        "on 4 ranks: the time of NCCL's own formula",
+    )
+    assert line in " ".join(text.split())
+    assert line in as_json("step", str(trace), "--network", "dgx-h100-cluster")["by_formula"]
 
 
 def test_a_gpu_is_taken_where_the_program_was_recorded_with_one(trace: Path) -> None:

@@ -121,10 +121,22 @@ def test_too_many_transfers_are_timed_by_nccls_formula(monkeypatch: pytest.Monke
     monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 2000)
     group = GroupCalls(CLUSTER, 32, NCCL)
     assert group.call(call_of("all_reduce", 4 * SMALL, 4)).formula_s is None
+    assert group.by_formula == ""
     by_formula = group.call(call_of("all_reduce", size_bytes, 4))
+    assert group.by_formula.startswith("nvls on 32 ranks: the time of NCCL's own formula, as ")
     assert (by_formula.protocol, group.why_not) == ("Simple", "")
     assert group.alone_s(by_formula) == formula_s(CLUSTER, Collective.ALL_REDUCE, 32, size_bytes, 4)
     assert group.alone_s(by_formula) == pytest.approx(simulated_s, rel=0.1)
+
+
+def test_rings_of_thousands_of_ranks_are_simulated() -> None:
+    """One host stands for all: of 33 million transfers 16,376 are left, and no NIC is left out."""
+    group = GroupCalls(CLUSTER, 2048, NCCL)
+    planned = group.call(call_of("all_gather", 2**30, 1))
+    assert planned.call.schedule.num_transfers == 8 * 2048 * 2047
+    assert (planned.formula_s, group.by_formula) == (None, "")
+    one_nic_s = 2**30 / (400e9 / 8)
+    assert one_nic_s / 8 < group.alone_s(planned) < one_nic_s / 2
 
 
 @pytest.mark.parametrize("backend", ["gloo", "ring"])

@@ -1,0 +1,201 @@
+"""A few connections that stand for all, against the event engine with every transfer."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringsim import Network, load_network
+from ringsim.algorithms import (
+    nccl_ring_all_gather,
+    nccl_ring_all_reduce,
+    nccl_ring_reduce_scatter,
+    nccl_tree_all_reduce,
+    nvls_all_reduce,
+    ring_all_gather,
+    ring_all_reduce,
+)
+from ringsim.network import AnyNetwork, Cluster, Host, Link, Nics, Processor, Spec
+from ringsim.registry import ALGORITHMS, build
+from ringsim.schedule import Schedule, dependencies, merge, on_groups, permute_ranks, then, verify
+from ringsim.schedule.collective import Collective
+from ringsim.simulation import IN_ORDER, predict_time, simulate, with_in_network_reduction
+from ringsim.simulation.engines import representatives as engine
+from ringsim.simulation.engines.event_engine import run_events
+from ringsim.simulation.engines.representatives import representatives
+from ringsim.simulation.simulate import lists_more_than
+
+H100, A100 = load_network("dgx-h100-cluster"), load_network("dgx-a100")
+RINGS = (nccl_ring_all_reduce, nccl_ring_reduce_scatter, nccl_ring_all_gather)
+TREES = (nccl_tree_all_reduce, nvls_all_reduce)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[Cluster, int, int]:
+    """A cluster, its ranks, and the ranks that a schedule takes for those of a host, which may be others."""
+    per_host, num_hosts = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    rate, seconds = st.floats(1e8, 1e11), st.floats(0, 1e-4)
+    host = Host(
+        link=Link(latency_s=draw(seconds), bandwidth_bytes_per_s=draw(rate)),
+        nics=Nics(latency_s=draw(seconds), bandwidth_bytes_per_s=draw(rate), count=draw(st.integers(1, 5))),
+    )
+    reduce_bytes_per_s = draw(st.one_of(st.just(np.inf), rate))
+    processor = Processor(draw(seconds), draw(seconds), reduce_bytes_per_s)
+    spec = Spec(host=host, ranks_per_host=per_host, processor=processor)
+    num_ranks = per_host * num_hosts
+    divisors = [number for number in range(1, num_ranks + 1) if num_ranks % number == 0]
+    return Cluster("drawn", spec), num_ranks, draw(st.sampled_from(divisors))
+
+
+def time_of_few(schedule: Schedule, network: AnyNetwork, chunk_bytes: int) -> float | None:
+    """By representatives; None if there are none."""
+    topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
+    few = representatives(schedule, topology)
+    return few and few.time_s(topology, chunk_bytes)
+
+
+def time_of_all(schedule: Schedule, network: AnyNetwork, chunk_bytes: int) -> float:
+    """By every transfer."""
+    topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
+    sizes = np.full(schedule.num_chunks, chunk_bytes)
+    return run_events(dependencies(schedule), topology, sizes).time_s
+
+
+@settings(max_examples=150, deadline=None)
+@given(clusters(), st.sampled_from(RINGS), st.integers(0, 10**7))
+def test_rings_on_any_cluster(drawn: tuple[Cluster, int, int], ring: type, chunk_bytes: int) -> None:
+    """Whatever hosts, NICs, costs and sizes are, and wherever the rings are laid: no class is taken for another."""
+    network, num_ranks, per_host = drawn
+    if num_ranks > 1:
+        schedule = ring(num_ranks, per_host)
+        few_s = time_of_few(schedule, network, chunk_bytes)
+        assert few_s == pytest.approx(time_of_all(schedule, network, chunk_bytes), rel=1e-9, abs=1e-15)
+
+
+@settings(max_examples=100, deadline=None)
+@given(clusters(), st.sampled_from(TREES), st.integers(1, 5), st.integers(0, 10**7))
+def test_trees_on_any_cluster(drawn: tuple[Cluster, int, int], tree: type, segments: int, chunk_bytes: int) -> None:
+    """Where the rails are not alike there are no representatives."""
+    network, num_ranks, per_host = drawn
+    if num_ranks > 1:
+        schedule = tree(num_ranks, segments, per_host)
+        few_s = time_of_few(schedule, network, chunk_bytes)
+        assert few_s is None or few_s == pytest.approx(time_of_all(schedule, network, chunk_bytes), rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("network", [H100, A100], ids=["nvls", "none"])
+@pytest.mark.parametrize("make", [*RINGS, *TREES])
+def test_one_host_stands_for_all_or_one_rail(make: type, network: Cluster) -> None:
+    """On 64 ranks of hosts of 8: one of 64 transfers of a ring is left, one of 8 of a tree; the time is the same."""
+    schedule = make(64, ranks_per_host=8)
+    topology = with_in_network_reduction([schedule], network.topology(64))
+    few = representatives(schedule, topology)
+    assert few is not None
+    assert few.num_rows * (64 if make in RINGS else 8) == schedule.num_transfers
+    assert few.time_s(topology, 30_011) == pytest.approx(time_of_all(schedule, network, 30_011), rel=1e-12)
+    assert predict_time(schedule, network, 30_011 * schedule.num_chunks) == few.time_s(topology, 30_011)
+
+
+@pytest.mark.parametrize("make", [nccl_ring_all_reduce, nccl_tree_all_reduce])
+def test_unlike_hosts_are_told_apart(make: type) -> None:
+    """With a slow NIC more of a ring's connections are simulated, at the same times; rails are no copies then."""
+    schedule, topology = make(32, ranks_per_host=8), H100.topology(32)
+    topology.resources.capacity[topology.resources.names.index("host1.nic3.out")] /= 5
+    few, sizes = representatives(schedule, topology), np.full(schedule.num_chunks, 100_000)
+    slow_s = run_events(dependencies(schedule), topology, sizes).time_s
+    assert slow_s > 1.5 * time_of_all(schedule, H100, 100_000)
+    if make is nccl_tree_all_reduce:
+        assert few is None
+    else:
+        assert few is not None
+        assert 8 * 62 < few.num_rows <= schedule.num_transfers
+        assert few.time_s(topology, 100_000) == pytest.approx(slow_s, rel=1e-12)
+
+
+def test_too_many_are_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search ends when it is clear that there are too many; then all transfers are listed."""
+    schedule = nccl_ring_all_reduce(32, 8)
+    size = 1000 * schedule.num_chunks
+    assert not lists_more_than(8 * 62, schedule, H100, size)
+    assert lists_more_than(8 * 62 - 1, schedule, H100, size)
+    assert lists_more_than(8 * 62, schedule, H100, size + 1)  # chunks of two sizes
+    assert lists_more_than(8 * 62, schedule, H100, size, runtime=IN_ORDER)  # a rank waits for one ring after the other
+    monkeypatch.setattr(engine, "MAX_ROUND_ROWS", 100)
+    assert lists_more_than(8 * 62, schedule, H100, size)
+    assert predict_time(schedule, H100, size) == pytest.approx(simulate(schedule, H100, size).time_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 5, 8])
+def test_a_relay_is_what_the_steps_say(num_ranks: int) -> None:
+    """Of every algorithm that is one, and with ranks in other places: who follows whom, and who adds in which round."""
+    relays = set()
+    for collective, name in ALGORITHMS:
+        plain = build(collective, name, num_ranks)
+        moved = permute_ranks(plain, [0, *range(num_ranks - 1, 0, -1)])
+        groups = np.arange(2 * num_ranks).reshape(2, num_ranks)
+        twice = on_groups(plain, groups, 2 * num_ranks, plain.num_chunks, collective)
+        for schedule in (plain, moved, twice):
+            if schedule.steps.relay:
+                relays.add(name)
+                assert_passes_on(schedule)
+    assert relays >= {"ring", "nccl_ring", "bidirectional_ring"}
+    assert not relays & {"nccl_tree", "gloo_ring", "direct"} or num_ranks == 2
+
+
+def assert_passes_on(schedule: Schedule) -> None:
+    """Every transfer waits for the one before it on the relay, and for nothing else but its own connection."""
+    relay, rows = schedule.steps.relay, dependencies(schedule)
+    assert relay is not None
+    width = len(relay.src)
+    numbers = {key: i for i, key in enumerate(zip(relay.src, relay.dst, relay.channel, strict=True))}
+    number = np.array([numbers[key] for key in zip(rows.src, rows.dst, rows.channel, strict=True)])
+    assert len(rows) == width * len(relay.reduces)
+    place = np.empty((len(relay.reduces), width), dtype=int)  # the row of each connection in each round
+    for i in range(width):
+        place[:, i] = np.flatnonzero(number == i)
+    for round_, added in enumerate(relay.reduces):
+        row = place[round_]
+        before = place[round_ - 1] if round_ else np.full(width, -1)
+        assert (rows.reduce[row] == added).all()
+        assert (rows.data_dependency[row] == (before[relay.after] if round_ else before)).all()
+        assert (rows.before_on_channel[row] == before).all()
+        assert (rows.before_on_connection[row] == before).all()
+        assert (rows.buffer_dependency[row] == -1).all()
+        assert (rows.before_in_chunk[row] == -1).all()
+
+
+def test_what_is_no_relay() -> None:
+    """A schedule whose steps use other connections, that passes on what is older, or whose halves do not fit."""
+    ring, left = ring_all_reduce(4), ring_all_gather(4, -1)
+    turned = then(build(Collective.REDUCE_SCATTER, "ring", 4), left, Collective.ALL_REDUCE, "turned")
+    verify(turned)
+    twice = then(ring_all_gather(4), ring_all_gather(4), Collective.ALL_GATHER, "twice")
+    for schedule in (turned, twice, merge(ring, replace(ring, steps=turned.steps))):
+        assert schedule.steps.relay is None
+
+
+def test_copies_have_all_transfers() -> None:
+    """Each of the first of a part, with ranks in other places and on other channels, and no others."""
+    schedule = nccl_tree_all_reduce(12, 3, 4)
+    copies = schedule.steps.copies
+    assert copies is not None
+    found = [copies.of_connections(step.src, step.dst, step.channel)[:3] for step in copies.steps]
+    assert sends(found) == sends([(step.src, step.dst, step.channel) for step in schedule.steps])
+    assert merge(ring_all_reduce(4), ring_all_reduce(4, -1)).steps.copies is None
+
+
+def sends(steps: Iterable[tuple[np.ndarray, ...]]) -> list[tuple[int, ...]]:
+    """Return the connection of every transfer, sorted."""
+    return sorted(row for columns in steps for row in zip(*(column.tolist() for column in columns), strict=True))
+
+
+def test_ports_of_a_uniform_network() -> None:
+    """Two rings that share the ports of all ranks: one connection of each is left, or one of both."""
+    network, schedule = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6), build(Collective.ALL_REDUCE, "bidirectional_ring", 9)
+    few = representatives(schedule, network.topology(9))
+    assert few is not None
+    assert few.num_rows == 16
+    assert few.time_s(network.topology(9), 10**5) == pytest.approx(time_of_all(schedule, network, 10**5), rel=1e-12)
