@@ -86,7 +86,9 @@ class _Colouring:
         self._use = _bits(connections.use)
         self._resource = connections.resource
         self._of_connection = _static(connections, topology)
-        self._of_resource = _mixed(_bits(connections.resources.capacity))
+        self._of_resource = _mixed(
+            _bits(connections.resources.capacity) + _mixed(_bits(connections.resources.burst_bytes))
+        )
         self._of_row = np.full(len(rows) + 1, _FACTORS[1])  # all alike; the last is that of NO_ROW
 
     def _steps_with_chains(self) -> list[bool]:
