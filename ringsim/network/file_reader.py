@@ -76,10 +76,10 @@ def _host(*layers: Mapping[str, Any]) -> spec.Host:
         nics |= layer.get("nics", {})
         shared = layer.get("shared_memory", shared)
         rest |= {key: layer[key] for key in ("cores", "memory_bytes_per_s", "copies") if key in layer}
-    links = {"link": spec.Link(**link), "nics": spec.Nics(**nics)}
-    for place, link_or_nics in zip(("host.link", "host.nic"), links.values(), strict=True):
-        _require_bandwidth(place, link_or_nics)
-    return spec.Host(**rest, **links, shared_memory=_shared_memory(shared))
+    host = spec.Host(**rest, link=spec.Link(**link), nics=spec.Nics(**nics), shared_memory=_shared_memory(shared))
+    _require_bandwidth("host.link", host.link)
+    _require_bandwidth("host.nic", host.nics)
+    return host
 
 
 def _require_bandwidth(place: str, link: spec.Link) -> None:

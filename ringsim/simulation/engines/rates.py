@@ -239,7 +239,8 @@ class Buckets:
     def empty_after_s(self) -> Floats:
         """Return the seconds until each is empty; infinite where it is, or never will be."""
         empties = (self._grows < 0) & self._is_open
-        return np.divide(self._saved, -self._grows, out=np.full(len(empties), np.inf), where=empties)
+        after_s: Floats = np.divide(self._saved, -self._grows, out=np.full(len(empties), np.inf), where=empties)
+        return after_s
 
     def let_pass(self, seconds: float, same_s: float) -> None:
         """Let time pass. same_s: what is empty so soon after it is empty then."""

@@ -98,9 +98,7 @@ def test_failures_are_as_in_plain_python(schedule: Schedule, topology: Topology,
 
 
 @settings(max_examples=250, deadline=None)
-@given(
-    schedules(channels_of_a_pair=2), shared_topologies(MAX_RANKS, failures=True, bursts=True), st.integers(0, 10**5)
-)
+@given(schedules(channels_of_a_pair=2), shared_topologies(MAX_RANKS, failures=True, bursts=True), st.integers(0, 10**5))
 def test_bursts_are_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
     """Any resource may save up while it is used little, let that pass at once, and fail all the same."""
     assert_as_in_plain_python(schedule, topology, size)
