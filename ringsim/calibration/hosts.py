@@ -216,9 +216,9 @@ def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
 def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
     """Return `cluster` with the burst that makes shifts after a pause come out; without one if a pause changes little.
 
-    Only what a shift takes longer than the smallest one counts, as ranks that pause also fall asleep. The size for the
-    fit is the shortest that is more than twice the burst it gives: all of a shorter message may be in the burst, and a
-    longer one says little of it.
+    The burst is what the link gives in the time by which a shift is faster. Only what a shift takes longer than the
+    smallest one counts, as ranks that pause also fall asleep. The size for the fit is the shortest that is more than
+    twice the burst it gives: all of a shorter message may be in the burst, and a longer one says little of it.
     """
     probes = measurements.probes_of("shift/rested")
     busy_s = {probe.size_bytes: probe.median_s for probe in measurements.probes_of("shift", in_flight=1)}
@@ -227,16 +227,13 @@ def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
     smallest, shortest, *_ = probes
     if ALIKE * (shortest.median_s - smallest.median_s) >= busy_s[shortest.size_bytes] - busy_s[smallest.size_bytes]:
         return cluster
-    start_s = shift_s(cluster, measurements.num_ranks, smallest.size_bytes, rested=True) - smallest.median_s
-    burst = 0.0
+    num_ranks, burst = measurements.num_ranks, 0.0
+    start_s = shift_s(cluster, num_ranks, smallest.size_bytes, rested=True)
     for probe in probes[1:]:
-        size = probe.size_bytes
-        none_s, all_s = (
-            shift_s(with_burst, measurements.num_ranks, size, rested=True)
-            for with_burst in (cluster, _saving_up(cluster, size))
-        )
-        burst = size * (none_s - start_s - probe.median_s) / max(none_s - all_s, 1e-12)
-        if 2 * burst < size:
+        unsaved_s = shift_s(cluster, num_ranks, probe.size_bytes, rested=True) - start_s
+        saved_s = unsaved_s - (probe.median_s - smallest.median_s)
+        burst = probe.size_bytes * saved_s / unsaved_s
+        if 2 * burst < probe.size_bytes:
             break
     return _saving_up(cluster, round(burst)) if burst >= 1 else cluster
 
