@@ -14,6 +14,7 @@ from collectives.probes.workloads import (
     bidirectional,
     clones,
     ping_pongs,
+    rested_shifts,
     shared_memory_probes,
     shared_memory_sizes,
     shifts,
@@ -65,6 +66,8 @@ def probe(
     with naming_failures(f"rank {group.rank()}: probing its neighbours failed"):
         places = places_of(group)
         workloads = _workloads(group, memory, sizes, places if calls else None)
+        if places.num_hosts > 1:
+            workloads += rested_shifts(group, memory, sizes)
         if calls is None:
             times = _times(workloads, group, blocks, None, on_progress)
         else:

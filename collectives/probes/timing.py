@@ -21,7 +21,7 @@ class ProbeWorkload(NamedTuple):
 
     ranks: those that have a part in it.
     rounds: does ROUNDS_PER_RUN of them; or one call, if something is done before each.
-    before: is done before each call, and not timed; all ranks must then have a part in it.
+    before: is done before each call, and not timed; all ranks must then have a part in it. calls: in a block.
     """
 
     kind: str
@@ -30,6 +30,7 @@ class ProbeWorkload(NamedTuple):
     ranks: Sequence[int]
     rounds: Rounds
     before: Rounds | None = None
+    calls: int = CALLS_PER_BLOCK
 
 
 class Blocks(NamedTuple):
@@ -65,8 +66,7 @@ def time_blocks(
     for all blocks.
     """
     if workload.before is not None:
-        calls = [_time_calls(workload.before, workload.rounds, meeting) for _ in range(blocks.number)]
-        return [time for block in calls for time in block]
+        return [time for _ in range(blocks.number) for time in _time_calls(workload, workload.before, meeting)]
     num_runs = _agreed_runs(workload, blocks, meeting)
     times = [(0.0, 0.0)] * blocks.number
     for block in range(blocks.number):
@@ -81,16 +81,16 @@ def time_blocks(
     return times
 
 
-def _time_calls(before: Rounds, call: Rounds, meeting: Executor) -> list[tuple[float, float]]:
+def _time_calls(workload: ProbeWorkload, before: Rounds, meeting: Executor) -> list[tuple[float, float]]:
     """Seconds of each of some calls, elapsed and of a core; the same on all ranks.
 
     Ranks do not come at the same time. The one that comes last waits for nobody, and takes the shortest.
     """
-    times = torch.zeros(CALLS_PER_BLOCK, 2, dtype=torch.float64)
-    for number in range(CALLS_PER_BLOCK):
+    times = torch.zeros(workload.calls, 2, dtype=torch.float64)
+    for number in range(workload.calls):
         before()
         begin, begin_cpu = time.perf_counter(), time.process_time()
-        call()
+        workload.rounds()
         times[number, 0] = time.perf_counter() - begin
         times[number, 1] = time.process_time() - begin_cpu
     meeting.run(times, reduce=_minimum)

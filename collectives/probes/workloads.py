@@ -3,7 +3,9 @@
 Over torch.distributed, and, where all ranks of the group share memory, once more through that.
 """
 
+import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -15,6 +17,7 @@ from collectives.probes.timing import ProbeWorkload, Rounds, add_one, spread
 from collectives.runtime import Executor, Sharing, state_of
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, RankHosts
 from ringsim.native import NEW_BEYOND_BYTES
+from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
 
 
@@ -62,6 +65,9 @@ def ping_pong_schedule(num_ranks: int, one: int, other: int, rounds: int) -> Sch
 
 IN_FLIGHT = 4
 FRESH_BYTES = NEW_BEYOND_BYTES + 8 * 2**20
+PAUSE_S = 10e-3  # in which a link of 100 Mbit/s can save up 122 KiB
+RESTED_SIZES = (2**17, 2**21)  # from and to, beside the smallest
+RESTED_CALLS = 4  # in a block
 
 
 def shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
@@ -73,6 +79,25 @@ def shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int])
         ring = range(group.size())
         schedule = shift_schedule(group.size(), [ring], ROUNDS_PER_RUN, groups, in_flight)
         yield ProbeWorkload("shift", size, in_flight, ring, _messages(schedule, group, memory, size))
+
+
+def rested_shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
+    """Every rank sends one message to the next in the ring after a pause, in which links may save up something."""
+    num_ranks = group.size()
+    meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", num_ranks), group, shares_memory=False)
+    schedule = one_way_schedule(num_ranks, 1, reduce=True)
+
+    def rest() -> None:
+        time.sleep(PAUSE_S)
+        meeting.run(torch.zeros(1))
+
+    def shift_and_meet(shift: Rounds) -> None:
+        shift()
+        meeting.run(torch.zeros(1))  # a send is over when the system has taken the bytes, which may be long before
+
+    for size in (sizes[0], *(size for size in sizes if RESTED_SIZES[0] <= size <= RESTED_SIZES[1])):
+        rounds = partial(shift_and_meet, _messages(schedule, group, memory, size))
+        yield ProbeWorkload("shift/rested", size, 1, range(num_ranks), rounds, rest, RESTED_CALLS)
 
 
 def ping_pongs(

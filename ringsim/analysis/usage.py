@@ -133,7 +133,8 @@ def link_usage(timeline: Timeline, topology: Topology, chunk_bytes: Ints, channe
     utilisation = np.zeros(len(used))
     until_s = timeline.until_s
     if until_s > 0:
-        np.divide(used, capacity * until_s, out=utilisation, where=capacity > 0)
+        burst = np.concatenate([resources.burst_bytes, np.zeros(np.count_nonzero(own))])
+        np.divide(used, capacity * until_s + burst, out=utilisation, where=capacity > 0)
     return LinkUsage(resources.names, src[own], dst[own], used, utilisation)
 
 

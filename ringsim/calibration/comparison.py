@@ -14,7 +14,7 @@ from ringsim.native import local_s, local_work, native_schedule
 from ringsim.network import AnyNetwork, Cluster, shares_memory, uniform_of, without_shared_memory
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective
-from ringsim.simulation import GLOO, OURS, predict_time
+from ringsim.simulation import GLOO, OURS, predict_call
 from ringsim.units import plural
 
 # Summarised apart: what latency decides, what nobody decides alone, and what bandwidth does.
@@ -181,10 +181,11 @@ def _simulated(case: TimedCase, network: AnyNetwork, trusted: Collection[str]) -
     except ValueError as error:
         return None, str(error)
     work = local_work(collective, case.algorithm, case.num_ranks, case.size_bytes)
-    beside_s = runtime.call_s(network) + local_s(work, network, case.num_ranks)
     over = runtime.network(network, case.size_bytes)  # the same tensor, call after call
-    messages_s = predict_time(schedule, over, case.size_bytes, runtime=runtime)
-    return beside_s + messages_s, f"{schedule.algorithm} over {case.transport or 'gloo'}"
+    beside_s = local_s(work, network, case.num_ranks)
+    return predict_call(
+        schedule, over, case.size_bytes, runtime, beside_s=beside_s
+    ), f"{schedule.algorithm} over {case.transport or 'gloo'}"
 
 
 def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:

@@ -68,6 +68,7 @@ _PROBES = {
     ProbeModel.HOSTS: _RANK_PROBES | {
         "host.link.bandwidth": "shift, long ones; within a host ping", "host.nic.latency": "shift, the smallest",
         "host.nic.bandwidth": "shift, long ones",
+        **dict.fromkeys(("host.link.burst", "host.nic.burst"), "shift/rested; shift, long ones"),
     },
     ProbeModel.NETWORK: {
         "host.nic.latency": "shift", "host.nic.bandwidth": "shift", "rank.reduce_bandwidth": "reduce",

@@ -130,7 +130,8 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
     What a message costs the cores at its ends, and the rate of additions, are `calibrate_host`'s. Bandwidth is what a
     link gives in a shift, both ways at once, to long messages; where pings show links of other rates, the shift goes at
     the pace of the slowest, and the others are as much faster. What is then missing of the time of the smallest message
-    is latency. Namespaces or containers of one machine with a rank each share its cores.
+    is latency. What links save up follows from shifts after a pause. Namespaces or containers of one machine with a
+    rank each share its cores.
 
     Raises ValueError when probes are missing, or the hosts are not alike in their numbers of ranks.
     """
@@ -164,7 +165,8 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
         slow_links=tuple(slow),
     )
     cluster = Cluster("hosts", spec, "several hosts, calibrated", "measured")
-    return with_late_calls(_with_latency(cluster, measurements.num_ranks, elapsed[0]), measurements)
+    cluster = _with_burst(_with_latency(cluster, measurements.num_ranks, elapsed[0]), measurements)
+    return with_late_calls(cluster, measurements)
 
 
 def _rates(measurements: Measurements, rank_hosts: RankHosts) -> list[float]:
@@ -209,3 +211,36 @@ def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
     else:
         host = replace(host, nics=replace(host.nics, latency_s=missing_s / 2))  # at each end
     return cluster.with_spec(host=host)
+
+
+def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
+    """Return `cluster` with the burst that makes shifts after a pause come out; without one if a pause changes little.
+
+    The burst is what the link gives in the time by which a shift is faster. Only what a shift takes longer than the
+    smallest one counts, as ranks that pause also fall asleep. The size for the fit is the shortest that is more than
+    twice the burst it gives: all of a shorter message may be in the burst, and a longer one says little of it.
+    """
+    probes = measurements.probes_of("shift/rested")
+    busy_s = {probe.size_bytes: probe.median_s for probe in measurements.probes_of("shift", in_flight=1)}
+    if len(probes) < 2 or not {probe.size_bytes for probe in probes} <= busy_s.keys():
+        return cluster
+    smallest, shortest, *_ = probes
+    if ALIKE * (shortest.median_s - smallest.median_s) >= busy_s[shortest.size_bytes] - busy_s[smallest.size_bytes]:
+        return cluster
+    num_ranks, burst = measurements.num_ranks, 0.0
+    start_s = shift_s(cluster, num_ranks, smallest.size_bytes, rested=True)
+    for probe in probes[1:]:
+        unsaved_s = shift_s(cluster, num_ranks, probe.size_bytes, rested=True) - start_s
+        saved_s = unsaved_s - (probe.median_s - smallest.median_s)
+        burst = probe.size_bytes * saved_s / unsaved_s
+        if 2 * burst < probe.size_bytes:
+            break
+    return _saving_up(cluster, round(burst)) if burst >= 1 else cluster
+
+
+def _saving_up(cluster: Cluster, burst_bytes: int) -> Cluster:
+    """Return `cluster` with links between hosts that save up so much."""
+    host = cluster.spec.host
+    if cluster.spec.ranks_per_host is None:
+        return cluster.with_spec(host=replace(host, link=replace(host.link, burst_bytes=burst_bytes)))
+    return cluster.with_spec(host=replace(host, nics=replace(host.nics, burst_bytes=burst_bytes)))

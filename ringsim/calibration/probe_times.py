@@ -9,16 +9,20 @@ from ringsim.algorithms import ring_all_gather
 from ringsim.measurements import Measurements, Probe
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Schedule
-from ringsim.simulation import IN_ORDER, predict_time
+from ringsim.simulation import IN_ORDER, predict_repeated, predict_time
 
 
-def shift_s(network: AnyNetwork, num_ranks: int, size_bytes: int) -> float:
-    """Return the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour."""
+def shift_s(network: AnyNetwork, num_ranks: int, size_bytes: int, *, rested: bool = False) -> float:
+    """Return the simulated seconds of a round in which every rank sends `size_bytes` to its right neighbour.
+
+    rested: after a pause, and not after another round.
+    """
     ring = ring_all_gather(num_ranks)
     step = ring.steps[0]
     columns = [(step.src, step.dst, step.chunk, step.reduce)]
     shift = Schedule.from_columns(ring.collective, "shift", num_ranks, num_ranks, columns)
-    return predict_time(shift, network, num_ranks * size_bytes, runtime=IN_ORDER)
+    predict = predict_time if rested else predict_repeated
+    return predict(shift, network, num_ranks * size_bytes, runtime=IN_ORDER)
 
 
 def cold_call_s(measurements: Measurements, kind: str) -> float:

@@ -118,8 +118,9 @@ class Probe:
     """The times of one small experiment, done on all ranks at once.
 
     kind: "shift": every rank sends `in_flight` messages of `size_bytes` to its right neighbour while it
-    receives as many from its left one, and waits for all; "ping/R": rank R and the one after it send each other a
-    message in turn, the others being idle; "exchange/K": K pairs of neighbours send each other one both ways at once;
+    receives as many from its left one, and waits for all; "shift/rested": such a round after a pause,
+    until each rank knows that all have done it; "ping/R": rank R and the one after it send each other a message in
+    turn, the others being idle; "exchange/K": K pairs of neighbours send each other one both ways at once;
     "reduce": every rank adds `size_bytes` to as many in float32, "reduce/bfloat16" and others in theirs; "fresh": it
     copies them into memory that is new to it; "call": a shift in which each message is sent by a call of its own, as
     collectives are; "call/dist": every rank calls torch's all_reduce on a group of itself. Through shared memory:

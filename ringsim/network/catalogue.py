@@ -23,8 +23,9 @@ class Catalogue:
         self._offered: dict[str, None] = {}  # only kept if there is anything special to be found among them
         self._names: list[str] = []
         self._capacity: list[Floats] = []
+        self._burst: list[Floats] = []
 
-    def add(self, names: Sequence[str], capacity: Floats) -> Ints:
+    def add(self, names: Sequence[str], capacity: Floats, burst_bytes: Floats | None = None) -> Ints:
         """Return the numbers of these resources, NONE for those that are not kept; shaped as `capacity`."""
         keep = np.isfinite(capacity)
         if self._special:
@@ -35,16 +36,18 @@ class Catalogue:
         numbers[kept] = len(self._names) + np.arange(len(kept))
         self._names += [name for name, is_kept in zip(names, keep, strict=True) if is_kept]
         self._capacity.append(capacity[kept])
+        self._burst.append(np.zeros(len(kept)) if burst_bytes is None else burst_bytes[kept])
         return numbers
 
     def add_ports(self, names: Sequence[str], links: Sequence[Link], half_duplex_suffix: str = "") -> tuple[Ints, Ints]:
         """Return the numbers of what goes out of each link and of what comes in; one and the same where half duplex."""
         half = np.array([link.half_duplex for link in links], dtype=bool)
         capacity = np.array([link.bandwidth_bytes_per_s for link in links])
+        burst = np.array([float(link.burst_bytes) for link in links])
         named = list(zip(names, half, strict=True))
-        out = self.add([name + (half_duplex_suffix if is_half else ".out") for name, is_half in named], capacity)
+        out = self.add([name + (half_duplex_suffix if is_half else ".out") for name, is_half in named], capacity, burst)
         into = out.copy()
-        into[~half] = self.add([f"{name}.in" for name, is_half in named if not is_half], capacity[~half])
+        into[~half] = self.add([f"{name}.in" for name, is_half in named if not is_half], capacity[~half], burst[~half])
         return out, into
 
     def resources(self) -> tuple[Resources, Floats]:
@@ -62,7 +65,8 @@ class Catalogue:
         for place, failure in enumerate(self._failures):
             number = number_of[self._found(failure_name(failure), f"failure[{place}].link")]
             fails_at[number] = min(fails_at[number], failure.at_s)
-        return Resources(tuple(self._names), capacity, fails_at), latency
+        burst = np.concatenate([*self._burst, np.empty(0)])
+        return Resources(tuple(self._names), capacity, fails_at, burst), latency
 
     def _found(self, name: str, place: str) -> str:
         if name in self._offered:

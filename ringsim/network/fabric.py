@@ -124,8 +124,9 @@ def _number(cables: Sequence[Cable], catalogue: Catalogue) -> tuple[Ints, Ints]:
     """Return the resources of each cable there and back; a half-duplex cable has but one."""
     there, back = [], []
     for cable in cables:
-        (first, second), capacity = cable.between, np.array([cable.bandwidth_bytes_per_s])
+        first, second = cable.between
+        limits = np.array([cable.bandwidth_bytes_per_s]), np.array([float(cable.burst_bytes)])
         arrow = "<->" if cable.half_duplex else "->"
-        there.append(catalogue.add([f"{first}{arrow}{second}"], capacity)[0])
-        back.append(there[-1] if cable.half_duplex else catalogue.add([f"{second}->{first}"], capacity)[0])
+        there.append(catalogue.add([f"{first}{arrow}{second}"], *limits)[0])
+        back.append(there[-1] if cable.half_duplex else catalogue.add([f"{second}->{first}"], *limits)[0])
     return np.array(there), np.array(back)

@@ -76,7 +76,17 @@ def _host(*layers: Mapping[str, Any]) -> spec.Host:
         nics |= layer.get("nics", {})
         shared = layer.get("shared_memory", shared)
         rest |= {key: layer[key] for key in ("cores", "memory_bytes_per_s", "copies") if key in layer}
-    return spec.Host(**rest, link=spec.Link(**link), nics=spec.Nics(**nics), shared_memory=_shared_memory(shared))
+    host = spec.Host(**rest, link=spec.Link(**link), nics=spec.Nics(**nics), shared_memory=_shared_memory(shared))
+    _require_bandwidth("host.link", host.link)
+    _require_bandwidth("host.nic", host.nics)
+    return host
+
+
+def _require_bandwidth(place: str, link: spec.Link) -> None:
+    if link.burst_bytes and math.isinf(link.bandwidth_bytes_per_s):
+        raise refusal(
+            f"{place}.burst", link.burst_bytes, f"give {place}.bandwidth too, without which all passes at once"
+        )
 
 
 def _shared_memory(fields: Fields) -> spec.SharedMemory | None:
@@ -137,6 +147,7 @@ def _cables(fields: Fields, hosts: Sequence[spec.PlacedHost]) -> tuple[spec.Cabl
         raise ValueError("switch: must be left out, since [[links]] says how the hosts are connected")
     ends: set[frozenset[str]] = set()
     for place, cable in enumerate(cables):
+        _require_bandwidth(f"links[{place}]", cable)
         if frozenset(cable.between) in ends:
             raise refusal(f"links[{place}].between", list(cable.between), "there is a link between them already")
         ends.add(frozenset(cable.between))

@@ -133,11 +133,11 @@ class _SharedMemoryTopology(Topology):
         self.num_ranks, self.jitter = num_ranks, spec.jitter
         cores = spec.host.cores
         if cores is not None and cores < num_ranks:
-            self.resources = Resources(("host0.cores",), np.array([float(cores)]), np.full(1, np.inf))
+            self.resources = Resources.steady(("host0.cores",), np.array([float(cores)]))
             core_of_rank = np.zeros(num_ranks, dtype=np.int64)
         else:
             names = tuple(f"rank{rank}.core" for rank in range(num_ranks))
-            self.resources = Resources(names, np.ones(num_ranks), np.full(num_ranks, np.inf))
+            self.resources = Resources.steady(names, np.ones(num_ranks))
             core_of_rank = np.arange(num_ranks)
         self.processors: Processors = processors_of(
             spec,

@@ -8,11 +8,15 @@ from ringsim.network.topology import Jitter
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link of a kind; half duplex: both directions share its bandwidth."""
+    """One link of a kind; half duplex: both directions share its bandwidth.
+
+    burst_bytes: that it saves up while it is not in use, in each direction, and then lets pass at once (token bucket).
+    """
 
     latency_s: float = 0.0
     bandwidth_bytes_per_s: float = math.inf
     half_duplex: bool = False
+    burst_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

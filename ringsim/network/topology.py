@@ -26,16 +26,24 @@ class Resources:
 
     capacity: bytes a second, or cores (core-seconds a second).
     fails_at_s: from then on it gives nothing; infinite where it does not fail.
+    burst_bytes: the size of its token bucket; 0 where it has none. The bucket is full at 0, fills at the rate of the
+    capacity less what is used, and until it is empty what uses the resource is limited by everything else only.
     """
 
     names: tuple[str, ...]
     capacity: Floats
     fails_at_s: Floats
+    burst_bytes: Floats
+
+    @classmethod
+    def steady(cls, names: tuple[str, ...], capacity: Floats) -> "Resources":
+        """Return resources that give as much at any time."""
+        return cls(names, capacity, np.full(len(names), np.inf), np.zeros(len(names)))
 
     @classmethod
     def none(cls) -> "Resources":
         """Return no resources, for a topology where nothing is shared."""
-        return cls((), np.empty(0), np.empty(0))
+        return cls.steady((), np.empty(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -132,6 +132,8 @@ def format_value(name: str, value: float) -> str:
         return "no limit"
     if name.endswith("share"):
         return f"{value:.1%}"
+    if name.endswith("burst"):
+        return format_size(round(value)) if value else "none"
     return format_rate(value) if name.endswith("bandwidth") else format_time(value)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ringsim.files import finite_or_none
 from ringsim.network import NONE, Cluster, Topology
 from ringsim.text_table import WIDTH, align_columns, wrap_text
-from ringsim.units import format_rate, format_time, plural
+from ringsim.units import format_rate, format_size, format_time, plural
 
 ONE_PORT = "each rank has one full-duplex port"  # on a uniform network
 
@@ -40,13 +40,13 @@ def network_details(cluster: Cluster, num_ranks: int) -> dict[str, Any]:
     """Return a network with its resources and its kinds of paths from rank 0, for JSON; infinity becomes None."""
     topology = cluster.topology(num_ranks)
     resources = topology.resources
-    columns = zip(resources.names, resources.capacity.tolist(), resources.fails_at_s.tolist(), strict=True)
+    limits = resources.capacity.tolist(), resources.burst_bytes.tolist(), resources.fails_at_s.tolist()
     return {
         **cluster.as_dict(),
         "num_ranks": num_ranks,
         "resources": [
-            finite_or_none({"name": name, "capacity": capacity, "fails_at_s": fails_at_s})
-            for name, capacity, fails_at_s in columns
+            finite_or_none({"name": name, "capacity": capacity, "burst_bytes": int(burst), "fails_at_s": fails_at_s})
+            for name, capacity, burst, fails_at_s in zip(resources.names, *limits, strict=True)
         ],
         "paths": _kinds_of_paths(topology),
     }
@@ -91,8 +91,9 @@ def _alike(resources: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Return a row for all that differ in nothing but the numbers in their names, called by the first and the last."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for resource in resources:
-        failing = "" if resource["fails_at_s"] is None else f"fails at {format_time(resource['fails_at_s'])}"
-        kind = (re.sub(r"\d+", "", resource["name"]), _capacity(resource), failing)
+        notes = [f"burst {format_size(resource['burst_bytes'])}"] if resource["burst_bytes"] else []
+        notes += [] if resource["fails_at_s"] is None else [f"fails at {format_time(resource['fails_at_s'])}"]
+        kind = (re.sub(r"\d+", "", resource["name"]), _capacity(resource), ", ".join(notes))
         groups.setdefault(kind, []).append(resource["name"])
     return [
         (" .. ".join(dict.fromkeys((names[0], names[-1]))), str(len(names)), *kind[1:])

@@ -124,6 +124,7 @@ def _with_links_of_pairs(ends: Ends, topology: Topology) -> tuple[Paths, Resourc
         (*resources.names, *names),
         np.concatenate([resources.capacity, capacity]),
         np.concatenate([resources.fails_at_s, np.full(len(pair), np.inf)]),
+        np.concatenate([resources.burst_bytes, np.zeros(len(pair))]),
     )
 
 
@@ -135,7 +136,7 @@ def _is_shared(ends: Ends, paths: Paths, resources: Resources, cores: Ints) -> B
     users = np.unique(paths.resource[named] * num_senders + sender)  # a channel sends one message at a time
     count = np.bincount(users // num_senders, minlength=len(resources.names))
     count += np.bincount(cores[cores != NONE], minlength=len(count))
-    shared: Bools = (count > 1) | np.isfinite(resources.fails_at_s)
+    shared: Bools = (count > 1) | np.isfinite(resources.fails_at_s) | (resources.burst_bytes > 0)
     return shared
 
 

@@ -8,6 +8,8 @@ tensor may go in portions, of which each fits what a rank can publish at a time.
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from ringsim.network import AnyNetwork, Ints, MemoryRate, SharedMemoryNetwork, Topology, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
 from ringsim.simulation.engines.event_engine import run_events
@@ -116,10 +118,37 @@ def lists_more_than(
 
 
 def predict_call(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, *, computed_s: float = 0.0
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, *, beside_s: float = 0.0
 ) -> float:
-    """Return the seconds of a call: of the call itself, and of its messages. computed_s: as of `Runtime.call_s`."""
-    return runtime.call_s(network, computed_s=computed_s) + predict_time(schedule, network, size_bytes, runtime=runtime)
+    """Return the seconds of a call that follows another one like it: of the call itself, and of its messages.
+
+    A link that has saved up a burst lets it pass at once, but call after call it carries no more than its bandwidth.
+
+    beside_s: what every call does besides.
+    """
+    call_s = runtime.call_s(network) + beside_s
+    return predict_repeated(schedule, network, size_bytes, runtime, beside_s=call_s)
+
+
+def predict_repeated(
+    schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, *, beside_s: float = 0.0
+) -> float:
+    """Return the seconds from one execution to the next if each follows the one before, `beside_s` after its end."""
+    alone_s = beside_s + predict_time(schedule, network, size_bytes, runtime=runtime)
+    topology = sound_topology(runtime.network(network), schedule.num_ranks)
+    return max(alone_s, _refill_s(schedule, topology, schedule.chunk_bytes(size_bytes)))
+
+
+def _refill_s(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> float:
+    """Return the seconds in which the token buckets of all links gather what a schedule takes out of them."""
+    capacity, has_burst = topology.resources.capacity, topology.resources.burst_bytes > 0
+    if not has_burst.any():
+        return 0.0
+    taken = np.zeros(len(capacity) + 1)  # NONE is the last
+    for step in schedule.steps:
+        paths = topology.connection_paths(step.src, step.dst, step.channel)
+        np.add.at(taken, paths.resource, paths.use_per_byte * chunk_bytes[step.chunk][:, None])
+    return float((taken[:-1] / capacity)[has_burst].max())
 
 
 def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:

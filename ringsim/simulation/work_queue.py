@@ -77,7 +77,9 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtim
         return _one_after_the_other(queue, network, runtime)
     for number, call in enumerate(calls):
         if call.network is not None or runtime.network(network) is not network:
-            raise ValueError(f"calls[{number}]: network: all calls share one with several workers, jitter or failures")
+            raise ValueError(
+                f"calls[{number}]: network: all calls share one with several workers, jitter, bursts or failures"
+            )
     topology = with_in_network_reduction([call.schedule for call in calls], topology)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
@@ -86,8 +88,12 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtim
 
 
 def has_steady_times(topology: Topology) -> bool:
-    """Whether a collective takes the same time whenever it begins: nothing is drawn at random, and nothing fails."""
-    return topology.jitter is None and not np.isfinite(topology.resources.fails_at_s).any()
+    """Whether a collective takes the same time whenever it begins.
+
+    Nothing is then drawn at random, nothing fails, and no link saves up.
+    """
+    resources = topology.resources
+    return topology.jitter is None and not (np.isfinite(resources.fails_at_s) | (resources.burst_bytes > 0)).any()
 
 
 def _one_after_the_other(queue: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtime) -> list[Span]:

@@ -50,6 +50,8 @@ class PlainRun:
         paths = topology.paths(*(np.array([pair[end] for pair in pairs], dtype=np.int64) for end in (0, 1)))
         self.capacity = [*topology.resources.capacity.tolist(), *paths.bytes_per_s.tolist()]
         self.fails_at_s = [*topology.resources.fails_at_s.tolist(), *[math.inf] * len(pairs)]
+        self.burst = [*topology.resources.burst_bytes.tolist(), *[0.0] * len(pairs)]
+        self.saved = self.burst.copy()
 
     def times(self) -> list[list[float]]:
         """A row for each transfer, COLUMNS; infinite for what never happens."""
@@ -135,12 +137,21 @@ class PlainRun:
         """Let time pass until some work is done or something fails; False if that is never."""
         busy = [m for m in self.messages if m.phase in ("overhead", "bytes", "latency", "applying")]
         fails = self.fails_at_s
-        capacity = [0.0 if at <= self.now else limit for at, limit in zip(fails, self.capacity, strict=True)]
+        in_time = [0.0 if at <= self.now else limit for at, limit in zip(fails, self.capacity, strict=True)]
+        capacity = [limit * (1000 if saved else 1) for limit, saved in zip(in_time, self.saved, strict=True)]
         rates = filled_one_at_a_time([m.work for m in busy], capacity)
         ends = [self.now + m.left / rate if rate else math.inf for m, rate in zip(busy, rates, strict=True)]
-        then = min([*ends, *(fails_at for fails_at in fails if fails_at > self.now)], default=math.inf)
+        grows = [self._grows(number, limit, busy, rates) for number, limit in enumerate(in_time)]
+        empty = [
+            self.now - saved / more if saved and more < 0 else math.inf
+            for saved, more in zip(self.saved, grows, strict=True)
+        ]
+        then = min([*ends, *empty, *(fails_at for fails_at in fails if fails_at > self.now)], default=math.inf)
         if then == math.inf:
             return False
+        for number, more in enumerate(grows):
+            saved = self.saved[number] + more * (then - self.now)
+            self.saved[number] = 0.0 if empty[number] <= then * (1 + 1e-13) else min(saved, self.burst[number])
         for m, rate, end in zip(busy, rates, ends, strict=True):
             m.left = max(0.0, m.left - rate * (then - self.now))
             if end <= then * (1 + 1e-13):
@@ -150,6 +161,13 @@ class PlainRun:
             if end <= then * (1 + 1e-13):
                 self._finish(m)
         return True
+
+    def _grows(self, number: int, limit: float, busy: list[Message], rates: list[float]) -> float:
+        """How much more the bucket of a resource has in it a second from now, if nothing changes."""
+        if not self.burst[number]:
+            return 0.0
+        more = limit - sum(m.work.uses.get(number, 0.0) * rate for m, rate in zip(busy, rates, strict=True))
+        return more if abs(more) > 1e-9 * limit else 0.0
 
 
 def _messages(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> Iterator[Message]:

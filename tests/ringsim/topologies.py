@@ -53,10 +53,14 @@ class PrivateLinks(Network):
         return TableTopology(num_ranks, Resources.none(), processors, None, latency, rate, empty.astype(int), empty)
 
 
-def resources(capacity: list[float], fails_at_s: list[float] | None = None) -> Resources:
-    """With these capacities, which last for ever if nothing else is said."""
+def resources(
+    capacity: list[float], fails_at_s: list[float] | None = None, burst_bytes: list[float] | None = None
+) -> Resources:
+    """With these capacities, which last for ever and save up nothing if nothing else is said."""
     fails = [math.inf] * len(capacity) if fails_at_s is None else fails_at_s
-    return Resources(tuple(f"r{number}" for number in range(len(capacity))), np.array(capacity), np.array(fails))
+    bursts = [0.0] * len(capacity) if burst_bytes is None else burst_bytes
+    names = tuple(f"r{number}" for number in range(len(capacity)))
+    return Resources(names, np.array(capacity), np.array(fails), np.array(bursts))
 
 
 def ranks_with(num_ranks: int, *, overhead_s: float = 0.0, reduce_bytes_per_s: float = math.inf, cores: int = NONE,
@@ -117,11 +121,13 @@ def private_topology(rng: Rng, num_ranks: int) -> TableTopology:
     return TableTopology(num_ranks, Resources.none(), processors, jitter, *tables, empty.astype(int), empty)
 
 
-def shared_topology(rng: Rng, num_ranks: int, *, failures: bool = False) -> TableTopology:
+def shared_topology(rng: Rng, num_ranks: int, *, failures: bool = False, bursts: bool = False) -> TableTopology:
     """The same with resources that any paths may use, by different amounts, and ranks that may be short of cores."""
     topology, number = private_topology(rng, num_ranks), int(rng.integers(1, 5))
     fails = np.where(rng.random(number) < 0.5, _times(rng, number), math.inf) if failures else np.full(number, math.inf)
-    topology.resources = resources(list(_rates(rng, number)), list(fails))
+    rates = _rates(rng, number)
+    saved = np.where(rng.random(number) < 0.7, rates * _times(rng, number), 0.0) if bursts else np.zeros(number)
+    topology.resources = resources(list(rates), list(fails), list(saved))
     topology.use = rng.choice([0.0, 0.5, 1.0, 1.0, 2.0], size=(num_ranks, num_ranks, number))
     topology.resource = np.where(topology.use > 0, np.arange(number), NONE)
     if rng.random() < 0.5:
@@ -132,8 +138,10 @@ def shared_topology(rng: Rng, num_ranks: int, *, failures: bool = False) -> Tabl
 def _put_on_cores(topology: TableTopology, num_cores: float, on_host: np.ndarray) -> None:
     """One host for some of the ranks; a byte takes time on its cores at each end."""
     number, processors = len(topology.resources.names), topology.processors
-    capacity, fails = topology.resources.capacity, topology.resources.fails_at_s
-    topology.resources = resources([*capacity, num_cores], [*fails, math.inf])
+    before = topology.resources
+    topology.resources = resources(
+        [*before.capacity, num_cores], [*before.fails_at_s, math.inf], [*before.burst_bytes, 0.0]
+    )
     cores = np.where(on_host, number, NONE)
     topology.processors = Processors(
         processors.send_overhead_s, processors.receive_overhead_s, processors.reduce_bytes_per_s, cores,
@@ -154,6 +162,8 @@ def private_topologies(num_ranks: int) -> st.SearchStrategy[TableTopology]:
     return _RNGS.map(lambda rng: private_topology(rng, num_ranks))
 
 
-def shared_topologies(num_ranks: int, *, failures: bool = False) -> st.SearchStrategy[TableTopology]:
+def shared_topologies(
+    num_ranks: int, *, failures: bool = False, bursts: bool = False
+) -> st.SearchStrategy[TableTopology]:
     """Any `shared_topology`."""
-    return _RNGS.map(lambda rng: shared_topology(rng, num_ranks, failures=failures))
+    return _RNGS.map(lambda rng: shared_topology(rng, num_ranks, failures=failures, bursts=bursts))

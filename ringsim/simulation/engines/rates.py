@@ -27,6 +27,8 @@ Ints = npt.NDArray[np.signedinteger]
 SAME_MOMENT = 1e-10
 SAME_LEVEL = 1e-14  # levels that differ by this fraction are the same, so that corrections come to an end
 FEW_CHANGES = 64  # of work; with more at a time, arrays are faster
+AT_ONCE = 1e3  # times its capacity a resource gives out of its bucket if nothing else limits: rates are finite
+NOTHING = 1e-9  # of a bucket, or of the rate at which it fills
 
 
 def fair_rates(resource: Ints, use: Floats, most: Floats, capacity: Floats) -> Floats:
@@ -98,12 +100,16 @@ class Levels:
         self._uses: dict[int, tuple[tuple[int, float], ...]] = {}
         self._users: dict[int, dict[int, float]] = {}
         self._by_resource: tuple[Ints, Ints] | None = None
-        self._failed: list[int] = []
+        self._changed: list[int] = []
 
-    def fail(self, resource: Ints) -> None:
-        """Let these resources give nothing from the next update on."""
-        self._capacity[resource] = 0.0
-        self._failed += resource.tolist()
+    def limit(self, resource: Ints, capacity: Floats | float) -> None:
+        """Let these resources have these capacities from the next update on."""
+        self._capacity[resource] = capacity
+        self._changed += resource.tolist()
+
+    def used(self, rate: Floats) -> Floats:
+        """Return what is used of each resource, (num_resources,), if work goes at these rates, (num_slots,)."""
+        return _sum_by(self._resource, self._use * np.where(self._active, rate, 0.0), len(self._capacity))
 
     def update(self, left: Ints, joined: Ints) -> tuple[Ints, Floats]:
         """Let the work in the slots `left` end, and work begin in the slots `joined`.
@@ -121,7 +127,7 @@ class Levels:
         else:
             users = (user for number in touched for user in self._users_of(number))
             slot = np.fromiter(dict.fromkeys((*joined.tolist(), *users)), dtype=np.int64)
-        self._failed = []
+        self._changed = []
         return slot, _rates_at(self._level, self._resource[:, slot], self._most[slot])
 
     def _correct(self, left: Iterable[int], joined: Iterable[int]) -> set[int] | None:
@@ -136,7 +142,7 @@ class Levels:
                 if number in self._users:
                     self._users[number][slot] = use
         waiting = dict.fromkeys(number for slot in ended | begun for number, _ in self._uses_of(slot))
-        return self._spread(deque(dict.fromkeys((*self._failed, *waiting))))
+        return self._spread(deque(dict.fromkeys((*self._changed, *waiting))))
 
     def _spread(self, waiting: deque[int]) -> set[int] | None:
         """Correct the levels of the resources that wait, and let those wait that share a user with a changed one."""
@@ -207,6 +213,47 @@ class Levels:
         return self._by_resource
 
 
+class Buckets:
+    """The token buckets of resources: what each has saved up; (num_buckets,) each.
+
+    A bucket fills at the rate of its resource's capacity, and what goes through the resource is taken out of it. Until
+    it is empty the resource gives AT_ONCE times its capacity, as good as no limit.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        self.number = np.flatnonzero(resources.burst_bytes)
+        self._fills, self._size = resources.capacity[self.number], resources.burst_bytes[self.number]
+        self._saved, self._grows = self._size.copy(), np.zeros(len(self.number))
+        self._is_open = np.zeros(len(self.number), dtype=np.bool_)
+
+    def fail(self, resource: Ints) -> None:
+        """Let these resources have nothing to give any more."""
+        failing = np.isin(self.number, resource)
+        self._fills[failing] = self._size[failing] = self._saved[failing] = 0.0
+
+    def use(self, used: Floats) -> None:
+        """Let so much be taken out a second from now on."""
+        grows = self._fills - used
+        self._grows = np.where(np.abs(grows) > NOTHING * self._fills, grows, 0.0)
+
+    def empty_after_s(self) -> Floats:
+        """Return the seconds until each is empty; infinite where it is, or never will be."""
+        empties = (self._grows < 0) & self._is_open
+        after_s: Floats = np.divide(self._saved, -self._grows, out=np.full(len(empties), np.inf), where=empties)
+        return after_s
+
+    def let_pass(self, seconds: float, same_s: float) -> None:
+        """Let time pass. same_s: what is empty so soon after it is empty then."""
+        empty = self.empty_after_s() <= seconds + same_s
+        self._saved = np.where(empty, 0.0, np.clip(self._saved + seconds * self._grows, 0.0, self._size))
+
+    def changed(self) -> tuple[Ints, Floats]:
+        """Return the resources whose buckets have come to be empty, or no longer are, and their capacities."""
+        is_open = self._saved > NOTHING * self._size
+        changed, self._is_open = is_open != self._is_open, is_open
+        return self.number[changed], np.where(is_open, AT_ONCE, 1.0)[changed] * self._fills[changed]
+
+
 class Activities:
     """A fixed number of slots, in each of which one activity at a time can be at work.
 
@@ -222,6 +269,7 @@ class Activities:
         self._resource = np.where(use > 0, resource, len(resources.names))
         self._names = resources.names
         self._levels = Levels(self._resource, use, most, np.append(resources.capacity, np.inf))
+        self._buckets = Buckets(resources)
         self._fails_at_s = resources.fails_at_s.copy()
         self._now_s = 0.0
         self._joins_s = np.full(num_slots, np.inf)  # when it becomes active
@@ -262,10 +310,12 @@ class Activities:
             # NumPy's minimum, as that of Python may pass over NaN.
             ends_s = float(np.minimum.reduce(self._ends_s, initial=np.inf))
             joins_s = float(np.minimum.reduce(self._joins_s, initial=np.inf))
-            now = float(np.minimum(np.minimum(ends_s, joins_s), self._next_failure_s))
+            empty_s = self._now_s + float(np.minimum.reduce(self._buckets.empty_after_s(), initial=np.inf))
+            now = float(np.minimum(np.minimum(ends_s, joins_s), np.minimum(self._next_failure_s, empty_s)))
             if now == np.inf:
                 return np.empty(0, dtype=np.int64), np.empty(0)
             self._require_progress(now)
+            self._buckets.let_pass(now - self._now_s, now * SAME_MOMENT)
             self._now_s = now
             if self._next_failure_s <= now:
                 self._let_fail()
@@ -299,18 +349,22 @@ class Activities:
         """Let the work of this moment begin, and change the rates accordingly."""
         joining = np.flatnonzero(self._joins_s <= self._now_s * (1 + SAME_MOMENT))
         self._joins_s[joining] = np.inf
+        self._levels.limit(*self._buckets.changed())
         slot, rate = self._levels.update(self._ended, joining)
         self._ended = self._ended[:0]
         before = self._rate[slot]
         changed = rate != before
         self._account_for(slot[changed & (before > 0)])
         self._set_rates(slot[changed], rate[changed])
+        if len(self._buckets.number):
+            self._buckets.use(self._levels.used(self._rate)[self._buckets.number])
 
     def _let_fail(self) -> None:
         failing = np.flatnonzero(self._fails_at_s <= self._now_s)
         if len(failing):
             self._fails_at_s[failing] = np.inf
-            self._levels.fail(failing)
+            self._levels.limit(failing, 0.0)
+            self._buckets.fail(failing)
         self._next_failure_s = float(self._fails_at_s.min(initial=np.inf))
 
     def _account_for(self, slot: Ints) -> None:

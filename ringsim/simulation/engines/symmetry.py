@@ -80,7 +80,9 @@ class ConnectionColouring:
         self._use = _bits(connections.use)
         self._resource = connections.resource
         self._of_connection = _mixed(_static(connections, topology) + _mixed(np.asarray(told_apart, dtype=np.uint64)))
-        self._of_resource = _mixed(_bits(connections.resources.capacity))
+        self._of_resource = _mixed(
+            _bits(connections.resources.capacity) + _mixed(_bits(connections.resources.burst_bytes))
+        )
 
     def share_all_colours(self) -> None:
         before = 0

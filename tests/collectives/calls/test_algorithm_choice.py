@@ -12,7 +12,7 @@ import collectives
 from collectives.calls.algorithm_choice import CANDIDATES, Chooser, _calibrated, chooser_of, use_network
 from ringsim import Cluster, Collective, Network, ScheduleError, predict_time
 from ringsim.measurements.measurements import Measurements
-from ringsim.network.spec import Host, Link, Nics, Spec
+from ringsim.network.spec import Host, Link, Nics, Processor, Spec
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from tests.ranks import RankPool, group_on
@@ -65,6 +65,18 @@ def wrong(n):
     return Schedule.from_transfers(Collective.ALL_REDUCE, "wrong", n, 1, [[Transfer(0, 1, 0, True)]])
 """
 QUICK_BYTES = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e12)
+
+
+def chosen_with_burst(group: dist.ProcessGroup) -> list[str]:
+    """Return the choices on two hosts of two ranks whose NICs save up 128 KiB."""
+    nics = Nics(latency_s=6e-5, bandwidth_bytes_per_s=1.2e8, burst_bytes=2**17)
+    use_network(Cluster("", Spec(Host(nics=nics), ranks_per_host=2, processor=Processor(4e-5, 4e-5))), group)
+    return [chooser_of(group).choose(Collective.ALL_REDUCE, size, group) for size in (2**17, 2**20)]
+
+
+def test_of_those_that_a_link_paces_alike_the_one_with_less_beside_its_bytes_wins(ranks: RankPool) -> None:
+    """Halving-doubling sends as many bytes between hosts as reducing within hosts first, in longer rounds."""
+    assert ranks.run(chosen_with_burst, num_ranks=4) == [["hierarchical@2"] * 2] * 4
 
 
 def own_candidate(group: dist.ProcessGroup, file: str) -> tuple[str, str, list[float], str]:

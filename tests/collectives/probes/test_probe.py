@@ -14,7 +14,7 @@ import collectives
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes.probe import probe
 from collectives.probes.timing import CALLS_PER_BLOCK, Blocks, ProbeWorkload, time_blocks
-from collectives.probes.workloads import IN_FLIGHT
+from collectives.probes.workloads import IN_FLIGHT, RESTED_CALLS, rested_shifts
 from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor
 from collectives.runtime.sharing import transport_in_use
@@ -47,6 +47,7 @@ def test_all_ranks_get_the_same_measurements(ranks: RankPool, num_ranks: int) ->
     assert [p.size_bytes for p in measurements.probes_of("reduce")] == [64, 4096, 32768, 131072]
     assert all(len(p.times_s) == SHORT.turns * SHORT.number and min(p.times_s) > 0 for p in measurements.probes)
     assert {"machine", "cores", "torch", "OMP_NUM_THREADS", "date", "command"} <= measurements.provenance.keys()
+    assert not measurements.probes_of("shift/rested")  # of one host, which has no links to others
     network = calibrate_uniform(measurements)
     assert network.latency_s + network.gap_s > 0
 
@@ -96,6 +97,23 @@ def test_blocks_have_as_many_rounds_as_all_agree(ranks: RankPool) -> None:
     assert first_blocks == [(0.25 / ROUNDS_PER_RUN, pytest.approx(0.25 / 5 / ROUNDS_PER_RUN))] * 2
     assert second_blocks == [(0.75 / ROUNDS_PER_RUN, pytest.approx(0.75 / 5 / ROUNDS_PER_RUN))] * 2
     assert nothing == [(0.0, 0.0)] * 2
+
+
+def rested_rounds(group: dist.ProcessGroup) -> list[tuple[str, int, int]]:
+    """Return what is probed after a pause, each having been done once."""
+    workloads = list(rested_shifts(group, torch.zeros(2**21, dtype=torch.uint8), (64, 4096, 2**17, 2**19)))
+    for workload in workloads:
+        assert workload.before is not None
+        workload.before()
+        workload.rounds()
+    return [(workload.kind, workload.size_bytes, workload.calls) for workload in workloads]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_messages_after_a_pause_are_probed(ranks: RankPool, num_ranks: int) -> None:
+    """The smallest, for what a pause costs, and long ones, a few calls each, as each waits for its pause."""
+    expected = [("shift/rested", size, RESTED_CALLS) for size in (64, 2**17, 2**19)]
+    assert ranks.run(rested_rounds, num_ranks=num_ranks) == [expected] * num_ranks
 
 
 def probed_calls(group: dist.ProcessGroup) -> list[str]:

@@ -149,6 +149,47 @@ def test_hosts_of_several_ranks_share_their_nic() -> None:
     assert found.host.link.bandwidth_bytes_per_s == pytest.approx(2e9, rel=0.1)
 
 
+RESTED_SIZES = (64, 2**17, 2**19, 2**21)
+
+
+def rested(cluster: Cluster, hosts: tuple[int, ...], asleep_s: float = 2e-4) -> Measurements:
+    """Return `probed`, and shifts after a pause, in which the ranks fall asleep."""
+    measured = probed(cluster, hosts)
+    times_s = {size: asleep_s + shift_s(cluster, len(hosts), size, rested=True) for size in RESTED_SIZES}
+    again = [Probe("shift", 2**19, 1, (shift_s(cluster, len(hosts), 2**19),))]
+    probes = [Probe("shift/rested", size, 1, (time_s,)) for size, time_s in times_s.items()]
+    return replace(measured, probes=(*measured.probes, *again, *probes))
+
+
+@pytest.mark.parametrize("burst", [0, 2**16, 2**17, 700_000])
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_what_links_save_up_is_found(num_ranks: int, burst: int) -> None:
+    """By shifts after a pause, also a burst longer than most of their messages; without a burst nothing."""
+    true = Cluster("true", Spec(host=Host(cores=2, link=Link(3e-5, GBIT, burst_bytes=burst)), processor=TRUE))
+    found = calibrate_hosts(rested(true, tuple(range(num_ranks))), 2)
+    assert found.spec.host.link.burst_bytes == pytest.approx(burst, rel=0.02)
+    assert (
+        read_network(network_text(found), "again.toml").spec.host.link.burst_bytes == found.spec.host.link.burst_bytes
+    )
+
+
+def test_nics_of_several_ranks_save_up() -> None:
+    """The burst is that of the NIC, and the port within the host has none."""
+    spec = Spec(host=Host(nics=Nics(1e-5, GBIT, burst_bytes=2**17)), ranks_per_host=2, processor=TRUE)
+    found = calibrate_hosts(rested(Cluster("true", spec), (0, 0, 1, 1)), 2).spec.host
+    assert (found.nics.burst_bytes, found.link.burst_bytes) == (pytest.approx(2**17, rel=0.02), 0)
+
+
+def test_links_without_a_rate_save_up_nothing() -> None:
+    """Where cores or memory limit long messages a pause changes nothing, however fast a short message is."""
+    measurements = rested(Cluster("true", Spec(host=Host(cores=2), processor=TRUE)), (0, 1))
+    quick = Probe("shift", 2**17, 1, (9e-5,)), Probe("shift/rested", 2**17, 1, (3e-4,))
+    others = tuple(p for p in measurements.probes if p.size_bytes != 2**17 or not p.kind.startswith("shift"))
+    cpu = tuple(p for p in measurements.probes if p.size_bytes == 2**17 and p.kind == "shift_cpu")
+    found = calibrate_hosts(replace(measurements, probes=(*others, *cpu, *quick)), 2)
+    assert found.spec.host.link.burst_bytes == 0
+
+
 def test_missing_pings_are_named() -> None:
     """And where to get them."""
     true = Cluster("true", Spec(host=Host(cores=2, link=Link(300e-6, GBIT)), processor=TRUE))

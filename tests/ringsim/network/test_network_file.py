@@ -43,6 +43,19 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
     assert load_network(path).spec.ranks_per_host == 2
 
 
+def test_a_burst_belongs_to_each_direction_of_a_link() -> None:
+    """Of a host's NICs and ports, and of links by name; both directions of half duplex share one."""
+    hosts = read_network(HOST + '[host.nic]\nbandwidth = "1GB/s"\nburst = 5\n[host.link]\nbandwidth = "2GB/s"\n', "my")
+    cables = read_network(
+        TWO + '[[links]]\nbetween = ["a", "b"]\nbandwidth = "1GB/s"\nduplex = "half"\nburst = 7\n', "my"
+    )
+    resources = [cluster.topology(ranks).resources for cluster, ranks in ((hosts, 4), (cables, 2))]
+    bursts = [dict(zip(each.names, each.burst_bytes.tolist(), strict=True)) for each in resources]
+    nics = {f"host{host}.nic0.{way}": 5.0 for host in (0, 1) for way in ("out", "in")}
+    ports = {f"rank{rank}.{way}": 0.0 for rank in range(4) for way in ("out", "in")}
+    assert bursts == [nics | ports, {"a<->b": 7.0}]
+
+
 MISTAKES = [
     ("[host\n", "is not TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
     ("", "neither [host] nor [[hosts]]: say what the hosts are"),
@@ -51,7 +64,8 @@ MISTAKES = [
     (HOST + "[slow_link]\n", "slow_link = {}: must be a list of tables, [[slow_link]]"),
     (
         HOST + '[host.nic]\nbandwith = "1GB/s"\n',
-        "host.nic.bandwith: unknown key; did you mean bandwidth? known here are count, latency, bandwidth, duplex",
+        "host.nic.bandwith: unknown key; did you mean bandwidth? known here are count, latency, bandwidth, duplex, "
+        "burst",
     ),
     (
         HOST + "[zebra]\n",
@@ -65,6 +79,14 @@ MISTAKES = [
     ),
     (HOST + '[host.nic]\nlatency = "-1us"\n', 'host.nic.latency = "-1us": a time must not be negative'),
     (HOST + '[host.nic]\nduplex = "both"\n', 'host.nic.duplex = "both": must be "full" or "half"'),
+    (
+        HOST + "[host.nic]\nburst = 131072\n",
+        "host.nic.burst = 131072: give host.nic.bandwidth too, without which all passes at once",
+    ),
+    (
+        TWO + '[[links]]\nbetween = ["a", "b"]\nburst = 5\n',
+        "links[0].burst = 5: give links[0].bandwidth too, without which all passes at once",
+    ),
     ("[host]\nranks = 0\n", "host.ranks = 0: must be a whole number from 1 to 1048576"),
     ("[rank]\nlate_share = 1.5\n", "rank.late_share = 1.5: must be a finite number, at least 0 and at most 1"),
     ("[host]\ncopies = nan\n", "host.copies = NaN: must be a finite number, at least 1e-09"),

@@ -100,7 +100,7 @@ def test_paths_that_use_more_are_shown_too() -> None:
 def test_networks_as_json() -> None:
     """All resources and the kinds of paths, with units in their names."""
     found = json.loads(printed("networks", "loopback", "--ranks", "3", "--json"))
-    assert found["resources"] == [{"name": "host0.cores", "capacity": 2.0, "fails_at_s": None}]
+    assert found["resources"] == [{"name": "host0.cores", "capacity": 2.0, "burst_bytes": 0, "fails_at_s": None}]
     assert found["paths"][0]["uses_per_byte"] == {"host0.cores": pytest.approx(2 / 4.5e9)}
     assert (found["num_ranks"], found["name"]) == (3, "loopback")
 

@@ -97,6 +97,13 @@ def test_failures_are_as_in_plain_python(schedule: Schedule, topology: Topology,
     assert_as_in_plain_python(schedule, topology, size)
 
 
+@settings(max_examples=250, deadline=None)
+@given(schedules(channels_of_a_pair=2), shared_topologies(MAX_RANKS, failures=True, bursts=True), st.integers(0, 10**5))
+def test_bursts_are_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
+    """Any resource may save up while it is used little, let that pass at once, and fail all the same."""
+    assert_as_in_plain_python(schedule, topology, size)
+
+
 NAN = float("nan")
 IMPOSSIBLE = [
     ({"send_overhead_s": NAN}, "send_overhead_s of rank 0 is nan: must be finite and not negative"),

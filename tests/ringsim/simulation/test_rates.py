@@ -139,7 +139,7 @@ def test_kept_rates_are_those_of_all_that_is_at_work(
         now: dict[int, float] = {}
         for number, (left, joined) in enumerate(changes(draw, len(most))):
             if number == fails_after:
-                levels.fail(np.array([0]))
+                levels.limit(np.array([0]), 0.0)
                 capacity[0] = 0.0
             news = updated(levels, left, joined)
             assert joined <= set(news)
@@ -191,7 +191,7 @@ def activities(uses: Sequence[Mapping[int, float]], most: Sequence[float], capac
     fails = np.full(len(capacity), INF)
     fails[list(fails_at_s or {})] = list((fails_at_s or {}).values())
     names = tuple(f"link{number}" for number in range(len(capacity)))
-    resources = Resources(names, np.array(capacity, dtype=np.float64), fails)
+    resources = Resources(names, np.array(capacity, dtype=np.float64), fails, np.zeros(len(capacity)))
     return Activities(resource, use, np.array(most, dtype=np.float64), resources)
 
 

@@ -61,7 +61,7 @@ def assert_same_time(schedule: Schedule, topology: Topology, size: int, in_order
 
 
 @settings(max_examples=200, deadline=None)
-@given(schedules(channels_of_a_pair=2), shared_topologies(MAX_RANKS), st.integers(0, 10**5))
+@given(schedules(channels_of_a_pair=2), shared_topologies(MAX_RANKS, bursts=True), st.integers(0, 10**5))
 def test_any_schedule(schedule: Schedule, topology: Topology, size: int) -> None:
     """Also where nearly every transfer is a class of its own."""
     assume(topology.jitter is None and (topology.processors.cores < 0).all())
