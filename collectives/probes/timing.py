@@ -16,18 +16,18 @@ MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten 
 Rounds = Callable[[], None]
 
 
-class Clock(Protocol):
+class TimeSource(Protocol):
     """Tells the seconds that have passed, elapsed and of a core."""
 
     def read(self) -> tuple[float, float]:
         """Return both, since any moment."""
 
 
-class WholeClock:
+class WholeTime:
     """Everything counts, and of a core what all threads of this rank do."""
 
     def read(self) -> tuple[float, float]:
-        """See `Clock`."""
+        """See `TimeSource`."""
         return time.perf_counter(), time.process_time()
 
 
@@ -47,7 +47,7 @@ class TimedAddition:
         self._of_core_s += time.thread_time() - begin_cpu
 
     def read(self) -> tuple[float, float]:
-        """See `Clock`."""
+        """See `TimeSource`."""
         return self._elapsed_s, self._of_core_s
 
 
@@ -66,7 +66,7 @@ class ProbeWorkload(NamedTuple):
     ranks: Sequence[int]
     rounds: Rounds
     before: Rounds | None = None
-    clock: Clock = WholeClock()
+    clock: TimeSource = WholeTime()
 
 
 class Blocks(NamedTuple):
