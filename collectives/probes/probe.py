@@ -42,7 +42,7 @@ def probe(
     calls: CallProbes | None = None,
     on_progress: Callable[[int, int], object] = lambda *_: None,
 ) -> Measurements:
-    """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of an addition.
+    """Probe `group`: latency, bandwidth and overhead between neighbours, and the rate of additions.
 
     Collective: every rank must call it, and every rank gets the same measurements. Takes a few seconds.
     With more ranks than cores the ranks slow each other down; so they will in a collective, which is why all
@@ -74,7 +74,7 @@ def probe(
             with calls(group) as call_workloads:
                 workloads += call_workloads
                 times = _times(workloads, group, blocks, partial(dist.barrier, group), on_progress)
-        flat = torch.cat(times)
+        flat = torch.cat([torch.empty(0, 2, dtype=torch.float64), *times])  # one rank may have nothing to probe
         execute(build(Collective.ALL_REDUCE, "ring", group.size()), flat, group=group)
     of_workloads = flat.split([len(of_workload) for of_workload in times])
     results = [
@@ -97,13 +97,13 @@ def _workloads(
 ) -> list[ProbeWorkload]:
     """Return what is probed, but for calls; places: given if pairs of ranks are probed by themselves, too."""
     num_ranks = group.size()
-    workloads = [*shifts(group, memory, sizes), *additions(num_ranks, memory, sizes, torch.float32, "reduce")]
+    workloads = [*shifts(group, memory, sizes), *additions(group, memory, sizes, torch.float32, "reduce")]
     workloads += shared_memory_probes(group, memory, sizes, thoroughly=places is not None)
     if places is not None:
         workloads += [*ping_pongs(group, memory, sizes, places), *bidirectional(group, memory, sizes)]
         workloads += clones(num_ranks, memory)
         for dtype in REDUCED:
-            workloads += additions(num_ranks, memory, sizes, dtype, f"reduce/{str(dtype).removeprefix('torch.')}")
+            workloads += additions(group, memory, sizes, dtype, f"reduce/{str(dtype).removeprefix('torch.')}")
     return workloads
 
 

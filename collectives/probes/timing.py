@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -16,12 +16,48 @@ MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten 
 Rounds = Callable[[], None]
 
 
+class TimeSource(Protocol):
+    """Tells the seconds that have passed, elapsed and of a core."""
+
+    def read(self) -> tuple[float, float]:
+        """Return both, since any moment."""
+
+
+class WholeTime:
+    """Everything counts, and of a core what all threads of this rank do."""
+
+    def read(self) -> tuple[float, float]:
+        """See `TimeSource`."""
+        return time.perf_counter(), time.process_time()
+
+
+class TimedAddition:
+    """Adds what has arrived, as collectives do, and is a clock that goes only meanwhile.
+
+    Messages take several times as long as their additions, and vary by as much as those take.
+    """
+
+    def __init__(self) -> None:
+        self._elapsed_s = self._of_core_s = 0.0
+
+    def __call__(self, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+        begin, begin_cpu = time.perf_counter(), time.thread_time()  # other threads of this rank are receiving
+        chunk.add_(arrived)
+        self._elapsed_s += time.perf_counter() - begin
+        self._of_core_s += time.thread_time() - begin_cpu
+
+    def read(self) -> tuple[float, float]:
+        """See `TimeSource`."""
+        return self._elapsed_s, self._of_core_s
+
+
 class ProbeWorkload(NamedTuple):
     """The work of the ranks in one probe.
 
     ranks: those that have a part in it.
     rounds: does ROUNDS_PER_RUN of them; or one call, if something is done before each.
     before: is done before each call, and not timed; all ranks must then have a part in it. calls: in a block.
+    clock: by which rounds are timed; not for single calls.
     """
 
     kind: str
@@ -31,6 +67,7 @@ class ProbeWorkload(NamedTuple):
     rounds: Rounds
     before: Rounds | None = None
     calls: int = CALLS_PER_BLOCK
+    clock: TimeSource = WholeTime()
 
 
 class Blocks(NamedTuple):
@@ -73,11 +110,12 @@ def time_blocks(
         meet()
         if meeting.group.rank() not in workload.ranks:
             continue
-        begin, begin_cpu = time.perf_counter(), time.process_time()
+        begin, begin_cpu = workload.clock.read()
         for _ in range(num_runs):
             workload.rounds()
-        elapsed, of_core = time.perf_counter() - begin, time.process_time() - begin_cpu
-        times[block] = elapsed / num_runs / ROUNDS_PER_RUN, of_core / num_runs / ROUNDS_PER_RUN
+        end, end_cpu = workload.clock.read()
+        num_rounds = num_runs * ROUNDS_PER_RUN
+        times[block] = (end - begin) / num_rounds, (end_cpu - begin_cpu) / num_rounds
     return times
 
 

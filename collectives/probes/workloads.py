@@ -13,8 +13,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from collectives.probes.timing import ProbeWorkload, Rounds, add_one, spread
-from collectives.runtime import Executor, Sharing, state_of
+from collectives.probes.timing import ProbeWorkload, Rounds, TimedAddition, add_one, spread
+from collectives.runtime import Executor, Reduce, Sharing, state_of
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, RankHosts
 from ringsim.native import NEW_BEYOND_BYTES
 from ringsim.registry import build
@@ -75,10 +75,14 @@ def shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int])
     if group.size() == 1:
         return
     for size, in_flight in [*((size, 1) for size in sizes), (sizes[0], IN_FLIGHT)]:
-        groups = min(ROUNDS_PER_RUN, max(len(memory) // (in_flight * size), 1))
-        ring = range(group.size())
-        schedule = shift_schedule(group.size(), [ring], ROUNDS_PER_RUN, groups, in_flight)
-        yield ProbeWorkload("shift", size, in_flight, ring, _messages(schedule, group, memory, size))
+        schedule = _ring_shift(group.size(), len(memory), size, in_flight)
+        yield ProbeWorkload("shift", size, in_flight, range(group.size()), _messages(schedule, group, memory, size))
+
+
+def _ring_shift(num_ranks: int, memory_bytes: int, size: int, in_flight: int) -> Schedule:
+    """Return the shift through all ranks in one ring, with as many groups of chunks as the memory has room for."""
+    groups = min(ROUNDS_PER_RUN, max(memory_bytes // (in_flight * size), 1))
+    return shift_schedule(num_ranks, [range(num_ranks)], ROUNDS_PER_RUN, groups, in_flight)
 
 
 def rested_shifts(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int]) -> Iterator[ProbeWorkload]:
@@ -125,24 +129,33 @@ def bidirectional(group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequenc
             yield ProbeWorkload(f"exchange/{num_pairs}", size, 1, range(2 * num_pairs), rounds)
 
 
-def _messages(schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, size: int) -> Rounds:
-    """Return the schedule with chunks of `size` bytes, each time somewhere else in the memory."""
+def _messages(
+    schedule: Schedule, group: dist.ProcessGroup, memory: torch.Tensor, length: int, reduce: Reduce = add_one
+) -> Rounds:
+    """Return the schedule with chunks of `length` elements, each time somewhere else in the memory."""
     # Calls of torch.distributed are to be predicted, too. And ranks that have no part in a probe leave it out, which
     # ranks that share memory must not.
     executor = Executor(schedule, group, shares_memory=False)
-    windows = cycle(spread(memory, schedule.num_chunks * size))
-    return lambda: executor.run(next(windows), reduce=add_one)
+    windows = cycle(spread(memory, schedule.num_chunks * length))
+    return lambda: executor.run(next(windows), reduce=reduce)
 
 
 def additions(
-    num_ranks: int, memory: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype, kind: str
+    group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype, kind: str
 ) -> Iterator[ProbeWorkload]:
-    """Every rank adds."""
+    """Every rank adds what the one before it in the ring has just sent, in place, and sends the sum on.
+
+    Only the additions are timed. The smallest and the largest size tell the rate beyond the caches; in between an
+    addition takes a small part of its message's time.
+    """
+    if group.size() == 1:
+        return
     held = memory[: len(memory) // 4 * 4].view(dtype)
-    for size in sizes:
-        length = size // dtype.itemsize
-        rounds = _reduce(spread(held, length), torch.zeros(length, dtype=dtype))
-        yield ProbeWorkload(kind, size, 1, range(num_ranks), rounds)
+    for size in (sizes[0], sizes[-1]):
+        schedule = _ring_shift(group.size(), held.nbytes, size, 1)
+        add = TimedAddition()
+        rounds = _messages(schedule, group, held, size // dtype.itemsize, add)
+        yield ProbeWorkload(kind, size, 1, range(group.size()), rounds, clock=add)
 
 
 def clones(num_ranks: int, memory: torch.Tensor) -> Iterator[ProbeWorkload]:
@@ -155,16 +168,6 @@ def clones(num_ranks: int, memory: torch.Tensor) -> Iterator[ProbeWorkload]:
                 next(pieces).clone()
 
         yield ProbeWorkload("fresh", FRESH_BYTES, 1, range(num_ranks), rounds)
-
-
-def _reduce(held: Sequence[torch.Tensor], arrived: torch.Tensor) -> Rounds:
-    chunks = cycle(held)
-
-    def rounds() -> None:
-        for _ in range(ROUNDS_PER_RUN):
-            next(chunks).add_(arrived)  # what has just arrived is still in the caches, what it is added to is not
-
-    return rounds
 
 
 _FURTHER_SIZES = (256 * 2**10,)  # between two of those of all probes: what fits the caches changes quickly there

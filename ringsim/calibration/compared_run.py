@@ -47,7 +47,8 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Colle
     try:
         schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
         network = OURS.network(executed_on(network, run.transport), run.size_bytes)
-        simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes, runtime=OURS)
+        in_place = replace(OURS, in_place=True)  # as runs are recorded
+        simulated = simulate(schedule, network, run.size_bytes, element_bytes=run.element_bytes, runtime=in_place)
     except (ValueError, OSError) as error:
         raise ValueError(f"{run}: {' '.join(str(error).split())}") from error
     if not np.isfinite(simulated.time_s):

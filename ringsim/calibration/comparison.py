@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
@@ -175,7 +175,7 @@ def _simulated(case: TimedCase, network: AnyNetwork, trusted: Collection[str]) -
             schedule = build_recorded(collective, case.algorithm, case.num_ranks, case.size_bytes, trusted)
     except (ValueError, OSError) as error:
         return None, " ".join(str(error).split())
-    runtime = GLOO if case.algorithm == TORCH else OURS
+    runtime = GLOO if case.algorithm == TORCH else replace(OURS, in_place=bool(case.in_place_s))
     try:
         network = executed_on(network, case.transport)
     except ValueError as error:

@@ -22,8 +22,8 @@ class MemoryPasses:
     published: whether the sender copies the chunk to where others read it.
     taken: whether the receiver copies it to where it belongs: what is final there, unless it was added there.
     apart: whether the sum is formed elsewhere than where its first operand is, so that three places take part: what is
-    sent on; what is added to a chunk that lies in published memory; and what is added to the input of a rank to which
-    the collective does not leave all chunks, as that input stays as it is.
+    sent on; what is added to a chunk that lies in published memory; and, unless the output is a part of the input, what
+    is added to the input of a rank to which the collective does not leave all chunks, as that input stays as it is.
     most_published: how many chunks a rank has in its published memory in the end, at most.
     """
 
@@ -33,11 +33,14 @@ class MemoryPasses:
     most_published: int
 
 
-def memory_passes(schedule: Schedule) -> MemoryPasses:
-    """Return the copies of all transfers of `schedule`, whose ranks all share memory."""
+def memory_passes(schedule: Schedule, *, in_place: bool = False) -> MemoryPasses:
+    """Return the copies of all transfers of `schedule`, whose ranks all share memory.
+
+    in_place: whether a rank's output is a part of its input, if the collective does not leave it all chunks.
+    """
     rows = flow(schedule)
     wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1].astype(np.bool_)
-    keeps_input: Bools = np.logical_not(wanted.all(axis=1))
+    keeps_input: Bools = np.logical_not(wanted.all(axis=1) | in_place)
     is_final = ~rows.is_replaced & wanted[rows.dst, rows.chunk]
     is_published: Bools = np.logical_or(rows.is_read, ~rows.reduce)
     adds_to_published = np.where(rows.replaces == NO_ROW, keeps_input[rows.dst], is_published[rows.replaces])

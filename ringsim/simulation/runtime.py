@@ -15,6 +15,7 @@ class Runtime:
     num_workers: how many collectives a rank works on at once.
     is_torch: whether calls are those of torch.distributed; those of `collectives` go through shared memory where the
     network describes it.
+    in_place: whether a reduce_scatter's output is a part of its input, as in the rows "in place" of a benchmark.
 
         >>> from ringsim import Runtime, load_network, predict_time, ring_all_reduce
         >>> in_order = Runtime(in_order=True)
@@ -25,6 +26,7 @@ class Runtime:
     in_order: bool = False
     num_workers: int = 1
     is_torch: bool = True
+    in_place: bool = False
 
     def shared_memory(self, network: AnyNetwork, touched_bytes: int | None = None) -> SharedMemoryNetwork | None:
         """Return the shared memory that messages go through; None if they go over `network` itself.

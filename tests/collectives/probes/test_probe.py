@@ -13,7 +13,7 @@ import torch.distributed as dist
 import collectives
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes.probe import probe
-from collectives.probes.timing import CALLS_PER_BLOCK, Blocks, ProbeWorkload, time_blocks
+from collectives.probes.timing import CALLS_PER_BLOCK, Blocks, ProbeWorkload, TimedAddition, time_blocks
 from collectives.probes.workloads import IN_FLIGHT, RESTED_CALLS, rested_shifts
 from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor
@@ -37,14 +37,14 @@ def probed(group: dist.ProcessGroup, tensor_bytes: int, memory_bytes: int) -> Me
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_all_ranks_get_the_same_measurements(ranks: RankPool, num_ranks: int) -> None:
-    """Of messages up to half the tensor, of several in flight, and of additions; and a network can be made of them."""
+    """Of messages up to half the tensor, of several in flight, of additions; and a network can be made of them."""
     results = ranks.run(probed, 2**18, 2**20, num_ranks=num_ranks)
     assert all(result.probes == results[0].probes for result in results)
     measurements = results[0]
     assert measurements.num_ranks == num_ranks
     assert [p.size_bytes for p in measurements.probes_of("shift", in_flight=1)] == [64, 4096, 32768, 131072]
     assert [p.size_bytes for p in measurements.probes_of("shift", in_flight=IN_FLIGHT)] == [64]
-    assert [p.size_bytes for p in measurements.probes_of("reduce")] == [64, 4096, 32768, 131072]
+    assert [p.size_bytes for p in measurements.probes_of("reduce")] == [64, 131072]
     assert all(len(p.times_s) == SHORT.turns * SHORT.number and min(p.times_s) > 0 for p in measurements.probes)
     assert {"machine", "cores", "torch", "OMP_NUM_THREADS", "date", "command"} <= measurements.provenance.keys()
     assert not measurements.probes_of("shift/rested")  # of one host, which has no links to others
@@ -114,6 +114,27 @@ def test_messages_after_a_pause_are_probed(ranks: RankPool, num_ranks: int) -> N
     """The smallest, for what a pause costs, and long ones, a few calls each, as each waits for its pause."""
     expected = [("shift/rested", size, RESTED_CALLS) for size in (64, 2**17, 2**19)]
     assert ranks.run(rested_rounds, num_ranks=num_ranks) == [expected] * num_ranks
+
+
+def messages_and_additions(group: dist.ProcessGroup) -> tuple[list[float], list[float], list[float]]:
+    """Return a chunk to which rounds have added, and the seconds of rounds, elapsed and of a core, by the addition."""
+    add, chunk = TimedAddition(), torch.zeros(2)
+
+    def rounds() -> None:
+        time.sleep(LATE_S)  # stands for messages
+        add(chunk, torch.ones(2))
+
+    meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", 2), group, shares_memory=False)
+    workload = ProbeWorkload("reduce", 8, 1, range(2), rounds, clock=add)
+    blocks = time_blocks(workload, Blocks(turns=1, number=2, least_s=LATE_S / 2), meeting, lambda: None)
+    return chunk.tolist(), [elapsed for elapsed, _ in blocks], [of_core for _, of_core in blocks]
+
+
+def test_only_additions_are_timed(ranks: RankPool) -> None:
+    """Not what passes between them, though that is nearly all of the time of a round."""
+    for chunk, elapsed_s, of_core_s in ranks.run(messages_and_additions, num_ranks=2):
+        assert chunk == [3.0, 3.0]  # one to find out how many rounds a block has, and one in each block
+        assert all(0 < time_s < LATE_S / ROUNDS_PER_RUN for time_s in (*elapsed_s, *of_core_s))
 
 
 def probed_calls(group: dist.ProcessGroup) -> list[str]:

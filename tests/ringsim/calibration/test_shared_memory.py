@@ -104,6 +104,19 @@ def test_what_went_otherwise_is_predicted_otherwise() -> None:
     }
 
 
+def test_a_reduce_scatter_in_place_is_predicted_in_place() -> None:
+    """Its last sum needs no third place, so that it takes less than out of place, whose input stays as it is."""
+    (base,) = [times for times in measured(2).collectives if times.size_bytes == 2**20]
+    scatter = replace(base, collective=Collective.REDUCE_SCATTER)
+    both = replace(measured(2), collectives=(scatter, replace(scatter, in_place=False)))
+    in_place, out_of_place = compare(both, true_cluster(2)).cases
+    assert in_place.predicted_s is not None
+    assert out_of_place.predicted_s is not None
+    rate = rate_at(TRUE, 2**19, 2**20)
+    shorter_s = 2**19 / rate.reduce_into_bytes_per_s - 2**19 / rate.reduce_bytes_per_s
+    assert out_of_place.predicted_s - in_place.predicted_s == pytest.approx(shorter_s)
+
+
 def test_probes_that_do_not_fit_together_are_named() -> None:
     """A size that only was copied; a slot that says nothing."""
     whole = measured(2)

@@ -98,6 +98,10 @@ def test_only_what_a_rank_must_hold_is_taken() -> None:
 
 def test_sums_in_three_places() -> None:
     """The first sum of a chunk where the input stays as it is; all that are sent on; those of what was sent on."""
-    assert memory_passes(build(Collective.REDUCE_SCATTER, "direct", 4)).apart.tolist() == [True] * 4 + [False] * 8
+    direct = build(Collective.REDUCE_SCATTER, "direct", 4)
+    assert memory_passes(direct).apart.tolist() == [True] * 4 + [False] * 8
+    assert not memory_passes(direct, in_place=True).apart.any()  # as the output is where the rank's own chunk was
+    ring = build(Collective.REDUCE_SCATTER, "ring", 3)
+    assert memory_passes(ring, in_place=True).apart.tolist() == [True] * 3 + [False] * 3  # the first sums are sent on
     assert memory_passes(build(Collective.ALL_REDUCE, "recursive_doubling", 4)).apart.all()
     assert not memory_passes(build(Collective.REDUCE, "direct", 4)).apart.any()

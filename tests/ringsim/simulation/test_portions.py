@@ -24,10 +24,12 @@ def host(cores: int | None = None, slot_bytes: int = 2**30, latency_s: float = 0
     return Cluster("host", Spec(host=Host(cores=cores, shared_memory=shared)))
 
 
-def time_s(cluster: Cluster, collective: Collective, algorithm: str, num_ranks: int, size_bytes: int) -> float:
+def time_s(
+    cluster: Cluster, collective: Collective, algorithm: str, num_ranks: int, size_bytes: int, in_place: bool = False
+) -> float:
     """Predicted, as `collectives` executes schedules."""
-    schedule = build(collective, algorithm, num_ranks)
-    return predict_time(schedule, SharedMemoryNetwork(cluster), size_bytes, runtime=IN_ORDER)
+    schedule, runtime = build(collective, algorithm, num_ranks), replace(IN_ORDER, in_place=in_place)
+    return predict_time(schedule, SharedMemoryNetwork(cluster), size_bytes, runtime=runtime)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
@@ -48,13 +50,15 @@ def test_a_rank_does_one_thing_at_a_time() -> None:
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_a_sum_that_is_formed_elsewhere_takes_longer(num_ranks: int) -> None:
-    """Of a ring all_reduce all but the last are, of a ring reduce_scatter all are, as its input stays as it is."""
+    """Of a ring all_reduce all but the last are, of a ring reduce_scatter out of place all, as its input stays."""
     chunk, steps = 12 * MIB // num_ranks, num_ranks - 1
     rate = MemoryRate(1, COPY, ADD, ADD / 2, COPY, ADD, ADD / 2)
     shared = SharedMemory(2**30, MIB, rates=(rate,))
     cluster = Cluster("host", Spec(host=Host(shared_memory=shared)))
     expected = chunk / COPY + steps * chunk / (ADD / 2)
     assert time_s(cluster, Collective.REDUCE_SCATTER, "ring", num_ranks, 12 * MIB) == pytest.approx(expected)
+    in_place = time_s(cluster, Collective.REDUCE_SCATTER, "ring", num_ranks, 12 * MIB, in_place=True)
+    assert in_place == pytest.approx(expected - chunk / ADD)
     expected += chunk / COPY + steps * chunk / COPY
     assert time_s(cluster, Collective.ALL_REDUCE, "ring", num_ranks, 12 * MIB) == pytest.approx(expected)
 
