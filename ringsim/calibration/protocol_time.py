@@ -163,10 +163,14 @@ class QuestionColumns:
     def from_questions(cls, questions: Sequence[Question]) -> "QuestionColumns":
         tests, *numbers, settings = zip(*questions, strict=True)
         size, ranks, nodes = (np.array(column, dtype=float) for column in numbers)
-        whole = (*MESSAGE_TESTS, *CHAIN_TESTS)
-        kinds = (("all_reduce",), MESSAGE_TESTS, whole, (SENDRECV,), (PT2PT_BANDWIDTH,))
-        flags = (np.array([test in kind for test in tests]) for kind in kinds)
-        return cls(size, ranks, nodes, *flags, settings)
+
+        def are(*kind: str) -> Bools:
+            return np.array([test in kind for test in tests])
+
+        is_message = are(*MESSAGE_TESTS)
+        is_whole = is_message | are(*CHAIN_TESTS)
+        is_all_reduce, is_sendrecv, is_stream = are("all_reduce"), are(SENDRECV), are(PT2PT_BANDWIDTH)
+        return cls(size, ranks, nodes, is_all_reduce, is_message, is_whole, is_sendrecv, is_stream, settings)
 
     def admit(self, algorithm: str, protocol: str) -> Bools:
         """Return for which questions NCCL may take it; but for PAT, only an all_reduce has a choice of algorithms."""

@@ -120,9 +120,9 @@ class Probe:
     kind: "shift": every rank sends `in_flight` messages of `size_bytes` to its right neighbour while it
     receives as many from its left one, and waits for all; "shift/rested": such a round after a pause, until each rank
     knows that all have done it; "ping/R": rank R and the one after it send each other a message in turn, the others
-    being idle; "exchange/K": K pairs of neighbours send each other one both ways at once; "reduce": every rank adds what
-    its left neighbour has sent, in float32, and sends the sum on as in a shift, of which only the addition is timed,
-    "reduce/bfloat16" and others in theirs; "fresh": it copies `size_bytes` into memory that is new to it; "call": a
+    being idle; "exchange/K": K pairs of neighbours send each other one both ways at once; "reduce": every rank adds
+    what its left neighbour has sent, in float32, and sends the sum on as in a shift, of which only the addition is
+    timed, "reduce/bfloat16" and others in theirs; "fresh": it copies `size_bytes` into memory that is new to it; "call": a
     shift in which each message is sent by a call of its own, as
     collectives are; "call/dist": every rank calls torch's all_reduce on a group of itself. Through shared memory:
     "shm/shift": every rank passes on to its right neighbour the sum of a chunk of its own and of what has just come;
