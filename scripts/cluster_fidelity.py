@@ -13,6 +13,7 @@ import click
 
 from generated_part import GeneratedPart
 from ringsim.calibration import calibrate_logs, cases_of_tables, compare_logs
+from ringsim.calibration.protocol_time import RING_TESTS
 from ringsim.cli.inputs import parse_nics
 from ringsim.cli.options import workers_options
 from ringsim.console import OneLineCommand, ended_once, progress_bar
@@ -22,28 +23,36 @@ from ringsim.workers import Workers
 
 LARGE = 2**20  # bytes: what the targets are about
 BULK = 2**26  # bytes: there bandwidth alone decides
-RING, CHOSEN = 0.08, 0.15  # targets for the median |error|: the algorithm is a ring for certain; the library chose it
+RING, CHOSEN = 0.08, 0.12  # targets for the median |error|: the algorithm is a ring for certain; the library chose it
 PART = GeneratedPart("<!-- clusters: made by scripts/cluster_fidelity.py -->", "<!-- end of clusters -->")
 
 
 class Pair(NamedTuple):
-    """Logs by the beginnings of their names, without .txt; `why` a target is missed, where it is known."""
+    """Logs by the beginnings of their names, without .txt; `why` a target is missed, where it is known.
+
+    tests: the collectives that are predicted; all, if there are none.
+    """
 
     calibrated: tuple[str, ...]
     predicted: tuple[str, ...]
     is_ring: bool
     why: str = ""
     nics: str = ""
+    tests: tuple[str, ...] = ()
 
 
 class Result(NamedTuple):
-    """median, p95: of |error| over the cases from 1 MiB; bulk_median: from 64 MiB, None if there are none."""
+    """median, p95: of |error| over the cases from 1 MiB; bulk_median: from 64 MiB, None if there are none.
+
+    inside: the share of the cases from 1 MiB whose time lies in the interval that was predicted.
+    """
 
     pair: Pair
     num_cells: int
     median: float
     p95: float
     bulk_median: float | None
+    inside: float
 
     @property
     def target(self) -> float:
@@ -64,6 +73,7 @@ _TCP = "TCP without NCCL's network plug-in: both bandwidth and latency change wi
 _PCIE_16 = (
     "the 100 Gbit/s logs differ by a factor of 2 from row to row, and a GPU on PCIe does not reach the NIC's rate"
 )
+_SHORT = "the log on 2 hosts has 5 iterations, and its rate still grows at 512 MiB: 4 to 5 % less than on 10 hosts"
 _FLAT = "from 64 KiB to 1 MiB of each rank a step on 2 hosts takes up to 40 % longer than on 8; the cause is not known"
 
 
@@ -107,6 +117,20 @@ def _chosen_pairs() -> Iterator[Pair]:
     yield Pair(("coreweave-a100-sendrecv-n2",), ("coreweave-a100-all_reduce-n2",), False)
     for test in ("all_gather", "reduce_scatter"):
         yield Pair((f"h100cluster-{test}-N1-G4",), (f"h100cluster-{test}-N1-G8",), True)
+    yield from _pairs_of_more_hosts()
+
+
+def _pairs_of_more_hosts() -> Iterator[Pair]:
+    """Yield the pairs with other numbers of hosts, and of GPUs of each, of logs that hold several collectives."""
+    few, many = "raw/h100cluster-N10-G1", "raw/h100cluster-N10-G2"
+    for test in RING_TESTS:
+        for known, asked in ((few, many), (many, few)):
+            yield Pair((known,), (asked,), test != "all_reduce", tests=(test,))
+        yield Pair(("h100cluster-sendrecv-N2-G1.",), (few,), test != "all_reduce", tests=(test,))
+        for asked in (few, many):
+            yield Pair(("h100cluster-all_reduce-N2-G1",), (asked,), test != "all_reduce", _SHORT, tests=(test,))
+    for known, asked in (("N4", "N8"), ("N8", "N4")):
+        yield Pair((f"raw/alps-gh200-all_reduce-{known}",), (f"raw/alps-gh200-all_reduce-{asked}",), False)
 
 
 def _scaling_pairs(name: str, why: dict[str, str]) -> Iterator[Pair]:
@@ -120,11 +144,15 @@ def measure(pair: Pair, logs: Path) -> Result:
     nics = parse_nics(pair.nics) if pair.nics else None
     fitted = calibrate_logs(cases_of_tables(read_logs(_files(pair.calibrated, logs))), "network", nics)
     network = read_network(network_text(fitted.cluster), "network.toml")
-    compared = compare_logs(cases_of_tables(read_logs(_files(pair.predicted, logs))), network)
+    cases = cases_of_tables(read_logs(_files(pair.predicted, logs)))
+    if pair.tests:
+        cases = [case for case in cases if case.collective in pair.tests]
+    compared = compare_logs(cases, network)
     errors = [(each.case.size_bytes, abs(each.error or 0.0)) for each in compared.held_out()]
     large, bulk = ([error for size, error in errors if size >= least] for least in (LARGE, BULK))
     bulk_median = statistics.median(bulk) if bulk else None
-    return Result(pair, len(large), statistics.median(large), p95(large), bulk_median)
+    inside = statistics.mean(each.is_inside for each in compared.held_out() if each.case.size_bytes >= LARGE)
+    return Result(pair, len(large), statistics.median(large), p95(large), bulk_median, inside)
 
 
 def _files(names: tuple[str, ...], logs: Path) -> list[Path]:
@@ -140,20 +168,27 @@ def _files(names: tuple[str, ...], logs: Path) -> list[Path]:
 def table(results: list[Result]) -> str:
     """Return the row as Markdown."""
     lines = [
-        "| calibrated on | predicted | cells | median error | 95th percentile | median from 64 MiB | target | |",
-        "|---|---|---|---|---|---|---|---|",
+        "| calibrated on | predicted | cells | median error | 95th percentile | median from 64 MiB | in their 80 % "
+        "| target | |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for result in results:
         pair, met = result.pair, result.median <= result.target
         calibrated = "<br>".join(pair.calibrated) + (f"<br>and `--nic {pair.nics}`" if pair.nics else "")
         bulk = "" if result.bulk_median is None else f"{result.bulk_median:.1%}"
         told = "" if met else f"missed: {pair.why}" if pair.why else "missed"
+        predicted = "<br>".join(pair.predicted) + (f"<br>{', '.join(pair.tests)}" if pair.tests else "")
         lines.append(
-            f"| {calibrated} | {'<br>'.join(pair.predicted)} | {result.num_cells} | {result.median:.1%} | "
-            f"{result.p95:.1%} | {bulk} | {result.target:.0%} | {told} |"
+            f"| {calibrated} | {predicted} | {result.num_cells} | {result.median:.1%} | "
+            f"{result.p95:.1%} | {bulk} | {result.inside:.0%} | {result.target:.0%} | {told} |"
         )
     num_met = sum(result.median <= result.target for result in results)
-    return "\n".join([*lines, "", f"{num_met} of {len(results)} pairs meet their target."]) + "\n"
+    mean, inside = (statistics.mean(column) for column in zip(*((r.median, r.inside) for r in results), strict=True))
+    summary = (
+        f"{num_met} of {len(results)} pairs meet their target. The mean of the median errors is {mean:.1%}; on average "
+        f"{inside:.0%} of a pair's cells lie in their intervals of 80 %."
+    )
+    return "\n".join([*lines, "", summary]) + "\n"
 
 
 @click.command("cluster_fidelity", cls=OneLineCommand)

@@ -8,10 +8,11 @@ from typing import Any
 
 from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
+from ringsim.calibration.intervals import Interval, intervals
 from ringsim.calibration.protocol_time import TESTS, predict
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
 from ringsim.native import local_s, local_work, native_schedule
-from ringsim.network import AnyNetwork, Cluster, shares_memory, uniform_of, without_shared_memory
+from ringsim.network import AnyNetwork, Calibration, Cluster, shares_memory, uniform_of, without_shared_memory
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective
 from ringsim.simulation import GLOO, OURS, predict_call
@@ -26,12 +27,19 @@ class ComparedCase:
     """A measured case and its prediction.
 
     predicted_s: None where there is no prediction; `how` says why, otherwise by which algorithm and protocol.
+    interval: of the measured time, see `intervals`; None where it is not known.
     """
 
     case: TimedCase
     predicted_s: float | None
     how: str
     used_in_calibration: bool
+    interval: Interval | None = None
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured time lies in the interval."""
+        return self.interval is not None and self.interval.low_s <= self.case.measured_s <= self.interval.high_s
 
     @property
     def error(self) -> float | None:
@@ -54,6 +62,8 @@ class ComparedCase:
             "num_ranks": case.num_ranks,
             "num_nodes": case.num_nodes,
             "predicted_s": self.predicted_s,
+            "predicted_low_s": self.interval and self.interval.low_s,
+            "predicted_high_s": self.interval and self.interval.high_s,
             "measured_s": case.measured_s,
             "error": self.error,
             "spread": self.spread,
@@ -68,6 +78,7 @@ class Comparison:
 
     network: str
     cases: tuple[ComparedCase, ...]
+    calibration: Calibration | None = None
 
     def __repr__(self) -> str:
         errors = [abs(compared.error) for compared in self.cases if compared.error is not None]
@@ -79,25 +90,48 @@ class Comparison:
         named = bool(repeated(compared.case for compared in self.cases))
         return [compared.case.file_name if named else "" for compared in self.cases]
 
+    @property
+    def has_intervals(self) -> bool:
+        """Whether it is known of some prediction how far it may be off."""
+        return any(compared.interval for compared in self.cases)
+
+    def extrapolation(self) -> str:
+        """Return a line on hosts beyond those of the calibration; "" if all are within."""
+        known = {cells.num_hosts for cells in self.calibration.cells} if self.calibration else set()
+        asked = {compared.case.num_nodes for compared in self.cases if compared.predicted_s is not None}
+        beyond = sorted(number for number in asked if known and number > max(known))
+        if not beyond:
+            return ""
+        told, wanted = (" and ".join(map(str, sorted(some))) for some in (known, beyond))
+        return f"extrapolated: calibrated on {told} {'host' if known == {1} else 'hosts'}, predicted for {wanted}"
+
     def held_out(self) -> list[ComparedCase]:
         """Return the predicted cases that the network was not fitted to."""
         return [case for case in self.cases if case.predicted_s is not None and not case.used_in_calibration]
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return, by size class, held out and used apart, the number of cases, the median and p95 of |error|."""
+        """Return, by size class, held out and used apart, the number of cases, the median and p95 of |error|.
+
+        inside: the share of the measured times that lie in their intervals; None where these are not known.
+        """
         rows = []
         for used in (False, True):
             for name, low, high in SIZE_CLASSES:
-                errors = [
-                    abs(compared.error)
+                cells = [
+                    compared
                     for compared in self.cases
                     if compared.error is not None
                     and compared.used_in_calibration is used
                     and low <= compared.case.size_bytes < high
                 ]
-                if errors:
-                    rows.append({"sizes": name, "used_in_calibration": used, "num_cells": len(errors),
-                                 "median": statistics.median(errors), "p95": p95(errors)})  # fmt: skip
+                if cells:
+                    errors = [abs(compared.error or 0.0) for compared in cells]
+                    known = any(compared.interval for compared in cells)
+                    inside = sum(compared.is_inside for compared in cells) / len(cells) if known else None
+                    rows.append({
+                        "sizes": name, "used_in_calibration": used, "num_cells": len(errors),
+                        "median": statistics.median(errors), "p95": p95(errors), "inside": inside,
+                    })  # fmt: skip
         return rows
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,6 +140,7 @@ class Comparison:
             "network": self.network,
             "cells": [compared.as_dict() for compared in self.cases],
             "summary": self.summary(),
+            "extrapolated": self.extrapolation() or None,
         }
 
 
@@ -135,7 +170,10 @@ def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
         raise ValueError(f"{cases[0].file}: {tests}: there is no formula for it, only for {', '.join(TESTS)}")
     predictions = dict(zip(map(id, known), predict(cluster, [case.question for case in known]), strict=True))
     no_prediction = None, "there is no formula for it"
-    return _comparison(cases, cluster, lambda case: predictions.get(id(case), no_prediction))
+    comparison = _comparison(cases, cluster, lambda case: predictions.get(id(case), no_prediction))
+    interval_of = dict(zip(map(id, known), intervals(cluster, [case.question for case in known]), strict=False))
+    with_intervals = [replace(each, interval=interval_of.get(id(each.case))) for each in comparison.cases]
+    return replace(comparison, cases=tuple(with_intervals))
 
 
 def compare_measurements(
@@ -211,4 +249,4 @@ def _comparison(
         place = case.collective, case.algorithm, case.num_ranks, case.num_nodes, case.size_bytes
         used = fitted is not None and fitted.used(*place, case.rows)
         compared.append(ComparedCase(case, time_s if time_s is not None and math.isfinite(time_s) else None, how, used))
-    return Comparison(cluster.name, tuple(compared))
+    return Comparison(cluster.name, tuple(compared), cluster.calibration)

@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, repeated
-from ringsim.calibration.protocol_time import Question, QuestionColumns
+from ringsim.calibration.protocol_time import RING_TESTS, Question, QuestionColumns
 from ringsim.network import Cluster
 from ringsim.units import format_rate, format_size, format_time, plural
 
@@ -109,6 +109,36 @@ def nic_line(cluster: Cluster, num_senders: int) -> str:
     )
 
 
+def undecided_line(parameters: Iterable[FittedParameter], cases: Sequence[TimedCase]) -> str:
+    """Return one line on what the logs leave open, and which log would tell most of it; "" if there is none."""
+    undecided, measure = sum(not parameter.seen_in for parameter in parameters), _most_telling(cases)
+    if not undecided or not measure:
+        return ""
+    return (
+        f"undecided: the logs do not tell {undecided} of the parameters, which are as they were believed to be before; "
+        f"{measure} would tell more"
+    )
+
+
+def _most_telling(cases: Sequence[TimedCase]) -> str:
+    """Return the log that is missing most, as what to run."""
+    hosts = {case.num_nodes for case in cases if case.collective in RING_TESTS}
+    per_host = max(math.ceil(case.num_ranks / case.num_nodes) for case in cases)
+    gpus = f"{plural(per_host, 'GPU')} of each"
+    if max(hosts, default=1) == 1:
+        return f"all_reduce_perf on 2 hosts, with {gpus},"
+    if 1 not in hosts and per_host > 1:
+        return f"all_reduce_perf on one host, with {plural(per_host, 'GPU')},"
+    if min(case.size_bytes for case in cases) > _SMALL:
+        return f"all_reduce_perf from 8 bytes on (-b 8), on {plural(max(hosts), 'host')}, with {gpus},"
+    if len(hosts - {1}) == 1:
+        return f"all_reduce_perf on {4 * max(hosts)} hosts, with {gpus},"
+    if not any(case.collective in RING_TESTS[1:] for case in cases):
+        return f"all_gather_perf, which tells rings from trees, on {plural(max(hosts), 'host')}"
+    return ""
+
+
+_SMALL = 2**16  # bytes: what is longer says little of latencies
 _FILES_NAMED = 3
 
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from ringsim.calibration.cases import FittedParameter, TimedCase, repeated
 from ringsim.calibration.doubts import contradiction_line, nic_line, senders_per_host
+from ringsim.calibration.intervals import draw_ratios
 from ringsim.calibration.log_parameters import ANY, BANDWIDTHS, LogParameters, assumptions
 from ringsim.calibration.posterior import Posterior, fit
-from ringsim.calibration.protocol_time import TESTS, Bools, QuestionColumns, Rates, times_s
+from ringsim.calibration.protocol_time import TESTS, Bools, QuestionColumns, times_s
 from ringsim.calibration.ring_steps import with_ring_steps
 from ringsim.measurements import PT2PT_BANDWIDTH
 from ringsim.network import CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, Spec
@@ -58,7 +59,7 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
     fits = [_fit(LogParameters(used, nics, assumption), used) for assumption in assumptions(used, nics)]
     best = min(fits, key=lambda fitted: fitted.posterior.cost)
     layout = best.layout
-    cluster = with_ring_steps(_cluster(name, layout, layout.rates(best.posterior.mode), used), used)
+    cluster = with_ring_steps(_cluster(name, best, used), used)
     optima = [optimum for fitted in fits for optimum in (fitted.posterior, *fitted.others)]
     modes = [optimum.mode for optimum in optima if optimum.cost < best.posterior.cost + _UNDECIDED]
     modes += [_fit(layout, some).posterior.mode for some in _each_log_alone(used)]
@@ -126,7 +127,9 @@ def _fit(layout: LogParameters, cases: Sequence[TimedCase]) -> _Fitted:
         posterior = fitted(held, posterior.mode)
 
 
-def _cluster(name: str, layout: LogParameters, rates: Rates, cases: Sequence[TimedCase]) -> Cluster:
+def _cluster(name: str, fitted: _Fitted, cases: Sequence[TimedCase]) -> Cluster:
+    layout, posterior = fitted.layout, fitted.posterior
+    rates = layout.rates(posterior.mode)
     bulk = rates.protocols[-1]
     link = Link(bulk.link_latency_s, rates.link_bytes_per_s)
     nics = Nics(bulk.hop_latency_s / 2, rates.nic_bytes_per_s, count=layout.assumption.num_nics)  # one at each end
@@ -146,7 +149,14 @@ def _cluster(name: str, layout: LogParameters, rates: Rates, cases: Sequence[Tim
         spec,
         f"calibrated by ringsim: {', '.join(devices) or 'a cluster'}",
         f"measured: fitted to {', '.join(files)}; what they do not tell is NCCL's own model",
-        calibration=Calibration(tuple(files), calibrated_cells(cases), senders),
+        calibration=Calibration(
+            tuple(files),
+            calibrated_cells(cases),
+            senders,
+            noise=max(NOISE, round(posterior.residual_deviation, 4)),
+            parameters=tuple(layout.names),
+            draws=draw_ratios(posterior),
+        ),
     )
     doubts = "; ".join(filter(None, (contradiction_line(cases), nic_line(cluster, per_host))))
     return replace(cluster, source=f"{cluster.source}; {doubts}") if doubts else cluster

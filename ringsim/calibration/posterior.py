@@ -22,17 +22,28 @@ Model = Callable[[Floats], Floats]  # logarithms of the parameters -> logarithms
 class Posterior:
     """The distribution of the logarithms of parameters after the fit.
 
-    mode, deviation: (num_parameters,), the most likely values and how far they may be off.
+    mode, covariance: (num_parameters,) and as often its square, the most likely values and how far they may be off.
     residuals: (num_times,), logarithm of predicted over measured.
     influence: (num_times, num_parameters), by how much the logarithm of each time changes with each parameter.
     cost: the less, the likelier; 2 more are a likelihood that is less by a factor of e.
     """
 
     mode: Floats
-    deviation: Floats
+    covariance: Floats
     residuals: Floats
     influence: Floats
     cost: float
+
+    @property
+    def deviation(self) -> Floats:
+        """How far each may be off by itself, (num_parameters,)."""
+        deviation: Floats = np.sqrt(np.diag(self.covariance))
+        return deviation
+
+    @property
+    def residual_deviation(self) -> float:
+        """How far the times lie from the fit, apart from few that are further off."""
+        return _deviation_of(self.residuals)
 
 
 def fit(
@@ -62,9 +73,14 @@ def fit(
             break
     _, curvature, influence = _around(model, mode, log_times, noise)
     residuals = model(mode) - log_times
-    scale = max(1.0, float(np.median(np.abs(residuals))) / 0.6745 / noise) ** 2  # of a normal's median deviation
+    scale = max(1.0, _deviation_of(residuals) / noise) ** 2
     covariance = np.linalg.inv(curvature / scale + np.diag(belief))
-    return Posterior(mode, np.sqrt(np.diag(covariance)), residuals, influence, least)
+    return Posterior(mode, np.asarray(covariance, np.float64), residuals, influence, least)
+
+
+def _deviation_of(residuals: Floats) -> float:
+    """Return the deviation of the normal distribution that has their median."""
+    return float(np.median(np.abs(residuals))) / 0.6745
 
 
 def _around(model: Model, at: Floats, log_times: Floats, noise: float) -> tuple[Floats, Floats, Floats]:

@@ -187,7 +187,7 @@ def times_s(rates: Rates, questions: QuestionColumns) -> Floats:
     The formulas and their source stand above.
     """
     smooth = _smooth_minimum([times for _, times in _candidates(rates, questions)])
-    return np.maximum(smooth, _bytes_s(rates, questions))
+    return np.maximum(smooth, bytes_s(rates, questions))
 
 
 def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
@@ -203,15 +203,15 @@ def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Flo
     candidates = list(_existing(rates, questions))
     if not any(settings.algorithms or settings.protocols for settings in questions.settings):
         return candidates
-    admitted = [
-        np.where(questions.admit(_nccl_name(name), name.partition(" ")[2]), times, np.inf) for name, times in candidates
-    ]
+    admitted = [np.where(questions.admit(*_nccl_names(name)), times, np.inf) for name, times in candidates]
     none = np.isinf(np.min(admitted, axis=0))  # a setting that leaves nothing is one that is not understood
     return [(name, np.where(none, times, some)) for (name, times), some in zip(candidates, admitted, strict=True)]
 
 
-def _nccl_name(candidate: str) -> str:
-    return "nvls" if candidate == "in_switch" else candidate.partition(" ")[0]
+def _nccl_names(candidate: str) -> tuple[str, str]:
+    """Return the names that NCCL_ALGO and NCCL_PROTO have for a candidate; "" for more than one."""
+    algorithm, _, protocol = candidate.partition(" ")
+    return ("nvls", "") if algorithm == "in_switch" else (algorithm, protocol)
 
 
 def _existing(rates: Rates, questions: QuestionColumns) -> Iterator[tuple[str, Floats]]:
@@ -237,7 +237,8 @@ def _nics_bytes_per_s(rates: Rates, questions: QuestionColumns) -> Floats:
     return np.minimum(questions.senders, rates.num_nics) * rates.nic_bytes_per_s
 
 
-def _bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
+def bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
+    """Return what the bytes alone take, (num_questions,) seconds, on links and NICs that are full all the time."""
     on_links = _sent(questions) / _bandwidth(rates, questions)
     on_trees = np.where(questions.is_all_reduce & (questions.nodes > 1), _tree_bytes_s(rates, questions), np.inf)
     on_links = np.minimum(on_links, on_trees)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -14,7 +14,7 @@ from ringsim.calibration import TimedCase, cases_of_measurements, cases_of_table
 from ringsim.cli.options import Command
 from ringsim.console import FILE, IntRange, Quantity
 from ringsim.files import naming_place
-from ringsim.measurements import LogShape, Measurements, read_logs
+from ringsim.measurements import NOT_KNOWN, LogShape, Measurements, NcclSettings, read_logs
 from ringsim.network import Nics
 from ringsim.units import parse_rate, plural, whole_number
 
@@ -36,6 +36,21 @@ def parse_nics(text: str) -> Nics:
 
 
 NICS = Quantity("nics", parse_nics)
+NCCL_ALGORITHMS = ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
+NCCL_PROTOCOLS = ("ll", "ll128", "simple")
+
+
+def _setting(names: Sequence[str]) -> Callable[[str], str]:
+    """Return the parser of a setting of NCCL that lists some of these names, or after ^ those that it must not take."""
+
+    def parse(text: str) -> str:
+        unknown = [name for name in text.removeprefix("^").split(",") if name.lower() not in names]
+        if unknown:
+            example = f"{names[0]},{names[1]} or ^{names[1]}"
+            raise ValueError(f"{text!r}: {unknown[0]!r} is none of {', '.join(names)}: write it as {example}")
+        return text.lower()
+
+    return parse
 
 
 class GivenFile(NamedTuple):
@@ -84,11 +99,28 @@ def timings_options(command: Command) -> Command:
         type=COUNT,
         help="Each host of such a log has so many ranks; for one, LOG:nodes=2,ranks-per-node=4.",
     )
+    @click.option(
+        "--nccl-algo",
+        type=Quantity("names", _setting(NCCL_ALGORITHMS)),
+        help="NCCL_ALGO was set so in logs that do not tell, such as ring.",
+    )
+    @click.option(
+        "--nccl-proto",
+        type=Quantity("names", _setting(NCCL_PROTOCOLS)),
+        help="NCCL_PROTO was set so in logs that do not tell, such as simple.",
+    )
     @wraps(command)
     def with_timings(
-        *, files: tuple[GivenFile, ...], nodes: int | None, ranks_per_node: int | None, **rest: object
+        *,
+        files: tuple[GivenFile, ...],
+        nodes: int | None,
+        ranks_per_node: int | None,
+        nccl_algo: str | None,
+        nccl_proto: str | None,
+        **rest: object,
     ) -> None:
-        timings = read_timings(files, nodes, ranks_per_node)
+        settings = NOT_KNOWN._replace(algorithms=nccl_algo or "", protocols=nccl_proto or "")
+        timings = read_timings(files, nodes, ranks_per_node, settings)
         for line in timings.left_out[:MOST_LINES]:
             click.echo(f"left out: {line}", err=True)
         if (more := len(timings.left_out) - MOST_LINES) > 0:
@@ -98,9 +130,12 @@ def timings_options(command: Command) -> Command:
     return with_timings
 
 
-def read_timings(files: Sequence[GivenFile], num_nodes: int | None, ranks_per_node: int | None) -> Timings:
+def read_timings(
+    files: Sequence[GivenFile], num_nodes: int | None, ranks_per_node: int | None, settings: NcclSettings
+) -> Timings:
     """Return the timings of measurements or logs, told apart by how they begin.
 
+    settings: of NCCL in logs that do not tell.
     Raises ValueError for what is neither or both, OSError for what cannot be read.
     """
     paths, shapes = tuple(given.path for given in files), set(files)
@@ -111,10 +146,12 @@ def read_timings(files: Sequence[GivenFile], num_nodes: int | None, ranks_per_no
     if not any(are_json):
         tables = read_logs(paths, num_nodes, ranks_per_node, dict(files))
         left_out = tuple(line for table in tables for line in table.left_out)
-        return Timings(tuple(cases_of_tables(tables)), paths, left_out=left_out)
+        return Timings(tuple(cases_of_tables(tables, settings)), paths, left_out=left_out)
     if not all(are_json):
         one, other = paths[are_json.index(True)], paths[are_json.index(False)]
         raise ValueError(f"{one}: is a measurements file, {other} is not: give either measurements or logs")
+    if settings != NOT_KNOWN:
+        raise ValueError(f"{paths[0]}: is a measurements file: --nccl-algo and --nccl-proto are for logs of NCCL")
     loaded = tuple(Measurements.load(path) for path in paths)
     cases = [
         case

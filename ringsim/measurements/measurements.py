@@ -117,19 +117,19 @@ SLOT_BYTES, TOUCHED_BYTES = "shared_memory_slot_bytes", "shared_memory_touched_b
 class Probe:
     """The times of one small experiment, done on all ranks at once.
 
-    kind: "shift": every rank sends `in_flight` messages of `size_bytes` to its right neighbour while it
-    receives as many from its left one, and waits for all; "shift/rested": such a round after a pause, until each rank
-    knows that all have done it; "ping/R": rank R and the one after it send each other a message in turn, the others
-    being idle; "exchange/K": K pairs of neighbours send each other one both ways at once; "reduce": every rank adds
-    what its left neighbour has sent, in float32, and sends the sum on as in a shift, of which only the addition is
-    timed, "reduce/bfloat16" and others in theirs; "fresh": it copies `size_bytes` into memory that is new to it; "call": a
-    shift in which each message is sent by a call of its own, as
-    collectives are; "call/dist": every rank calls torch's all_reduce on a group of itself. Through shared memory:
-    "shm/shift": every rank passes on to its right neighbour the sum of a chunk of its own and of what has just come;
-    "shm/copy", "shm/add": it sends ROUNDS_PER_RUN chunks of its own, which the neighbour copies or adds; "shm/call": as
-    "call". With "/cached" after it: the same, with the same chunks in each run. With "/cold" after it: one call, after
-    a walk through memory; "/warm": without one; "/async": cold, and by a thread of the group. With "_cpu" after it: the
-    same, but seconds of a core, in all threads of a rank (of additions, in the thread that adds).
+    kind: "shift": every rank sends `in_flight` messages of `size_bytes` to its right neighbour while it receives as
+    many from its left one, and waits for all; "shift/rested": such a round after a pause, until each rank knows that
+    all have done it; "ping/R": rank R and the one after it send each other a message in turn, the others being idle;
+    "exchange/K": K pairs of neighbours send each other one both ways at once; "reduce": every rank adds what its left
+    neighbour has sent, in float32, and sends the sum on as in a shift, of which only the addition is timed,
+    "reduce/bfloat16" and others in theirs; "fresh": it copies `size_bytes` into memory that is new to it; "call": a
+    shift in which each message is sent by a call of its own, as collectives are; "call/dist": every rank calls torch's
+    all_reduce on a group of itself. Through shared memory: "shm/shift": every rank passes on to its right neighbour the
+    sum of a chunk of its own and of what has just come; "shm/copy", "shm/add": it sends ROUNDS_PER_RUN chunks of its
+    own, which the neighbour copies or adds; "shm/call": as "call". With "/cached" after it: the same, with the same
+    chunks in each run. With "/cold" after it: one call, after a walk through memory; "/warm": without one; "/async":
+    cold, and by a thread of the group. With "_cpu" after it: the same, but seconds of a core, in all threads of a rank
+    (of additions, in the thread that adds).
     times_s: seconds that one such round took, each the mean over a block of rounds without a pause, since a
     collective is a sum over steps too, and the mean over the ranks that have a part in it; at least one. Cold, warm and
     asynchronous calls are timed one by one, so that those that wait for a core can be told from the others.

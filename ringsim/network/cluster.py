@@ -32,11 +32,23 @@ class Calibration:
     files: the names of the logs or measurements, without their folders.
     senders_per_host: the most ranks of a host that sent to other hosts at once, if the bandwidth of its NICs is that of
     all of them together; None where `host.nic` says how many NICs there are, or nothing crossed hosts.
+    noise: how far the times lie from the fit, as a deviation of their logarithms. parameters, draws: what was fitted,
+    and some equally likely networks: how many times as large each of these is there. 0 and none where not known.
     """
 
     files: tuple[str, ...] = field(default=(), metadata={"key": "from"})
     cells: tuple[CalibratedCells, ...] = ()
     senders_per_host: Annotated[int, values.count] | None = None
+    noise: Annotated[float, values.fraction] = 0.0
+    parameters: tuple[values.Name, ...] = ()
+    draws: tuple[tuple[Annotated[float, values.ratio], ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        wrong = next((place for place, draw in enumerate(self.draws) if len(draw) != len(self.parameters)), None)
+        if wrong is not None:
+            raise ValueError(
+                f"draws[{wrong}]: {len(self.draws[wrong])} numbers for {len(self.parameters)} parameters: give one each"
+            )
 
     def used(
         self, collective: str, algorithm: str, num_ranks: int, num_hosts: int, size_bytes: int, rows: Collection[str]

@@ -8,7 +8,17 @@ from typing import Any
 from ringsim.calibration import MISFIT, ComparedCase, Comparison, FittedParameter, LogFit, ProbeFit, TimedCase
 from ringsim.files import finite_or_none
 from ringsim.measurements import Probe
-from ringsim.report.table import DataTable, Row, count_cell, error_cell, share_cell, size_cell, time_cell
+from ringsim.report.table import (
+    NOTHING,
+    DataTable,
+    Row,
+    TableCell,
+    count_cell,
+    error_cell,
+    share_cell,
+    size_cell,
+    time_cell,
+)
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_rate, format_size, format_time, plural
 
@@ -141,7 +151,7 @@ def _probe(probe: Probe) -> str:
     return f"{probe.kind} {format_size(probe.size_bytes)}"
 
 
-_COLUMNS = ("size", "ranks", "hosts", "predicted", "measured", "error", "spread", "")
+_COLUMNS = ("size", "ranks", "hosts", "predicted", "80 %", "measured", "error", "spread", "")
 
 
 def format_comparison(comparison: Comparison, wide: bool = False) -> str:
@@ -157,15 +167,23 @@ def format_comparison(comparison: Comparison, wide: bool = False) -> str:
 
 def comparison_table(comparison: Comparison, most_rows: int | None = None) -> DataTable:
     """Return a row for each case, the name of its algorithm first."""
-    cases = comparison.cases[:most_rows]
-    return DataTable(
-        ("collective", "algorithm", *_COLUMNS), [(*_name(compared), *_row(compared)) for compared in cases]
-    )
+    rows = [(*_name(compared), *_row(compared)) for compared in comparison.cases[:most_rows]]
+    return _without_intervals(comparison, DataTable(("collective", "algorithm", *_COLUMNS), rows))
+
+
+def _without_intervals(comparison: Comparison, table: DataTable) -> DataTable:
+    """Return the table without the column of intervals where none are known."""
+    if comparison.has_intervals:
+        return table
+    place = table.columns.index("80 %")
+    headings = (*table.columns[:place], *table.columns[place + 1 :])
+    return DataTable(headings, [(*row[:place], *row[place + 1 :]) for row in table.rows])
 
 
 def _rows_by_algorithm(comparison: Comparison) -> Iterator[str]:
     """Yield the rows of each algorithm, and of each log that others repeat, below its name, aligned as one table."""
-    heading, *lines = DataTable(_COLUMNS, [_row(compared) for compared in comparison.cases]).lines()
+    table = DataTable(_COLUMNS, [_row(compared) for compared in comparison.cases])
+    heading, *lines = _without_intervals(comparison, table).lines()
     by_name: dict[str, list[str]] = {}
     for compared, log, line in zip(comparison.cases, comparison.logs(), lines, strict=True):
         name = " ".join(_name(compared)) + (f", {log}" if log else "")
@@ -183,27 +201,39 @@ def _row(compared: ComparedCase) -> Row:
     sizes = size_cell(case.size_bytes), count_cell(case.num_ranks), count_cell(case.num_nodes)
     times = time_cell(compared.predicted_s), time_cell(case.measured_s)
     how = ("used  " if compared.used_in_calibration else "") + (compared.how if error is not None else "")
-    return *sizes, *times, error_cell(error, 1), share_cell(compared.spread, 1), how
+    predicted, measured = times
+    return *sizes, predicted, _width_cell(compared), measured, error_cell(error, 1), share_cell(compared.spread, 1), how
+
+
+def _width_cell(compared: ComparedCase) -> TableCell:
+    """Return how far the measured time may lie from the predicted one, with a probability of 80 %."""
+    if compared.interval is None:
+        return NOTHING
+    width = math.sqrt(compared.interval.high_s / compared.interval.low_s) - 1
+    return TableCell(f"±{width:.0%}", width)
 
 
 def _summary(comparison: Comparison) -> str:
     """Return a table of the median and 95th percentile of |error| by size class."""
     rows = [
         (summary["sizes"], str(summary["num_cells"]), share_cell(summary["median"], 1), share_cell(summary["p95"], 1),
+         *([share_cell(summary["inside"])] if comparison.has_intervals else []),
          "used in the calibration" if summary["used_in_calibration"] else "held out")
         for summary in comparison.summary()
     ]  # fmt: skip
-    return DataTable(("sizes", "cells", "median |error|", "95 % below", ""), rows).text()
+    inside = ["in their 80 %"] if comparison.has_intervals else []
+    return DataTable(("sizes", "cells", "median |error|", "95 % below", *inside, ""), rows).text()
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Return what is not predicted, and why, each once."""
+    """Return what is not predicted, and why, each once, and what is far from what was calibrated."""
     missing: dict[tuple[str, str, str], int] = {}
     for compared in comparison.cases:
         if compared.predicted_s is None:
             key = compared.case.collective, compared.case.algorithm, compared.how
             missing[key] = missing.get(key, 0) + 1
-    return [
+    lines = [
         f"not predicted: {collective} {algorithm}, {plural(number, 'cell')}: {why}"
         for (collective, algorithm, why), number in missing.items()
     ]
+    return [*lines, *filter(None, [comparison.extrapolation()])]

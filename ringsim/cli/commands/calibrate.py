@@ -13,6 +13,7 @@ from ringsim.calibration import (
     contradiction_line,
     doubt_line,
     nic_line,
+    undecided_line,
 )
 from ringsim.cli.inputs import NICS, Timings, timings_options
 from ringsim.console import (
@@ -62,7 +63,7 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
 
     Logs of several collectives, sizes and numbers of hosts tell more than one. The network is for --network. The last
     lines say so if the probes lie too far apart for predictions, if a latency is one that no cluster has, if logs
-    contradict each other, or if they do not tell what all ranks of a host send together.
+    contradict each other, if they do not tell what all ranks of a host send together, and which log would tell more.
     """
     require_one_stdout(as_json, output)
     name = output.stem if output and output.suffix else "calibrated"
@@ -74,6 +75,7 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
         told, text = probe_fit_dict(fit), format_probe_fit(fit, wide)
     else:
         warnings = {
+            "undecided": undecided_line(fit.parameters, fit.cases),
             "contradictory": contradiction_line(fit.cases),
             "guessed_nics": nic_line(fit.cluster, fit.cluster.spec.ranks_per_host or 0),
             "implausible": doubt_line(fit.parameters),

@@ -7,9 +7,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from ringsim.calibration import ComparedCase, Comparison
+from ringsim.calibration import INSIDE, ComparedCase, Comparison
 from ringsim.network import Floats
 from ringsim.report.plots.algorithm_styles import Style, series_style
 from ringsim.report.plots.charts import set_axis
@@ -19,6 +20,7 @@ from ringsim.units import format_size, format_time
 _SIZE = (10.0, 5.6)  # inches
 _MAX_GROUPS = 24  # whose lines can be told apart
 _LINEAR_ERRORS = 0.5  # up to so large, errors stand on a linear axis in percent
+_BAND = 0.15  # opacity of an interval
 _FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1e3, 1e4)
 
 
@@ -27,7 +29,10 @@ def draw_times(comparison: Comparison) -> Figure:
     figure, axes = _page(f"Time on {comparison.network}: predicted and measured")
     draw_time_curves(axes, comparison)
     set_axis(axes.yaxis, "time", format_time, log_base=10)
-    _draw_legend(axes, _groups(comparison), [Line2D([], [], color=palette().dark_grey, label="predicted")])
+    others: list[Line2D | Patch] = [Line2D([], [], color=palette().dark_grey, label="predicted")]
+    if comparison.has_intervals:
+        others.append(Patch(color=palette().dark_grey, alpha=_BAND, linewidth=0, label=f"expected to {INSIDE:.0%}"))
+    _draw_legend(axes, _groups(comparison), others)
     return figure
 
 
@@ -38,6 +43,7 @@ def draw_time_curves(axes: Axes, comparison: Comparison) -> bool:
         colour = group.style.colour
         axes.plot(group.sizes, group.predicted_s, linestyle=group.style.stroke, color=colour, linewidth=1.6,
                   label=group.label)  # fmt: skip
+        axes.fill_between(group.sizes, group.least_s, group.most_s, color=colour, alpha=_BAND, linewidth=0)
         measured_s = group.measured_s
         bars = np.stack([np.maximum(measured_s - group.low_s, 0), np.maximum(group.high_s - measured_s, 0)])
         axes.errorbar(group.sizes, measured_s, yerr=bars, fmt="none", ecolor=colour, elinewidth=1)
@@ -108,6 +114,8 @@ class _Group(NamedTuple):
     low_s: Floats
     high_s: Floats
     used: Floats  # 1 where it was used in the calibration
+    least_s: Floats  # of the interval in which the measured time is expected; NaN where it is not known
+    most_s: Floats
 
     @property
     def ratios(self) -> Floats:
@@ -127,9 +135,10 @@ def _groups(comparison: Comparison) -> list[_Group]:
         hosts = f" on {nodes} hosts" if nodes > 1 else ""
         label = f"{test} ({algorithm}), {ranks} ranks{hosts}" + (f", {log}" if log else "")
         rows = [
-            (one.case.size_bytes, one.predicted_s, one.case.measured_s, *one.case.spread_s, one.used_in_calibration)
+            (one.case.size_bytes, one.predicted_s, one.case.measured_s, *one.case.spread_s, one.used_in_calibration,
+             *(one.interval or (np.nan, np.nan)))
             for one in sorted(cases, key=lambda compared: compared.case.size_bytes)
-        ]
+        ]  # fmt: skip
         groups.append(_Group(label, *series_style(number), *np.array(rows, dtype=float).T))
     return groups
 
@@ -149,7 +158,7 @@ def _page(title: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _draw_legend(axes: Axes, groups: Sequence[_Group], others: list[Line2D]) -> None:
+def _draw_legend(axes: Axes, groups: Sequence[_Group], others: list[Line2D | Patch]) -> None:
     """Explain what occurs, and say how many lines are not drawn, as nobody could tell them apart."""
     colours = palette()
     point: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5, "markeredgecolor": colours.dark_grey}
