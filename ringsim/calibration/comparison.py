@@ -172,7 +172,7 @@ def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
     no_prediction = None, "there is no formula for it"
     comparison = _comparison(cases, cluster, lambda case: predictions.get(id(case), no_prediction))
     interval_of = dict(zip(map(id, known), intervals(cluster, [case.question for case in known]), strict=False))
-    with_intervals = [replace(each, interval=interval_of.get(id(each.case))) for each in comparison.cases]
+    with_intervals = [replace(compared, interval=interval_of.get(id(compared.case))) for compared in comparison.cases]
     return replace(comparison, cases=tuple(with_intervals))
 
 

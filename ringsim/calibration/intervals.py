@@ -57,7 +57,7 @@ def intervals(network: Cluster, questions: Sequence[Question]) -> list[Interval]
     is_elsewhere = np.array([(asked.test, asked.num_ranks, asked.num_nodes) not in known for asked in questions])
     variance = np.mean(np.log(np.array(drawn) / time_s) ** 2, axis=0) + calibration.noise**2
     factor = np.exp(_DEVIATIONS * np.sqrt(variance + np.where(is_elsewhere, elsewhere, 0.0) ** 2))
-    return [Interval(*each) for each in np.stack([time_s / factor, time_s * factor], axis=1).tolist()]
+    return [Interval(*ends) for ends in np.stack([time_s / factor, time_s * factor], axis=1).tolist()]
 
 
 def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:

@@ -5,7 +5,16 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ringsim.calibration import MISFIT, ComparedCase, Comparison, FittedParameter, LogFit, ProbeFit, TimedCase
+from ringsim.calibration import (
+    MISFIT,
+    ComparedCase,
+    Comparison,
+    FittedParameter,
+    LogFit,
+    ProbeFit,
+    TimedCase,
+    undecided_line,
+)
 from ringsim.files import finite_or_none
 from ringsim.measurements import Probe
 from ringsim.report.table import (
@@ -46,6 +55,7 @@ def format_fit(fit: LogFit, wide: bool = False) -> str:
     shares_hosts = any(case.num_ranks > case.num_nodes for case in fit.cases)
     if shares_hosts and math.isinf(fit.cluster.spec.host.link.bandwidth_bytes_per_s):
         notes.append("no log of one host alone: within a host a byte takes no time on this network; add such a log")
+    notes += filter(None, [undecided_line(fit.parameters, fit.cases)])
     return "\n".join([*align_columns(rows, width=width), *(wrap_text(note, width, "  ") for note in notes)])
 
 
@@ -108,6 +118,7 @@ def format_probe_fit(fit: ProbeFit, wide: bool = False) -> str:
 def fit_dict(fit: LogFit) -> dict[str, Any]:
     """Return a fit to logs for JSON."""
     return {
+        "undecided": undecided_line(fit.parameters, fit.cases) or None,
         "parameters": [
             {"name": fitted.name, "value": fitted.value, "low": fitted.low, "high": fitted.high,
              "num_cells": len(fitted.seen_in)}

@@ -13,7 +13,6 @@ from ringsim.calibration import (
     contradiction_line,
     doubt_line,
     nic_line,
-    undecided_line,
 )
 from ringsim.cli.inputs import NICS, Timings, timings_options
 from ringsim.console import (
@@ -75,7 +74,6 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
         told, text = probe_fit_dict(fit), format_probe_fit(fit, wide)
     else:
         warnings = {
-            "undecided": undecided_line(fit.parameters, fit.cases),
             "contradictory": contradiction_line(fit.cases),
             "guessed_nics": nic_line(fit.cluster, fit.cluster.spec.ranks_per_host or 0),
             "implausible": doubt_line(fit.parameters),

@@ -181,7 +181,7 @@ def test_the_summary_has_the_median_and_the_95th_percentile_of_the_errors() -> N
     compared = [ComparedCase(case, 1 + 0.01 * percent, "", used_in_calibration=False) for percent in range(21)]
     (summary,) = Comparison("network", tuple(compared)).summary()
     assert summary == {"sizes": ">= 1 MiB", "used_in_calibration": False, "num_cells": 21,
-                       "median": pytest.approx(0.1), "p95": pytest.approx(0.19)}  # fmt: skip
+                       "median": pytest.approx(0.1), "p95": pytest.approx(0.19), "inside": None}  # fmt: skip
 
 
 def test_times_of_wrong_results_are_refused(measurements: Path, tmp_path: Path) -> None:
