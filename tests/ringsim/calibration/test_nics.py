@@ -1,0 +1,153 @@
+"""NICs of a host, trees of two hosts, PAT, single messages, and what NCCL was told to take."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringsim.calibration import calibrate_logs, cases_of_tables
+from ringsim.calibration.cases import TimedCase
+from ringsim.calibration.library_choice import choose
+from ringsim.calibration.log_parameters import assumptions
+from ringsim.calibration.protocol_time import Question, Rates, predict, times_s
+from ringsim.calibration.protocol_time import QuestionColumns as Columns
+from ringsim.measurements import NcclSettings, read_logs
+from ringsim.network import Cluster, network_text, read_network
+from ringsim.schedule import Collective
+from tests.ringsim.made_logs import TRUE, nccl_log
+
+LARGE = 2**30
+
+
+def logs_of(
+    folder: Path, rates: Rates, *shapes: tuple[str, int, int], head: str = "", device: str = ""
+) -> list[TimedCase]:
+    """The cases of made logs of these collectives, ranks and hosts."""
+    paths = []
+    for number, (test, ranks, hosts) in enumerate(shapes):
+        paths.append(folder / f"{test}-{ranks}-{hosts}.log")
+        options = {"device": device} if device else {}
+        paths[-1].write_text(head + nccl_log(test, ranks, hosts, noise=0.01, seed=number, rates=rates, **options))
+    return cases_of_tables(read_logs(paths))
+
+
+def fitted(cases: Sequence[TimedCase]) -> Cluster:
+    """As it is read from the file."""
+    return read_network(network_text(calibrate_logs(cases, "mine").cluster), "mine.toml")
+
+
+def time_s(network: Cluster, *question: object) -> float:
+    """Of one collective."""
+    [(seconds, _)] = predict(network, [Question(*question)])  # type: ignore[arg-type]
+    return seconds
+
+
+@pytest.mark.parametrize(("known", "asked"), [(1, 2), (1, 4), (4, 1)])
+def test_each_gpu_has_a_nic_until_logs_say_otherwise(tmp_path: Path, known: int, asked: int) -> None:
+    """From some GPUs of each host to others, in both directions."""
+    network = fitted(logs_of(tmp_path, TRUE, ("all_gather", 4 * known, 4)))
+    true_s = times_s(TRUE, Columns.from_questions([Question("all_gather", LARGE, 4 * asked, 4)]))[0]
+    assert network.spec.host.nics.count == 0
+    assert time_s(network, "all_gather", LARGE, 4 * asked, 4) == pytest.approx(true_s, rel=0.03)
+
+
+@pytest.mark.parametrize("num_nics", [1, 2])
+def test_logs_of_several_numbers_of_gpus_tell_the_nics(tmp_path: Path, num_nics: int) -> None:
+    """Four GPUs that share one NIC or two, as the log of one GPU per host beside that of four shows."""
+    rates = replace(TRUE, num_nics=num_nics)
+    network = fitted(logs_of(tmp_path, rates, ("all_gather", 2, 2), ("all_gather", 8, 2)))
+    assert network.spec.host.nics.count == num_nics
+    assert network.spec.host.nics.bandwidth_bytes_per_s == pytest.approx(TRUE.nic_bytes_per_s, rel=0.05)
+
+
+@pytest.mark.parametrize("passes", [1.0, 2.0])
+def test_the_likelier_trees_of_two_hosts_are_taken(tmp_path: Path, passes: float) -> None:
+    """An all_reduce beside an all_gather tells; alone it does not."""
+    rates = replace(TRUE, library=replace(TRUE.library, two_host_passes=passes))
+    both = logs_of(tmp_path, rates, ("all_gather", 16, 2), ("all_reduce", 16, 2))
+    assert fitted(both).spec.library.two_host_passes == passes
+    alone = [case for case in both if case.collective == "all_reduce"]
+    assert {assumption.two_host_passes for assumption in assumptions(alone, None)} == {2.0}
+
+
+def test_a_single_message_reaches_less_of_a_nic_than_a_ring(tmp_path: Path) -> None:
+    """Between hosts: by 0.93, as on other clusters, so that its log gives a ring more."""
+    network = fitted(logs_of(tmp_path, TRUE, ("all_gather", 8, 8)))
+    sent_s, passed_s = (time_s(network, test, LARGE, 2, 2) for test in ("sendrecv", "broadcast"))
+    assert sent_s / passed_s == pytest.approx(1 / 0.93, rel=0.01)
+
+
+def test_pat_is_taken_where_it_may_be_and_is_faster() -> None:
+    """For few bytes between many hosts of one GPU; not with more of them, nor by an all_reduce."""
+    network = Cluster("pat", read_network(_text(TRUE), "x.toml").spec)
+    with_pat = network.with_spec(library=replace(TRUE.library, pat_share=0.75))
+    small = ("all_gather", 2**20, 64, 64)
+    assert time_s(with_pat, *small) < 0.8 * time_s(network, *small)
+    [(_, taken)] = predict(with_pat, [Question(*small)])
+    assert taken.startswith("PAT")
+    for other in (("all_gather", 2**20, 64, 8), ("all_reduce", 2**20, 64, 64)):
+        assert time_s(with_pat, *other) == time_s(network, *other)
+    forced = Question(*small, NcclSettings(algorithms="ring"))
+    assert predict(with_pat, [forced])[0][0] == time_s(network, *small)
+
+
+def _text(rates: Rates) -> str:
+    cluster = Cluster("true", read_network("[host.nic]\nbandwidth = '3GB/s'\ncount = 0\n", "x.toml").spec)
+    return network_text(cluster.with_spec(protocols=rates.protocols, library=rates.library))
+
+
+def test_what_nccl_was_told_to_take_is_what_is_predicted(tmp_path: Path) -> None:
+    """NCCL_ALGO and NCCL_PROTO of a log; a setting that leaves nothing, or of single collectives, counts as none."""
+    network = fitted(logs_of(tmp_path, TRUE, ("all_gather", 16, 2), ("all_reduce", 16, 2)))
+    question = Question("all_reduce", 2**16, 16, 2)
+    free = predict(network, [question])[0]
+    for settings, taken in (
+        (NcclSettings(algorithms="ring", protocols="simple"), "ring Simple"),
+        (NcclSettings(algorithms="^ring", protocols="ll128"), "tree LL128"),
+    ):
+        seconds, by = predict(network, [question._replace(settings=settings)])[0]
+        assert (by, seconds > free[0]) == (taken, True)
+    for unknown in ("collnetdirect", "allreduce:tree;allgather:ring"):
+        assert predict(network, [question._replace(settings=NcclSettings(algorithms=unknown))])[0] == free
+
+
+def test_nvls_is_assumed_by_evidence_alone(tmp_path: Path) -> None:
+    """A GPU whose switch may add is not enough: the version must have NVLS, and no line say that it is off."""
+    for head, expected in (
+        ("", False),
+        ("# NCCL version: 2.16.2\n", False),
+        ("# NCCL version: 2.29.2\n", True),
+        ("# NCCL version: 2.29.2\nn:1 [0] NCCL INFO 16 coll channels, 0 collnet channels, 0 nvls channels\n", False),
+        ("n:1 [0] NCCL INFO 16 coll channels, 0 collnet channels, 16 nvls channels\n", True),
+        ("# NCCL version: 2.29.2\nNCCL_NVLS_ENABLE=0\n", False),
+    ):
+        cases = logs_of(tmp_path, TRUE, ("all_gather", 8, 1), head=head, device="NVIDIA H800")
+        assert (fitted(cases).spec.library.switch_share is not None) == expected, head
+        assert cases[0].algorithm == ("nccl" if head == "" or expected else "ring"), head
+
+
+def test_an_all_gather_is_a_ring_only_where_nccl_has_nothing_else(tmp_path: Path) -> None:
+    """PAT may be taken between hosts of one GPU from version 2.23 on, or if the version is not known."""
+    for head, hosts, expected in (
+        ("# NCCL version: 2.22.3\n", 8, "ring"),
+        ("# NCCL version: 2.23.4\n", 8, "nccl"),
+        ("", 8, "nccl"),
+        ("NCCL_ALGO=Ring\n", 8, "ring"),
+        ("", 2, "ring"),
+    ):
+        cases = logs_of(tmp_path, TRUE, ("all_gather", 8, hosts), head=head)
+        assert cases[0].algorithm == expected, (head, hosts)
+
+
+@pytest.mark.parametrize("size_bytes", [2**16, 2**22, 2**28])
+def test_trees_are_simulated_at_the_pace_of_the_formula(size_bytes: int) -> None:
+    """On two hosts, where the schedule moves all bytes once, and with NCCL's correction by size."""
+    spec = read_network(_text(replace(TRUE, protocols=TRUE.protocols[-1:])), "x.toml").spec
+    host = replace(spec.host, link=replace(spec.host.link, bandwidth_bytes_per_s=200e9))
+    network = Cluster("two", spec).with_spec(host=host, ranks_per_host=1)
+    choice = choose(network, Collective.ALL_REDUCE, 2, size_bytes)
+    assert choice is not None
+    seconds = time_s(network, "all_reduce", size_bytes, 2, 2)
+    assert math.log(choice.time_s(size_bytes) / seconds) == pytest.approx(0, abs=0.35)
