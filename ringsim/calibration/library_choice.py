@@ -17,6 +17,7 @@ from ringsim.algorithms import (
     nvls_segments,
 )
 from ringsim.analysis import Taken, Timing
+from ringsim.calibration.intervals import intervals
 from ringsim.calibration.protocol_time import (
     TESTS,
     Question,
@@ -26,7 +27,7 @@ from ringsim.calibration.protocol_time import (
     ring_pace,
     tree_filling,
 )
-from ringsim.network import AnyNetwork, Host, Network, Protocol
+from ringsim.network import AnyNetwork, Cluster, Host, Network, Protocol
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import RULE, Runtime, lists_more_than, predict_time
@@ -43,13 +44,15 @@ _RINGS = {
 class LibraryChoice:
     """A schedule, the protocol over which it is sent, and the network of the hosts over that protocol.
 
-    start_s: what the library takes beside the schedule.
+    start_s: what the library takes beside the schedule. within: the time is expected to be up to so many times as long
+    or as short, with a probability of `INSIDE`; None where it is not known, see `intervals`.
     """
 
     schedule: Schedule
     protocol: str
     start_s: float
     network: AnyNetwork
+    within: float | None = None
 
     def time_s(self, size_bytes: int, *, runtime: Runtime = RULE) -> float:
         """Return the seconds of the collective, its start included. runtime: as of `simulate`."""
@@ -86,9 +89,15 @@ def choose(
     protocol = next((known for known in spec.protocols if known.name == name), spec.protocols[-1])
     schedule = _schedule(collective, algorithm, num_ranks, size_bytes, per_host)
     choice = over_protocol(schedule, network, protocol, *_factors(network, schedule, question, protocol))
+    choice = replace(choice, within=_within(network, question))
     sent_bytes = choice.sent_bytes(size_bytes)
     too_many = lists_more_than(max_transfers, schedule, choice.network, sent_bytes, runtime=runtime)
     return None if too_many else choice
+
+
+def _within(network: AnyNetwork, question: Question) -> float | None:
+    expected = intervals(network, [question]) if isinstance(network, Cluster) else []
+    return math.sqrt(expected[0].high_s / expected[0].low_s) if expected else None
 
 
 def formula_s(network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, num_hosts: int) -> float:

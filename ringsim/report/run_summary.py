@@ -14,7 +14,7 @@ from ringsim.analysis import (
     busbw_bytes_per_s,
     format_stall,
 )
-from ringsim.calibration import LibraryChoice
+from ringsim.calibration import INSIDE, LibraryChoice
 from ringsim.network import AnyNetwork, Floats
 from ringsim.report.network_table import uniform_note
 from ringsim.report.table import DataTable, TableCell, time_cell
@@ -66,6 +66,8 @@ def summarise(
         "stalled": explanation.stall.as_dict() if explanation and explanation.stall else None,
         "explained": as_dict(explanation) if explanation else None,
         "library": {"protocol": library.protocol, "start_s": library.start_s} if library else None,
+        "predicted_low_s": time_s / library.within if library and library.within else None,
+        "predicted_high_s": time_s * library.within if library and library.within else None,
     }
 
 
@@ -90,6 +92,9 @@ def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("time", "never finishes" if result["time_s"] is None else format_time(result["time_s"]))]
     if library := result.get("library"):
         rows.append(("protocol", f"{library['protocol']}, {format_time(library['start_s'])} of the time is its start"))
+    low_s, high_s = result.get("predicted_low_s"), result.get("predicted_high_s")
+    if low_s is not None and high_s is not None:
+        rows.insert(1, (f"expected to {INSIDE:.0%}", f"{format_time(low_s)} .. {format_time(high_s)}"))
     if result["closed_form_s"] is not None:
         rows.append(("closed form", format_time(result["closed_form_s"])))
     for name in ("algbw", "busbw"):

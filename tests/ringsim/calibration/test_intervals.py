@@ -98,3 +98,16 @@ def test_draws_of_other_parameters_are_refused(tmp_path: Path, network: Cluster)
     text = network_text(network)
     path.write_text(text.replace('parameters = ["host.link.bandwidth", ', "parameters = ["))
     assert "draws[0]: 19 numbers for 18 parameters: give one each" in refused("simulate", "--network", path)
+
+
+def test_a_simulated_choice_of_nccl_has_one_too(tmp_path: Path, network: Cluster) -> None:
+    """As wide as that of the formula; without a calibration there is none."""
+    path = tmp_path / "net.toml"
+    path.write_text(network_text(network))
+    options = ("simulate", "--ranks", 64, "--size", "256MiB", "--network")
+    found = as_json(*options, path)
+    half = np.log(found["predicted_high_s"] / found["time_s"])
+    assert half == pytest.approx(width(network, "all_reduce", LARGE, 64, 8), rel=1e-3)
+    assert half == pytest.approx(np.log(found["time_s"] / found["predicted_low_s"]))
+    assert "expected to 80%" in printed(*options, path)
+    assert as_json(*options, "dgx-h100-cluster")["predicted_low_s"] is None
