@@ -174,9 +174,10 @@ class QuestionColumns:
 
     def admit(self, algorithm: str, protocol: str) -> Bools:
         """Return for which questions NCCL may take it; but for PAT, only an all_reduce has a choice of algorithms."""
+        names = np.where((self.nodes > 1) & (algorithm == "nvls"), "nvlstree", algorithm).tolist()
         admitted = [
-            settings.admits(algorithm if reduces or algorithm == "PAT" else "", protocol)
-            for settings, reduces in zip(self.settings, self.is_all_reduce.tolist(), strict=True)
+            settings.admits(name if reduces or name == "PAT" else "", protocol)
+            for settings, reduces, name in zip(self.settings, self.is_all_reduce.tolist(), names, strict=True)
         ]
         return np.array(admitted)
 
@@ -209,9 +210,9 @@ def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Flo
 
 
 def _nccl_names(candidate: str) -> tuple[str, str]:
-    """Return the names that NCCL_ALGO and NCCL_PROTO have for a candidate; "" for more than one."""
+    """Return the names that NCCL_ALGO and NCCL_PROTO have for a candidate; NVLS has Simple alone."""
     algorithm, _, protocol = candidate.partition(" ")
-    return ("nvls", "") if algorithm == "in_switch" else (algorithm, protocol)
+    return ("nvls", "simple") if algorithm == "in_switch" else (algorithm, protocol)
 
 
 def _existing(rates: Rates, questions: QuestionColumns) -> Iterator[tuple[str, Floats]]:
