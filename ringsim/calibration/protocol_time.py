@@ -355,9 +355,15 @@ def _tree_correction(protocol: Protocol, size_bytes: Floats) -> Floats:
 
 
 def tree_filling(network: AnyNetwork, question: Question, protocol: Protocol) -> float:
-    """Return how many times as long the bytes of trees take as in their schedule, which has them once on two hosts."""
-    passes = network.spec.library.two_host_passes if question.num_nodes == 2 else 1.0
-    return passes / float(_tree_correction(protocol, np.array([question.size_bytes]))[0])
+    """Return how many times as long the bytes of trees take as in their schedule.
+
+    That has them once on the NICs of two hosts, and on the links as often as the formula.
+    """
+    some = question._replace(size_bytes=max(question.size_bytes, 1))  # nothing takes no time, by no factor
+    rates, questions = rates_of(network.spec), QuestionColumns.from_questions([some])
+    once = replace(rates, library=replace(rates.library, two_host_passes=1.0))
+    simulated_s = _tree_bytes_s(once, questions) * _tree_correction(protocol, questions.size)
+    return float((_tree_bytes_s(rates, questions) / simulated_s)[0])
 
 
 def _pat_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:
