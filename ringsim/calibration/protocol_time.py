@@ -206,7 +206,10 @@ def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Flo
         return candidates
     admitted = [np.where(questions.admit(*_nccl_names(name)), times, np.inf) for name, times in candidates]
     none = np.isinf(np.min(admitted, axis=0))  # a setting that leaves nothing is one that is not understood
-    return [(name, np.where(none, times, some)) for (name, times), some in zip(candidates, admitted, strict=True)]
+    return [
+        (name, some if name == "in_switch" else np.where(none, times, some))  # but NVLS has a name that is
+        for (name, times), some in zip(candidates, admitted, strict=True)
+    ]
 
 
 def _nccl_names(candidate: str) -> tuple[str, str]:

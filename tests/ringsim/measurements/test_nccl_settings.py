@@ -57,6 +57,7 @@ def test_runs_of_a_log_may_tell_more_and_less_of_nccl(tmp_path: Path) -> None:
     [
         ({}, 1, "in_switch"),
         ({"protocols": "ll"}, 1, "ring LL"),
+        ({"algorithms": "tree"}, 1, "ring Simple"),  # trees within a host, of which there is no formula
         ({"algorithms": "nvls", "protocols": "simple"}, 1, "in_switch"),
         ({"algorithms": "nvlstree"}, 2, "in_switch"),
         ({"algorithms": "^nvlstree"}, 2, "ring Simple"),
