@@ -108,7 +108,12 @@ def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN)
             shape = row.size_bytes, table.num_ranks or 0, table.num_nodes or 0
             key = (table.test, _algorithm(table, settings), *shape, table.file, settings)
             rows_by_case.setdefault(key, []).append((table, row))
-    return [_case(key, rows) for key, rows in sorted(rows_by_case.items())]
+    return [_case(key, rows) for key, rows in sorted(rows_by_case.items(), key=_order)]
+
+
+def _order(item: tuple[_Key, object]) -> tuple[object, ...]:
+    *place, settings = item[0]
+    return *place, str(settings)  # what is not known has no order
 
 
 def _algorithm(table: LogTable, settings: NcclSettings) -> str:

@@ -32,6 +32,7 @@ _START, _LINK_HOP, _HOP, _MESSAGE_START, _TREE_HOPS, _TREE, _FILL = 0.5, 0.5, 1.
 _MESSAGE = 0.04
 _SHARES = {"LL": 0.4, "LL128": 0.1, "Simple": 1e-6}
 _VENDOR = 1.0  # a vendor's figure for a NIC: what crosses hosts reaches a share of it, or uses one NIC of several
+_MOST_NICS = 16  # of a host, where its ranks have not one each
 ANY = 20.0  # of a logarithm: nothing is known before
 _LATENCIES, _BANDWIDTHS = 1.0, math.log(2)  # of starts elsewhere than at what is believed
 BANDWIDTHS = ("host.link.bandwidth", "host.nic.bandwidth")  # of which NCCL's model says nothing
@@ -57,7 +58,7 @@ def assumptions(cases: Sequence[TimedCase], nics: Nics | None) -> list[Assumptio
     """
     across = [case for case in cases if case.num_nodes > 1 and case.collective in RING_TESTS]
     senders = senders_per_host(case.question for case in across)
-    counts = [nics.count] if nics else [0, *(range(1, max(senders)) if len(senders) > 1 else ())]
+    counts = [nics.count] if nics else [0, *(range(1, min(max(senders), _MOST_NICS + 1)) if len(senders) > 1 else ())]
     on_two = {case.collective == "all_reduce" for case in across if case.num_nodes == 2}
     may_add = any(case.may_use_switch for case in cases)
     on_one = {

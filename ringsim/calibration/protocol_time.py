@@ -174,9 +174,10 @@ class QuestionColumns:
 
     def admit(self, algorithm: str, protocol: str) -> Bools:
         """Return for which questions NCCL may take it; but for PAT, only an all_reduce has a choice of algorithms."""
+        names = np.where((self.nodes > 1) & (algorithm == "nvls"), "nvlstree", algorithm).tolist()
         admitted = [
-            settings.admits(algorithm if reduces or algorithm == "PAT" else "", protocol)
-            for settings, reduces in zip(self.settings, self.is_all_reduce.tolist(), strict=True)
+            settings.admits(name if reduces or name == "PAT" else "", protocol)
+            for settings, reduces, name in zip(self.settings, self.is_all_reduce.tolist(), names, strict=True)
         ]
         return np.array(admitted)
 
@@ -205,13 +206,16 @@ def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Flo
         return candidates
     admitted = [np.where(questions.admit(*_nccl_names(name)), times, np.inf) for name, times in candidates]
     none = np.isinf(np.min(admitted, axis=0))  # a setting that leaves nothing is one that is not understood
-    return [(name, np.where(none, times, some)) for (name, times), some in zip(candidates, admitted, strict=True)]
+    return [
+        (name, some if name == "in_switch" else np.where(none, times, some))  # but NVLS has a name that is
+        for (name, times), some in zip(candidates, admitted, strict=True)
+    ]
 
 
 def _nccl_names(candidate: str) -> tuple[str, str]:
-    """Return the names that NCCL_ALGO and NCCL_PROTO have for a candidate; "" for more than one."""
+    """Return the names that NCCL_ALGO and NCCL_PROTO have for a candidate; NVLS has Simple alone."""
     algorithm, _, protocol = candidate.partition(" ")
-    return ("nvls", "") if algorithm == "in_switch" else (algorithm, protocol)
+    return ("nvls", "simple") if algorithm == "in_switch" else (algorithm, protocol)
 
 
 def _existing(rates: Rates, questions: QuestionColumns) -> Iterator[tuple[str, Floats]]:
@@ -354,9 +358,15 @@ def _tree_correction(protocol: Protocol, size_bytes: Floats) -> Floats:
 
 
 def tree_filling(network: AnyNetwork, question: Question, protocol: Protocol) -> float:
-    """Return how many times as long the bytes of trees take as in their schedule, which has them once on two hosts."""
-    passes = network.spec.library.two_host_passes if question.num_nodes == 2 else 1.0
-    return passes / float(_tree_correction(protocol, np.array([question.size_bytes]))[0])
+    """Return how many times as long the bytes of trees take as in their schedule.
+
+    That has them once on the NICs of two hosts, and on the links as often as the formula.
+    """
+    some = question._replace(size_bytes=max(question.size_bytes, 1))  # nothing takes no time, by no factor
+    rates, questions = rates_of(network.spec), QuestionColumns.from_questions([some])
+    once = replace(rates, library=replace(rates.library, two_host_passes=1.0))
+    simulated_s = _tree_bytes_s(once, questions) * _tree_correction(protocol, questions.size)
+    return float((_tree_bytes_s(rates, questions) / simulated_s)[0])
 
 
 def _pat_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:

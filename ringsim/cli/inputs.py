@@ -15,6 +15,7 @@ from ringsim.cli.options import Command
 from ringsim.console import FILE, IntRange, Quantity
 from ringsim.files import naming_place
 from ringsim.measurements import NOT_KNOWN, LogShape, Measurements, NcclSettings, read_logs
+from ringsim.measurements.logs import nccl_settings
 from ringsim.network import Nics
 from ringsim.units import parse_rate, plural, whole_number
 
@@ -36,8 +37,6 @@ def parse_nics(text: str) -> Nics:
 
 
 NICS = Quantity("nics", parse_nics)
-NCCL_ALGORITHMS = ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
-NCCL_PROTOCOLS = ("ll", "ll128", "simple")
 
 
 def _setting(names: Sequence[str]) -> Callable[[str], str]:
@@ -101,12 +100,12 @@ def timings_options(command: Command) -> Command:
     )
     @click.option(
         "--nccl-algo",
-        type=Quantity("names", _setting(NCCL_ALGORITHMS)),
+        type=Quantity("names", _setting(nccl_settings.ALGORITHMS)),
         help="NCCL_ALGO was set so in logs that do not tell, such as ring.",
     )
     @click.option(
         "--nccl-proto",
-        type=Quantity("names", _setting(NCCL_PROTOCOLS)),
+        type=Quantity("names", _setting(nccl_settings.PROTOCOLS)),
         help="NCCL_PROTO was set so in logs that do not tell, such as simple.",
     )
     @wraps(command)

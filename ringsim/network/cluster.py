@@ -39,11 +39,13 @@ class Calibration:
     files: tuple[str, ...] = field(default=(), metadata={"key": "from"})
     cells: tuple[CalibratedCells, ...] = ()
     senders_per_host: Annotated[int, values.count] | None = None
-    noise: Annotated[float, values.fraction] = 0.0
+    noise: Annotated[float, values.number(0, 100)] = 0.0  # a factor of e ** 100 is beyond that of any two times
     parameters: tuple[values.Name, ...] = ()
     draws: tuple[tuple[Annotated[float, values.ratio], ...], ...] = ()
 
     def __post_init__(self) -> None:
+        if len(set(self.parameters)) < len(self.parameters):
+            raise ValueError("parameters: one of them stands there twice: name each once")
         wrong = next((place for place, draw in enumerate(self.draws) if len(draw) != len(self.parameters)), None)
         if wrong is not None:
             raise ValueError(

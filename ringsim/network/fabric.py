@@ -49,7 +49,8 @@ class _Leaves:
         num_leaves = int(self._leaf_of_host[-1]) + 1
         if self._switch.oversubscription is None:
             return np.full(num_leaves, self._switch.uplink_bytes_per_s)
-        below = np.array([host.nics.count * host.nics.bandwidth_bytes_per_s for host in layout.hosts])
+        rates = np.array([host.nics.bandwidth_bytes_per_s for host in layout.hosts])
+        below = np.bincount(layout.host_of_nic) * rates
         mean = np.bincount(self._leaf_of_host, below) / np.bincount(self._leaf_of_host)
         uplinks: Floats = mean * (self._switch.hosts_per_leaf or 1) / self._switch.oversubscription
         return uplinks

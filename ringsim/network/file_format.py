@@ -48,7 +48,7 @@ _PARSERS: dict[str, Parser] = {
     "slowdown": values.slowdown,
     **dict.fromkeys(("latency", "compute", "ring_fill"), values.fraction),
     **dict.fromkeys(("late_share", "torch_late_share", "async_late_share"), values.share),
-    "count": values.whole(),
+    "count": values.whole(0, values.MAX_COUNT),
     **dict.fromkeys(("cores", "ranks_per_host", "num_hosts", "hosts_per_leaf"), values.count),
     **dict.fromkeys(("copies", "oversubscription", "share", "tree_share", "switch_share", "pat_share"), values.ratio),
     **dict.fromkeys(("message_start", "message_share", "two_host_passes"), values.ratio),

@@ -16,6 +16,7 @@ from ringsim.calibration import (
 )
 from ringsim.cli.inputs import NICS, Timings, timings_options
 from ringsim.console import (
+    STDOUT,
     Choice,
     OutputFile,
     Progress,
@@ -85,7 +86,7 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
             file.write(network_text(fit.cluster).encode())
     print_result(text, {**told, "network": str(output) if output else None}, as_json, output)
     for line in filter(None, warnings.values()):
-        click.echo(line, err=as_json)  # one object alone may stand on stdout
+        click.echo(line, err=as_json or output == STDOUT)  # one object or network alone may stand on stdout
 
 
 def _fit(timings: Timings, model: str, name: str) -> ProbeFit:

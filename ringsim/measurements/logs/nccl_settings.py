@@ -1,14 +1,16 @@
 """`NcclSettings`: what a log of nccl-tests, or its user, says of NCCL: its version, and what it was told to take."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 _LIBRARY = re.compile(r"nccl-library=(\d+)(\d\d)\d\d\b")
 _SETTING = re.compile(
-    r"\bNCCL_(ALGO|PROTO|NVLS_ENABLE|PAT_ENABLE)(?: set by environment to |\s*[=:]\s*)(\^?\w[\w,:;/]*)"
+    r"\bNCCL_(ALGO|PROTO|NVLS_ENABLE|PAT_ENABLE)(?: set by environment to |\s*[=:]\s*)[\"']?(\^?\w[\w,:;/]*)"
 )
+ALGORITHMS = ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
+PROTOCOLS = ("ll", "ll128", "simple")
 _SWITCH_CHANNELS = re.compile(r"\b(\d+) nvls channels\b")
 _FIRST_SWITCH, _FIRST_PAT = (2, 17), (2, 23)  # the versions that brought NVLS and PAT
 
@@ -16,7 +18,7 @@ _FIRST_SWITCH, _FIRST_PAT = (2, 17), (2, 23)  # the versions that brought NVLS a
 class NcclSettings(NamedTuple):
     """What is known of the NCCL that made a log; empty or None where it is not known.
 
-    version: the first two numbers. algorithms, protocols: of NCCL_ALGO and NCCL_PROTO, as they are written there.
+    version: the first two numbers. algorithms, protocols: of NCCL_ALGO and NCCL_PROTO, such as "ring,tree" or "^tree".
     uses_switch: whether the switches of a host add up (NVLS). uses_pat: whether PAT may be taken.
     """
 
@@ -33,8 +35,8 @@ class NcclSettings(NamedTuple):
         version = (int(match[1]), int(match[2])) if match else None
         return cls(
             version,
-            environment.get("nccl_algo", "").lower(),
-            environment.get("nccl_proto", "").lower(),
+            _names(environment.get("nccl_algo", ""), ALGORITHMS),
+            _names(environment.get("nccl_proto", ""), PROTOCOLS),
             _may(environment, "nccl_nvls_enable", version, _FIRST_SWITCH),
             _may(environment, "nccl_pat_enable", version, _FIRST_PAT),
         )
@@ -65,9 +67,15 @@ def _may(
     return None if version is None and setting not in environment else True
 
 
+def _names(setting: str, known: Sequence[str]) -> str:
+    """Return such as "ring,tree" or "^tree"; "" if it is prose, or for single collectives, which is not understood."""
+    lower = setting.lower()
+    return lower if set(lower.removeprefix("^").split(",")) <= set(known) else ""
+
+
 def _lists(setting: str, name: str) -> bool:
-    """Return whether such as "ring,tree" or "^tree" has a name; settings for single collectives are not understood."""
-    if not setting or not name or ":" in setting or ";" in setting:
+    """Return whether such as "ring,tree" or "^tree" has a name."""
+    if not setting or not name:
         return True
     names = setting.removeprefix("^").split(",")
     return (name.lower() in names) != setting.startswith("^")
@@ -81,7 +89,7 @@ def note_setting(environment: dict[str, str], line: str) -> None:
         environment.setdefault("nccl version", match[1])
     elif match := _LIBRARY.search(line):
         environment.setdefault("nccl version", f"{int(match[1])}.{int(match[2])}")
-    if match := _SETTING.search(line):
+    for match in _SETTING.finditer(line):
         environment[f"nccl_{match[1].lower()}"] = match[2].rstrip(",:;")  # a later run may have another one
     if match := _SWITCH_CHANNELS.search(line):
         environment["nccl_nvls_enable"] = "1" if int(match[1]) else "0"

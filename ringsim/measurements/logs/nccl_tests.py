@@ -121,6 +121,8 @@ class NcclTests:
                              "say nothing; run the benchmark again")  # fmt: skip
         elif not self.shape.look_at(line):
             note_setting(self._environment, line)
+            if "Avg bus bandwidth" in line:
+                self.finish()  # what is said from here on is of the next run
 
     def _add(self, row: PrintedRow) -> None:
         if row.wrong:

@@ -11,6 +11,7 @@ import pytest
 from ringsim.calibration.cases import TimedCase, cases_of_tables
 from ringsim.calibration.comparison import compare_logs
 from ringsim.calibration.from_logs import calibrate_logs
+from ringsim.calibration.log_parameters import assumptions
 from ringsim.calibration.posterior import fit
 from ringsim.calibration.protocol_time import Question, QuestionColumns, Rates, predict, times_s
 from ringsim.measurements.logs.reader import read_logs
@@ -177,6 +178,12 @@ def test_too_few_timings_are_refused(tmp_path: Path) -> None:
     """Three sizes are the least."""
     with pytest.raises(ValueError, match="2 timings of .*: too few to fit; at least 3 sizes are needed"):
         calibrate_logs(cases(tmp_path, SHAPES[0])[:2], "made")
+
+
+def test_hosts_of_many_ranks_have_not_many_nics_to_try(tmp_path: Path) -> None:
+    """Each number is a fit of its own, and logs of CPUs may have hundreds of ranks on a host."""
+    many = cases(tmp_path, ("all_reduce", 2, 2), ("all_reduce", 128, 2))
+    assert {assumption.num_nics for assumption in assumptions(many, None)} == set(range(17))
 
 
 def test_a_message_uses_one_nic_and_a_collective_one_for_each_rank() -> None:

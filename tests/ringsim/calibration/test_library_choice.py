@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 
 from ringsim import Cluster, Collective, load_network, predict_time
+from ringsim.algorithms import nccl_tree_all_reduce, nccl_tree_segments
 from ringsim.calibration import choose, fastest_protocol, library_time, why_unknown
 from ringsim.calibration.library_choice import MAX_TRANSFERS
+from ringsim.calibration.protocol_time import Question, predict
+from ringsim.measurements import NOT_KNOWN
 from ringsim.network import Host, Library, Link, Nics, Protocol, Spec, network_text, read_network
 from ringsim.registry import build
 from ringsim.simulation import IN_ORDER, Runtime
@@ -43,6 +46,22 @@ def time_s(preset: str, num_ranks: int, size_bytes: int, algorithm: str | None =
 def busbw(preset: str, num_ranks: int, size_bytes: int, algorithm: str | None = None) -> float:
     """In GB/s."""
     return 2 * (num_ranks - 1) / num_ranks * size_bytes / time_s(preset, num_ranks, size_bytes, algorithm) / GB
+
+
+@pytest.mark.parametrize("link_rate", [80 * GB, 300 * GB])
+@pytest.mark.parametrize("passes", [1.0, 2.0])
+def test_trees_of_two_hosts_are_simulated_as_the_formula_has_them(passes: float, link_rate: float) -> None:
+    """Two passes load the NICs alone, not the links within the hosts; in a schedule a chain's ends send less."""
+    host = Host(link=Link(1e-6, link_rate), nics=Nics(1e-6, 25 * GB, count=0))
+    library, protocol = (
+        Library(tree_share=0.9, two_host_passes=passes),
+        Protocol("Simple", 1e-6, 1e-6, 2e-6, 1e-6, 2e-6),
+    )
+    network = Cluster("two", Spec(host, ranks_per_host=4, protocols=(protocol,), library=library))
+    schedule = nccl_tree_all_reduce(8, nccl_tree_segments(8, GIB, 4), 4)
+    [(formula_s, taken)] = predict(network, [Question("all_reduce", GIB, 8, 2, NOT_KNOWN._replace(algorithms="tree"))])
+    assert taken == "tree Simple"
+    assert library_time(schedule, network, GIB) == pytest.approx(formula_s, rel=0.3)
 
 
 @pytest.mark.parametrize(("preset", "num_ranks", "published"), PUBLISHED)

@@ -183,6 +183,18 @@ def test_an_oversubscribed_leaf_that_is_partly_filled_counts_as_full() -> None:
     assert {capacities(topology(text, 5))[name] for name in ("leaf0.up", "leaf1.down")} == {2e9}
 
 
+def test_an_uplink_counts_a_nic_for_each_rank_where_the_file_says_so() -> None:
+    """As if their number stood there."""
+    uplinks = [
+        capacities(
+            topology(f'[host]\nranks = 2\nnic = {{bandwidth = "1GB/s", count = {count}}}\n'
+                     "[switch]\nhosts = 2\noversubscription = 2\n", 8)
+        )["leaf0.up"]
+        for count in (0, 2)
+    ]  # fmt: skip
+    assert uplinks == [2e9, 2e9]
+
+
 def test_cluster_and_network_stand_in_for_each_other() -> None:
     """Both give a topology, and a dict for JSON that has no infinity."""
     networks: list[AnyNetwork] = [Network(1e-6, 1e9), example("racks")]

@@ -153,6 +153,18 @@ MISTAKES = [
         HOST + 2 * '[[library.ring_step]]\nmessage = 8\ntime = "1us"\n',
         "library.ring_step[1].message = 8: another one has that message already",
     ),
+    (
+        "[host.nic]\ncount = 2000000\n",
+        "host.nic.count = 2000000: must be a whole number from 0 to 1048576",
+    ),
+    (
+        HOST + "[calibration]\nnoise = 1e9\n",
+        "calibration.noise = 1000000000.0: must be a finite number, at least 0 and at most 100",
+    ),
+    (
+        HOST + '[calibration]\nparameters = ["a", "a"]\ndraws = [[1.0, 2.0]]\n',
+        "calibration: parameters: one of them stands there twice: name each once",
+    ),
     (HOST + '[[failure]]\nat = "1s"\n', "failure[0]: give either link or rank"),
     (HOST + '[[failure]]\nlink = "x"\nrank = 1\n', "failure[0]: give either link or rank"),
 ]

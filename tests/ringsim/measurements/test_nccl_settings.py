@@ -1,0 +1,70 @@
+"""What logs say of NCCL, and of which of their runs."""
+
+from pathlib import Path
+
+import pytest
+
+from ringsim.calibration.cases import cases_of_tables
+from ringsim.calibration.protocol_time import Question, predict
+from ringsim.measurements import NOT_KNOWN, NcclSettings
+from ringsim.measurements.logs.nccl_settings import note_setting
+from ringsim.measurements.logs.reader import read_logs
+from ringsim.network.file_reader import load_network
+from tests.ringsim.made_logs import SIZES, nccl_log
+
+
+def settings_of(line: str) -> NcclSettings:
+    """Return what is known by one line of a log."""
+    environment: dict[str, str] = {}
+    note_setting(environment, line)
+    return NcclSettings.from_environment(environment)
+
+
+@pytest.mark.parametrize(
+    ("line", "algorithms", "protocols"),
+    [
+        ("mpirun -x NCCL_ALGO=Tree -x NCCL_PROTO=LL all_reduce_perf", "tree", "ll"),
+        ("export NCCL_ALGO='Ring'", "ring", ""),
+        ("NCCL_ALGO=^Tree,NVLS", "^tree,nvls", ""),
+        ("# NCCL_ALGO: the default is to let NCCL choose", "", ""),
+        ("NCCL_ALGO=allreduce:tree", "", ""),
+        ("NCCL_ALGO=", "", ""),
+    ],
+)
+def test_a_line_tells_what_nccl_was_told(line: str, algorithms: str, protocols: str) -> None:
+    """All settings of a line, in quotes too; what is not understood leaves the word to the user."""
+    settings = settings_of(line)
+    assert (settings.algorithms, settings.protocols) == (algorithms, protocols)
+
+
+def test_a_setting_is_that_of_the_run_behind_it(tmp_path: Path) -> None:
+    """The command of the next run may stand before its first line."""
+    log, path = nccl_log("all_reduce", 4), tmp_path / "a.log"
+    path.write_text(f"$ NCCL_ALGO=Ring ./all_reduce_perf\n{log}$ NCCL_ALGO=Tree ./all_reduce_perf\n{log}")
+    assert [table.environment["nccl_algo"] for table in read_logs([path])] == ["Ring", "Tree"]
+
+
+def test_runs_of_a_log_may_tell_more_and_less_of_nccl(tmp_path: Path) -> None:
+    """They are cases of their own, in any order."""
+    log, path = nccl_log("all_reduce", 4), tmp_path / "a.log"
+    path.write_text(log + "NCCL version 2.18.3+cuda12\n" + log)
+    cases = cases_of_tables(read_logs([path]))
+    assert [case.settings.version for case in cases] == [(2, 18), None] * len(SIZES)
+
+
+@pytest.mark.parametrize(
+    ("setting", "hosts", "taken"),
+    [
+        ({}, 1, "in_switch"),
+        ({"protocols": "ll"}, 1, "ring LL"),
+        ({"algorithms": "tree"}, 1, "ring Simple"),  # trees within a host, of which there is no formula
+        ({"algorithms": "nvls", "protocols": "simple"}, 1, "in_switch"),
+        ({"algorithms": "nvlstree"}, 2, "in_switch"),
+        ({"algorithms": "^nvlstree"}, 2, "ring Simple"),
+    ],
+)
+def test_nvls_has_one_protocol_and_another_name_across_hosts(setting: dict[str, str], hosts: int, taken: str) -> None:
+    """As in NCCL."""
+    network = load_network("dgx-h100-cluster")
+    question = Question("all_reduce", 2**28, 8 * hosts, hosts, NOT_KNOWN._replace(**setting))
+    assert predict(network, [question])[0][1] == taken
