@@ -14,8 +14,15 @@ from ringsim.calibration import TimedCase, cases_of_measurements, cases_of_table
 from ringsim.cli.options import Command
 from ringsim.console import FILE, IntRange, Quantity
 from ringsim.files import naming_place
-from ringsim.measurements import NOT_KNOWN, LogShape, Measurements, NcclSettings, read_logs
-from ringsim.measurements.logs import nccl_settings
+from ringsim.measurements import (
+    NCCL_ALGORITHMS,
+    NCCL_PROTOCOLS,
+    NOT_KNOWN,
+    LogShape,
+    Measurements,
+    NcclSettings,
+    read_logs,
+)
 from ringsim.network import Nics
 from ringsim.units import parse_rate, plural, whole_number
 
@@ -100,12 +107,12 @@ def timings_options(command: Command) -> Command:
     )
     @click.option(
         "--nccl-algo",
-        type=Quantity("names", _setting(nccl_settings.ALGORITHMS)),
+        type=Quantity("names", _setting(NCCL_ALGORITHMS)),
         help="NCCL_ALGO was set so in logs that do not tell, such as ring.",
     )
     @click.option(
         "--nccl-proto",
-        type=Quantity("names", _setting(nccl_settings.PROTOCOLS)),
+        type=Quantity("names", _setting(NCCL_PROTOCOLS)),
         help="NCCL_PROTO was set so in logs that do not tell, such as simple.",
     )
     @wraps(command)

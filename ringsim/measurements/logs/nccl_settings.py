@@ -9,8 +9,8 @@ _LIBRARY = re.compile(r"nccl-library=(\d+)(\d\d)\d\d\b")
 _SETTING = re.compile(
     r"\bNCCL_(ALGO|PROTO|NVLS_ENABLE|PAT_ENABLE)(?: set by environment to |\s*[=:]\s*)[\"']?(\^?\w[\w,:;/]*)"
 )
-ALGORITHMS = ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
-PROTOCOLS = ("ll", "ll128", "simple")
+NCCL_ALGORITHMS = ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
+NCCL_PROTOCOLS = ("ll", "ll128", "simple")
 _SWITCH_CHANNELS = re.compile(r"\b(\d+) nvls channels\b")
 _FIRST_SWITCH, _FIRST_PAT = (2, 17), (2, 23)  # the versions that brought NVLS and PAT
 
@@ -35,8 +35,8 @@ class NcclSettings(NamedTuple):
         version = (int(match[1]), int(match[2])) if match else None
         return cls(
             version,
-            _names(environment.get("nccl_algo", ""), ALGORITHMS),
-            _names(environment.get("nccl_proto", ""), PROTOCOLS),
+            _names(environment.get("nccl_algo", ""), NCCL_ALGORITHMS),
+            _names(environment.get("nccl_proto", ""), NCCL_PROTOCOLS),
             _may(environment, "nccl_nvls_enable", version, _FIRST_SWITCH),
             _may(environment, "nccl_pat_enable", version, _FIRST_PAT),
         )
