@@ -13,7 +13,7 @@ import click
 
 from generated_part import GeneratedPart
 from ringsim.calibration import calibrate_logs, cases_of_tables, compare_logs
-from ringsim.calibration.protocol_time import RING_TESTS
+from ringsim.calibration.questions import RING_TESTS
 from ringsim.cli.inputs import parse_nics
 from ringsim.cli.options import workers_options
 from ringsim.console import OneLineCommand, ended_once, progress_bar

@@ -5,11 +5,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ringsim.calibration.protocol_time import RING_TESTS, Question
+from ringsim.calibration.questions import RING_TESTS, Question
 from ringsim.measurements import NOT_KNOWN, TORCH, LogRow, LogTable, Measurements, NcclSettings, RankHosts, p10_p90
 
 MISFIT = 0.25  # of a time: beyond that the model is said not to fit
-ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that may hang on switches which add
+_ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that may hang on switches which add
 DIGEST_LENGTH = 10  # letters: rows are compared only with those of the same collective, ranks and size
 _Key = tuple[str, str, int, int, int, str, NcclSettings]
 
@@ -68,7 +68,7 @@ class TimedCase:
     @property
     def may_use_switch(self) -> bool:
         """Whether its ranks may hang on a switch that adds, as far as is known: by the GPU, and NCCL's version."""
-        return bool(self.settings.uses_switch) and any(gpu in self.device for gpu in ADDING_SWITCHES)
+        return bool(self.settings.uses_switch) and _may_hang_on_switch(self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,11 @@ def _algorithm(table: LogTable, settings: NcclSettings) -> str:
     return {"nccl-tests": "nccl"}.get(table.benchmark, gloo or table.benchmark)
 
 
+def _may_hang_on_switch(device: str) -> bool:
+    """Return whether GPUs of this name may hang on switches that add."""
+    return any(gpu in device for gpu in _ADDING_SWITCHES)
+
+
 def _has_ring_alone(table: LogTable, settings: NcclSettings) -> bool:
     """Return whether NCCL can have taken nothing but a ring, as far as is known.
 
@@ -132,8 +137,8 @@ def _has_ring_alone(table: LogTable, settings: NcclSettings) -> bool:
     if table.benchmark != "nccl-tests" or table.test not in RING_TESTS[1:]:
         return False
     if table.num_nodes == 1:
-        adds = any(gpu in device for gpu in ADDING_SWITCHES for device in table.devices)
-        return not adds or settings.uses_switch is False
+        may_add = any(map(_may_hang_on_switch, table.devices))
+        return not may_add or settings.uses_switch is False
     return table.num_nodes != table.num_ranks or settings.uses_pat is False
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.intervals import Interval, intervals
-from ringsim.calibration.protocol_time import TESTS, predict
+from ringsim.calibration.protocol_time import predict
+from ringsim.calibration.questions import TESTS
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
 from ringsim.native import local_s, local_work, native_schedule
 from ringsim.network import AnyNetwork, Calibration, Cluster, shares_memory, uniform_of, without_shared_memory

@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, repeated
-from ringsim.calibration.protocol_time import RING_TESTS, Question, QuestionColumns
+from ringsim.calibration.questions import RING_TESTS, Question, QuestionColumns
 from ringsim.network import Cluster
 from ringsim.units import format_rate, format_size, format_time, plural
 

@@ -17,7 +17,8 @@ from ringsim.calibration.doubts import contradiction_line, nic_line, senders_per
 from ringsim.calibration.intervals import draw_ratios
 from ringsim.calibration.log_parameters import ANY, BANDWIDTHS, LogParameters, assumptions
 from ringsim.calibration.posterior import Posterior, fit
-from ringsim.calibration.protocol_time import TESTS, Bools, QuestionColumns, times_s
+from ringsim.calibration.protocol_time import times_s
+from ringsim.calibration.questions import TESTS, Bools, QuestionColumns
 from ringsim.calibration.ring_steps import with_ring_steps
 from ringsim.measurements import PT2PT_BANDWIDTH
 from ringsim.network import CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, Spec

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.calibration.posterior import Posterior
-from ringsim.calibration.protocol_time import Question, QuestionColumns, Rates, bytes_s, rates_of, times_s
+from ringsim.calibration.protocol_time import Rates, bytes_s, rates_of, times_s
+from ringsim.calibration.questions import Question, QuestionColumns
 from ringsim.network import Cluster
 
 INSIDE = 0.8

@@ -18,15 +18,8 @@ from ringsim.algorithms import (
 )
 from ringsim.analysis import Taken, Timing
 from ringsim.calibration.intervals import intervals
-from ringsim.calibration.protocol_time import (
-    TESTS,
-    Question,
-    fastest_protocol_of,
-    predict,
-    ring_filling,
-    ring_pace,
-    tree_filling,
-)
+from ringsim.calibration.protocol_time import fastest_protocol_of, predict, ring_filling, ring_pace, tree_filling
+from ringsim.calibration.questions import TESTS, Question
 from ringsim.network import AnyNetwork, Cluster, Host, Network, Protocol
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule

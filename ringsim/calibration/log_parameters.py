@@ -12,7 +12,8 @@ import numpy as np
 
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.doubts import senders_per_host
-from ringsim.calibration.protocol_time import RING_TESTS, QuestionColumns, Rates
+from ringsim.calibration.protocol_time import Rates
+from ringsim.calibration.questions import RING_TESTS, QuestionColumns
 from ringsim.network import Floats, Library, Nics, Protocol
 
 # NCCL's model. Microseconds: start, hops of the ring within and across hosts, the same of trees; share of bandwidth.
@@ -40,7 +41,7 @@ _LAST = ("tree_share", "tree_latency", "message_start", "message_share", "ring_f
 
 
 class Assumption(NamedTuple):
-    """What a cluster is like where that is no number, and the likeliest one is taken.
+    """The facts about a cluster that are no numbers to fit; the likeliest ones are taken.
 
     num_nics: of a host; 0: as many as it has ranks. two_host_passes: as of a `Library`. adds: whether switches add up.
     """

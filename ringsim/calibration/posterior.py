@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.calibration.protocol_time import Bools
+from ringsim.calibration.questions import Bools
 from ringsim.network import Floats
 
 _OUTLIER = 3.0  # in deviations: what is further off counts less and less (Student's t, as it falls off)

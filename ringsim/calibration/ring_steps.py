@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ringsim.calibration.cases import TimedCase
-from ringsim.calibration.protocol_time import RING_TESTS, launch_s, predict
+from ringsim.calibration.protocol_time import launch_s, predict
+from ringsim.calibration.questions import RING_TESTS
 from ringsim.network import Cluster, RingStep
 
 FEWEST = 3  # sizes of messages: with fewer the protocols say more

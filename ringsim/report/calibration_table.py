@@ -210,9 +210,8 @@ def _name(compared: ComparedCase) -> tuple[str, str]:
 def _row(compared: ComparedCase) -> Row:
     case, error = compared.case, compared.error
     sizes = size_cell(case.size_bytes), count_cell(case.num_ranks), count_cell(case.num_nodes)
-    times = time_cell(compared.predicted_s), time_cell(case.measured_s)
+    predicted, measured = time_cell(compared.predicted_s), time_cell(case.measured_s)
     how = ("used  " if compared.used_in_calibration else "") + (compared.how if error is not None else "")
-    predicted, measured = times
     return *sizes, predicted, _width_cell(compared), measured, error_cell(error, 1), share_cell(compared.spread, 1), how
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ringsim.calibration.protocol_time import Question, QuestionColumns, Rates, times_s
+from ringsim.calibration.protocol_time import Rates, times_s
+from ringsim.calibration.questions import Question, QuestionColumns
 from ringsim.network.spec import Library, Protocol
 
 LOGS = Path(__file__).parents[3] / "shared" / "nccl-logs"  # public ones, which are not part of the project

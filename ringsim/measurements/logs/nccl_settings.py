@@ -16,7 +16,7 @@ _FIRST_SWITCH, _FIRST_PAT = (2, 17), (2, 23)  # the versions that brought NVLS a
 
 
 class NcclSettings(NamedTuple):
-    """What is known of the NCCL that made a log; empty or None where it is not known.
+    """The version and the settings of the NCCL that made a log; empty or None where they are not known.
 
     version: the first two numbers. algorithms, protocols: of NCCL_ALGO and NCCL_PROTO, such as "ring,tree" or "^tree".
     uses_switch: whether the switches of a host add up (NVLS). uses_pat: whether PAT may be taken.

@@ -13,7 +13,8 @@ from ringsim.calibration.comparison import compare_logs
 from ringsim.calibration.from_logs import calibrate_logs
 from ringsim.calibration.log_parameters import assumptions
 from ringsim.calibration.posterior import fit
-from ringsim.calibration.protocol_time import Question, QuestionColumns, Rates, predict, times_s
+from ringsim.calibration.protocol_time import Rates, predict, times_s
+from ringsim.calibration.questions import Question, QuestionColumns
 from ringsim.measurements.logs.reader import read_logs
 from ringsim.network.file_reader import load_network, read_network
 from ringsim.network.file_writer import network_text

@@ -8,7 +8,8 @@ import pytest
 
 from ringsim.calibration import calibrate_logs, compare_logs
 from ringsim.calibration.intervals import intervals
-from ringsim.calibration.protocol_time import Question, predict
+from ringsim.calibration.protocol_time import predict
+from ringsim.calibration.questions import Question
 from ringsim.network import Cluster, network_text, read_network
 from tests.ringsim.calibration.test_nics import logs_of
 from tests.ringsim.commands import as_json, printed, refused, run
@@ -101,7 +102,7 @@ def test_draws_of_other_parameters_are_refused(tmp_path: Path, network: Cluster)
 
 
 def test_a_simulated_choice_of_nccl_has_one_too(tmp_path: Path, network: Cluster) -> None:
-    """As wide as that of the formula; without a calibration there is none."""
+    """The interval is as wide as that of the formula; without a calibration there is none."""
     path = tmp_path / "net.toml"
     path.write_text(network_text(network))
     options = ("simulate", "--ranks", 64, "--size", "256MiB", "--network")

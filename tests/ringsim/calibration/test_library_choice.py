@@ -8,7 +8,8 @@ from ringsim import Cluster, Collective, load_network, predict_time
 from ringsim.algorithms import nccl_tree_all_reduce, nccl_tree_segments
 from ringsim.calibration import choose, fastest_protocol, library_time, why_unknown
 from ringsim.calibration.library_choice import MAX_TRANSFERS
-from ringsim.calibration.protocol_time import Question, predict
+from ringsim.calibration.protocol_time import predict
+from ringsim.calibration.questions import Question
 from ringsim.measurements import NOT_KNOWN
 from ringsim.network import Host, Library, Link, Nics, Protocol, Spec, network_text, read_network
 from ringsim.registry import build
@@ -154,7 +155,7 @@ def test_where_nothing_is_known_nothing_is_chosen() -> None:
 
 
 def test_thousands_of_ranks_are_chosen_for() -> None:
-    """As few transfers stand for all where all chunks have one size; to that end their size is rounded up."""
+    """Chunk sizes are rounded up to one size, since few transfers stand for all only then."""
     preset = load_network("dgx-h100-cluster")
     for collective, size_bytes in ((Collective.ALL_GATHER, 8), (Collective.ALL_REDUCE, 2**28 + 3)):
         choice = choose(preset, collective, 1024, size_bytes)

@@ -11,8 +11,9 @@ from ringsim.calibration import calibrate_logs, cases_of_tables
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.library_choice import choose
 from ringsim.calibration.log_parameters import assumptions
-from ringsim.calibration.protocol_time import Question, Rates, predict, times_s
-from ringsim.calibration.protocol_time import QuestionColumns as Columns
+from ringsim.calibration.protocol_time import Rates, predict, times_s
+from ringsim.calibration.questions import Question
+from ringsim.calibration.questions import QuestionColumns as Columns
 from ringsim.measurements import NcclSettings, read_logs
 from ringsim.network import Cluster, network_text, read_network
 from ringsim.schedule import Collective
@@ -34,7 +35,7 @@ def logs_of(
 
 
 def fitted(cases: Sequence[TimedCase]) -> Cluster:
-    """As it is read from the file."""
+    """Return the network as it is read from its file."""
     return read_network(network_text(calibrate_logs(cases, "mine").cluster), "mine.toml")
 
 

@@ -7,7 +7,8 @@ import pytest
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.from_logs import calibrate_logs
 from ringsim.calibration.library_choice import choose, fastest_protocol
-from ringsim.calibration.protocol_time import Question, predict
+from ringsim.calibration.protocol_time import predict
+from ringsim.calibration.questions import Question
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text

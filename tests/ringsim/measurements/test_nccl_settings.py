@@ -1,11 +1,12 @@
-"""What logs say of NCCL, and of which of their runs."""
+"""The settings of NCCL in logs, and the runs that they belong to."""
 
 from pathlib import Path
 
 import pytest
 
 from ringsim.calibration.cases import cases_of_tables
-from ringsim.calibration.protocol_time import Question, predict
+from ringsim.calibration.protocol_time import predict
+from ringsim.calibration.questions import Question
 from ringsim.measurements import NOT_KNOWN, NcclSettings
 from ringsim.measurements.logs.nccl_settings import note_setting
 from ringsim.measurements.logs.reader import read_logs
@@ -64,7 +65,7 @@ def test_runs_of_a_log_may_tell_more_and_less_of_nccl(tmp_path: Path) -> None:
     ],
 )
 def test_nvls_has_one_protocol_and_another_name_across_hosts(setting: dict[str, str], hosts: int, taken: str) -> None:
-    """As in NCCL."""
+    """The prediction names what NCCL would be left with."""
     network = load_network("dgx-h100-cluster")
     question = Question("all_reduce", 2**28, 8 * hosts, hosts, NOT_KNOWN._replace(**setting))
     assert predict(network, [question])[0][1] == taken

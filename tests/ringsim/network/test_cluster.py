@@ -184,7 +184,7 @@ def test_an_oversubscribed_leaf_that_is_partly_filled_counts_as_full() -> None:
 
 
 def test_an_uplink_counts_a_nic_for_each_rank_where_the_file_says_so() -> None:
-    """As if their number stood there."""
+    """A count of 0 gives the same uplinks as the number of ranks does."""
     uplinks = [
         capacities(
             topology(f'[host]\nranks = 2\nnic = {{bandwidth = "1GB/s", count = {count}}}\n'
