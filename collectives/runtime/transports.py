@@ -23,12 +23,16 @@ from ringsim.schedule import Receive, Send
 class ChunkTransport:
     """The interface that a run asks of its transport.
 
-    instructions: what it has to be asked to do, in order; `actions`: what does that, by opcode.
+    instructions: what it has to be asked to do, in order.
     """
 
     __slots__ = ()
     instructions: Sequence[RankInstruction]
-    actions: Actions
+
+    @property
+    def actions(self) -> Actions:
+        """Return what does the instructions, by opcode. Not kept: it and its methods would keep each other alive."""
+        raise NotImplementedError
 
     def open(self) -> None:
         """Begin a run. Raises RuntimeError if other ranks cannot."""
@@ -59,7 +63,7 @@ class GlooTransport(ChunkTransport):
     """
 
     __slots__ = (
-        "actions", "copied", "group", "instructions", "memory", "outgoing", "part", "preposted", "receives", "sends",
+        "copied", "group", "instructions", "memory", "outgoing", "part", "preposted", "receives", "sends",
         "stamp", "tags",
     )  # fmt: skip
 
@@ -79,9 +83,10 @@ class GlooTransport(ChunkTransport):
         self.sends: dict[int, dist.Work] = {}
         self.outgoing: dict[int, EagerBuffer] = {}
         self.copied: set[int] = set()
-        self.actions = (
-            self.post_recv, self.wait_recv, self.apply, self.repost_recv, self.send, self.wait_send,
-        )  # fmt: skip
+
+    @property
+    def actions(self) -> Actions:
+        return self.post_recv, self.wait_recv, self.apply, self.repost_recv, self.send, self.wait_send
 
     def close(self) -> None:
         for number, buffer in self.outgoing.items():
@@ -161,7 +166,7 @@ class NcclTransport(ChunkTransport):
     works: what is yet to be waited for, in the order of the batch; on NCCL one for all of it.
     """
 
-    __slots__ = ("actions", "batch", "buffers", "group", "instructions", "memory", "part", "tags", "works")
+    __slots__ = ("batch", "buffers", "group", "instructions", "memory", "part", "tags", "works")
 
     def __init__(self, part: RankPart, memory: ChunkMemory, group: dist.ProcessGroup, tags: list[int]) -> None:
         self.part, self.memory, self.group, self.tags = part, memory, group, tags
@@ -169,9 +174,11 @@ class NcclTransport(ChunkTransport):
         self.buffers: dict[int, torch.Tensor] = {}
         self.batch: list[dist.P2POp] = []
         self.works: deque[dist.Work] = deque()
-        self.actions = (
-            self.post_recv, self.wait_recv, self.apply, self.repost_recv, self.send, self.wait_send, self.launch,
-        )  # fmt: skip
+
+    @property
+    def actions(self) -> Actions:
+        posted = self.post_recv, self.wait_recv, self.apply, self.repost_recv, self.send, self.wait_send
+        return *posted, self.launch
 
     def post_recv(self, index: int) -> None:
         """Put a receive into the batch."""
@@ -231,7 +238,7 @@ class SharedMemoryTransport(ChunkTransport):
     """
 
     __slots__ = (
-        "actions", "arrived", "instructions", "local", "locations", "memory", "part", "plan", "remote",
+        "arrived", "instructions", "local", "locations", "memory", "part", "plan", "remote",
         "rounds", "token",
     )  # fmt: skip
 
@@ -243,12 +250,13 @@ class SharedMemoryTransport(ChunkTransport):
         self.instructions = plan.instructions
         self.locations: list[int | None] = [None] * len(memory.chunks)
         self.arrived: dict[int, tuple[torch.Tensor, int | None]] = {}
+
+    @property
+    def actions(self) -> Actions:
+        remote = self.remote
         if remote is None:
-            self.actions = (_never, self.wait_recv, self.apply, _never, self.send, _never)
-        else:
-            self.actions = (
-                remote.post_recv, self.wait_recv, self.apply, remote.repost_recv, self.send, remote.wait_send,
-            )  # fmt: skip
+            return _never, self.wait_recv, self.apply, _never, self.send, _never
+        return remote.post_recv, self.wait_recv, self.apply, remote.repost_recv, self.send, remote.wait_send
 
     def open(self) -> None:
         self.local.open_portion(self.token)

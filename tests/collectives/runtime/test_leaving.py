@@ -1,7 +1,9 @@
 """Ranks that leave: what is over stays over, and what comes next fails and says why."""
 
+import gc
 import os
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -135,3 +137,27 @@ def test_a_destroyed_group_is_refused(backend: str) -> None:
             assert set(messages) == {
                 "group: it has been destroyed; call its collectives before dist.destroy_process_group"
             }
+
+
+def gone_at_once(group: dist.ProcessGroup, transport: str) -> bool:
+    """Whether a group that made calls is gone when it is destroyed, without the garbage collector."""
+    gc.disable()
+    other = dist.new_group(list(range(group.size())), backend="gloo", timeout=timedelta(seconds=10))
+    collectives.use_transport(transport, other)
+    tensor = torch.ones(1000)
+    collectives.all_reduce(tensor, group=other, algorithm="ring")
+    collectives.all_reduce(tensor, group=other, algorithm="ring", async_op=True).wait()
+    known = weakref.ref(other)
+    dist.barrier(other)
+    dist.destroy_process_group(other)
+    del other
+    gone = known() is None
+    gc.enable()
+    return gone
+
+
+@pytest.mark.parametrize("transport", ["gloo", "auto"])
+def test_a_destroyed_group_is_gone_at_once(transport: str) -> None:
+    """With its threads: one of Gloo's that is left when the interpreter ends may abort the program (torch 2.13)."""
+    with RankPool(2) as pool:
+        assert pool.run(gone_at_once, transport) == [True, True]
