@@ -53,7 +53,8 @@ class ProbeFit:
 
 
 _RANK_PROBES = {
-    "rank.send_overhead": "shift_cpu", "rank.receive_overhead": "shift_cpu", "rank.copy_bandwidth": "shift_cpu",
+    **dict.fromkeys(("rank.send_overhead", "rank.receive_overhead"), "shift_cpu; shift, several in flight"),
+    "rank.copy_bandwidth": "shift_cpu",
     "rank.reduce_bandwidth": "reduce_cpu", "rank.first_touch_bandwidth": "fresh_cpu",
     "rank.call": "call; shift, the smallest", "rank.torch_call": "call/dist",
     "rank.cold_call": "call/cold; call/warm", "rank.cold_torch_call": "call/dist/cold; call/dist/warm",

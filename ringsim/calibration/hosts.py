@@ -56,8 +56,8 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     """Return the host on which the probes would take the times, elapsed and of cores, that they took.
 
     A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
-    takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on. What is then
-    missing from the elapsed time of the smallest message is latency; from that of the largest, the memory's doing. What
+    takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on; where ranks
+    outnumber cores, a is at least what a further message in flight takes (`_core_s`). What is then missing from the elapsed time of the smallest message is latency; from that of the largest, the memory's doing. What
     a message takes longer by a call of its own is the call's. `shared_memory_of` adds the costs of shared memory, and
     `with_late_calls` those of calls that wait for a core.
 
@@ -65,7 +65,7 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     """
     if measurements.num_ranks == 1:
         return _cluster(Host(cores=num_cores), Processor())
-    cluster = _cluster(Host(cores=num_cores), processor_of(measurements))
+    cluster = _cluster(Host(cores=num_cores), processor_of(measurements, num_cores))
     elapsed = measurements.probes_of("shift", in_flight=1)
     cluster = _with_latency(cluster, measurements.num_ranks, elapsed[0])
     cluster = _with_memory_bandwidth(cluster, measurements.num_ranks, elapsed)
@@ -74,8 +74,10 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     return with_late_calls(cluster, measurements)
 
 
-def processor_of(measurements: Measurements) -> Processor:
+def processor_of(measurements: Measurements, num_cores: int) -> Processor:
     """Return the seconds of cores that a message takes at its ends, and an addition, as overheads and rates.
+
+    num_cores: shared by all ranks.
 
     Raises ValueError if probes are missing.
     """
@@ -87,6 +89,7 @@ def processor_of(measurements: Measurements) -> Processor:
             "--probes, as ringsim measure does"
         )
     per_message_s, per_byte_s = fit_line(messages)
+    per_message_s = max(per_message_s, _core_s(measurements, num_cores))
     _, reduce_s_per_byte = fit_line(additions)
     fresh = measurements.probes_of("fresh_cpu")
     calls, torch_calls = measurements.probes_of("call"), measurements.probes_of("call/dist")
@@ -102,6 +105,20 @@ def processor_of(measurements: Measurements) -> Processor:
         cold_torch_call_s=cold_call_s(measurements, "call/dist"),
         async_call_s=async_call_s(measurements),
     )
+
+
+def _core_s(measurements: Measurements, num_cores: int) -> float:
+    """Return for how long a message keeps a core from other messages, if ranks outnumber cores; else 0.
+
+    With several messages of each rank in flight there is always a thread that could go on. What a further message takes
+    then is more than the CPU time of its threads: until a thread that another core wakes goes on, its core is idle.
+    """
+    one, *_ = measurements.probes_of("shift", in_flight=1)
+    several = [p for p in measurements.probes_of("shift") if p.in_flight > 1 and p.size_bytes == one.size_bytes]
+    if measurements.num_ranks <= num_cores or not several:
+        return 0.0
+    extra_s = (several[0].median_s - one.median_s) / (several[0].in_flight - 1)
+    return extra_s * num_cores / measurements.num_ranks
 
 
 def _with_memory_bandwidth(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
@@ -161,7 +178,7 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
     spec = Spec(
         host=host,
         ranks_per_host=None if shared_cores else per_host,
-        processor=processor_of(measurements),
+        processor=processor_of(measurements, num_cores if shared_cores else measurements.num_ranks),
         slow_links=tuple(slow),
     )
     cluster = Cluster("hosts", spec, "several hosts, calibrated", "measured")

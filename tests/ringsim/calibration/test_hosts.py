@@ -70,6 +70,19 @@ def test_what_a_call_takes_longer_after_a_computation() -> None:
     assert GLOO.call_s(found) == 0.0
 
 
+@pytest.mark.parametrize(("num_ranks", "core_s"), [(2, 100e-6), (4, 150e-6), (8, 100e-6)])
+def test_a_further_message_in_flight_keeps_a_core_from_others(num_ranks: int, core_s: float) -> None:
+    """Where ranks outnumber cores, and where that takes longer than the CPU time; the smallest message comes out anyway."""
+    true = Cluster("true", Spec(host=Host(cores=2, link=Link(latency_s=400e-6)), processor=TRUE))
+    measurements = measured_on(true, num_ranks)
+    one_s = measurements.probes_of("shift")[0].median_s
+    several = Probe("shift", 64, 4, (one_s + 3 * 300e-6,))
+    found = calibrate_host(Measurements(num_ranks, {}, (*measurements.probes, several)), 2)
+    processor = found.spec.processor
+    assert processor.send_overhead_s + processor.receive_overhead_s == pytest.approx(core_s)
+    assert shift_s(found, num_ranks, 64) == pytest.approx(one_s, rel=1e-3)
+
+
 def test_the_elapsed_times_come_out() -> None:
     """The fitted latency and memory give the elapsed times of the smallest and the largest message."""
     host = Host(cores=2, memory_bytes_per_s=2e9, link=Link(latency_s=1e-3))
