@@ -86,10 +86,14 @@ EXPERIMENTS = (
         Place(2, 1), (Place(3, 1), Place(4, 1)), (0, MIB, 2**40), (0.15, 0.05),
     ),
     Experiment(
+        "testbed, 1 Gbit/s, calibrated on 3 hosts, predicted for 4",
+        Place(3, 1), (Place(4, 1),), (0, MIB, 2**40), (0.15, 0.05),
+    ),
+    Experiment(
         "testbed, 4 hosts, one at 250 Mbit/s",
         Place(4, 1, {2: "250mbit"}), (Place(4, 1, {2: "250mbit"}),), (MIB, 2**40), (0.08,),
     ),
-    Experiment("testbed, 2 hosts of 2 ranks", Place(2, 2), (Place(2, 2),), (MIB, 2**40), (0.08,)),
+    Experiment("testbed, 2 hosts of 2 ranks", Place(2, 2), (Place(2, 2),), (0, MIB, 2**40), (0.15, 0.08)),
     *(
         Experiment(
             f"loopback, {ranks} ranks on this machine's cores",

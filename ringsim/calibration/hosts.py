@@ -148,7 +148,7 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
     link gives in a shift, both ways at once, to long messages; where pings show links of other rates, the shift goes at
     the pace of the slowest, and the others are as much faster. What is then missing of the time of the smallest message
     is latency. What links save up follows from shifts after a pause. Namespaces or containers of one machine with a
-    rank each share its cores.
+    rank each share its cores; those with several ranks get an equal part each, where the cores can be divided.
 
     Raises ValueError when probes are missing, or the hosts are not alike in their numbers of ranks.
     """
@@ -167,7 +167,13 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
         host = Host(cores=num_cores, link=Link(bandwidth_bytes_per_s=fastest))
         names = [f"rank{number}" for number in range(len(rates))]
     else:
-        host = Host(nics=Nics(bandwidth_bytes_per_s=fastest), link=_within(measurements, rank_hosts))
+        cores, left = divmod(num_cores, rank_hosts.num_hosts)
+        of_one_machine = rank_hosts.one_clock and not left
+        host = Host(
+            cores=cores if of_one_machine else None,
+            nics=Nics(bandwidth_bytes_per_s=fastest),
+            link=_within(measurements, rank_hosts),
+        )
         names = [f"host{number}.nic0" for number in range(len(rates))]
     slow = [
         SlowLink(f"{name}.{way}", bandwidth_bytes_per_s=fastest * rate / max(rates))
@@ -178,7 +184,7 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
     spec = Spec(
         host=host,
         ranks_per_host=None if shared_cores else per_host,
-        processor=processor_of(measurements, num_cores if shared_cores else measurements.num_ranks),
+        processor=processor_of(measurements, num_cores if rank_hosts.one_clock else measurements.num_ranks),
         slow_links=tuple(slow),
     )
     cluster = Cluster("hosts", spec, "several hosts, calibrated", "measured")

@@ -162,6 +162,16 @@ def test_hosts_of_several_ranks_share_their_nic() -> None:
     assert found.host.link.bandwidth_bytes_per_s == pytest.approx(2e9, rel=0.1)
 
 
+@pytest.mark.parametrize(("num_cores", "of_each"), [(2, 1), (4, 2), (3, None), (1, None)])
+def test_hosts_of_one_machine_share_its_cores_equally(num_cores: int, of_each: int | None) -> None:
+    """Where they can; and hosts that are machines have cores enough."""
+    true = Cluster("true", Spec(host=Host(nics=Nics(100e-6, GBIT)), ranks_per_host=2, processor=TRUE))
+    found = calibrate_hosts(probed(true, (0, 0, 1, 1)), num_cores).spec
+    assert (found.ranks_per_host, found.host.cores) == (2, of_each)
+    apart = calibrate_hosts(probed(true, (0, 0, 1, 1), (0, 0, 1, 1)), num_cores).spec
+    assert apart.host.cores is None
+
+
 RESTED_SIZES = (64, 2**17, 2**19, 2**21)
 
 
@@ -189,7 +199,7 @@ def test_what_links_save_up_is_found(num_ranks: int, burst: int) -> None:
 def test_nics_of_several_ranks_save_up() -> None:
     """The burst is that of the NIC, and the port within the host has none."""
     spec = Spec(host=Host(nics=Nics(1e-5, GBIT, burst_bytes=2**17)), ranks_per_host=2, processor=TRUE)
-    found = calibrate_hosts(rested(Cluster("true", spec), (0, 0, 1, 1)), 2).spec.host
+    found = calibrate_hosts(rested(Cluster("true", spec), (0, 0, 1, 1)), 4).spec.host
     assert (found.nics.burst_bytes, found.link.burst_bytes) == (pytest.approx(2**17, rel=0.02), 0)
 
 
