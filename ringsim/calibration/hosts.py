@@ -57,9 +57,10 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
 
     A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
     takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on; where ranks
-    outnumber cores, a is at least what a further message in flight takes (`_core_s`). What is then missing from the elapsed time of the smallest message is latency; from that of the largest, the memory's doing. What
-    a message takes longer by a call of its own is the call's. `shared_memory_of` adds the costs of shared memory, and
-    `with_late_calls` those of calls that wait for a core.
+    outnumber cores, a is at least what a further message in flight takes (`_core_s`). What is then missing from the
+    elapsed time of the smallest message is latency; from that of the largest, the memory's doing. What a message takes
+    longer by a call of its own is the call's. `shared_memory_of` adds the costs of shared memory, and `with_late_calls`
+    those of calls that wait for a core.
 
     Raises ValueError when probes are missing.
     """

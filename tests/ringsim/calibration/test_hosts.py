@@ -72,7 +72,7 @@ def test_what_a_call_takes_longer_after_a_computation() -> None:
 
 @pytest.mark.parametrize(("num_ranks", "core_s"), [(2, 100e-6), (4, 150e-6), (8, 100e-6)])
 def test_a_further_message_in_flight_keeps_a_core_from_others(num_ranks: int, core_s: float) -> None:
-    """Where ranks outnumber cores, and where that takes longer than the CPU time; the smallest message comes out anyway."""
+    """Where ranks outnumber cores, and it takes longer than the CPU time; the smallest message comes out anyway."""
     true = Cluster("true", Spec(host=Host(cores=2, link=Link(latency_s=400e-6)), processor=TRUE))
     measurements = measured_on(true, num_ranks)
     one_s = measurements.probes_of("shift")[0].median_s
