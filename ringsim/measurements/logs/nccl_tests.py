@@ -15,7 +15,7 @@ from ringsim.measurements.logs.nccl_rows import (
     ELEMENT_BYTES,
     PER_RANK,
     PrintedRow,
-    bandwidth_factor,
+    busbw_factor,
     ranks_by_counts,
     ranks_by_rates,
     ratio_range,
@@ -25,7 +25,7 @@ from ringsim.measurements.measurements import SENDRECV
 
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|sendrecv|alltoall|gather|scatter|"
                       r"hypercube)_perf")  # fmt: skip
-_HEADER = re.compile(r"^#?\s*(?:size|bytes)\s+(?:count|N)\s+type\b")
+HEADER = re.compile(r"#?\s*(?:size|bytes)\s+(?:count|N)\s+type\b")
 _ROW = re.compile(r"^\d+\s+\d+\s+[a-z_]\w*\s")
 _WITHIN = re.compile(r"\bNCCL (?:INFO|WARN|TRACE)\b")
 _LIKE_A_ROW = re.compile(rf"\s(?:{'|'.join(ELEMENT_BYTES)})\s.*\d\.\d+\s.*\d\.\d+")
@@ -73,7 +73,7 @@ class _PrintedRun:
         low, high = ratio_range(self.rows)
         if num_ranks is None:
             return "all_reduce" if "all_reduce" in self.candidates and 1 < low <= high else ""
-        factors = {test: bandwidth_factor(test, num_ranks) for test in self.candidates}
+        factors = {test: busbw_factor(test, num_ranks) for test in self.candidates}
         possible = [test for test in factors if low <= factors[test] <= high]
         if not possible:  # the ranks are wrong, which `_check_ranks` says, or a row is
             return min(factors, key=lambda test: abs(factors[test] - low))
@@ -105,7 +105,7 @@ class NcclTests:
         if "nThread" in line and "nGpus" in line:
             self._end_table()
             self.shape.restart()
-        elif _HEADER.match(line):
+        elif HEADER.match(line):
             self.finish()
             self._columns = line.lstrip("# ").split()
         elif self._columns and _ROW.match(line) and (match := _WITHIN.search(line)):
@@ -212,7 +212,7 @@ class NcclTests:
 
     def _check_ranks(self, run: _PrintedRun, num_ranks: int) -> None:
         """Raise ValueError if busbw / algbw, which is 2(n - 1)/n, is not that of this number of ranks."""
-        last, factor = run.rows[-1], bandwidth_factor("all_reduce", num_ranks)
+        last, factor = run.rows[-1], busbw_factor("all_reduce", num_ranks)
         for _, algbw, busbw in last.sides:
             rounding = 0.006 * (1 + factor)  # both are printed with two digits
             if abs(busbw - factor * algbw) > rounding + 0.001 * busbw:
