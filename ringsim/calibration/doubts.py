@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, repeated
+from ringsim.calibration.protocol_time import unmet_settings
 from ringsim.calibration.questions import RING_TESTS, Question, QuestionColumns
 from ringsim.network import Cluster
 from ringsim.units import format_rate, format_size, format_time, plural
@@ -106,6 +107,20 @@ def nic_line(cluster: Cluster, num_senders: int) -> str:
         f"{plural(num_senders, 'rank')} of a host can send is not known, and {rate} each is a guess: calibrate with a "
         f"log of {plural(num_senders, 'rank')} on each of several hosts, or give calibrate --nic, such as "
         f"{num_nics}x400Gbit/s"
+    )
+
+
+def settings_line(cluster: Cluster, questions: Sequence[Question]) -> str:
+    """Return one line on settings of NCCL that are not followed, as the network has no such thing; "" if all are."""
+    unmet = unmet_settings(cluster, questions)
+    if not unmet:
+        return ""
+    asked = sorted({settings.as_text() for settings in (question.settings for question in unmet)})
+    where = sorted({f"{question.test} on {plural(question.num_nodes, 'host')}" for question in unmet})
+    timings = plural(len(unmet), "timing")
+    return (
+        f"not followed: {', '.join(asked)}: {cluster.name} has no formula for that with {' or '.join(where)}: "
+        f"{timings} {'is' if len(unmet) == 1 else 'are'} predicted as if NCCL were free to choose"
     )
 
 

@@ -59,6 +59,11 @@ class NcclSettings(NamedTuple):
         """Return whether NCCL may take them by NCCL_ALGO and NCCL_PROTO; "" is any."""
         return _lists(self.algorithms, algorithm) and _lists(self.protocols, protocol)
 
+    def as_text(self) -> str:
+        """Return what was set to be taken, as in the environment of NCCL, such as "NCCL_ALGO=ring"."""
+        told = {"NCCL_ALGO": self.algorithms, "NCCL_PROTO": self.protocols}
+        return " ".join(f"{name}={value}" for name, value in told.items() if value)
+
 
 NOT_KNOWN = NcclSettings()
 
