@@ -131,25 +131,29 @@ def undecided_line(parameters: Iterable[FittedParameter], cases: Sequence[TimedC
         return ""
     return (
         f"undecided: the logs do not tell {undecided} of the parameters, which are as they were believed to be before; "
-        f"{measure} would tell more"
+        f"a log of {measure} would tell more"
     )
 
 
 def _most_telling(cases: Sequence[TimedCase]) -> str:
-    """Return the log that is missing most, as what to run."""
+    """Return the log that is missing most: the collective, and on what it runs."""
     hosts = {case.num_nodes for case in cases if case.collective in RING_TESTS}
     per_host = max(math.ceil(case.num_ranks / case.num_nodes) for case in cases)
-    gpus = f"{plural(per_host, 'GPU')} of each"
+    ranks, few, many = (
+        plural(per_host, "rank"),
+        plural(max(hosts, default=1), "host"),
+        f"{4 * max(hosts, default=1)} hosts",
+    )
     if max(hosts, default=1) == 1:
-        return f"all_reduce_perf on 2 hosts, with {gpus},"
+        return f"all_reduce on 2 hosts, with {ranks} on each,"
     if 1 not in hosts and per_host > 1:
-        return f"all_reduce_perf on one host, with {plural(per_host, 'GPU')},"
+        return f"all_reduce on one host, with {ranks},"
     if min(case.size_bytes for case in cases) > _SMALL:
-        return f"all_reduce_perf from 8 bytes on (-b 8), on {plural(max(hosts), 'host')}, with {gpus},"
+        return f"all_reduce from 8 bytes on, on {few}, with {ranks} on each,"
     if len(hosts - {1}) == 1:
-        return f"all_reduce_perf on {4 * max(hosts)} hosts, with {gpus},"
+        return f"all_reduce on {many}, with {ranks} on each,"
     if not any(case.collective in RING_TESTS[1:] for case in cases):
-        return f"all_gather_perf, which tells rings from trees, on {plural(max(hosts), 'host')}"
+        return f"all_gather, which tells rings from trees, on {few},"
     return ""
 
 
