@@ -7,7 +7,7 @@ they are at the same bytes of a rank. Within a host, and for trees, that does no
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ringsim.calibration.cases import TimedCase
@@ -47,11 +47,28 @@ def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
         if shape[1] == most[1]:  # sizes that the rings of more hosts do not reach, as there they are trees
             smallest, largest = min(seconds := by_shape[most]), max(seconds)
             seconds |= {at: times for at, times in by_shape[shape].items() if not smallest <= at <= largest}
-    steps = tuple(
-        RingStep(message, statistics.geometric_mean(times)) for message, times in sorted(by_shape[most].items())
-    )
+    steps = tuple(RingStep(message, time_s) for message, time_s in _nondecreasing(by_shape[most]).items())
     library = replace(cluster.spec.library, ring_steps=steps, ring_ranks=int(most[1]))
     return cluster.with_spec(library=library)
+
+
+def _nondecreasing(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    """Return the step of each message, none shorter than that of a smaller one, as close as may be to those measured.
+
+    More bytes do not pass faster: where it was measured so, the messages share the geometric mean of their times (the
+    isotonic regression of the logarithms, by pooling adjacent violators).
+    """
+    pools: list[tuple[list[int], list[float]]] = []
+    for message, times in sorted(seconds.items()):
+        pools.append(([message], list(times)))
+        while len(pools) > 1 and _mean(pools[-2]) > _mean(pools[-1]):
+            messages, own = pools.pop()
+            pools[-1] = (pools[-1][0] + messages, pools[-1][1] + own)
+    return {message: _mean(pool) for pool in pools for message in pool[0]}
+
+
+def _mean(pool: tuple[list[int], list[float]]) -> float:
+    return statistics.geometric_mean(pool[1])
 
 
 def _may_be_ring(case: TimedCase) -> bool:
