@@ -55,20 +55,22 @@ def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
 def _nondecreasing(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
     """Return the step of each message, none shorter than that of a smaller one, as close as may be to those measured.
 
-    More bytes do not pass faster: where it was measured so, the messages share the geometric mean of their times (the
-    isotonic regression of the logarithms, by pooling adjacent violators).
+    More bytes do not pass faster: where it was measured so, the messages share the median of their times (the isotonic
+    regression of the logarithms by least absolute deviations, by pooling adjacent violators), as one disturbed time
+    that is many times too long must not lift the others.
     """
     pools: list[tuple[list[int], list[float]]] = []
     for message, times in sorted(seconds.items()):
         pools.append(([message], list(times)))
-        while len(pools) > 1 and _mean(pools[-2]) > _mean(pools[-1]):
+        while len(pools) > 1 and _median_s(pools[-2][1]) > _median_s(pools[-1][1]):
             messages, own = pools.pop()
             pools[-1] = (pools[-1][0] + messages, pools[-1][1] + own)
-    return {message: _mean(pool) for pool in pools for message in pool[0]}
+    return {message: _median_s(times) for messages, times in pools for message in messages}
 
 
-def _mean(pool: tuple[list[int], list[float]]) -> float:
-    return statistics.geometric_mean(pool[1])
+def _median_s(times: Sequence[float]) -> float:
+    """Return the median of the times, by their logarithms."""
+    return math.exp(statistics.median(map(math.log, times)))
 
 
 def _may_be_ring(case: TimedCase) -> bool:
