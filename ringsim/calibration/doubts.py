@@ -139,21 +139,17 @@ def _most_telling(cases: Sequence[TimedCase]) -> str:
     """Return the log that is missing most: the collective, and on what it runs."""
     hosts = {case.num_nodes for case in cases if case.collective in RING_TESTS}
     per_host = max(math.ceil(case.num_ranks / case.num_nodes) for case in cases)
-    ranks, few, many = (
-        plural(per_host, "rank"),
-        plural(max(hosts, default=1), "host"),
-        f"{4 * max(hosts, default=1)} hosts",
-    )
-    if max(hosts, default=1) == 1:
+    ranks, most = plural(per_host, "rank"), max(hosts, default=1)
+    if most == 1:
         return f"all_reduce on 2 hosts, with {ranks} on each,"
     if 1 not in hosts and per_host > 1:
         return f"all_reduce on one host, with {ranks},"
     if min(case.size_bytes for case in cases) > _SMALL:
-        return f"all_reduce from 8 bytes on, on {few}, with {ranks} on each,"
+        return f"all_reduce from 8 bytes on, on {plural(most, 'host')}, with {ranks} on each,"
     if len(hosts - {1}) == 1:
-        return f"all_reduce on {many}, with {ranks} on each,"
+        return f"all_reduce on {4 * most} hosts, with {ranks} on each,"
     if not any(case.collective in RING_TESTS[1:] for case in cases):
-        return f"all_gather, which tells rings from trees, on {few},"
+        return f"all_gather, which tells rings from trees, on {plural(most, 'host')},"
     return ""
 
 
