@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ringsim.measurements import busbw_factor
 from ringsim.network import AnyNetwork
 from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS
 from ringsim.schedule import Collective, Schedule
@@ -107,7 +108,7 @@ def sent_bound(collective: Collective, num_ranks: int) -> float:
     all_reduce 2(n-1)/n, its halves (n-1)/n (Patarasuk and Yuan 2009); broadcast and reduce 1, since every byte must
     leave the root, or a rank that is not the root, once.
     """
-    return busbw_factor(collective, num_ranks) if num_ranks > 1 else 0.0
+    return busbw_factor(collective.value, num_ranks) if num_ranks > 1 else 0.0
 
 
 def steps_bound(num_ranks: int) -> int:
@@ -120,14 +121,7 @@ def algbw_bytes_per_s(size_bytes: int, time_s: float) -> float | None:
     return size_bytes / time_s if 0 < time_s < math.inf else None
 
 
-def busbw_factor(collective: Collective, num_ranks: int) -> float:
-    """Return what algbw is multiplied by to be comparable with the bandwidth of a link, whatever the ranks."""
-    share = (num_ranks - 1) / num_ranks
-    factors = {Collective.ALL_REDUCE: 2 * share, Collective.REDUCE_SCATTER: share, Collective.ALL_GATHER: share}
-    return factors.get(collective, 1.0)
-
-
 def busbw_bytes_per_s(collective: Collective, num_ranks: int, size_bytes: int, time_s: float) -> float | None:
     """Algbw times `busbw_factor`; None where algbw is."""
     algbw = algbw_bytes_per_s(size_bytes, time_s)
-    return None if algbw is None else algbw * busbw_factor(collective, num_ranks)
+    return None if algbw is None else algbw * busbw_factor(collective.value, num_ranks)

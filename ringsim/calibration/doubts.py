@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, repeated
+from ringsim.calibration.protocol_time import unmet_settings
 from ringsim.calibration.questions import RING_TESTS, Question, QuestionColumns
 from ringsim.network import Cluster
 from ringsim.units import format_rate, format_size, format_time, plural
@@ -109,6 +110,20 @@ def nic_line(cluster: Cluster, num_senders: int) -> str:
     )
 
 
+def settings_line(cluster: Cluster, questions: Sequence[Question]) -> str:
+    """Return one line on settings of NCCL that are not followed, as the network has no such thing; "" if all are."""
+    unmet = unmet_settings(cluster, questions)
+    if not unmet:
+        return ""
+    asked = sorted({settings.as_text() for settings in (question.settings for question in unmet)})
+    where = sorted({f"{question.test} on {plural(question.num_nodes, 'host')}" for question in unmet})
+    timings = plural(len(unmet), "timing")
+    return (
+        f"not followed: {', '.join(asked)}: {cluster.name} has no formula for that with {' or '.join(where)}: "
+        f"{timings} {'is' if len(unmet) == 1 else 'are'} predicted as if NCCL were free to choose"
+    )
+
+
 def undecided_line(parameters: Iterable[FittedParameter], cases: Sequence[TimedCase]) -> str:
     """Return one line on what the logs leave open, and which log would tell most of it; "" if there is none."""
     undecided, measure = sum(not parameter.seen_in for parameter in parameters), _most_telling(cases)
@@ -116,25 +131,25 @@ def undecided_line(parameters: Iterable[FittedParameter], cases: Sequence[TimedC
         return ""
     return (
         f"undecided: the logs do not tell {undecided} of the parameters, which are as they were believed to be before; "
-        f"{measure} would tell more"
+        f"a log of {measure} would tell more"
     )
 
 
 def _most_telling(cases: Sequence[TimedCase]) -> str:
-    """Return the log that is missing most, as what to run."""
+    """Return the log that is missing most: the collective, and on what it runs."""
     hosts = {case.num_nodes for case in cases if case.collective in RING_TESTS}
     per_host = max(math.ceil(case.num_ranks / case.num_nodes) for case in cases)
-    gpus = f"{plural(per_host, 'GPU')} of each"
-    if max(hosts, default=1) == 1:
-        return f"all_reduce_perf on 2 hosts, with {gpus},"
+    ranks, most = plural(per_host, "rank"), max(hosts, default=1)
+    if most == 1:
+        return f"all_reduce on 2 hosts, with {ranks} on each,"
     if 1 not in hosts and per_host > 1:
-        return f"all_reduce_perf on one host, with {plural(per_host, 'GPU')},"
+        return f"all_reduce on one host, with {ranks},"
     if min(case.size_bytes for case in cases) > _SMALL:
-        return f"all_reduce_perf from 8 bytes on (-b 8), on {plural(max(hosts), 'host')}, with {gpus},"
+        return f"all_reduce from 8 bytes on, on {plural(most, 'host')}, with {ranks} on each,"
     if len(hosts - {1}) == 1:
-        return f"all_reduce_perf on {4 * max(hosts)} hosts, with {gpus},"
+        return f"all_reduce on {4 * most} hosts, with {ranks} on each,"
     if not any(case.collective in RING_TESTS[1:] for case in cases):
-        return f"all_gather_perf, which tells rings from trees, on {plural(max(hosts), 'host')}"
+        return f"all_gather, which tells rings from trees, on {plural(most, 'host')},"
     return ""
 
 

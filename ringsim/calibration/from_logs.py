@@ -15,13 +15,13 @@ import numpy as np
 from ringsim.calibration.cases import FittedParameter, TimedCase, repeated
 from ringsim.calibration.doubts import contradiction_line, nic_line, senders_per_host
 from ringsim.calibration.intervals import draw_ratios
-from ringsim.calibration.log_parameters import ANY, BANDWIDTHS, LogParameters, assumptions
+from ringsim.calibration.log_parameters import ANY, LogParameters, assumptions
 from ringsim.calibration.posterior import Posterior, fit
 from ringsim.calibration.protocol_time import times_s
 from ringsim.calibration.questions import TESTS, Bools, QuestionColumns
 from ringsim.calibration.ring_steps import with_ring_steps
 from ringsim.measurements import PT2PT_BANDWIDTH
-from ringsim.network import CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, Spec
+from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, Spec
 
 NOISE = 0.05  # of a time, when a run is repeated
 _IMPORTANT = 0.2  # of a time: what a parameter must change it by, to have been seen in it
@@ -188,7 +188,7 @@ def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[TimedC
         candidates = [mode - 1.96 * deviation, mode + 1.96 * deviation, *(mode[index] for mode in modes)]
         seen = tuple(cases[i] for i in np.flatnonzero(fitted.told[:, index]).tolist())
         if fitted.prior_deviation[index] < 1e-3 or (not seen and name in BANDWIDTHS):
-            continue  # given, or nothing that was measured depends on it
+            continue  # given, or nothing that was measured depends on it, and NCCL's model says nothing of it
         low, value, high = np.exp([min(candidates), mode, max(candidates)]).tolist()
         parameters.append(FittedParameter(name, value, low, high, seen))
     return tuple(parameters)

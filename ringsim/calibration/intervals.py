@@ -5,6 +5,7 @@ not known for certain (draws from the posterior), times scatter about every form
 another collective, or other hosts, are not quite like those that were calibrated.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -25,11 +26,23 @@ _FIGURES = 4
 _BYTES_ELSEWHERE, _LATENCY_ELSEWHERE = 0.08, 0.3
 
 
+NOT_BOUNDED = "not bounded"  # in tables, in place of an interval that says nothing
+
+
 class Interval(NamedTuple):
     """The seconds between which a time is expected."""
 
     low_s: float
     high_s: float
+
+
+def is_bounded(low: float, high: float) -> bool:
+    """Return whether an interval says something: is narrower than what is drawn of what is not known at all.
+
+    >>> is_bounded(1.0, 100.0), is_bounded(1.0, 1000.0)
+    (True, False)
+    """
+    return high < low * math.exp(2 * _FARTHEST)
 
 
 def draw_ratios(posterior: Posterior) -> tuple[tuple[float, ...], ...]:

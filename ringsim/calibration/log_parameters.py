@@ -14,7 +14,7 @@ from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.doubts import senders_per_host
 from ringsim.calibration.protocol_time import Rates
 from ringsim.calibration.questions import RING_TESTS, QuestionColumns
-from ringsim.network import Floats, Library, Nics, Protocol
+from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Floats, Library, Nics, Protocol, parameter_names
 
 # NCCL's model. Microseconds: start, hops of the ring within and across hosts, the same of trees; share of bandwidth.
 _NCCL = {
@@ -36,8 +36,6 @@ _VENDOR = 1.0  # a vendor's figure for a NIC: what crosses hosts reaches a share
 _MOST_NICS = 16  # of a host, where its ranks have not one each
 ANY = 20.0  # of a logarithm: nothing is known before
 _LATENCIES, _BANDWIDTHS = 1.0, math.log(2)  # of starts elsewhere than at what is believed
-BANDWIDTHS = ("host.link.bandwidth", "host.nic.bandwidth")  # of which NCCL's model says nothing
-_LAST = ("tree_share", "tree_latency", "message_start", "message_share", "ring_fill")
 
 
 class Assumption(NamedTuple):
@@ -82,10 +80,7 @@ class LogParameters:
         self.within = any(case.num_nodes == 1 for case in cases)
         self.across = any(case.num_nodes > 1 for case in cases)
         self._has_pat = any(case.settings.uses_pat for case in cases)
-        self.names = [*BANDWIDTHS]
-        for protocol in _NCCL:
-            self.names += [f"{protocol} {key}" for key in ("start", "link_latency", "hop_latency", "share")]
-        self.names += _LAST
+        self.names = parameter_names(_NCCL)
 
     def beliefs(self, questions: QuestionColumns, log_times: Floats) -> tuple[Floats, Floats]:
         """Return the logarithms of the prior and its deviations."""
@@ -114,7 +109,7 @@ class LogParameters:
         """Return the rates that these parameters stand for; no share of a bandwidth is more than all of it."""
         values = np.exp(logarithms).tolist()
         link, nic = values[:2]
-        last = dict(zip(_LAST, values[-len(_LAST) :], strict=True))
+        last = dict(zip(OF_THE_LIBRARY, values[-len(OF_THE_LIBRARY) :], strict=True))
         protocols = []
         for index, (name, (_, link_us, hop_us, tree_link_us, tree_hop_us, _)) in enumerate(_NCCL.items()):
             start, link_hop, hop, share = values[2 + 4 * index : 6 + 4 * index]

@@ -141,12 +141,32 @@ def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Flo
     candidates = list(_existing(rates, questions))
     if not any(settings.algorithms or settings.protocols for settings in questions.settings):
         return candidates
-    admitted = [np.where(questions.admit(*_nccl_names(name)), times, np.inf) for name, times in candidates]
-    none = np.isinf(np.min(admitted, axis=0))  # a setting that leaves nothing is one that is not understood
+    admitted = _admitted(candidates, questions)
+    none = _leave_nothing(admitted)
     return [
-        (name, some if name == "in_switch" else np.where(none, times, some))  # but NVLS has a name that is
+        (name, some if name == "in_switch" else np.where(none, times, some))  # NVLS has a name: it was not asked for
         for (name, times), some in zip(candidates, admitted, strict=True)
     ]
+
+
+def _admitted(candidates: Sequence[tuple[str, Floats]], questions: QuestionColumns) -> list[Floats]:
+    """Return the times of each candidate, infinite where the settings of NCCL rule it out."""
+    return [np.where(questions.admit(*_nccl_names(name)), times, np.inf) for name, times in candidates]
+
+
+def _leave_nothing(admitted: Sequence[Floats]) -> Bools:
+    """Return where the settings of NCCL rule out all that there is: they are as good as not given."""
+    none: Bools = np.isinf(np.min(admitted, axis=0))
+    return none
+
+
+def unmet_settings(network: AnyNetwork, questions: Sequence[Question]) -> list[Question]:
+    """Return the questions whose settings of NCCL ask for what the network does not describe; they are not followed."""
+    if not questions:
+        return []
+    columns = QuestionColumns.from_questions(questions)
+    none = _leave_nothing(_admitted(list(_existing(rates_of(network.spec), columns)), columns))
+    return [question for question, is_unmet in zip(questions, none.tolist(), strict=True) if is_unmet]
 
 
 def _nccl_names(candidate: str) -> tuple[str, str]:

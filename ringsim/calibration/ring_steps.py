@@ -7,7 +7,7 @@ they are at the same bytes of a rank. Within a host, and for trees, that does no
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ringsim.calibration.cases import TimedCase
@@ -47,11 +47,30 @@ def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
         if shape[1] == most[1]:  # sizes that the rings of more hosts do not reach, as there they are trees
             smallest, largest = min(seconds := by_shape[most]), max(seconds)
             seconds |= {at: times for at, times in by_shape[shape].items() if not smallest <= at <= largest}
-    steps = tuple(
-        RingStep(message, statistics.geometric_mean(times)) for message, times in sorted(by_shape[most].items())
-    )
+    steps = tuple(RingStep(message, time_s) for message, time_s in _nondecreasing(by_shape[most]).items())
     library = replace(cluster.spec.library, ring_steps=steps, ring_ranks=int(most[1]))
     return cluster.with_spec(library=library)
+
+
+def _nondecreasing(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    """Return the step of each message, none shorter than that of a smaller one, as close as may be to those measured.
+
+    More bytes do not pass faster: where it was measured so, the messages share the median of their times (the isotonic
+    regression of the logarithms by least absolute deviations, by pooling adjacent violators), as one disturbed time
+    that is many times too long must not lift the others.
+    """
+    pools: list[tuple[list[int], list[float]]] = []
+    for message, times in sorted(seconds.items()):
+        pools.append(([message], list(times)))
+        while len(pools) > 1 and _median_s(pools[-2][1]) > _median_s(pools[-1][1]):
+            messages, own = pools.pop()
+            pools[-1] = (pools[-1][0] + messages, pools[-1][1] + own)
+    return {message: _median_s(times) for messages, times in pools for message in messages}
+
+
+def _median_s(times: Sequence[float]) -> float:
+    """Return the median of the times, by their logarithms."""
+    return math.exp(statistics.median(map(math.log, times)))
 
 
 def _may_be_ring(case: TimedCase) -> bool:

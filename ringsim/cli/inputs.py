@@ -126,7 +126,7 @@ def timings_options(command: Command) -> Command:
         **rest: object,
     ) -> None:
         settings = NOT_KNOWN._replace(algorithms=nccl_algo or "", protocols=nccl_proto or "")
-        timings = read_timings(files, nodes, ranks_per_node, settings)
+        timings = read_timings(files, LogShape(nodes, ranks_per_node), settings)
         for line in timings.left_out[:MOST_LINES]:
             click.echo(f"left out: {line}", err=True)
         if (more := len(timings.left_out) - MOST_LINES) > 0:
@@ -136,12 +136,10 @@ def timings_options(command: Command) -> Command:
     return with_timings
 
 
-def read_timings(
-    files: Sequence[GivenFile], num_nodes: int | None, ranks_per_node: int | None, settings: NcclSettings
-) -> Timings:
+def read_timings(files: Sequence[GivenFile], of_all: LogShape, settings: NcclSettings) -> Timings:
     """Return the timings of measurements or logs, told apart by how they begin.
 
-    settings: of NCCL in logs that do not tell.
+    of_all, settings: the hosts and ranks, and the settings of NCCL, of logs that do not tell.
     Raises ValueError for what is neither or both, OSError for what cannot be read.
     """
     paths, shapes = tuple(given.path for given in files), set(files)
@@ -150,7 +148,7 @@ def read_timings(
         raise ValueError(f"{twice}: is given twice, with different hosts or ranks: give it once")
     are_json = [_is_json(path) for path in paths]
     if not any(are_json):
-        tables = read_logs(paths, num_nodes, ranks_per_node, dict(files))
+        tables = read_logs(paths, *of_all, dict(files))
         left_out = tuple(line for table in tables for line in table.left_out)
         return Timings(tuple(cases_of_tables(tables, settings)), paths, left_out=left_out)
     if not all(are_json):
@@ -158,13 +156,15 @@ def read_timings(
         raise ValueError(f"{one}: is a measurements file, {other} is not: give either measurements or logs")
     if settings != NOT_KNOWN:
         raise ValueError(f"{paths[0]}: is a measurements file: --nccl-algo and --nccl-proto are for logs of NCCL")
+    given = next((given.path for given in files if given.shape != LogShape()), paths[0] if of_all != LogShape() else "")
+    if given:
+        raise ValueError(f"{given}: is a measurements file, which tells its ranks and hosts: leave out nodes and "
+                         "ranks-per-node, which are for logs")  # fmt: skip
     loaded = tuple(Measurements.load(path) for path in paths)
     cases = [
         case
-        for (path, shape), measurements in zip(files, loaded, strict=True)
-        for case in cases_of_measurements(
-            measurements, shape.num_nodes or num_nodes or _num_hosts(measurements, path), str(path)
-        )
+        for path, measurements in zip(paths, loaded, strict=True)
+        for case in cases_of_measurements(measurements, _num_hosts(measurements, path), str(path))
     ]
     return Timings(tuple(cases), paths, loaded)
 

@@ -1,6 +1,14 @@
 """Networks: what messages and reductions cost, and which resources they share."""
 
-from ringsim.network.cluster import AnyNetwork, CalibratedCells, Calibration, Cluster
+from ringsim.network.cluster import (
+    BANDWIDTHS,
+    OF_THE_LIBRARY,
+    AnyNetwork,
+    CalibratedCells,
+    Calibration,
+    Cluster,
+    parameter_names,
+)
 from ringsim.network.file_format import value_of
 from ringsim.network.file_reader import load_network, preset_names, read_network
 from ringsim.network.file_writer import network_text

@@ -1,6 +1,6 @@
 """`AnyNetwork`: all that programs ask of a network; `Cluster`: hosts, and the timings that they were fitted to."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Protocol, Self
 
@@ -70,6 +70,17 @@ class Calibration:
             not set(rows).isdisjoint(cells.rows) if rows and cells.rows else cells.algorithm == algorithm
             for cells in alike
         )
+
+
+BANDWIDTHS = ("host.link.bandwidth", "host.nic.bandwidth")
+_OF_A_PROTOCOL = ("start", "link_latency", "hop_latency", "share")
+OF_THE_LIBRARY = ("tree_share", "tree_latency", "message_start", "message_share", "ring_fill")
+
+
+def parameter_names(protocols: Iterable[str]) -> list[str]:
+    """Return the names of all parameters of a fit to logs, in their order, with these protocols."""
+    of_protocols = [f"{protocol} {key}" for protocol in protocols for key in _OF_A_PROTOCOL]
+    return [*BANDWIDTHS, *of_protocols, *OF_THE_LIBRARY]
 
 
 class AnyNetwork(Protocol):

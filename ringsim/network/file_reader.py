@@ -11,7 +11,7 @@ from typing import Any
 
 from ringsim.files import naming_place, parse_toml, read_text, refusal
 from ringsim.network import spec
-from ringsim.network.cluster import Cluster
+from ringsim.network.cluster import Calibration, Cluster, parameter_names
 from ringsim.network.fabric import neighbours, reach
 from ringsim.network.file_format import NETWORK
 from ringsim.network.topology import Jitter
@@ -32,7 +32,21 @@ def read_network(text: str, file: str) -> Cluster:
 def _cluster(fields: Fields, file: str) -> Cluster:
     about = {key: fields.pop(key) for key in ("name", "description", "source") if key in fields}
     calibration = fields.pop("calibration", None)
-    return Cluster(**{"name": PurePath(file).stem, **about}, spec=_spec(fields), file=file, calibration=calibration)
+    described = _spec(fields)
+    if calibration:
+        _check_parameters(calibration, described)
+    return Cluster(**{"name": PurePath(file).stem, **about}, spec=described, file=file, calibration=calibration)
+
+
+def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
+    """Raise ValueError for a parameter that the network does not have: its draws would change nothing."""
+    names = parameter_names(protocol.name for protocol in described.protocols)
+    for index, name in enumerate(calibration.parameters):
+        if name not in names:
+            meant = nearest(name, names)
+            hint = f"did you mean {meant}? " if meant else ""
+            rule = "this network has no such parameter: correct it, or remove parameters and draws"
+            raise refusal(f"calibration.parameters[{index}]", name, f"{hint}{rule}")
 
 
 def _spec(fields: Fields) -> spec.Spec:

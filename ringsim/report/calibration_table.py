@@ -7,12 +7,14 @@ from typing import Any
 
 from ringsim.calibration import (
     MISFIT,
+    NOT_BOUNDED,
     ComparedCase,
     Comparison,
     FittedParameter,
     LogFit,
     ProbeFit,
     TimedCase,
+    is_bounded,
     undecided_line,
 )
 from ringsim.files import finite_or_none
@@ -44,7 +46,8 @@ def format_fit(fit: LogFit, wide: bool = False) -> str:
     for fitted in fit.parameters:
         seen = _seen(fitted) if wide or not fitted.seen_in else plural(len(fitted.seen_in), "timing")
         value, low, high = (_shown(fitted.name, number) for number in (fitted.value, fitted.low, fitted.high))
-        rows.append((fitted.name, value, f"{low} .. {high}", seen))
+        between = f"{low} .. {high}" if is_bounded(fitted.low, fitted.high) else NOT_BOUNDED
+        rows.append((fitted.name, value, between, seen))
     errors = sorted(zip(map(_case, fit.cases), fit.errors, strict=True), key=lambda pair: -abs(pair[1]))
     (worst, error), typical = errors[0], statistics.median(map(abs, fit.errors))
     residuals = f"fitted to {len(errors)} timings: median |residual| {typical:.1%}, largest {abs(error):.1%} ({worst})"
@@ -220,7 +223,7 @@ def _width_cell(compared: ComparedCase) -> TableCell:
     if compared.interval is None:
         return NOTHING
     width = math.sqrt(compared.interval.high_s / compared.interval.low_s) - 1
-    return TableCell(f"±{width:.0%}", width)
+    return TableCell(f"±{width:.0%}" if is_bounded(*compared.interval) else NOT_BOUNDED, width)
 
 
 def _summary(comparison: Comparison) -> str:

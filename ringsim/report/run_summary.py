@@ -14,7 +14,7 @@ from ringsim.analysis import (
     busbw_bytes_per_s,
     format_stall,
 )
-from ringsim.calibration import INSIDE, LibraryChoice
+from ringsim.calibration import INSIDE, NOT_BOUNDED, LibraryChoice, is_bounded
 from ringsim.network import AnyNetwork, Floats
 from ringsim.report.network_table import uniform_note
 from ringsim.report.table import DataTable, TableCell, time_cell
@@ -94,7 +94,8 @@ def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("protocol", f"{library['protocol']}, {format_time(library['start_s'])} of the time is its start"))
     low_s, high_s = result.get("predicted_low_s"), result.get("predicted_high_s")
     if low_s is not None and high_s is not None:
-        rows.insert(1, (f"expected to {INSIDE:.0%}", f"{format_time(low_s)} .. {format_time(high_s)}"))
+        between = f"{format_time(low_s)} .. {format_time(high_s)}" if is_bounded(low_s, high_s) else NOT_BOUNDED
+        rows.insert(1, (f"expected to {INSIDE:.0%}", between))
     if result["closed_form_s"] is not None:
         rows.append(("closed form", format_time(result["closed_form_s"])))
     for name in ("algbw", "busbw"):

@@ -13,6 +13,7 @@ from ringsim.calibration import (
     contradiction_line,
     doubt_line,
     nic_line,
+    settings_line,
 )
 from ringsim.cli.inputs import NICS, Timings, timings_options
 from ringsim.console import (
@@ -63,7 +64,8 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
 
     Logs of several collectives, sizes and numbers of hosts tell more than one. The network is for --network. The last
     lines say so if the probes lie too far apart for predictions, if a latency is one that no cluster has, if logs
-    contradict each other, if they do not tell what all ranks of a host send together, and which log would tell more.
+    contradict each other, if they do not tell what all ranks of a host send together, if a setting of NCCL cannot be
+    followed, and which log would tell more.
     """
     require_one_stdout(as_json, output)
     name = output.stem if output and output.suffix else "calibrated"
@@ -78,6 +80,7 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
             "contradictory": contradiction_line(fit.cases),
             "guessed_nics": nic_line(fit.cluster, fit.cluster.spec.ranks_per_host or 0),
             "implausible": doubt_line(fit.parameters),
+            "not_followed": settings_line(fit.cluster, [case.question for case in fit.cases]),
         }
         told, text = fit_dict(fit), format_fit(fit, wide)
     told |= {name: line or None for name, line in warnings.items()}

@@ -16,6 +16,7 @@ from ringsim.calibration import (
     nic_line,
     picture_names,
     senders_per_host,
+    settings_line,
 )
 from ringsim.cli.inputs import Timings, timings_options
 from ringsim.cli.options import load_simulated, network_name_option, refuse_without, style_option, trust_option
@@ -81,7 +82,7 @@ def compare(
             comparison = compare_measurements(timings.cases, cluster, trusted, progress.update)
         else:
             comparison = compare_logs(timings.cases, cluster)
-    _say_guessed_nics(comparison, cluster)
+    _say_guesses(comparison, cluster)
     text = format_comparison(comparison, wide)
     print_result(text, comparison.as_dict(), as_json)
     if output:
@@ -96,10 +97,12 @@ def compare(
         sys.exit(ABOVE)
 
 
-def _say_guessed_nics(comparison: Comparison, cluster: Cluster) -> None:
+def _say_guesses(comparison: Comparison, cluster: Cluster) -> None:
+    """Say which predictions are guesses, as the network or its logs do not tell."""
     predicted = [compared.case.question for compared in comparison.cases if compared.predicted_s is not None]
     lines = [nic_line(cluster, senders) for senders in sorted(senders_per_host(predicted))]
-    for line in list(filter(None, lines))[-1:]:  # that of the most senders, where several numbers are guesses
+    most = list(filter(None, lines))[-1:]  # the line of the most senders, where several numbers are guesses
+    for line in filter(None, [*most, settings_line(cluster, predicted)]):
         click.echo(line, err=True)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ringsim.measurements.logs.lines import LogRow, LogTable, Shape, whole
 from ringsim.units import decimal_number
 
-HEADER = re.compile(r"^(?:size \(B\)\s+)?elements\s+min \(us\)\s+p50 \(us\)")
+HEADER = re.compile(r"(?:size \(B\)\s+)?elements\s+min \(us\)\s+p50 \(us\)")
 _ALGORITHM = re.compile(r"\b(allreduce|reduce_scatter|allgather|broadcast|pairwise_exchange|reduce|alltoall)(_\w+)?\b")
 _TESTS = {"allreduce": "all_reduce", "allgather": "all_gather"}
 _ROW = re.compile(r"^\d+(?:\s+[\d.]+)+$")

@@ -9,12 +9,9 @@ from typing import NamedTuple, Self
 from ringsim.files import quoted, read_bytes
 from ringsim.units import MAX_DIGITS, whole_number
 
-# Open MPI's --tag-output (with a job's name from version 5 on), torchrun's and a log's own [TAG]:, before whatever
-# follows; Open MPI's --timestamp-output and srun's --label only before a blank and the like, as a time may stand at the
-# beginning of a line; and colours.
-_PREFIX = re.compile(
-    r"^(?:\s*(?:\[(?:[\w.-]+@)?\d+,\s*\d+\](?:\[[^\]]*\])?<std(?:out|err)>:?|<std(?:out|err)>:|\[[A-Za-z]+\d*\]:|"
-    r"(?:\w{3} \w{3} +\d+ [\d:]+ \d{4}|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?|\[\d+\]|\d+:)(?=[\s#<\[]|$)))+"
+# The time of a line, which changes from line to line: Open MPI's --timestamp-output, and ISO 8601.
+_TIME = re.compile(
+    r"^\s*(?:\w{3} \w{3} +\d+ [\d:]+ \d{4}|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?)(?=[\s#<\[]|$)"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MAX_LINE = 2**13  # characters: no line that tells something here has so many, and patterns take long for far more
@@ -42,8 +39,8 @@ def whole(text: str) -> int:
 
 
 def clean(line: str) -> str:
-    """Return the line as the benchmark printed it, without prefixes and colours."""
-    return _PREFIX.sub("", _COLOUR.sub("", line)).strip()
+    """Return the line without colours and the time at which it was printed."""
+    return _TIME.sub("", _COLOUR.sub("", line)).strip()
 
 
 _RANK = re.compile(r"\bRank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s*(?:\[[^\]]*\])?\s*(.*)$")

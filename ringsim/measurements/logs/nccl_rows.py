@@ -1,6 +1,6 @@
 """A row of nccl-tests as it is printed, and what its bandwidths tell.
 
-busbw over algbw is a law of each collective, which depends on the number of ranks (doc/PERFORMANCE.md of nccl-tests).
+busbw over algbw is a law of each collective, see `busbw_factor`: it tells the collective, or the number of ranks.
 """
 
 import math
@@ -13,16 +13,24 @@ from ringsim.units import decimal_number
 ELEMENT_BYTES = {"int8": 1, "uint8": 1, "char": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "f8e4m3": 1, "f8e5m2": 1, "half": 2,
                  "bfloat16": 2, "float16": 2, "int32": 4, "uint32": 4, "int": 4, "float": 4, "float32": 4, "int64": 8,
                  "uint64": 8, "double": 8, "float64": 8}  # fmt: skip
-# busbw over algbw is this times (n - 1) / n on n ranks; of other tests it is 1.
-_LIMIT = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0, "gather": 1.0, "scatter": 1.0}
+# busbw over algbw on many ranks; on n ranks (n - 1) / n of it. Of other tests they are the same.
+_BUSBW_LIMITS = {
+    "all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0, "gather": 1.0, "scatter": 1.0
+}  # fmt: skip
 PER_RANK = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")  # their count is one rank's
 _ROUNDING = 0.005  # GB/s, as bandwidths are printed with two digits
 _NONE = ("N/A", "NA")
 
 
-def bandwidth_factor(test: str, num_ranks: int) -> float:
-    """Return busbw over algbw of a test."""
-    return _LIMIT[test] * (num_ranks - 1) / num_ranks if test in _LIMIT else 1.0
+def busbw_factor(test: str, num_ranks: int) -> float:
+    """Return busbw over algbw of a test, which makes busbw comparable with the bandwidth of a link, whatever the ranks.
+
+    It is the share of the tensor that the busiest rank must send at least (doc/PERFORMANCE.md of nccl-tests).
+
+    >>> busbw_factor("all_reduce", 4)
+    1.5
+    """
+    return _BUSBW_LIMITS[test] * (num_ranks - 1) / num_ranks if test in _BUSBW_LIMITS else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ class PrintedRow:
     def read(cls, line: int, named: dict[str, str], sides: list[list[str]], wrong_column: str) -> "PrintedRow":
         """Read a row from its values. Raises ValueError for what is no number."""
         counted = [side[3] for side in sides if len(side) > 3] if "wrong" in wrong_column else []
-        wrong = next((text for text in counted if text not in _NONE and decimal_number(text) > 0), "")
+        wrong = next((text for text in counted if text not in _NONE and not decimal_number(text) <= 0), "")  # or NaN
         op, kind = named.get("redop", named.get("op", "none")), named["type"]
         size = whole(named.get("size", named.get("bytes", "0")))
         count = whole(named.get("count", named.get("N", "0")))
@@ -110,7 +118,7 @@ def ranks_by_counts(rows: Iterable[PrintedRow]) -> int | None:
 def ranks_by_rates(test: str, rows: Iterable[PrintedRow]) -> int | None:
     """Return the number of ranks by busbw over algbw; None if several are possible, or the test has no such law."""
     low, high = ratio_range(rows)
-    limit = _LIMIT.get(test, 0.0)
+    limit = _BUSBW_LIMITS.get(test, 0.0)
     if not low <= high < limit:
         return None
     fewest, largest = (limit / (limit - ratio) for ratio in (low, high))

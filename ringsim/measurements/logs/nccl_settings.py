@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _VERSION = re.compile(r"(\d+)\.(\d+)")
@@ -9,6 +10,9 @@ _LIBRARY = re.compile(r"nccl-library=(\d+)(\d\d)\d\d\b")
 _SETTING = re.compile(
     r"\bNCCL_(ALGO|PROTO|NVLS_ENABLE|PAT_ENABLE)(?: set by environment to |\s*[=:]\s*)[\"']?(\^?\w[\w,:;/]*)"
 )
+_BY_NCCL = " NCCL INFO "
+_EXPORT = re.compile(r"^\W*export\s")
+_UNSET = re.compile(r"\bunset\s+(?:-v\s+)?NCCL_(\w+)")
 NCCL_ALGORITHMS = ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
 NCCL_PROTOCOLS = ("ll", "ll128", "simple")
 _SWITCH_CHANNELS = re.compile(r"\b(\d+) nvls channels\b")
@@ -30,7 +34,7 @@ class NcclSettings(NamedTuple):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "NcclSettings":
-        """Return what these lines of a log say, which `note_setting` has gathered."""
+        """Return what these lines of a log say, which `LogEnvironment` has gathered."""
         match = _VERSION.search(environment.get("nccl version", ""))
         version = (int(match[1]), int(match[2])) if match else None
         return cls(
@@ -54,6 +58,11 @@ class NcclSettings(NamedTuple):
     def admits(self, algorithm: str, protocol: str) -> bool:
         """Return whether NCCL may take them by NCCL_ALGO and NCCL_PROTO; "" is any."""
         return _lists(self.algorithms, algorithm) and _lists(self.protocols, protocol)
+
+    def as_text(self) -> str:
+        """Return what was set to be taken, as in the environment of NCCL, such as "NCCL_ALGO=ring"."""
+        told = {"NCCL_ALGO": self.algorithms, "NCCL_PROTO": self.protocols}
+        return " ".join(f"{name}={value}" for name, value in told.items() if value)
 
 
 NOT_KNOWN = NcclSettings()
@@ -81,15 +90,66 @@ def _lists(setting: str, name: str) -> bool:
     return (name.lower() in names) != setting.startswith("^")
 
 
-def note_setting(environment: dict[str, str], line: str) -> None:
-    """Note lines such as `# NCCL version: 2.18`, and what NCCL itself says of its version and settings."""
-    if match := re.match(r"#\s*([A-Za-z][\w ]{1,30}):\s+(.+)", line):
-        environment.setdefault(match[1].strip().lower(), match[2].strip())
-    elif match := re.search(r"NCCL version ([\d.]+)", line):
-        environment.setdefault("nccl version", match[1])
-    elif match := _LIBRARY.search(line):
-        environment.setdefault("nccl version", f"{int(match[1])}.{int(match[2])}")
-    for match in _SETTING.finditer(line):
-        environment[f"nccl_{match[1].lower()}"] = match[2].rstrip(",:;")  # a later run may have another one
+@dataclass(slots=True)
+class LogEnvironment:
+    """The versions and settings that the lines of a log tell, as they are for the process that runs at a line.
+
+    A setting is that of the process that prints it, or of the next one where it stands between two, as in the command
+    of the next; what the shell exports is that of all processes that follow.
+    """
+
+    _lasting: dict[str, str] = field(default_factory=dict)
+    _own: dict[str, str] = field(default_factory=dict)
+    _next: dict[str, str] = field(default_factory=dict)  # told after the rows of a process, before it has ended
+    _has_rows: bool = False
+
+    def look_at(self, line: str) -> None:
+        """Note lines such as `# NCCL version: 2.18`, and what NCCL itself says of its version and settings."""
+        settings = _settings(line)
+        if not settings:
+            self._note_version(line)
+        if _EXPORT.search(line):
+            self._lasting |= settings
+        if not self._has_rows:
+            self._own |= settings
+        else:
+            self._next |= settings
+            if _BY_NCCL in line:  # late, but of the process that runs
+                self._own = settings | self._own
+        for match in _UNSET.finditer(line):
+            for told in (self._lasting, self._next if self._has_rows else self._own):
+                told.pop(f"nccl_{match[1].lower()}", None)
+
+    def _note_version(self, line: str) -> None:
+        if match := re.match(r"#\s*([A-Za-z][\w ]{1,30}):\s+(.+)", line):
+            self._lasting.setdefault(match[1].strip().lower(), match[2].strip())
+        elif match := re.search(r"NCCL version ([\d.]+)", line):
+            self._lasting.setdefault("nccl version", match[1])
+        elif match := _LIBRARY.search(line):
+            self._lasting.setdefault("nccl version", f"{int(match[1])}.{int(match[2])}")
+
+    def begin_table(self) -> None:
+        """Note that a table follows; what was told since the one before it holds for it."""
+        self._own |= self._next
+        self._next = {}
+
+    def note_row(self) -> None:
+        """Note that the process has printed a row of its table."""
+        self._has_rows = True
+
+    def end_process(self) -> None:
+        """Forget the settings of the process, if there was one."""
+        if self._has_rows:
+            self._own, self._next, self._has_rows = self._next, {}, False
+
+    def as_dict(self) -> dict[str, str]:
+        """Return what is known, for a table that ends here."""
+        return self._lasting | self._own
+
+
+def _settings(line: str) -> dict[str, str]:
+    """Return the settings that a line tells, with whether there are channels through switches."""
+    settings = {f"nccl_{match[1].lower()}": match[2].rstrip(",:;") for match in _SETTING.finditer(line)}
     if match := _SWITCH_CHANNELS.search(line):
-        environment["nccl_nvls_enable"] = "1" if int(match[1]) else "0"
+        settings["nccl_nvls_enable"] = "1" if int(match[1]) else "0"
+    return settings

@@ -15,17 +15,17 @@ from ringsim.measurements.logs.nccl_rows import (
     ELEMENT_BYTES,
     PER_RANK,
     PrintedRow,
-    bandwidth_factor,
+    busbw_factor,
     ranks_by_counts,
     ranks_by_rates,
     ratio_range,
 )
-from ringsim.measurements.logs.nccl_settings import note_setting
+from ringsim.measurements.logs.nccl_settings import LogEnvironment
 from ringsim.measurements.measurements import SENDRECV
 
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|sendrecv|alltoall|gather|scatter|"
                       r"hypercube)_perf")  # fmt: skip
-_HEADER = re.compile(r"^#?\s*(?:size|bytes)\s+(?:count|N)\s+type\b")
+HEADER = re.compile(r"#?\s*(?:size|bytes)\s+(?:count|N)\s+type\b")
 _ROW = re.compile(r"^\d+\s+\d+\s+[a-z_]\w*\s")
 _WITHIN = re.compile(r"\bNCCL (?:INFO|WARN|TRACE)\b")
 _LIKE_A_ROW = re.compile(rf"\s(?:{'|'.join(ELEMENT_BYTES)})\s.*\d\.\d+\s.*\d\.\d+")
@@ -73,7 +73,7 @@ class _PrintedRun:
         low, high = ratio_range(self.rows)
         if num_ranks is None:
             return "all_reduce" if "all_reduce" in self.candidates and 1 < low <= high else ""
-        factors = {test: bandwidth_factor(test, num_ranks) for test in self.candidates}
+        factors = {test: busbw_factor(test, num_ranks) for test in self.candidates}
         possible = [test for test in factors if low <= factors[test] <= high]
         if not possible:  # the ranks are wrong, which `_check_ranks` says, or a row is
             return min(factors, key=lambda test: abs(factors[test] - low))
@@ -94,7 +94,7 @@ class NcclTests:
     _rows: list[PrintedRow] = field(default_factory=list)
     _left_out: list[str] = field(default_factory=list)
     _has_wrong: bool = False
-    _environment: dict[str, str] = field(default_factory=dict)
+    _environment: LogEnvironment = field(default_factory=LogEnvironment)
 
     def look_at(self, number: int, line: str) -> None:
         """Read one line. Raises ValueError for a row that cannot be right."""
@@ -105,8 +105,9 @@ class NcclTests:
         if "nThread" in line and "nGpus" in line:
             self._end_table()
             self.shape.restart()
-        elif _HEADER.match(line):
+        elif HEADER.match(line):
             self.finish()
+            self._environment.begin_table()
             self._columns = line.lstrip("# ").split()
         elif self._columns and _ROW.match(line) and (match := _WITHIN.search(line)):
             place = f"{self.file}: line {number}"
@@ -120,11 +121,12 @@ class NcclTests:
             raise ValueError(f"{line.lstrip('# ')}: its results were wrong, so its times "
                              "say nothing; run the benchmark again")  # fmt: skip
         elif not self.shape.look_at(line):
-            note_setting(self._environment, line)
+            self._environment.look_at(line)
             if "Avg bus bandwidth" in line:
-                self.finish()  # what is said from here on is of the next run
+                self._end_process()
 
     def _add(self, row: PrintedRow) -> None:
+        self._environment.note_row()
         if row.wrong:
             place = f"{self.file}: line {row.line}: #wrong {row.wrong}"
             self._left_out.append(f"{place}: its results were wrong, so its times say nothing; run the benchmark again")
@@ -134,8 +136,13 @@ class NcclTests:
 
     def _end_table(self) -> None:
         """End the run, and wait for the next header: what comes until then is no row."""
-        self.finish()
+        self._end_process()
         self._columns = ()
+
+    def _end_process(self) -> None:
+        """End the run: what is said from here on is of the next one, also what its process is told."""
+        self.finish()
+        self._environment.end_process()
 
     def finish(self) -> None:
         """End the run of the rows so far."""
@@ -149,7 +156,7 @@ class NcclTests:
                     self.shape.given,
                     self.shape.num_nodes(),
                     tuple(self.shape.devices),
-                    dict(self._environment),
+                    self._environment.as_dict(),
                 )
             )
         else:
@@ -212,7 +219,7 @@ class NcclTests:
 
     def _check_ranks(self, run: _PrintedRun, num_ranks: int) -> None:
         """Raise ValueError if busbw / algbw, which is 2(n - 1)/n, is not that of this number of ranks."""
-        last, factor = run.rows[-1], bandwidth_factor("all_reduce", num_ranks)
+        last, factor = run.rows[-1], busbw_factor("all_reduce", num_ranks)
         for _, algbw, busbw in last.sides:
             rounding = 0.006 * (1 + factor)  # both are printed with two digits
             if abs(busbw - factor * algbw) > rounding + 0.001 * busbw:

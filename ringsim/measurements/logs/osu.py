@@ -7,7 +7,7 @@ from ringsim.measurements.logs.lines import LogRow, LogTable, Shape, whole
 from ringsim.measurements.measurements import PT2PT_BANDWIDTH, PT2PT_LATENCY
 from ringsim.units import decimal_number
 
-TITLE = re.compile(r"^#\s*OSU\s+(?:MPI|NCCL|SHMEM|UPC)?.*?\bTest\b", re.IGNORECASE)
+TITLE = re.compile(r"#\s*OSU\s+(?:MPI|NCCL|SHMEM|UPC)?.*?\bTest\b", re.IGNORECASE)
 _TESTS = {
     "allreduce": "all_reduce",
     "reduce_scatter": "reduce_scatter",

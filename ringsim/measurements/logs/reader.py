@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ringsim.files import parsed, values
 from ringsim.measurements.logs.gloo import Gloo
+from ringsim.measurements.logs.labels import without_labels
 from ringsim.measurements.logs.lines import LogShape, LogTable, Shape, read_lines
 from ringsim.measurements.logs.nccl_tests import NcclTests
 from ringsim.measurements.logs.osu import Osu
@@ -51,7 +52,7 @@ def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
         Osu(file, shape=Shape(num_ranks)),
         Gloo(file, shape=Shape(num_ranks)),
     )
-    for number, line in read_lines(path):
+    for number, line in without_labels(list(read_lines(path))):
         try:
             for reader in readers:
                 reader.look_at(number, line)

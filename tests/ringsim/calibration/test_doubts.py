@@ -15,7 +15,7 @@ from ringsim.calibration.from_logs import LogFit
 from ringsim.measurements import read_logs
 from ringsim.network import network_text, read_network
 from tests.ringsim.commands import as_json, printed, run
-from tests.ringsim.made_logs import LOGS, TRUE, nccl_log
+from tests.ringsim.made_logs import LOGS, SIZES, TRUE, nccl_log
 
 TCP = TRUE.nic_bytes_per_s / 4  # bytes per second of the NIC, a quarter of that of TRUE
 
@@ -179,6 +179,38 @@ def test_nics_that_one_rank_used_are_a_guess_for_more(tmp_path: Path) -> None:
         assert line in run(*command, "--network", network).stderr.splitlines(), command
     for command in (("simulate", "--ranks", 8), ("compare", tmp_path / "one_rank.log")):
         assert "of a host at a time" not in run(*command, "--network", network).stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--nccl-algo", "nvls"), "NCCL_ALGO=nvls"),
+        (("--nccl-proto", "ll128"), "NCCL_PROTO=ll128"),
+        (("--nccl-algo", "^ring", "--nccl-proto", "ll128,simple"), "NCCL_ALGO=^ring NCCL_PROTO=ll128,simple"),
+        (("--nccl-algo", "ring,nvls", "--nccl-proto", "ll128,simple"), ""),
+    ],
+)
+def test_settings_that_the_network_cannot_follow_are_told(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
+    """In one line, with what happens instead; where something is left, that is taken."""
+    measured, net = log(tmp_path / "a.log", ranks=4, nodes=1), tmp_path / "net.toml"
+    cluster = replace(calibrate_logs(cases(measured), "net").cluster, calibration=None)
+    protocols = tuple(protocol for protocol in cluster.spec.protocols if protocol.name != "LL128")
+    net.write_text(network_text(cluster.with_spec(protocols=protocols)))
+    result = run("compare", measured, "--network", net, *options)
+    assert result.stderr == (
+        f"not followed: {told}: net has no formula for that with all_reduce on 1 host: {len(SIZES)} timings are "
+        "predicted as if NCCL were free to choose\n"
+    ) * bool(told)
+    assert ("ring LL\n" in result.stdout) == bool(told)
+
+
+def test_calibrate_tells_settings_that_no_formula_follows(tmp_path: Path) -> None:
+    """As for trees within a host."""
+    path = tmp_path / "a.log"
+    path.write_text("NCCL_ALGO=Tree\n" + nccl_log("all_reduce", 4))
+    line = printed("calibrate", path).splitlines()[-1]
+    assert line.startswith("not followed: NCCL_ALGO=tree: calibrated has no formula for that with all_reduce on 1 host")
+    assert as_json("calibrate", path)["not_followed"] == line
 
 
 def test_nics_that_are_given_are_no_guess(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Between which times a prediction from logs may lie."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ringsim.calibration.intervals import intervals
 from ringsim.calibration.protocol_time import predict
 from ringsim.calibration.questions import Question
 from ringsim.network import Cluster, network_text, read_network
+from ringsim.report import format_fit
 from tests.ringsim.calibration.test_nics import logs_of
 from tests.ringsim.commands import as_json, printed, refused, run
 from tests.ringsim.made_logs import TRUE, nccl_log
@@ -72,7 +74,7 @@ def test_the_commands_show_them(tmp_path: Path) -> None:
     known.write_text(nccl_log("all_reduce", 16, 2, noise=0.01))
     asked.write_text(nccl_log("all_reduce", 64, 8, noise=0.01))
     assert "undecided: the logs do not tell " in printed("calibrate", known, "-o", net)
-    assert "all_reduce_perf on one host, with 8 GPUs," in as_json("calibrate", known)["undecided"]
+    assert "a log of all_reduce on one host, with 8 ranks, would tell more" in as_json("calibrate", known)["undecided"]
     text = printed("compare", asked, "--network", net)
     assert " 80 %  " in text
     assert " in their 80 %" in text
@@ -101,6 +103,24 @@ def test_draws_of_other_parameters_are_refused(tmp_path: Path, network: Cluster)
     assert "draws[0]: 19 numbers for 18 parameters: give one each" in refused("simulate", "--network", path)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("host.nic.bandwith", "did you mean host.nic.bandwidth? "),
+        ("LL256 start", "did you mean LL start? "),
+        ("x", ""),
+    ],
+)
+def test_draws_of_unknown_parameters_are_refused(tmp_path: Path, network: Cluster, name: str, hint: str) -> None:
+    """With the place and the name, as they would change nothing."""
+    path = tmp_path / "net.toml"
+    path.write_text(network_text(network).replace('"host.nic.bandwidth"', f'"{name}"'))
+    assert refused("simulate", "--network", path) == (
+        f'ringsim: {path}: calibration.parameters[1] = "{name}": {hint}this network has no such parameter: correct it, '
+        "or remove parameters and draws\n"
+    )
+
+
 def test_a_simulated_choice_of_nccl_has_one_too(tmp_path: Path, network: Cluster) -> None:
     """The interval is as wide as that of the formula; without a calibration there is none."""
     path = tmp_path / "net.toml"
@@ -112,3 +132,29 @@ def test_a_simulated_choice_of_nccl_has_one_too(tmp_path: Path, network: Cluster
     assert half == pytest.approx(np.log(found["time_s"] / found["predicted_low_s"]))
     assert "expected to 80%" in printed(*options, path)
     assert as_json(*options, "dgx-h100-cluster")["predicted_low_s"] is None
+
+
+def test_what_the_logs_do_not_bound_is_said_in_words(tmp_path: Path, network: Cluster) -> None:
+    """A share of 10**11 % tells nobody anything; parameters that are not known at all are drawn from a factor of 20."""
+    calibration = network.calibration
+    assert calibration is not None
+    path, log = tmp_path / "net.toml", tmp_path / "a.log"
+    wild = tuple(tuple(1e9 for _ in draw) for draw in calibration.draws)
+    path.write_text(network_text(replace(network, calibration=replace(calibration, draws=wild))))
+    log.write_text(nccl_log("all_reduce", 16, 2))
+    text = printed("compare", log, "--network", path)
+    assert "not bounded" in text
+    assert not re.search(r"±\d{4,}%", text)
+    assert "expected to 80%" in (text := printed("simulate", "--ranks", 64, "--size", "256MiB", "--network", path))
+    assert "not bounded" in text
+    path.write_text(network_text(network))
+    assert "not bounded" not in printed("compare", log, "--network", path)
+
+
+def test_a_parameter_that_the_logs_do_not_bound(tmp_path: Path) -> None:
+    """Its interval is said in words, too; the others' have their ends."""
+    fit = calibrate_logs(logs_of(tmp_path, TRUE, ("all_reduce", 16, 2)), "mine")
+    bounded, *others = fit.parameters
+    wide = replace(fit, parameters=(replace(bounded, low=bounded.value / 1e9, high=bounded.value * 1e9), *others))
+    lines = format_fit(wide).splitlines()
+    assert [line.split()[0] for line in lines if "not bounded" in line] == [bounded.name]

@@ -109,6 +109,22 @@ def test_everything_else_takes_what_the_protocols_say(calibrated: Cluster, quest
     assert predict(known, [question]) == predict(without_steps(known), [question])
 
 
+@pytest.mark.parametrize("slower", [2.0, 7.0])
+def test_larger_messages_are_not_faster(slower: float) -> None:
+    """Where a disturbed time says so, the prediction does not fall; beyond the next size nothing of it is left."""
+    cases = gathered(2)
+    slow = cases[3]
+    disturbed = [*cases[:3], replace(slow, times_s=(slower * slow.times_s[0],)), *cases[4:]]
+    cluster = calibrate_logs(disturbed, "mine").cluster
+    sizes = (PER_HOST * 2 * np.geomspace(MESSAGES[0], MESSAGES[-1], 100)).astype(int).tolist()
+    for num_hosts in (2, 16):
+        questions = [Question("all_gather", num_hosts // 2 * size, PER_HOST * num_hosts, num_hosts) for size in sizes]
+        times = np.array([time_s for time_s, _ in predict(cluster, questions)])
+        assert np.all(times[1:] >= times[:-1] * (1 - 1e-9))
+    for case in (*cases[:3], *cases[5:]):
+        assert predicted_s(cluster, case) == pytest.approx(case.measured_s, rel=0.01)
+
+
 def test_the_rings_of_most_hosts_count(calibrated: Cluster) -> None:
     """Other logs are of fewer steps, or of fewer ranks of a host; two sizes are too few."""
     slower = [replace(case, times_s=(2 * case.measured_s - START_S,)) for case in gathered(8)]
@@ -132,7 +148,7 @@ def test_the_rings_of_most_hosts_count(calibrated: Cluster) -> None:
 def test_sizes_that_only_the_rings_of_fewer_hosts_have(calibrated: Cluster) -> None:
     """Count where those of more hosts, of which the small ones are trees, have none."""
     plain = without_steps(calibrated)
-    slower = [replace(case, times_s=(2 * case.measured_s,)) for case in gathered(2)]
+    slower = [replace(case, times_s=(1.2 * case.measured_s,)) for case in gathered(2)]
     known = with_ring_steps(plain, [*slower, *gathered(8, MESSAGES[4:7])]).spec.library.ring_steps
     of_fewer = with_ring_steps(plain, slower).spec.library.ring_steps
     of_more = with_ring_steps(plain, gathered(8, MESSAGES[4:7])).spec.library.ring_steps

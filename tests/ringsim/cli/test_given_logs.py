@@ -7,6 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from ringsim.cli import main
+from ringsim.measurements import Measurements
+from tests.ringsim.commands import refused
 from tests.ringsim.made_logs import nccl_log, nccl_row
 
 OSU = "# OSU MPI Allreduce Latency Test v5.7\n# Size       Avg Latency(us)\n" + "".join(
@@ -63,6 +65,24 @@ def test_shapes_that_cannot_be(logs: tuple[str, str], shapes: list[str], message
     """Are refused in one line, where one of two was believed, or more hosts than ranks."""
     exit_code, _, errors = calibrated(*(f"{logs[0]}{shape}" for shape in shapes))
     assert (exit_code, errors) == (2, f"ringsim: {logs[0]}: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [(":nodes=2,ranks-per-node=4", ()), (":ranks-per-node=4", ()), ("", ("--nodes", 2)), ("", ("--ranks-per-node", 4))],
+)
+@pytest.mark.parametrize("command", ["calibrate", "compare"])
+def test_the_shape_of_a_measurements_file_is_its_own(
+    tmp_path: Path, command: str, shape: str, options: tuple[object, ...]
+) -> None:
+    """To give another one is refused: nothing would follow from it."""
+    path = tmp_path / "measured.json"
+    Measurements(2, provenance={}).save(path)
+    network = ("--network", "gbe") if command == "compare" else ()
+    assert refused(command, f"{path}{shape}", *options, *network).endswith(
+        f"{path}: is a measurements file, which tells its ranks and hosts: leave out nodes and ranks-per-node, which "
+        "are for logs\n"
+    )
 
 
 def test_two_ranks_of_one_host(tmp_path: Path) -> None:

@@ -49,6 +49,11 @@ def test_a_table_of_nccl_tests(tmp_path: Path, test: str) -> None:
         "[rank3]: ",
         "2025-05-01T12:00:01.5+00:00 ",
         "Thu May  1 12:00:01 2025<stdout>:",
+        "node01: ",
+        "node01:0: ",
+        "[node01] ",
+        "gpu-7.cluster.org | ",
+        "(Worker pid=12, ip=10.0.0.1) ",
         "\x1b[32m",
         "\x1b[m\x1b[K",  # as grep colours
     ],
@@ -61,6 +66,28 @@ def test_what_launchers_put_before_a_line_is_left_out(tmp_path: Path, prefix: st
         lines = [line.lstrip() for line in lines]
     table = read(tmp_path, "".join(f"{prefix}{line}\n" for line in lines))
     assert (len(table.rows), table.left_out) == (len(SIZES), ())
+
+
+@pytest.mark.parametrize("label", ["node01: ", "[node01] ", "0: "])
+def test_labels_of_tables_of_other_benchmarks(tmp_path: Path, label: str) -> None:
+    """Are what stands before their headers; the numbers in them may change from line to line."""
+    osu = "# OSU MPI Allreduce Latency Test v5.7\n# Size      Avg Latency(us)\n4096      8.00\n8192     16.00\n"
+    gloo = "Algorithm: allreduce_ring\nOptions: processes=4\n   elements   min (us)   p50 (us)\n  1000  200  267\n"
+    for text, num_rows in ((osu, 2), (gloo, 1)):
+        lines = text.splitlines()
+        labelled = [label.replace("01", f"{number:02}") + line for number, line in enumerate(lines)]
+        assert len(read(tmp_path, "\n".join(labelled), num_nodes=2, ranks_per_node=2).rows) == num_rows
+
+
+def test_what_stands_before_some_rows_is_no_label(tmp_path: Path) -> None:
+    """Nor is a number, which would be one of the row's: they are left out with a line each."""
+    lines = nccl_log("all_reduce", 4).splitlines(keepends=True)
+    for mark in ("node01: ", "7 "):
+        table = read(tmp_path, "".join([*lines[:12], mark + lines[12], *lines[13:]]))
+        assert len(table.rows) == len(SIZES) - 1
+        assert table.left_out == (
+            f"{tmp_path}/a.log: line 13: looks like a row, but begins with '{mark.strip()}': remove that",
+        )
 
 
 def test_the_mark_of_bytes_before_a_header(tmp_path: Path) -> None:
@@ -90,6 +117,15 @@ def test_rows_that_cannot_be_used_are_told(tmp_path: Path) -> None:
         "run the benchmark again",
         f"{tmp_path}/a.log: line 22: looks like a row, but begins with '>>1048576': remove that",
     )
+
+
+@pytest.mark.parametrize(("wrong", "is_left_out"), [("N/A", False), ("0", False), ("0.0", False), ("nan", True)])
+def test_results_that_are_not_a_number_are_wrong(tmp_path: Path, wrong: str, is_left_out: bool) -> None:
+    """Those that were not looked at are not."""
+    table = read(tmp_path, with_row(nccl_row("all_reduce", 2**20, 4, [1e-4, 1e-4], wrong)))
+    assert len(table.rows) == len(SIZES) + (not is_left_out)
+    place = f"{tmp_path}/a.log: line 20: #wrong {wrong}: its results were wrong, so its times say nothing; run the "
+    assert table.left_out == ((f"{place}benchmark again",) if is_left_out else ())
 
 
 def test_a_line_of_nccl_within_a_row(tmp_path: Path) -> None:
@@ -319,7 +355,6 @@ def without_rank(rank: int, test: str = "all_reduce") -> str:
             only_row(nccl_row("all_reduce", 2**20, 4, [1e-4], "12")),
             "line 9: #wrong 12: its results were wrong, so its times say nothing; run the benchmark again"
         ),
-        (only_row("-> 1024 256 float sum -1 100.0 0.01 0.02 0"), "line 9: looks like a row, but begins with '->'"),
         (with_row("     1048576        262144     float     sum      -1    100.0"), "line 20: 6 values under"),
         (
             with_row("     1048576        262144     float     sum      -1    100.0   20.49   30.73      0"),

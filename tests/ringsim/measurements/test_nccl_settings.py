@@ -8,7 +8,7 @@ from ringsim.calibration.cases import cases_of_tables
 from ringsim.calibration.protocol_time import predict
 from ringsim.calibration.questions import Question
 from ringsim.measurements import NOT_KNOWN, NcclSettings
-from ringsim.measurements.logs.nccl_settings import note_setting
+from ringsim.measurements.logs.nccl_settings import LogEnvironment
 from ringsim.measurements.logs.reader import read_logs
 from ringsim.network.file_reader import load_network
 from tests.ringsim.made_logs import SIZES, nccl_log
@@ -16,9 +16,9 @@ from tests.ringsim.made_logs import SIZES, nccl_log
 
 def settings_of(line: str) -> NcclSettings:
     """Return what is known by one line of a log."""
-    environment: dict[str, str] = {}
-    note_setting(environment, line)
-    return NcclSettings.from_environment(environment)
+    environment = LogEnvironment()
+    environment.look_at(line)
+    return NcclSettings.from_environment(environment.as_dict())
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,48 @@ def test_a_setting_is_that_of_the_run_behind_it(tmp_path: Path) -> None:
     log, path = nccl_log("all_reduce", 4), tmp_path / "a.log"
     path.write_text(f"$ NCCL_ALGO=Ring ./all_reduce_perf\n{log}$ NCCL_ALGO=Tree ./all_reduce_perf\n{log}")
     assert [table.environment["nccl_algo"] for table in read_logs([path])] == ["Ring", "Tree"]
+
+
+FORCED = "node0:12:34 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n"
+WITHIN = nccl_log("all_reduce", 4).replace("#       size", f"{FORCED}#       size")
+HEADER_AND_ROWS = "".join(
+    line for line in nccl_log("all_reduce", 4).splitlines(True) if " size " in line or " float " in line
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "algorithms"),
+    [
+        ("NCCL_ALGO=Ring\n{log}{log}", ["Ring", ""]),
+        ("# NCCL_ALGO: Ring\n{log}{log}", ["Ring", ""]),
+        ("$ mpirun -x NCCL_ALGO=Ring ./all_reduce_perf\n{log}$ mpirun ./all_reduce_perf\n{log}", ["Ring", ""]),
+        ("{within}{log}", ["Ring", ""]),
+        ("{log}{within}{log}", ["", "Ring", ""]),
+        ("{log}NCCL_ALGO=Tree\n{within}", ["", "Ring"]),
+        ("{unfinished}NCCL_ALGO=Tree\n{log}", ["", "Tree"]),  # nccl-tests has not said that it ended
+        ("{unfinished_within}{log}", ["Ring", ""]),
+        ("NCCL_ALGO=Ring\n{unfinished}{rows}{log}", ["Ring", "Ring", ""]),  # two tables of one process
+        ("export NCCL_ALGO=Ring\n{log}{log}unset NCCL_ALGO\n{log}", ["Ring", "Ring", ""]),
+        ("export NCCL_ALGO=Ring\n{log}NCCL_ALGO=Tree ./all_reduce_perf\n{log}{log}", ["Ring", "Tree", "Ring"]),
+    ],
+)
+def test_a_setting_is_that_of_its_process_alone(tmp_path: Path, text: str, algorithms: list[str]) -> None:
+    """The next one is free again, but for what the shell exports; all tables of one process have its settings."""
+    log, path = nccl_log("all_reduce", 4), tmp_path / "a.log"
+    unfinished, unfinished_within = (some[: some.index("# Out of bounds")] for some in (log, WITHIN))
+    path.write_text(
+        text.format(
+            log=log, within=WITHIN, rows=HEADER_AND_ROWS, unfinished=unfinished, unfinished_within=unfinished_within
+        )
+    )
+    assert [table.environment.get("nccl_algo", "") for table in read_logs([path])] == algorithms
+
+
+def test_what_nccl_says_late_is_of_the_process_that_runs(tmp_path: Path) -> None:
+    """Its lines may come between the rows."""
+    log, path = nccl_log("all_reduce", 4), tmp_path / "a.log"
+    path.write_text(log.replace("# Out of bounds", f"{FORCED}# Out of bounds"))
+    assert read_logs([path])[0].environment["nccl_algo"] == "Ring"
 
 
 def test_runs_of_a_log_may_tell_more_and_less_of_nccl(tmp_path: Path) -> None:
