@@ -126,8 +126,8 @@ def _over_protocols(
     if base_name(schedule.algorithm) == "nvls":
         protocols = protocols[-1:]
     elif schedule.num_transfers > MAX_TRANSFERS:
-        taken = _fastest(known.values()).protocol if known else protocols[-1]
-        protocols = tuple(protocol for protocol in protocols if protocol.name == taken.name)
+        name = _fastest(known.values()).protocol.name if known else ""
+        protocols = tuple(protocol for protocol in protocols if protocol.name == name) or protocols[-1:]
     return [LibraryChoice(schedule, size_bytes, protocol, network, known.get(protocol.name)) for protocol in protocols]
 
 
