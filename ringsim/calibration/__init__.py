@@ -24,15 +24,13 @@ from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate
 from ringsim.calibration.intervals import INSIDE, NOT_BOUNDED, is_bounded
 from ringsim.calibration.library_choice import (
     AS_LIBRARY,
-    LibraryChoice,
     choose,
     fastest_protocol,
     formula_s,
     given_name,
-    in_even_chunks,
     library_time,
-    over_protocol,
     required_choice,
     why_unknown,
 )
+from ringsim.calibration.library_pace import LibraryChoice, in_even_chunks
 from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval

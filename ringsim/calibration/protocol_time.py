@@ -96,11 +96,20 @@ def predict(network: AnyNetwork, questions: Sequence[Question]) -> list[tuple[fl
     return [(float(time_s), candidates[which][0]) for time_s, which in zip(times, fastest, strict=True)]
 
 
-def fastest_protocol_of(network: AnyNetwork, question: Question, algorithm: str) -> str:
-    """Return the name of the protocol with which an algorithm, such as "ring", is over first by its formula."""
-    candidates = _candidates(rates_of(network.spec), QuestionColumns.from_questions([question]))
-    times = {name: float(time_s[0]) for name, time_s in candidates if name.split(" ")[0] == algorithm}
-    return min(times, key=lambda name: times[name]).partition(" ")[2]
+def algorithm_times(network: AnyNetwork, question: Question, algorithm: str = "") -> dict[str, float]:
+    """Return the seconds of each algorithm and protocol, such as "ring LL"; the least is the time of `predict`.
+
+    algorithm: the only one that may be taken, such as "ring"; none where it does not exist.
+    """
+    rates, columns = rates_of(network.spec), QuestionColumns.from_questions([question])
+    times = {
+        name: time_s
+        for name, time_s in _candidates(rates, columns)
+        if algorithm in ("", name.partition(" ")[0]) and np.isfinite(time_s[0])
+    }
+    least_s = min((float(time_s[0]) for time_s in times.values()), default=0.0)
+    ratio = float(_taken_s(rates, columns, list(times.values()))[0]) / least_s if least_s > 0 else 1.0
+    return {name: ratio * float(time_s[0]) for name, time_s in times.items()}
 
 
 def _require_known(network: AnyNetwork, rates: Rates, question: Question) -> None:
@@ -120,12 +129,13 @@ def _require_known(network: AnyNetwork, rates: Rates, question: Question) -> Non
 
 
 def times_s(rates: Rates, questions: QuestionColumns) -> Floats:
-    """Return (num_questions,) seconds, never less than the bytes take on the links at their full bandwidth.
+    """Return (num_questions,) seconds; the formulas and their source stand above."""
+    return _taken_s(rates, questions, [times for _, times in _candidates(rates, questions)])
 
-    The formulas and their source stand above.
-    """
-    smooth = _smooth_minimum([times for _, times in _candidates(rates, questions)])
-    return np.maximum(smooth, bytes_s(rates, questions))
+
+def _taken_s(rates: Rates, questions: QuestionColumns, candidates: Sequence[Floats]) -> Floats:
+    """Return (num_questions,) seconds, never less than the bytes take on the links at their full bandwidth."""
+    return np.maximum(_smooth_minimum(candidates), bytes_s(rates, questions))
 
 
 def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
@@ -250,16 +260,6 @@ def _filling(library: Library, questions: QuestionColumns) -> Floats:
     return filling
 
 
-def ring_pace(network: AnyNetwork, question: Question) -> float:
-    """Return how many times as long a ring takes by its measured steps as by the protocols; 1 where none are known."""
-    return float(_ring_pace(rates_of(network.spec), QuestionColumns.from_questions([question]))[0])
-
-
-def ring_filling(network: AnyNetwork, question: Question) -> float:
-    """Return how many times as long the bytes of a ring take as on links that are full all the time."""
-    return float(_filling(network.spec.library, QuestionColumns.from_questions([question]))[0])
-
-
 def _ring_pace(rates: Rates, questions: QuestionColumns) -> Floats:
     """Return how many times as long, (num_questions,): the fastest ring then takes its measured steps.
 
@@ -312,18 +312,6 @@ def _tree_correction(protocol: Protocol, size_bytes: Floats) -> Floats:
     at = np.log2(np.maximum(size_bytes, _TREE_CORRECTION_FROM) / _TREE_CORRECTION_FROM)
     reached: Floats = np.interp(at, np.arange(len(corrections)), corrections)
     return reached
-
-
-def tree_filling(network: AnyNetwork, question: Question, protocol: Protocol) -> float:
-    """Return how many times as long the bytes of trees take as in their schedule.
-
-    That has them once on the NICs of two hosts, and on the links as often as the formula.
-    """
-    some = question._replace(size_bytes=max(question.size_bytes, 1))  # nothing takes no time, by no factor
-    rates, questions = rates_of(network.spec), QuestionColumns.from_questions([some])
-    once = replace(rates, library=replace(rates.library, two_host_passes=1.0))
-    simulated_s = _tree_bytes_s(once, questions) * _tree_correction(protocol, questions.size)
-    return float((_tree_bytes_s(rates, questions) / simulated_s)[0])
 
 
 def _pat_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:

@@ -44,11 +44,11 @@ def summarise(
     collective, num_ranks = schedule.collective, schedule.num_ranks
     formula_s = closed_form_of(schedule, network, size_bytes, runtime=runtime)
     if explanation:
-        time_s = explanation.timeline.time_s
+        time_s = explanation.timeline.time_s + (library.start_s if library else 0.0)
+    elif library:
+        time_s = library.time_s(runtime=runtime, on_progress=on_progress)
     else:
-        sent_bytes = library.sent_bytes(size_bytes) if library else size_bytes
-        time_s = predict_time(schedule, network, sent_bytes, runtime=runtime, on_progress=on_progress)
-    time_s += library.start_s if library else 0.0
+        time_s = predict_time(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
     return {
         "collective": collective.value,
         "algorithm": schedule.algorithm,

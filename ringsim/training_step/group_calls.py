@@ -21,7 +21,6 @@ from ringsim.calibration import (
     formula_s,
     given_name,
     in_even_chunks,
-    over_protocol,
     why_unknown,
 )
 from ringsim.measurements import TORCH
@@ -38,7 +37,8 @@ MAX_TRANSFERS = 2**22  # that are listed of a schedule of the library, which the
 class PlannedCall(NamedTuple):
     """The call for `size_bytes`, and the protocol that the library takes; None if it is not known.
 
-    formula_s: the seconds of its messages by the library's own formula, if it is too large to be simulated.
+    formula_s: the seconds by the library's own formula, start included, if nothing else is to be seen in a simulation,
+    or it is too large for one.
     channels: each of which occupies a multiprocessor of the GPU; 0 if it is not known.
     """
 
@@ -93,13 +93,14 @@ class GroupCalls:
             call_s += late_s
         if choice is not None:
             even_bytes = in_even_chunks(schedule, sent_bytes, element_bytes)
-            queued = QueuedCall(schedule, even_bytes, element_bytes, ready_s, call_s + choice.start_s, choice.network)
+            queued = QueuedCall(schedule, even_bytes, element_bytes, ready_s, call_s)
             channels = self._channels(schedule)
-            if not self._is_too_large(queued):
-                return PlannedCall(call.size_bytes, choice.protocol, queued, channels=channels)
-            self._by_formula.add(schedule.algorithm)
-            time_s = self._formula_s(call.collective, sent_bytes)
-            queued = QueuedCall(schedule, sent_bytes, 1, ready_s, call_s)
+            time_s = choice.known_s if schedule is choice.schedule else None
+            if time_s is None and self._is_too_large(schedule, even_bytes):
+                self._by_formula.add(schedule.algorithm)
+                time_s = choice.formula.time_s if choice.formula else self._formula_s(call.collective, sent_bytes)
+            if time_s is None:
+                queued = queued._replace(call_s=call_s + choice.start_s, network=choice.network)
             return PlannedCall(call.size_bytes, choice.protocol, queued, time_s, channels)
         whole_bytes = -(-sent_bytes // element_bytes) * element_bytes
         if runtime.is_torch and not self.backend.chooses:
@@ -107,11 +108,10 @@ class GroupCalls:
             call_s += local_s(work, self.network, self._num_ranks)
         return PlannedCall(call.size_bytes, None, QueuedCall(schedule, whole_bytes, element_bytes, ready_s, call_s))
 
-    def _is_too_large(self, call: QueuedCall) -> bool:
-        key = id(call.schedule), call.size_bytes
+    def _is_too_large(self, schedule: Schedule, size_bytes: int) -> bool:
+        key = id(schedule), size_bytes
         if key not in self._too_large:  # a call is asked for again in every pass of a step
-            network = call.network or self.network
-            self._too_large[key] = lists_more_than(MAX_TRANSFERS, call.schedule, network, call.size_bytes)
+            self._too_large[key] = lists_more_than(MAX_TRANSFERS, schedule, self.network, size_bytes)
         return self._too_large[key]
 
     def _formula_s(self, collective: str, sent_bytes: int) -> float:
@@ -188,7 +188,7 @@ class GroupCalls:
             schedule = build(*self._built(collective, algorithm), self._size, size_bytes)
             if algorithm:
                 return fastest_protocol(schedule, network, size_bytes, ranks_per_host=self._per_host)
-            return over_protocol(schedule, network, network.spec.protocols[-1])
+            return LibraryChoice(schedule, size_bytes, network.spec.protocols[-1], network)
         kind = _simulated_as(collective)
         return choose(network, kind, self._size, size_bytes, math.inf, ranks_per_host=self._per_host)
 

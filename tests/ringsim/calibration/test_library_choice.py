@@ -1,19 +1,22 @@
 """NCCL's choice, and how near the presets are to published times of the machines that they describe."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ringsim import Cluster, Collective, load_network, predict_time
 from ringsim.algorithms import nccl_tree_all_reduce, nccl_tree_segments
-from ringsim.calibration import choose, fastest_protocol, library_time, why_unknown
-from ringsim.calibration.library_choice import MAX_TRANSFERS
+from ringsim.calibration import LibraryChoice, choose, fastest_protocol, library_time, why_unknown
+from ringsim.calibration.library_pace import MAX_TRANSFERS
 from ringsim.calibration.protocol_time import predict
 from ringsim.calibration.questions import Question
 from ringsim.measurements import NOT_KNOWN
-from ringsim.network import Host, Library, Link, Nics, Protocol, Spec, network_text, read_network
+from ringsim.network import Host, Jitter, Library, Link, Nics, Processor, Protocol, Spec, network_text, read_network
+from ringsim.network.spec import Failure, SlowLink, SlowRank, Switch
 from ringsim.registry import build
-from ringsim.simulation import IN_ORDER, Runtime
+from ringsim.simulation import IN_ORDER
 
 GB = 1e9
 GIB = 2**30
@@ -41,7 +44,7 @@ def time_s(preset: str, num_ranks: int, size_bytes: int, algorithm: str | None =
         schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
         choice = fastest_protocol(schedule, cluster, size_bytes)
     assert choice is not None
-    return choice.start_s + predict_time(choice.schedule, choice.network, size_bytes)
+    return choice.time_s()
 
 
 def busbw(preset: str, num_ranks: int, size_bytes: int, algorithm: str | None = None) -> float:
@@ -62,13 +65,103 @@ def test_trees_of_two_hosts_are_simulated_as_the_formula_has_them(passes: float,
     schedule = nccl_tree_all_reduce(8, nccl_tree_segments(8, GIB, 4), 4)
     [(formula_s, taken)] = predict(network, [Question("all_reduce", GIB, 8, 2, NOT_KNOWN._replace(algorithms="tree"))])
     assert taken == "tree Simple"
-    assert library_time(schedule, network, GIB) == pytest.approx(formula_s, rel=0.3)
+    assert library_time(schedule, network, GIB) == pytest.approx(formula_s)
+
+
+def simulated_s(choice: LibraryChoice) -> float:
+    """Return the seconds of the start and of the messages, without a look at what the formula says."""
+    return choice.start_s + predict_time(choice.schedule, choice.network, choice.sent_bytes)
+
+
+LOGGED = load_network("docs/networks/calibrated.toml")
+SPARSE = LOGGED.with_spec(ranks_per_host=1, library=replace(LOGGED.spec.library, pat_share=0.75))
+
+
+@pytest.mark.parametrize("size_bytes", [0, 2**16, 2**20, 2**25 + 3])
+@pytest.mark.parametrize(
+    ("network", "num_ranks", "collective", "algorithms"),
+    [
+        (LOGGED, 16, Collective.ALL_REDUCE, {"ring", "tree"}),
+        (LOGGED, 16, Collective.BROADCAST, {"ring"}),
+        (SPARSE, 16, Collective.ALL_GATHER, {"ring", "PAT"}),
+        (load_network("dgx-h100-cluster"), 32, Collective.ALL_REDUCE, {"tree", "in_switch"}),
+        (load_network("dgx-a100"), 16, Collective.REDUCE_SCATTER, {"ring"}),
+    ],
+)
+def test_a_simulation_takes_as_long_as_the_formula(
+    network: Cluster, num_ranks: int, collective: Collective, algorithms: set[str], size_bytes: int
+) -> None:
+    """For every algorithm that is chosen; segments, chunks and hops that run ahead change the picture only."""
+    choice = choose(network, collective, num_ranks, size_bytes)
+    assert choice is not None
+    num_hosts = num_ranks // (network.spec.ranks_per_host or 1)
+    [(formula_s, taken)] = predict(network, [Question(collective.value, size_bytes, num_ranks, num_hosts)])
+    assert taken.split(" ")[0] in algorithms
+    assert choice.time_s() == pytest.approx(formula_s, rel=1e-9)
+    assert simulated_s(choice) == pytest.approx(formula_s, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm"), [("nccl_ring@4", "ring"), ("nccl_tree@4", "tree"), ("nvls@4", "nvlstree")]
+)
+@pytest.mark.parametrize("size_bytes", [2**16, 2**22, 2**27])
+def test_what_is_named_takes_as_long_as_the_formula(name: str, algorithm: str, size_bytes: int) -> None:
+    """If NCCL were told to take it, on hosts of four ranks; also where it is not what NCCL would choose."""
+    network = load_network("dgx-h100-cluster").with_spec(ranks_per_host=4)
+    schedule = build(Collective.ALL_REDUCE, name, 16, size_bytes)
+    settings = NOT_KNOWN._replace(algorithms=algorithm)
+    [(formula_s, _)] = predict(network, [Question("all_reduce", size_bytes, 16, 4, settings)])
+    assert library_time(schedule, network, size_bytes) == pytest.approx(formula_s, rel=1e-6)
+
+
+def test_a_single_ring_uses_one_nic_of_a_host() -> None:
+    """It is no schedule of NCCL's, and keeps the pace of its rings without getting their time."""
+    one, all_of_them = (
+        library_time(build(Collective.ALL_REDUCE, name, 16), LOGGED, 2**28) for name in ("ring", "nccl_ring")
+    )
+    assert one > 2 * all_of_them
+
+
+@pytest.mark.parametrize("size_bytes", [2**18, 2**26])
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"slow_links": (SlowLink("host1.nic0.out", slowdown=4.0),)},
+        {"slow_links": (SlowLink("host1.nic0.out", latency_s=1e-3),)},
+        {"switch": Switch(latency_s=1e-3)},
+        {"jitter": Jitter(latency=0.5)},
+        {"slow_ranks": (SlowRank(3, 4.0),), "processor": Processor(reduce_bytes_per_s=1e9)},
+        {"failures": (Failure("host1.nic0.out"),)},
+    ],
+)
+def test_troubles_are_not_paced_away(trouble: dict[str, Any], size_bytes: int) -> None:
+    """The pace is that of sound hosts, so that what the network file adds takes longer than the formula."""
+    sound, troubled = (
+        choose(net, Collective.ALL_REDUCE, 16, size_bytes) for net in (LOGGED, LOGGED.with_spec(**trouble))
+    )
+    assert sound is not None
+    assert troubled is not None
+    assert troubled.known_s is None
+    assert troubled.start_s == sound.start_s
+    assert troubled.time_s() > 1.005 * sound.time_s()
+    assert math.isinf(troubled.time_s()) == ("failures" in trouble)
+
+
+def test_a_slow_link_is_slow_over_every_protocol() -> None:
+    """Half the bandwidth takes as long as a slowdown of two, as the protocol's share is of that, too."""
+    half = LOGGED.spec.host.nics.bandwidth_bytes_per_s / 2
+    slow = SlowLink("host1.nic0.out", slowdown=2.0), SlowLink("host1.nic0.out", bandwidth_bytes_per_s=half)
+    networks = [LOGGED.with_spec(slow_links=(link,)) for link in slow]
+    schedule = build(Collective.ALL_REDUCE, "nccl_ring", 16)
+    for size_bytes in (2**18, 2**26):
+        by_slowdown, by_bandwidth = (library_time(schedule, network, size_bytes) for network in networks)
+        assert by_slowdown == pytest.approx(by_bandwidth)
 
 
 @pytest.mark.parametrize(("preset", "num_ranks", "published"), PUBLISHED)
 def test_large_all_reduces_reach_what_was_published(preset: str, num_ranks: int, published: float) -> None:
-    """Within 10 %, with the algorithm that NCCL takes by itself."""
-    assert busbw(preset, num_ranks, 8 * GIB) == pytest.approx(published, rel=0.1)
+    """Within 12 %, with the algorithm that NCCL takes by itself."""
+    assert busbw(preset, num_ranks, 8 * GIB) == pytest.approx(published, rel=0.12)
 
 
 @pytest.mark.parametrize(
@@ -161,26 +254,26 @@ def test_thousands_of_ranks_are_chosen_for() -> None:
         choice = choose(preset, collective, 1024, size_bytes)
         assert choice is not None
         assert choice.schedule.num_transfers > MAX_TRANSFERS
-        assert size_bytes < choice.sent_bytes(size_bytes) < size_bytes + choice.schedule.num_chunks
-        assert choice.time_s(size_bytes) == choice.time_s(choice.sent_bytes(size_bytes))
+        assert size_bytes < choice.sent_bytes < size_bytes + choice.schedule.num_chunks
+        assert choice.time_s() == pytest.approx(simulated_s(choice))
     small = choose(preset, Collective.ALL_GATHER, 16, 8)
     assert small is not None
-    assert small.sent_bytes(8) == 8
+    assert small.sent_bytes == 8
 
 
 def test_the_time_takes_one_simulation_per_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is that of the fastest protocol, which is not simulated once more."""
+    """It is that of the fastest protocol, which is not simulated once more; nor is NCCL's own ring, for the pace."""
     cluster, schedule = load_network("dgx-h100-cluster"), build(Collective.ALL_REDUCE, "ring", 8)
     choice = fastest_protocol(schedule, cluster, 2**20)
     assert choice is not None
     simulated: list[Any] = []
 
-    def predicted_s(*run: Any, runtime: Runtime) -> float:
+    def predicted_s(*run: Any, **options: Any) -> float:
         simulated.append(run)
-        return predict_time(*run, runtime=runtime)
+        return predict_time(*run, **options)
 
-    monkeypatch.setattr("ringsim.calibration.library_choice.predict_time", predicted_s)
-    assert library_time(schedule, cluster, 2**20) == choice.time_s(2**20)
+    monkeypatch.setattr("ringsim.calibration.library_pace.predict_time", predicted_s)
+    assert library_time(schedule, cluster, 2**20) == choice.time_s()
     assert len(simulated) == len(cluster.spec.protocols) + 1
 
 
@@ -194,7 +287,7 @@ def test_a_ring_too_large_to_be_simulated_often_takes_a_protocol_by_its_size() -
         choice = fastest_protocol(schedule, cluster, size_bytes)
         assert choice is not None
         taken[size_bytes] = choice.protocol
-        assert library_time(schedule, cluster, size_bytes) == choice.time_s(size_bytes)
+        assert library_time(schedule, cluster, size_bytes) == choice.time_s()
     assert taken == {2**20: "LL", 2**34: "Simple"}
 
 

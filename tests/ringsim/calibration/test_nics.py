@@ -1,6 +1,5 @@
 """NICs of a host, trees of two hosts, PAT, single messages, and what NCCL was told to take."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from ringsim.calibration.questions import QuestionColumns as Columns
 from ringsim.measurements import NcclSettings, read_logs
 from ringsim.network import Cluster, network_text, read_network
 from ringsim.schedule import Collective
+from ringsim.simulation import predict_time
 from tests.ringsim.made_logs import TRUE, nccl_log
 
 LARGE = 2**30
@@ -151,4 +151,5 @@ def test_trees_are_simulated_at_the_pace_of_the_formula(size_bytes: int) -> None
     choice = choose(network, Collective.ALL_REDUCE, 2, size_bytes)
     assert choice is not None
     seconds = time_s(network, "all_reduce", size_bytes, 2, 2)
-    assert math.log(choice.time_s(size_bytes) / seconds) == pytest.approx(0, abs=0.35)
+    messages_s = predict_time(choice.schedule, choice.network, size_bytes)
+    assert choice.start_s + messages_s == pytest.approx(seconds)

@@ -8,6 +8,7 @@ from ringsim import Collective, Network, load_network, predict_time
 from ringsim.calibration import choose, formula_s
 from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork, Jitter
+from ringsim.network.spec import Switch
 from ringsim.schedule import dependencies
 from ringsim.simulation import GLOO, RULE, QueuedCall, Runtime, time_queue
 from ringsim.simulation.engines.event_engine import run_events
@@ -44,7 +45,7 @@ def test_each_bucket_is_sent_as_nccl_would() -> None:
         choice = choose(CLUSTER, Collective.ALL_REDUCE, 32, size_bytes)
         assert choice is not None
         assert (bucket.algorithm, bucket.protocol) == (choice.schedule.algorithm, choice.protocol)
-        sizes = choice.schedule.chunk_bytes(in_even_chunks(choice.schedule, size_bytes, 4), 4)
+        sizes = choice.schedule.chunk_bytes(choice.sent_bytes)
         topology = with_in_network_reduction([choice.schedule], choice.network.topology(32))
         messages_s = run_events(dependencies(choice.schedule), topology, sizes).time_s
         assert bucket.end_s - bucket.begin_s == pytest.approx(choice.start_s + messages_s, rel=1e-9)
@@ -113,25 +114,42 @@ def test_where_it_is_not_known_a_ring_is_taken(
     assert calls_of_group.why_not == why
 
 
+LONGER = CLUSTER.with_spec(switch=Switch(latency_s=1e-6))  # which NCCL's formula does not know
+
+
 def test_too_many_transfers_are_timed_by_nccls_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is near what is simulated; only the sizes that need it are."""
+    """Which is near what is simulated; only the sizes that need it are, and said to be."""
     size_bytes = 4 * LARGE
-    simulated = GroupCalls(CLUSTER, 32, NCCL)
+    simulated = GroupCalls(LONGER, 32, NCCL)
     simulated_s = simulated.alone_s(simulated.call(call_of("all_reduce", size_bytes, 4)))
+    formula = formula_s(CLUSTER, Collective.ALL_REDUCE, 32, size_bytes, 4)
+    assert formula < simulated_s < 1.1 * formula
     monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 2000)
-    group = GroupCalls(CLUSTER, 32, NCCL)
+    group = GroupCalls(LONGER, 32, NCCL)
     assert group.call(call_of("all_reduce", 4 * SMALL, 4)).formula_s is None
     assert group.by_formula == ""
     by_formula = group.call(call_of("all_reduce", size_bytes, 4))
     assert group.by_formula.startswith("nvls on 32 ranks: the time of NCCL's own formula, as ")
     assert (by_formula.protocol, group.why_not) == ("Simple", "")
-    assert group.alone_s(by_formula) == formula_s(CLUSTER, Collective.ALL_REDUCE, 32, size_bytes, 4)
-    assert group.alone_s(by_formula) == pytest.approx(simulated_s, rel=0.1)
+    assert group.alone_s(by_formula) == formula
+
+
+def test_where_the_formula_knows_all_nothing_is_simulated() -> None:
+    """A simulation would take as long as it says; other ranks of the hosts in groups of their own may share NICs."""
+    call = call_of("all_reduce", 4 * MIDDLE, 4)
+    group = GroupCalls(CLUSTER, 2048, NCCL)
+    assert group.call(call).formula_s == formula_s(CLUSTER, Collective.ALL_REDUCE, 2048, 4 * MIDDLE, 256)
+    assert group.by_formula == ""
+    shared = CLUSTER.with_spec(host=replace(CLUSTER.spec.host, nics=replace(CLUSTER.spec.host.nics, count=4)))
+    own_nics, few_nics = (GroupCalls(network, 32, NCCL, range(0, 32, 8)) for network in (CLUSTER, shared))
+    one_s, two_s = (group.alone_s(group.call(call)) for group in (own_nics, few_nics))
+    assert one_s == pytest.approx(formula_s(CLUSTER, Collective.ALL_REDUCE, 4, 4 * MIDDLE, 4), rel=1e-3)
+    assert two_s > 1.3 * one_s
 
 
 def test_rings_of_thousands_of_ranks_are_simulated() -> None:
     """One host stands for all: of 33 million transfers 16,376 are left, and no NIC is left out."""
-    group = GroupCalls(CLUSTER, 2048, NCCL)
+    group = GroupCalls(LONGER, 2048, NCCL)
     planned = group.call(call_of("all_gather", 2**30, 1))
     assert planned.call.schedule.num_transfers == 8 * 2048 * 2047
     assert (planned.formula_s, group.by_formula) == (None, "")

@@ -1,0 +1,200 @@
+"""`LibraryChoice`: a schedule as a collective library sends it, at the pace of the library's own formula.
+
+The formula is what is fitted to logs, and what held-out logs confirm. A schedule that is simulated has other times: in
+NCCL's rings the hops within a host run ahead while chunks queue for its NIC, and hide latencies that the formula adds
+up; trees begin and end with some segments under way; and chains of ranks use one NIC of a host. So all times over the
+network are multiplied by one factor, the `pace` with which NCCL's own schedule takes as long as the formula says. It is
+found on sound hosts: what is slow, fails or is shared in the network takes longer by as much as the simulation says.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from ringsim.algorithms import (
+    nccl_ring_all_gather,
+    nccl_ring_all_reduce,
+    nccl_ring_reduce_scatter,
+    nccl_tree_all_reduce,
+    nccl_tree_segments,
+    nvls_all_reduce,
+    nvls_segments,
+)
+from ringsim.calibration.protocol_time import algorithm_times
+from ringsim.calibration.questions import Question
+from ringsim.network import AnyNetwork, Cluster, Host, Link, Nics, Protocol, Spec
+from ringsim.registry import base_name, build
+from ringsim.schedule import Collective, Schedule
+from ringsim.simulation import RULE, OnProgress, Runtime, ignore_progress, lists_more_than, predict_time
+
+MAX_TRANSFERS = 2**19  # of a schedule that is simulated without having been asked for by name
+_PACES_KEPT = 1024
+_RINGS = {
+    Collective.ALL_REDUCE: nccl_ring_all_reduce,
+    Collective.REDUCE_SCATTER: nccl_ring_reduce_scatter,
+    Collective.ALL_GATHER: nccl_ring_all_gather,
+}
+_IS_PORT = re.compile(r"rank\d+\.|host\d+\.nic")  # of a link whose bandwidth is that of `host.link` or `host.nic`
+
+
+@dataclass(frozen=True, eq=False)  # without slots, so that what is costly to find is kept
+class Formula:
+    """The seconds that the library's formula says for an algorithm, such as "ring", over one protocol.
+
+    hosts: which have nothing that the formula does not know.
+    """
+
+    algorithm: str
+    question: Question
+    protocol: Protocol
+    hosts: Cluster
+    time_s: float
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The library's own schedule; of PAT there is none here, so that a ring stands for it."""
+        return _own_schedule(self.algorithm, self.question)
+
+    @property
+    def pace(self) -> float:
+        """How many times as long this schedule takes as it is simulated; 1 where it is too large for that."""
+        simulated_s = _simulated_s(self.algorithm, self.question, self.protocol, self.hosts)
+        return self.time_s / simulated_s if simulated_s and self.time_s else 1.0
+
+    def describes(self, network: AnyNetwork) -> bool:
+        """Return whether a network, too, has nothing that the formula does not know."""
+        spec, per_host = network.spec, self.hosts.spec.ranks_per_host
+        is_whole = per_host == min(spec.ranks_per_host or self.question.num_ranks, self.question.num_ranks)
+        return is_whole and replace(spec, ranks_per_host=per_host, num_hosts=None) == self.hosts.spec
+
+
+def formulas(network: AnyNetwork, question: Question, algorithm: str = "") -> Iterator[Formula]:
+    """Yield what the library's formula says with each algorithm and protocol; algorithm: as of `algorithm_times`."""
+    spec = network.spec
+    link, nics = spec.host.link, spec.host.nics
+    host = Host(
+        link=Link(link.latency_s, link.bandwidth_bytes_per_s),
+        nics=Nics(nics.latency_s, nics.bandwidth_bytes_per_s, count=nics.count),
+    )
+    per_host = question.num_ranks // question.num_nodes
+    hosts = Cluster("hosts", Spec(host, per_host, protocols=spec.protocols, library=spec.library))
+    protocols = {protocol.name: protocol for protocol in spec.protocols}
+    for name, time_s in algorithm_times(network, question, algorithm).items():
+        taken, _, protocol = name.partition(" ")
+        yield Formula(taken, question, protocols.get(protocol, spec.protocols[-1]), hosts, time_s)
+
+
+@dataclass(frozen=True, eq=False)  # without slots, so that the network is made once
+class LibraryChoice:
+    """A schedule for a size as the library sends it over a protocol.
+
+    described: the network as its file has it. formula: None where there is none for the schedule. within: the time is
+    expected to be up to so many times as long or as short, with a probability of `INSIDE`; None where it is not known,
+    see `intervals`.
+    """
+
+    schedule: Schedule
+    size_bytes: int
+    over: Protocol
+    described: AnyNetwork
+    formula: Formula | None = None
+    within: float | None = None
+
+    @property
+    def protocol(self) -> str:
+        """The name of the protocol."""
+        return self.over.name
+
+    @property
+    def sent_bytes(self) -> int:
+        """The size to simulate: of many transfers few stand for all if chunks are even, as NCCL's are."""
+        is_large = self.schedule.num_transfers > MAX_TRANSFERS
+        return in_even_chunks(self.schedule, self.size_bytes) if is_large else self.size_bytes
+
+    @property
+    def known_s(self) -> float | None:
+        """The seconds, start included, where they are those of the formula; None where only a simulation tells."""
+        formula = self.formula
+        is_own = formula is not None and self.schedule is formula.schedule and formula.describes(self.described)
+        return formula.time_s if formula and is_own else None
+
+    def time_s(self, *, runtime: Runtime = RULE, on_progress: OnProgress = ignore_progress) -> float:
+        """Return the seconds of the collective, its start included. runtime, on_progress: as of `simulate`."""
+        if self.known_s is not None and runtime == RULE:
+            return self.known_s
+        sent = self.schedule, self.network, self.sent_bytes
+        return self.start_s + predict_time(*sent, runtime=runtime, on_progress=on_progress)
+
+    @cached_property
+    def _pace(self) -> float:
+        return self.formula.pace if self.formula else 1.0
+
+    @property
+    def start_s(self) -> float:
+        """What the library takes beside the schedule."""
+        return self._pace * _start_s(self.schedule, self.over, self.described)
+
+    @cached_property
+    def network(self) -> AnyNetwork:
+        """The network of the hosts over the protocol."""
+        return _over(self.schedule, self.over, self.described, self._pace)
+
+
+def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) -> int:
+    """Return the size, rounded up so that all chunks have the same number of elements.
+
+    NCCL rounds up what it cuts, too (runRing in src/device/all_reduce.h); only its last chunk is shorter.
+    """
+    unit = schedule.num_chunks * element_bytes
+    return -(-size_bytes // unit) * unit
+
+
+@lru_cache(maxsize=_PACES_KEPT)
+def _simulated_s(algorithm: str, question: Question, protocol: Protocol, hosts: Cluster) -> float | None:
+    """Return the seconds of the library's own schedule as it is simulated; None where it is too large for that."""
+    choice = LibraryChoice(_own_schedule(algorithm, question), question.size_bytes, protocol, hosts)
+    too_large = lists_more_than(MAX_TRANSFERS, choice.schedule, hosts, choice.sent_bytes)
+    return None if too_large else choice.time_s()
+
+
+def _own_schedule(algorithm: str, question: Question) -> Schedule:
+    collective, num_ranks, size_bytes = Collective(question.test), question.num_ranks, question.size_bytes
+    per_host = num_ranks // question.num_nodes
+    if algorithm == "tree":
+        return nccl_tree_all_reduce(num_ranks, nccl_tree_segments(num_ranks, size_bytes, per_host), per_host)
+    if algorithm == "in_switch":
+        return nvls_all_reduce(num_ranks, nvls_segments(num_ranks, size_bytes, per_host), per_host)
+    ring = _RINGS.get(collective)
+    return ring(num_ranks, per_host) if ring else build(collective, "ring", num_ranks, size_bytes)
+
+
+def _start_s(schedule: Schedule, protocol: Protocol, network: AnyNetwork) -> float:
+    switch_s = network.spec.library.switch_latency_s
+    if switch_s is None or not _is_in_switch(schedule, network):
+        return protocol.start_s
+    return max(0.0, switch_s - 2 * protocol.link_latency_s)
+
+
+def _is_in_switch(schedule: Schedule, network: AnyNetwork) -> bool:
+    return base_name(schedule.algorithm) == "nvls" and bool(network.spec.library.switch_share)
+
+
+def _over(schedule: Schedule, protocol: Protocol, network: AnyNetwork, pace: float) -> AnyNetwork:
+    """Return the network with the latencies of a protocol, and its share of the bandwidths, at a pace."""
+    library, host = network.spec.library, network.spec.host
+    is_tree = base_name(schedule.algorithm) == "nccl_tree"
+    link_s = protocol.tree_link_latency_s if is_tree else protocol.link_latency_s
+    hop_s = protocol.tree_hop_latency_s if is_tree else protocol.hop_latency_s
+    if _is_in_switch(schedule, network) and library.switch_hop_latency_s is not None:
+        hop_s = library.switch_hop_latency_s
+    share = protocol.share * (library.tree_share or 1.0 if is_tree else 1.0) / pace
+    link = replace(host.link, latency_s=pace * link_s, bandwidth_bytes_per_s=share * host.link.bandwidth_bytes_per_s)
+    nics = replace(host.nics, latency_s=pace * hop_s / 2, bandwidth_bytes_per_s=share * host.nics.bandwidth_bytes_per_s)
+    slow_links = tuple(
+        replace(slow, bandwidth_bytes_per_s=share * slow.bandwidth_bytes_per_s)
+        if slow.bandwidth_bytes_per_s is not None and _IS_PORT.match(slow.link)
+        else slow
+        for slow in network.spec.slow_links
+    )
+    return network.with_spec(host=replace(host, link=link, nics=nics), slow_links=slow_links)
