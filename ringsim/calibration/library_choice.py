@@ -37,15 +37,15 @@ _RINGS = {
 class LibraryChoice:
     """A schedule, the protocol over which it is sent, and the network of the hosts over that protocol.
 
-    start_s: what the library takes beside the schedule. within: the time is expected to be up to so many times as long
-    or as short, with a probability of `INSIDE`; None where it is not known, see `intervals`.
+    start_s: what the library takes beside the schedule. within: the time is expected to be so many times as long, at
+    least and at most, with a probability of `INSIDE`; None where it is not known, see `intervals`.
     """
 
     schedule: Schedule
     protocol: str
     start_s: float
     network: AnyNetwork
-    within: float | None = None
+    within: tuple[float, float] | None = None
 
     def time_s(self, size_bytes: int, *, runtime: Runtime = RULE) -> float:
         """Return the seconds of the collective, its start included. runtime: as of `simulate`."""
@@ -77,20 +77,20 @@ def choose(
         return None
     spec, per_host = network.spec, ranks_per_host or _ranks_per_host(network, num_ranks)
     question = Question(collective.value, size_bytes, num_ranks, num_ranks // per_host)
-    [(_, taken)] = predict(network, [question])
+    [(formula_time_s, taken)] = predict(network, [question])
     algorithm, _, name = taken.partition(" ")  # PAT has no schedule here: a ring stands for it
     protocol = next((known for known in spec.protocols if known.name == name), spec.protocols[-1])
     schedule = _schedule(collective, algorithm, num_ranks, size_bytes, per_host)
     choice = over_protocol(schedule, network, protocol, *_factors(network, schedule, question, protocol))
-    choice = replace(choice, within=_within(network, question))
+    choice = replace(choice, within=_within(network, question, formula_time_s))
     sent_bytes = choice.sent_bytes(size_bytes)
     too_many = lists_more_than(max_transfers, schedule, choice.network, sent_bytes, runtime=runtime)
     return None if too_many else choice
 
 
-def _within(network: AnyNetwork, question: Question) -> float | None:
+def _within(network: AnyNetwork, question: Question, time_s: float) -> tuple[float, float] | None:
     expected = intervals(network, [question]) if isinstance(network, Cluster) else []
-    return math.sqrt(expected[0].high_s / expected[0].low_s) if expected else None
+    return (expected[0].low_s / time_s, expected[0].high_s / time_s) if expected else None
 
 
 def formula_s(network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, num_hosts: int) -> float:
