@@ -26,7 +26,7 @@ _FARTHEST = 3.0  # of a logarithm: what is not known at all is not drawn from fa
 _FIGURES = 4
 _FEW = 5  # of residuals: so few do not tell how far four of five lie
 # Of a time of what was not calibrated, as found on public logs: where bytes take it, and where latencies do.
-_BYTES_ELSEWHERE, _LATENCY_ELSEWHERE = 0.08, 0.3
+_BYTES_ELSEWHERE, _LATENCY_ELSEWHERE = 0.06, 0.3
 
 
 class Interval(NamedTuple):
@@ -66,7 +66,11 @@ def noises(residuals: Floats, byte_share: Floats, least: float = 0.0) -> tuple[f
 
 
 def byte_shares(rates: Rates, columns: QuestionColumns) -> Floats:
-    """Return which part of each time the bytes alone take, (num_questions,)."""
+    """Return which part of each time the bytes alone take, (num_questions,).
+
+    By the protocols: the measured steps of a ring do not say how much of them is latency.
+    """
+    rates = replace(rates, library=replace(rates.library, ring_steps=()))
     share: Floats = np.minimum(bytes_s(rates, columns) / times_s(rates, columns), 1.0)
     return share
 
