@@ -4,11 +4,12 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
-from ringsim.calibration.intervals import Interval, intervals
+from ringsim.calibration.intervals import Interval, SimulatedDraws, intervals
 from ringsim.calibration.protocol_time import predict
 from ringsim.calibration.questions import TESTS
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
@@ -21,6 +22,20 @@ from ringsim.units import plural
 
 # Summarised apart: what latency decides, what nobody decides alone, and what bandwidth does.
 SIZE_CLASSES = (("< 64 KiB", 0, 2**16), ("64 KiB - 1 MiB", 2**16, 2**20), (">= 1 MiB", 2**20, 2**62))
+
+_WITHOUT_SCHEDULE = {
+    RAW_SOCKETS: "bare sockets have no schedule",
+    PLAIN_RING: "a ring that is written by hand has no schedule",
+    OPENMPI: "Open MPI has no schedule",
+}
+
+
+class Prediction(NamedTuple):
+    """The three fields of a `ComparedCase` of that name."""
+
+    predicted_s: float | None
+    how: str
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +184,14 @@ def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
     if not known:
         tests = ", ".join(sorted({case.collective for case in cases}))
         raise ValueError(f"{cases[0].file}: {tests}: there is no formula for it, only for {', '.join(TESTS)}")
-    predictions = dict(zip(map(id, known), predict(cluster, [case.question for case in known]), strict=True))
-    no_prediction = None, "there is no formula for it"
-    comparison = _comparison(cases, cluster, lambda case: predictions.get(id(case), no_prediction))
-    interval_of = dict(zip(map(id, known), intervals(cluster, [case.question for case in known]), strict=False))
-    with_intervals = [replace(compared, interval=interval_of.get(id(compared.case))) for compared in comparison.cases]
-    return replace(comparison, cases=tuple(with_intervals))
+    questions = [case.question for case in known]
+    predicted, expected = predict(cluster, questions), intervals(cluster, questions)
+    by_case = {
+        id(case): Prediction(time_s, how, interval)
+        for case, (time_s, how), interval in zip_longest(known, predicted, expected)  # all have intervals, or none
+    }
+    no_formula = Prediction(None, "there is no formula for it")
+    return _comparison(cases, cluster, lambda case: by_case.get(id(case), no_formula))
 
 
 def compare_measurements(
@@ -192,39 +209,43 @@ def compare_measurements(
     if not cases:
         raise ValueError("there are no collectives in the measurements: make them with python -m collectives.benchmark")
 
-    def predicted(case: TimedCase) -> tuple[float | None, str]:
+    draws = SimulatedDraws.from_network(cluster)
+
+    def predicted(case: TimedCase) -> Prediction:
         on_progress(1)
-        return _simulated(case, cluster, trusted)
+        try:
+            simulated_s, how = _simulation(case, cluster, trusted)
+        except (ValueError, OSError) as why:
+            return Prediction(None, " ".join(str(why).split()))
+        time_s = simulated_s(cluster)
+        return Prediction(time_s, how, draws.interval(time_s, simulated_s) if draws else None)
 
     return _comparison(cases, cluster, predicted)
 
 
-def _simulated(case: TimedCase, network: AnyNetwork, trusted: Collection[str]) -> tuple[float | None, str]:
-    if case.algorithm == RAW_SOCKETS:
-        return None, "bare sockets have no schedule"
-    if case.algorithm == PLAIN_RING:
-        return None, "a ring that is written by hand has no schedule"
-    if case.algorithm == OPENMPI:
-        return None, "Open MPI has no schedule"
+def _simulation(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> tuple[Callable[[Cluster], float], str]:
+    """Return the seconds of the case on a network such as `cluster`, and by what it is predicted.
+
+    Raises ValueError or OSError, which says why, where there is no prediction.
+    """
+    if case.algorithm in _WITHOUT_SCHEDULE:
+        raise ValueError(_WITHOUT_SCHEDULE[case.algorithm])
     collective = Collective(case.collective)
-    try:
-        if case.algorithm == TORCH:
-            schedule = native_schedule(collective, case.num_ranks, case.size_bytes)
-        else:
-            schedule = build_recorded(collective, case.algorithm, case.num_ranks, case.size_bytes, trusted)
-    except (ValueError, OSError) as error:
-        return None, " ".join(str(error).split())
+    if case.algorithm == TORCH:
+        schedule = native_schedule(collective, case.num_ranks, case.size_bytes)
+    else:
+        schedule = build_recorded(collective, case.algorithm, case.num_ranks, case.size_bytes, trusted)
+    executed_on(cluster, case.transport)
     runtime = GLOO if case.algorithm == TORCH else replace(OURS, in_place=bool(case.in_place_s))
-    try:
-        network = executed_on(network, case.transport)
-    except ValueError as error:
-        return None, str(error)
     work = local_work(collective, case.algorithm, case.num_ranks, case.size_bytes)
-    over = runtime.network(network, case.size_bytes)  # the same tensor, call after call
-    beside_s = local_s(work, network, case.num_ranks)
-    return predict_call(
-        schedule, over, case.size_bytes, runtime, beside_s=beside_s
-    ), f"{schedule.algorithm} over {case.transport or 'gloo'}"
+
+    def simulated_s(network: Cluster) -> float:
+        there = executed_on(network, case.transport)
+        over = runtime.network(there, case.size_bytes)  # the same tensor, call after call
+        beside_s = local_s(work, there, case.num_ranks)
+        return predict_call(schedule, over, case.size_bytes, runtime, beside_s=beside_s)
+
+    return simulated_s, f"{schedule.algorithm} over {case.transport or 'gloo'}"
 
 
 def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:
@@ -241,13 +262,14 @@ def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:
 
 
 def _comparison(
-    cases: Sequence[TimedCase], cluster: Cluster, predicted: Callable[[TimedCase], tuple[float | None, str]]
+    cases: Sequence[TimedCase], cluster: Cluster, predicted: Callable[[TimedCase], Prediction]
 ) -> Comparison:
     compared = []
     for case in cases:
-        time_s, how = predicted(case)
+        time_s, how, interval = predicted(case)
         fitted = cluster.calibration
         place = case.collective, case.algorithm, case.num_ranks, case.num_nodes, case.size_bytes
         used = fitted is not None and fitted.used(*place, case.rows)
-        compared.append(ComparedCase(case, time_s if time_s is not None and math.isfinite(time_s) else None, how, used))
+        finite_s = time_s if time_s is not None and math.isfinite(time_s) else None
+        compared.append(ComparedCase(case, finite_s, how, used, interval))
     return Comparison(cluster.name, tuple(compared), cluster.calibration)

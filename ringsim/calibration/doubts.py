@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, repeated
 from ringsim.calibration.protocol_time import unmet_settings
-from ringsim.calibration.questions import RING_TESTS, Question, QuestionColumns
+from ringsim.calibration.questions import RING_TESTS, Question
 from ringsim.network import Cluster
-from ringsim.units import format_rate, format_size, format_time, plural
+from ringsim.units import format_size, format_time, plural
 
 # Two times so far apart that no network is within MISFIT of both.
 _APART = (1 + MISFIT) ** 2
@@ -87,27 +87,6 @@ def _num_apart(pairs: Sequence[tuple[TimedCase, TimedCase]]) -> int:
 def _name(case: TimedCase, other: TimedCase) -> str:
     """Return the name of its file, with the folder where the other's is the same without."""
     return case.file if case.file_name == other.file_name else case.file_name
-
-
-def senders_per_host(questions: Iterable[Question]) -> set[int]:
-    """Return how many ranks of a host send to others at once, of those questions that are about several hosts."""
-    across = [question for question in questions if question.num_nodes > 1]
-    return {math.ceil(senders) for senders in QuestionColumns.from_questions(across).senders} if across else set()
-
-
-def nic_line(cluster: Cluster, num_senders: int) -> str:
-    """Return one line if the NICs of the hosts were measured with another number of ranks sending; "" if not."""
-    known = cluster.calibration.senders_per_host if cluster.calibration else None
-    if known is None or known == num_senders:
-        return ""
-    rate = format_rate(cluster.spec.host.nics.bandwidth_bytes_per_s)
-    num_nics = max(known, num_senders, cluster.spec.ranks_per_host or 1)
-    return (
-        f"the logs of {cluster.name} send from {plural(known, 'rank')} of a host at a time; how fast "
-        f"{plural(num_senders, 'rank')} of a host can send is not known, and {rate} each is a guess: calibrate with a "
-        f"log of {plural(num_senders, 'rank')} on each of several hosts, or give calibrate --nic, such as "
-        f"{num_nics}x400Gbit/s"
-    )
 
 
 def settings_line(cluster: Cluster, questions: Sequence[Question]) -> str:

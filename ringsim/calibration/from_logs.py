@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.calibration.cases import FittedParameter, TimedCase, repeated
-from ringsim.calibration.doubts import contradiction_line, nic_line, senders_per_host
-from ringsim.calibration.intervals import draw_ratios
+from ringsim.calibration.doubts import contradiction_line
+from ringsim.calibration.guessed_nics import nic_line, senders_per_host
+from ringsim.calibration.intervals import byte_shares, draw_ratios, noises
 from ringsim.calibration.log_parameters import ANY, LogParameters, assumptions
 from ringsim.calibration.posterior import Posterior, fit
 from ringsim.calibration.protocol_time import times_s
@@ -144,6 +145,8 @@ def _cluster(name: str, fitted: _Fitted, cases: Sequence[TimedCase]) -> Cluster:
     )
     files = sorted({case.file_name for case in cases})
     devices = sorted({case.device for case in cases if case.device})
+    questions = QuestionColumns.from_questions([case.question for case in cases])
+    noise, latency_noise = noises(posterior.residuals, byte_shares(rates, questions), NOISE)
     senders = None if layout.nics else max(senders_per_host(case.question for case in cases), default=None)
     cluster = Cluster(
         name,
@@ -154,7 +157,8 @@ def _cluster(name: str, fitted: _Fitted, cases: Sequence[TimedCase]) -> Cluster:
             tuple(files),
             calibrated_cells(cases),
             senders,
-            noise=max(NOISE, round(posterior.residual_deviation, 4)),
+            noise=noise,
+            latency_noise=latency_noise,
             parameters=tuple(layout.names),
             draws=draw_ratios(posterior),
         ),

@@ -12,10 +12,11 @@ from enum import Enum
 import numpy as np
 
 from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
+from ringsim.calibration.probe_draws import probe_calibration
 from ringsim.calibration.probe_times import shift_s
 from ringsim.files import parsed, values
 from ringsim.measurements import Measurements, Probe, RankHosts
-from ringsim.network import Calibration, Cluster, Host, Link, Nics, Processor, Spec, value_of
+from ringsim.network import Cluster, Host, Link, Nics, Processor, Spec, value_of
 
 _RESAMPLED = 200
 _SEED = 0
@@ -115,7 +116,7 @@ def calibrate(
         (probe, shift_s(cluster, measurements.num_ranks, probe.size_bytes) / probe.median_s - 1) for probe in single
     )
     return ProbeFit(
-        replace(cluster, calibration=Calibration((file,))),
+        replace(cluster, calibration=probe_calibration(file, cluster, draws, measurements)),
         values,
         {key: float(low) for key, (low, _) in ends.items()},
         {key: float(high) for key, (_, high) in ends.items()},

@@ -1,29 +1,33 @@
 """`intervals`: between which times the true one lies with a probability of `INSIDE`, by the network file alone.
 
 Three things keep a prediction from being right, and add up as independent errors of a logarithm do: the parameters are
-not known for certain (draws from the posterior), times scatter about every formula (the residuals of the fit), and
-another collective, or other hosts, are not quite like those that were calibrated.
+not known for certain (draws of them), times scatter about every formula and simulation (the residuals of the fit), and
+another collective, or other hosts, are not quite like those that were calibrated. Where the NICs of a host are a guess,
+an interval also reaches as far as they may be from it: see `guessed_from`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 import numpy as np
 
+from ringsim.calibration.guessed_nics import guessed_from
 from ringsim.calibration.posterior import Posterior
 from ringsim.calibration.protocol_time import Rates, bytes_s, rates_of, times_s
-from ringsim.calibration.questions import Question, QuestionColumns
-from ringsim.network import Cluster
+from ringsim.calibration.questions import Bools, Question, QuestionColumns
+from ringsim.files import naming_place
+from ringsim.network import Calibration, Cluster, Floats, scaled, with_free_bytes
 
 INSIDE = 0.8
+NUM_DRAWS = 16
 _DEVIATIONS = 1.2816  # on either side of the middle of a normal distribution are 40 % of it
-_NUM_DRAWS = 16
 _FARTHEST = 3.0  # of a logarithm: what is not known at all is not drawn from farther away
 _FIGURES = 4
+_FEW = 5  # of residuals: so few do not tell how far four of five lie
 # Of a time of what was not calibrated, as found on public logs: where bytes take it, and where latencies do.
-_BYTES_ELSEWHERE, _LATENCY_ELSEWHERE = 0.08, 0.3
+_BYTES_ELSEWHERE, _LATENCY_ELSEWHERE = 0.06, 0.3
 
 
 NOT_BOUNDED = "not bounded"  # in tables, in place of an interval that says nothing
@@ -48,30 +52,131 @@ def is_bounded(low: float, high: float) -> bool:
 def draw_ratios(posterior: Posterior) -> tuple[tuple[float, ...], ...]:
     """Return draws from the posterior: how many times the mode each parameter is. They go in opposite pairs."""
     values, vectors = np.linalg.eigh(posterior.covariance)
-    normal = np.random.default_rng(0).standard_normal((_NUM_DRAWS // 2, len(values)))
-    half = np.clip(normal * np.sqrt(np.maximum(values, 0)) @ vectors.T, -_FARTHEST, _FARTHEST)
-    drawn = np.exp(np.concatenate([half, -half])).tolist()
+    normal = np.random.default_rng(0).standard_normal((NUM_DRAWS // 2, len(values)))
+    half = normal * np.sqrt(np.maximum(values, 0)) @ vectors.T
+    return rounded_ratios(np.concatenate([half, -half]))
+
+
+def rounded_ratios(logarithms: Floats) -> tuple[tuple[float, ...], ...]:
+    """Return draws, (num_draws, num_parameters), as a network file holds them."""
+    drawn = np.exp(np.clip(logarithms, -_FARTHEST, _FARTHEST)).tolist()
     return tuple(tuple(float(f"{ratio:.{_FIGURES}g}") for ratio in draw) for draw in drawn)
 
 
+def noises(residuals: Floats, byte_share: Floats, least: float = 0.0) -> tuple[float, float]:
+    """Return `noise` and `latency_noise` of a calibration, so that the share `INSIDE` of the residuals lies within.
+
+    residuals, byte_share: (num_times,), logarithms of predicted over measured, and the share of the bytes in a time.
+
+    A quantile takes no shape of the distribution for granted. Where logs contradict each other, the fit follows some
+    and the rest is far off, which a median does not see; bytes may be contradicted while latencies are not.
+    """
+    is_bytes = byte_share >= 0.5
+    classes = [residuals[of_class] if of_class.sum() >= _FEW else residuals for of_class in (is_bytes, ~is_bytes)]
+    quantiles = [float(np.quantile(np.abs(some), INSIDE)) if len(some) else 0.0 for some in classes]
+    noise, latency_noise = (max(least, round(quantile / _DEVIATIONS, 4)) for quantile in quantiles)
+    return noise, latency_noise
+
+
+def byte_shares(rates: Rates, columns: QuestionColumns) -> Floats:
+    """Return which part of each time the bytes alone take, (num_questions,).
+
+    By the protocols: the measured steps of a ring do not say how much of them is latency.
+    """
+    rates = replace(rates, library=replace(rates.library, ring_steps=()))
+    share: Floats = np.minimum(bytes_s(rates, columns) / times_s(rates, columns), 1.0)
+    return share
+
+
 def intervals(network: Cluster, questions: Sequence[Question]) -> list[Interval]:
-    """Return the interval of each question; none if the network was not fitted to logs."""
+    """Return the interval of each question, by the formulas; none if the network does not say how sure it is."""
     calibration = network.calibration
     if calibration is None or not calibration.draws or not questions:
         return []
     columns, rates = QuestionColumns.from_questions(questions), rates_of(network.spec)
     time_s = times_s(rates, columns)
-    drawn = [
-        times_s(_scaled(rates, dict(zip(calibration.parameters, draw, strict=True))), columns)
-        for draw in calibration.draws
-    ]
+    drawn_s = np.array([times_s(drawn, columns) for drawn in _drawn_rates(network, calibration)])
     known = {(cells.collective, cells.num_ranks, cells.num_hosts) for cells in calibration.cells}
-    byte_share = np.minimum(bytes_s(rates, columns) / time_s, 1.0)
-    elsewhere = byte_share * _BYTES_ELSEWHERE + (1 - byte_share) * _LATENCY_ELSEWHERE
-    is_elsewhere = np.array([(asked.test, asked.num_ranks, asked.num_nodes) not in known for asked in questions])
-    variance = np.mean(np.log(np.array(drawn) / time_s) ** 2, axis=0) + calibration.noise**2
-    factor = np.exp(_DEVIATIONS * np.sqrt(variance + np.where(is_elsewhere, elsewhere, 0.0) ** 2))
-    return [Interval(*ends) for ends in np.stack([time_s / factor, time_s * factor], axis=1).tolist()]
+    is_known = np.array([(asked.test, asked.num_ranks, asked.num_nodes) in known for asked in questions])
+    factor = _factors(calibration, time_s, drawn_s, byte_shares(rates, columns), is_known)
+    other_s = _with_other_nics_s(network, rates, columns, time_s)
+    ends = np.stack([np.minimum(time_s, other_s) / factor, np.maximum(time_s, other_s) * factor], axis=1)
+    return [Interval(*pair) for pair in ends.tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedDraws:
+    """A network from probes, what else it may be, and what it would be if bytes took no time."""
+
+    network: Cluster
+    calibration: Calibration
+    draws: list[Cluster]
+    free_bytes: Cluster
+
+    @classmethod
+    def from_network(cls, network: Cluster) -> Self | None:
+        """Return None for a network that does not say how sure it is.
+
+        None as well for one from logs: a simulation leaves out most of what was fitted to them.
+        """
+        calibration = network.calibration
+        if calibration is None or not calibration.draws or network.spec.protocols:
+            return None
+        draws = drawn_networks(network, calibration)
+        return cls(network, calibration, draws, replace(network, spec=with_free_bytes(network.spec)))
+
+    def interval(self, time_s: float, predict: Callable[[Cluster], float]) -> Interval | None:
+        """Return the interval of the time that `predict` simulates on the network; None if that takes no time."""
+        if not 0 < time_s < np.inf:
+            return None
+        drawn_s = np.array([[predict(draw)] for draw in self.draws])
+        byte_share = np.array([max(1 - predict(self.free_bytes) / time_s, 0.0)])
+        factor = float(_factors(self.calibration, np.array([time_s]), drawn_s, byte_share, np.array([False]))[0])
+        return Interval(time_s / factor, time_s * factor)
+
+
+def _factors(calibration: Calibration, time_s: Floats, drawn_s: Floats, byte_share: Floats, is_known: Bools) -> Floats:
+    """Return by which factor each time may be longer or shorter, (num_times,).
+
+    drawn_s: (num_draws, num_times). is_known: whether the same collective on as many ranks and hosts was calibrated.
+    """
+
+    def mixed(of_bytes: float, of_latency: float | None) -> Floats:
+        return byte_share * of_bytes + (1 - byte_share) * (of_bytes if of_latency is None else of_latency)
+
+    uncertain = np.mean(np.log(drawn_s / time_s) ** 2, axis=0)
+    noise = mixed(calibration.noise, calibration.latency_noise)
+    elsewhere = np.where(is_known, 0.0, mixed(_BYTES_ELSEWHERE, _LATENCY_ELSEWHERE))
+    factors: Floats = np.exp(_DEVIATIONS * np.sqrt(uncertain + noise**2 + elsewhere**2))
+    return factors
+
+
+def drawn_networks(network: Cluster, calibration: Calibration) -> list[Cluster]:
+    """Return the networks that are about as likely as one from probes."""
+    drawn = (dict(zip(calibration.parameters, draw, strict=True)) for draw in calibration.draws)
+    with naming_place(network.place):
+        return [replace(network, spec=scaled(network.spec, ratios)) for ratios in drawn]
+
+
+def _drawn_rates(network: Cluster, calibration: Calibration) -> list[Rates]:
+    if not network.spec.protocols:
+        return [rates_of(drawn.spec) for drawn in drawn_networks(network, calibration)]
+    rates = rates_of(network.spec)
+    return [_scaled(rates, dict(zip(calibration.parameters, draw, strict=True))) for draw in calibration.draws]
+
+
+def _with_other_nics_s(network: Cluster, rates: Rates, columns: QuestionColumns, time_s: Floats) -> Floats:
+    """Return the times, (num_questions,), if NICs that are a guess are as far from it as the logs leave open.
+
+    All senders of a host then share what was seen of its NICs, however many or few they are.
+    """
+    other_s, senders = time_s.copy(), np.where(columns.nodes > 1, np.ceil(columns.senders), 0)
+    for num_senders in set(senders[senders > 0].tolist()):
+        known = guessed_from(network, int(num_senders))
+        if known is not None:
+            shared = replace(rates, num_nics=1, nic_bytes_per_s=known * rates.nic_bytes_per_s)
+            other_s = np.where(senders == num_senders, times_s(shared, columns), other_s)
+    return other_s
 
 
 def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:

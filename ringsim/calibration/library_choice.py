@@ -42,7 +42,8 @@ def choose(
     per_host = ranks_per_host or _ranks_per_host(network, num_ranks)
     question = Question(collective.value, size_bytes, num_ranks, num_ranks // per_host)
     taken = _fastest(formulas(network, question))
-    choice = LibraryChoice(taken.schedule, size_bytes, taken.protocol, network, taken, _within(network, question))
+    within = _within(network, question, taken.time_s)
+    choice = LibraryChoice(taken.schedule, size_bytes, taken.protocol, network, taken, within)
     too_many = lists_more_than(max_transfers, choice.schedule, network, choice.sent_bytes, runtime=runtime)
     return None if too_many else choice
 
@@ -51,9 +52,9 @@ def _fastest(known: Iterable[Formula]) -> Formula:
     return min(known, key=lambda formula: formula.time_s)
 
 
-def _within(network: AnyNetwork, question: Question) -> float | None:
+def _within(network: AnyNetwork, question: Question, time_s: float) -> tuple[float, float] | None:
     expected = intervals(network, [question]) if isinstance(network, Cluster) else []
-    return math.sqrt(expected[0].high_s / expected[0].low_s) if expected else None
+    return (expected[0].low_s / time_s, expected[0].high_s / time_s) if expected else None
 
 
 def formula_s(network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, num_hosts: int) -> float:

@@ -40,11 +40,6 @@ class Posterior:
         deviation: Floats = np.sqrt(np.diag(self.covariance))
         return deviation
 
-    @property
-    def residual_deviation(self) -> float:
-        """How far the times lie from the fit, apart from few that are further off."""
-        return _deviation_of(self.residuals)
-
 
 def fit(
     model: Model, log_times: Floats, prior: Floats, prior_deviation: Floats, noise: float, held: Bools, start: Floats

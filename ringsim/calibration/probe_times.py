@@ -7,8 +7,8 @@ import numpy as np
 
 from ringsim.algorithms import ring_all_gather
 from ringsim.measurements import Measurements, Probe
-from ringsim.network import AnyNetwork
-from ringsim.schedule import Schedule
+from ringsim.network import AnyNetwork, Ints
+from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import IN_ORDER, predict_repeated, predict_time
 
 
@@ -17,12 +17,22 @@ def shift_s(network: AnyNetwork, num_ranks: int, size_bytes: int, *, rested: boo
 
     rested: after a pause, and not after another round.
     """
-    ring = ring_all_gather(num_ranks)
-    step = ring.steps[0]
-    columns = [(step.src, step.dst, step.chunk, step.reduce)]
-    shift = Schedule.from_columns(ring.collective, "shift", num_ranks, num_ranks, columns)
+    step = ring_all_gather(num_ranks).steps[0]
     predict = predict_time if rested else predict_repeated
-    return predict(shift, network, num_ranks * size_bytes, runtime=IN_ORDER)
+    return predict(_round(num_ranks, step.src, step.dst), network, num_ranks * size_bytes, runtime=IN_ORDER)
+
+
+def exchange_s(network: AnyNetwork, num_ranks: int, num_pairs: int, size_bytes: int) -> float:
+    """Return the simulated seconds of a round in which pairs of neighbours send each other `size_bytes` at once."""
+    src = np.arange(2 * num_pairs)
+    exchange = _round(num_ranks, src, src ^ 1)
+    return predict_repeated(exchange, network, num_ranks * size_bytes, runtime=IN_ORDER)
+
+
+def _round(num_ranks: int, src: Ints, dst: Ints) -> Schedule:
+    """Return one step in which ranks send the chunk of their number."""
+    columns = [(src, dst, src, np.zeros(len(src), bool))]
+    return Schedule.from_columns(Collective.ALL_GATHER, "round", num_ranks, num_ranks, columns)
 
 
 def cold_call_s(measurements: Measurements, kind: str) -> float:

@@ -1,6 +1,8 @@
 """The tables and keys of a network file; docs/networks.md describes each. Their fields are those of `spec`."""
 
-from dataclasses import MISSING, fields, is_dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any
 
 from ringsim.files import Key, Parser, Table, values
@@ -123,3 +125,60 @@ def value_of(described: spec.Spec, place: str) -> Any:
         holds, value = key.holds, getattr(value, key.field)
         value = value[-1] if key.many else value
     return value
+
+
+def quantities(described: spec.Spec) -> dict[str, float]:
+    """Return each number of a spec by its place, as `value_of` does; what is None or in an empty list is left out."""
+    numbers = {}
+
+    def noted(place: str, _field: str, value: Any) -> Any:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            numbers[place] = value
+        return value
+
+    _changed(described, NETWORK, "", noted)
+    return numbers
+
+
+def scaled(described: spec.Spec, ratios: Mapping[str, float]) -> spec.Spec:
+    """Return the spec in which quantities are so many times as large, each named by its place as for `value_of`.
+
+    In a list of tables that is each of them. No share becomes more than 1. Raises ValueError for a place that is none.
+    """
+    if missing := sorted(ratios.keys() - quantities(described).keys()):
+        raise ValueError(f"calibration.parameters: {missing[0]!r} is no quantity of this network")
+
+    def times(place: str, field: str, value: Any) -> Any:
+        if place not in ratios:
+            return value
+        product = value * ratios[place]
+        return min(product, 1.0) if field.endswith("share") else round(product) if isinstance(value, int) else product
+
+    larger: spec.Spec = _changed(described, NETWORK, "", times)
+    return larger
+
+
+def with_free_bytes(described: spec.Spec) -> spec.Spec:
+    """Return the spec on which bytes take no time, and only latencies and overheads do."""
+
+    def free(_place: str, field: str, value: Any) -> Any:
+        return math.inf if field.endswith("_per_s") else 0 if field == "burst_bytes" else value
+
+    without_limits: spec.Spec = _changed(described, NETWORK, "", free)
+    return without_limits
+
+
+def _changed(value: Any, table: Table, place: str, change: Callable[[str, str, Any], Any]) -> Any:
+    """Return a dataclass of `spec` with `change(place, field, quantity)` for each quantity in it."""
+    changes = {}
+    for name, key in table.keys.items():
+        inner, there = getattr(value, key.field, None), f"{place}.{name}".removeprefix(".")
+        if inner is None or isinstance(key.holds, type):
+            continue
+        if not isinstance(key.holds, Table):
+            changes[key.field] = change(there, key.field, inner)
+        elif key.many:
+            changes[key.field] = tuple(_changed(each, key.holds, there, change) for each in inner)
+        else:
+            changes[key.field] = _changed(inner, key.holds, there, change)
+    return replace(value, **changes)

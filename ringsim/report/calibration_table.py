@@ -220,10 +220,18 @@ def _row(compared: ComparedCase) -> Row:
 
 def _width_cell(compared: ComparedCase) -> TableCell:
     """Return how far the measured time may lie from the predicted one, with a probability of 80 %."""
-    if compared.interval is None:
+    if compared.interval is None or compared.predicted_s is None:
         return NOTHING
-    width = math.sqrt(compared.interval.high_s / compared.interval.low_s) - 1
-    return TableCell(f"±{width:.0%}" if is_bounded(*compared.interval) else NOT_BOUNDED, width)
+    if not is_bounded(*compared.interval):
+        return TableCell(NOT_BOUNDED, math.inf)
+    shorter, longer = (
+        compared.predicted_s / compared.interval.low_s - 1,
+        compared.interval.high_s / compared.predicted_s - 1,
+    )
+    width = max(shorter, longer)
+    if f"{shorter:.0%}" == f"{longer:.0%}":
+        return TableCell(f"±{width:.0%}", width)
+    return TableCell(f"{1 / (1 + shorter) - 1:+.0%} {longer:+.0%}", width)
 
 
 def _summary(comparison: Comparison) -> str:

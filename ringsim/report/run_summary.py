@@ -49,6 +49,7 @@ def summarise(
         time_s = library.time_s(runtime=runtime, on_progress=on_progress)
     else:
         time_s = predict_time(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
+    low, high = library.within if library and library.within else (None, None)
     return {
         "collective": collective.value,
         "algorithm": schedule.algorithm,
@@ -66,8 +67,8 @@ def summarise(
         "stalled": explanation.stall.as_dict() if explanation and explanation.stall else None,
         "explained": as_dict(explanation) if explanation else None,
         "library": {"protocol": library.protocol, "start_s": library.start_s} if library else None,
-        "predicted_low_s": time_s / library.within if library and library.within else None,
-        "predicted_high_s": time_s * library.within if library and library.within else None,
+        "predicted_low_s": low and time_s * low,
+        "predicted_high_s": high and time_s * high,
     }
 
 

@@ -1,4 +1,4 @@
-"""Between which times a prediction from logs may lie."""
+"""Between which times a prediction from logs may lie; test_probe_intervals.py is about those from probes."""
 
 import re
 from dataclasses import replace
@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ringsim.calibration import calibrate_logs, compare_logs
-from ringsim.calibration.intervals import intervals
-from ringsim.calibration.protocol_time import predict
-from ringsim.calibration.questions import Question
-from ringsim.network import Cluster, network_text, read_network
+from ringsim.calibration import calibrate_logs, compare_logs, nic_line
+from ringsim.calibration.intervals import Interval, intervals, noises
+from ringsim.calibration.protocol_time import Rates, predict, times_s
+from ringsim.calibration.questions import Question, QuestionColumns
+from ringsim.network import Cluster, Nics, network_text, read_network
 from ringsim.report import format_fit
-from tests.ringsim.calibration.test_nics import logs_of
+from tests.ringsim.calibration.test_nics import fitted, logs_of
 from tests.ringsim.commands import as_json, printed, refused, run
 from tests.ringsim.made_logs import TRUE, nccl_log
 
@@ -35,6 +35,17 @@ def width(network: Cluster, *question: object) -> float:
     half: float = np.log(interval.high_s / time_s)
     assert half == pytest.approx(np.log(time_s / interval.low_s))
     return half
+
+
+def ends(network: Cluster, *question: object) -> Interval:
+    """The interval of one collective."""
+    [interval] = intervals(network, [Question(*question)])  # type: ignore[arg-type]
+    return interval
+
+
+def time_of(rates: Rates, *question: object) -> float:
+    """The seconds of one collective on the true cluster."""
+    return float(times_s(rates, QuestionColumns.from_questions([Question(*question)]))[0])  # type: ignore[arg-type]
 
 
 def test_what_was_calibrated_is_known_best(network: Cluster) -> None:
@@ -82,6 +93,71 @@ def test_the_commands_show_them(tmp_path: Path) -> None:
     cells = as_json("compare", asked, "--network", net)["cells"]
     assert all(cell["predicted_low_s"] < cell["predicted_s"] < cell["predicted_high_s"] for cell in cells)
     assert "extrapolated" not in printed("compare", known, "--network", net)
+
+
+def test_a_guess_of_nics_is_in_the_interval(tmp_path: Path) -> None:
+    """From one rank of a host or from four to two: whether each has a NIC, or all share those that were seen."""
+    for known, num_nics in ((1, 1), (1, 2), (4, 1), (4, 2), (4, 4)):
+        # So that the logs, which are the same but for the NICs, always see a host with 4 GB/s.
+        true = replace(TRUE, num_nics=num_nics, nic_bytes_per_s=4e9 / min(known, num_nics))
+        cases = logs_of(tmp_path, true, ("all_gather", 4 * known, 4))
+        low, high = ends(fitted(cases), "all_gather", LARGE, 8, 4)
+        true_s = time_of(true, "all_gather", LARGE, 8, 4)
+        assert low < true_s < high, (known, num_nics)
+        assert high / low > 2
+
+
+def test_nics_that_are_known_are_not_in_the_interval(tmp_path: Path) -> None:
+    """By as many senders, by logs of several numbers of them, or by --nic: it then lies around the prediction."""
+    one = logs_of(tmp_path, TRUE, ("all_gather", 4, 4))
+    both = [*one, *logs_of(tmp_path, TRUE, ("all_gather", 16, 4))]
+    question = ("all_gather", LARGE, 8, 4)
+    given = calibrate_logs(one, "mine", Nics(0.0, TRUE.nic_bytes_per_s, count=4)).cluster
+    assert width(fitted(both), *question) < 0.2
+    assert width(given, *question) < 0.2
+    assert width(fitted(one), "all_gather", LARGE, 8, 8) < 0.2
+    assert nic_line(fitted(both), 2) == nic_line(given, 2) == ""
+    assert "how fast 2 ranks of a host can send is not known" in nic_line(fitted(one), 2)
+    assert "how fast 8 ranks of a host can send is not known" in nic_line(fitted(both), 8)
+
+
+def test_a_lopsided_interval_is_shown_with_both_ends(tmp_path: Path) -> None:
+    """In the table of compare, and by simulate."""
+    known, asked, net = tmp_path / "known.log", tmp_path / "asked.log", tmp_path / "net.toml"
+    known.write_text(nccl_log("all_gather", 2, 2, noise=0.01))
+    asked.write_text(nccl_log("all_gather", 4, 2, noise=0.01))
+    run("calibrate", known, "-o", net)
+    last = as_json("compare", asked, "--network", net)["cells"][-1]
+    shorter, longer = (last[f"predicted_{end}_s"] / last["predicted_s"] - 1 for end in ("low", "high"))
+    assert longer > 2 * -shorter > 0
+    assert f" {shorter:+.0%} {longer:+.0%} " in printed("compare", asked, "--network", net)
+    simulated = as_json("simulate", "--ranks", 2, "--size", "1GiB", "--network", net)
+    assert simulated["predicted_low_s"] < simulated["time_s"] < simulated["predicted_high_s"]
+
+
+def test_noise_holds_four_of_five_residuals_whatever_their_shape() -> None:
+    """A half that is far off counts, and a tenth does not; where bytes take the time it is apart from latencies."""
+    bytes_take_it = np.repeat([1.0, 0.0], 20)
+    half_off = np.concatenate([np.tile([0.01, -1.4], 10), np.tile([0.1, -0.1], 10)])
+    noise, latency_noise = noises(half_off, bytes_take_it)
+    assert 1.2816 * noise == pytest.approx(1.4, rel=1e-3)
+    assert 1.2816 * latency_noise == pytest.approx(0.1, rel=1e-3)
+    tenth_off = np.concatenate([[3.0, 3.0], np.full(18, 0.1), np.full(20, 0.1)])
+    assert noises(tenth_off, bytes_take_it)[0] == pytest.approx(0.1 / 1.2816, rel=1e-3)
+    assert noises(half_off[:20], np.ones(20), least=0.05)[1] == noise  # nothing tells it apart
+    assert noises(np.zeros(9), np.ones(9), least=0.05) == (0.05, 0.05)
+
+
+def test_logs_that_contradict_each_other_in_bytes_widen_what_bytes_take(tmp_path: Path) -> None:
+    """Also if they are of different hosts, so that no timing is there twice: by most of the factor between them."""
+    slow = replace(TRUE, nic_bytes_per_s=TRUE.nic_bytes_per_s / 4)
+    fast_two, fast_eight = (logs_of(tmp_path, TRUE, ("all_gather", *shape)) for shape in ((16, 2), (64, 8)))
+    network = fitted([*fast_two, *logs_of(tmp_path, slow, ("all_gather", 64, 8))])
+    assert width(network, *HERE) > 0.85 * np.log(4)
+    assert width(fitted([*fast_two, *fast_eight]), *HERE) < 0.1
+    assert network.calibration is not None
+    assert network.calibration.latency_noise is not None
+    assert network.calibration.latency_noise < network.calibration.noise / 2
 
 
 def test_settings_of_nccl_may_be_given(tmp_path: Path) -> None:

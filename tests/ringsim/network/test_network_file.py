@@ -1,11 +1,14 @@
 """Network files: what is read, and the message for everything that is wrong."""
 
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ringsim import load_network
+from ringsim.network.file_format import quantities, scaled, value_of, with_free_bytes
 from ringsim.network.file_reader import read_network
 from tests.refusals import refusal_of, refused
 
@@ -225,3 +228,34 @@ def test_the_manual_shows_the_file_that_its_command_takes() -> None:
     """Of the network that fails, but for the lines that name it."""
     shown = re.findall(r"```toml\n(.*?)```", (DOCS / "simulator.md").read_text(), re.DOTALL)
     assert [(DOCS / "networks/failing.toml").read_text().endswith(f"\n\n{text}") for text in shown] == [True]
+
+
+def test_quantities_are_scaled_by_their_places() -> None:
+    """Whole numbers stay whole, shares are at most all, and each table of a list is scaled; no other one changes."""
+    text = """
+        [host]
+        cores = 2
+        [host.link]
+        latency = "10us"
+        bandwidth = "1GB/s"
+        burst = 1001
+        [rank]
+        late_share = 0.4
+        [[slow_link]]
+        link = "rank0.out"
+        bandwidth = "0.5GB/s"
+        [[slow_link]]
+        link = "rank1.out"
+        bandwidth = "0.25GB/s"
+    """
+    spec = read_network(text, "x.toml").spec
+    ratios = {"host.link.bandwidth": 2.0, "host.link.burst": 0.5, "rank.late_share": 3.0, "slow_link.bandwidth": 4.0}
+    larger = scaled(spec, ratios)
+    assert larger.host.link == replace(spec.host.link, bandwidth_bytes_per_s=2e9, burst_bytes=500)
+    assert larger.processor == replace(spec.processor, late_share=1.0)
+    assert [slow.bandwidth_bytes_per_s for slow in larger.slow_links] == [2e9, 1e9]
+    assert scaled(larger, dict.fromkeys(ratios, 1.0)) == larger
+    assert quantities(spec)["slow_link.bandwidth"] == value_of(spec, "slow_link.bandwidth") == 0.25e9
+    free = with_free_bytes(spec)
+    assert free.host.link == replace(spec.host.link, bandwidth_bytes_per_s=math.inf, burst_bytes=0)
+    assert free.processor.late_share == 0.4

@@ -1,0 +1,130 @@
+"""Between which times a prediction from probes may lie, by the network file alone."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringsim.calibration import calibrate
+from ringsim.calibration.comparison import compare
+from ringsim.calibration.intervals import Interval, SimulatedDraws, intervals
+from ringsim.calibration.probe_times import shift_s
+from ringsim.calibration.questions import Question
+from ringsim.measurements.measurements import CollectiveTimes, Measurements
+from ringsim.network import Cluster, network_text, read_network
+from ringsim.schedule.collective import Collective
+from tests.ringsim.calibration.test_noise import BUSY, QUIET, measured
+from tests.ringsim.commands import printed, refused, run
+
+LONG, SHORT = 2**23, 64
+
+
+def network_of(measurements: Measurements) -> Cluster:
+    """Return the network as it is read from its file."""
+    return read_network(network_text(calibrate(measurements, "made").cluster), "made.toml")
+
+
+def interval(network: Cluster, size_bytes: int) -> Interval:
+    """Of a shift."""
+    draws = SimulatedDraws.from_network(network)
+    assert draws is not None
+    found = draws.interval(shift_s(network, 2, size_bytes), lambda some: shift_s(some, 2, size_bytes))
+    assert found is not None
+    return found
+
+
+def width(network: Cluster, size_bytes: int) -> float:
+    """Return the end of the interval over its beginning."""
+    low, high = interval(network, size_bytes)
+    assert low < shift_s(network, 2, size_bytes) < high
+    return high / low
+
+
+def test_scatter_of_probes_widens_what_depends_on_them() -> None:
+    """Long messages that vary make long ones uncertain, and short ones that vary short ones."""
+    quiet, short, long = (network_of(measured(*blocks)) for blocks in ((QUIET, QUIET), (BUSY, QUIET), (QUIET, BUSY)))
+    assert width(quiet, LONG) < 1.3 < width(long, LONG)
+    assert width(short, LONG) < 1.3
+    assert width(short, SHORT) > 1.3 * width(quiet, SHORT)
+
+
+def test_probes_that_a_model_does_not_fit_widen_what_they_are_about() -> None:
+    """Messages of a size to which nothing was fitted, which take half as long again as in the simulation."""
+    made = measured(QUIET)
+    between = {probe.size_bytes for probe in made.probes_of("shift", in_flight=1)} - {SHORT, LONG}
+    unlike = [
+        replace(probe, times_s=tuple(1.5 * time_s for time_s in probe.times_s))
+        if probe.kind == "shift" and probe.size_bytes in between
+        else probe
+        for probe in made.probes
+    ]
+    assert width(network_of(replace(made, probes=tuple(unlike))), LONG) > 1.2 * width(network_of(made), LONG)
+
+
+def collectives(measurements: Measurements, time_s: float) -> Measurements:
+    """Return them with a ring of 8 MiB that took so long."""
+    times = CollectiveTimes(Collective.ALL_REDUCE, "ring", LONG, "float32", "sum", 2, True, 0, 1, (time_s,) * 3,
+                            (0.0,) * 3, (0, 0, 0), (time_s,) * 2)  # fmt: skip
+    return replace(measurements, collectives=(times,))
+
+
+def test_collectives_have_no_part_in_them() -> None:
+    """The file is the same whatever these took; and it has sixteen draws, of nothing but what varies."""
+    made = measured(BUSY)
+    text = network_text(calibrate(made).cluster)
+    assert network_text(calibrate(collectives(made, 1.0)).cluster) == text
+    calibration = network_of(made).calibration
+    assert calibration is not None
+    assert len(calibration.draws) == 16
+    assert all(len({draw[place] for draw in calibration.draws}) > 1 for place in range(len(calibration.parameters)))
+    assert "host.link.latency" in calibration.parameters
+
+
+def test_a_collective_lies_within_or_it_does_not() -> None:
+    """As the time is what was predicted, or three times that."""
+    made = measured(QUIET)
+    network = network_of(made)
+    [predicted] = compare(collectives(made, 1.0), network).cases
+    assert predicted.predicted_s is not None
+    inside, outside = (compare(collectives(made, times * predicted.predicted_s), network) for times in (1, 3))
+    assert [row["inside"] for row in inside.summary()] == [1.0]
+    assert [row["inside"] for row in outside.summary()] == [0.0]
+
+
+def test_the_command_shows_them(tmp_path: Path) -> None:
+    """In the table and its summary, as JSON, and the band in the picture's legend; not of a file that has no draws."""
+    made = collectives(measured(QUIET), 0.01)
+    path, net = tmp_path / "measured.json", tmp_path / "net.toml"
+    made.save(path)
+    run("calibrate", path, "-o", net)
+    text = printed("compare", path, "--network", net, "-o", tmp_path / "report")
+    assert " 80 %  " in text
+    assert " in their 80 %" in text
+    [cell] = json.loads((tmp_path / "report" / "compare.json").read_text())["cells"]
+    assert cell["predicted_low_s"] < cell["predicted_s"] < cell["predicted_high_s"]
+    without = net.read_text().partition("[calibration]")[0]
+    net.write_text(without)
+    assert " 80 %" not in printed("compare", path, "--network", net)
+
+
+def test_formulas_for_logs_have_them_too() -> None:
+    """They take the same parameters of the network as a simulation does."""
+    widths = []
+    for blocks in (QUIET, BUSY):
+        network = network_of(measured(blocks))
+        host = replace(network.spec.host, link=replace(network.spec.host.link, bandwidth_bytes_per_s=1e9))
+        [(low, high)] = intervals(network.with_spec(host=host), [Question("all_reduce", SHORT, 2, 1)])
+        widths.append(high / low)
+    assert 1.0 < widths[0] < widths[1]
+
+
+@pytest.mark.parametrize("name", ["host.nonsense", "name", "host.shared_memory.latency", "rank"])
+def test_a_parameter_that_the_network_does_not_have_is_refused(tmp_path: Path, name: str) -> None:
+    """In one line that names it."""
+    made, net = tmp_path / "measured.json", tmp_path / "net.toml"
+    collectives(measured(QUIET), 0.01).save(made)
+    run("calibrate", made, "-o", net)
+    net.write_text(net.read_text().replace('"host.link.latency"', f'"{name}"'))
+    told = f"{net}: calibration.parameters: '{name}' is no quantity of this network"
+    assert told in refused("compare", made, "--network", net)
