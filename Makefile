@@ -67,7 +67,7 @@ bench: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench_trainers.py
 
 fidelity: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/fidelity.py -o fidelity --write docs/fidelity.md --write docs/results.md
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/fidelity.py -o fidelity --write docs/fidelity.md
 
 picture: $(VENV)/installed
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png
