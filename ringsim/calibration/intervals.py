@@ -17,7 +17,6 @@ from ringsim.calibration.guessed_nics import guessed_from
 from ringsim.calibration.posterior import Posterior
 from ringsim.calibration.protocol_time import Rates, bytes_s, rates_of, times_s
 from ringsim.calibration.questions import Bools, Question, QuestionColumns
-from ringsim.files import naming_place
 from ringsim.network import Calibration, Cluster, Floats, scaled, with_free_bytes
 
 INSIDE = 0.8
@@ -154,8 +153,7 @@ def _factors(calibration: Calibration, time_s: Floats, drawn_s: Floats, byte_sha
 def drawn_networks(network: Cluster, calibration: Calibration) -> list[Cluster]:
     """Return the networks that are about as likely as one from probes."""
     drawn = (dict(zip(calibration.parameters, draw, strict=True)) for draw in calibration.draws)
-    with naming_place(network.place):
-        return [replace(network, spec=scaled(network.spec, ratios)) for ratios in drawn]
+    return [replace(network, spec=scaled(network.spec, ratios)) for ratios in drawn]
 
 
 def _drawn_rates(network: Cluster, calibration: Calibration) -> list[Rates]:

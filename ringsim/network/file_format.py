@@ -143,10 +143,8 @@ def quantities(described: spec.Spec) -> dict[str, float]:
 def scaled(described: spec.Spec, ratios: Mapping[str, float]) -> spec.Spec:
     """Return the spec in which quantities are so many times as large, each named by its place as for `value_of`.
 
-    In a list of tables that is each of them. No share becomes more than 1. Raises ValueError for a place that is none.
+    In a list of tables that is each of them. No share becomes more than 1. Places that there are not change nothing.
     """
-    if missing := sorted(ratios.keys() - quantities(described).keys()):
-        raise ValueError(f"calibration.parameters: {missing[0]!r} is no quantity of this network")
 
     def times(place: str, field: str, value: Any) -> Any:
         if place not in ratios:

@@ -13,7 +13,7 @@ from ringsim.files import naming_place, parse_toml, read_text, refusal
 from ringsim.network import spec
 from ringsim.network.cluster import Calibration, Cluster, parameter_names
 from ringsim.network.fabric import neighbours, reach
-from ringsim.network.file_format import NETWORK
+from ringsim.network.file_format import NETWORK, quantities
 from ringsim.network.topology import Jitter
 from ringsim.suggestions import nearest
 
@@ -40,7 +40,8 @@ def _cluster(fields: Fields, file: str) -> Cluster:
 
 def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
     """Raise ValueError for a parameter that the network does not have: its draws would change nothing."""
-    names = parameter_names(protocol.name for protocol in described.protocols)
+    protocols = [protocol.name for protocol in described.protocols]
+    names = parameter_names(protocols) if protocols else list(quantities(described))  # of a fit to logs, to probes
     for index, name in enumerate(calibration.parameters):
         if name not in names:
             meant = nearest(name, names)
