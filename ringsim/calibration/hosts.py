@@ -14,6 +14,7 @@ from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.network import Cluster, Host, Link, Network, Nics, Processor, SlowLink, Spec
 
 EXPLAINED = 0.98  # of a time; what is missing of it is noise
+_NEAR, _MOST_ROUNDS = 1e-4, 50  # of a time to be met, and how often the latency is raised for that
 
 
 def calibrate_uniform(measurements: Measurements) -> Network:
@@ -112,14 +113,15 @@ def _core_s(measurements: Measurements, num_cores: int) -> float:
     """Return for how long a message keeps a core from other messages, if ranks outnumber cores; else 0.
 
     With several messages of each rank in flight there is always a thread that could go on. What a further message takes
-    then is more than the CPU time of its threads: until a thread that another core wakes goes on, its core is idle.
+    then is more than the CPU time of its threads: until a thread that another core wakes goes on, its core is idle. It
+    is no more than a message alone takes.
     """
     one, *_ = measurements.probes_of("shift", in_flight=1)
     several = [p for p in measurements.probes_of("shift") if p.in_flight > 1 and p.size_bytes == one.size_bytes]
     if measurements.num_ranks <= num_cores or not several:
         return 0.0
     extra_s = (several[0].median_s - one.median_s) / (several[0].in_flight - 1)
-    return extra_s * num_cores / measurements.num_ranks
+    return min(extra_s, one.median_s) * num_cores / measurements.num_ranks
 
 
 def _with_memory_bandwidth(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:
@@ -227,14 +229,22 @@ def _slope(probes: Sequence[Probe]) -> float:
 
 
 def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
-    """Return `cluster` with the latency that makes the smallest shift come out."""
-    missing_s = max(smallest.median_s - shift_s(cluster, num_ranks, smallest.size_bytes), 0.0)
-    host = cluster.spec.host
-    if cluster.spec.ranks_per_host is None:
-        host = replace(host, link=replace(host.link, latency_s=missing_s))
-    else:
-        host = replace(host, nics=replace(host.nics, latency_s=missing_s / 2))  # at each end
-    return cluster.with_spec(host=host)
+    """Return `cluster` with the latency that makes the smallest shift come out.
+
+    Where ranks share cores, a part of it passes while others are at work, so that it is more than what is missing.
+    """
+    host, latency_s = cluster.spec.host, 0.0
+    for _ in range(_MOST_ROUNDS):
+        missing_s = smallest.median_s - shift_s(cluster, num_ranks, smallest.size_bytes)
+        if missing_s <= _NEAR * smallest.median_s:
+            break
+        latency_s += missing_s
+        if cluster.spec.ranks_per_host is None:
+            within = replace(host, link=replace(host.link, latency_s=latency_s))
+        else:
+            within = replace(host, nics=replace(host.nics, latency_s=latency_s / 2))  # at each end
+        cluster = cluster.with_spec(host=within)
+    return cluster
 
 
 def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:

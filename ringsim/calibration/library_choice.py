@@ -53,7 +53,7 @@ def _fastest(known: Iterable[Formula]) -> Formula:
 
 
 def _within(network: AnyNetwork, question: Question, time_s: float) -> tuple[float, float] | None:
-    expected = intervals(network, [question]) if isinstance(network, Cluster) else []
+    expected = intervals(network, [question]) if isinstance(network, Cluster) and time_s > 0 else []
     return (expected[0].low_s / time_s, expected[0].high_s / time_s) if expected else None
 
 

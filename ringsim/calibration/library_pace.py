@@ -89,9 +89,9 @@ def formulas(network: AnyNetwork, question: Question, algorithm: str = "") -> It
 class LibraryChoice:
     """A schedule for a size as the library sends it over a protocol.
 
-    described: the network as its file has it. formula: None where there is none for the schedule. within: the time is
-    expected to be up to so many times as long or as short, with a probability of `INSIDE`; None where it is not known,
-    see `intervals`.
+    described: the network as its file has it. formula: None where there is none for the schedule. within: how many
+    times as long the time may be at least and at most, with a probability of `INSIDE`; None where it is not known, see
+    `intervals`.
     """
 
     schedule: Schedule
@@ -99,7 +99,7 @@ class LibraryChoice:
     over: Protocol
     described: AnyNetwork
     formula: Formula | None = None
-    within: float | None = None
+    within: tuple[float, float] | None = None
 
     @property
     def protocol(self) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from ringsim.calibration.intervals import NUM_DRAWS, noises, rounded_ratios
 from ringsim.calibration.probe_times import exchange_s, shift_s
 from ringsim.measurements import Measurements, Probe
-from ringsim.network import Calibration, Cluster, SharedMemoryNetwork, quantities, with_free_bytes
+from ringsim.network import Calibration, Cluster, SharedMemoryNetwork, quantities, shares_memory, with_free_bytes
 
 
 def probe_calibration(file: str, cluster: Cluster, draws: Sequence[Cluster], measurements: Measurements) -> Calibration:
@@ -48,22 +48,25 @@ def _noises(cluster: Cluster, measurements: Measurements) -> tuple[float, float]
     free_bytes = replace(cluster, spec=with_free_bytes(cluster.spec))
     residuals: list[float] = []
     byte_shares: list[float] = []
-    for probe, simulated_s in _message_probes(measurements):
+    for probe, simulated_s in _message_probes(measurements, shares_memory(cluster)):
         time_s = simulated_s(cluster)
         residuals += [math.log(time_s / block_s) for block_s in probe.times_s]
         byte_shares += [max(1 - simulated_s(free_bytes) / time_s, 0.0)] * len(probe.times_s)
     return noises(np.array(residuals), np.array(byte_shares))
 
 
-def _message_probes(measurements: Measurements) -> Iterator[tuple[Probe, Callable[[Cluster], float]]]:
-    """Yield the probes of which each block is a round of messages, and how long that is in a simulation."""
+def _message_probes(measurements: Measurements, is_shared: bool) -> Iterator[tuple[Probe, Callable[[Cluster], float]]]:
+    """Yield the probes of which each block is a round of messages, and how long that is in a simulation.
+
+    is_shared: whether the network says what messages through shared memory cost.
+    """
     num_ranks = measurements.num_ranks
     for probe in measurements.probes_of("shift", in_flight=1):
         yield probe, partial(shift_s, num_ranks=num_ranks, size_bytes=probe.size_bytes)
     for num_pairs in range(1, num_ranks // 2 + 1):
         for probe in measurements.probes_of(f"exchange/{num_pairs}", in_flight=1):
             yield probe, partial(exchange_s, num_ranks=num_ranks, num_pairs=num_pairs, size_bytes=probe.size_bytes)
-    for probe in measurements.probes_of("shm/shift"):
+    for probe in measurements.probes_of("shm/shift") if is_shared else []:
         yield probe, partial(_shared_shift_s, num_ranks=num_ranks, size_bytes=probe.size_bytes)
 
 

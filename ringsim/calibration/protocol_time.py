@@ -142,7 +142,8 @@ def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
     """Return a smooth minimum, (num_questions,): a little less than the least where several are near it."""
     table = np.array(candidates)
     least = table.min(axis=0)
-    smooth: Floats = least * ((least / table) ** _SHARPNESS).sum(axis=0) ** (-1 / _SHARPNESS)
+    ratios = np.divide(least, table, out=np.ones_like(table), where=table > 0)
+    smooth: Floats = least * (ratios**_SHARPNESS).sum(axis=0) ** (-1 / _SHARPNESS)
     return smooth
 
 

@@ -143,7 +143,7 @@ def quantities(described: spec.Spec) -> dict[str, float]:
 def scaled(described: spec.Spec, ratios: Mapping[str, float]) -> spec.Spec:
     """Return the spec in which quantities are so many times as large, each named by its place as for `value_of`.
 
-    In a list of tables that is each of them. No share becomes more than 1.
+    In a list of tables that is each of them. No share becomes more than 1. Places that there are not change nothing.
     """
 
     def times(place: str, field: str, value: Any) -> Any:

@@ -40,8 +40,8 @@ def _cluster(fields: Fields, file: str) -> Cluster:
 
 def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
     """Raise ValueError for a parameter that the network does not have: its draws would change nothing."""
-    from_logs = parameter_names(protocol.name for protocol in described.protocols)
-    names = from_logs if described.protocols else list(quantities(described))
+    protocols = [protocol.name for protocol in described.protocols]
+    names = parameter_names(protocols) if protocols else list(quantities(described))  # of a fit to logs, to probes
     for index, name in enumerate(calibration.parameters):
         if name not in names:
             meant = nearest(name, names)

@@ -49,7 +49,7 @@ def summarise(
         time_s = library.time_s(runtime=runtime, on_progress=on_progress)
     else:
         time_s = predict_time(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
-    low, high = library.within if library and library.within else (None, None)
+    low, high = library.within if library and library.within and math.isfinite(time_s) else (None, None)
     return {
         "collective": collective.value,
         "algorithm": schedule.algorithm,

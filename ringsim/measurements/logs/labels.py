@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ringsim.measurements.logs import gloo, nccl_tests, osu
+from ringsim.measurements.logs.nccl_rows import ELEMENT_BYTES
 
-_ROW = re.compile(r"(?<![\w.])\d+\s+\d+\s+[a-z_]\w*\s")  # of nccl-tests: size, count and type
+_ROW = re.compile(rf"(?<![\w.])\d+\s+\d+\s+(?:{'|'.join(ELEMENT_BYTES)})\s")  # of nccl-tests: size, count and type
 _DECIMAL = re.compile(r"\d\.\d")
 _MOST_LABELS = 16  # of one log: where there are more, they are no labels
 

@@ -95,38 +95,31 @@ class LogEnvironment:
     """The versions and settings that the lines of a log tell, as they are for the process that runs at a line.
 
     A setting is that of the process that prints it, or of the next one where it stands between two, as in the command
-    of the next; what the shell exports is that of all processes that follow.
+    of the next; what the shell exports is that of all processes that begin later. A version is that of the process too;
+    of one that does not tell, the first one that the log tells.
     """
 
-    _lasting: dict[str, str] = field(default_factory=dict)
+    _versions: dict[str, str] = field(default_factory=dict)
+    _exported: dict[str, str] = field(default_factory=dict)
     _own: dict[str, str] = field(default_factory=dict)
     _next: dict[str, str] = field(default_factory=dict)  # told after the rows of a process, before it has ended
     _has_rows: bool = False
 
     def look_at(self, line: str) -> None:
         """Note lines such as `# NCCL version: 2.18`, and what NCCL itself says of its version and settings."""
-        settings = _settings(line)
-        if not settings:
-            self._note_version(line)
+        settings, told = _settings(line), self._next if self._has_rows else self._own
+        if not settings and (version := _version(line)):
+            name, number = version
+            self._versions.setdefault(name, number)
+            told.setdefault(name, number)
         if _EXPORT.search(line):
-            self._lasting |= settings
-        if not self._has_rows:
-            self._own |= settings
-        else:
-            self._next |= settings
-            if _BY_NCCL in line:  # late, but of the process that runs
-                self._own = settings | self._own
+            self._exported |= settings
+        told |= settings
+        if self._has_rows and _BY_NCCL in line:  # late, but of the process that runs
+            self._own = settings | self._own
         for match in _UNSET.finditer(line):
-            for told in (self._lasting, self._next if self._has_rows else self._own):
-                told.pop(f"nccl_{match[1].lower()}", None)
-
-    def _note_version(self, line: str) -> None:
-        if match := re.match(r"#\s*([A-Za-z][\w ]{1,30}):\s+(.+)", line):
-            self._lasting.setdefault(match[1].strip().lower(), match[2].strip())
-        elif match := re.search(r"NCCL version ([\d.]+)", line):
-            self._lasting.setdefault("nccl version", match[1])
-        elif match := _LIBRARY.search(line):
-            self._lasting.setdefault("nccl version", f"{int(match[1])}.{int(match[2])}")
+            for known in (self._exported, told):
+                known.pop(f"nccl_{match[1].lower()}", None)
 
     def begin_table(self) -> None:
         """Note that a table follows; what was told since the one before it holds for it."""
@@ -140,11 +133,21 @@ class LogEnvironment:
     def end_process(self) -> None:
         """Forget the settings of the process, if there was one."""
         if self._has_rows:
-            self._own, self._next, self._has_rows = self._next, {}, False
+            self._own, self._next, self._has_rows = self._exported | self._next, {}, False
 
     def as_dict(self) -> dict[str, str]:
         """Return what is known, for a table that ends here."""
-        return self._lasting | self._own
+        return self._versions | self._own
+
+
+def _version(line: str) -> tuple[str, str] | None:
+    """Return the name and the number of a version, or what else a benchmark prints like one; None if there is none."""
+    if match := re.match(r"#\s*([A-Za-z][\w ]{1,30}):\s+(.+)", line):
+        return match[1].strip().lower(), match[2].strip()
+    if match := re.search(r"NCCL version ([\d.]+)", line):
+        return "nccl version", match[1]
+    match = _LIBRARY.search(line)
+    return ("nccl version", f"{int(match[1])}.{int(match[2])}") if match else None
 
 
 def _settings(line: str) -> dict[str, str]:

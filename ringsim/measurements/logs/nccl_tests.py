@@ -25,7 +25,7 @@ from ringsim.measurements.measurements import SENDRECV
 
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|sendrecv|alltoall|gather|scatter|"
                       r"hypercube)_perf")  # fmt: skip
-HEADER = re.compile(r"#?\s*(?:size|bytes)\s+(?:count|N)\s+type\b")
+HEADER = re.compile(r"(?:#\s*)?(?:size|bytes)\s+(?:count|N)\s+type\b")
 _ROW = re.compile(r"^\d+\s+\d+\s+[a-z_]\w*\s")
 _WITHIN = re.compile(r"\bNCCL (?:INFO|WARN|TRACE)\b")
 _LIKE_A_ROW = re.compile(rf"\s(?:{'|'.join(ELEMENT_BYTES)})\s.*\d\.\d+\s.*\d\.\d+")

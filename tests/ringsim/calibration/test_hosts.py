@@ -83,6 +83,15 @@ def test_a_further_message_in_flight_keeps_a_core_from_others(num_ranks: int, co
     assert shift_s(found, num_ranks, 64) == pytest.approx(one_s, rel=1e-3)
 
 
+def test_a_further_message_in_flight_takes_no_longer_than_one_alone() -> None:
+    """Whatever a burst of messages waited for besides is not what a message keeps a core for."""
+    true = Cluster("true", Spec(host=Host(cores=2), processor=TRUE))
+    measurements = measured_on(true, 8)
+    one_s = measurements.probes_of("shift")[0].median_s
+    found = calibrate_host(Measurements(8, {}, (*measurements.probes, Probe("shift", 64, 4, (31 * one_s,)))), 2)
+    assert shift_s(found, 8, 64) == pytest.approx(one_s, rel=1e-3)
+
+
 def test_the_elapsed_times_come_out() -> None:
     """The fitted latency and memory give the elapsed times of the smallest and the largest message."""
     host = Host(cores=2, memory_bytes_per_s=2e9, link=Link(latency_s=1e-3))
@@ -91,6 +100,15 @@ def test_the_elapsed_times_come_out() -> None:
     elapsed = measurements.probes_of("shift")
     for probe in (elapsed[0], elapsed[-1]):
         assert shift_s(found, 4, probe.size_bytes) == pytest.approx(probe.median_s, rel=0.05)
+
+
+def test_latency_that_passes_while_cores_are_at_work_comes_out() -> None:
+    """Two ranks share a core, so that one's message travels while the other's is at its end."""
+    host = Host(cores=1, nics=Nics(latency_s=80e-6, bandwidth_bytes_per_s=GBIT), link=Link(bandwidth_bytes_per_s=1e9))
+    true = Cluster("true", Spec(host=host, ranks_per_host=2, processor=TRUE))
+    found = calibrate_hosts(probed(true, (0, 0, 1, 1)), 2)
+    assert found.spec.host.cores == 1
+    assert shift_s(found, 4, 64) == pytest.approx(shift_s(true, 4, 64), rel=1e-3)
 
 
 def test_missing_probes_are_named() -> None:

@@ -210,6 +210,17 @@ def test_a_simulated_choice_of_nccl_has_one_too(tmp_path: Path, network: Cluster
     assert as_json(*options, "dgx-h100-cluster")["predicted_low_s"] is None
 
 
+def test_what_never_finishes_has_no_interval(tmp_path: Path, network: Cluster) -> None:
+    """Neither in text nor as JSON, which has no infinite numbers."""
+    path = tmp_path / "net.toml"
+    text = network_text(network)
+    path.write_text(f'{text}\n[[failure]]\nlink = "host0.nic0.out"\n')
+    options = ("simulate", "--ranks", 64, "--size", "256MiB", "--network", path)
+    found = as_json(*options)
+    assert (found["time_s"], found["predicted_low_s"], found["predicted_high_s"]) == (None, None, None)
+    assert "expected to" not in printed(*options)
+
+
 def test_what_the_logs_do_not_bound_is_said_in_words(tmp_path: Path, network: Cluster) -> None:
     """A share of 10**11 % tells nobody anything; parameters that are not known at all are drawn from a factor of 20."""
     calibration = network.calibration

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ringsim import Cluster, Collective, load_network, predict_time
@@ -13,7 +14,19 @@ from ringsim.calibration.library_pace import MAX_TRANSFERS
 from ringsim.calibration.protocol_time import predict
 from ringsim.calibration.questions import Question
 from ringsim.measurements import NOT_KNOWN
-from ringsim.network import Host, Jitter, Library, Link, Nics, Processor, Protocol, Spec, network_text, read_network
+from ringsim.network import (
+    Calibration,
+    Host,
+    Jitter,
+    Library,
+    Link,
+    Nics,
+    Processor,
+    Protocol,
+    Spec,
+    network_text,
+    read_network,
+)
 from ringsim.network.spec import Failure, SlowLink, SlowRank, Switch
 from ringsim.registry import build
 from ringsim.simulation import IN_ORDER
@@ -297,3 +310,14 @@ def test_network_files_keep_what_they_say_of_switches() -> None:
     text = network_text(Cluster("mine", Spec(library=library)))
     assert 'switch_latency = "25us"' in text
     assert read_network(text, "mine.toml").spec.library == library
+
+
+def test_what_takes_no_time_is_chosen_without_a_warning() -> None:
+    """Nothing to send, over a protocol without latencies, on a network that says how sure it is."""
+    host = Host(link=Link(0.0, 100 * GB), nics=Nics(0.0, 25 * GB, count=0))
+    calibration = Calibration(noise=0.1, parameters=("host.link.bandwidth",), draws=((1.1,), (0.9,)))
+    spec = Spec(host, 2, protocols=(Protocol("LL"), Protocol("Simple")), library=Library(tree_share=0.9))
+    with np.errstate(divide="raise", invalid="raise"):
+        choice = choose(Cluster("free", spec, calibration=calibration), Collective.ALL_REDUCE, 4, 0)
+    assert choice is not None
+    assert (choice.time_s(), choice.within) == (0.0, None)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ringsim.calibration.comparison import compare
-from ringsim.calibration.from_probes import calibrate
+from ringsim.calibration.from_probes import ProbeModel, calibrate
 from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import ROUNDS_PER_RUN, CollectiveTimes, Measurements, Probe
 from ringsim.network.cluster import Cluster
@@ -138,6 +138,16 @@ def test_its_table_fits_80_columns() -> None:
     assert named["host.shared_memory.rate.reduce_into_bandwidth"] == "shm/shift"
     assert "no limit .." not in "".join(wide)
     assert ["rank.first_touch_bandwidth", "no limit"] in [line.split(maxsplit=1) for line in narrow]
+
+
+def test_a_model_without_shared_memory_leaves_its_probes_out() -> None:
+    """As a network where all links are alike, if that is asked for: its intervals follow from the other probes."""
+    whole = measured(2)
+    more = Probe("reduce", 64, 1, BLOCKS), Probe("shift", 64, 4, tuple(2e-3 * factor for factor in BLOCKS))
+    fit = calibrate(replace(whole, probes=(*whole.probes, *more)), model=ProbeModel.NETWORK)
+    assert fit.cluster.spec.host.shared_memory is None
+    assert fit.cluster.calibration is not None
+    assert fit.cluster.calibration.noise > 0
 
 
 def test_without_probes_of_shared_memory_there_is_none() -> None:

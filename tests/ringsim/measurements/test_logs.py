@@ -1,6 +1,7 @@
 """Reading what other people's benchmarks print."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,23 @@ def test_what_stands_before_some_rows_is_no_label(tmp_path: Path) -> None:
         assert table.left_out == (
             f"{tmp_path}/a.log: line 13: looks like a row, but begins with '{mark.strip()}': remove that",
         )
+
+
+def test_what_looks_a_little_like_a_row_has_no_label(tmp_path: Path) -> None:
+    """A program's own numbers between labelled lines are not rows of the table."""
+    lines = [f"node01: {line}\n" for line in nccl_log("all_reduce", 4).splitlines()]
+    table = read(tmp_path, "".join([*lines[:12], "step 100 200 loss 0.123 0.456 1.5 3 4.5 6.6\n", *lines[12:]]))
+    assert (len(table.rows), table.left_out) == (len(SIZES), ())
+
+
+def test_long_lines_of_blanks_take_no_longer_than_others(tmp_path: Path) -> None:
+    """The search for labels looks at each of their characters a few times, not thousands."""
+    times_s = []
+    for blanks in (" ", "."):
+        begin_s = time.process_time()
+        read(tmp_path, ("x" + blanks * (2**13 - 2) + "x\n") * 20 + nccl_log("all_reduce", 4))
+        times_s.append(time.process_time() - begin_s)
+    assert times_s[0] < 10 * times_s[1]
 
 
 def test_the_mark_of_bytes_before_a_header(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ HEADER_AND_ROWS = "".join(
         ("NCCL_ALGO=Ring\n{unfinished}{rows}{log}", ["Ring", "Ring", ""]),  # two tables of one process
         ("export NCCL_ALGO=Ring\n{log}{log}unset NCCL_ALGO\n{log}", ["Ring", "Ring", ""]),
         ("export NCCL_ALGO=Ring\n{log}NCCL_ALGO=Tree ./all_reduce_perf\n{log}{log}", ["Ring", "Tree", "Ring"]),
+        ("{unfinished}export NCCL_ALGO=Tree\n{log}", ["", "Tree"]),
     ],
 )
 def test_a_setting_is_that_of_its_process_alone(tmp_path: Path, text: str, algorithms: list[str]) -> None:
@@ -78,6 +79,13 @@ def test_a_setting_is_that_of_its_process_alone(tmp_path: Path, text: str, algor
         )
     )
     assert [table.environment.get("nccl_algo", "") for table in read_logs([path])] == algorithms
+
+
+def test_a_version_is_that_of_its_process(tmp_path: Path) -> None:
+    """Logs of several versions may stand in one file; a process that does not tell has the first one."""
+    log, path = nccl_log("all_reduce", 4), tmp_path / "a.log"
+    path.write_text(f"NCCL version 2.18.5\n{log}NCCL version 2.27.3\n{log}{log}")
+    assert [table.environment["nccl version"] for table in read_logs([path])] == ["2.18.5", "2.27.3", "2.18.5"]
 
 
 def test_what_nccl_says_late_is_of_the_process_that_runs(tmp_path: Path) -> None:
