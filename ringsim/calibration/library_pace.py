@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+import numpy as np
+
 from ringsim.algorithms import (
     nccl_ring_all_gather,
     nccl_ring_all_reduce,
@@ -25,7 +27,7 @@ from ringsim.calibration.protocol_time import algorithm_times
 from ringsim.calibration.questions import Question
 from ringsim.network import AnyNetwork, Cluster, Host, Link, Nics, Protocol, Spec
 from ringsim.registry import base_name, build
-from ringsim.schedule import Collective, Schedule
+from ringsim.schedule import Collective, Schedule, Step, Transfer
 from ringsim.simulation import RULE, OnProgress, Runtime, ignore_progress, lists_more_than, predict_time
 
 MAX_TRANSFERS = 2**19  # of a schedule that is simulated without having been asked for by name
@@ -62,11 +64,25 @@ class Formula:
         simulated_s = _simulated_s(self.algorithm, self.question, self.protocol, self.hosts)
         return self.time_s / simulated_s if simulated_s and self.time_s else 1.0
 
+    def is_of(self, schedule: Schedule) -> bool:
+        """Return whether a schedule is the library's own, whoever built it, as far as that is quickly compared."""
+        own = self.schedule
+        if schedule is own:
+            return True
+        counts = [(some.num_chunks, some.num_steps, some.num_transfers, some.partition) for some in (own, schedule)]
+        return (
+            counts[0] == counts[1] and own.num_transfers <= MAX_TRANSFERS and all(map(_same, own.steps, schedule.steps))
+        )
+
     def describes(self, network: AnyNetwork) -> bool:
         """Return whether a network, too, has nothing that the formula does not know."""
         spec, per_host = network.spec, self.hosts.spec.ranks_per_host
         is_whole = per_host == min(spec.ranks_per_host or self.question.num_ranks, self.question.num_ranks)
         return is_whole and replace(spec, ranks_per_host=per_host, num_hosts=None) == self.hosts.spec
+
+
+def _same(step: Step, other: Step) -> bool:
+    return all(np.array_equal(getattr(step, name), getattr(other, name)) for name in Transfer._fields)
 
 
 def formulas(network: AnyNetwork, question: Question, algorithm: str = "") -> Iterator[Formula]:
@@ -112,12 +128,12 @@ class LibraryChoice:
         is_large = self.schedule.num_transfers > MAX_TRANSFERS
         return in_even_chunks(self.schedule, self.size_bytes) if is_large else self.size_bytes
 
-    @property
+    @cached_property
     def known_s(self) -> float | None:
         """The seconds, start included, where they are those of the formula; None where only a simulation tells."""
         formula = self.formula
-        is_own = formula is not None and self.schedule is formula.schedule and formula.describes(self.described)
-        return formula.time_s if formula and is_own else None
+        is_known = formula is not None and formula.describes(self.described) and formula.is_of(self.schedule)
+        return formula.time_s if formula and is_known else None
 
     def time_s(self, *, runtime: Runtime = RULE, on_progress: OnProgress = ignore_progress) -> float:
         """Return the seconds of the collective, its start included. runtime, on_progress: as of `simulate`."""
@@ -158,6 +174,7 @@ def _simulated_s(algorithm: str, question: Question, protocol: Protocol, hosts: 
     return None if too_large else choice.time_s()
 
 
+@lru_cache(maxsize=1)  # of all protocols
 def _own_schedule(algorithm: str, question: Question) -> Schedule:
     collective, num_ranks, size_bytes = Collective(question.test), question.num_ranks, question.size_bytes
     per_host = num_ranks // question.num_nodes

@@ -29,6 +29,7 @@ from ringsim.network import (
 )
 from ringsim.network.spec import Failure, SlowLink, SlowRank, Switch
 from ringsim.registry import build
+from ringsim.schedule import permute_ranks
 from ringsim.simulation import IN_ORDER
 
 GB = 1e9
@@ -125,6 +126,19 @@ def test_what_is_named_takes_as_long_as_the_formula(name: str, algorithm: str, s
     settings = NOT_KNOWN._replace(algorithms=algorithm)
     [(formula_s, _)] = predict(network, [Question("all_reduce", size_bytes, 16, 4, settings)])
     assert library_time(schedule, network, size_bytes) == pytest.approx(formula_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["nccl_ring@4", "nccl_tree@4", "nvls@4"])
+def test_what_the_formula_describes_is_not_simulated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree of many segments would take a minute for all protocols; with its ranks in other places it is simulated."""
+    network = load_network("dgx-h100-cluster").with_spec(ranks_per_host=4)
+    schedule = build(Collective.ALL_REDUCE, name, 16, 2**20)
+    moved = permute_ranks(schedule, [*range(0, 16, 2), *range(1, 16, 2)])
+    moved_s = library_time(moved, network, 2**20)
+    monkeypatch.setattr("ringsim.calibration.library_pace.predict_time", None)
+    assert library_time(schedule, network, 2**20) < moved_s
+    with pytest.raises(TypeError):
+        library_time(moved, network, 2**20)
 
 
 def test_a_single_ring_uses_one_nic_of_a_host() -> None:
