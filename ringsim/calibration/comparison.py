@@ -30,7 +30,7 @@ _WITHOUT_SCHEDULE = {
 }
 
 
-class Prediction(NamedTuple):
+class Expectation(NamedTuple):
     """The three fields of a `ComparedCase` of that name."""
 
     predicted_s: float | None
@@ -187,10 +187,10 @@ def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
     questions = [case.question for case in known]
     predicted, expected = predict(cluster, questions), intervals(cluster, questions)
     by_case = {
-        id(case): Prediction(time_s, how, interval)
+        id(case): Expectation(time_s, how, interval)
         for case, (time_s, how), interval in zip_longest(known, predicted, expected)  # all have intervals, or none
     }
-    no_formula = Prediction(None, "there is no formula for it")
+    no_formula = Expectation(None, "there is no formula for it")
     return _comparison(cases, cluster, lambda case: by_case.get(id(case), no_formula))
 
 
@@ -211,14 +211,14 @@ def compare_measurements(
 
     draws = SimulatedDraws.from_network(cluster)
 
-    def predicted(case: TimedCase) -> Prediction:
+    def predicted(case: TimedCase) -> Expectation:
         on_progress(1)
         try:
             simulated_s, how = _simulation(case, cluster, trusted)
         except (ValueError, OSError) as why:
-            return Prediction(None, " ".join(str(why).split()))
+            return Expectation(None, " ".join(str(why).split()))
         time_s = simulated_s(cluster)
-        return Prediction(time_s, how, draws.interval(time_s, simulated_s) if draws else None)
+        return Expectation(time_s, how, draws.interval(time_s, simulated_s) if draws else None)
 
     return _comparison(cases, cluster, predicted)
 
@@ -262,7 +262,7 @@ def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:
 
 
 def _comparison(
-    cases: Sequence[TimedCase], cluster: Cluster, predicted: Callable[[TimedCase], Prediction]
+    cases: Sequence[TimedCase], cluster: Cluster, predicted: Callable[[TimedCase], Expectation]
 ) -> Comparison:
     compared = []
     for case in cases:

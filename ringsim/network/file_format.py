@@ -176,7 +176,7 @@ def _changed(value: Any, table: Table, place: str, change: Callable[[str, str, A
         if not isinstance(key.holds, Table):
             changes[key.field] = change(there, key.field, inner)
         elif key.many:
-            changes[key.field] = tuple(_changed(each, key.holds, there, change) for each in inner)
+            changes[key.field] = tuple(_changed(one, key.holds, there, change) for one in inner)
         else:
             changes[key.field] = _changed(inner, key.holds, there, change)
     return replace(value, **changes)

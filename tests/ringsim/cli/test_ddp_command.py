@@ -15,6 +15,7 @@ from ringsim.training_step import BucketCaps, DdpConfig, Prediction, group_calls
 from ringsim.training_step.layers import load_layers, read_layers
 from ringsim.training_step.profile import Parameter, StepProfile
 from tests.ringsim.commands import as_json, invoke, printed, refused, run
+from tests.ringsim.slow_network import with_a_slow_link
 
 DOCS = Path(__file__).parents[3] / "docs"
 LAYERS = """
@@ -169,16 +170,17 @@ def test_nccl_takes_what_its_formula_says() -> None:
     assert "all_reduce" not in text
 
 
-def test_what_is_not_simulated_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_simulated_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which of NCCL's algorithms, and on how many ranks, in a line and as JSON; nothing where all are simulated."""
     options = ("--layers", str(DOCS / "models" / "transformer.toml"), "--backend", "nccl", "--ranks", "16")
-    options += ("--network", "dgx-h100-cluster", "--scaling", "32")
+    options += ("--network", with_a_slow_link("dgx-h100-cluster", tmp_path), "--scaling", "32")
     assert as_json("ddp", *options)["step"]["by_formula"] is None
     monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 2000)
-    line = "nvls on 32 ranks: the time of NCCL's own formula, as it has too many transfers to be simulated"
-    assert f" % {line} bucket " in " ".join(printed("ddp", *options).split())
+    why = "the time of NCCL's own formula, as it has too many transfers to be simulated"
+    lines = [f"{calls} ranks: {why}" for calls in ("nvls on 16", "nccl_tree and nvls on 32")]
+    assert f" % {' '.join(lines)} bucket " in " ".join(printed("ddp", *options).split())
     found = as_json("ddp", *options)
-    assert (found["step"]["by_formula"], found["scaling"][0]["by_formula"]) == (None, line)
+    assert [found["step"]["by_formula"], found["scaling"][0]["by_formula"]] == lines
 
 
 def test_a_sweep_recommends_its_least(tmp_path: Path) -> None:

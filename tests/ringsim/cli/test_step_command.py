@@ -9,6 +9,7 @@ import pytest
 from ringsim.traces import Call, Device, Group, HeldBytes, Operator, ProgramTrace, StepMemory, TracedStep, TraceRequest
 from ringsim.training_step import group_calls
 from tests.ringsim.commands import as_json, invoke, printed, refused
+from tests.ringsim.slow_network import with_a_slow_link
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, traced, wait
 
 
@@ -43,16 +44,13 @@ def test_a_gpu_is_taken_where_the_network_describes_nccl(trace: Path) -> None:
     assert not as_json("step", str(trace), "--network", "dgx-h100-cluster", "--device", "cpu")["on_gpu"]
 
 
-def test_what_is_not_simulated_is_told(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_simulated_is_told(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a line, and as JSON; nothing where all calls are simulated."""
-    assert as_json("step", str(trace), "--network", "dgx-h100-cluster")["by_formula"] is None
+    network, line = with_a_slow_link("dgx-h100-cluster", tmp_path), "on 4 ranks: the time of NCCL's own formula"
+    assert as_json("step", str(trace), "--network", network)["by_formula"] is None
     monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 1)
-    text, line = (
-        printed("step", str(trace), "--network", "dgx-h100-cluster"),
-        "on 4 ranks: the time of NCCL's own formula",
-    )
-    assert line in " ".join(text.split())
-    assert line in as_json("step", str(trace), "--network", "dgx-h100-cluster")["by_formula"]
+    assert line in " ".join(printed("step", str(trace), "--network", network).split())
+    assert line in as_json("step", str(trace), "--network", network)["by_formula"]
 
 
 def test_a_gpu_is_taken_where_the_program_was_recorded_with_one(trace: Path) -> None:
