@@ -31,7 +31,7 @@ _WITHOUT_SCHEDULE = {
 
 
 class Expectation(NamedTuple):
-    """The three fields of a `ComparedCase` of that name."""
+    """The prediction for a case, with the fields of `ComparedCase` of the same names."""
 
     predicted_s: float | None
     how: str

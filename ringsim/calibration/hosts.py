@@ -36,8 +36,7 @@ def calibrate_uniform(measurements: Measurements) -> Network:
     alpha_s, s_per_byte = fit_line(single)
     same_size = [probe for probe in single if probe.size_bytes == bursts[0].size_bytes]
     (smallest,) = _need(same_size, f"shift probes of one message of {bursts[0].size_bytes} bytes", 1)[:1]
-    extra_s = (bursts[0].median_s - smallest.median_s) / (bursts[0].in_flight - 1)
-    overhead_s = min(max(extra_s, 0.0), alpha_s)
+    overhead_s = min(max(_further_s(smallest, bursts[0]), 0.0), alpha_s)
     _, reduce_s_per_byte = fit_line(reductions)
     return Network(
         latency_s=alpha_s - overhead_s,
@@ -45,6 +44,11 @@ def calibrate_uniform(measurements: Measurements) -> Network:
         reduce_bytes_per_s=rate(reduce_s_per_byte),
         gap_s=overhead_s,
     )
+
+
+def _further_s(one: Probe, several: Probe) -> float:
+    """Return what each further message in flight takes longer than one alone."""
+    return (several.median_s - one.median_s) / (several.in_flight - 1)
 
 
 def _need(probes: list[Probe], things: str, least: int) -> list[Probe]:
@@ -120,8 +124,7 @@ def _core_s(measurements: Measurements, num_cores: int) -> float:
     several = [p for p in measurements.probes_of("shift") if p.in_flight > 1 and p.size_bytes == one.size_bytes]
     if measurements.num_ranks <= num_cores or not several:
         return 0.0
-    extra_s = (several[0].median_s - one.median_s) / (several[0].in_flight - 1)
-    return min(extra_s, one.median_s) * num_cores / measurements.num_ranks
+    return min(_further_s(one, several[0]), one.median_s) * num_cores / measurements.num_ranks
 
 
 def _with_memory_bandwidth(cluster: Cluster, num_ranks: int, elapsed: list[Probe]) -> Cluster:

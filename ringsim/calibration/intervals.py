@@ -27,8 +27,6 @@ _FIGURES = 4
 _FEW = 5  # of residuals: so few do not tell how far four of five lie
 # Of a time of what was not calibrated, as found on public logs: where bytes take it, and where latencies do.
 _BYTES_ELSEWHERE, _LATENCY_ELSEWHERE = 0.06, 0.3
-
-
 NOT_BOUNDED = "not bounded"  # in tables, in place of an interval that says nothing
 
 

@@ -148,7 +148,7 @@ class LibraryChoice:
 
     @property
     def start_s(self) -> float:
-        """What the library takes beside the schedule."""
+        """Return the seconds that the library takes beside the schedule."""
         return self._pace * _start_s(self.schedule, self.over, self.described)
 
     @cached_property

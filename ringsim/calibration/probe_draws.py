@@ -26,15 +26,15 @@ def probe_calibration(file: str, cluster: Cluster, draws: Sequence[Cluster], mea
     """
     fitted = quantities(cluster.spec)
     drawn = [quantities(draw.spec) for draw in draws[:NUM_DRAWS]]
-    varying = [name for name, value in fitted.items() if any(draw.get(name, value) != value for draw in drawn)]
-    logarithms = np.array([[_log_ratio(draw.get(name), fitted[name]) for name in varying] for draw in drawn])
+    names = list(fitted)
+    logarithms = np.array([[_log_ratio(draw.get(name), fitted[name]) for name in names] for draw in drawn])
     kept = [place for place, column in enumerate(logarithms.T) if column.any()]
     noise, latency_noise = _noises(cluster, measurements) if measurements.num_ranks > 1 else (0.0, 0.0)
     return Calibration(
         (file,),
         noise=noise,
         latency_noise=latency_noise,
-        parameters=tuple(varying[place] for place in kept),
+        parameters=tuple(names[place] for place in kept),
         draws=rounded_ratios(logarithms[:, kept]) if kept else (),
     )
 

@@ -1,6 +1,8 @@
 """Networks with something wrong, which tests make of a few lines."""
 
-from ringsim.network import Cluster, read_network
+from pathlib import Path
+
+from ringsim.network import Cluster, SlowLink, load_network, network_text, read_network
 
 HOSTS = """
 [host]
@@ -33,3 +35,11 @@ def network_of_nics(*gbit_per_s: float) -> Cluster:
 SLOW_LINK = '[[slow_link]]\nlink = "host2.nic0.out"\nslowdown = 4'
 SLOW_RANK = "[[slow_rank]]\nrank = 1\nslowdown = 3"
 DEAD_LINK = '[[failure]]\nlink = "host2.nic0.out"\nat = "300us"'
+
+
+def with_a_slow_link(name: str, folder: Path) -> str:
+    """Return the file of a preset whose first NIC sends at 10 GB/s, so that NCCL's formula does not tell its times."""
+    slow = SlowLink("host0.nic0.out", bandwidth_bytes_per_s=10e9)
+    file = folder / "slow.toml"
+    file.write_text(network_text(load_network(name).with_spec(slow_links=(slow,))))
+    return str(file)

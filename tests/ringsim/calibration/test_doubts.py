@@ -205,7 +205,7 @@ def test_settings_that_the_network_cannot_follow_are_told(tmp_path: Path, option
 
 
 def test_calibrate_tells_settings_that_no_formula_follows(tmp_path: Path) -> None:
-    """As for trees within a host."""
+    """Trees within a host have no formula, and its last lines say so."""
     path = tmp_path / "a.log"
     path.write_text("NCCL_ALGO=Tree\n" + nccl_log("all_reduce", 4))
     line = printed("calibrate", path).splitlines()[-1]

@@ -84,7 +84,7 @@ def test_a_further_message_in_flight_keeps_a_core_from_others(num_ranks: int, co
 
 
 def test_a_further_message_in_flight_takes_no_longer_than_one_alone() -> None:
-    """Whatever a burst of messages waited for besides is not what a message keeps a core for."""
+    """A burst of messages that also waited for something else does not make a message longer."""
     true = Cluster("true", Spec(host=Host(cores=2), processor=TRUE))
     measurements = measured_on(true, 8)
     one_s = measurements.probes_of("shift")[0].median_s

@@ -82,7 +82,7 @@ def test_collectives_have_no_part_in_them() -> None:
 
 
 def test_a_collective_lies_within_or_it_does_not() -> None:
-    """As the time is what was predicted, or three times that."""
+    """A time that is the predicted one lies within; one that is three times as long does not."""
     made = measured(QUIET)
     network = network_of(made)
     [predicted] = compare(collectives(made, 1.0), network).cases

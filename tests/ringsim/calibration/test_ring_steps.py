@@ -158,7 +158,7 @@ def test_sizes_that_only_the_rings_of_fewer_hosts_have(calibrated: Cluster) -> N
 
 @pytest.mark.parametrize("message_bytes", [2**14, 2**18, 2**24])
 def test_what_is_simulated_takes_the_measured_steps(calibrated: Cluster, message_bytes: int) -> None:
-    """As long as by the formula, and at no sum of latencies and bytes: at 8 MiB a fifth longer than without steps."""
+    """A simulation takes as long as the formula, also where the steps are no sum of latencies and bytes."""
     known = with_link(calibrated)
     (case,) = gathered(8, (message_bytes,))
     by_steps, by_protocols = (

@@ -141,7 +141,7 @@ def test_its_table_fits_80_columns() -> None:
 
 
 def test_a_model_without_shared_memory_leaves_its_probes_out() -> None:
-    """As a network where all links are alike, if that is asked for: its intervals follow from the other probes."""
+    """The intervals of a network whose links are all alike follow from the other probes."""
     whole = measured(2)
     more = Probe("reduce", 64, 1, BLOCKS), Probe("shift", 64, 4, tuple(2e-3 * factor for factor in BLOCKS))
     fit = calibrate(replace(whole, probes=(*whole.probes, *more)), model=ProbeModel.NETWORK)

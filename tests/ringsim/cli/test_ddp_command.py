@@ -15,7 +15,7 @@ from ringsim.training_step import BucketCaps, DdpConfig, Prediction, group_calls
 from ringsim.training_step.layers import load_layers, read_layers
 from ringsim.training_step.profile import Parameter, StepProfile
 from tests.ringsim.commands import as_json, invoke, printed, refused, run
-from tests.ringsim.slow_network import with_a_slow_link
+from tests.ringsim.made_networks import with_a_slow_link
 
 DOCS = Path(__file__).parents[3] / "docs"
 LAYERS = """

@@ -9,7 +9,7 @@ import pytest
 from ringsim.traces import Call, Device, Group, HeldBytes, Operator, ProgramTrace, StepMemory, TracedStep, TraceRequest
 from ringsim.training_step import group_calls
 from tests.ringsim.commands import as_json, invoke, printed, refused
-from tests.ringsim.slow_network import with_a_slow_link
+from tests.ringsim.made_networks import with_a_slow_link
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, traced, wait
 
 
