@@ -9,12 +9,13 @@ from collectives.calls import (
     all_reduce,
     barrier,
     broadcast,
+    empty,
     reduce,
     reduce_scatter,
     reduce_scatter_tensor,
     use_network,
 )
-from collectives.integrations import BackendOptions, HookState, backend, ddp_comm_hook
+from collectives.integrations import BackendOptions, DistributedDataParallel, HookState, backend, ddp_comm_hook
 from collectives.runtime import (
     CallCheck,
     CollectiveError,
@@ -37,6 +38,7 @@ __all__ = [
     "BackendOptions",
     "CallCheck",
     "CollectiveError",
+    "DistributedDataParallel",
     "Event",
     "Executor",
     "FSDPAllGather",
@@ -53,6 +55,7 @@ __all__ = [
     "broadcast",
     "check_calls",
     "ddp_comm_hook",
+    "empty",
     "execute",
     "explain_failures",
     "reduce",

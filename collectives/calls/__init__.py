@@ -13,3 +13,4 @@ from collectives.calls.functions import (
 from collectives.calls.reduction import reduction_of
 from collectives.calls.rehearsal import name_of, reduced
 from collectives.calls.rooted import barrier, broadcast, reduce
+from collectives.calls.shared_tensors import empty

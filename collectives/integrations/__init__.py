@@ -1,4 +1,5 @@
-"""The schedules inside PyTorch: a backend, a DDP communication hook, and FSDP2."""
+"""The schedules inside PyTorch: a backend, DistributedDataParallel and its communication hook, and FSDP2."""
 
 from collectives.integrations.backend import NAME, BackendOptions, RingGroup
+from collectives.integrations.ddp import DistributedDataParallel
 from collectives.integrations.ddp_hook import HookState, ddp_comm_hook

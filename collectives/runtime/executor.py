@@ -215,7 +215,8 @@ class Executor:
             by_gloo = GlooTransport(part, portion, group, self._preposted, tags, stamp) if uses_gloo else None
             transport: ChunkTransport | None = by_gloo
             if plan is not None:
-                transport = SharedMemoryTransport(part, portion, plan, layout.token, by_gloo)
+                is_last = cuts is layout.portions[-1].cuts
+                transport = SharedMemoryTransport(part, portion, plan, layout.token, by_gloo, is_last)
             assert transport is not None
             ScheduleRun(part, group, portion, transport, hooks).run()
 

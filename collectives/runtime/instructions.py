@@ -14,7 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives.shared_memory import CACHE_LINE, MAX_RECORDS, LocalRanks
-from ringsim.schedule import Flow, RankProgram, Receive, Schedule, Send, flow, most_published, required
+from ringsim.schedule import (
+    Flow,
+    RankProgram,
+    Receive,
+    Schedule,
+    Send,
+    flow,
+    most_published,
+    required,
+    stays_until_read,
+)
 
 POSTED_AHEAD = 2  # receives posted beyond the one being waited for
 
@@ -232,6 +242,7 @@ class SharedPlan:
     this rank.
     awaited: of each receive from a rank of its host: the number of the sender's record; of the others -1.
     published: of each send: the number of this rank's record.
+    stays: of each chunk: whether others can read it where it lies in this rank's tensor (see `stays_until_read`).
     has_remote: whether any instruction concerns a rank of another host.
     """
 
@@ -241,6 +252,7 @@ class SharedPlan:
     is_kept: list[bool]
     awaited: list[int]
     published: list[int]
+    stays: list[bool]
     has_remote: bool
 
 
@@ -265,6 +277,7 @@ def shared_plan(part: RankPart, local: LocalRanks) -> SharedPlan:
         is_kept=(wanted[rows.chunk[received]] & ~rows.is_replaced[received]).tolist(),
         awaited=np.where(is_local[rows.src[received]], records[received], -1).tolist(),
         published=[numbers[send.step, send.chunk, send.peer].pop() for send in part.sends],
+        stays=stays_until_read(part.schedule, rows, rank).tolist(),
         has_remote=not all(is_local[transfer.peer] for transfer in part.transfers),
     )
 

@@ -1,6 +1,6 @@
 """`ScheduleRun`: one execution of a schedule on one rank."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -10,7 +10,7 @@ from collectives.runtime.errors import CollectiveError, first_line, flight_recor
 from collectives.runtime.hooks import Actions, Hook
 from collectives.runtime.instructions import Opcode, RankInstruction, RankPart
 from collectives.runtime.transports import ChunkTransport
-from collectives.shared_memory import LateRankError, OtherCallError
+from collectives.shared_memory import PeerError
 
 
 @dataclass(slots=True)
@@ -33,22 +33,22 @@ class ScheduleRun:
         for hook in self.hooks:
             actions = hook(actions, self.part)
         try:
-            self._open()
+            self._do(self.transport.open, "before step 0")
             self._execute(actions)
             self.memory.finish(self.part.schedule.collective)
-            self.transport.close()
+            self._do(self.transport.close, "after the last step")
         except BaseException:
             self.transport.fail()
             raise
 
-    def _open(self) -> None:
+    def _do(self, what: Callable[[], None], when: str) -> None:
         try:
-            self.transport.open()
+            what()
         except RuntimeError as error:
             record = flight_record_of(self.part)
-            peer = error.peer if isinstance(error, LateRankError | OtherCallError) else None
-            before = f"rank {self.group.rank()}: {self.part.schedule}: before step 0: "
-            raise CollectiveError(f"{before}{error} ({record})", record, peer) from error
+            peer = error.peer if isinstance(error, PeerError) else None
+            message = f"rank {self.group.rank()}: {self.part.schedule}: {when}: {error} ({record})"
+            raise CollectiveError(message, record, peer) from error
 
     def _execute(self, actions: Actions) -> None:
         opcode = index = -1

@@ -92,6 +92,11 @@ class Sharing:
         return self._shared
 
     @property
+    def is_known(self) -> bool:
+        """Whether the ranks have found it out."""
+        return self._shared is not None
+
+    @property
     def first_gone(self) -> int | None:
         """The rank of this host that ended first, once a collective has failed here; None if that is not known."""
         return self._shared.local.first_gone if self._shared and self._shared.local else None

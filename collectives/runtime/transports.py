@@ -226,27 +226,35 @@ class NcclTransport(ChunkTransport):
 class SharedMemoryTransport(ChunkTransport):
     """Ranks of a host read what they receive where its sender has put it.
 
-    To send, a rank publishes where the chunk is: in its own segment, to which it copies it if it is not there yet, or,
-    if it has only been passed on to this rank, where it was published first. The receiver adds it, or copies it, from
-    there. What is to be sent on is added straight into the receiver's own segment. As each chunk that is published has
-    a place of its own in the portion, nothing is ever overwritten that somebody may still read (rule 4).
+    To send, a rank publishes where the chunk is: in the tensor, if that lies in a region; in its own segment, to which
+    it copies it if it is not there yet; or, if it has only been passed on to this rank, where it was published first.
+    The receiver adds it, or copies it, from there. What is to be sent on is added straight to where it is published
+    from. Nothing is overwritten that somebody may still read (rule 4): in the segment each chunk has a place of its own
+    in the portion, and in the tensor a chunk is published only if what overwrites it was made from it (`plan.stays`).
 
     plan: of this rank. local: the ranks of this host. token: stands for the schedule and the tensor.
+    is_last: whether this is the last portion, after which the caller may change the tensor.
     remote: for messages to and from ranks of other hosts; None if there are none.
     locations: where each chunk is published; None if, as it is now, it is not.
     arrived: what each receive has brought, and where that is published; None if it came from another host.
     """
 
     __slots__ = (
-        "arrived", "instructions", "local", "locations", "memory", "part", "plan", "remote",
+        "arrived", "instructions", "is_last", "local", "locations", "memory", "part", "plan", "remote",
         "rounds", "token",
     )  # fmt: skip
 
     def __init__(
-        self, part: RankPart, memory: ChunkMemory, plan: SharedPlan, token: int, remote: GlooTransport | None
+        self,
+        part: RankPart,
+        memory: ChunkMemory,
+        plan: SharedPlan,
+        token: int,
+        remote: GlooTransport | None,
+        is_last: bool,
     ) -> None:
         self.part, self.memory, self.local, self.plan, self.token = part, memory, plan.local, plan, token
-        self.remote, self.rounds = remote, memory.rounds
+        self.remote, self.rounds, self.is_last = remote, memory.rounds, is_last
         self.instructions = plan.instructions
         self.locations: list[int | None] = [None] * len(memory.chunks)
         self.arrived: dict[int, tuple[torch.Tensor, int | None]] = {}
@@ -265,6 +273,8 @@ class SharedMemoryTransport(ChunkTransport):
         if self.remote is not None:
             self.remote.close()
         self.local.close_portion()
+        if self.is_last:
+            self.local.take_back()
 
     def fail(self) -> None:
         self.local.fail()
@@ -291,7 +301,9 @@ class SharedMemoryTransport(ChunkTransport):
         if receive.reduce:
             location = None
             if self.plan.sent_on[index] and not self.rounds:
-                location, output = self.local.allocate(target.numel(), target.dtype)
+                location = self.lend(number, target)
+                if location is None:
+                    location, output = self.local.allocate(target.numel(), target.dtype)
             reduce_into(memory.reduce, output, memory.chunks[number], arrived)
         elif location is not None and not self.rounds:
             output = arrived
@@ -316,9 +328,16 @@ class SharedMemoryTransport(ChunkTransport):
             location = self.locations[send.chunk] = self.place(send.chunk)
         self.local.publish(peer, self.plan.published[index], location)
 
+    def lend(self, number: int, chunk: torch.Tensor) -> int | None:
+        """Return the location of `chunk` where it is, in tensor or source; None if others cannot read it there."""
+        is_overwritten = chunk.data_ptr() == self.memory.targets[number].data_ptr()
+        return self.local.lend(chunk) if self.plan.stays[number] or not is_overwritten else None
+
     def place(self, number: int) -> int:
-        """Copy a chunk to where others can read it; return its location."""
+        """Return the location of a chunk that others can read; copy it to the segment if they cannot where it is."""
         chunk, message = self.memory.chunks[number], self.memory.wire_chunks[number]
+        if not self.rounds and (lent := self.lend(number, chunk)) is not None:
+            return lent
         location, place = self.local.allocate(message.numel(), message.dtype)
         place.copy_(chunk)  # rounds, if it travels in another dtype
         if self.rounds:

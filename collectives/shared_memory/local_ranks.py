@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 import torch
 
+from collectives.shared_memory.regions import FIRST_ADDRESS, OWNER_SHIFT, WAKE, Regions
 from collectives.shared_memory.segment import (
     ASLEEP,
     AWAKE,
@@ -25,6 +26,7 @@ from collectives.shared_memory.segment import (
     FOR_A_PORTION,
     FOR_ANOTHER_REASON,
     FOR_RANK,
+    RELEASED,
     SLOTS,
     STAMPS,
     Segment,
@@ -41,7 +43,7 @@ YIELD_S, CROWDED_YIELD_S = 0.0002, 0.00002
 YIELDS_BETWEEN_LOOKS = 4  # at the clock
 # A sleeping rank looks that often by itself: it is missed by a rank that publishes in the moment it falls asleep.
 RECHECK_S = 0.02
-_OWNER_SHIFT = 40  # a location is the rank whose segment it is in, and the byte there
+MAX_FDS = 64  # that are read from a socket at once
 _OPEN: "WeakSet[LocalRanks]" = WeakSet()
 
 
@@ -55,27 +57,37 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_all)
 
 
-class OtherCallError(RuntimeError):
-    """Another rank has made other calls of the group than this rank, as what it has sent or published says.
-
-    peer: that rank.
-    """
-
-    def __init__(self, peer: int, detail: str = "") -> None:
-        super().__init__(f"rank {peer} has made other calls of this group than this rank{detail}")
-        self.peer = peer
-
-
-class LateRankError(RuntimeError):
-    """A rank has not read what another one has published.
+class PeerError(RuntimeError):
+    """What another rank has done, or has not, keeps this one from going on.
 
     peer: that rank, or the first of several.
     """
 
+    def __init__(self, message: str, peer: int) -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
+class OtherCallError(PeerError):
+    """Another rank has made other calls of the group than this rank, as what it has sent or published says."""
+
+    def __init__(self, peer: int, detail: str = "") -> None:
+        super().__init__(f"rank {peer} has made other calls of this group than this rank{detail}", peer)
+
+
+class LateRankError(PeerError):
+    """A rank has not read what another one has published."""
+
     def __init__(self, cause: str, late: Sequence[int]) -> None:
         names = f"rank {late[0]} has" if len(late) == 1 else f"ranks {', '.join(map(str, late))} have"
-        super().__init__(f"{cause}: {names} yet to read what was sent before")
-        self.peer = late[0]
+        super().__init__(f"{cause}: {names} yet to read what was sent before", late[0])
+
+
+class FailedLenderError(PeerError):
+    """A rank has failed, so it may have changed memory of its own while this one read there."""
+
+    def __init__(self, peer: int) -> None:
+        super().__init__(f"rank {peer} has failed, and may have changed what this rank has read from its memory", peer)
 
 
 class LocalRanks:
@@ -87,6 +99,10 @@ class LocalRanks:
     has a stamp: that number, and a digest of what all portions up to this one belonged to. So ranks that have done
     different things find out as soon as one of them waits for another one, or reuses the slot, in a later portion.
 
+    A tensor that lies in a region is lent, not copied: where it lies is published, and before the collective ends,
+    `take_back` waits until all have read there.
+
+    regions: the memory of tensors that ranks share.
     first_gone: the rank that ended first, as far as this one knew when it failed; None if none had.
     """
 
@@ -99,6 +115,8 @@ class LocalRanks:
         self._segments, self._sockets = dict(segments), dict(sockets)
         self._words = {peer: segment.words for peer, segment in segments.items()}
         self._own_words = self._words[rank]
+        self.regions = Regions(rank, self._own_words, self._sockets)
+        self._has_lent = self._has_borrowed = False
         self._others = [(peer, words) for peer, words in self._words.items() if peer != rank]
         self._timeout_s = timeout_s
         self._gone: list[int] = []
@@ -134,14 +152,18 @@ class LocalRanks:
         self._stamp = self.portion % _PORTIONS << TOKEN_BITS | self._digest
         self._own_words[BEGUN + self.portion % STAMPS] = self._stamp
         self._filled = slot_offset(self._segments[self.rank], self.portion)
-        reused = self.portion - SLOTS
-        begun = BEGUN + reused % STAMPS
+        self._settle(self.portion - SLOTS)
+
+    def _settle(self, portion: int) -> None:
+        """Wait until all ranks have finished that portion, which belonged to the same for all."""
+        begun = BEGUN + portion % STAMPS
         stamp = self._own_words[begun]
         for peer, words in self._others:
-            if words[FINISHED] < reused:
-                self._wait_for_finished(reused)
+            if words[FINISHED] < portion:
+                self._wait_for_finished(portion)
             if words[begun] != stamp:
                 raise OtherCallError(peer)
+            self.regions.let_go(peer, words[RELEASED])
 
     def close_portion(self) -> None:
         """End the portion: this rank has read all that it reads in it."""
@@ -150,16 +172,46 @@ class LocalRanks:
             if self._words[peer][ASLEEP] == FOR_A_PORTION:
                 _wake(connection)
 
+    def lend(self, tensor: torch.Tensor) -> int | None:
+        """Return where others find `tensor`, until `take_back`; None if it does not lie in a region of this rank."""
+        location = self.regions.location_of(tensor)
+        self._has_lent |= location is not None
+        return location
+
+    def take_back(self) -> None:
+        """End a collective: wait until nobody reads any more what this rank has lent in it.
+
+        Raises what `open_portion` does, and FailedLenderError if a rank from which this one has borrowed has failed.
+        """
+        if self._has_lent:
+            self._settle(self.portion)
+        if self._has_borrowed:
+            for peer, words in self._others:
+                if words[FAILED]:
+                    raise FailedLenderError(peer)
+        self._has_lent = self._has_borrowed = False
+
     def allocate(self, length: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
         """Return a place in the slot for a chunk of so many elements: its location, and the tensor, (length,)."""
         offset = self._filled
         self._filled = offset + -(-length * dtype.itemsize // CACHE_LINE) * CACHE_LINE
-        return self.rank << _OWNER_SHIFT | offset, self._segments[self.rank].view(offset, length, dtype)
+        return self.rank << OWNER_SHIFT | offset, self._segments[self.rank].view(offset, length, dtype)
 
     def view(self, location: int, length: int, dtype: torch.dtype) -> torch.Tensor:
         """(length,): what is published at that location."""
-        owner = location >> _OWNER_SHIFT
-        return self._segments[owner].view(location - (owner << _OWNER_SHIFT), length, dtype)
+        owner = location >> OWNER_SHIFT
+        address = location - (owner << OWNER_SHIFT)
+        if address < FIRST_ADDRESS:
+            return self._segments[owner].view(address, length, dtype)
+        self._has_borrowed = True
+        while (view := self.regions.view(location, length, dtype)) is None:
+            try:
+                said = self._heard(owner)
+            except BlockingIOError:
+                said = b""
+            if not said:
+                raise RuntimeError("its memory did not come: the limit on open files is reached")
+        return view
 
     def publish(self, peer: int, index: int, location: int) -> None:
         """Say to `peer`, by this rank's record `index` of the portion, where it finds a chunk."""
@@ -208,6 +260,7 @@ class LocalRanks:
     def close(self) -> None:
         """Close the connections: ranks that wait for this one are told so."""
         self._is_closed = True
+        self.regions.close()
         for connection in self._sockets.values():
             connection.close()
 
@@ -248,19 +301,24 @@ class LocalRanks:
         for fd, _ in self._poll.poll(timeout_s * 1e3):
             peer = self._peer_of_fd[fd]
             with suppress(BlockingIOError):
-                if not _received(self._sockets[peer]):
+                if not self._heard(peer):
                     self._gone.append(peer)
                     self._poll.unregister(fd)
 
+    def _heard(self, peer: int) -> bytes:
+        """Return the wake-ups that have come from `peer`, empty if it has ended, and take the regions that came along.
 
-def _received(connection: socket.socket) -> bytes:
-    try:
-        return connection.recv(4096)
-    except ConnectionError:
-        return b""
+        Raises BlockingIOError if nothing has come.
+        """
+        try:
+            said, fds, *_ = socket.recv_fds(self._sockets[peer], 4096, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError:
+            return b""
+        self.regions.add(peer, fds)
+        return said
 
 
 def _wake(connection: socket.socket) -> None:
     # One that cannot take more has enough to wake up by; one that is closed is found out by who waits for it.
     with suppress(BlockingIOError, OSError):
-        connection.send(b"w", socket.MSG_NOSIGNAL)
+        connection.send(WAKE, socket.MSG_NOSIGNAL)

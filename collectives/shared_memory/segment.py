@@ -28,6 +28,7 @@ STAMPS = 8  # a rank that begins a portion looks at the one before the last; oth
 FINISHED = 0  # the number of the last portion that the rank has finished
 FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have ended first, or FOR_ANOTHER_REASON
 FOR_ANOTHER_REASON = -1
+RELEASED = 2  # how many of its regions the rank has released (see `Regions`)
 ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_PORTION, or FOR_RANK plus a rank
 BEGUN = 2 * CACHE_LINE // 8  # the stamps of the last STAMPS portions that the rank has begun
 RECORDS = 3 * CACHE_LINE // 8
@@ -36,27 +37,36 @@ AWAKE, FOR_A_PORTION, FOR_RANK = 0, 1, 2
 WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)
 
 
-class Segment:
+class SharedFile:
     """The memory behind a file descriptor, which may be closed afterwards. Raises OSError where it cannot be mapped.
 
-    words: (WORDS_BYTES / 8,) of 64-bit integers.
+    words: (words_bytes / 8,) of 64-bit integers, with which it begins.
+    """
+
+    def __init__(self, fd: int, words_bytes: int) -> None:
+        self.bytes = _mapped(fd)
+        self.words = self.bytes.numpy().data[:words_bytes].cast("q")
+        self._views = {torch.uint8: self.bytes}
+
+    def view(self, offset: int, length: int, dtype: torch.dtype) -> torch.Tensor:
+        """(length,): the elements from the byte `offset` on, which is a multiple of their size."""
+        whole = self._views.get(dtype)
+        if whole is None:
+            with torch.inference_mode(False):
+                whole = self._views[dtype] = self.bytes.view(dtype)
+        start = offset // dtype.itemsize
+        return whole[start : start + length]
+
+
+class Segment(SharedFile):
+    """The words and the slots of a rank.
+
     slot_bytes: the length of a slot.
     """
 
     def __init__(self, fd: int) -> None:
-        self._bytes = _mapped(fd)
-        self.slot_bytes = (len(self._bytes) - WORDS_BYTES) // SLOTS
-        self.words = self._bytes.numpy().data[:WORDS_BYTES].cast("q")
-        self._views = {torch.uint8: self._bytes}
-
-    def view(self, offset: int, length: int, dtype: torch.dtype) -> torch.Tensor:
-        """(length,): the elements from the byte `offset` on, which is a multiple of a cache line."""
-        whole = self._views.get(dtype)
-        if whole is None:
-            with torch.inference_mode(False):
-                whole = self._views[dtype] = self._bytes.view(dtype)
-        start = offset // dtype.itemsize
-        return whole[start : start + length]
+        super().__init__(fd, WORDS_BYTES)
+        self.slot_bytes = (len(self.bytes) - WORDS_BYTES) // SLOTS
 
 
 def _mapped(fd: int) -> torch.Tensor:
@@ -70,25 +80,38 @@ def _mapped(fd: int) -> torch.Tensor:
         raise OSError(str(error).splitlines()[0]) from error
 
 
-def new_segment_file(slot_bytes: int) -> int:
-    """Return a file descriptor of a new segment, all zero, which is closed when another program is started.
+def whole_pages(size_bytes: int) -> int:
+    """Round up to whole pages."""
+    return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
-    slot_bytes: is rounded up to whole pages.
+
+def new_shared_file(size_bytes: int, reserved_from: int) -> int:
+    """Return a file descriptor of memory, all zero, which is closed when another program is started.
+
+    size_bytes: of whole pages. reserved_from: the byte from which on there must be memory at once; what is before takes
+    some as it is used.
 
     Raises OSError where there is no such memory.
     """
-    slot_bytes = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
     fd = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.ftruncate(fd, WORDS_BYTES + SLOTS * slot_bytes)
+        os.ftruncate(fd, size_bytes)
         # Now, so that there is an error here, rather than a signal when it is first written to.
-        os.posix_fallocate(fd, WORDS_BYTES, SLOTS * slot_bytes)
+        os.posix_fallocate(fd, reserved_from, size_bytes - reserved_from)
         # A rank cannot take away what another one has mapped.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except OSError:
         os.close(fd)
         raise
     return fd
+
+
+def new_segment_file(slot_bytes: int) -> int:
+    """Return a file descriptor of a new segment, whose slots have that length, rounded up to whole pages.
+
+    Raises OSError where there is no such memory.
+    """
+    return new_shared_file(WORDS_BYTES + SLOTS * whole_pages(slot_bytes), WORDS_BYTES)
 
 
 def record_place(portion: int, index: int) -> int:

@@ -5,12 +5,13 @@ only what it has held from the beginning; a sum that is sent on is formed there,
 where it was published first. The receiver adds, or copies, from there.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from ringsim.schedule.collective import required
-from ringsim.schedule.flow import NO_ROW, Flow, Occurrences, flow, pair
+from ringsim.schedule.flow import NO_ROW, Flow, FlowRow, Occurrences, flow, pair
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import Bools
 
@@ -61,6 +62,62 @@ def most_published(schedule: Schedule, rows: Flow, on_one_host: bool = True) -> 
     is_passed_on = (rows.reads != NO_ROW) & ~rows.reduce[rows.reads] & on_one_host
     publishes = _is_first(schedule, rows) & ~is_passed_on
     return int(np.bincount(rows.src[publishes], minlength=schedule.num_ranks).max(initial=0))
+
+
+def stays_until_read(schedule: Schedule, rows: Flow, rank: int) -> Bools:
+    """Return for each chunk whether others can read it in the tensor of `rank` itself, (num_chunks,).
+
+    They can if all that is ever written over a version of it there was made, directly or not, from what its readers
+    made of that version: then they have read it by then. A rank that is only passed the chunk reads it there, too, when
+    it passes it on, and when it adds to it.
+
+    rows: the flow of `schedule`.
+    """
+    reading = _Reading(rank)
+    for index, row in enumerate(rows.listed()):
+        reading.add(index, row)
+    stays = np.ones(schedule.num_chunks, dtype=np.bool_)
+    stays[reading.overwritten_too_early()] = False
+    return stays
+
+
+class _Reading:
+    """Who reads the chunks of a rank where they lie, gathered row by row. A number's bits are a set of a chunk's rows.
+
+    made_from: of each row: the rows of its chunk from which that version was made, itself included.
+    origin: of each row that copies a version of the rank, at first hand or not: the row that wrote that version.
+    readers: of each version of the rank: who reads it.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._bits = Counter[int]()  # how many rows of a chunk have one
+        self._made_from: list[int] = []
+        self._origin: dict[int, tuple[int, int]] = {}
+        self._readers = Counter[tuple[int, int]]()
+        self._overwritten: list[tuple[int, tuple[int, int]]] = []
+
+    def add(self, index: int, row: FlowRow) -> None:
+        """Take the next row, whose number is `index`."""
+        own = 1 << self._bits[row.chunk]
+        self._bits[row.chunk] += 1
+        self._made_from.append(own | self._made(row.reads) | self._made(row.replaces))
+        version = (row.chunk, row.reads) if row.src == self._rank else self._origin.get(row.reads)
+        if version is not None:
+            self._readers[version] |= own
+            if not row.reduce:
+                self._origin[index] = version
+        if row.reduce and row.replaces in self._origin:
+            self._readers[self._origin[row.replaces]] |= own
+        if row.dst == self._rank:
+            self._overwritten.append((index, (row.chunk, row.replaces)))
+
+    def overwritten_too_early(self) -> list[int]:
+        """Return the chunks of which a version is overwritten by what was not made from what all its readers made."""
+        return [version[0] for index, version in self._overwritten if self._readers[version] & ~self._made_from[index]]
+
+    def _made(self, row: int) -> int:
+        return 0 if row == NO_ROW else self._made_from[row]
 
 
 def _is_first(schedule: Schedule, rows: Flow) -> Bools:

@@ -1,9 +1,16 @@
 """Tensors with given values that lie in memory in any way that PyTorch allows."""
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from unittest import mock
 
 import torch
+import torch.distributed as dist
+
+import collectives
 
 UNTOUCHED = 77
 
@@ -43,11 +50,21 @@ def bits(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
 
 
+new_memory: Callable[..., torch.Tensor] = torch.empty  # where tensors are laid out
+
+
+@contextmanager
+def in_shared_memory(group: dist.ProcessGroup) -> Iterator[None]:
+    """Tensors that are laid out in the block lie in memory that the ranks of `group` on a host share."""
+    with mock.patch(f"{__name__}.new_memory", partial(collectives.empty, group=group)):
+        yield
+
+
 def laid_out(values: torch.Tensor, layout: str) -> View:
     """`values`, contiguous, in that layout."""
     shape, dtype = values.shape, values.dtype
     strides, offset, length = _strides(list(shape), layout)
-    memory = torch.full((length,), UNTOUCHED).to(dtype)
+    memory = new_memory(length, dtype=dtype).copy_(torch.full((length,), UNTOUCHED))
     around = torch.ones(length, dtype=torch.bool)
     around.as_strided(shape, strides, offset).fill_(False)
     tensor = memory.as_strided(shape, strides, offset)

@@ -19,6 +19,7 @@ from tests.collectives.runtime.test_executor import Rows, assert_conforms, data,
 from tests.collectives.shared_groups import ONE_HOST, PAIRS, SMALL_SLOT, kept_group, shared_by
 from tests.fuzz.calls import REDUCING, Call
 from tests.fuzz.draws import algorithms
+from tests.fuzz.views import in_shared_memory
 from tests.ranks import RankPool
 from tests.ringsim.strategies import schedules
 
@@ -61,7 +62,7 @@ Ranks = tuple[int, tuple[int, ...], int]  # how many, on which hosts, with slots
 
 
 def compared(_: dist.ProcessGroup, where: Ranks, calls: list[Call]) -> Answer:
-    """Return the result of each call over shared memory, and the calls that give something else over Gloo."""
+    """Return the result of each call over shared memory, and the calls with another one over Gloo, or if lent."""
     num_ranks, hosts, slot_bytes = where
     shared, by_gloo = kept_group(num_ranks, "auto", hosts, slot_bytes), kept_group(num_ranks, "gloo")
     if shared is None or by_gloo is None:
@@ -70,7 +71,9 @@ def compared(_: dist.ProcessGroup, where: Ranks, calls: list[Call]) -> Answer:
     assert (shared_by(shared).local is None) == (hosts[:num_ranks].count(hosts[shared.rank()]) == 1)
     results = [over(call, shared, seed) for seed, call in enumerate(calls)]
     others = [over(call, by_gloo, seed) for seed, call in enumerate(calls)]
-    different = [call for call, one, other in zip(calls, results, others, strict=True) if one != other]
+    with in_shared_memory(shared):
+        lent = [over(call, shared, seed) for seed, call in enumerate(calls)]
+    different = [call for call, *three in zip(calls, results, others, lent, strict=True) if len(set(three)) > 1]
     return [hashlib.sha256(result).digest() for result in results], different
 
 
@@ -108,11 +111,21 @@ def test_every_algorithm_with_every_kind(
 
 
 def executed(_: dist.ProcessGroup, hosts: Sequence[int], shape: tuple[int, int], rows: Rows, length: int) -> tuple:
-    """The rank's tensor after a listed schedule, and what it logged: (step, peer, chunk) applied, and sent."""
+    """The rank's tensor after a listed schedule, and what it logged: (step, peer, chunk) applied, and sent.
+
+    The same bits come of a tensor that is lent.
+    """
     group = kept_group(shape[0], "auto", hosts, SMALL_SLOT)
     if group is None:
         return ()
-    return logged(group, Schedule.from_transfers(Collective.ALL_REDUCE, "random", *shape, rows), length)
+    schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "random", *shape, rows)
+    result = logged(group, schedule, length)
+    tensor = collectives.empty(length, group=group).copy_(data(group.rank(), length, torch.float32))
+    collectives.execute(schedule, tensor, group=group)
+    lent = tensor.clone()
+    tensor.zero_()  # as a program may that has what it asked for
+    assert torch.equal(lent, result[0])
+    return result
 
 
 @ON_HOSTS

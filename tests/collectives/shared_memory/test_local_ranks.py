@@ -12,7 +12,8 @@ from itertools import combinations
 import pytest
 import torch
 
-from collectives.shared_memory import TOKEN_BITS, LateRankError, LocalRanks, OtherCallError
+from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError
+from collectives.shared_memory.local_ranks import LateRankError
 from collectives.shared_memory.segment import (
     ASLEEP,
     AWAKE,

@@ -1,0 +1,47 @@
+"""`empty`: tensors that lie where the other ranks of the host can read them."""
+
+from math import prod
+
+import torch
+import torch.distributed as dist
+
+from collectives.calls.call import GroupRuntime
+from collectives.calls.rehearsal import rehearsal_of
+from collectives.runtime import CPU, Sharing, has_backend, resolve, state_of
+
+
+def empty(*size: int, dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    """Return an uninitialised tensor on the CPU which collectives of `group` leave where it is.
+
+    The ranks of a host read and add it, and what is made of it, in each other's memory; of a tensor that torch has made
+    they first copy what they send to memory that they share. Results are the same bits. A collective on such a tensor,
+    or on a part of one, returns when all ranks of the host have read there.
+
+    The memory is given back when the tensor and all views of it have gone, here, and the other ranks have begun another
+    collective of the group. If the group shares no memory (`use_transport`), it is a tensor like any other.
+
+    size, dtype: as in `torch.empty`.
+    group: the default group if None. The first time all its ranks must call this, or another collective; after that
+    each may do by itself.
+
+    Raises ValueError if there is no such group, RuntimeError if there is no memory.
+
+        >>> tensor = collectives.empty(2, 3).fill_(rank)
+        >>> collectives.all_reduce(tensor)
+        >>> tensor[0]
+        tensor([1., 1., 1.])
+    """
+    group, dtype = resolve(group), dtype or torch.get_default_dtype()
+    size_bytes = prod(size) * dtype.itemsize
+    if size_bytes == 0 or rehearsal_of(group) is not None or not has_backend(group, CPU):
+        return torch.empty(size, dtype=dtype)
+    runtime, sharing = state_of(group).part(GroupRuntime), state_of(group).part(Sharing)
+    if not sharing.is_known:
+        runtime.queue.run(lambda: sharing.of(group))
+    local = sharing.of(group).local
+    if local is None:
+        return torch.empty(size, dtype=dtype)
+    try:
+        return local.regions.new(size_bytes).view(dtype).view(size)
+    except OSError as error:
+        raise RuntimeError(f"a tensor of {size_bytes} bytes that ranks share: {error}") from error
