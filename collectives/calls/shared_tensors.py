@@ -35,9 +35,13 @@ def empty(*size: int, dtype: torch.dtype | None = None, group: dist.ProcessGroup
     size_bytes = prod(size) * dtype.itemsize
     if size_bytes == 0 or rehearsal_of(group) is not None or not has_backend(group, CPU):
         return torch.empty(size, dtype=dtype)
-    runtime, sharing = state_of(group).part(GroupRuntime), state_of(group).part(Sharing)
-    if not sharing.is_known:
-        runtime.queue.run(lambda: sharing.of(group))
+    sharing = state_of(group).part(Sharing)
+    if not sharing.is_known:  # which they find out in their turn
+
+        def find_out() -> None:
+            sharing.of(group)
+
+        state_of(group).part(GroupRuntime).queue.run(find_out)
     local = sharing.of(group).local
     if local is None:
         return torch.empty(size, dtype=dtype)

@@ -43,20 +43,20 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
 
     def _ddp_init_helper(self, *arguments: Any, **keywords: Any) -> None:
         with self.allocating_buckets():
-            super()._ddp_init_helper(*arguments, **keywords)
+            super()._ddp_init_helper(*arguments, **keywords)  # type: ignore[no-untyped-call]
 
     def _pre_forward(self, *inputs: Any, **keywords: Any) -> Any:
         if self._has_rebuilt_buckets:
-            return super()._pre_forward(*inputs, **keywords)
+            return super()._pre_forward(*inputs, **keywords)  # type: ignore[no-untyped-call]
         with self.allocating_buckets():
-            return super()._pre_forward(*inputs, **keywords)
+            return super()._pre_forward(*inputs, **keywords)  # type: ignore[no-untyped-call]
 
 
 class _BucketAllocation(TorchDispatchMode):
     """In the block an uninitialised vector of floating-point numbers on the CPU is one of `empty`."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._group = group
 
     def __torch_dispatch__(
