@@ -31,7 +31,7 @@ class Bucketed(Strategy):
         self._wire = wire
         order = range(len(self.parameters) - 1, -1, -1)
         buckets = fill_buckets(order, described(self.parameters), BucketCaps.from_mb(bucket_cap_mb))
-        self._buckets = [FlatGradients([self.parameters[index] for index in bucket]) for bucket in buckets]
+        self._buckets = [FlatGradients([self.parameters[index] for index in bucket], group=group) for bucket in buckets]
         self._place = {
             index: (number, place) for number, bucket in enumerate(buckets) for place, index in enumerate(bucket)
         }

@@ -22,12 +22,13 @@ class Ddp(Strategy):
     bucket_cap_mb: DDP's own option, in MiB; None: its default.
     """
 
+    wrap: type[DistributedDataParallel] = DistributedDataParallel
     module: DistributedDataParallel
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup, bucket_cap_mb: float | None = None) -> None:
         super().__init__(model, group)
         BucketCaps.from_mb(bucket_cap_mb)  # raises ValueError for what DDP would take without a word
-        self.module = DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_cap_mb)
+        self.module = self.wrap(model, process_group=group, bucket_cap_mb=bucket_cap_mb)
         self._ring = Ring(model, group)
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
@@ -40,6 +41,9 @@ class Ddp(Strategy):
 
         A step must not use gradients that are not reduced; the step may be the last, or follow a pass that failed.
         """
+        self._rebuild_buckets()
+
+    def _rebuild_buckets(self) -> None:
         self.module.reducer._rebuild_buckets()
 
     def on_forward(self) -> None:
@@ -61,7 +65,18 @@ class Ddp(Strategy):
         self.module.require_backward_grad_sync = is_synced  # what DDP's own no_sync does
 
 
-class DdpRing(Ddp):
+class DdpInPlace(Ddp):
+    """DDP whose buckets our collectives leave where they are."""
+
+    wrap = collectives.DistributedDataParallel
+    module: collectives.DistributedDataParallel
+
+    def _rebuild_buckets(self) -> None:
+        with self.module.allocating_buckets():
+            super()._rebuild_buckets()
+
+
+class DdpRing(DdpInPlace):
     """DDP whose communication hook hands each bucket to our ring. wire: the dtype that travels."""
 
     def __init__(
@@ -75,8 +90,8 @@ class DdpRing(Ddp):
         self.module.register_comm_hook(collectives.HookState(group, wire=wire), collectives.ddp_comm_hook)
 
 
-class DdpOnRing(Ddp):
-    """DDP just as it is, on a process group of our backend "ring" over the same ranks.
+class DdpOnRing(DdpInPlace):
+    """DDP without a hook, on a process group of our backend "ring" over the same ranks.
 
     If `group` has another backend, a new group is made.
     """

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
+import collectives
 from ringsim.training_step import Parameter
 
 
@@ -78,15 +80,30 @@ class FlatVector:
     vector: (num_elements + spare + padding,), zeros to begin with; its length is a multiple of `multiple_of`.
     views: of each tensor its part of the vector, in its shape.
     spare: (spare,).
+    group: whose collectives are to leave the vector where it is (see `collectives.empty`); None for memory that cannot
+    be shared.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], spare: int = 0, multiple_of: int = 1) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        spare: int = 0,
+        multiple_of: int = 1,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         self.num_elements = sum(tensor.numel() for tensor in tensors)
         length = -(-(self.num_elements + spare) // multiple_of) * multiple_of
-        self.vector = tensors[0].detach().new_zeros(length)
+        self.vector = _zeros(length, tensors[0], group)
         pieces = self.vector[: self.num_elements].split([tensor.numel() for tensor in tensors])
         self.views = [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
         self.spare = self.vector[self.num_elements : self.num_elements + spare]
+
+
+def _zeros(length: int, tensor: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
+    """(length,): of the dtype of `tensor`, on its device."""
+    if group is None or tensor.device.type != "cpu":
+        return tensor.detach().new_zeros(length)
+    return collectives.empty(length, dtype=tensor.dtype, group=group).zero_()
 
 
 @torch.no_grad()
@@ -111,8 +128,10 @@ class FlatGradients(FlatVector):
     parameter that no rank has used would get a gradient of zeros, which an optimizer with weight decay takes for one.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], multiple_of: int = 1) -> None:
-        super().__init__(parameters, len(parameters), multiple_of)
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], multiple_of: int = 1, group: dist.ProcessGroup | None = None
+    ) -> None:
+        super().__init__(parameters, len(parameters), multiple_of, group)
         self._parameters = list(parameters)
         self._absent: list[int] = []
 
@@ -144,9 +163,11 @@ class FlatGradients(FlatVector):
                 self._parameters[index].grad = self.views[index]
 
 
-def flat_gradients(parameters: Sequence[nn.Parameter], multiple_of: int = 1) -> list[FlatGradients]:
+def flat_gradients(
+    parameters: Sequence[nn.Parameter], multiple_of: int = 1, group: dist.ProcessGroup | None = None
+) -> list[FlatGradients]:
     """One for each dtype, in the order in which they appear."""
-    return [FlatGradients(some, multiple_of) for some in by_dtype(parameters)]
+    return [FlatGradients(some, multiple_of, group) for some in by_dtype(parameters)]
 
 
 def copy_saved(tensors: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]) -> None:

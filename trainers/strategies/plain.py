@@ -6,7 +6,7 @@ from torch import nn
 
 import collectives
 from trainers.strategies.base import Strategy
-from trainers.strategies.flat_vector import flat_gradients
+from trainers.strategies.flat_vector import FlatGradients, flat_gradients
 
 
 class NoSync(Strategy):
@@ -46,7 +46,10 @@ class Flat(Strategy):
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group)
-        self._vectors = flat_gradients(self.parameters)
+        self._vectors = self._new_vectors()
+
+    def _new_vectors(self) -> list[FlatGradients]:
+        return flat_gradients(self.parameters)
 
     def synchronise(self) -> None:
         for gradients in self._vectors:
@@ -59,7 +62,10 @@ class Flat(Strategy):
 
 
 class Ring(Flat):
-    """The same, executed from the very schedule it is predicted with."""
+    """The same, executed from the very schedule it is predicted with, on gradients that stay where they are."""
+
+    def _new_vectors(self) -> list[FlatGradients]:
+        return flat_gradients(self.parameters, group=self.group)
 
     def _average(self, vector: torch.Tensor) -> None:
         collectives.all_reduce(vector, dist.ReduceOp.AVG, self.group)

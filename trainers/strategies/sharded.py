@@ -30,12 +30,13 @@ class ShardedWeights:
 
     home: where the parameters lie. share: this rank's, a part of its memory. share_gradient: the mean gradient of that,
     once there is one.
+    is_kept: whether `home` stays where it is, so that ranks may share its memory.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, is_kept: bool = True) -> None:
         self.parameters = list(parameters)
         self.group = group
-        self.home = FlatVector(parameters, multiple_of=group.size())
+        self.home = FlatVector(parameters, multiple_of=group.size(), group=group if is_kept else None)
         for parameter, view in zip(parameters, self.home.views, strict=True):
             view.copy_(parameter.detach())
             parameter.data = view

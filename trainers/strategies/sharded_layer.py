@@ -53,7 +53,7 @@ class LayerWeights(ShardedWeights):
     def __init__(
         self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, strategy: str, names: Sequence[str]
     ) -> None:
-        super().__init__(parameters, group)
+        super().__init__(parameters, group, is_kept=False)
         self._strategy = strategy
         self._messages = [
             f"{name} is empty: with {strategy} a parameter is there only while its layer is called; within a forward "

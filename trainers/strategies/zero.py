@@ -27,7 +27,7 @@ class Zero1(ShardedVectors):
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group)
         weights = self._shard(by_dtype(self.parameters))
-        self._gradients = [FlatVector(w.parameters, multiple_of=group.size()) for w in weights]
+        self._gradients = [FlatVector(w.parameters, multiple_of=group.size(), group=group) for w in weights]
         self._guard = self._guarded(self._gradients)
 
     def synchronise(self) -> None:
