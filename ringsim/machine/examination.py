@@ -67,7 +67,7 @@ def _cores(readings: Readings) -> Opinion:
         meaning = "Two ranks take turns on a core: times are those of the scheduler."
         advice = "Measure where there are at least two cores, or read every time as an upper bound."
         return Level.NOTE, fact, meaning, advice
-    apart = f"Up to {whole} ranks have a core each; with more, ranks wait for one another."
+    apart = f"Up to {whole} ranks have a core each, and poll while they wait; of more, one that waits gives up its core."
     beside = f"DDP hides communication behind the backward pass only with up to {whole // 2} rank{'s' * (whole > 3)}."
     if cores == all_cores:
         return Level.OK, fact, f"{apart} {beside}"
@@ -166,12 +166,13 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _memory(readings: Readings) -> Opinion:
     sharing = readings.sharing
     memfd = "memfd" if sharing.memfd else "no memfd"
+    ways = "Ranks here read each other's memory" if sharing.memfd else "Ranks here send over loopback"
     if sharing.shm_bytes is None or sharing.shm_free_bytes is None:
-        meaning = "Ranks here talk over loopback, which needs none; data loaders with workers do need it."
+        meaning = f"{ways}, which needs none; data loaders with workers do need it."
         return Level.NOTE, f"no /dev/shm, {memfd}", meaning, "Mount a tmpfs there for data loaders."
     fact = f"/dev/shm {format_size(sharing.shm_bytes)}, {format_size(sharing.shm_free_bytes)} free, {memfd}"
     if sharing.shm_free_bytes > SHARED_BYTES:
-        return Level.OK, fact, "Enough for data loaders; ranks talk over loopback."
+        return Level.OK, fact, f"{ways}, which needs none of it; enough for data loaders."
     meaning = "Data loaders with workers pass their batches there, and fail when it is full."
     return Level.NOTE, fact, meaning, "Give it more: docker run --shm-size, or mount -o remount,size=1G /dev/shm."
 
