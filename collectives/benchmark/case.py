@@ -5,6 +5,7 @@ element also tells its place: a chunk that went astray is seen. And what must co
 follows from a few tables.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -215,17 +216,22 @@ class Buffers:
     output: torch.Tensor
 
     @classmethod
-    def of(cls, pattern: Pattern, rank: int) -> Self:
-        """Return the tensors of `rank` for the pattern's case."""
-        case, data = pattern.case, pattern.given(rank)
+    def of(cls, pattern: Pattern, rank: int, allocate: Callable[..., torch.Tensor] = torch.empty) -> Self:
+        """Return the tensors of `rank` for the pattern's case. allocate: what makes them, as `torch.empty` does."""
+        case, given = pattern.case, pattern.given(rank)
+
+        def new(length: int) -> torch.Tensor:
+            return allocate(length, dtype=case.torch_dtype)
+
+        data = new(len(given)).copy_(given)
         own = slice(rank * case.share, (rank + 1) * case.share)
         if case.collective is Collective.ALL_GATHER:
-            output = torch.empty(case.num_elements, dtype=case.torch_dtype)
+            output = new(case.num_elements)
             return cls(data, output[own] if case.in_place else data, output)
-        input_ = data.clone() if case.in_place else data
+        input_ = new(len(data)).copy_(data) if case.in_place else data
         if case.collective in OWNED:
-            return cls(data, input_, input_[own] if case.in_place else torch.empty_like(data[own]))
-        return cls(data, input_, input_ if case.in_place else torch.empty_like(data))
+            return cls(data, input_, input_[own] if case.in_place else new(case.share))
+        return cls(data, input_, input_ if case.in_place else new(len(data)))
 
     def refill(self) -> None:
         """Undo what an implementation working in place did to the input."""

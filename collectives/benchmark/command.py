@@ -145,6 +145,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option(
     "--plain-ring", is_flag=True, help="Beside sums, a ring of isend and irecv is timed, as one writes it by hand."
 )
+@click.option("--shared", is_flag=True, help="The tensors are those of collectives.empty, which stay where they are.")
 @click.option(
     "--openmpi",
     "--raw-sockets",

@@ -14,6 +14,7 @@ from collectives.benchmark.case import BenchmarkCase, Buffers, Pattern, pattern
 from collectives.benchmark.implementation import Implementation, native, ours, plain_ring
 from collectives.benchmark.plan import BenchmarkPlan
 from collectives.benchmark.recorder import gather, record_runs
+from collectives.calls import empty
 from collectives.probes import Blocks, places_of, probe, provenance
 from collectives.runtime import naming_failures, transport_in_use
 from ringsim.console import Progress
@@ -60,7 +61,7 @@ def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress |
 
 def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:
     """Return the probes, if the plan asks for them, for tensors up to the largest it has; and where this is."""
-    origin = {"transport": transport_in_use(group)}
+    origin = {"transport": transport_in_use(group)} | ({"tensors": "shared"} if plan.shared else {})
     if not plan.probes:
         return Measurements(group.size(), provenance() | origin | places_of(group).as_dict())
     largest = max(plan.sizes_bytes)
@@ -99,7 +100,7 @@ def measure(
     """
     with naming_failures(f"rank {group.rank()}: {case} failed"):
         data = pattern(case, plan.seed)
-        buffers = Buffers.of(data, group.rank())
+        buffers = Buffers.of(data, group.rank(), partial(empty, group=group) if plan.shared else torch.empty)
         wrong = [_count_wrong(implementation, data, buffers, group) for implementation in implementations]
         for turn in range(plan.warm_up):
             _one_round(turn, implementations, buffers, group, 1)

@@ -30,6 +30,7 @@ class BenchmarkPlan:
     iterations: None for as many as fit into `cell_time_s`.
     calls: in a row, in each iteration; None for as many as take a few milliseconds.
     plain_ring: whether a ring of isend and irecv is timed too.
+    shared: whether the tensors are those of `collectives.empty`.
     probes: whether to probe the group first, for `ringsim calibrate`.
     record: whether to record one run of each algorithm, transfer by transfer, for `ringsim compare`.
     record_bytes: of the whole tensor in such a run; None for the largest of `sizes_bytes`.
@@ -47,6 +48,7 @@ class BenchmarkPlan:
     cell_time_s: float = 1.0
     seed: int = 0
     plain_ring: bool = False
+    shared: bool = False
     probes: bool = False
     record: bool = False
     record_bytes: int | None = None

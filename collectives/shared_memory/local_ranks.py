@@ -8,9 +8,11 @@ asleep until a byte on a socket wakes it. That order of writes and reads is what
 import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 from weakref import WeakSet
 
 import torch
@@ -37,9 +39,6 @@ from collectives.shared_memory.segment import (
 TOKEN_BITS = 31
 _MIXER = 1103515245  # odd, so that histories which differ in one portion never have the same digest
 _PORTIONS = 2**32  # how many portions a stamp tells apart; a program that runs for days comes to more
-POLLS = 400  # reads without a pause, where each rank has a core: some ten microseconds
-# How long a rank that waits then lets others have its core, before it sleeps: where each has a core, and where not.
-YIELD_S, CROWDED_YIELD_S = 0.0002, 0.00002
 YIELDS_BETWEEN_LOOKS = 4  # at the clock
 # A sleeping rank looks that often by itself: it is missed by a rank that publishes in the moment it falls asleep.
 RECHECK_S = 0.02
@@ -55,6 +54,26 @@ def _close_all() -> None:
 if hasattr(os, "register_at_fork"):
     # A process that is forked, such as one that loads data, must not keep the connections of a dead rank open.
     os.register_at_fork(after_in_child=_close_all)
+
+
+class Patience(NamedTuple):
+    """How a rank waits before it sleeps: it reads without a pause, and then lets others have its core in between.
+
+    polls: how many times. yield_s: for how long.
+    """
+
+    polls: range
+    yield_s: float
+
+
+WITH_A_CORE = Patience(range(400), 0.0002)  # polls take some ten microseconds
+# Who polls keeps others from the core that they may need to publish what it polls for.
+CROWDED = Patience(range(1), 0.00002)
+
+
+def _patience(num_threads: int) -> Patience:
+    """Return that of each of so many threads, which may all have something to do."""
+    return WITH_A_CORE if num_threads <= len(os.sched_getaffinity(0)) else CROWDED
 
 
 class PeerError(RuntimeError):
@@ -122,10 +141,10 @@ class LocalRanks:
         self._gone: list[int] = []
         self._is_closed = False
         self._filled = 0
-        # A rank that polls keeps others from the core that they may need to publish what it polls for.
-        is_crowded = len(segments) > len(os.sched_getaffinity(0))
-        self._polls = range(1 if is_crowded else POLLS)
-        self._yield_s = CROWDED_YIELD_S if is_crowded else YIELD_S
+        # While a thread of the program's own waits, the rank has nothing else to do; beside one that waits for a
+        # collective that was begun earlier, the program computes.
+        self._own_patience, self._patience_beside = _patience(len(segments)), _patience(2 * len(segments))
+        self._patience = self._own_patience
         self._poll = select.poll()
         self._peer_of_fd = {connection.fileno(): peer for peer, connection in sockets.items()}
         for connection in sockets.values():
@@ -147,6 +166,8 @@ class LocalRanks:
         """
         if self._is_closed:
             raise RuntimeError("an earlier failure has closed the connections to the other ranks of this host")
+        is_beside = threading.get_ident() != threading.main_thread().ident
+        self._patience = self._patience_beside if is_beside else self._own_patience
         self.portion += 1
         self._digest = (self._digest * _MIXER + token) % (1 << TOKEN_BITS)
         self._stamp = self.portion % _PORTIONS << TOKEN_BITS | self._digest
@@ -229,7 +250,7 @@ class LocalRanks:
         """
         words, place = self._words[peer], record_place(self.portion, index)
         stamp, begun = self._stamp, BEGUN + self.portion % STAMPS
-        for _ in self._polls:
+        for _ in self._patience.polls:
             if words[place + 1] == stamp:
                 return words[place]
 
@@ -280,7 +301,7 @@ class LocalRanks:
 
     def _wait(self, is_ready: Callable[[], bool], asleep: int, is_hopeless: Callable[[], bool]) -> None:
         began = time.monotonic()
-        while time.monotonic() < began + self._yield_s:
+        while time.monotonic() < began + self._patience.yield_s:
             for _ in range(YIELDS_BETWEEN_LOOKS):
                 os.sched_yield()
                 if is_ready():

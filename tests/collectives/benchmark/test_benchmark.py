@@ -35,6 +35,12 @@ def test_every_collective_is_timed_and_right(ranks: RankPool, num_ranks: int) ->
     assert {times.in_place for times in results[0]} == {False, True}
 
 
+def test_tensors_that_stay_where_they_are(ranks: RankPool) -> None:
+    """All collectives on tensors that ranks share, with nothing wrong."""
+    results = ranks.run(planned, replace(SMALL, shared=True), num_ranks=3)
+    assert {times.wrong for result in results for times in result} == {0}
+
+
 @pytest.mark.parametrize("op", ["sum", "avg", "prod", "min", "max"])
 def test_every_dtype_has_exact_data(ranks: RankPool, op: str) -> None:
     """Also those with few digits: ours and torch's have no element wrong, on three ranks."""
