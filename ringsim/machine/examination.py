@@ -67,9 +67,7 @@ def _cores(readings: Readings) -> Opinion:
         meaning = "Two ranks take turns on a core: times are those of the scheduler."
         advice = "Measure where there are at least two cores, or read every time as an upper bound."
         return Level.NOTE, fact, meaning, advice
-    apart = (
-        f"Up to {whole} ranks have a core each, and poll while they wait; of more, who waits gives up its core."
-    )
+    apart = f"Up to {whole} ranks have a core each, and poll while they wait; of more, who waits gives up its core."
     beside = f"DDP hides communication behind the backward pass only with up to {whole // 2} rank{'s' * (whole > 3)}."
     if cores == all_cores:
         return Level.OK, fact, f"{apart} {beside}"

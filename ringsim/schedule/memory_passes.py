@@ -2,7 +2,8 @@
 
 A rank that sends a chunk publishes it: it puts the chunk where the other ranks of its host can read it. It copies there
 only what it has held from the beginning; a sum that is sent on is formed there, and a chunk that is passed on stays
-where it was published first. The receiver adds, or copies, from there.
+where it was published first. The receiver adds, or copies, from there. A tensor that lies in memory which ranks share
+is *lent*: a chunk is published where it is, unless it could be overwritten before all have read it.
 """
 
 from collections import Counter
@@ -34,23 +35,33 @@ class MemoryPasses:
     most_published: int
 
 
-def memory_passes(schedule: Schedule, *, in_place: bool = False) -> MemoryPasses:
+def memory_passes(schedule: Schedule, *, in_place: bool = False, is_lent: bool = False) -> MemoryPasses:
     """Return the copies of all transfers of `schedule`, whose ranks all share memory.
 
     in_place: whether a rank's output is a part of its input, if the collective does not leave it all chunks.
+    is_lent: whether the input lies in memory that ranks share, and, where it is the same tensor, the output.
     """
     rows = flow(schedule)
     wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1].astype(np.bool_)
     keeps_input: Bools = np.logical_not(wanted.all(axis=1) | in_place)
     is_final = ~rows.is_replaced & wanted[rows.dst, rows.chunk]
     is_published: Bools = np.logical_or(rows.is_read, ~rows.reduce)
-    adds_to_published = np.where(rows.replaces == NO_ROW, keeps_input[rows.dst], is_published[rows.replaces])
+    stays = _staying(schedule, rows) if is_lent else np.zeros((schedule.num_ranks, schedule.num_chunks), np.bool_)
+    sent_in_place = stays | (keeps_input & is_lent)[:, np.newaxis]
+    is_summed_in_place: Bools = np.logical_and(rows.reduce, (stays & ~keeps_input[:, np.newaxis])[rows.dst, rows.chunk])
+    is_elsewhere = is_published & ~is_summed_in_place
+    adds_to_published = np.where(rows.replaces == NO_ROW, keeps_input[rows.dst], is_elsewhere[rows.replaces])
     return MemoryPasses(
-        published=(rows.reads == NO_ROW) & _is_first(schedule, rows),
-        taken=is_final & is_published,
-        apart=rows.reduce & (rows.is_read | adds_to_published),
+        published=(rows.reads == NO_ROW) & _is_first(schedule, rows) & ~sent_in_place[rows.src, rows.chunk],
+        taken=is_final & is_elsewhere,
+        apart=rows.reduce & ((rows.is_read & ~is_summed_in_place) | adds_to_published),
         most_published=most_published(schedule, rows),
     )
+
+
+def _staying(schedule: Schedule, rows: Flow) -> Bools:
+    """(num_ranks, num_chunks): what `stays_until_read` returns for each rank."""
+    return np.array([stays_until_read(schedule, rows, rank) for rank in range(schedule.num_ranks)])
 
 
 def most_published(schedule: Schedule, rows: Flow, on_one_host: bool = True) -> int:

@@ -16,6 +16,7 @@ class Runtime:
     is_torch: whether calls are those of torch.distributed; those of `collectives` go through shared memory where the
     network describes it.
     in_place: whether a reduce_scatter's output is a part of its input, as in the rows "in place" of a benchmark.
+    is_lent: whether tensors lie in memory that the ranks of a host share, as those of `collectives.empty`.
 
         >>> from ringsim import Runtime, load_network, predict_time, ring_all_reduce
         >>> in_order = Runtime(in_order=True)
@@ -27,6 +28,7 @@ class Runtime:
     num_workers: int = 1
     is_torch: bool = True
     in_place: bool = False
+    is_lent: bool = False
 
     def shared_memory(self, network: AnyNetwork, touched_bytes: int | None = None) -> SharedMemoryNetwork | None:
         """Return the shared memory that messages go through; None if they go over `network` itself.

@@ -54,7 +54,7 @@ def simulate(
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule, BYTES_RECORDED)
     if memory := runtime.shared_memory(network):
-        portions = portions_of(schedule, memory, sizes, in_place=runtime.in_place)
+        portions = portions_of(schedule, memory, sizes, runtime)
         portions.require_one()
         return portions.run_one(runtime, on_progress)
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
@@ -87,7 +87,7 @@ def predict_time(
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     if memory := runtime.shared_memory(network):
-        portions = portions_of(schedule, memory, sizes, in_place=runtime.in_place)
+        portions = portions_of(schedule, memory, sizes, runtime)
         return portions.number * portions.run_one(runtime, on_progress).time_s
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
     if is_for_steps(schedule, topology):
@@ -191,11 +191,9 @@ class Portions(NamedTuple):
             )
 
 
-def portions_of(
-    schedule: Schedule, network: SharedMemoryNetwork, chunk_bytes: Ints, *, in_place: bool = False
-) -> Portions:
-    """Return the portions of a tensor. chunk_bytes: (num_chunks,). in_place: as of `Runtime`."""
-    passes = _passes(schedule, in_place)
+def portions_of(schedule: Schedule, network: SharedMemoryNetwork, chunk_bytes: Ints, runtime: Runtime) -> Portions:
+    """Return the portions of a tensor. chunk_bytes: (num_chunks,)."""
+    passes = _passes(schedule, runtime.in_place, runtime.is_lent)
     longest, most_published = int(chunk_bytes.max(initial=0)), max(passes.most_published, 1)
     number = max(1, -(-longest // max(network.costs.slot_bytes // most_published, 1)))
     sizes = -(-chunk_bytes // number)
@@ -213,6 +211,6 @@ def _copy_counts(passes: MemoryPasses, rate: MemoryRate) -> CopyCounts:
 
 
 @lru_cache(maxsize=_SCHEDULES_KEPT)
-def _passes(schedule: Schedule, in_place: bool) -> MemoryPasses:
+def _passes(schedule: Schedule, in_place: bool, is_lent: bool) -> MemoryPasses:
     """Return the passes of one schedule, which are asked for again for each size and network."""
-    return memory_passes(schedule, in_place=in_place)
+    return memory_passes(schedule, in_place=in_place, is_lent=is_lent)
