@@ -10,6 +10,9 @@ SEED ?=
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# The tests start hundreds of programs: their code is compiled once, also where Python is told not to keep that.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all fuzz lint docs bench fidelity picture wheel clean help
 
 help:

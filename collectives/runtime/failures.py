@@ -38,9 +38,13 @@ PREFIX = "collectives/failure"
 GRACE_S = 1.0
 # The same after a timeout: the rank that was waited for may have begun to wait later, and so be late to give up.
 TIMEOUT_GRACE_S = 1.5
+# And further, where the ranks that have failed by then wait for one another and have made the same calls.
+LATE_GRACE_S = 1.0
 # How long finding the cause may take in all: the store may be served by the very rank that is stalled.
 LIMIT_S = 3.0
-POLL_S = 0.01
+# Between two looks at the store, the first and, twice as long each time, the longest: where many groups fail at once,
+# ranks that look often keep the cores from the very ranks whose records they wait for.
+POLL_S, LONGEST_POLL_S = 0.01, 0.2
 _EXPLAINING = threading.Event()  # set for good by the first failure of this process
 
 
@@ -124,7 +128,7 @@ class FailureRecords:
         return self._store
 
     def _find(self, own: FailureRecord) -> str:
-        store, verdict = self._asked(), f"{PREFIX}/{self._life}/first"
+        store, verdict = self._asked(), self._verdict_key()
         store.set(self._key(self._rank), json.dumps(own))
         group = self._group()
         if group is not None:
@@ -149,7 +153,9 @@ class FailureRecords:
             return f"the first rank to fail was rank {list(chain)[-1]}: {record.cause}"
         if rank is None:
             return self._only_one_silent()
-        return first_difference(self._records_within(TIMEOUT_GRACE_S, range(self._num_ranks), self._num_ranks))
+        waits_s = (TIMEOUT_GRACE_S, LATE_GRACE_S)
+        everyone = (self._records_within(wait_s, range(self._num_ranks), self._num_ranks) for wait_s in waits_s)
+        return next(filter(None, map(first_difference, everyone)), "")
 
     def _only_one_silent(self) -> str:
         """Return what to conclude where a rank knows no peer: torch's own errors name none."""
@@ -158,17 +164,24 @@ class FailureRecords:
         return stopped_first(silent[0]) if len(silent) == 1 else ""
 
     def _records_within(self, grace_s: float, ranks: Sequence[int], enough: int) -> dict[int, FailureRecord]:
-        """Return the records of those of `ranks` that have failed, after waiting a while until there are enough."""
-        deadline = time.monotonic() + grace_s
-        while True:
-            records = {rank: record for rank in ranks if (record := self._read(rank)) is not None}
-            if len(records) >= enough or time.monotonic() > deadline:
-                return records
-            time.sleep(POLL_S)
+        """Return the records of those of `ranks` that have failed, after waiting a while until there are enough.
+
+        Do not wait on once another rank has found out who failed first, which stands.
+        """
+        records: dict[int, FailureRecord] = {}
+        for _ in _looks(grace_s):
+            missing = [rank for rank in ranks if rank not in records]
+            records |= {rank: record for rank in missing if (record := self._read(rank)) is not None}
+            if len(records) >= enough or self._asked().check([self._verdict_key()]):
+                break
+        return records
 
     def _read(self, rank: int) -> FailureRecord | None:
         store, key = self._asked(), self._key(rank)
         return FailureRecord(*json.loads(store.get(key))) if store.check([key]) else None
+
+    def _verdict_key(self) -> str:
+        return f"{PREFIX}/{self._life}/first"
 
     def _key(self, rank: int) -> str:
         return f"{PREFIX}/{self._life}/of {rank}"
@@ -181,14 +194,24 @@ class FailureRecords:
         if self._server != self._rank:
             return
         others = [self._reader_key(rank) for rank in range(self._num_ranks) if rank != self._rank]
-        deadline = time.monotonic() + LIMIT_S / 3
         enough = len(others) - is_one_gone
-        while sum(self._asked().check([key]) for key in others) < enough and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+        for _ in _looks(LIMIT_S / 3):
+            if sum(self._asked().check([key]) for key in others) >= enough:
+                break
 
     def _reader_key(self, rank: int) -> str:
         """Is there once `rank` has read who failed first."""
         return f"{PREFIX}/{self._life}/read by {rank}"
+
+
+def _looks(limit_s: float) -> Iterator[None]:
+    """Yield whenever the store is to be looked at: now, ever more rarely, and last when `limit_s` is over."""
+    deadline, pause_s = time.monotonic() + limit_s, POLL_S
+    yield
+    while (left_s := deadline - time.monotonic()) > 0:
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, LONGEST_POLL_S)
+        yield
 
 
 def first_difference(records: Mapping[int, FailureRecord]) -> str:

@@ -1,11 +1,13 @@
 """`ringsim step --ranks` with real programs: recorded again as one rank of more."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ringsim.traces import ProgramTrace
-from tests.processes import run_python
+from tests.forked import ROOT
+from tests.ringsim.commands import as_json, run
 
 FSDP = """
 import torch
@@ -27,46 +29,46 @@ NETWORK = ("--latency", "10us", "--bandwidth", "1GB/s")
 COMPUTING = ("--flops", "1GFLOP/s", "--memory-bandwidth", "1GB/s")
 
 
-def ringsim(folder: Path, *arguments: object) -> str:
-    """The output of a command in that folder."""
-    done = run_python("-m", "ringsim", *map(str, arguments), folder=folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-def step(folder: Path, name: str, *more: object) -> Any:
+def step(name: str, *more: object) -> Any:
     """The prediction for a trace."""
-    return json.loads(ringsim(folder, "step", name, *NETWORK, *COMPUTING, "--json", *more))
+    return as_json("step", name, *NETWORK, *COMPUTING, *more)
 
 
-def traced(folder: Path, num_ranks: int) -> ProgramTrace:
+def traced(num_ranks: int) -> ProgramTrace:
     """The trace of so many ranks, one on each host as in the network, in a file with their number."""
     name = f"{num_ranks}.json"
-    ringsim(folder, "trace", "--fake", "--ranks", num_ranks, "--ranks-per-host", 1, "-o", name, "fsdp.py")
-    return ProgramTrace.load(folder / name)
+    run("trace", "--fake", "--ranks", num_ranks, "--ranks-per-host", 1, "-o", name, "fsdp.py")
+    return ProgramTrace.load(name)
 
 
 def test_the_curve_is_that_of_traces_recorded_by_hand(tmp_path: Path) -> None:
     """Of FSDP2, whose shares, and the rows with which they are filled up, depend on the number of ranks."""
     (tmp_path / "fsdp.py").write_text(FSDP)
-    small, large = traced(tmp_path, 2), traced(tmp_path, 16)
+    small, large = traced(2), traced(16)
     assert small.request
     assert (small.request.program, small.request.folder) == ("fsdp.py", str(tmp_path))
     # Rows are filled up to a multiple of the ranks: 7 and 6 to 8 and 6 of 2, and to 16 and 16 of 16; the biases too.
     sizes = [max(call.size_bytes for call in trace.steps[0].calls) for trace in (small, large)]
     assert sizes == [4 * (8 * 6 + 8 + 6 * 7 + 6), 4 * (16 * 6 + 16 + 16 * 7 + 16)]
-    result = step(tmp_path, "2.json", "--ranks", "2,16")
-    by_hand = [step(tmp_path, name) for name in ("2.json", "16.json")]
+    result = step("2.json", "--ranks", "2,16")
+    by_hand = [step(name) for name in ("2.json", "16.json")]
     for scaled, alone in zip(result["scaling"], by_hand, strict=True):
         for name in ("num_ranks", "step_s", "compute_s", "exposed_s", "communication_s"):
             assert scaled[name] == alone[name]
     assert result["scaling"][1]["step_s"] > result["scaling"][0]["step_s"]
 
 
-def test_a_module_is_recorded_again(tmp_path: Path) -> None:
+def test_a_module_is_recorded_again() -> None:
     """With its arguments; what it prints is left out of the result."""
     program = "-m", "trainers", "--task", "mlp", "--strategy", "bucketed/0.25"
-    ringsim(tmp_path, "trace", "--ranks", 2, "--steps", 1, *program)
-    result = json.loads(ringsim(tmp_path, "step", "step.trace.json", *NETWORK, "--ranks", "3", "--json"))
+    run("trace", "--ranks", 2, "--steps", 1, *program)
+    result = as_json("step", "step.trace.json", *NETWORK, "--ranks", "3")
     assert [scaled["num_ranks"] for scaled in result["scaling"]] == [3]
     assert result["scaling"][0]["communication_s"] > 0

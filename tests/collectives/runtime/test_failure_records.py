@@ -104,6 +104,22 @@ def test_ranks_that_wait_for_one_another_and_agree() -> None:
     assert told(2, {0: waiting_for(1), 1: waiting_for(0)}) == {0: "", 1: ""}
 
 
+def test_a_rank_that_fails_late_is_waited_for_where_the_others_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the one that has called something else."""
+    monkeypatch.setattr(failures, "TIMEOUT_GRACE_S", 0.05)
+    monkeypatch.setattr(failures, "LATE_GRACE_S", 50.0)
+    monkeypatch.setattr(failures, "LIMIT_S", 60.0)
+    store = dist.HashStore()
+    records = FailureRecords(FakeGroup(0, 3, store))  # type: ignore[arg-type]
+    store.set(records._key(2), json.dumps(FailureRecord(0, ["sum"])))
+    with ThreadPoolExecutor(1) as thread:
+        cause = thread.submit(records.first_cause, waiting_for(2), ["sum"])
+        with pytest.raises(TimeoutError):
+            cause.result(0.3)
+        store.set(records._key(1), json.dumps(FailureRecord(0, ["max"])))
+        assert cause.result(50) == "the ranks do not agree on what to do: ranks 0, 2: sum; rank 1: max"
+
+
 def test_the_only_rank_that_says_nothing() -> None:
     """Where no error names a peer, as torch's do not."""
     found = told(3, {0: waiting_for(None), 1: waiting_for(None)})
@@ -141,6 +157,29 @@ def test_who_serves_the_store_waits_for_all_where_nobody_is_gone(monkeypatch: py
             cause.result(0.3)
         store.set(serving._reader_key(2), "")
         assert cause.result(30) == "the ranks do not agree on what to do: ranks 0, 2: sum; rank 1: max"
+
+
+def test_who_waits_hears_of_what_another_rank_has_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and not when the time for a record is over that may never come."""
+    monkeypatch.setattr(failures, "GRACE_S", 300.0)
+    monkeypatch.setattr(failures, "LIMIT_S", 60.0)
+    store = dist.HashStore()
+    records = FailureRecords(FakeGroup(1, 3, store))  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as thread:
+        cause = thread.submit(records.first_cause, waiting_for(0), ["sum"])
+        store.wait([records._key(1)])
+        store.compare_set(records._verdict_key(), "", STOPPED.format(2))
+        assert cause.result(50) == STOPPED.format(2)
+
+
+def test_who_waits_looks_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of many groups may wait at once, and must not keep the cores from those whose records they wait for."""
+    monkeypatch.setattr(failures, "GRACE_S", 0.5)
+    looks: list[str] = []
+    read = FailureRecords._read
+    monkeypatch.setattr(FailureRecords, "_read", lambda self, rank: looks.append("one") or read(self, rank))
+    assert told(2, {1: waiting_for(0)}) == {1: STOPPED.format(0)}
+    assert len(looks) <= 2 + 5 + 3  # 10, 20, 40, 80, 160 ms and then the rest of the half second; a few to spare
 
 
 class Stuck:

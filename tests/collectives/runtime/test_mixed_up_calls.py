@@ -15,7 +15,7 @@ from tests.collectives.shared_groups import ONE_HOST, fresh_group, on_hosts
 from tests.fuzz.calls import Call
 from tests.ranks import RankPool
 
-TIMEOUT_S = 4.0
+TIMEOUT_S = 2.0  # less than those wait for a late one who have noticed a mix-up at once
 TRANSPORTS = {"gloo": ("gloo", ONE_HOST), "shm": ("shm", ONE_HOST), "two hosts": ("auto", (0, 0, 1))}
 VARIANTS: dict[str, dict[str, Any]] = {
     "long": {"shape": (300_000,)},  # what is not eager
@@ -134,11 +134,11 @@ def test_all_are_told_of_both_sides(told: dict[str, list[Told]], name: str) -> N
     for rank, (error, message, wrong) in enumerate(told[name]):
         assert not wrong, (rank, wrong)
         assert error == "CollectiveError", (rank, message)
-        sides = re.search(r"; the ranks do not agree on what to do: ranks? 0(?:, 2)?: (.*); rank 1: (.*)$", message)
-        assert sides, (rank, message)
-        calls = [re.fullmatch(r"call (\d+), (\w+)\b.*", side) for side in sides.groups()]
-        assert [call and call[2] for call in calls] == [usual, other], (rank, message)
-        assert len({call and call[1] for call in calls}) == 1, (rank, message)
+        told_of = message.partition("; the ranks do not agree on what to do: ")[2]
+        sides = re.findall(r"ranks? ([012, ]+): call (\d+), (\w+)\b", told_of)
+        # On a busy machine 0 or 2 may fail too late to be named; the other one then stands for their side.
+        assert {ranks == "1": call for ranks, _, call in sides} == {True: other, False: usual}, (rank, message)
+        assert len({position for _, position, _ in sides}) == 1, (rank, message)
         if mix_up.calls(rank)[position].endswith("new"):  # it was comparing that call
             before = rf"rank {rank}: before {other if rank == 1 else usual}\b[^:]*: asking what rank \d calls failed: "
             assert re.match(before + "(?!.* over 3 ranks)", message), message

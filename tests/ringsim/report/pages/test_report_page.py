@@ -23,12 +23,13 @@ pytestmark = pytest.mark.usefixtures("few_draws")
 HOSTILE = "<b>&</script><script>throw 1</script>"
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def page(few_draws: None, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: ARG001  begins first
     """Of a directory with a file of each kind."""
-    (tmp_path / "data").mkdir()
-    path = tmp_path / "page.html"
-    result = run("report", fill(tmp_path / "data"), "-o", path)
+    folder = tmp_path_factory.mktemp("report")
+    path = folder / "page.html"
+    (folder / "data").mkdir()
+    result = run("report", fill(folder / "data"), "-o", path)
     assert result.stderr == f"wrote {path}\n"
     assert sum(not line.startswith(" ") for line in result.stdout.splitlines()) == 5
     return path
