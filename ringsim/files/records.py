@@ -25,7 +25,7 @@ from ringsim.files import values
 from ringsim.files.atomic_file import save_json
 from ringsim.files.text_file import naming_place, quoted, read_json, shortened
 from ringsim.files.values import Parser
-from ringsim.suggestions import nearest
+from ringsim.suggestions import did_you_mean
 
 _Record = TypeVar("_Record")
 
@@ -70,7 +70,8 @@ class Table:
         unknown = None if self.is_open else next((name for name in data if name not in self.keys), None)
         if unknown is not None:
             shown = unknown if unknown.isidentifier() else _shown(unknown)  # a quoted key may hold anything
-            raise ValueError(f"{_inside(place, shown)}: unknown key; {self._known(unknown)}")
+            known = f"{did_you_mean(unknown, self.keys)}known here are {', '.join(self.keys)}"
+            raise ValueError(f"{_inside(place, shown)}: unknown key; {known}")
         read = {}
         for name, key in self.keys.items():
             value = data[name] if name in data else _within(data, name, place)
@@ -79,11 +80,6 @@ class Table:
             elif key.required:
                 raise ValueError(f"{place}: {name} is missing".removeprefix(": "))
         return read
-
-    def _known(self, unknown: str) -> str:
-        meant = nearest(unknown, self.keys)
-        known = f"known here are {', '.join(self.keys)}"
-        return f"did you mean {meant}? {known}" if meant else known
 
 
 def refusal(place: str, value: Any, rule: str) -> ValueError:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ringsim.schedule.combinators.derived_steps import DerivedSteps, require_schedules
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import NEVER, Ints, Step, Steps
+from ringsim.schedule.step import COLUMNS, NEVER, Ints, Step, Steps
 from ringsim.schedule.user_steps import require_count
 
 
@@ -43,8 +43,7 @@ class PipelineSteps(DerivedSteps):
         self._step = np.repeat(np.arange(len(steps)), np.diff(self._first_row))
         empty = np.empty(0, dtype=np.int64)
         none = Step(empty, empty, empty, empty.astype(np.bool_), empty, empty, empty)
-        columns = ("src", "dst", "chunk", "reduce", "channel", "data_dependency", "buffer_dependency")
-        self._rows = Step(*(np.concatenate([getattr(step, name) for step in [none, *steps]]) for name in columns))
+        self._rows = Step(*(np.concatenate([getattr(step, name) for step in [none, *steps]]) for name in COLUMNS))
 
     def __len__(self) -> int:
         return len(self._steps) + self._pieces - 1 if len(self._steps) else 0
@@ -56,25 +55,19 @@ class PipelineSteps(DerivedSteps):
     def patterns(self) -> tuple[Step, ...]:
         return (self._rows,)
 
-    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        return _later(self._steps.last_write(rank, chunk // self._pieces), chunk % self._pieces)
-
-    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        return _later(self._steps.last_send(rank, chunk // self._pieces), chunk % self._pieces)
+    def last(self, query: str, rank: Ints, chunk: Ints) -> Ints:
+        return _later(getattr(self._steps, query)(rank, chunk // self._pieces), chunk % self._pieces)
 
     def step(self, index: int) -> Step:
         first, last = max(0, index - self._pieces + 1), min(index, len(self._steps) - 1)
         window = slice(self._first_row[first], self._first_row[last + 1])
         segment = index - self._step[window]
-        rows = self._rows
-        return Step(
-            rows.src[window],
-            rows.dst[window],
-            rows.chunk[window] * self._pieces + segment,
-            rows.reduce[window],
-            rows.channel[window],
-            _later(rows.data_dependency[window], segment),
-            _later(rows.buffer_dependency[window], segment),
+        rows = self._rows.rows(window)
+        return replace(
+            rows,
+            chunk=rows.chunk * self._pieces + segment,
+            data_dependency=_later(rows.data_dependency, segment),
+            buffer_dependency=_later(rows.buffer_dependency, segment),
         )
 
 

@@ -52,11 +52,8 @@ class SplitSteps(DerivedSteps):
     def patterns(self) -> Iterable[Step]:
         return self._steps.patterns()
 
-    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._number(self._steps.last_write(rank, chunk // self._pieces), chunk % self._pieces)
-
-    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._number(self._steps.last_send(rank, chunk // self._pieces), chunk % self._pieces)
+    def last(self, query: str, rank: Ints, chunk: Ints) -> Ints:
+        return self._number(getattr(self._steps, query)(rank, chunk // self._pieces), chunk % self._pieces)
 
     def step(self, index: int) -> Step:
         step = self._steps.step(index // self._pieces)

@@ -9,6 +9,7 @@ from ringsim.schedule import NO_ROW, Bools, Dependencies, Rows
 from ringsim.simulation.engines.rates import Activities
 from ringsim.simulation.engines.waits import Ints
 from ringsim.simulation.routes import Connections
+from ringsim.simulation.timeline import jitter_factors
 
 UNLIMITED = 1e30  # bytes a second; rates are finite
 
@@ -38,7 +39,7 @@ class TransferCosts:
         self.num_chunks = len(chunk_bytes)
         self._bytes = chunk_bytes.astype(np.float64)
         self._copies = copies
-        self._jitter = _jitter(topology, rows)
+        self._jitter = jitter_factors(topology, rows.step)
         processors = topology.processors
         self._applying_is_free = bool(np.isinf(processors.reduce_bytes_per_s).all())
         self._applying_is_free &= not processors.receive_overhead_s.any() and copies is None
@@ -68,14 +69,6 @@ class TransferCosts:
         if self._copies is not None:
             apply_s = apply_s + self._copies.at_receiver[row] * (num_bytes / processors.copy_bytes_per_s[dst])
         return apply_s if self._jitter is None else apply_s * self._jitter[1][row]
-
-
-def _jitter(topology: Topology, rows: Dependencies) -> Floats | None:
-    """Return what to multiply latencies and computing with, if anything: (2, num_rows)."""
-    if topology.jitter is None or not len(rows):
-        return None
-    factors = [topology.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
-    return np.concatenate(factors, axis=1)
 
 
 class Slots:
