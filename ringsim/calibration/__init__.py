@@ -29,7 +29,6 @@ from ringsim.calibration.library_choice import (
     formula_s,
     given_name,
     library_time,
-    required_choice,
     why_unknown,
 )
 from ringsim.calibration.library_pace import LibraryChoice, in_even_chunks

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ringsim.calibration.probe_times import async_call_s, cold_call_s, fit_line, rate, shift_s
 from ringsim.calibration.shared_memory import shared_memory_of
@@ -250,17 +251,14 @@ def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
 
     Where ranks share cores, a part of it passes while others are at work, so that it is more than what is missing.
     """
-    host, latency_s = cluster.spec.host, 0.0
+    latency_s = 0.0
     for _ in range(_MOST_ROUNDS):
         missing_s = smallest.median_s - shift_s(cluster, num_ranks, smallest.size_bytes)
         if missing_s <= _NEAR * smallest.median_s:
             break
         latency_s += missing_s
-        if cluster.spec.ranks_per_host is None:
-            within = replace(host, link=replace(host.link, latency_s=latency_s))
-        else:
-            within = replace(host, nics=replace(host.nics, latency_s=latency_s / 2))  # at each end
-        cluster = cluster.with_spec(host=within)
+        at_each_end = 1 if cluster.spec.ranks_per_host is None else 2
+        cluster = _with_link(cluster, latency_s=latency_s / at_each_end)
     return cluster
 
 
@@ -286,15 +284,14 @@ def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
         burst = probe.size_bytes * saved_s / unsaved_s
         if 2 * burst < probe.size_bytes:
             break
-    return _saving_up(cluster, round(burst)) if burst >= 1 else cluster
+    return _with_link(cluster, burst_bytes=round(burst)) if burst >= 1 else cluster
 
 
-def _saving_up(cluster: Cluster, burst_bytes: int) -> Cluster:
-    """Return `cluster` with links between hosts that save up so much."""
+def _with_link(cluster: Cluster, **changes: Any) -> Cluster:
+    """Return `cluster` with other links between ranks, or between its hosts if it has several."""
     host = cluster.spec.host
-    if cluster.spec.ranks_per_host is None:
-        return cluster.with_spec(host=replace(host, link=replace(host.link, burst_bytes=burst_bytes)))
-    return cluster.with_spec(host=replace(host, nics=replace(host.nics, burst_bytes=burst_bytes)))
+    field = "link" if cluster.spec.ranks_per_host is None else "nics"
+    return cluster.with_spec(host=replace(host, **{field: replace(getattr(host, field), **changes)}))
 
 
 LATE = 2.0  # times the median
@@ -303,33 +300,27 @@ LATE = 2.0  # times the median
 def with_late_calls(cluster: Cluster, measurements: Measurements) -> Cluster:
     """Return `cluster` with the late calls that the probes of calls after a computation have."""
     over_gloo = without_shared_memory(cluster)
-    late_share, late_s = _late(measurements, "call/cold", over_gloo, OURS)
-    torch_late_share, torch_late_s = _late(measurements, "call/dist/cold", over_gloo, GLOO)
-    async_late_share, async_late_s = (
-        _late(measurements, "shm/call/async", cluster, OURS, is_async=True)
-        if measurements.probes_of("shm/call/async")
-        else _late(measurements, "call/async", over_gloo, OURS, is_async=True)
-    )
+    is_shared = bool(measurements.probes_of("shm/call/async"))
+    asynchronous = ("shm/call/async", cluster) if is_shared else ("call/async", over_gloo)
     processor = replace(
         cluster.spec.processor,
-        late_share=late_share,
-        late_s=late_s,
-        torch_late_share=torch_late_share,
-        torch_late_s=torch_late_s,
-        async_late_share=async_late_share,
-        async_late_s=async_late_s,
+        **_late(measurements, "call/cold", over_gloo, OURS),
+        **_late(measurements, "call/dist/cold", over_gloo, GLOO, prefix="torch_"),
+        **_late(measurements, *asynchronous, OURS, prefix="async_"),
     )
     host = cluster.spec.host
     if host.shared_memory is not None:
-        late_share, late_s = _late(measurements, "shm/call/cold", cluster, OURS)
-        host = replace(host, shared_memory=replace(host.shared_memory, late_share=late_share, late_s=late_s))
+        late = _late(measurements, "shm/call/cold", cluster, OURS)
+        host = replace(host, shared_memory=replace(host.shared_memory, **late))
     return cluster.with_spec(host=host, processor=processor)
 
 
 def _late(
-    measurements: Measurements, kind: str, network: AnyNetwork, runtime: Runtime, *, is_async: bool = False
-) -> tuple[float, float]:
+    measurements: Measurements, kind: str, network: AnyNetwork, runtime: Runtime, prefix: str = ""
+) -> dict[str, Any]:
     """Return the share of the probed calls that took more than twice their median, and how much longer they take.
+
+    prefix: of the fields that hold both; async_: of calls that another thread carries out.
 
     That is what they took longer than the median on average. It is less if simulated calls would then take longer than
     the probed ones on average: where ranks are more than cores, the probes of messages have waits of their own.
@@ -337,9 +328,9 @@ def _late(
     probe = next(iter(measurements.probes_of(kind)), None)
     late = [time_s for time_s in probe.times_s if time_s > LATE * probe.median_s] if probe else []
     if probe is None or not late:
-        return 0.0, 0.0
+        return {}
     share = len(late) / len(probe.times_s)
-    simulated_s = runtime.call_s(network, computed_s=math.inf, is_async=is_async)
+    simulated_s = runtime.call_s(network, computed_s=math.inf, is_async=prefix == "async_")
     num_ranks, size_bytes = measurements.num_ranks, probe.size_bytes
     if runtime.is_torch:
         ring = native_schedule(Collective.ALL_REDUCE, num_ranks, size_bytes)
@@ -348,4 +339,4 @@ def _late(
         simulated_s += shift_s(runtime.network(network), num_ranks, size_bytes)
     lacking_s = statistics.fmean(probe.times_s) - simulated_s
     late_s = min(statistics.fmean(late) - probe.median_s, lacking_s / share)
-    return (share, late_s) if late_s > 0 else (0.0, 0.0)
+    return {f"{prefix}late_share": share, f"{prefix}late_s": late_s} if late_s > 0 else {}
