@@ -1,6 +1,6 @@
 """Schedules: what a collective is, the steps that carry it out, its proof and its replay."""
 
-from ringsim.schedule.collective import OWNED, Collective, Counts, held_at_start, initial_counts, owners, required
+from ringsim.schedule.collective import OWNED, Collective, Counts, held_at_start, initial_counts, required
 from ringsim.schedule.combinators.merge import merge
 from ringsim.schedule.combinators.on_groups import on_groups
 from ringsim.schedule.combinators.relabel import on_channel, permute_ranks
@@ -31,4 +31,4 @@ from ringsim.schedule.step import (
     same_transfers,
 )
 from ringsim.schedule.user_steps import require_count
-from ringsim.schedule.verify import Proof, verify
+from ringsim.schedule.verify import Proof, received_chunks, verify
