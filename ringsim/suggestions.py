@@ -15,6 +15,16 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return by_lower_case[matches[0]] if matches else None
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the beginning of what there is instead of an unknown name: what may have been meant, or nothing.
+
+    >>> did_you_mean("rign", ["ring", "direct"])
+    'did you mean ring? '
+    """
+    meant = nearest(name, known)
+    return f"did you mean {meant}? " if meant else ""
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: what may have been meant, or nothing.
 

@@ -1,6 +1,7 @@
 """Sizes, rates and times as people write them: 64MiB, 1.25GB/s, 10Gbit/s, 10us."""
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 
 _PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -41,10 +42,7 @@ def decimal_number(text: str) -> float:
 
 def parse_size(text: str) -> int:
     """Bytes: 1500, 64KiB (1024s), 64MB (1000s). Raises ValueError for anything else, or a negative size."""
-    match = _SIZE.fullmatch(text)
-    if not match or match[2] not in _PREFIXES:
-        raise ValueError(f"{text!r} is not a size: write bytes as 1500, 64KiB or 64MB")
-    size = _bounded(text, Decimal(match[1]) * _PREFIXES[match[2]])
+    size, _ = _quantity(_SIZE, text, _PREFIXES, "a size: write bytes as 1500, 64KiB or 64MB")
     if size < 0:
         raise ValueError(f"{text!r}: a size must not be negative")
     if size != int(size):
@@ -64,11 +62,8 @@ def parse_size_of_nccl_tests(text: str) -> int:
 
 def parse_rate(text: str) -> float:
     """Bytes per second: 1.25GB/s, 10Gbit/s. Raises ValueError for anything else, or a rate not above 0."""
-    match = _RATE.fullmatch(text)
-    if not match or match[2] not in _PREFIXES:
-        raise ValueError(f"{text!r} is not a rate: write it as 1.25GB/s or 10Gbit/s")
-    bits = 8 if match[3].startswith("b") else 1
-    rate = float(_bounded(text, Decimal(match[1]) * _PREFIXES[match[2]])) / bits
+    value, match = _quantity(_RATE, text, _PREFIXES, "a rate: write it as 1.25GB/s or 10Gbit/s")
+    rate = float(value) / (8 if match[3].startswith("b") else 1)
     if not rate > 0:
         raise ValueError(f"{text!r}: a rate must be greater than 0")
     if rate < MIN_RATE:
@@ -78,30 +73,32 @@ def parse_rate(text: str) -> float:
 
 def parse_flops(text: str) -> float:
     """Floating-point operations a second: 400TFLOP/s, 19.5T. Raises ValueError for anything else, or none."""
-    match = _FLOPS.fullmatch(text)
-    if not match:
-        raise ValueError(f"{text!r} is not a rate of computing: write it as 400TFLOP/s")
-    flops_per_s = float(_bounded(text, Decimal(match[1]) * _FLOPS_PREFIXES[match[2]]))
+    flops_per_s, _ = _quantity(_FLOPS, text, _FLOPS_PREFIXES, "a rate of computing: write it as 400TFLOP/s")
     if not flops_per_s >= 1:
         raise ValueError(f"{text!r}: a rate of computing must be at least 1 FLOP/s")
-    return flops_per_s
+    return float(flops_per_s)
 
 
 def parse_time(text: str) -> float:
     """Seconds: 10us, 1.5ms, 2s. Raises ValueError for anything else, or a negative time."""
-    match = _TIME.fullmatch(text)
-    if not match:
-        raise ValueError(f"{text!r} is not a time: write it as 10us, 1.5ms or 2s")
-    time = float(_bounded(text, Decimal(match[1]))) / _PER_SECOND[match[2]]
+    value, match = _quantity(_TIME, text, dict.fromkeys(_PER_SECOND, 1), "a time: write it as 10us, 1.5ms or 2s")
+    time = float(value) / _PER_SECOND[match[2]]
     if time < 0:
         raise ValueError(f"{text!r}: a time must not be negative")
     return time
 
 
-def _bounded(text: str, value: Decimal) -> Decimal:
+def _quantity(
+    pattern: re.Pattern[str], text: str, prefixes: Mapping[str, int], rule: str
+) -> tuple[Decimal, re.Match[str]]:
+    """Return the number of a text, times its prefix. Raises ValueError where it is not `rule`, or is too large."""
+    match = pattern.fullmatch(text)
+    if not match or match[2] not in prefixes:
+        raise ValueError(f"{text!r} is not {rule}")
+    value = Decimal(match[1]) * prefixes[match[2]]
     if abs(value) > MAX_VALUE:
         raise ValueError(f"{text!r} is too large a number")
-    return value
+    return value, match
 
 
 def format_size(size_bytes: float) -> str:

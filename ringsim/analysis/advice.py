@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ringsim.analysis.candidates import candidates
-from ringsim.network import AnyNetwork, uniform_of
+from ringsim.network import AnyNetwork, uniform_of, with_numbers
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, ScheduleError, estimated_transfers, format_count
 from ringsim.simulation import has_contention, predict_time
@@ -152,23 +152,10 @@ def better_networks(network: AnyNetwork) -> Iterator[tuple[str, AnyNetwork]]:
         if getattr(network.spec, field) != value:
             yield name, network.with_spec(**{field: value})
     for name, names, factor in _CHANGES:
-        other = _scaled(network, names, factor)
+        other: AnyNetwork = with_numbers(network, partial(_scaled, names, factor))
         if other != network:
             yield name, other
 
 
-def _scaled(value: Any, names: frozenset[str], factor: float) -> Any:
-    """Return the same with all fields of these names multiplied, at any depth."""
-    if isinstance(value, tuple):
-        return tuple(_scaled(inner, names, factor) for inner in value)
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    changed = {}
-    for field in fields(value):
-        inner = getattr(value, field.name)
-        is_number = isinstance(inner, int | float) and not isinstance(inner, bool)
-        if field.name in names and is_number:
-            changed[field.name] = type(inner)(inner * factor)
-        elif not is_number:
-            changed[field.name] = _scaled(inner, names, factor)
-    return replace(value, **changed)
+def _scaled(names: frozenset[str], factor: float, field: str, number: float) -> float:
+    return type(number)(number * factor) if field in names else number

@@ -148,7 +148,9 @@ def _rows_of(schedule: Schedule, chunk_bytes: Ints) -> _Rows:
         if same not in known:
             if len(known) == MAX_PATTERNS:
                 known.clear()
-            sums = patterns.setdefault((step.src.tobytes(), step.dst.tobytes()), _no_messages(step.src, step.dst))
+            sums = patterns.setdefault(
+                (step.src.tobytes(), step.dst.tobytes()), [step.src, step.dst, *np.zeros((3, len(step)))]
+            )
             known[same] = (step.src, step.dst), sums  # the columns are kept, so that their ids stay theirs
         num_bytes = chunk_bytes[step.chunk]
         sums = known[same][1]
@@ -156,10 +158,6 @@ def _rows_of(schedule: Schedule, chunk_bytes: Ints) -> _Rows:
         sums[3] += num_bytes
         sums[4] += num_bytes * step.reduce
     return _joined([sums for sums in patterns.values() if len(sums[0])])
-
-
-def _no_messages(src: Ints, dst: Ints) -> list[npt.NDArray[Any]]:
-    return [src, dst, *np.zeros((3, len(src)))]
 
 
 def _joined(patterns: Sequence[Sequence[npt.NDArray[Any]]]) -> _Rows:

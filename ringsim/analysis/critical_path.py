@@ -57,7 +57,7 @@ class CostKind(Enum):
     CONTENTION = "contention"  # what bytes, overheads and reductions take longer since others use the same
     REDUCTION = "reduction"
     OVERHEAD = "overhead"  # of a message, at either end
-    WAITING = "waiting"  # for nothing that the schedule asks for: never in a simulation, but in what is measured
+    WAITING = "waiting"  # for nothing that the schedule asks for: 0 in a simulation, as each wait has its cause
 
 
 class PathSegment(NamedTuple):
@@ -101,34 +101,22 @@ class CriticalPath:
         return {kind: seconds / self.time_s if self.time_s > 0 else 0.0 for kind, seconds in self.seconds().items()}
 
 
-def critical_path(
-    timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints, *, tolerance_s: float = 0.0
-) -> CriticalPath:
+def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints) -> CriticalPath:
     """Return the path of a run that has finished, `rows` being what its transfers waited for.
 
     Where several things that an activity waited for ended last, the first in the order of `Cause` is on the path;
     where several transfers were applied last, the one listed first.
 
     chunk_bytes: (num_chunks,).
-    tolerance_s: what ended so little before the last counts as having ended with it; for measured times.
 
     Raises ValueError if the run never finished.
     """
     if not np.isfinite(timeline.time_s):
         raise ValueError("a run that never finishes has no critical path")
-    path = list(_hops(timeline, rows, tolerance_s))
+    path = list(_hops(timeline, rows))
     segments: list[PathSegment] = []
-    until_s, after_it = timeline.time_s, path[0] if path else None
     for hop, costs in zip(path, _costs(timeline, rows, topology, chunk_bytes, path), strict=True):
-        # By measured clocks an activity may seem to begin before the one that it waited for has ended.
-        end_s = min(hop.end_s, until_s)
-        begin_s = min(hop.begin_s, end_s)
-        if after_it is not None:
-            segments.append(_segment(timeline, after_it, CostKind.WAITING, end_s, until_s - end_s))
-        segments += _segments(timeline, hop, costs, begin_s, end_s)[::-1]
-        until_s, after_it = begin_s, hop
-    if after_it is not None:
-        segments.append(_segment(timeline, after_it, CostKind.WAITING, 0.0, until_s))
+        segments += _segments(timeline, hop, costs)[::-1]
     return CriticalPath(timeline.time_s, tuple(segment for segment in reversed(segments) if segment.seconds > 0))
 
 
@@ -154,14 +142,14 @@ def _costs(
     return costs
 
 
-def _segments(timeline: Timeline, hop: Hop, costs: Costs, begin_s: float, end_s: float) -> list[PathSegment]:
-    """Return an activity cut into what it costs alone and, last, the rest; all of it from `begin_s` to `end_s`."""
+def _segments(timeline: Timeline, hop: Hop, costs: Costs) -> list[PathSegment]:
+    """Return an activity cut into what it costs alone and, last, the rest."""
     spent: list[tuple[CostKind, float]] = []
-    rest_s = end_s - begin_s
+    begin_s, rest_s = hop.begin_s, hop.end_s - hop.begin_s
     for kind, alone_s in costs:
         spent.append((kind, min(alone_s, rest_s)))
         rest_s -= spent[-1][1]
-    if rest_s <= ROUNDING * end_s:
+    if rest_s <= ROUNDING * hop.end_s:
         largest = max(range(len(spent)), key=lambda place: spent[place][1])
         spent[largest] = spent[largest][0], spent[largest][1] + rest_s
         rest_s = 0.0
@@ -182,7 +170,7 @@ def _segment(timeline: Timeline, hop: Hop, kind: CostKind, begin_s: float, secon
 Candidate = tuple[float, Cause, int, Activity]  # when it ended, and what it was
 
 
-def _hops(timeline: Timeline, rows: Dependencies, tolerance_s: float) -> Iterator[Hop]:
+def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[Hop]:
     """From the last application back to the start; none if nothing was sent."""
     if not len(timeline):
         return
@@ -194,10 +182,7 @@ def _hops(timeline: Timeline, rows: Dependencies, tolerance_s: float) -> Iterato
         if not candidates:
             yield Hop(row, activity, begin_s, end_s, Cause.START)
             return
-        last_s = max(ended_s for ended_s, *_ in candidates)
-        _, cause, next_row, next_activity = next(
-            candidate for candidate in candidates if candidate[0] >= last_s - tolerance_s
-        )
+        _, cause, next_row, next_activity = max(candidates, key=lambda candidate: candidate[0])
         yield Hop(row, activity, begin_s, end_s, cause)
         row, activity = next_row, next_activity
 

@@ -6,7 +6,17 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from ringsim.schedule import Bools, Collective, Counts, Ints, Schedule, Step, initial_counts, owners, required
+from ringsim.schedule import (
+    Bools,
+    Collective,
+    Counts,
+    Ints,
+    Schedule,
+    Step,
+    held_at_start,
+    initial_counts,
+    required,
+)
 from ringsim.simulation import Timeline
 
 MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the state half-way is always one of them
@@ -37,7 +47,13 @@ def walk_holdings(schedule: Schedule, num_steps: int | None = None) -> Iterator[
     Only the chunks that are sent or received take memory: a number of ranks each.
     """
     holds: dict[tuple[int, int], Counts] = {}
-    initial = _Initial(schedule)
+    at_start = held_at_start(schedule.collective, schedule.num_ranks, schedule.num_chunks)
+
+    def held_by(rank: int, chunk: int) -> Counts:
+        own = np.zeros(schedule.num_ranks, dtype=np.int32)
+        own[rank] = at_start[rank, chunk]
+        return holds.get((rank, chunk), own)
+
     complete = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[0]
     for index in range(schedule.num_steps if num_steps is None else min(num_steps, schedule.num_steps)):
         step = schedule.steps[index]
@@ -45,29 +61,14 @@ def walk_holdings(schedule: Schedule, num_steps: int | None = None) -> Iterator[
         before = np.zeros(len(step), dtype=np.int64)
         # Everything is read before anything is written.
         for row, (src, _, chunk, *_) in enumerate(step):
-            sent[row] = holds[src, chunk] if (src, chunk) in holds else initial.shares(src, chunk)
+            sent[row] = held_by(src, chunk)
         for row, (_, dst, chunk, reduce, _) in enumerate(step):
-            held = holds[dst, chunk] if (dst, chunk) in holds else initial.shares(dst, chunk)
+            held = held_by(dst, chunk)
             before[row] = held.sum()
             result[row] = held + sent[row] if reduce else sent[row]
             holds[dst, chunk] = result[row]
         finished = (result == complete[step.chunk]).all(axis=1)
         yield HeldStep(index, step, sent, result, before, result.sum(axis=1), finished)
-
-
-class _Initial:
-    """The shares that ranks hold before the first step, one chunk at a time."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self._num_ranks, self._collective = schedule.num_ranks, schedule.collective
-        self._owners = owners(schedule.num_ranks, schedule.num_chunks)
-
-    def shares(self, rank: int, chunk: int) -> Counts:
-        """Return whose shares a rank holds: its own, or nobody's."""
-        held = np.zeros(self._num_ranks, dtype=np.int32)
-        root = int(self._owners[chunk]) if self._collective is Collective.ALL_GATHER else 0
-        held[rank] = self._collective.reduces or rank == root
-        return held
 
 
 def num_shares(schedule: Schedule) -> int:

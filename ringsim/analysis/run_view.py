@@ -15,7 +15,7 @@ from ringsim.analysis.sentences import actions, tell_step
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles
 from ringsim.network import AnyNetwork, Topology, lay_out
-from ringsim.schedule import Bools, Ints, Schedule, initial_counts, required, verify
+from ringsim.schedule import Bools, Ints, Schedule, held_at_start, required, verify
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
 from ringsim.units import format_size, format_time
 
@@ -151,9 +151,8 @@ class RunView:
     @cached_property
     def initial(self) -> Ints:
         """Whose share a rank holds of each chunk before the first step, -1 for none; (num_ranks, num_chunks)."""
-        counts = initial_counts(self.schedule.collective, self.schedule.num_ranks, self.schedule.num_chunks)
-        owner: Ints = np.where(counts.any(axis=-1), counts.argmax(axis=-1), -1)
-        return owner
+        holds = held_at_start(self.schedule.collective, self.schedule.num_ranks, self.schedule.num_chunks)
+        return np.where(holds, np.arange(self.schedule.num_ranks)[:, None], -1)
 
     @property
     def wanted(self) -> Bools:

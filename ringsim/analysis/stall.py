@@ -1,7 +1,7 @@
 """`Stall`: what can no longer happen in a run where something has failed, and who waits for what."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,8 @@ MAX_TRANSFERS = 8  # of those that never happen, that are named
 MAX_RANKS_SHOWN = 8
 
 
-class Stuck(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Stuck:
     """A transfer that is never applied."""
 
     step: int
@@ -59,10 +60,7 @@ class Stall:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        first = [number._asdict() for number in self.first]
-        ranks = [asdict(rank) | {"transfer": rank.transfer._asdict()} for rank in self.ranks]
-        failed = [{"name": name, "failed_at_s": at_s} for name, at_s in self.failed]
-        return asdict(self) | {"first": first, "failed": failed, "ranks": ranks}
+        return asdict(self) | {"failed": [{"name": name, "failed_at_s": at_s} for name, at_s in self.failed]}
 
 
 def find_stall(timeline: Timeline, topology: Topology) -> Stall | None:

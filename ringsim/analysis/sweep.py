@@ -120,7 +120,7 @@ class Sweep:
     provenance: dict[str, Any]
     planned: PlannedCells | None = None
 
-    FORMAT: ClassVar = FileFormat("ringsim-sweep", 1, made_by="ringsim sweep --csv")
+    FORMAT: ClassVar = FileFormat("ringsim-sweep", 1, made_by="ringsim sweep --csv", is_open=True)
 
     def __repr__(self) -> str:
         algorithms = ", ".join(self.algorithms) if len(self.algorithms) < 4 else f"{len(self.algorithms)} algorithms"
@@ -199,7 +199,7 @@ class Sweep:
     @classmethod
     def from_dict(cls, data: Any) -> Self:
         """Return what `as_dict` gave. Raises ValueError, in one line, for anything else."""
-        sweep = cls.FORMAT.decode(cls, data, is_open=True)
+        sweep = cls.FORMAT.decode(cls, data)
         if len({cell.collective for cell in sweep.cells}) != 1:
             raise ValueError("cells: there must be at least one, and all of the same collective")
         if missing := {cell.network for cell in sweep.cells} - sweep.networks.keys():

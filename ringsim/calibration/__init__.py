@@ -3,7 +3,14 @@
 from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, cases_of_measurements, cases_of_tables
 from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_names
 from ringsim.calibration.comparison import ComparedCase, Comparison, compare, compare_logs, compare_measurements
-from ringsim.calibration.doubts import contradiction_line, doubt_line, settings_line, undecided_line
+from ringsim.calibration.doubts import (
+    contradiction_line,
+    doubt_line,
+    nic_line,
+    senders_per_host,
+    settings_line,
+    undecided_line,
+)
 from ringsim.calibration.from_logs import LogFit, calibrate_logs
 from ringsim.calibration.from_probes import (
     ProbeFit,
@@ -13,7 +20,6 @@ from ringsim.calibration.from_probes import (
     fitting_model,
     num_hosts,
 )
-from ringsim.calibration.guessed_nics import nic_line, senders_per_host
 from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.intervals import INSIDE, NOT_BOUNDED, is_bounded
 from ringsim.calibration.library_choice import (
@@ -23,7 +29,6 @@ from ringsim.calibration.library_choice import (
     formula_s,
     given_name,
     library_time,
-    required_choice,
     why_unknown,
 )
 from ringsim.calibration.library_pace import LibraryChoice, in_even_chunks

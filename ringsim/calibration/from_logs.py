@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.calibration.cases import FittedParameter, TimedCase, repeated
-from ringsim.calibration.doubts import contradiction_line
-from ringsim.calibration.guessed_nics import nic_line, senders_per_host
+from ringsim.calibration.doubts import contradiction_line, nic_line, senders_per_host
 from ringsim.calibration.intervals import byte_shares, draw_ratios, noises
 from ringsim.calibration.log_parameters import ANY, LogParameters, assumptions
 from ringsim.calibration.posterior import Posterior, fit

@@ -4,14 +4,29 @@ No collective is looked at.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from ringsim.calibration.late_calls import with_late_calls
 from ringsim.calibration.probe_times import async_call_s, cold_call_s, fit_line, rate, shift_s
 from ringsim.calibration.shared_memory import shared_memory_of
 from ringsim.measurements import Measurements, Probe, RankHosts
-from ringsim.network import Cluster, Host, Link, Network, Nics, Processor, SlowLink, Spec
+from ringsim.native import native_schedule
+from ringsim.network import (
+    AnyNetwork,
+    Cluster,
+    Host,
+    Link,
+    Network,
+    Nics,
+    Processor,
+    SlowLink,
+    Spec,
+    without_shared_memory,
+)
+from ringsim.schedule import Collective
+from ringsim.simulation import GLOO, OURS, Runtime, predict_time
 
 EXPLAINED = 0.98  # of a time; what is missing of it is noise
 _NEAR, _MOST_ROUNDS = 1e-4, 50  # of a time to be met, and how often the latency is raised for that
@@ -236,17 +251,14 @@ def _with_latency(cluster: Cluster, num_ranks: int, smallest: Probe) -> Cluster:
 
     Where ranks share cores, a part of it passes while others are at work, so that it is more than what is missing.
     """
-    host, latency_s = cluster.spec.host, 0.0
+    latency_s = 0.0
     for _ in range(_MOST_ROUNDS):
         missing_s = smallest.median_s - shift_s(cluster, num_ranks, smallest.size_bytes)
         if missing_s <= _NEAR * smallest.median_s:
             break
         latency_s += missing_s
-        if cluster.spec.ranks_per_host is None:
-            within = replace(host, link=replace(host.link, latency_s=latency_s))
-        else:
-            within = replace(host, nics=replace(host.nics, latency_s=latency_s / 2))  # at each end
-        cluster = cluster.with_spec(host=within)
+        at_each_end = 1 if cluster.spec.ranks_per_host is None else 2
+        cluster = _with_link(cluster, latency_s=latency_s / at_each_end)
     return cluster
 
 
@@ -272,12 +284,59 @@ def _with_burst(cluster: Cluster, measurements: Measurements) -> Cluster:
         burst = probe.size_bytes * saved_s / unsaved_s
         if 2 * burst < probe.size_bytes:
             break
-    return _saving_up(cluster, round(burst)) if burst >= 1 else cluster
+    return _with_link(cluster, burst_bytes=round(burst)) if burst >= 1 else cluster
 
 
-def _saving_up(cluster: Cluster, burst_bytes: int) -> Cluster:
-    """Return `cluster` with links between hosts that save up so much."""
+def _with_link(cluster: Cluster, **changes: Any) -> Cluster:
+    """Return `cluster` with other links between ranks, or between its hosts if it has several."""
     host = cluster.spec.host
-    if cluster.spec.ranks_per_host is None:
-        return cluster.with_spec(host=replace(host, link=replace(host.link, burst_bytes=burst_bytes)))
-    return cluster.with_spec(host=replace(host, nics=replace(host.nics, burst_bytes=burst_bytes)))
+    field = "link" if cluster.spec.ranks_per_host is None else "nics"
+    return cluster.with_spec(host=replace(host, **{field: replace(getattr(host, field), **changes)}))
+
+
+LATE = 2.0  # times the median
+
+
+def with_late_calls(cluster: Cluster, measurements: Measurements) -> Cluster:
+    """Return `cluster` with the late calls that the probes of calls after a computation have."""
+    over_gloo = without_shared_memory(cluster)
+    is_shared = bool(measurements.probes_of("shm/call/async"))
+    asynchronous = ("shm/call/async", cluster) if is_shared else ("call/async", over_gloo)
+    processor = replace(
+        cluster.spec.processor,
+        **_late(measurements, "call/cold", over_gloo, OURS),
+        **_late(measurements, "call/dist/cold", over_gloo, GLOO, prefix="torch_"),
+        **_late(measurements, *asynchronous, OURS, prefix="async_"),
+    )
+    host = cluster.spec.host
+    if host.shared_memory is not None:
+        late = _late(measurements, "shm/call/cold", cluster, OURS)
+        host = replace(host, shared_memory=replace(host.shared_memory, **late))
+    return cluster.with_spec(host=host, processor=processor)
+
+
+def _late(
+    measurements: Measurements, kind: str, network: AnyNetwork, runtime: Runtime, prefix: str = ""
+) -> dict[str, Any]:
+    """Return the share of the probed calls that took more than twice their median, and how much longer they take.
+
+    prefix: of the fields that hold both; async_: of calls that another thread carries out.
+
+    That is what they took longer than the median on average. It is less if simulated calls would then take longer than
+    the probed ones on average: where ranks are more than cores, the probes of messages have waits of their own.
+    """
+    probe = next(iter(measurements.probes_of(kind)), None)
+    late = [time_s for time_s in probe.times_s if time_s > LATE * probe.median_s] if probe else []
+    if probe is None or not late:
+        return {}
+    share = len(late) / len(probe.times_s)
+    simulated_s = runtime.call_s(network, computed_s=math.inf, is_async=prefix == "async_")
+    num_ranks, size_bytes = measurements.num_ranks, probe.size_bytes
+    if runtime.is_torch:
+        ring = native_schedule(Collective.ALL_REDUCE, num_ranks, size_bytes)
+        simulated_s += predict_time(ring, network, size_bytes, runtime=runtime)
+    else:
+        simulated_s += shift_s(runtime.network(network), num_ranks, size_bytes)
+    lacking_s = statistics.fmean(probe.times_s) - simulated_s
+    late_s = min(statistics.fmean(late) - probe.median_s, lacking_s / share)
+    return {f"{prefix}late_share": share, f"{prefix}late_s": late_s} if late_s > 0 else {}

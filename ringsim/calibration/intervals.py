@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from ringsim.calibration.guessed_nics import guessed_from
+from ringsim.calibration.doubts import guessed_from
 from ringsim.calibration.posterior import Posterior
 from ringsim.calibration.protocol_time import Rates, bytes_s, rates_of, times_s
 from ringsim.calibration.questions import Bools, Question, QuestionColumns

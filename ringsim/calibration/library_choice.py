@@ -30,22 +30,28 @@ def choose(
     *,
     ranks_per_host: int | None = None,
     runtime: Runtime = RULE,
-) -> LibraryChoice | None:
+) -> LibraryChoice:
     """Return what the network's library chooses by its own formula: NCCL's rings, trees or in-network reduction.
 
     ranks_per_host: that take part; None: all that a host has. runtime: as of `simulate`.
 
-    None where it is not known, see `why_unknown`, and where more than `max_transfers` would have to be simulated.
+    Raises ValueError where it is not known, see `why_unknown`, and where more than `max_transfers` would have to be
+    simulated.
     """
-    if why_unknown(network, num_ranks, ranks_per_host):
-        return None
+    if why := why_unknown(network, num_ranks, ranks_per_host):
+        raise _unknown(network, why)
     per_host = ranks_per_host or _ranks_per_host(network, num_ranks)
     question = Question(collective.value, size_bytes, num_ranks, num_ranks // per_host)
     taken = _fastest(formulas(network, question))
     within = _within(network, question, taken.time_s)
     choice = LibraryChoice(taken.schedule, size_bytes, taken.protocol, network, taken, within)
-    too_many = lists_more_than(max_transfers, choice.schedule, network, choice.sent_bytes, runtime=runtime)
-    return None if too_many else choice
+    if lists_more_than(max_transfers, choice.schedule, network, choice.sent_bytes, runtime=runtime):
+        raise _unknown(network, f"more than {max_transfers:,.0f} transfers would have to be simulated")
+    return choice
+
+
+def _unknown(network: AnyNetwork, why: str) -> ValueError:
+    return ValueError(f"{given_name(network)}: what NCCL would take is not known: {why}")
 
 
 def _fastest(known: Iterable[Formula]) -> Formula:
@@ -148,25 +154,8 @@ def library_takes(
     network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, max_transfers: float = MAX_TRANSFERS
 ) -> Taken:
     """Return what the library chooses, with its time. Raises ValueError where that is not known."""
-    choice = required_choice(network, collective, num_ranks, size_bytes, max_transfers)
+    choice = choose(network, collective, num_ranks, size_bytes, max_transfers)
     return Taken(choice.schedule, f"{choice.schedule.algorithm} {choice.protocol}", choice.time_s())
-
-
-def required_choice(
-    network: AnyNetwork,
-    collective: Collective,
-    num_ranks: int,
-    size_bytes: int,
-    max_transfers: float = MAX_TRANSFERS,
-    *,
-    runtime: Runtime = RULE,
-) -> LibraryChoice:
-    """Return what `choose` does. Raises ValueError, which says why, where the choice is not known."""
-    choice = choose(network, collective, num_ranks, size_bytes, max_transfers, runtime=runtime)
-    if choice is None:
-        why = why_unknown(network, num_ranks) or f"more than {max_transfers:,.0f} transfers would have to be simulated"
-        raise ValueError(f"{given_name(network)}: what NCCL would take is not known: {why}")
-    return choice
 
 
 def given_name(network: AnyNetwork) -> str:

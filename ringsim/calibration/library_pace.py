@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-import numpy as np
-
 from ringsim.algorithms import (
     nccl_ring_all_gather,
     nccl_ring_all_reduce,
@@ -27,7 +25,7 @@ from ringsim.calibration.protocol_time import algorithm_times
 from ringsim.calibration.questions import Question
 from ringsim.network import AnyNetwork, Cluster, Host, Link, Nics, Protocol, Spec
 from ringsim.registry import base_name, build
-from ringsim.schedule import Collective, Schedule, Step, Transfer
+from ringsim.schedule import Collective, Schedule, same_transfers
 from ringsim.simulation import RULE, OnProgress, Runtime, ignore_progress, lists_more_than, predict_time
 
 MAX_TRANSFERS = 2**19  # of a schedule that is simulated without having been asked for by name
@@ -71,7 +69,9 @@ class Formula:
             return True
         counts = [(some.num_chunks, some.num_steps, some.num_transfers, some.partition) for some in (own, schedule)]
         return (
-            counts[0] == counts[1] and own.num_transfers <= MAX_TRANSFERS and all(map(_same, own.steps, schedule.steps))
+            counts[0] == counts[1]
+            and own.num_transfers <= MAX_TRANSFERS
+            and all(map(same_transfers, own.steps, schedule.steps))
         )
 
     def describes(self, network: AnyNetwork) -> bool:
@@ -79,10 +79,6 @@ class Formula:
         spec, per_host = network.spec, self.hosts.spec.ranks_per_host
         is_whole = per_host == min(spec.ranks_per_host or self.question.num_ranks, self.question.num_ranks)
         return is_whole and replace(spec, ranks_per_host=per_host, num_hosts=None) == self.hosts.spec
-
-
-def _same(step: Step, other: Step) -> bool:
-    return all(np.array_equal(getattr(step, name), getattr(other, name)) for name in Transfer._fields)
 
 
 def formulas(network: AnyNetwork, question: Question, algorithm: str = "") -> Iterator[Formula]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.calibration.cases import TimedCase
-from ringsim.calibration.guessed_nics import senders_per_host
+from ringsim.calibration.doubts import senders_per_host
 from ringsim.calibration.protocol_time import Rates
 from ringsim.calibration.questions import RING_TESTS, QuestionColumns
 from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Floats, Library, Nics, Protocol, parameter_names

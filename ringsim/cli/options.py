@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from ringsim.analysis import LIBRARY
-from ringsim.calibration import LibraryChoice, fastest_protocol, nic_line, required_choice
+from ringsim.calibration import LibraryChoice, choose, fastest_protocol, nic_line
 from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
 from ringsim.registry import ALGORITHMS, build, names_file
@@ -50,10 +50,9 @@ def _parse_one_size(text: str) -> int:
     return parse_size(text)
 
 
-STYLE = Quantity("style", _parse_style)
 style_option = click.option(
     "--style",
-    type=STYLE,
+    type=Quantity("style", _parse_style),
     help="The picture has this look: light, dark, the name of a style of matplotlib, or a file of its settings.",
 )
 size_option = click.option(
@@ -79,6 +78,7 @@ def known_algorithms(context: click.Context) -> list[str]:
 
 
 ALGORITHM = Name("name", known_algorithms)
+ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE])
 NETWORK = Name("name", lambda _: preset_names())
 
 
@@ -170,13 +170,13 @@ def library_choice(
     """
     num_ranks, context = schedule.num_ranks, click.get_current_context()
     if context.params["algorithm"] == LIBRARY:
-        choice = required_choice(network, schedule.collective, num_ranks, size, runtime=runtime)
+        choice = choose(network, schedule.collective, num_ranks, size, runtime=runtime)
         return replace(choice, schedule=in_given_places(choice.schedule))
     if num_ranks == 1 or num_ranks > (network.spec.max_ranks or num_ranks):
         return None  # one rank sends nothing, and the simulation says that there is no room for too many
     if network.spec.protocols and by_default and not is_given("algorithm"):
         try:
-            chosen = required_choice(network, schedule.collective, num_ranks, size, runtime=runtime)
+            chosen = choose(network, schedule.collective, num_ranks, size, runtime=runtime)
         except ValueError as error:
             click.echo(f"{error}; a ring is simulated", err=True)
         else:

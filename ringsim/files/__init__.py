@@ -2,7 +2,7 @@
 
 from ringsim.files import values
 from ringsim.files.atomic_file import atomic_file, file_to_replace, json_text, save_json
-from ringsim.files.records import FileFormat, Key, Table, check, decode, encode, parsed, refusal
+from ringsim.files.records import FileFormat, JsonFile, Key, Table, check, decode, encode, parsed, refusal
 from ringsim.files.text_file import (
     finite_or_none,
     naming_place,

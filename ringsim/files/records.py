@@ -13,17 +13,19 @@ name of the field; a key such as run.name is that of an object within the object
 """
 
 import json
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ringsim.files import values
-from ringsim.files.text_file import naming_place, quoted, shortened
+from ringsim.files.atomic_file import save_json
+from ringsim.files.text_file import naming_place, quoted, read_json, shortened
 from ringsim.files.values import Parser
-from ringsim.suggestions import nearest
+from ringsim.suggestions import did_you_mean
 
 _Record = TypeVar("_Record")
 
@@ -68,7 +70,8 @@ class Table:
         unknown = None if self.is_open else next((name for name in data if name not in self.keys), None)
         if unknown is not None:
             shown = unknown if unknown.isidentifier() else _shown(unknown)  # a quoted key may hold anything
-            raise ValueError(f"{_inside(place, shown)}: unknown key; {self._known(unknown)}")
+            known = f"{did_you_mean(unknown, self.keys)}known here are {', '.join(self.keys)}"
+            raise ValueError(f"{_inside(place, shown)}: unknown key; {known}")
         read = {}
         for name, key in self.keys.items():
             value = data[name] if name in data else _within(data, name, place)
@@ -77,11 +80,6 @@ class Table:
             elif key.required:
                 raise ValueError(f"{place}: {name} is missing".removeprefix(": "))
         return read
-
-    def _known(self, unknown: str) -> str:
-        meant = nearest(unknown, self.keys)
-        known = f"known here are {', '.join(self.keys)}"
-        return f"did you mean {meant}? {known}" if meant else known
 
 
 def refusal(place: str, value: Any, rule: str) -> ValueError:
@@ -131,12 +129,14 @@ class FileFormat:
     """The name and the version that a file of JSON begins with.
 
     older: versions that are still read. made_by: the command that writes it, for the message about another file.
+    is_open: whether a file may have keys that are not among the fields of its record.
     """
 
     name: str
     version: int
     older: tuple[int, ...] = ()
     made_by: str = ""
+    is_open: bool = False
 
     def write(self, record: Any) -> dict[str, Any]:
         """Return the record for JSON, with name and version before it."""
@@ -152,10 +152,37 @@ class FileFormat:
             raise ValueError(f"version {quoted(version)} of {self.name}: this ringsim reads {readable}")
         return {key: value for key, value in data.items() if key not in ("format", "version")}, version
 
-    def decode(self, kind: Callable[..., _Record], data: Any, *, is_open: bool = False) -> _Record:
+    def decode(self, kind: Callable[..., _Record], data: Any) -> _Record:
         """Return the record of this format. Raises ValueError, in one line, for anything else; see `decode`."""
         body, _ = self.read(data)
-        return decode(kind, body, is_open=is_open)
+        return decode(kind, body, is_open=self.is_open)
+
+
+class JsonFile:
+    """A record that is a JSON file of its own, which begins with the name and version of `FORMAT`."""
+
+    __slots__ = ()
+    FORMAT: ClassVar[FileFormat]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON, with the name and version of the format."""
+        return self.FORMAT.write(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Return what `as_dict` gave. Raises ValueError, in one line, for anything else."""
+        return cls.FORMAT.decode(cls, data)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write as JSON, whole or not at all."""
+        save_json(path, self.as_dict())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
+        data = read_json(path)
+        with naming_place(path):
+            return cls.from_dict(data)
 
 
 @cache

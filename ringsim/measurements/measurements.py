@@ -1,6 +1,5 @@
 """The measurements of one machine: probes, and the times of collectives, with the file that holds them."""
 
-import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
-from ringsim.files import FileFormat, check, decode, json_text, naming_place, read_json, save_json, values
+from ringsim.files import FileFormat, JsonFile, check, decode, json_text, values
 from ringsim.measurements.recorded_run import RecordedRun
 from ringsim.schedule import Collective
 
@@ -150,7 +149,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurements:
+class Measurements(JsonFile):
     """The timings of one process group of `num_ranks` ranks, and the machine, versions and command behind them.
 
     runs: single runs, transfer by transfer; a file without them has none.
@@ -180,10 +179,6 @@ class Measurements:
         wanted = [p for p in self.probes if p.kind == kind and in_flight in (None, p.in_flight)]
         return sorted(wanted, key=lambda probe: probe.size_bytes)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, with the name and version of the format."""
-        return self.FORMAT.write(self)
-
     @classmethod
     def from_dict(cls, data: Any) -> Self:
         """Return what `as_dict` gave, of older versions too. Raises ValueError, in one line, for anything else."""
@@ -198,20 +193,9 @@ class Measurements:
                                      f"{measurements.num_ranks} ranks")  # fmt: skip
         return measurements
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, whole or not at all."""
-        save_json(path, self.as_dict())
-
     def as_text(self) -> str:
         """Return the contents of that file."""
         return json_text(self.as_dict())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Return what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
-        data = read_json(path)
-        with naming_place(path):
-            return cls.from_dict(data)
 
 
 def pooled(turns: Sequence[Measurements]) -> Measurements:

@@ -9,7 +9,7 @@ from ringsim.network.cluster import (
     Cluster,
     parameter_names,
 )
-from ringsim.network.file_format import quantities, scaled, value_of, with_free_bytes
+from ringsim.network.file_format import quantities, scaled, value_of
 from ringsim.network.file_reader import load_network, preset_names, read_network
 from ringsim.network.file_writer import network_text
 from ringsim.network.layout import lay_out
@@ -27,6 +27,8 @@ from ringsim.network.spec import (
     SharedMemory,
     SlowLink,
     Spec,
+    with_free_bytes,
+    with_numbers,
 )
 from ringsim.network.topology import (
     NONE,

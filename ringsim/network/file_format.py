@@ -1,6 +1,5 @@
 """The tables and keys of a network file; docs/networks.md describes each. Their fields are those of `spec`."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any
@@ -154,16 +153,6 @@ def scaled(described: spec.Spec, ratios: Mapping[str, float]) -> spec.Spec:
 
     larger: spec.Spec = _changed(described, NETWORK, "", times)
     return larger
-
-
-def with_free_bytes(described: spec.Spec) -> spec.Spec:
-    """Return the spec on which bytes take no time, and only latencies and overheads do."""
-
-    def free(_place: str, field: str, value: Any) -> Any:
-        return math.inf if field.endswith("_per_s") else 0 if field == "burst_bytes" else value
-
-    without_limits: spec.Spec = _changed(described, NETWORK, "", free)
-    return without_limits
 
 
 def _changed(value: Any, table: Table, place: str, change: Callable[[str, str, Any], Any]) -> Any:

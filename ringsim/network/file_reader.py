@@ -15,7 +15,7 @@ from ringsim.network.cluster import Calibration, Cluster, parameter_names
 from ringsim.network.fabric import neighbours, reach
 from ringsim.network.file_format import NETWORK, quantities
 from ringsim.network.topology import Jitter
-from ringsim.suggestions import nearest
+from ringsim.suggestions import did_you_mean
 
 Fields = dict[str, Any]
 
@@ -44,10 +44,8 @@ def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
     names = parameter_names(protocols) if protocols else list(quantities(described))  # of a fit to logs, to probes
     for index, name in enumerate(calibration.parameters):
         if name not in names:
-            meant = nearest(name, names)
-            hint = f"did you mean {meant}? " if meant else ""
             rule = "this network has no such parameter: correct it, or remove parameters and draws"
-            raise refusal(f"calibration.parameters[{index}]", name, f"{hint}{rule}")
+            raise refusal(f"calibration.parameters[{index}]", name, f"{did_you_mean(name, names)}{rule}")
 
 
 def _spec(fields: Fields) -> spec.Spec:
@@ -231,7 +229,6 @@ def load_network(name_or_path: str | Path) -> Cluster:
     name = str(name_or_path)
     names = preset_names()
     if name not in names:
-        meant = nearest(name, names)
-        hint = f"did you mean {meant}? " if meant else ""
-        raise ValueError(f"network {name!r}: {hint}presets are {', '.join(names)}; or give a file that ends in .toml")
+        presets = f"{did_you_mean(name, names)}presets are {', '.join(names)}"
+        raise ValueError(f"network {name!r}: {presets}; or give a file that ends in .toml")
     return read_network(read_text(_FOLDER / f"{name}.toml"), f"ringsim/network/presets/{name}.toml")

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from ringsim.network.cluster import AnyNetwork, Cluster
 from ringsim.network.cluster_topology import ClusterTopology
-from ringsim.network.spec import Host, Link, Processor, Spec
+from ringsim.network.spec import Host, Link, Processor, Spec, require_number
 from ringsim.network.topology import Topology
 
 PRIVATE_LINKS = "private_links: there are no such networks any more; describe hosts with a cable between each two"
@@ -49,11 +49,7 @@ class Network:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if name.endswith("_per_s"):
-                if not value > 0:
-                    raise ValueError(f"{name} {value}: must be greater than 0")
-            elif not (value >= 0 and math.isfinite(value)):
-                raise ValueError(f"{name} {value}: must be finite and not negative")
+            require_number(value, name)
 
     @property
     def name(self) -> str:

@@ -1,8 +1,11 @@
 """`Spec`: what a network file says, as data; `docs/networks.md` describes each of its tables."""
 
 import math
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
+from ringsim.files import values
 from ringsim.network.topology import Jitter
 
 
@@ -273,6 +276,29 @@ class Spec:
         return self.num_hosts * self.ranks_per_host
 
 
+def with_numbers(value: Any, change: Callable[[str, float], Any]) -> Any:
+    """Return a network, a spec or a part of one with `change(field, number)` in place of each number, at any depth."""
+    if isinstance(value, tuple):
+        return tuple(with_numbers(inner, change) for inner in value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changed = {}
+    for field in fields(value):
+        inner = getattr(value, field.name)
+        changed[field.name] = change(field.name, inner) if values.is_number(inner) else with_numbers(inner, change)
+    return replace(value, **changed)
+
+
+def with_free_bytes(spec: Spec) -> Spec:
+    """Return the spec on which bytes take no time, and only latencies and overheads do."""
+
+    def free(field: str, number: float) -> float:
+        return math.inf if field.endswith("_per_s") else 0 if field == "burst_bytes" else number
+
+    without_limits: Spec = with_numbers(spec, free)
+    return without_limits
+
+
 def require_quantities(spec: Spec) -> None:
     """Raise ValueError, which names the first, for a number of the spec that cannot be: files are checked before."""
     _require(spec, "")
@@ -280,7 +306,7 @@ def require_quantities(spec: Spec) -> None:
 
 def _require(value: object, place: str) -> None:
     if isinstance(value, float):
-        _require_number(value, place)
+        require_number(value, place)
     elif isinstance(value, tuple):
         for index, inner in enumerate(value):
             _require(inner, f"{place}[{index}]")
@@ -289,7 +315,7 @@ def _require(value: object, place: str) -> None:
             _require(getattr(value, field.name), f"{place}.{field.name}".removeprefix("."))
 
 
-def _require_number(value: float, place: str) -> None:
+def require_number(value: float, place: str) -> None:
     """Raise ValueError for a number that cannot be, by its unit, or that it is a share, which is in its name."""
     if place.endswith("_per_s"):
         rule = "" if value > 0 else "greater than 0"

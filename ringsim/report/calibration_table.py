@@ -18,7 +18,6 @@ from ringsim.calibration import (
     undecided_line,
 )
 from ringsim.files import finite_or_none
-from ringsim.measurements import Probe
 from ringsim.report.table import (
     NOTHING,
     DataTable,
@@ -111,7 +110,7 @@ def format_probe_fit(fit: ProbeFit, wide: bool = False) -> str:
     lines = [*align_columns(rows), "intervals: bootstrap over the blocks of each probe", ""]
     if not fit.residuals:
         return "\n".join([*lines, "one rank: there is nothing to send"])
-    errors = [(_probe(probe), residual) for probe, residual in fit.residuals]
+    errors = [(f"{probe.kind} {format_size(probe.size_bytes)}", residual) for probe, residual in fit.residuals]
     worst, residual = max(errors, key=lambda pair: abs(pair[1]))
     typical = statistics.median(abs(residual) for _, residual in errors)
     residuals = f"shift probes: median |residual| {typical:.1%}, largest {residual:+.1%} ({worst})"
@@ -159,10 +158,6 @@ def format_value(name: str, value: float) -> str:
     if name.endswith("burst"):
         return format_size(round(value)) if value else "none"
     return format_rate(value) if name.endswith("bandwidth") else format_time(value)
-
-
-def _probe(probe: Probe) -> str:
-    return f"{probe.kind} {format_size(probe.size_bytes)}"
 
 
 _COLUMNS = ("size", "ranks", "hosts", "predicted", "80 %", "measured", "error", "spread", "")

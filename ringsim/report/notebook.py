@@ -11,7 +11,7 @@ from ringsim.calibration import Comparison
 from ringsim.report.calibration_table import comparison_table
 from ringsim.report.sweep_table import fastest_column
 from ringsim.report.table import DataTable
-from ringsim.schedule import Schedule, Step
+from ringsim.schedule import Schedule, received_chunks
 from ringsim.simulation import Timeline
 from ringsim.units import format_size, plural
 
@@ -42,19 +42,12 @@ def _schedule(schedule: Schedule) -> str:
     head = ["step", *(f"rank {rank}" for rank in ranks), *_more(schedule.num_ranks - len(ranks), "rank")]
     rows = []
     for index in range(min(schedule.num_steps, MAX_ROWS)):
-        received = _received(schedule.steps[index], len(ranks))
-        rows.append([str(index), *(received.get(rank, "") for rank in ranks), *[""] * (len(head) - len(ranks) - 1)])
+        received = received_chunks(schedule.steps[index], " ")
+        cells = (", ".join(received.get(rank, [])) for rank in ranks)
+        rows.append([str(index), *cells, *[""] * (len(head) - len(ranks) - 1)])
     legend = "c3 + r1: chunk 3 arrives from rank 1 and is added; c3 = r1: it overwrites"
     notes = [legend, *_more(schedule.num_steps - len(rows), "step")]
     return _page(repr(schedule), DataTable(head, rows).html(), notes)
-
-
-def _received(step: Step, num_ranks: int) -> dict[int, str]:
-    cells: dict[int, list[str]] = {}
-    for src, dst, chunk, reduce, _ in step:
-        if dst < num_ranks:
-            cells.setdefault(dst, []).append(f"c{chunk} {'+' if reduce else '='} r{src}")
-    return {rank: ", ".join(some) for rank, some in cells.items()}
 
 
 @html_of.register

@@ -8,7 +8,7 @@ a run that never finishes, a thread of each rank that hangs says what it does wi
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,8 @@ from ringsim.calibration import ComparedRun
 from ringsim.files import atomic_file
 from ringsim.schedule import Bools, Ints
 from ringsim.simulation import Seconds, Timeline
+from ringsim.traces import ProgramTrace
+from ringsim.training_step import StepTimeline
 
 MAX_TRANSFERS = 500_000  # of all runs; at four events each, more than a browser likes to hold
 _LINES_AT_ONCE = 10_000
@@ -100,7 +102,7 @@ def _hanging(stall: Stall, num_rows: Sequence[int], first_pid: int) -> Iterator[
         pid, tid = first_pid + stalled.rank, num_rows[stalled.rank] + 1
         yield from named_events("thread", pid, tid, "hangs", tid + 1)
         begin_us = _microseconds(stalled.last_active_s)
-        args = {**stalled.transfer._asdict(), "failed": list(stalled.failed)}
+        args = {**asdict(stalled.transfer), "failed": list(stalled.failed)}
         event = {"ph": "X", "name": hanging_text(stalled), "pid": pid, "tid": tid, "ts": begin_us}
         yield json.dumps({**event, "dur": round(end_us - begin_us, 3), "args": args})
 
@@ -266,3 +268,47 @@ def _process(pid: int, name: str, timeline: Timeline) -> Iterator[str]:
         yield activity.line(
             f"{does} chunk {activity.chunk}, rank {activity.src} to rank {activity.dst}, step {activity.step}"
         )
+
+
+_STEP_PROCESS = 1
+_COMPUTING = 0  # the number of that thread; after it come those of the groups
+
+
+def write_step_trace(path: Path, timeline: StepTimeline, trace: ProgramTrace) -> None:
+    """Write the computations, what they wait for, and the calls of each group; whole or not at all.
+
+    Calls of one group that are under way at once overlap in its thread.
+
+    Raises ValueError for a step that never ends, OSError if it cannot be written.
+    """
+    timeline.require_end()
+    lines = chain(_names_of_step(trace), _computations(timeline), _calls_of_step(timeline))
+    num_events = len(timeline.computations) + len(timeline.waits) + len(timeline.calls)
+    with atomic_file(path) as file:
+        file.writelines(event_lines(num_events, lines, str(path)))
+
+
+def _names_of_step(trace: ProgramTrace) -> Iterator[str]:
+    yield from named_events("process", _STEP_PROCESS, 0, f"rank {trace.rank} of {trace.num_ranks}", 0)
+    yield from named_events("thread", _STEP_PROCESS, _COMPUTING, "compute", 0)
+    for number, group in enumerate(trace.groups, 1):
+        yield from named_events("thread", _STEP_PROCESS, number, group.name, number)
+
+
+def _computations(timeline: StepTimeline) -> Iterator[str]:
+    for event, begin_s, end_s in timeline.computations:
+        operators = {operator.name: operator.count for operator in timeline.step.events[event].operators}
+        yield _slice("compute", _COMPUTING, begin_s, end_s, operators)
+    for call, begin_s, end_s in timeline.waits:
+        yield _slice(f"wait for {timeline.step.calls[call].collective} {call}", _COMPUTING, begin_s, end_s, {})
+
+
+def _calls_of_step(timeline: StepTimeline) -> Iterator[str]:
+    for number, (call, span) in enumerate(zip(timeline.step.calls, timeline.calls, strict=True)):
+        arguments = {"size_bytes": call.size_bytes, "dtype": call.dtype, "algorithm": span.algorithm}
+        yield _slice(f"{call.collective} {number}", call.group + 1, span.begin_s, span.end_s, arguments)
+
+
+def _slice(name: str, thread: int, begin_s: float, end_s: float, arguments: dict[str, object] | dict[str, int]) -> str:
+    times = {"ts": round(begin_s * 1e6, 3), "dur": round((end_s - begin_s) * 1e6, 3)}
+    return json.dumps({"ph": "X", "name": name, "pid": _STEP_PROCESS, "tid": thread, **times, "args": arguments})

@@ -1,11 +1,10 @@
 """Schedules: what a collective is, the steps that carry it out, its proof and its replay."""
 
-from ringsim.schedule.collective import OWNED, Collective, Counts, initial_counts, owners, required
+from ringsim.schedule.collective import OWNED, Collective, Counts, held_at_start, initial_counts, required
 from ringsim.schedule.combinators.merge import merge
 from ringsim.schedule.combinators.on_groups import on_groups
-from ringsim.schedule.combinators.pipeline import pipeline
 from ringsim.schedule.combinators.relabel import on_channel, permute_ranks
-from ringsim.schedule.combinators.split import split
+from ringsim.schedule.combinators.segments import pipeline, split
 from ringsim.schedule.combinators.then import then
 from ringsim.schedule.dependencies import Dependencies, dependencies
 from ringsim.schedule.flow import NO_ROW, Flow, Rows, flow, stable_order
@@ -29,6 +28,7 @@ from ringsim.schedule.step import (
     Transfer,
     constant,
     only_value,
+    same_transfers,
 )
 from ringsim.schedule.user_steps import require_count
-from ringsim.schedule.verify import Proof, verify
+from ringsim.schedule.verify import Proof, received_chunks, verify

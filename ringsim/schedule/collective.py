@@ -49,18 +49,20 @@ def owners(num_ranks: int, num_chunks: int) -> npt.NDArray[np.int64]:
     return np.arange(num_chunks) * num_ranks // num_chunks
 
 
+def held_at_start(collective: Collective, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
+    """Return which rank has data of its own in which chunk before the first step, shape (rank, chunk)."""
+    if collective.reduces:
+        return np.ones((num_ranks, num_chunks), dtype=np.bool_)
+    owner = owners(num_ranks, num_chunks) if collective is Collective.ALL_GATHER else np.zeros(num_chunks, np.int64)
+    holds: npt.NDArray[np.bool_] = np.arange(num_ranks)[:, None] == owner
+    return holds
+
+
 def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> Counts:
     """Return the counts that ranks begin with, shape (rank, chunk, contributor); all zero means that it has no data."""
     counts = np.zeros((num_ranks, num_chunks, num_ranks), dtype=np.int32)
-    chunks = np.arange(num_chunks)
-    if collective.reduces:
-        for rank in range(num_ranks):
-            counts[rank, :, rank] = 1
-    elif collective is Collective.ALL_GATHER:
-        owner = owners(num_ranks, num_chunks)
-        counts[owner, chunks, owner] = 1
-    else:
-        counts[0, :, 0] = 1
+    for rank, holds in enumerate(held_at_start(collective, num_ranks, num_chunks)):
+        counts[rank, :, rank] = holds
     return counts
 
 
@@ -70,15 +72,7 @@ def required(collective: Collective, num_ranks: int, num_chunks: int) -> tuple[C
     The counts of each finished chunk, shape (chunk, contributor), and which rank must hold which chunk, shape (rank,
     chunk); what the others hold is not looked at.
     """
-    everywhere = np.ones((num_ranks, num_chunks), dtype=np.bool_)
-    owner = owners(num_ranks, num_chunks)
-    if collective.reduces:
-        counts = np.ones((num_chunks, num_ranks), dtype=np.int32)
-    else:
-        source = owner if collective is Collective.ALL_GATHER else np.zeros(num_chunks, dtype=np.int64)
-        counts = (source[:, None] == np.arange(num_ranks)).astype(np.int32)
-    if collective is Collective.REDUCE_SCATTER:
-        return counts, np.arange(num_ranks)[:, None] == owner
-    if collective is Collective.REDUCE:
-        return counts, everywhere & (np.arange(num_ranks) == 0)[:, None]
-    return counts, everywhere
+    # All contributions of a chunk are in it at the end, and it is where its mirror image begins; else everywhere.
+    mirrored = {Collective.REDUCE_SCATTER: Collective.ALL_GATHER, Collective.REDUCE: Collective.BROADCAST}
+    counts = held_at_start(collective, num_ranks, num_chunks).T.astype(np.int32)
+    return counts, held_at_start(mirrored.get(collective, Collective.ALL_REDUCE), num_ranks, num_chunks)

@@ -70,17 +70,9 @@ class Step:
         columns = (getattr(self, name).tolist() for name in Transfer._fields)
         return map(Transfer._make, zip(*columns, strict=True))
 
-    def rows(self, chosen: Ints) -> Step:
+    def rows(self, chosen: Ints | slice) -> Step:
         """Return a step with these of its rows."""
-        return Step(
-            self.src[chosen],
-            self.dst[chosen],
-            self.chunk[chosen],
-            self.reduce[chosen],
-            self.channel[chosen],
-            self.data_dependency[chosen],
-            self.buffer_dependency[chosen],
-        )
+        return Step(*(getattr(self, name)[chosen] for name in COLUMNS))
 
     def reach(self, index: int) -> int:
         """Return how many steps back its transfers wait for, at most, if this is step number `index`."""
@@ -88,6 +80,14 @@ class Step:
             column[column != NEVER].min(initial=index) for column in (self.data_dependency, self.buffer_dependency)
         )
         return index - int(min(earliest))
+
+
+COLUMNS = tuple(Step.__dataclass_fields__)
+
+
+def same_transfers(step: Step, other: Step) -> bool:
+    """Return whether two steps have the same transfers in the same order."""
+    return all(np.array_equal(getattr(step, name), getattr(other, name)) for name in Transfer._fields)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -253,7 +253,7 @@ def draw_grid(schedule: Schedule, marked_step: int, marked_rank: int | None) -> 
     `c3+r1` in a rank's column: chunk 3 arrives from rank 1 and is added; `c3=r1`: it overwrites.
     """
     steps = _window(marked_step, schedule.num_steps, MAX_STEPS)
-    cells = {index: _received(schedule.steps[index]) for index in steps}
+    cells = {index: received_chunks(schedule.steps[index]) for index in steps}
     for reach in range(MAX_RANKS, -1, -1):
         ranks = _window(marked_rank or 0, schedule.num_ranks, reach)
         rows = [["step", *(f"rank {rank}" for rank in ranks)]]
@@ -270,10 +270,11 @@ def _window(centre: int, length: int, reach: int) -> range:
     return range(max(0, centre - reach), min(length, centre + reach + 1))
 
 
-def _received(step: Step) -> dict[int, list[str]]:
+def received_chunks(step: Step, blank: str = "") -> dict[int, list[str]]:
+    """Return what each rank receives in a step, such as c3+r1; blank: what stands around the sign."""
     cells: dict[int, list[str]] = {}
     for src, dst, chunk, reduce, _ in step:
-        cells.setdefault(dst, []).append(f"c{chunk}{'+' if reduce else '='}r{src}")
+        cells.setdefault(dst, []).append(f"c{chunk}{blank}{'+' if reduce else '='}{blank}r{src}")
     return cells
 
 

@@ -20,12 +20,10 @@ what their bytes alone take.
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from ringsim.algorithms import hosts_of, torus_of
 from ringsim.network import AnyNetwork, Network, uniform_of
 from ringsim.registry import build
-from ringsim.schedule import Collective, Schedule, Transfer
+from ringsim.schedule import Collective, Schedule, same_transfers
 from ringsim.simulation.runtime import RULE, Runtime
 
 
@@ -120,11 +118,8 @@ def closed_form_of(
 
 
 def _same(schedule: Schedule, other: Schedule) -> bool:
-    if (schedule.num_chunks, schedule.num_steps) != (other.num_chunks, other.num_steps):
-        return False
-    firsts = zip(schedule.steps[:1], other.steps[:1], strict=True)
-    columns = Transfer._fields
-    return all(np.array_equal(getattr(a, name), getattr(b, name)) for a, b in firsts for name in columns)
+    counts = [(some.num_chunks, some.num_steps) for some in (schedule, other)]
+    return counts[0] == counts[1] and all(map(same_transfers, schedule.steps[:1], other.steps[:1]))
 
 
 def _adding(time_s: _OneKind) -> _TwoKinds:

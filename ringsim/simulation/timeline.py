@@ -96,7 +96,8 @@ class Costs:
 
 def costs_of(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints) -> Costs:
     """Return what sender and receiver do for these rows. chunk_bytes: (num_chunks,)."""
-    processors, factor = topology.processors, _compute_factors(timeline, topology, row)
+    processors, factors = topology.processors, jitter_factors(topology, timeline.step)
+    factor = np.ones(len(row)) if factors is None else factors[1][row]
     src, dst = timeline.src[row], timeline.dst[row]
     reduce_s = chunk_bytes[timeline.chunk[row]] / processors.reduce_bytes_per_s[dst]
     return Costs(
@@ -114,16 +115,9 @@ def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints
     return seconds
 
 
-def _compute_factors(timeline: Timeline, topology: Topology, row: Ints) -> Floats:
-    """Return what `Jitter` multiplies overheads and reductions with; it draws for a whole step at once."""
-    factors = np.ones(len(row))
-    if topology.jitter is None or not len(row):
-        return factors
-    sizes = np.bincount(timeline.step)
-    first = np.cumsum(sizes) - sizes
-    order = np.argsort(timeline.step[row], kind="stable")
-    steps, begins = np.unique(timeline.step[row[order]], return_index=True)
-    for step, places in zip(steps.tolist(), np.split(order, begins[1:]), strict=True):
-        _, of_compute = topology.jitter.factors(step, int(sizes[step]))
-        factors[places] = of_compute[row[places] - first[step]]
-    return factors
+def jitter_factors(topology: Topology, step: Rows) -> Floats | None:
+    """Return what to multiply latencies and computing with, if anything: (2, num_rows). step: (num_rows,), rising."""
+    if topology.jitter is None or not len(step):
+        return None
+    factors = [topology.jitter.factors(number, size) for number, size in enumerate(np.bincount(step).tolist())]
+    return np.concatenate(factors, axis=1)

@@ -18,7 +18,7 @@ from ringsim.simulation.engines.waits import ROWS_BEFORE, Ints
 from ringsim.simulation.engines.work import TransferCosts
 from ringsim.simulation.routes import connect, with_in_network_reduction
 from ringsim.simulation.runtime import Runtime
-from ringsim.simulation.simulate import predict_time, sound_topology
+from ringsim.simulation.simulate import sound_topology
 
 BYTES_RUN = 300  # of memory for each transfer of a queue, at most
 IDLE = -1  # in place of a collective: a worker has none
@@ -29,7 +29,7 @@ class QueuedCall(NamedTuple):
 
     size_bytes: of the whole tensor, elements of `element_bytes` each.
     call_s: what the call takes before its first message.
-    network: over which its messages go, in place of that of the queue; for one worker on a network of steady times.
+    network: over which its messages go, in place of that of all calls; then it can share that with no other.
     """
 
     schedule: Schedule
@@ -53,10 +53,10 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtim
     A worker takes the next call when its last one has ended on all ranks. One worker is a stream of NCCL's; Gloo has
     two. What two workers do at once shares links, memory and cores, also the connection between two ranks.
 
-    runtime: who executes the calls; its network is that of all calls that have none of their own.
+    runtime: who executes the calls.
 
     Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
-    no worker, or a network of its own for a call that may share the network with others.
+    no worker, or a network of its own for a call, which may share the network with others.
     """
     if runtime.num_workers < 1:
         raise ValueError(f"num_workers {runtime.num_workers}: must be at least 1")
@@ -72,14 +72,10 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtim
         raise ValueError(f"ready_s {calls[0].ready_s:g}: a queue begins at 0")
     ready_s = np.maximum.accumulate([call.ready_s for call in calls]).tolist()  # none before the last
     queue = [call._replace(ready_s=at) for call, at in zip(calls, ready_s, strict=True)]
-    topology = sound_topology(network, *num_ranks)
-    if runtime.num_workers == 1 and has_steady_times(topology):
-        return _one_after_the_other(queue, network, runtime)
     for number, call in enumerate(calls):
         if call.network is not None or runtime.network(network) is not network:
-            raise ValueError(
-                f"calls[{number}]: network: all calls share one with several workers, jitter, bursts or failures"
-            )
+            raise ValueError(f"calls[{number}]: network: all calls of a queue share one")
+    topology = sound_topology(network, *num_ranks)
     topology = with_in_network_reduction([call.schedule for call in calls], topology)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
@@ -94,28 +90,6 @@ def has_steady_times(topology: Topology) -> bool:
     """
     resources = topology.resources
     return topology.jitter is None and not (np.isfinite(resources.fails_at_s) | (resources.burst_bytes > 0)).any()
-
-
-def _one_after_the_other(queue: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtime) -> list[Span]:
-    """Return the spans of one worker, where no two calls share anything: each takes as long as alone."""
-    alone_s: dict[tuple[int, int, int, int, float], float] = {}
-    spans = []
-    free_s = -math.inf
-    for call in queue:
-        key = id(call.schedule), id(call.network), call.size_bytes, call.element_bytes, call.call_s
-        if key not in alone_s:
-            messages_s = predict_time(
-                call.schedule,
-                call.network or network,
-                call.size_bytes,
-                element_bytes=call.element_bytes,
-                runtime=runtime,
-            )
-            alone_s[key] = call.call_s + messages_s
-        begin_s = max(call.ready_s, free_s)
-        free_s = begin_s + alone_s[key]
-        spans.append(Span(begin_s, free_s))
-    return spans
 
 
 def run_queue(queue: Sequence[QueuedCall], topology: Topology, runtime: Runtime) -> tuple[Floats, Floats]:

@@ -12,10 +12,9 @@ import shlex
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
-from ringsim.files import FileFormat, check, naming_place, read_json, save_json, values
+from ringsim.files import FileFormat, JsonFile, check, values
 
 MAX_STEPS = 10_000
 INTERRUPTED = 130  # the exit code of a recording that has said, after Ctrl-C, how far it has come
@@ -246,7 +245,7 @@ class StepMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramTrace:
+class ProgramTrace(JsonFile):
     """Steps of one rank of a job with `num_ranks` ranks.
 
     ranks_per_host: as the program was told.
@@ -295,23 +294,3 @@ class ProgramTrace:
         size = len(self.groups[call.group].ranks)
         if call.peer >= size:
             raise ValueError(f"{place}.peer = {call.peer}: its group has only {size} ranks")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, with the name and version of the format."""
-        return self.FORMAT.write(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        """Return what `as_dict` gave. Raises ValueError, in one line, for anything else."""
-        return cls.FORMAT.decode(cls, data)
-
-    def save(self, path: Path) -> None:
-        """Write as JSON, whole or not at all."""
-        save_json(path, self.as_dict())
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
-        data = read_json(path)
-        with naming_place(path):
-            return cls.from_dict(data)

@@ -6,13 +6,14 @@ from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.layers import load_layers
 from ringsim.training_step.prediction import Prediction, reason, recommend
 from ringsim.training_step.profile import ELEMENT_BYTES, Parameter, StepProfile
-from ringsim.training_step.roofline import GPUS, Roofline
 from ringsim.training_step.simulate_step import simulate_step
 from ringsim.training_step.step import BucketTimes, PredictedStep, predict_step, scale, sweep_caps
 from ringsim.training_step.step_timeline import StepTimeline
 from ringsim.training_step.trace_prediction import (
+    GPUS,
     MAX_SCALE,
     Computing,
+    Roofline,
     TracePrediction,
     calls_of,
     fitted_scale,

@@ -1,10 +1,9 @@
 """`StepProfile`: a training step of one process: when each gradient is ready, and what else takes time."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
-from ringsim.files import FileFormat, check, naming_place, read_json, save_json, values
+from ringsim.files import FileFormat, JsonFile, check, values
 from ringsim.units import MAX_VALUE
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
@@ -39,7 +38,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class StepProfile:
+class StepProfile(JsonFile):
     """One training step without communication, the parameters in the order in which the model registers them.
 
     optimizer_s: of the optimizer's step and what else follows the backward pass.
@@ -83,23 +82,3 @@ class StepProfile:
     def order_of_readiness(self) -> list[int]:
         """Return the parameters' numbers as their gradients become ready; of equals the last registered is first."""
         return sorted(range(len(self.parameters)), key=lambda index: (self.parameters[index].ready_s, -index))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, with the name and version of the format."""
-        return self.FORMAT.write(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        """Return what `as_dict` gave. Raises ValueError, in one line, for anything else."""
-        return cls.FORMAT.decode(cls, data)
-
-    def save(self, path: Path) -> None:
-        """Write as JSON, whole or not at all."""
-        save_json(path, self.as_dict())
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read what `save` wrote. Raises ValueError naming the file if it is not that, OSError if unreadable."""
-        data = read_json(path)
-        with naming_place(path):
-            return cls.from_dict(data)

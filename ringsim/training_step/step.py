@@ -111,7 +111,8 @@ def predict_step(
     Raises ValueError for an algorithm that there is not, and a network without room for so many ranks.
     """
     buckets = assign_buckets(profile, config.caps, config.phase)
-    copy_s = _copy_times(profile, _copy_rate(network, num_ranks, config))
+    copy_rate = _copy_rate(network, num_ranks, config)
+    copy_s = [parameter.size_bytes / copy_rate for parameter in profile.parameters]
     group = GroupCalls(network, num_ranks, config.backend)
     traced = trace_ddp(profile, buckets, copy_s, config)
     steps = LATE_STEPS if any(all(group.late(call)) for call in traced.calls) else 1
@@ -195,7 +196,3 @@ def _copy_rate(network: AnyNetwork, num_ranks: int, config: DdpConfig) -> float:
     if config.copy_bytes_per_s is not None:
         return config.copy_bytes_per_s
     return float(network.topology(num_ranks).processors.reduce_bytes_per_s.min())
-
-
-def _copy_times(profile: StepProfile, bytes_per_s: float) -> list[float]:
-    return [parameter.size_bytes / bytes_per_s for parameter in profile.parameters]

@@ -11,13 +11,16 @@ Stragglers and too few cores come first, since they make every message and every
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
-from ringsim.network import Cluster, Host
+from ringsim.network import Cluster, with_numbers
 from ringsim.registry import build
 from ringsim.schedule import Collective
 from ringsim.simulation import OURS, predict_call
+
+# The fields of a network that say what messages and calls cost, whatever their bytes.
+_LATENCIES = {"latency_s", "uplink_latency_s", "send_overhead_s", "receive_overhead_s", "call_s", "torch_call_s"}
 
 
 class Bound(Enum):
@@ -83,31 +86,13 @@ def without_stragglers(cluster: Cluster) -> Cluster:
 
 
 def _with_enough_cores(cluster: Cluster) -> Cluster:
-    return _with_hosts(cluster, lambda host: replace(host, cores=None))
+    enough: Cluster = with_numbers(cluster, lambda field, number: None if field == "cores" else number)
+    return enough
 
 
 def _without_latency(cluster: Cluster) -> Cluster:
-    cluster = _with_hosts(cluster, _host_without_latency)
-    spec = cluster.spec
-    free = {"send_overhead_s": 0.0, "receive_overhead_s": 0.0, "call_s": 0.0, "torch_call_s": 0.0}
-    return cluster.with_spec(
-        processor=replace(spec.processor, **free),
-        switch=replace(spec.switch, latency_s=0.0, uplink_latency_s=0.0),
-        cables=tuple(replace(cable, latency_s=0.0) for cable in spec.cables),
-    )
-
-
-def _host_without_latency(host: Host) -> Host:
-    link, nics, shared = replace(host.link, latency_s=0.0), replace(host.nics, latency_s=0.0), host.shared_memory
-    if shared is not None:
-        shared = replace(shared, latency_s=0.0, send_overhead_s=0.0, receive_overhead_s=0.0, call_s=0.0)
-    return replace(host, link=link, nics=nics, shared_memory=shared)
-
-
-def _with_hosts(cluster: Cluster, changed: Callable[[Host], Host]) -> Cluster:
-    spec = cluster.spec
-    placed = tuple(replace(place, host=changed(place.host)) for place in spec.placed_hosts)
-    return cluster.with_spec(host=changed(spec.host), placed_hosts=placed)
+    free: Cluster = with_numbers(cluster, lambda field, number: 0.0 if field in _LATENCIES else number)
+    return free
 
 
 _TAKEN_AWAY: dict[Bound, Callable[[Cluster], Cluster]] = {

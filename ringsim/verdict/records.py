@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from ringsim.files import FileFormat, decode, encode, parse_json, parsed, read_text, values
+from ringsim.files import FileFormat, JsonFile, decode, encode, parse_json, parsed, read_text, values
 from ringsim.measurements import Measurements, p10_p90
 from ringsim.schedule import Collective
 from ringsim.training_step import StepProfile
@@ -66,7 +66,7 @@ class StrategyResult:
 
 
 @dataclass(frozen=True, slots=True)
-class JobReport:
+class JobReport(JsonFile):
     """The main job's report.json: probes of the machine, a step's profile, and how each strategy did."""
 
     num_ranks: int
@@ -75,7 +75,13 @@ class JobReport:
     strategies: tuple[StrategyResult, ...]
     profile: StepProfile | None = None
 
-    FORMAT: ClassVar = FileFormat("ringsim-report", 1)
+    FORMAT: ClassVar = FileFormat("ringsim-report", 1, is_open=True)
+
+    def __post_init__(self) -> None:
+        if self.measurements.num_ranks != self.num_ranks:
+            raise ValueError(f"measurements: of {self.measurements.num_ranks} ranks, but num_ranks is {self.num_ranks}")
+        if not self.strategies:
+            raise ValueError("strategies: there must be at least one")
 
     @property
     def gradient_bytes(self) -> int:
@@ -91,16 +97,6 @@ class JobReport:
     def unsynchronised(self) -> StrategyResult | None:
         """The training of each rank for itself, with which the cost of the others is compared; None if not tried."""
         return next((result for result in self.strategies if result.strategy == NONE), None)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        """Return what report.json holds. Raises ValueError, in one line, for what is missing or impossible."""
-        job = cls.FORMAT.decode(cls, data, is_open=True)
-        if job.measurements.num_ranks != job.num_ranks:
-            raise ValueError(f"measurements: of {job.measurements.num_ranks} ranks, but num_ranks is {job.num_ranks}")
-        if not job.strategies:
-            raise ValueError("strategies: there must be at least one")
-        return job
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +156,7 @@ def _figures(value: Any) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingSession:
+class TrainingSession(JsonFile):
     """A finished run's result.json: what was trained, how, and the figures of its evaluation."""
 
     task: values.Name = field(metadata={"key": "task.task"})
@@ -171,7 +167,7 @@ class TrainingSession:
     provenance: dict[str, Any]
     evaluation: Annotated[dict[str, float], _figures]
 
-    FORMAT: ClassVar = FileFormat("ringsim-session", 1)
+    FORMAT: ClassVar = FileFormat("ringsim-session", 1, is_open=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +184,13 @@ class ComparedTraining:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingComparison:
+class TrainingComparison(JsonFile):
     """The comparison.json of `trainers compare`, the run of one process first."""
 
     runs: tuple[ComparedTraining, ...]
     provenance: dict[str, Any]
 
-    FORMAT: ClassVar = FileFormat("ringsim-comparison", 1)
+    FORMAT: ClassVar = FileFormat("ringsim-comparison", 1, is_open=True)
 
     def __post_init__(self) -> None:
         if not self.runs:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ringsim.analysis import Sweep
 from ringsim.console import in_one_line
-from ringsim.files import decode, parse_json, read_text
+from ringsim.files import JsonFile, decode, parse_json, read_text
 from ringsim.measurements import Measurements, read_logs
 from ringsim.network import Cluster, load_network
 from ringsim.training_step import StepProfile
@@ -165,18 +165,15 @@ def _folder(path: Path, name: str) -> str:
     return parent if parent != "." else path.absolute().parent.name or parent
 
 
-_FORMATS: dict[str, tuple[str, Callable[[Any], object]]] = {
-    Measurements.FORMAT.name: ("measurements", Measurements.from_dict),
-    StepProfile.FORMAT.name: ("profiles", StepProfile.from_dict),
-    JobReport.FORMAT.name: ("jobs", JobReport.from_dict),
-    Sweep.FORMAT.name: ("sweeps", Sweep.from_dict),
-    TrainingSession.FORMAT.name: (
-        "sessions", partial(TrainingSession.FORMAT.decode, TrainingSession, is_open=True)
-    ),
-    TrainingComparison.FORMAT.name: (
-        "comparisons", partial(TrainingComparison.FORMAT.decode, TrainingComparison, is_open=True)
-    ),
-}  # fmt: skip
+_JSON_FILES: tuple[tuple[str, type[JsonFile | Sweep]], ...] = (
+    ("measurements", Measurements),
+    ("profiles", StepProfile),
+    ("jobs", JobReport),
+    ("sweeps", Sweep),
+    ("sessions", TrainingSession),
+    ("comparisons", TrainingComparison),
+)
+_FORMATS = {record.FORMAT.name: (field, record.from_dict) for field, record in _JSON_FILES}
 _SHAPES: tuple[tuple[set[str], str, type], ...] = (
     ({"network", "cells", "summary"}, "cells", ComparedCells),
     ({"collective", "algorithm", "size_bytes", "network", "time_s", "explained"}, "simulated", SimulatedCollective),

@@ -1,6 +1,5 @@
 """`ringsim compare`."""
 
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from ringsim.console import (
     say_wrote,
     wide_option,
 )
-from ringsim.files import atomic_file
+from ringsim.files import atomic_file, json_text
 from ringsim.measurements import RecordedRun
 from ringsim.network import Cluster, load_network
 from ringsim.report import format_comparison, records_csv, write_run_trace
@@ -121,11 +120,10 @@ def _report(comparison: Comparison, text: str, output: Path, style: str | None) 
     from ringsim.report.plots.style import save_figure  # noqa: PLC0415
 
     output.mkdir(parents=True, exist_ok=True)
-    data = json.dumps(comparison.as_dict(), indent=1, allow_nan=False) + "\n"
     texts = {
         output / "compare.txt": text + "\n",
         output / "compare.csv": records_csv([compared.as_dict() for compared in comparison.cases]),
-        output / "compare.json": data,
+        output / "compare.json": json_text(comparison.as_dict()),
     }
     for path, content in texts.items():
         with atomic_file(path) as file:

@@ -8,14 +8,13 @@ from typing import Any
 import click
 
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
-from ringsim.cli.options import network_options, ranks_option, refuse_without, say_left_out, style_option
+from ringsim.cli.options import ALL_REDUCE, network_options, ranks_option, refuse_without, say_left_out, style_option
 from ringsim.console import (
     FILE,
     PICTURE,
     RATE,
     Choice,
     IntRange,
-    Name,
     Quantity,
     examples,
     json_option,
@@ -27,9 +26,7 @@ from ringsim.console import (
 from ringsim.files import naming_place
 from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork, load_network
-from ringsim.registry import ALGORITHMS
 from ringsim.report import format_prediction
-from ringsim.schedule import Collective
 from ringsim.training_step import (
     ELEMENT_BYTES,
     BucketCaps,
@@ -54,7 +51,6 @@ def _parse_cap(text: str) -> int:
 
 
 CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
-ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE])
 
 
 @click.command(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from ringsim.analysis import RankPlacement, default_budget, find_placement
+from ringsim.analysis import default_budget, find_placement
 from ringsim.cli.options import algorithm_options, network_options, size_option, workers_options
 from ringsim.console import (
     OUTPUT,
@@ -57,19 +57,13 @@ def order(
 ) -> None:
     """Finds a rank placement that is fast on an uneven network, such as one with hosts or slow links."""
     require_one_stdout(as_json, output)
-    placement = _find_with_bar(schedule, network, size, seed, budget or default_budget(schedule), workers)
+    budget = budget or default_budget(schedule)
+    with ended_once(), workers, progress_bar(budget, "simulating", delay_s=1.0) as progress:
+        placement = find_placement(
+            schedule, network, size, seed=seed, budget=budget, on_progress=progress.update, workers=workers
+        )
     report = placement_dict(schedule, network, size, placement, seed)
     if output:
         with output_file(output) as file:
             file.write(f"{json.dumps(report)}\n".encode())
     print_result(format_placement(report, wide), report, as_json, output)
-
-
-def _find_with_bar(
-    schedule: Schedule, network: AnyNetwork, size: int, seed: int, budget: int, workers: Workers
-) -> RankPlacement:
-    """`find_placement` with a progress line on stderr, where that is a terminal."""
-    with ended_once(), workers, progress_bar(budget, "simulating", delay_s=1.0) as progress:
-        return find_placement(
-            schedule, network, size, seed=seed, budget=budget, on_progress=progress.update, workers=workers
-        )

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
-from ringsim.cli.options import network_options, refuse_without, say_left_out, style_option
+from ringsim.cli.options import ALL_REDUCE, network_options, refuse_without, say_left_out, style_option
 from ringsim.cli.recorder import record_again, request_of
 from ringsim.console import (
     FILE,
@@ -16,7 +16,6 @@ from ringsim.console import (
     Choice,
     FloatRange,
     IntRange,
-    Name,
     OutputFile,
     Progress,
     Quantity,
@@ -28,9 +27,7 @@ from ringsim.console import (
 )
 from ringsim.files import atomic_file, naming_place
 from ringsim.network import AnyNetwork, load_network
-from ringsim.registry import ALGORITHMS
 from ringsim.report import format_trace_prediction, format_trace_scaling, step_page, write_step_trace
-from ringsim.schedule import Collective
 from ringsim.traces import Device, ProgramTrace
 from ringsim.training_step import (
     GPUS,
@@ -45,7 +42,6 @@ from ringsim.training_step import (
 )
 from ringsim.units import parse_flops
 
-ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE])
 PERFETTO, PAGE = ".json", ".html"
 
 

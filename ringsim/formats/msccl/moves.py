@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from ringsim.formats.msccl.order import StepOrder
 from ringsim.formats.msccl.program import Instruction, Location, Program
-from ringsim.schedule import Collective, ScheduleError, initial_counts, required
+from ringsim.schedule import Collective, ScheduleError, held_at_start, required
 
 START = -1  # in place of a move: held from the start
 
@@ -146,7 +146,7 @@ class _Run:
     def _fill(self) -> None:
         """Fill the input buffers as the collective has them."""
         program = self._program
-        held = initial_counts(program.collective, program.num_ranks, program.num_chunks).sum(axis=2)
+        held = held_at_start(program.collective, program.num_ranks, program.num_chunks)
         for rank in range(program.num_ranks):
             for chunk in range(program.num_chunks):
                 state = self._result.states[rank, chunk] = State()

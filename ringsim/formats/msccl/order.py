@@ -8,7 +8,9 @@ A send is taken not to wait for its receiver; MSCCL's have room for several chun
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 import numpy.typing as npt
@@ -133,24 +135,15 @@ class _Ordering:
 
     def _sorted(self) -> list[int]:
         """Return all numbers, each after those before it, those that can run at once side by side."""
-        after: list[list[int]] = [[] for _ in self._steps]
-        missing = [len(before) for before in self._before]
-        for number, before in enumerate(self._before):
-            for earlier in before:
-                after[earlier].append(number)
+        sorter = TopologicalSorter(dict(enumerate(self._before)))
+        with suppress(CycleError):  # which names a circle, but not always the same one
+            sorter.prepare()
         order: list[int] = []
-        ready = [number for number, count in enumerate(missing) if not count]
-        while ready:
+        while ready := sorted(sorter.get_ready()):
             order += ready
-            following = []
-            for number in ready:
-                for later in after[number]:
-                    missing[later] -= 1
-                    if not missing[later]:
-                        following.append(later)
-            ready = sorted(following)
+            sorter.done(*ready)
         if len(order) < len(self._steps):
-            self._report_deadlock({number for number, count in enumerate(missing) if count})
+            self._report_deadlock(set(range(len(self._steps))) - set(order))
         return order
 
     def _report_deadlock(self, stuck: set[int]) -> None:

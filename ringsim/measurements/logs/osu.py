@@ -40,7 +40,6 @@ class Osu:
     _test: str = ""
     _pairs: int = 1
     _rows: list[LogRow] = field(default_factory=list)
-    _environment: dict[str, str] = field(default_factory=dict)
 
     def look_at(self, number: int, line: str) -> None:
         """Read one line. Raises ValueError for a row that cannot be right."""

@@ -1,14 +1,16 @@
 """`read_logs`: the tables of nccl-tests, OSU and Gloo logs, whichever they are."""
 
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ringsim.files import parsed, values
+from ringsim.measurements.logs import gloo, nccl_tests, osu
 from ringsim.measurements.logs.gloo import Gloo
-from ringsim.measurements.logs.labels import without_labels
 from ringsim.measurements.logs.lines import LogShape, LogTable, Shape, read_lines
+from ringsim.measurements.logs.nccl_rows import ELEMENT_BYTES
 from ringsim.measurements.logs.nccl_tests import NcclTests
 from ringsim.measurements.logs.osu import Osu
 from ringsim.units import plural
@@ -127,3 +129,44 @@ def _refuse_other_machines(tables: Iterable[LogTable]) -> None:
             if device != first[0]:
                 raise ValueError(f"{table.file}: device {device!r}, but {first[0]!r} in {first[1]}: logs of different "
                                  "machines cannot be one network; give those of one machine at a time")  # fmt: skip
+
+
+_ROW = re.compile(rf"(?<![\w.])\d+\s+\d+\s+(?:{'|'.join(ELEMENT_BYTES)})\s")  # of nccl-tests: size, count and type
+_DECIMAL = re.compile(r"\d\.\d")
+_MOST_LABELS = 16  # of one log: where there are more, they are no labels
+
+
+def without_labels(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield the numbered lines without the labels that stand before the rows and headers of tables."""
+    labels = _labels(line for _, line in lines)
+    pattern = re.compile(f"(?:{'|'.join(sorted(map(_pattern, labels), key=len, reverse=True))})") if labels else None
+    for number, line in lines:
+        yield number, pattern.sub("", line, count=1).strip() if pattern and pattern.match(line) else line
+
+
+def _labels(lines: Iterable[str]) -> set[str]:
+    """Return the labels, with 0 for all numbers; without those of rows where a row has none."""
+    rows: set[str] = set()
+    headers: set[str] = set()
+    for line in lines:
+        if match := _ROW.search(line):
+            if len(_DECIMAL.findall(line, match.start())) > 1 and not line.startswith("#"):
+                rows.add(_label(line[: match.start()]))
+        elif match := next(filter(None, (header.search(line) for header in _HEADERS)), None):
+            headers.add(_label(line[: match.start()]))
+    labels = (headers | (set() if "" in rows else rows)) - {""}
+    return labels if len(labels) <= _MOST_LABELS else set()
+
+
+_HEADERS = (nccl_tests.HEADER, osu.TITLE, gloo.HEADER)
+
+
+def _label(text: str) -> str:
+    """Return the text with 0 for all numbers; "" if numbers are all that there is, as they may belong to the table."""
+    return re.sub(r"\d+", "0", " ".join(text.split())) if re.search(r"[^\d\s.#]", text) else ""
+
+
+def _pattern(label: str) -> str:
+    """Return a pattern of the label with any numbers and blanks, and nothing that is longer by a part of a word."""
+    words = [re.sub(r"\d+", r"\\d+", re.escape(word)) for word in label.split()]
+    return r"\s+".join(words) + (r"(?!\w)" if label[-1].isalnum() else "")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ringsim.analysis import COMPLETE, RunView, check_animated, format_stall, format_troubles, goal_sentence, templates
-from ringsim.network import AnyNetwork
 from ringsim.report.contributor_colours import contributor_colours
 from ringsim.report.network_table import network_facts
 from ringsim.report.pages.page import asset, page
@@ -68,12 +67,8 @@ def _title(views: Sequence[RunView]) -> str:
 
 def _subtitles(views: Sequence[RunView]) -> list[str]:
     goal = goal_sentence(views[0].schedule)
-    networks = dict.fromkeys(_network(run.network) for run in views)
-    return [f"{goal[0].upper()}{goal[1:]}.", *networks]
-
-
-def _network(network: AnyNetwork) -> str:
-    return "  ·  ".join(network_facts(network.as_dict())) or f"network {network.name}"
+    networks = ("  ·  ".join(network_facts(run.network.as_dict())) or f"network {run.network.name}" for run in views)
+    return [f"{goal[0].upper()}{goal[1:]}.", *dict.fromkeys(networks)]
 
 
 def _run(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:

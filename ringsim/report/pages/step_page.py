@@ -4,8 +4,7 @@ from html import escape
 
 from ringsim.report.network_table import named_network
 from ringsim.report.pages.page import asset, page
-from ringsim.report.table import DataTable
-from ringsim.report.traced_step_table import (
+from ringsim.report.step_tables import (
     BETTER,
     better_steps,
     calls_table,
@@ -14,6 +13,7 @@ from ringsim.report.traced_step_table import (
     step_facts,
     step_title,
 )
+from ringsim.report.table import DataTable
 from ringsim.training_step import TracePrediction, TraceScaling
 
 _STYLE = "figure { margin: 1.25rem 0; }\n"
@@ -38,7 +38,8 @@ def step_page(step: TracePrediction, tokens: int | None = None, scaling: TraceSc
             _picture(scaling),
             f"<h2>The step on {step.trace.num_ranks} ranks</h2>",
         ]
-    parts += [_facts(step, tokens), _picture(step), _better(step), _calls(step)]
+    parts += [_facts(step, tokens), _picture(step), _better(step)]
+    parts += [f"<h2>Calls</h2>{_table(calls_table(step))}" if step.timeline.calls else ""]
     return page(title, "\n".join(filter(None, parts)), style=asset("report.css") + _STYLE + svg_colours())
 
 
@@ -61,10 +62,6 @@ def _facts(step: TracePrediction, tokens: int | None) -> str:
 def _better(step: TracePrediction) -> str:
     lines = "".join(f"<li>{escape(line)}</li>" for line in better_steps(step))
     return f"<h2>{BETTER}</h2><ul>{lines}</ul>" if lines else ""
-
-
-def _calls(step: TracePrediction) -> str:
-    return f"<h2>Calls</h2>{_table(calls_table(step))}" if step.timeline.calls else ""
 
 
 def _table(table: DataTable) -> str:

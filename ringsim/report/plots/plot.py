@@ -10,11 +10,9 @@ from ringsim.calibration import ComparedRun, Comparison
 from ringsim.report.plots.comparison_figure import draw_times
 from ringsim.report.plots.run_figure import draw_run
 from ringsim.report.plots.run_pages import draw_run_page, draw_schedule, draw_timeline
-from ringsim.report.plots.scaling_figure import draw_trace_scaling
+from ringsim.report.plots.step_figures import draw_prediction, draw_trace_scaling, draw_traced_step
 from ringsim.report.plots.style import drawing, save_figure
 from ringsim.report.plots.sweep_figure import draw_sweep
-from ringsim.report.plots.traced_step_figure import draw_traced_step
-from ringsim.report.plots.training_step_figure import draw_prediction
 from ringsim.schedule import Schedule
 from ringsim.simulation import Timeline
 from ringsim.training_step import Prediction, TracePrediction, TraceScaling

@@ -1,8 +1,1 @@
 """Schedules made from schedules, computed when asked for."""
-
-from ringsim.schedule.combinators.merge import merge
-from ringsim.schedule.combinators.on_groups import on_groups
-from ringsim.schedule.combinators.pipeline import pipeline
-from ringsim.schedule.combinators.relabel import on_channel, permute_ranks
-from ringsim.schedule.combinators.split import split
-from ringsim.schedule.combinators.then import ThenSteps, then

@@ -1,5 +1,6 @@
 """`DerivedSteps`: steps made from those of another schedule, and what all combinators need for that."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 
 from ringsim.files import quoted
@@ -16,7 +17,21 @@ def require_schedules(combinator: str, *operands: object) -> None:
             raise ValueError(f"{combinator}: {quoted(operand)} is no Schedule")
 
 
-class DerivedSteps(Steps):
+class MadeSteps(Steps):
+    """Steps made of others, of which they find out alike what was written last and what was sent last."""
+
+    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
+        return self.last("last_write", rank, chunk)
+
+    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
+        return self.last("last_send", rank, chunk)
+
+    @abstractmethod
+    def last(self, query: str, rank: Ints, chunk: Ints) -> Ints:
+        """Return `last_write` or `last_send` by that of the steps these are made of."""
+
+
+class DerivedSteps(MadeSteps):
     """Steps that answer as `steps` does whatever a subclass does not override."""
 
     def __init__(self, steps: Steps) -> None:
@@ -37,11 +52,9 @@ class DerivedSteps(Steps):
     def num_channels(self) -> int:
         return self._steps.num_channels
 
-    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._steps.last_write(rank, chunk)
-
-    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._steps.last_send(rank, chunk)
+    def last(self, query: str, rank: Ints, chunk: Ints) -> Ints:
+        last: Ints = getattr(self._steps, query)(rank, chunk)
+        return last
 
 
 class Remembered:

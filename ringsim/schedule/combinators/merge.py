@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ringsim.schedule.combinators.derived_steps import renumbered, require_schedules
+from ringsim.schedule.combinators.derived_steps import MadeSteps, renumbered, require_schedules
 from ringsim.schedule.combinators.relabel import PermutedSteps
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import NEVER, Copies, Ints, Relay, ScheduleError, Step, Steps
@@ -45,7 +45,7 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
     return replace(first, algorithm=algorithm or first.algorithm, num_chunks=num_chunks, steps=steps)
 
 
-class MergedSteps(Steps):
+class MergedSteps(MadeSteps):
     """The steps of several schedules, alternating: step 0 of each, then step 1 of each that has one, ..."""
 
     def __init__(self, parts: list[Steps]) -> None:
@@ -112,13 +112,7 @@ class MergedSteps(Steps):
             tuple(order[:, np.argsort(order[0])] for order in orders),
         )
 
-    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._of_parts("last_write", rank, chunk)
-
-    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._of_parts("last_send", rank, chunk)
-
-    def _of_parts(self, query: str, rank: Ints, chunk: Ints) -> Ints:
+    def last(self, query: str, rank: Ints, chunk: Ints) -> Ints:
         last_steps = np.full_like(rank, NEVER)
         for i, (steps, numbers) in enumerate(zip(self._parts, self._numbers, strict=True)):
             mine = chunk % len(self._parts) == i

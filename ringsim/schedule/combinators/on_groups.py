@@ -77,13 +77,7 @@ class GroupedSteps(DerivedSteps):
         )  # fmt: skip
         return Relay(src, dst, channel, (first + relay.after).ravel(), relay.reduces)
 
-    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._within("last_write", rank, chunk)
-
-    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._within("last_send", rank, chunk)
-
-    def _within(self, query: str, rank: Ints, chunk: Ints) -> Ints:
+    def last(self, query: str, rank: Ints, chunk: Ints) -> Ints:
         group = self._group[rank]
         own_chunk = chunk - self._first_chunk[group]
         inside = (group != NEVER) & (own_chunk >= 0) & (own_chunk < self._num_chunks)

@@ -63,11 +63,8 @@ class PermutedSteps(DerivedSteps):
         relay = self._steps.relay
         return relay and replace(relay, src=self._relabelled(relay.src), dst=self._relabelled(relay.dst))
 
-    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._steps.last_write(self._old_rank[rank], self._old_chunk[chunk])
-
-    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._steps.last_send(self._old_rank[rank], self._old_chunk[chunk])
+    def last(self, query: str, rank: Ints, chunk: Ints) -> Ints:
+        return super().last(query, self._old_rank[rank], self._old_chunk[chunk])
 
     def step(self, index: int) -> Step:
         return self._permuted(self._steps.step(index))

@@ -1,12 +1,13 @@
 """`then`: one schedule after another."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 
 from ringsim.schedule.collective import Collective
-from ringsim.schedule.combinators.derived_steps import require_schedules
+from ringsim.schedule.combinators.derived_steps import MadeSteps, require_schedules
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Steps, constant, only_value
 
@@ -39,7 +40,7 @@ def then(
     return Schedule(collective, algorithm, first.num_ranks, first.num_chunks, steps, first.partition)
 
 
-class ThenSteps(Steps):
+class ThenSteps(MadeSteps):
     """The steps of one schedule followed by those of another, computed when asked for."""
 
     def __init__(self, first: Steps, second: Steps, lookback: int | None = None) -> None:
@@ -68,11 +69,8 @@ class ThenSteps(Steps):
     def patterns(self) -> Iterator[Step]:
         return chain(self._first.patterns(), self._second.patterns())
 
-    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._resolve(self._second.last_write(rank, chunk), self._first.last_write, rank, chunk)
-
-    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        return self._resolve(self._second.last_send(rank, chunk), self._first.last_send, rank, chunk)
+    def last(self, query: str, rank: Ints, chunk: Ints) -> Ints:
+        return self._resolve(getattr(self._second, query)(rank, chunk), getattr(self._first, query), rank, chunk)
 
     def _resolve(self, in_second: Ints, last_in_first: Callable[[Ints, Ints], Ints], rank: Ints, chunk: Ints) -> Ints:
         """Return step numbers of `second` as numbers of the whole, and those of `first` where `second` has none."""
@@ -89,4 +87,4 @@ class ThenSteps(Steps):
         step = self._second.step(index - len(self._first))
         data_dependency = self._resolve(step.data_dependency, self._first.last_write, step.src, step.chunk)
         buffer_dependency = self._resolve(step.buffer_dependency, self._first.last_send, step.dst, step.chunk)
-        return Step(step.src, step.dst, step.chunk, step.reduce, step.channel, data_dependency, buffer_dependency)
+        return replace(step, data_dependency=data_dependency, buffer_dependency=buffer_dependency)

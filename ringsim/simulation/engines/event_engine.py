@@ -166,11 +166,9 @@ class EventRun:
             self._held.append(row[late])
             row = row[~late]
         start_s, overhead_s = self._starts_at(row), self._costs.overhead_s(row)
-        on_cores = self._slots.on_scarce_cores(self._rows.src[row], overhead_s)
-        if on_cores is not None:
-            connection = self._connection[row[on_cores]]
-            self._slots.begin_overhead(connection, row[on_cores], start_s[on_cores], overhead_s[on_cores])
-            row, start_s, overhead_s = row[~on_cores], start_s[~on_cores], overhead_s[~on_cores]
+        if self._slots.cores_are_scarce:
+            left = self._slots.begin_overhead(self._connection[row], row, start_s, overhead_s)
+            row, start_s, overhead_s = row[left], start_s[left], overhead_s[left]
         self._send(row, start_s, overhead_s)
 
     def _send(self, row: Ints, from_s: Floats, lead_s: Floats) -> None:
@@ -198,11 +196,9 @@ class EventRun:
     def _apply(self, row: Ints) -> None:
         """Apply these: they have arrived, it is their turn, and what they write to is free."""
         begin_s, work_s = self._is_applied_from(row), self._costs.apply_s(row)
-        on_cores = self._slots.on_scarce_cores(self._rows.dst[row], work_s)
-        if on_cores is not None:
-            connection = self._connection[row[on_cores]]
-            self._slots.begin_applying(connection, row[on_cores], begin_s[on_cores], work_s[on_cores])
-            row, begin_s, work_s = row[~on_cores], begin_s[~on_cores], work_s[~on_cores]
+        if self._slots.cores_are_scarce:
+            left = self._slots.begin_applying(self._connection[row], row, begin_s, work_s)
+            row, begin_s, work_s = row[left], begin_s[left], work_s[left]
         self._applied_s[row] = begin_s + work_s
         self._later(self._be_applied, row)
 

@@ -9,6 +9,7 @@ from ringsim.schedule import NO_ROW, Bools, Dependencies, Rows
 from ringsim.simulation.engines.rates import Activities
 from ringsim.simulation.engines.waits import Ints
 from ringsim.simulation.routes import Connections
+from ringsim.simulation.timeline import jitter_factors
 
 UNLIMITED = 1e30  # bytes a second; rates are finite
 
@@ -38,7 +39,7 @@ class TransferCosts:
         self.num_chunks = len(chunk_bytes)
         self._bytes = chunk_bytes.astype(np.float64)
         self._copies = copies
-        self._jitter = _jitter(topology, rows)
+        self._jitter = jitter_factors(topology, rows.step)
         processors = topology.processors
         self._applying_is_free = bool(np.isinf(processors.reduce_bytes_per_s).all())
         self._applying_is_free &= not processors.receive_overhead_s.any() and copies is None
@@ -68,14 +69,6 @@ class TransferCosts:
         if self._copies is not None:
             apply_s = apply_s + self._copies.at_receiver[row] * (num_bytes / processors.copy_bytes_per_s[dst])
         return apply_s if self._jitter is None else apply_s * self._jitter[1][row]
-
-
-def _jitter(topology: Topology, rows: Dependencies) -> Floats | None:
-    """Return what to multiply latencies and computing with, if anything: (2, num_rows)."""
-    if topology.jitter is None or not len(rows):
-        return None
-    factors = [topology.jitter.factors(step, size) for step, size in enumerate(np.bincount(rows.step).tolist())]
-    return np.concatenate(factors, axis=1)
 
 
 class Slots:
@@ -112,31 +105,28 @@ class Slots:
         most = np.concatenate([np.minimum(connections.most, UNLIMITED), bytes_per_core_s, np.ones(num_timers)])
         return Activities(resource, use, most, connections.resources)
 
-    def on_scarce_cores(self, rank: Ints, work_s: Floats) -> Bools | None:
-        """Return which of the work of these ranks runs on cores that are scarce; None if none does."""
-        if not self.cores_are_scarce:
-            return None
+    def begin_overhead(self, connection: Rows, row: Ints, from_s: Floats, work_s: Floats) -> Bools:
+        """Begin the senders' overheads that run on scarce cores; return which of the rows are left."""
+        return self._begin_on_cores(connection, row, from_s, work_s)
+
+    def begin_applying(self, connection: Rows, row: Ints, from_s: Floats, work_s: Floats) -> Bools:
+        """Begin to apply the rows whose receivers do that on scarce cores; return which of the rows are left."""
+        return self._begin_on_cores(self._num_connections + connection, row, from_s, work_s)
+
+    def _begin_on_cores(self, end: Rows, row: Ints, from_s: Floats, work_s: Floats) -> Bools:
+        rank = self._ends[end]
         on_cores: Bools = (self._cores[rank] != NONE) & (work_s > 0)
-        return on_cores if on_cores.any() else None
-
-    def begin_sending(self, connection: Rows, row: Ints, from_s: Floats, lead_s: Floats, num_bytes: Floats) -> None:
-        self._begin(connection, row, from_s, lead_s, num_bytes)
-
-    def begin_overhead(self, connection: Rows, row: Ints, from_s: Floats, work_s: Floats) -> None:
-        self._begin_on_core(connection, row, from_s, work_s)
-
-    def begin_applying(self, connection: Rows, row: Ints, from_s: Floats, work_s: Floats) -> None:
-        self._begin_on_core(self._num_connections + connection, row, from_s, work_s)
-
-    def _begin_on_core(self, end: Rows, row: Ints, from_s: Floats, work_s: Floats) -> None:
-        self._begin(self._num_connections + end, row, from_s, 0.0, work_s * self._bytes_per_core_s[self._ends[end]])
+        core_bytes = (work_s * self._bytes_per_core_s[rank])[on_cores]
+        self.begin_sending(self._num_connections + end[on_cores], row[on_cores], from_s[on_cores], 0.0, core_bytes)
+        return ~on_cores
 
     def begin_waiting(self, timer: int, until_s: float) -> None:
         """Begin to wait in one of the timers, counted from 0, until that moment."""
         slot = np.array([self.first_timer + timer])
         self.activities.begin(slot, np.array([until_s]), 0.0, np.zeros(1))
 
-    def _begin(self, slot: Rows, row: Ints, from_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
+    def begin_sending(self, slot: Rows, row: Ints, from_s: Floats, lead_s: Floats | float, amount: Floats) -> None:
+        """Begin to send over the connections of these slots, after a lead that shares nothing."""
         self._row[slot] = row
         self.activities.begin(slot, from_s, lead_s, amount)
 

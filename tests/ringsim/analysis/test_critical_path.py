@@ -107,39 +107,6 @@ def test_each_kind_of_wait_is_followed() -> None:
         assert [segment.cause for segment in path_of(schedule, network, 2).segments] == expected
 
 
-def test_what_is_measured_may_wait_and_clocks_may_be_off() -> None:
-    """A late start and a pause are waiting; what seems to overlap is cut; the sum is the time all the same."""
-    schedule, network = build(Collective.ALL_GATHER, "ring", 3), Network(1.0, 1.0)
-    timeline = simulate(schedule, network, 3)
-    assert timeline.time_s == 4.0
-    late = replace(
-        timeline,
-        start_s=timeline.start_s + 0.5,  # nobody begins at once
-        sent_s=timeline.sent_s + 0.5,
-        arrived_s=timeline.arrived_s + 0.4,  # by the receiver's clock
-        apply_s=timeline.apply_s + 0.7,
-        applied_s=timeline.applied_s + 0.7,
-    )
-    path = critical_path(late, dependencies(schedule), network.topology(3), np.array([1, 1, 1]), tolerance_s=0.1)
-    assert path.time_s == pytest.approx(4.7)
-    assert sum(path.seconds().values()) == pytest.approx(path.time_s)
-    assert path.seconds()[CostKind.WAITING] >= 0.5
-    assert path.segments[0].kind is CostKind.WAITING
-    assert all(segment.seconds > 0 for segment in path.segments)
-
-
-def test_tolerance_takes_the_first_of_those_that_ended_together() -> None:
-    """A turn that ended a little after the arrival is not what is waited for, if clocks are no better than that."""
-    rows = [[Transfer(0, 2, 0, True), Transfer(1, 2, 0, True)]]
-    schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "two", 3, 1, rows)
-    network = Network(0.0, 1.0, 1000.0)
-    timeline, topology = simulate(schedule, network, 1), network.topology(3)
-    for tolerance_s, after in ((0.0, Cause.TURN), (0.01, Cause.ARRIVED)):
-        path = critical_path(timeline, dependencies(schedule), topology, np.array([1]), tolerance_s=tolerance_s)
-        assert path.segments[-1].cause is after
-        assert sum(path.seconds().values()) == pytest.approx(path.time_s)
-
-
 def test_no_transfers_have_an_empty_path_and_no_end_has_none() -> None:
     """Nothing takes no time; and a run that never finishes has no last application."""
     assert path_of(build(Collective.ALL_REDUCE, "ring", 1), Network(1.0, 1.0), 8) == CriticalPath(0.0, ())

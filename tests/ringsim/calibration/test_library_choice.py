@@ -1,6 +1,7 @@
 """NCCL's choice, and how near the presets are to published times of the machines that they describe."""
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,7 @@ from ringsim.network import (
 from ringsim.network.spec import Failure, SlowLink, SlowRank, Switch
 from ringsim.registry import build
 from ringsim.schedule import permute_ranks
-from ringsim.simulation import IN_ORDER
+from ringsim.simulation import IN_ORDER, RULE
 
 GB = 1e9
 GIB = 2**30
@@ -267,9 +268,11 @@ def test_where_nothing_is_known_nothing_is_chosen() -> None:
         (preset, 12, "12 ranks do not fill its hosts of 8"),
     ):
         assert why_unknown(cluster, num_ranks) == why
-        assert choose(cluster, Collective.ALL_REDUCE, num_ranks, 8) is None
-    assert choose(preset, Collective.ALL_GATHER, 1024, 8, runtime=IN_ORDER) is None
-    assert choose(preset, Collective.ALL_GATHER, 2**15, 8) is None
+        with pytest.raises(ValueError, match=re.escape(f"is not known: {why}")):
+            choose(cluster, Collective.ALL_REDUCE, num_ranks, 8)
+    for num_ranks, runtime in ((1024, IN_ORDER), (2**15, RULE)):
+        with pytest.raises(ValueError, match="transfers would have to be simulated$"):
+            choose(preset, Collective.ALL_GATHER, num_ranks, 8, runtime=runtime)
     assert why_unknown(preset, 1024) == ""
     assert fastest_protocol(build(Collective.ALL_REDUCE, "ring", 8), plain, 8) is None
 

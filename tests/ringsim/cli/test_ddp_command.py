@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from ringsim.network import load_network
-from ringsim.report.plots.training_step_figure import draw_prediction
+from ringsim.report.plots.step_figures import draw_prediction
 from ringsim.training_step import BucketCaps, DdpConfig, Prediction, group_calls, predict_step
 from ringsim.training_step.layers import load_layers, read_layers
 from ringsim.training_step.profile import Parameter, StepProfile

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ringsim import load_network
-from ringsim.network.file_format import quantities, scaled, value_of, with_free_bytes
+from ringsim.network.file_format import quantities, scaled, value_of
 from ringsim.network.file_reader import read_network
+from ringsim.network.spec import with_free_bytes
 from tests.refusals import refusal_of, refused
 
 DOCS = Path(__file__).parents[3] / "docs"

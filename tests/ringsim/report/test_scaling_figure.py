@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ringsim.report.plots.plot import plot
-from ringsim.report.plots.scaling_figure import draw_efficiency, draw_step_times
+from ringsim.report.plots.step_figures import draw_efficiency, draw_step_times
 from ringsim.training_step import predict_scaling
 from tests.ringsim.training_step.test_trace_scaling import NETWORK, trace_of
 

@@ -10,7 +10,7 @@ from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork, Jitter
 from ringsim.network.spec import Switch
 from ringsim.schedule import dependencies
-from ringsim.simulation import GLOO, RULE, QueuedCall, Runtime, time_queue
+from ringsim.simulation import GLOO, Runtime, time_queue
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.routes import with_in_network_reduction
 from ringsim.training_step import group_calls
@@ -166,12 +166,12 @@ def test_other_backends_do_not_choose(backend: str) -> None:
 
 
 def test_a_call_with_a_network_of_its_own() -> None:
-    """Takes what it takes there; but not where it could share the network with another call."""
+    """Takes what it takes there; it is not for a queue, where it could share the network with another call."""
     slow, fast = Network(0.0, 1.0), Network(0.0, 2.0)
-    schedule = GroupCalls(slow, 2, BACKENDS["ring"]).call(call_of("all_reduce", 8, 1)).call.schedule
-    calls = [QueuedCall(schedule, 8), QueuedCall(schedule, 8, network=fast)]
-    spans = time_queue(calls, slow, RULE)
-    assert [span.end_s for span in spans] == [8.0, 12.0]
-    assert predict_time(schedule, fast, 8) == 4.0
+    group = GroupCalls(slow, 2, BACKENDS["ring"])
+    planned = group.call(call_of("all_reduce", 8, 1))
+    assert group.alone_s(planned) == 8.0
+    elsewhere = planned.call._replace(network=fast, call_s=1.0)
+    assert group.alone_s(planned._replace(call=elsewhere)) == 5.0
     with pytest.raises(ValueError, match=r"calls\[1\]: network: "):
-        time_queue(calls, slow, Runtime(num_workers=2))
+        time_queue([planned.call, elsewhere], slow, Runtime(num_workers=2))

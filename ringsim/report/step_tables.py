@@ -1,11 +1,22 @@
-"""A `TracePrediction`, and a `TraceScaling`, as text; a page takes their parts from here."""
+"""A predicted step, of DDP or of a recorded program, and its scaling, as text; a page takes parts from here."""
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
+from ringsim.console import in_one_line
+from ringsim.files import shortened
 from ringsim.report.table import DataTable, Row, TableCell, count_cell, share_cell, size_cell, time_cell
-from ringsim.text_table import align_columns, wrap_text
-from ringsim.training_step import Roofline, TracePrediction, TraceScaling
+from ringsim.text_table import WIDTH, align_columns, wrap_text
+from ringsim.training_step import (
+    BucketTimes,
+    PredictedStep,
+    Prediction,
+    Roofline,
+    TracePrediction,
+    TraceScaling,
+    reason,
+)
 from ringsim.units import format_size, format_time, plural
 
 MAX_BETTER = 4  # alternatives that are listed
@@ -58,7 +69,8 @@ def notes_on_algorithms(prediction: TracePrediction) -> list[str]:
 def step_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[str, str]]:
     """Return the parts of the step with their names. tokens: of a rank in a step."""
     timeline, computing = prediction.timeline, prediction.computing
-    scaled = "" if computing.scale == 1 else f", {computing.scale:.4g} times as long as {_origin(prediction)}"
+    origin = "at the peak rates" if computing.roofline else "recorded"
+    scaled = "" if computing.scale == 1 else f", {computing.scale:.4g} times as long as {origin}"
     rows = [("computing", f"{format_time(timeline.compute_s)}{scaled}")]
     if computing.roofline and computing.scale > 1:
         rows.append(("utilization", f"{1 / computing.scale:.1%} of the peak rates"))
@@ -87,10 +99,6 @@ def _memory(peak_bytes: int, roofline: Roofline | None) -> str:
         return peak
     room = format_size(roofline.memory_bytes)
     return f"{peak}, of {room}" if peak_bytes <= roofline.memory_bytes else f"{peak}: MORE THAN THE {room} of the GPU"
-
-
-def _origin(prediction: TracePrediction) -> str:
-    return "at the peak rates" if prediction.computing.roofline else "recorded"
 
 
 def calls_table(prediction: TracePrediction) -> DataTable:
@@ -138,3 +146,102 @@ def _time_cell(time_s: float) -> TableCell:
 
 def _time(time_s: float) -> str:
     return format_time(time_s) if time_s < float("inf") else "never"
+
+
+MAX_ROWS = 24  # of buckets; those in the middle are left out
+
+LIBRARY = "NCCL"  # the only one that is known to choose
+
+
+def format_prediction(prediction: Prediction) -> str:
+    """Return the step and its buckets, the sweep, and the scaling, as far as they were asked for."""
+    blocks = [_step(prediction), _buckets(prediction.step)]
+    if prediction.sweep:
+        blocks.append(_sweep(prediction))
+    if prediction.scaling:
+        blocks.append(_scaling(prediction))
+    return "\n\n".join(blocks)
+
+
+def _step(prediction: Prediction) -> str:
+    step, config = prediction.step, prediction.step.config
+    workers = plural(config.backend.runtime.num_workers, "worker")
+    ranks = plural(step.num_ranks, "rank")
+    algorithms = " and ".join(step.algorithms)
+    title = f"step of DDP, {ranks}, {algorithms}, {workers}, bucket_cap_mb {config.caps}"
+    num_buckets = sum(1 for bucket in step.buckets if bucket.parameters)
+    profile = prediction.profile
+    size, buckets = format_size(profile.gradient_bytes), plural(num_buckets, "bucket")
+    rows = [("gradients", f"{size} in {len(profile.parameters)} parameters, {buckets}")]
+    rows += [("source", in_one_line(shortened(str(source))))] if (source := profile.provenance.get("source")) else []
+    rows += [("broadcast", f"{format_time(step.broadcast_s)} of buffers")] if profile.buffer_bytes else []
+    rows += [("forward", format_time(step.forward_s)), ("backward", format_time(step.backward_s))]
+    rows += [("copying", f"{format_time(step.copy_s)} into buckets and back")] if step.copy_s else []
+    rows += [
+        ("exposed", f"{_time(step.exposed_s)} of {_time(step.communication_s)} of communication"),
+        ("optimizer", format_time(step.optimizer_s)),
+        ("step", f"{_time(step.step_s)}; one process alone {format_time(step.single_s)}"),
+        ("efficiency", f"{100 * step.efficiency:.1f} %"),
+    ]
+    lines = [wrap_text(title, indent="  "), *(f"  {line}" for line in align_columns(rows))]
+    if step.not_chosen:
+        lines.append(wrap_text(f"  not what {LIBRARY} would take: {step.not_chosen}", indent="  "))
+    by_formula = dict.fromkeys(other.by_formula for other in (step, *prediction.scaling) if other.by_formula)
+    lines += [wrap_text(f"  {line}", indent="  ") for line in by_formula]
+    return "\n".join(lines)
+
+
+def _buckets(step: PredictedStep) -> str:
+    columns = ["bucket", "parameters", "size", "ready", "begins", "ends"]
+    rows = list(_bucket_rows(step.buckets))
+    if any(bucket.protocol for bucket in step.buckets):
+        columns.append("all_reduce")
+        rows = [(*row, bucket.reduced_by) for row, bucket in zip(rows, step.buckets, strict=True)]
+    if len(rows) > MAX_ROWS:
+        half = MAX_ROWS // 2
+        rows[half:-half] = [(TableCell("...", 0), *[TableCell("", 0)] * 5, *[""] * (len(columns) - 6))]
+    return DataTable(columns, rows).text()
+
+
+def _bucket_rows(buckets: Sequence[BucketTimes]) -> Iterator[Row]:
+    for number, bucket in enumerate(buckets):
+        name = TableCell(str(number) if bucket.parameters else "used", number)
+        count = count_cell(len(bucket.parameters)) if bucket.parameters else TableCell("", 0)
+        times = (_cell_of(time_s) for time_s in (bucket.ready_s, bucket.begin_s, bucket.end_s))
+        yield name, count, size_cell(bucket.size_bytes), *times
+
+
+def _sweep(prediction: Prediction) -> str:
+    rows = []
+    for step in prediction.sweep:
+        mark = "recommended" if step is prediction.step else "torch's own" if step is prediction.default else ""
+        times = (_cell_of(time_s) for time_s in (step.communication_s, step.exposed_s, step.step_s))
+        cap = TableCell(str(step.config.caps), step.config.caps.rest_bytes)
+        rows.append((cap, count_cell(len(step.buckets)), *times, _percent(step), TableCell(mark, 0)))
+    why = [reason(prediction.sweep, prediction.step)]
+    if prediction.default is not prediction.step:
+        why.append(f"{prediction.speedup:.3f} times as fast as torch's own")
+    table = DataTable(("cap_mb", "buckets", "sending", "exposed", "step", "efficiency", ""), rows)
+    return "\n".join([*table.lines(), *(wrap_text(f"  {line}", indent="  ") for line in why if line)])
+
+
+def _scaling(prediction: Prediction) -> str:
+    steps, columns = prediction.scaling, ["ranks", "exposed", "step", "efficiency", "speed-up"]
+    rows: list[list[TableCell | str]] = []
+    for step in steps:
+        speedup = step.num_ranks * step.efficiency
+        times = _cell_of(step.exposed_s), _time_cell(step.step_s), _percent(step)
+        rows.append([TableCell(str(step.num_ranks), step.num_ranks), *times, TableCell(f"{speedup:.4g}", speedup)])
+    if any(bucket.protocol for step in (prediction.step, *steps) for bucket in step.buckets):
+        columns.append("all_reduce")
+        for row, step in zip(rows, steps, strict=True):
+            row.append(", ".join(step.algorithms) + (f" ({step.not_chosen})" if step.not_chosen else ""))
+    return DataTable(columns, rows).text(WIDTH)
+
+
+def _percent(step: PredictedStep) -> TableCell:
+    return TableCell(f"{100 * step.efficiency:.1f} %", step.efficiency)
+
+
+def _cell_of(time_s: float) -> TableCell:
+    return TableCell(_time(time_s), time_s)

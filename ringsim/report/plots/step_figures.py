@@ -1,22 +1,22 @@
-"""The page with a predicted step of DDP: its lanes of time, and the sweep and the scaling if there are any."""
+"""The pages of a step, of DDP or of a recorded program: its lanes of time, and its curves by bucket caps and ranks."""
 
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.charts import Curve, draw_curves, set_axis
-from ringsim.report.plots.scaling_figure import annotate, draw_efficiency, draw_step_times
 from ringsim.report.plots.style import ink_on, new_figure, palette, points
-from ringsim.training_step import PredictedStep, Prediction
-from ringsim.units import format_size, format_time
+from ringsim.training_step import PredictedStep, Prediction, TracePrediction, TraceScaling
+from ringsim.units import format_size, format_time, plural
 
 _WIDTH, _LANE, _REST, _CURVES, _LINE = 14.0, 0.62, 1.5, 4.0, 0.2  # inches
 LANES_WIDTH = 12.4  # inches, of the axis
@@ -179,3 +179,154 @@ def _draw_sweep(axes: Axes, prediction: Prediction) -> None:
         annotate(axes, str(len(step.buckets)), (cap, step.step_s), -15)
     axes.margins(y=0.15)
     axes.legend(fontsize=points(8.5), framealpha=1, edgecolor=palette().paper)
+
+
+_TRACED_REST = 1.6  # inches
+
+
+def draw_traced_step(prediction: TracePrediction) -> Figure:
+    """Draw computing in the first lane, below it the calls of each group; waits are shaded through all lanes.
+
+    Raises ValueError for a step that never ends.
+    """
+    timeline = prediction.timeline
+    timeline.require_end()
+    used = sorted({call.group for call in timeline.step.calls})
+    figure = new_figure(
+        _WIDTH, _TRACED_REST + _LANE * (1 + len(used)), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15)
+    )
+    device = "GPUs" if prediction.computing.on_gpu else "CPUs"
+    title = f"A step of a recorded program on {plural(prediction.trace.num_ranks, 'rank')}, {device}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=points(15), fontweight="bold")
+    axes = figure.subplots()
+    facts = [
+        f"step {format_time(timeline.step_s)} (exposed {format_time(timeline.exposed_s)})",
+        f"{plural(len(timeline.calls), 'call')} of {format_size(timeline.step.size_bytes)}",
+        *named_network(prediction.network)[:2],
+    ]
+    axes.set_title(" · ".join(facts), loc="left", fontsize=points(10), color=palette().dark_grey)
+    names = [prediction.trace.groups[group].name for group in used]
+    set_lanes(axes, ["compute", *names], timeline.step_s)
+    _draw_traced_computing(axes, prediction)
+    _draw_calls(figure, axes, prediction, {group: lane for lane, group in enumerate(used, 1)})
+    return figure
+
+
+def _draw_traced_computing(axes: Axes, prediction: TracePrediction) -> None:
+    timeline = prediction.timeline
+    for begin_s, end_s in _joined([(begin_s, end_s) for _, begin_s, end_s in timeline.computations]):
+        draw_bar(axes, 0, begin_s, end_s, palette().light_grey, f"compute {format_time(end_s - begin_s)}", "")
+    for begin_s, end_s in _joined([(begin_s, end_s) for _, begin_s, end_s in timeline.waits]):
+        axes.axvspan(begin_s, end_s, color=palette().vermillion, alpha=0.13, linewidth=0, zorder=0)
+        draw_label(axes, 0, begin_s, end_s, f"exposed {format_time(end_s - begin_s)}", "", palette().vermillion)
+
+
+def _joined(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the intervals with those that touch one another made one."""
+    joined: list[tuple[float, float]] = []
+    for begin_s, end_s in intervals:
+        if joined and joined[-1][1] == begin_s:
+            joined[-1] = joined[-1][0], end_s
+        else:
+            joined.append((begin_s, end_s))
+    return joined
+
+
+def _draw_calls(figure: Figure, axes: Axes, prediction: TracePrediction, lanes: dict[int, int]) -> None:
+    """Draw calls of a kind in one colour; they overlap where several of a group are under way at once."""
+    timeline = prediction.timeline
+    kinds = list(dict.fromkeys(call.collective for call in timeline.step.calls))
+    colours = (palette().blue, palette().orange, palette().sky, palette().vermillion, palette().grey)
+    for call, span in zip(timeline.step.calls, timeline.calls, strict=True):
+        colour = colours[kinds.index(call.collective) % len(colours)]
+        text = f"{call.collective} {format_size(call.size_bytes)}"
+        draw_bar(axes, lanes[call.group], span.begin_s, span.end_s, colour, text, format_size(call.size_bytes))
+    if kinds:
+        patches = [Patch(color=colours[number % len(colours)]) for number in range(len(kinds))]
+        figure.legend(patches, kinds, loc="outside lower right", ncols=len(kinds), frameon=False, fontsize=points(9))
+
+
+_SCALING_HEIGHT = 4.8  # inches
+_MAX_LABELS = 7  # on a curve, which may have a third of the page
+
+
+class Scaled(Protocol):
+    """A step on so many ranks, of a recorded program or of DDP; its times are infinite if it never ends."""
+
+    @property
+    def num_ranks(self) -> int: ...
+    @property
+    def step_s(self) -> float: ...
+    @property
+    def exposed_s(self) -> float: ...
+    @property
+    def efficiency(self) -> float: ...
+
+
+def draw_trace_scaling(scaling: TraceScaling) -> Figure:
+    """Draw the time of a step on the left, and its efficiency on the right.
+
+    Raises ValueError for a step that never ends.
+    """
+    for prediction in scaling.predictions:
+        prediction.timeline.require_end()
+    first, last = scaling.predictions[0], scaling.predictions[-1]
+    figure = new_figure(
+        _WIDTH, _SCALING_HEIGHT, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15, rect=(0, 0, 1, 0.97))
+    )
+    device = "GPUs" if first.computing.on_gpu else "CPUs"
+    name = f"A step of a recorded program on {first.trace.num_ranks} to {last.trace.num_ranks} ranks, {device}"
+    figure.suptitle(name, x=0.01, ha="left", fontsize=points(15), fontweight="bold")
+    facts = " · ".join(named_network(first.network)[:2])
+    figure.text(0.01, 0.888, facts, fontsize=points(10), color=palette().dark_grey)
+    times, shares = figure.subplots(1, 2)
+    draw_step_times(times, scaling.steps)
+    draw_efficiency(shares, scaling.steps, f"of the step on {plural(first.trace.num_ranks, 'rank')}")
+    return figure
+
+
+def draw_step_times(axes: Axes, steps: Sequence[Scaled]) -> None:
+    """Draw the time of a step against the number of ranks, and shade what of it is exposed communication."""
+    _begin(axes, "Time of a step against number of ranks")
+    set_axis(axes.yaxis, "", lambda time_s: format_time(time_s) if time_s else "0")
+    ranks = [step.num_ranks for step in steps]
+    times = np.array([step.step_s if math.isfinite(step.step_s) else math.nan for step in steps])
+    hidden = times - [step.exposed_s if math.isfinite(step.exposed_s) else math.nan for step in steps]
+    axes.fill_between(ranks, hidden, color=palette().light_grey, linewidth=0, label="computing")
+    style: dict[str, Any] = {"color": palette().vermillion, "alpha": 0.25, "linewidth": 0}
+    axes.fill_between(ranks, hidden, times, label="exposed communication", **style)
+    draw_curves(axes, [Curve("step", ranks, times.tolist())])
+    for count, time_s in _labelled(ranks, times.tolist()):
+        if math.isfinite(time_s):
+            annotate(axes, format_time(time_s), (count, time_s), 8)
+    axes.set_ylim(0, 1.35 * np.nanmax(times, initial=0.0) or 1.0)  # with room for the legend above all curves
+    axes.legend(fontsize=points(8.5), framealpha=1, edgecolor=palette().paper, loc="upper left", ncols=3)
+
+
+def draw_efficiency(axes: Axes, steps: Sequence[Scaled], reference: str) -> None:
+    """Draw efficiency against the number of ranks. reference: to what it is compared."""
+    _begin(axes, "Efficiency against number of ranks")
+    set_axis(axes.yaxis, reference, lambda share: f"{100 * share:.0f} %")
+    ranks, shares = zip(*((step.num_ranks, step.efficiency) for step in steps), strict=True)
+    draw_curves(axes, [Curve("efficiency", ranks, shares)])
+    for count, share in _labelled(ranks, shares):
+        annotate(axes, f"{100 * share:.0f} %", (count, share), 8)
+    axes.set_ylim(0, 1.1 * max(1.0, *shares))
+
+
+def _begin(axes: Axes, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=points(11), fontweight="bold")
+    set_axis(axes.xaxis, "ranks, each with the same work", "{:g}".format, log_base=2)
+    axes.margins(x=0.1)  # with room for the labels of the first and the last point
+
+
+def _labelled(ranks: Sequence[int], values: Sequence[float]) -> list[tuple[int, float]]:
+    """Return the points whose labels have room beside one another; the last is one of them."""
+    marks = list(zip(ranks, values, strict=True))
+    stride = -(-len(marks) // _MAX_LABELS)
+    return marks[::-stride]
+
+
+def annotate(axes: Axes, text: str, at: tuple[float, float], above: float) -> None:
+    """Write a text above a point, by so many points."""
+    axes.annotate(text, at, (0, above), textcoords="offset points", ha="center", fontsize=points(8))
