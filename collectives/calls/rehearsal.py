@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from collectives.calls.reduction import Reduction
-from collectives.runtime import Fingerprint, RecordedGroup, Work, recorded_group
+from collectives.runtime import Fingerprint, RecordedGroup, Work, is_lent, recorded_group
 from ringsim.schedule import Collective
 from ringsim.traces import Call
 
@@ -25,7 +25,7 @@ class Rehearsal:
         self._clock = recorded.recorder.clock
         self._num_ranks, self._rank = group.size(), group.rank()
         self._seconds = 0.0  # in `execute`
-        self._size_bytes, self._dtype = 0, torch.uint8
+        self._size_bytes, self._dtype, self._is_lent = 0, torch.uint8, False
 
     def execute(
         self,
@@ -41,6 +41,7 @@ class Rehearsal:
         self._dtype = wire or whole.dtype
         self._size_bytes = whole.numel() * self._dtype.itemsize
         given = whole if source is None else source.view(whole.shape)
+        self._is_lent = is_lent(given) and self._dtype == whole.dtype
         if collective is Collective.ALL_GATHER:
             shares = whole.view(self._num_ranks, -1)
             shares.copy_(shares[self._rank].clone().expand_as(shares))
@@ -82,6 +83,7 @@ class Rehearsal:
                 algorithm=fingerprint.algorithm,
                 peer=-1 if fingerprint.root is None else fingerprint.root,
                 local_s=local_s,
+                is_lent=self._is_lent,
             )
             recorded_work = self._recorded.recorder.call(call, result)
         return recorded_work if async_op else None

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from collectives.calls.call import GroupRuntime
 from collectives.calls.rehearsal import rehearsal_of
-from collectives.runtime import CPU, Sharing, has_backend, resolve, state_of
+from collectives.runtime import CPU, Sharing, has_backend, record_as_lent, resolve, state_of
 
 
 def empty(*size: int, dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None) -> torch.Tensor:
@@ -33,7 +33,9 @@ def empty(*size: int, dtype: torch.dtype | None = None, group: dist.ProcessGroup
     """
     group, dtype = resolve(group), dtype or torch.get_default_dtype()
     size_bytes = prod(size) * dtype.itemsize
-    if size_bytes == 0 or rehearsal_of(group) is not None or not has_backend(group, CPU):
+    if rehearsal_of(group) is not None:
+        return record_as_lent(torch.empty(size, dtype=dtype))
+    if size_bytes == 0 or not has_backend(group, CPU):
         return torch.empty(size, dtype=dtype)
     sharing = state_of(group).part(Sharing)
     if not sharing.is_known:  # which they find out in their turn

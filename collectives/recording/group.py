@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 from collectives.calls import name_of, reduced
 from collectives.integrations import NAME as RING
 from collectives.integrations import BackendOptions, RingGroup
-from collectives.runtime import RecordedGroup, Recorder, Work, record_group
+from collectives.runtime import RecordedGroup, Recorder, Work, is_lent, record_group
 from ringsim.traces import Call, Group
 
 NAME = "recording"
@@ -56,7 +56,8 @@ class RecordingGroup(dist.ProcessGroup):
         tensors = outputs or inputs
         dtype = name_of(tensors[0].dtype) if tensors else "uint8"
         is_async = bool(getattr(opts, "asyncOp", True))
-        call = Call(collective, size_bytes, dtype, self._recorded.index, is_async, peer=peer)
+        lent = len(inputs) == 1 and is_lent(inputs[0])
+        call = Call(collective, size_bytes, dtype, self._recorded.index, is_async, peer=peer, is_lent=lent)
         return self._recorded.recorder.call(call, tensors)
 
     @contextmanager

@@ -23,7 +23,7 @@ from collectives.runtime.gloo_threads import (
 from collectives.runtime.group_state import lazily, resolve, state_of
 from collectives.runtime.hooks import Event, span
 from collectives.runtime.queue import CollectiveQueue, close_queue
-from collectives.runtime.recorder import RecordedGroup, Recorder, record_group, recorded_group
+from collectives.runtime.recorder import RecordedGroup, Recorder, is_lent, record_as_lent, record_group, recorded_group
 from collectives.runtime.sharing import Sharing, transport_in_use, use_transport
 from collectives.runtime.sharing_offer import TRANSPORTS, machine_name, namespace_name
 from collectives.runtime.stream_order import StreamMoment

@@ -230,3 +230,14 @@ def record_group(group: dist.ProcessGroup, recorded: RecordedGroup) -> None:
 def recorded_group(group: dist.ProcessGroup) -> RecordedGroup | None:
     """Return where the calls of `group` are recorded; None if it really communicates."""
     return _RECORDED.get(group) if _RECORDED else None
+
+
+def record_as_lent(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor`, which stands for one in memory that ranks share; calls on it, and on its views, say so."""
+    tensor.untyped_storage().is_lent = True  # type: ignore[attr-defined]
+    return tensor
+
+
+def is_lent(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` lies in memory of `record_as_lent`."""
+    return getattr(tensor.untyped_storage(), "is_lent", False)

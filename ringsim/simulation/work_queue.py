@@ -30,6 +30,7 @@ class QueuedCall(NamedTuple):
     size_bytes: of the whole tensor, elements of `element_bytes` each.
     call_s: what the call takes before its first message.
     network: over which its messages go, in place of that of all calls; then it can share that with no other.
+    is_lent: as of `Runtime`.
     """
 
     schedule: Schedule
@@ -38,6 +39,7 @@ class QueuedCall(NamedTuple):
     ready_s: float = 0.0
     call_s: float = 0.0
     network: AnyNetwork | None = None
+    is_lent: bool = False
 
 
 class Span(NamedTuple):

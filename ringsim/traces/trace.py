@@ -85,6 +85,7 @@ class Call:
     algorithm: that the program names, as in `ringsim algorithms`; "" if the library chooses.
     peer: the other rank of a send or recv, or the root, as a rank of the group; -1 if there is none.
     local_s: seconds that the call needs on this rank besides its messages, to copy and to round.
+    is_lent: whether its tensor is one of `collectives.empty`, which ranks of a host read where it is.
     on_side_stream: whether the program made the call on a stream of its own, so that on a GPU the computations go on
     even if the call is not asynchronous.
     after: the index of the last of the step's events for which that stream waits before it comes to the call; -1 if it
@@ -100,6 +101,7 @@ class Call:
     algorithm: str = ""
     peer: Annotated[int, values.whole(-1)] = -1
     local_s: Annotated[float, values.seconds(0)] = 0.0
+    is_lent: bool = False
     on_side_stream: bool = False
     after: Annotated[int, values.whole(-1)] | None = None
     after_calls: tuple[Annotated[int, values.whole(0)], ...] = ()

@@ -10,6 +10,7 @@ the same time, since all ranks run the same program. They are simulated together
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -72,7 +73,7 @@ class GroupCalls:
         self.why_not = self._why_not_chosen()
         self._library_network = network if backend.chooses and not self.why_not else None
         self._schedules: dict[tuple[str, str, str, int], tuple[Schedule, LibraryChoice | None]] = {}
-        self._alone_s: dict[tuple[int, int, int, float], float] = {}
+        self._alone_s: dict[tuple[int, int, int, float, bool], float] = {}
         self._too_large: dict[tuple[int, int], bool] = {}
         self._by_formula: set[str] = set()
 
@@ -106,7 +107,8 @@ class GroupCalls:
         if runtime.is_torch and not self.backend.chooses:
             work = local_work(_simulated_as(call.collective), TORCH, self._size, whole_bytes)
             call_s += local_s(work, self.network, self._num_ranks)
-        return PlannedCall(call.size_bytes, None, QueuedCall(schedule, whole_bytes, element_bytes, ready_s, call_s))
+        queued = QueuedCall(schedule, whole_bytes, element_bytes, ready_s, call_s, is_lent=call.is_lent)
+        return PlannedCall(call.size_bytes, None, queued)
 
     def _is_too_large(self, schedule: Schedule, size_bytes: int) -> bool:
         key = id(schedule), size_bytes
@@ -148,14 +150,14 @@ class GroupCalls:
         call = planned.call
         if planned.formula_s is not None:
             return call.call_s + planned.formula_s
-        key = id(call.schedule), call.size_bytes, call.element_bytes, call.call_s
+        key = id(call.schedule), call.size_bytes, call.element_bytes, call.call_s, call.is_lent
         if key not in self._alone_s:
             messages_s = predict_time(
                 call.schedule,
                 call.network or self.network,
                 call.size_bytes,
                 element_bytes=call.element_bytes,
-                runtime=self.runtime(algorithm),
+                runtime=replace(self.runtime(algorithm), is_lent=call.is_lent),
             )
             self._alone_s[key] = call.call_s + messages_s
         return self._alone_s[key]

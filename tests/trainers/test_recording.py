@@ -32,6 +32,18 @@ OPERATIONS: dict[str, tuple[str, int | None]] = {
     "c10d::_allgather_base_": ("all_gather", 0),
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
 }
+# The collectives of a step on tensors that ranks share.
+LENT = {
+    "ring": {"all_reduce"},
+    "bucketed": {"all_reduce"},
+    "ddp_ring": {"all_reduce"},
+    "ddp_ring_bf16": set(),  # what travels is a rounded copy
+    "ddp_on_ring": {"all_reduce"},
+    "zero1": {"reduce_scatter", "all_gather"},
+    "zero2": {"all_gather"},
+    "ddp": set(),
+    "zero3": set(),
+}
 Calls = list[tuple[str, int]]
 
 
@@ -50,25 +62,37 @@ def test_recorded_calls_are_those_of_a_real_run(pool: RankPool, strategy: str) -
         assert any(real) or strategy == "none"
 
 
+@pytest.mark.parametrize("strategy", LENT)
+def test_recorded_calls_tell_which_tensors_ranks_share(pool: RankPool, strategy: str) -> None:
+    """So that their copies are not predicted."""
+    for calls in pool.run(recorded_calls, strategy):
+        assert {call.collective for call in calls if call.is_lent} == LENT[strategy]
+
+
 # What follows runs on the ranks.
 
 
 def called_both_ways(group: dist.ProcessGroup, strategy: str) -> tuple[tuple[Calls, Calls], tuple[Calls, Calls]]:
     """The calls of torch and ours in one step, really made and recorded."""
     real = real_calls(trained(group_with_one_thread(), strategy))
-    recorder, groups = Recorder(), list[Group]()
-    with recording(group.size(), group.rank(), recorder, groups):
-        step = trained(dist.new_group(list(range(group.size()))), strategy)
-        recorder.end_step()
-        step()
-        recorder.end_step()
-    calls = recorder.steps[-1].calls
+    calls = recorded_calls(group, strategy)
     sizes = [(call.collective, call.size_bytes // getattr(torch, call.dtype).itemsize) for call in calls]
     ours = [bool(call.algorithm) for call in calls]
     return real, (
         [size for size, own in zip(sizes, ours, strict=True) if not own],
         [size for size, own in zip(sizes, ours, strict=True) if own],
     )
+
+
+def recorded_calls(group: dist.ProcessGroup, strategy: str) -> list[Any]:
+    """Of one step."""
+    recorder, groups = Recorder(), list[Group]()
+    with recording(group.size(), group.rank(), recorder, groups):
+        step = trained(dist.new_group(list(range(group.size()))), strategy)
+        recorder.end_step()
+        step()
+        recorder.end_step()
+    return list(recorder.steps[-1].calls)
 
 
 class GlooWithOneThread(dist.ProcessGroupGloo):
