@@ -56,7 +56,7 @@ class Regions:
     def __init__(self, rank: int, words: memoryview, sockets: Mapping[int, socket.socket]) -> None:
         self._words, self._sockets = words, sockets
         self._entering = Lock()  # held for a moment only
-        self._next_location = rank << OWNER_SHIFT | FIRST_ADDRESS
+        self._next_location, self._end = rank << OWNER_SHIFT | FIRST_ADDRESS, rank + 1 << OWNER_SHIFT
         self._at: dict[int, Region] = {}  # by granule
         self._own: dict[int, Region] = {}  # by the tensor's address in this process
         self._unsent: dict[Region, int] = {}  # file descriptors of regions of which no other rank knows yet
@@ -74,6 +74,8 @@ class Regions:
         with self._entering:
             location = self._next_location
             self._next_location += -(-length // _GRANULE) * _GRANULE
+        if location + length > self._end:  # after 256 TiB, whatever has been given back
+            raise OSError("this rank has used up its addresses")
         fd = new_shared_file(_HEADER_BYTES + length, 0)
         try:
             os.pwrite(fd, location.to_bytes(8, "little"), 8 * _LOCATION)
