@@ -189,9 +189,11 @@ class LocalRanks:
     def close_portion(self) -> None:
         """End the portion: this rank has read all that it reads in it."""
         self._own_words[FINISHED] = self.portion
-        for peer, connection in self._sockets.items():
-            if self._words[peer][ASLEEP] == FOR_A_PORTION:
-                _wake(connection)
+        asleep = [peer for peer, words in self._others if words[ASLEEP] == FOR_A_PORTION]
+        # They wait for the last one; each of the others would only wake them for nothing.
+        if asleep and all(words[FINISHED] >= self.portion for _, words in self._others):
+            for peer in asleep:
+                _wake(self._sockets[peer])
 
     def lend(self, tensor: torch.Tensor) -> int | None:
         """Return where others find `tensor`, until `take_back`; None if it does not lie in a region of this rank."""
