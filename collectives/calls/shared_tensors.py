@@ -1,6 +1,6 @@
 """`empty`: tensors that lie where the other ranks of the host can read them."""
 
-from math import prod
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -10,7 +10,9 @@ from collectives.calls.rehearsal import rehearsal_of
 from collectives.runtime import CPU, Sharing, has_backend, record_as_lent, resolve, state_of
 
 
-def empty(*size: int, dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+def empty(
+    *size: int | Sequence[int], dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None
+) -> torch.Tensor:
     """Return an uninitialised tensor on the CPU which collectives of `group` leave where it is.
 
     The ranks of a host read and add it, and what is made of it, in each other's memory; of a tensor that torch has made
@@ -18,7 +20,8 @@ def empty(*size: int, dtype: torch.dtype | None = None, group: dist.ProcessGroup
     or on a part of one, returns when all ranks of the host have read there.
 
     The memory is given back when the tensor and all views of it have gone, here, and the other ranks have begun another
-    collective of the group. If the group shares no memory (`use_transport`), it is a tensor like any other.
+    collective of the group. Its storage cannot be resized; a process that is forked from the rank shares it, too; and
+    until it has first been part of a collective it takes an open file. If the group shares no memory (`use_transport`), it is a tensor like any other.
 
     size, dtype: as in `torch.empty`.
     group: the default group if None. The first time all its ranks must call this, or another collective; after that
@@ -32,11 +35,11 @@ def empty(*size: int, dtype: torch.dtype | None = None, group: dist.ProcessGroup
         tensor([1., 1., 1.])
     """
     group, dtype = resolve(group), dtype or torch.get_default_dtype()
-    size_bytes = prod(size) * dtype.itemsize
+    like = torch.empty(*size, dtype=dtype, device="meta")  # torch knows what can be a size
     if rehearsal_of(group) is not None:
-        return record_as_lent(torch.empty(size, dtype=dtype))
-    if size_bytes == 0 or not has_backend(group, CPU):
-        return torch.empty(size, dtype=dtype)
+        return record_as_lent(torch.empty(like.shape, dtype=dtype))
+    if like.nbytes == 0 or not has_backend(group, CPU):
+        return torch.empty(like.shape, dtype=dtype)
     sharing = state_of(group).part(Sharing)
     if not sharing.is_known:  # which they find out in their turn
 
@@ -46,8 +49,8 @@ def empty(*size: int, dtype: torch.dtype | None = None, group: dist.ProcessGroup
         state_of(group).part(GroupRuntime).queue.run(find_out)
     local = sharing.of(group).local
     if local is None:
-        return torch.empty(size, dtype=dtype)
+        return torch.empty(like.shape, dtype=dtype)
     try:
-        return local.regions.new(size_bytes).view(dtype).view(size)
+        return local.regions.new(like.nbytes).view(dtype).view(like.shape)
     except OSError as error:
-        raise RuntimeError(f"a tensor of {size_bytes} bytes that ranks share: {error}") from error
+        raise RuntimeError(f"a tensor of {like.nbytes} bytes that ranks share: {error}") from error

@@ -75,7 +75,7 @@ class ScheduleRun:
         return CollectiveError(
             f"rank {self.group.rank()}: {part.schedule}: step {step}: {doing} failed: {first_line(error)} ({record})",
             record,
-            peers[0] if len(peers) == 1 else None,
+            error.peer if isinstance(error, PeerError) else peers[0] if len(peers) == 1 else None,
         )
 
     def _peers_in(self, step: int) -> list[int]:

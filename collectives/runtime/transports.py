@@ -311,6 +311,8 @@ class SharedMemoryTransport(ChunkTransport):
             target.copy_(arrived)
         if output is not target and self.plan.is_kept[index]:
             target.copy_(output)
+            if self.remote is not None:
+                output = target  # to be sent from there
         memory.chunks[number] = output
         self.locations[number] = location
         if self.remote is not None:
@@ -321,6 +323,11 @@ class SharedMemoryTransport(ChunkTransport):
         send = self.part.sends[index]
         peer = self.part.peers[send.peer]
         if self.remote is not None and peer not in self.local:
+            chunks, number = self.memory.chunks, send.chunk
+            if self.local.is_borrowed(self.locations[number]) and chunks[number] is not self.memory.targets[number]:
+                # While torch.distributed sends it, its owner could fail and change it.
+                chunks[number] = self.memory.targets[number].copy_(chunks[number])
+            self.local.require_lenders()
             self.remote.send(index)
             return
         location = self.locations[send.chunk]

@@ -119,7 +119,8 @@ class LocalRanks:
     different things find out as soon as one of them waits for another one, or reuses the slot, in a later portion.
 
     A tensor that lies in a region is lent, not copied: where it lies is published, and before the collective ends,
-    `take_back` waits until all have read there.
+    `take_back` waits until all have read there. A rank that fails does not wait; so what is made of lent memory is
+    passed on, or returned, only after a look at who has failed since it was read.
 
     regions: the memory of tensors that ranks share.
     first_gone: the rank that ended first, as far as this one knew when it failed; None if none had.
@@ -184,7 +185,11 @@ class LocalRanks:
                 self._wait_for_finished(portion)
             if words[begun] != stamp:
                 raise OtherCallError(peer)
-            self.regions.let_go(peer, words[RELEASED])
+            if self.regions.has_released(peer, words[RELEASED]):
+                with suppress(BlockingIOError):
+                    while self._heard(peer):  # what it has released may still be on its way
+                        pass
+                self.regions.let_go(peer)
 
     def close_portion(self) -> None:
         """End the portion: this rank has read all that it reads in it."""
@@ -204,15 +209,25 @@ class LocalRanks:
     def take_back(self) -> None:
         """End a collective: wait until nobody reads any more what this rank has lent in it.
 
-        Raises what `open_portion` does, and FailedLenderError if a rank from which this one has borrowed has failed.
+        Raises what `open_portion` and `require_lenders` do.
         """
         if self._has_lent:
             self._settle(self.portion)
+        self.require_lenders()
+        self._has_lent = self._has_borrowed = False
+
+    def require_lenders(self) -> None:
+        """Raise FailedLenderError if this rank has borrowed in this collective, and another rank has failed."""
         if self._has_borrowed:
             for peer, words in self._others:
                 if words[FAILED]:
                     raise FailedLenderError(peer)
-        self._has_lent = self._has_borrowed = False
+
+    def is_borrowed(self, location: int | None) -> bool:
+        """Whether another rank has lent what is there."""
+        if location is None or location >> OWNER_SHIFT == self.rank:
+            return False
+        return location & (1 << OWNER_SHIFT) - 1 >= FIRST_ADDRESS
 
     def allocate(self, length: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
         """Return a place in the slot for a chunk of so many elements: its location, and the tensor, (length,)."""
@@ -233,11 +248,15 @@ class LocalRanks:
             except BlockingIOError:
                 said = b""
             if not said:
-                raise RuntimeError("its memory did not come: the limit on open files is reached")
+                raise RuntimeError("its memory did not come: the limit on open files, or on memory, is reached")
         return view
 
     def publish(self, peer: int, index: int, location: int) -> None:
-        """Say to `peer`, by this rank's record `index` of the portion, where it finds a chunk."""
+        """Say to `peer`, by this rank's record `index` of the portion, where it finds a chunk.
+
+        Raises what `require_lenders` does: the chunk may have been made of what this rank has borrowed.
+        """
+        self.require_lenders()
         words, place = self._own_words, record_place(self.portion, index)
         words[place] = location
         words[place + 1] = self._stamp

@@ -16,6 +16,8 @@ from weakref import finalize
 import torch
 
 from collectives.shared_memory.segment import RELEASED, SharedFile, new_shared_file, whole_pages
+from ringsim.schedule import free_bytes
+from ringsim.units import format_size
 
 OWNER_SHIFT = 48  # a location is the rank in whose memory it is, and the address there
 FIRST_ADDRESS = 1 << 40  # smaller ones are those of the segment
@@ -54,7 +56,8 @@ class Regions:
     """
 
     def __init__(self, rank: int, words: memoryview, sockets: Mapping[int, socket.socket]) -> None:
-        self._words, self._sockets = words, sockets
+        self._words: memoryview | None = words  # None once it is closed, as a tensor may live on, and keep this alive
+        self._sockets = sockets
         self._entering = Lock()  # held for a moment only
         self._next_location, self._end = rank << OWNER_SHIFT | FIRST_ADDRESS, rank + 1 << OWNER_SHIFT
         self._at: dict[int, Region] = {}  # by granule
@@ -63,7 +66,6 @@ class Regions:
         self._refused: set[Region] = set()  # of which perhaps not all know
         self._of_peers: dict[int, list[Region]] = {}  # in which this rank has read
         self._seen_released: dict[int, int] = {}
-        self._is_closed = False
 
     def new(self, size_bytes: int) -> torch.Tensor:
         """(size_bytes,): a tensor of bytes, at least one, in a new region, which ends with the tensor's memory.
@@ -71,6 +73,9 @@ class Regions:
         Raises OSError where there is no such memory.
         """
         length = whole_pages(size_bytes)
+        # Linux gives the memory of a file even if it has to end processes for that.
+        if length > (free := free_bytes()):
+            raise OSError(f"{format_size(free)} of memory is free")
         with self._entering:
             location = self._next_location
             self._next_location += -(-length // _GRANULE) * _GRANULE
@@ -115,23 +120,28 @@ class Regions:
         return None if region is None else region.at(location, length, dtype)
 
     def add(self, peer: int, fds: Sequence[int]) -> None:
-        """Take the regions of which another rank tells this one. Raises OSError if one cannot be mapped."""
+        """Take the regions of which another rank tells this one, but for those that cannot be mapped."""
         for fd in fds:
             try:
                 region = Region(fd)
+            except OSError:  # it is missed when it is read, if it ever is
+                continue
             finally:
                 os.close(fd)
             self._at |= dict.fromkeys(region.granules, region)
             self._of_peers.setdefault(peer, []).append(region)
 
-    def let_go(self, peer: int, num_released: int) -> None:
-        """Let go of the regions of another rank that this rank does not need any more.
+    def has_released(self, peer: int, num_released: int) -> bool:
+        """Whether another rank has released regions since this was asked last.
 
-        num_released: how many of its regions that rank has released so far.
+        num_released: how many it has released so far.
         """
-        if self._seen_released.get(peer, 0) == num_released:
-            return
+        has_released = self._seen_released.get(peer, 0) != num_released
         self._seen_released[peer] = num_released
+        return has_released
+
+    def let_go(self, peer: int) -> None:
+        """Let go of the regions of another rank that it has released."""
         kept = []
         for region in self._of_peers.pop(peer, []):
             if region.words[_IS_RELEASED]:
@@ -142,13 +152,13 @@ class Regions:
 
     def close(self) -> None:
         """Say nothing of this rank's regions any more; the tensors in them stay as they are."""
-        self._is_closed = True
+        self._words = None
         for regions in self._of_peers.values():
             for region in regions:
                 self._forget(region)
         self._of_peers.clear()
-        for region in list(self._unsent):
-            os.close(self._unsent.pop(region))
+        while self._unsent:
+            os.close(self._unsent.popitem()[1])
 
     def _send(self, fd: int) -> None:
         for connection in self._sockets.values():
@@ -156,15 +166,15 @@ class Regions:
                 socket.send_fds(connection, [WAKE], [fd], socket.MSG_NOSIGNAL)
 
     def _release(self, address: int) -> None:
-        region = self._own.pop(address)
+        region, words = self._own.pop(address), self._words
         self._forget(region)
         self._refused.discard(region)
         fd = self._unsent.pop(region, None)
         if fd is not None:
             os.close(fd)
-        elif not self._is_closed:  # nor is this a process that was forked from the rank
+        elif words is not None:  # nor is this a process that was forked from the rank
             region.words[_IS_RELEASED] = 1
-            self._words[RELEASED] += 1
+            words[RELEASED] += 1
 
     def _forget(self, region: Region) -> None:
         for granule in region.granules:
