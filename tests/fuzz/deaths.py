@@ -17,7 +17,7 @@ PATIENCE_S = 30.0  # of a group in which nobody may be: the machine may be busy
 HANGS_S = 60.0  # beyond the timeout
 PAUSE_S = 0.5
 MANNERS = ("return", "sys.exit", "destroy", *["os._exit"] * 6)  # to end an interpreter takes seconds
-TOLD = r"rank {rank}\b.*\b(step \d+|asking what)\b.*\brank \d+"  # ranks ask what others call before the first step
+TOLD = r"rank {rank}\b.*\b(step \d+|asking what|the last step)\b.*\brank \d+"  # what others call is asked before the first
 GLOOS = "[/"  # how errors of Gloo's own begin, with the file
 FIRST = "the first rank to stop responding was rank "
 REFUSED = "an earlier collective of this group failed: "
@@ -36,6 +36,7 @@ class Death:
     moment: before call number `at` ("call") or send or receive number `at` ("transfer"), or after so many milliseconds.
     manners: how each rank leaves; as they come, over and over.
     delays: before transfers, in milliseconds at most.
+    is_lent: whether tensors lie in memory that ranks share; not with "ring".
     """
 
     num_ranks: int = 2
@@ -48,6 +49,7 @@ class Death:
     manners: tuple[str, ...] = ("os._exit",)
     delays: int = 0
     seed: int = 0
+    is_lent: bool = False
 
     @property
     def timeout_s(self) -> float:
@@ -185,6 +187,7 @@ def draw_case(random: random.Random) -> Death:
         tuple(random.choice(MANNERS) for _ in range(num_ranks)),
         random.choice([0, 0, 2, 30]),
         random.randrange(10**6),
+        way != "ring" and random.random() < 0.5,
     )
 
 

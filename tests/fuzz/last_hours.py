@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ import collectives
 from tests.forked import Leaving
 from tests.fuzz.calls import Issued, issue
 from tests.fuzz.delays import before_transfers, delays
+from tests.fuzz.views import in_shared_memory
 from tests.ranks import whole_group_on
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ _PREPARED: list[Any] = []  # the group, and what makes the calls
 def prepare(death: Death) -> None:
     """Make the group, and the model if there is one."""
     group = whole_group_on("ring" if death.way == "ring" else "gloo", death.timeout_s)
+    if death.is_lent:
+        collectives.empty(1, group=group)  # the first time all do it together
     _PREPARED[:] = group, _Steps(death, group) if death.way == "ddp" else _Calls(death, group)
 
 
@@ -73,7 +77,9 @@ def _make_calls(death: Death, rank: int, report: Report) -> None:
             if death.how == "leave" and rank == death.victim and index == death.at:
                 return
             began_s = time.monotonic()
-            report.problem = report.problem or (calls.finish() if index == len(death.calls) else calls.make(index))
+            with in_shared_memory(group) if death.is_lent else nullcontext():
+                problem = calls.finish() if index == len(death.calls) else calls.make(index)
+            report.problem = report.problem or problem
     except RuntimeError as error:  # a CollectiveError, or in DDP what comes of it
         report.error, report.error_s = str(error), time.monotonic() - began_s
         report.refusal = _refusal(group)
@@ -158,7 +164,8 @@ class _Steps:
         torch.manual_seed(death.seed)
         self._seed = death.seed
         self._plain = nn.Sequential(nn.Linear(7, 300), nn.Tanh(), nn.Linear(300, 5))
-        self._module = DistributedDataParallel(copy.deepcopy(self._plain), process_group=group, bucket_cap_mb=0.001)
+        kind = collectives.DistributedDataParallel if death.is_lent else DistributedDataParallel
+        self._module = kind(copy.deepcopy(self._plain), process_group=group, bucket_cap_mb=0.001)
         state = collectives.HookState(group, algorithm=death.calls[0].algorithm or "ring")
         self._module.register_comm_hook(state, collectives.ddp_comm_hook)
 

@@ -1,0 +1,403 @@
+"""Groups of ranks whose tensors lie in memory that they share: what they do with them, and what becomes of faults."""
+
+import gc
+import os
+import random
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import collectives
+from collectives import CollectiveError, Executor
+from ringsim import Collective, Schedule, Transfer
+from ringsim.registry import build
+from tests.collectives.runtime.test_faults import NEEDS_MEMFD, SOON_S
+from tests.collectives.runtime.test_shared_faults import TIMEOUT_S, answers_of, shared_world
+from tests.collectives.shared_groups import ONE_HOST, PAIRS, fresh_group, kept_group, on_hosts, sharing_group
+from tests.fuzz.deaths import draw_case
+from tests.ranks import RankPool, Ranks
+
+pytestmark = NEEDS_MEMFD
+
+
+def mapped() -> int:
+    """How many files of ours this process has in its memory."""
+    gc.collect()
+    return Path("/proc/self/maps").read_text().count("/memfd:collectives")
+
+
+def lent(group: dist.ProcessGroup, value: float, length: int = 1000) -> torch.Tensor:
+    """(length,): a tensor in memory that ranks share."""
+    return collectives.empty(length, group=group).fill_(value)
+
+
+def total(group: dist.ProcessGroup) -> float:
+    """What the ranks' numbers, from 1 on, come to."""
+    return group.size() * (group.size() + 1) / 2
+
+
+def sums(tensor: torch.Tensor, group: dist.ProcessGroup, **options: Any) -> bool:
+    """Whether an all_reduce is right of a tensor that holds the rank's number, from 1 on."""
+    work = collectives.all_reduce(tensor.fill_(group.rank() + 1), group=group, **options)
+    if work is not None:
+        work.wait()
+    return bool((tensor == total(group)).all())
+
+
+def many(_: dist.ProcessGroup, hosts: tuple[int, ...], turns: int) -> tuple[bool, int, int, int, int]:
+    """Return whether all sums are right, and the maps and open files after few allocations and after many."""
+    group = kept_group(4, "auto", hosts)
+    if group is None:
+        return True, 0, 0, 0, 0
+    is_right, before, kept = True, (0, 0), [lent(group, 0.0), lent(group, 0.0, 100_000)]
+    for turn in range(turns):
+        tensor = lent(group, 0.0, (8, 1000, 100_000)[turn % 3])
+        is_right &= sums(tensor, group, algorithm=("ring", "direct")[turn % 2], async_op=turn % 3 == 0)
+        is_right &= sums(kept[turn % 2][turn % 7 :], group)
+        del tensor
+        if turn in (9, turns - 1):
+            for _ in range(3):
+                collectives.barrier(group=group)
+            now = mapped(), len(os.listdir("/proc/self/fd"))
+            before = now if turn == 9 else before
+    del kept
+    return is_right, *before, *now
+
+
+@pytest.mark.parametrize("hosts", [ONE_HOST, PAIRS], ids=["one host", "several hosts"])
+def test_many_tensors_leave_nothing(ranks: RankPool, hosts: tuple[int, ...]) -> None:
+    """A few hundred, next to some that stay."""
+    for is_right, maps, files, late_maps, late_files in ranks.run(many, hosts, 200):
+        assert is_right
+        assert (late_maps, late_files) == (maps, files)
+
+
+@pytest.mark.slow
+def test_thousands_of_tensors_leave_nothing(ranks: RankPool) -> None:
+    """The same, with more of them."""
+    for is_right, maps, files, late_maps, late_files in ranks.run(many, ONE_HOST, 5000, timeout_s=280):
+        assert is_right
+        assert (late_maps, late_files) == (maps, files)
+
+
+def used_anywhere(_: dist.ProcessGroup) -> list[str]:
+    """Return what goes wrong with a tensor of one group in others, and with tensors that only some ranks have there."""
+    groups = {name: kept_group(3, *rest) for name, rest in WHERE.items()}
+    wrong = []
+    for name, group in groups.items():
+        if group is None:
+            return []
+        tensor = lent(group, 0.0)
+        wrong += [f"{name} in {other}" for other, another in groups.items() if another and not sums(tensor, another)]
+        some = tensor if group.rank() == 1 else torch.empty(1000)
+        for algorithm in ("ring", "halving_doubling", "two_shot", "direct"):
+            if not sums(some[5:], group, algorithm=algorithm):
+                wrong.append(f"{name}: only on rank 1, {algorithm}")
+        dist.all_reduce(tensor.fill_(1), group=group)
+        if (tensor != 3).any():
+            wrong.append(f"{name}: torch.distributed")
+        if (lent(group, 0.0, 0).numel(), lent(group, 7.0, 1).item()) != (0, 7.0):
+            wrong.append(f"{name}: nothing, and one element")
+        collectives.all_reduce(lent(group, 0.0, 0), group=group)
+        wrong += [f"{name}: {problem}" for problem in in_and_out(group)]
+    return wrong
+
+
+WHERE = {
+    "shm": ("auto", ONE_HOST),
+    "gloo": ("gloo",),
+    "several hosts": ("auto", PAIRS),
+    "another": ("auto", ONE_HOST, 4096),
+}
+
+
+def in_and_out(group: dist.ProcessGroup) -> list[str]:
+    """Return what is wrong with shares as inputs and outputs, apart and in place; inputs stay as they are."""
+    rank, size, wrong = group.rank(), group.size(), []
+    for apart in (True, False):
+        whole = lent(group, 0.0, 30 * size).copy_(torch.arange(30.0 * size) + rank)
+        own = whole[30 * rank : 30 * rank + 30]
+        share = lent(group, 0.0, 30) if apart else own
+        before, expected = whole.clone(), (torch.arange(30.0 * size) * size + total(group) - size)[30 * rank :][:30]
+        collectives.reduce_scatter_tensor(share, whole, group=group)
+        if not torch.equal(share, expected) or (apart and not torch.equal(whole, before)):
+            wrong.append(f"reduce_scatter, apart {apart}")
+        share.fill_(rank + 1)
+        whole_again = lent(group, 0.0, 30 * size) if apart else whole
+        collectives.all_gather_into_tensor(whole_again, share, group=group)
+        if not torch.equal(whole_again, torch.arange(1.0, size + 1).repeat_interleave(30)):
+            wrong.append(f"all_gather, apart {apart}")
+    return wrong
+
+
+def test_a_tensor_is_used_anywhere(ranks: RankPool) -> None:
+    """In other groups, over Gloo, by torch; by some ranks alone; for inputs and outputs."""
+    assert ranks.run(used_anywhere, num_ranks=5)[:3] == [[]] * 3
+
+
+def dropped_while_under_way(_: dist.ProcessGroup) -> tuple[bool, int]:
+    """Return whether collectives are right whose tensors only they still have; and what is mapped more afterwards."""
+    group = kept_group(3, "auto", ONE_HOST)
+    if group is None:
+        return True, 0
+    collectives.barrier(group=group)
+    before, results, works = mapped(), [], []
+    for turn in range(20):
+        whole, share = lent(group, turn, 3 * 500), torch.empty(500)
+        works.append(collectives.reduce_scatter_tensor(share, whole, group=group, async_op=True))
+        results.append(share)
+        del whole
+    for work in works:
+        assert work is not None
+        work.wait()
+    del works, work
+    for _ in range(3):
+        collectives.barrier(group=group)
+    return all(bool((share == 3 * turn).all()) for turn, share in enumerate(results)), mapped() - before
+
+
+def test_a_tensor_is_dropped_while_it_is_used(ranks: RankPool) -> None:
+    """It ends with the collective."""
+    assert ranks.run(dropped_while_under_way)[:3] == [(True, 0)] * 3
+
+
+def first_call(_: dist.ProcessGroup) -> list[bool]:
+    """Return whether sums are right in groups that begin with `empty`, on some ranks behind other calls."""
+    right = []
+    for turn in range(3):
+        group = fresh_group(3)
+        if group is None:
+            continue
+        tensor = torch.empty(10).fill_(group.rank() + 1)
+        if group.rank() == turn:
+            mine = lent(group, 0.0)
+            work = collectives.all_reduce(tensor, group=group, async_op=True)
+        else:
+            work = collectives.all_reduce(tensor, group=group, async_op=True)
+            mine = lent(group, 0.0)
+        assert work is not None
+        work.wait()
+        right += [tensor[0].item() == total(group), sums(mine, group)]
+        with torch.inference_mode():
+            right.append(sums(lent(group, 0.0), group))
+        dist.destroy_process_group(group)
+        mine.fill_(5.0)
+        right.append(mine.sum().item() == 5000)
+    return right
+
+
+def test_empty_may_be_the_first_call(ranks: RankPool) -> None:
+    """Next to one that is under way, on other ranks before it; in inference mode; and tensors outlive the group."""
+    assert ranks.run(first_call)[:3] == [[True] * 12] * 3
+
+
+def alone(group: dist.ProcessGroup) -> bool:
+    """Whether a group of one rank can do the same."""
+    return sums(lent(group, 0.0), group) and lent(group, 1.0, 3).sum().item() == 3
+
+
+def test_one_rank(ranks: RankPool) -> None:
+    """Shares its memory with nobody."""
+    assert ranks.run(alone, num_ranks=1) == [True]
+
+
+def sizes(group: dist.ProcessGroup) -> list[str]:
+    """Return what becomes of sizes as torch takes them, and of those that it does not."""
+    told = [
+        str(tuple(collectives.empty((2, 3), group=group).shape)),
+        str(tuple(collectives.empty((), group=group).shape)),
+    ]
+    for size in ((-1,), (2**62,), (2**42,)):
+        with pytest.raises(RuntimeError) as error:
+            collectives.empty(*size, group=group)
+        told.append(str(error.value))
+    return [*told, str(lent(group, 1.0).sum().item())]
+
+
+def test_sizes(ranks: RankPool) -> None:
+    """Nobody's process is ended for want of memory, and the next tensor is there."""
+    for pair, nothing, negative, huge, large, after in ranks.run(sizes, num_ranks=2):
+        assert (pair, nothing, after) == ("(2, 3)", "()", "1000.0")
+        assert "negative dimension" in negative
+        assert "overflowed" in huge
+        assert large.startswith(f"a tensor of {2**44} bytes that ranks share: ")
+
+
+def limited(kind: int) -> str:
+    """Return a rank's error where rank 1 can open no more files, or has no more memory, when it is to read a tensor."""
+    group = shared_world()
+    tensor = torch.ones(30_000_000)
+    if group.rank() != 1:
+        tensor = lent(group, 1.0, len(tensor))
+    collectives.all_reduce(torch.ones(100), group=group)
+    if group.rank() == 1:
+        files = {int(name) for name in os.listdir("/proc/self/fd")}
+        first_free = next(number for number in range(len(files) + 1) if number not in files)
+        in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        limit = first_free if kind == resource.RLIMIT_NOFILE else in_use + tensor.nbytes // 2
+        resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
+    try:
+        collectives.all_reduce(tensor, group=group)
+    except CollectiveError as error:
+        return str(error)
+    return f"nothing was raised: {tensor[0].item()}"
+
+
+@pytest.mark.parametrize("kind", [resource.RLIMIT_NOFILE, resource.RLIMIT_AS], ids=["files", "memory"])
+def test_a_rank_at_its_limit(kind: int) -> None:
+    """It says so, and the others are told at once."""
+    with Ranks(3, TIMEOUT_S) as ranks:
+        began_s = time.monotonic()
+        ranks.start(limited, kind)
+        reports = answers_of(ranks, [0, 1, 2])
+        assert time.monotonic() - began_s < SOON_S
+    assert "its memory did not come: the limit on open files, or on memory, is reached" in reports[1]
+    assert all(report.startswith(f"rank {rank}: all_reduce") for rank, report in reports.items())
+
+
+def test_kills() -> None:
+    """A rank is killed at random moments: the others finish with right results, or name it in time."""
+    _kill(10, seed=1)
+
+
+@pytest.mark.slow
+def test_a_hundred_kills() -> None:
+    """The same, more often."""
+    _kill(100, seed=2)
+
+
+def _kill(times: int, seed: int) -> None:
+    draw, cases = random.Random(seed), 0
+    while cases < times:
+        case = draw_case(draw)
+        if case.how == "kill" and case.is_lent:
+            case.run()
+            cases += 1
+
+
+CHAIN = [[Transfer(0, 1, 0, True)], [Transfer(1, 2, 0, True)]]
+
+
+def slow_add(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    """Read what has arrived long after its sender has failed."""
+    time.sleep(1.5)
+    chunk.add_(arrived)
+
+
+def overwritten(lenders: tuple[int, ...], hosts: tuple[int, ...], how: str) -> str:
+    """Return what becomes of rank 0's tensor, which is changed after a failure while rank 1 has yet to read it."""
+    group = shared_world() if hosts == (0, 0, 0) else dist.group.WORLD
+    assert group is not None
+    executor = Executor(Schedule.from_transfers(Collective.ALL_REDUCE, "chain", 3, 1, CHAIN), group)
+    with on_hosts(group.rank(), hosts):
+        executor.run(torch.ones(5))
+    tensor = (lent(group, 1.0) if group.rank() in lenders else torch.empty(1000)).fill_(1.0)
+    if group.rank() == 0 and how == "interrupt":
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        executor.run(tensor, reduce=slow_add if group.rank() == 1 else torch.Tensor.add_)
+    except (KeyboardInterrupt, CollectiveError) as error:
+        tensor.fill_(99.0)
+        if group.rank() == 0:
+            time.sleep(2)  # not to end, which the others would hear of
+        return f"{type(error).__name__}: {error}"
+    return f"nothing was raised: {tensor[0].item()}"
+
+
+@pytest.mark.parametrize(
+    ("lenders", "hosts"),
+    [((0, 1, 2), (0, 0, 0)), ((0,), (0, 0, 0)), ((0, 1, 2), (0, 0, 1))],
+    ids=["all lend", "one lends", "several hosts"],
+)
+def test_an_interrupted_rank_changes_its_tensor(lenders: tuple[int, ...], hosts: tuple[int, ...]) -> None:
+    """Nobody returns a sum that was made of it, also not a rank that got it from one that read there."""
+    with Ranks(3, timeout_s=6.0) as ranks:
+        ranks.start(overwritten, lenders, hosts, "interrupt")
+        reports = answers_of(ranks, [0, 1, 2])
+    assert reports[0].startswith("KeyboardInterrupt")
+    assert "rank 0 has failed, and may have changed what this rank has read from its memory" in reports[1]
+    assert reports[2].startswith("CollectiveError: rank 2: ")
+
+
+def stalled_reader(victim: int) -> str:
+    """Return a rank's error when one stops before it has read what others lend."""
+    group = shared_world()
+    tensor = lent(group, 1.0)
+    collectives.all_reduce(tensor, group=group)
+    if group.rank() == victim:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        collectives.broadcast(tensor, 0, group=group)
+    except CollectiveError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def test_a_reader_that_stalls() -> None:
+    """Who lends to it gives up after the group's timeout, and names it."""
+    with Ranks(3, timeout_s=3.0) as ranks:
+        ranks.start(stalled_reader, 2)
+        reports = answers_of(ranks, [0, 1])
+        ranks.signal(2, signal.SIGCONT)
+    for report in reports.values():
+        assert report.endswith("; the first rank to stop responding was rank 2")
+
+
+def failing_after_a_while(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+    """A user's `reduce`, with a fault in the middle."""
+    chunk[: len(chunk) // 2].add_(arrived[: len(chunk) // 2])
+    raise ZeroDivisionError
+
+
+def failing_reduce(victim: int, algorithm: str) -> str:
+    """Return a rank's error where the victim's `reduce` raises, and the rank changes its tensor at once."""
+    group = shared_world()
+    executor = Executor(build(Collective.ALL_REDUCE, algorithm, group.size()), group)
+    executor.run(torch.ones(12))
+    tensor = lent(group, 1.0)
+    try:
+        executor.run(tensor, reduce=failing_after_a_while if group.rank() == victim else torch.Tensor.add_)
+    except (CollectiveError, ZeroDivisionError) as error:
+        tensor.fill_(99.0)
+        return type(error).__name__
+    return f"nothing was raised: {tensor.unique().tolist()}"
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "two_shot", "recursive_doubling", "direct"])
+def test_a_reduce_that_raises(algorithm: str) -> None:
+    """No rank returns a sum that was made of what it left, whatever it was doing."""
+    with Ranks(4, TIMEOUT_S) as ranks:
+        ranks.start(failing_reduce, 1, algorithm)
+        reports = answers_of(ranks, [0, 1, 2, 3])
+    assert reports.pop(1) == "ZeroDivisionError"
+    assert set(reports.values()) <= {"CollectiveError", "nothing was raised: [4.0]"}
+
+
+def from_threads(group: dist.ProcessGroup, allocations: int) -> bool:
+    """Whether sums are right while another thread allocates and drops tensors."""
+    shared = sharing_group(group.size())
+    assert shared is not None
+
+    def allocate() -> None:
+        for turn in range(allocations):
+            lent(shared, turn, 1 + turn % 5000)
+
+    thread = threading.Thread(target=allocate)
+    thread.start()
+    is_right = all(sums(lent(shared, 0.0, 1 + turn), shared) for turn in range(100))
+    thread.join()
+    dist.destroy_process_group(shared)
+    return is_right
+
+
+def test_tensors_of_several_threads(ranks: RankPool) -> None:
+    """They come and go at any moment."""
+    assert ranks.run(from_threads, 500) == [True] * 5
