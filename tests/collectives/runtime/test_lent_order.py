@@ -1,0 +1,222 @@
+"""Lent memory is never overwritten while another rank may still read there, in whatever order ranks come to run.
+
+The transport runs for all ranks of a schedule in one thread, on real tensors. Each access to memory is noted with a
+vector clock, which publishing and waiting pass on: two accesses that no chain of these orders may happen at once. So
+one execution shows it for all.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from collectives.runtime.chunks import ChunkMemory
+from collectives.runtime.instructions import Opcode, RankPart, shared_plan
+from collectives.runtime.transports import SharedMemoryTransport
+from collectives.shared_memory.regions import OWNER_SHIFT
+from ringsim import Collective, Schedule, Transfer
+from ringsim.registry import build
+from ringsim.schedule import flow, rank_program, replay, stays_until_read
+from tests.ringsim.strategies import schedules
+
+Clock = tuple[int, ...]
+
+
+class Access(NamedTuple):
+    """One rank's, at a time."""
+
+    rank: int
+    clock: Clock
+    writes: bool
+
+
+class Host:
+    """Ranks that share memory, as `SharedMemoryTransport` sees them, and which of them has read and written what."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.lent: dict[int, torch.Tensor] = {}  # by rank
+        self.clocks = [[0] * num_ranks for _ in range(num_ranks)]
+        self.published: dict[tuple[int, int], tuple[int, Clock]] = {}
+        self.slots: list[torch.Tensor] = []
+        self.accesses = defaultdict[int, list[Access]](list)
+
+    def note(self, rank: int, tensor: torch.Tensor, writes: bool) -> None:
+        """One element has been read, or written."""
+        self.clocks[rank][rank] += 1
+        self.accesses[tensor.data_ptr()].append(Access(rank, tuple(self.clocks[rank]), writes))
+
+    def races(self) -> list[tuple[Access, Access]]:
+        """Return the pairs of which one writes what the other may read, or write, at the same time."""
+        return [
+            (one, other)
+            for accesses in self.accesses.values()
+            for number, one in enumerate(accesses)
+            for other in accesses[:number]
+            if one.rank != other.rank
+            and (one.writes or other.writes)
+            and one.clock[other.rank] < other.clock[other.rank]
+        ]
+
+
+class OneOfHost:
+    """`LocalRanks`, as far as a transport asks it."""
+
+    def __init__(self, host: Host, rank: int) -> None:
+        self.host, self.rank = host, rank
+
+    def __contains__(self, _: int) -> bool:
+        return True
+
+    def lend(self, chunk: torch.Tensor) -> int | None:
+        own = self.host.lent.get(self.rank)
+        if own is None or chunk.untyped_storage().data_ptr() != own.untyped_storage().data_ptr():
+            return None
+        return self.rank << OWNER_SHIFT | chunk.data_ptr()
+
+    def allocate(self, length: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
+        self.host.slots.append(torch.empty(length, dtype=dtype))
+        return len(self.host.slots) - 1, self.host.slots[-1]
+
+    def view(self, location: int, length: int, _: torch.dtype) -> torch.Tensor:
+        if location < len(self.host.slots):
+            return self.host.slots[location]
+        own = self.host.lent[location >> OWNER_SHIFT]
+        return own[((location & (1 << OWNER_SHIFT) - 1) - own.data_ptr()) // own.itemsize :][:length]
+
+    def publish(self, _: int, index: int, location: int) -> None:
+        self.host.published[self.rank, index] = location, tuple(self.host.clocks[self.rank])
+
+    def wait_for(self, peer: int, index: int) -> int:
+        location, clock = self.host.published[peer, index]
+        own = self.host.clocks[self.rank]
+        own[:] = map(max, own, clock)
+        return location
+
+
+class Watching(TorchDispatchMode):
+    """Tells the host what the rank `rank` reads and writes."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self.host, self.rank = host, 0
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = str(function)
+        if name == "aten.add.out":
+            reads, output = args[:2], kwargs["out"]
+        elif name == "aten.copy_.default":
+            reads, output = args[1:2], args[0]
+        elif name == "aten.add_.Tensor":
+            reads, output = args[:2], args[0]
+        else:
+            assert "slice" in name or "empty" in name, name
+            return function(*args, **kwargs)
+        for tensor in reads:
+            self.host.note(self.rank, tensor, writes=False)
+        self.host.note(self.rank, output, writes=True)
+        return function(*args, **kwargs)
+
+
+def executed(
+    schedule: Schedule, lenders: Collection[int], seed: int, *, all_stay: bool = False
+) -> tuple[Host, list[torch.Tensor], list[torch.Tensor]]:
+    """Return the accesses of an execution with chunks of one element, and the ranks' results, here and replayed.
+
+    lenders: the ranks whose tensors others read where they lie. all_stay: whether they do so with every chunk.
+    """
+    num_ranks, num_chunks, draw = schedule.num_ranks, schedule.num_chunks, random.Random(seed)
+    host = Host(num_ranks)
+    tensors = [torch.randn(num_chunks, generator=torch.Generator().manual_seed(rank)) for rank in range(num_ranks)]
+    expected = [tensor.clone() for tensor in tensors]
+    replay(schedule, expected)
+    host.lent = {rank: tensors[rank] for rank in lenders}
+    running: list[tuple[int, Iterator[bool]]] = []
+    watching = Watching(host)
+    for rank, tensor in enumerate(tensors):
+        part = RankPart.posted(schedule, rank_program(schedule, rank), tuple(range(num_ranks)))
+        local: Any = OneOfHost(host, rank)
+        plan = shared_plan(part, local)
+        if all_stay:
+            plan = replace(plan, stays=[True] * num_chunks)
+        chunks = list(tensor.split(1))
+        memory = ChunkMemory(list(chunks), chunks, [], torch.Tensor.add_, (), rounds=False)
+        memory.wire_chunks = memory.chunks
+        running.append((rank, _instructions(SharedMemoryTransport(part, memory, plan, 0, None, is_last=True), host)))
+    with watching:
+        while running:
+            turn = draw.randrange(len(running))
+            watching.rank, instructions = running[turn]
+            try:
+                next(instructions)
+            except StopIteration:
+                running.pop(turn)
+    return host, tensors, expected
+
+
+def _instructions(transport: SharedMemoryTransport, host: Host) -> Iterator[bool]:
+    """Do one after the other; what has yet to be published is asked for again."""
+    actions = transport.actions
+    for opcode, index in transport.instructions:
+        if opcode is Opcode.WAIT_RECV:
+            sender = transport.part.program.receives[index].peer
+            while (sender, transport.plan.awaited[index]) not in host.published:
+                yield False
+        actions[opcode](index)
+        yield True
+
+
+def bits(tensors: list[torch.Tensor]) -> list[bytes]:
+    """All of them, rank by rank."""
+    return [tensor.numpy().tobytes() for tensor in tensors]
+
+
+@settings(max_examples=300)
+@given(schedules(max_ranks=4, max_chunks=3, max_steps=7, channels_of_a_pair=2), st.data())
+def test_no_order_changes_a_result(schedule: Schedule, data: st.DataObject) -> None:
+    """Whatever the transfers, and whichever ranks lend: no two accesses meet, and the bits are those of the replay."""
+    lenders = data.draw(st.sets(st.integers(0, schedule.num_ranks - 1)))
+    host, tensors, expected = executed(schedule, lenders, data.draw(st.integers(0, 99)))
+    assert host.races() == []
+    assert bits(tensors) == bits(expected)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "stays"),
+    [
+        ("all_reduce", "ring", True),
+        ("all_reduce", "two_shot", True),
+        ("all_reduce", "halving_doubling", True),
+        ("all_reduce", "binomial_tree", True),
+        ("all_gather", "ring", True),
+        ("broadcast", "binomial_tree", True),
+        ("all_reduce", "recursive_doubling", False),
+    ],
+)
+def test_built_in_schedules(collective: str, algorithm: str, stays: bool, num_ranks: int) -> None:
+    """Most lend all that they have; two that exchange their sums would overwrite what the other one still reads."""
+    schedule = build(Collective(collective), algorithm, num_ranks)
+    ranks = range(num_ranks)
+    assert all(stays_until_read(schedule, flow(schedule), rank).all() for rank in ranks) == stays
+    host, tensors, expected = executed(schedule, ranks, seed=num_ranks)
+    assert host.races() == []
+    if not stays:
+        assert executed(schedule, ranks, seed=num_ranks, all_stay=True)[0].races()
+    assert bits(tensors) == bits(expected)
+
+
+def test_a_rank_adds_to_what_it_was_passed() -> None:
+    """It reads that where it lies, also after the rank that it has passed it on to has done with it."""
+    rows = [[Transfer(0, 1, 0, False)], [Transfer(1, 2, 0, False)], [Transfer(2, 0, 0, True), Transfer(3, 1, 0, True)]]
+    schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "passed on", 4, 1, rows)
+    assert not stays_until_read(schedule, flow(schedule), 0).any()
+    assert executed(schedule, [0], seed=0)[0].races() == []
+    assert executed(schedule, [0], seed=0, all_stay=True)[0].races()
