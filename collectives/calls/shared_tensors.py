@@ -8,6 +8,7 @@ import torch.distributed as dist
 from collectives.calls.call import GroupRuntime
 from collectives.calls.rehearsal import rehearsal_of
 from collectives.runtime import CPU, Sharing, has_backend, record_as_lent, resolve, state_of
+from collectives.shared_memory import LocalRanks
 
 
 def empty(
@@ -21,7 +22,8 @@ def empty(
 
     The memory is given back when the tensor and all views of it have gone, here, and the other ranks have begun another
     collective of the group. Its storage cannot be resized; a process that is forked from the rank shares it, too; and
-    until it has first been part of a collective it takes an open file. If the group shares no memory (`use_transport`), it is a tensor like any other.
+    until it has first been part of a collective it takes an open file. If the group shares no memory (`use_transport`),
+    it is a tensor like any other.
 
     size, dtype: as in `torch.empty`.
     group: the default group if None. The first time all its ranks must call this, or another collective; after that
@@ -37,20 +39,23 @@ def empty(
     group, dtype = resolve(group), dtype or torch.get_default_dtype()
     like = torch.empty(*size, dtype=dtype, device="meta")  # torch knows what can be a size
     if rehearsal_of(group) is not None:
-        return record_as_lent(torch.empty(like.shape, dtype=dtype))
-    if like.nbytes == 0 or not has_backend(group, CPU):
-        return torch.empty(like.shape, dtype=dtype)
+        return record_as_lent(torch.empty(like.shape, dtype=dtype, device=CPU))
+    local = _local_ranks(group) if like.nbytes and has_backend(group, CPU) else None
+    if local is None:
+        return torch.empty(like.shape, dtype=dtype, device=CPU)
+    try:
+        return local.regions.new(like.nbytes).view(dtype).view(like.shape)
+    except OSError as error:
+        raise RuntimeError(f"a tensor of {like.nbytes} bytes that ranks share: {error}") from error
+
+
+def _local_ranks(group: dist.ProcessGroup) -> LocalRanks | None:
+    """Return the ranks that share memory with this one, which all find out in their turn."""
     sharing = state_of(group).part(Sharing)
-    if not sharing.is_known:  # which they find out in their turn
+    if not sharing.is_known:
 
         def find_out() -> None:
             sharing.of(group)
 
         state_of(group).part(GroupRuntime).queue.run(find_out)
-    local = sharing.of(group).local
-    if local is None:
-        return torch.empty(like.shape, dtype=dtype)
-    try:
-        return local.regions.new(like.nbytes).view(dtype).view(like.shape)
-    except OSError as error:
-        raise RuntimeError(f"a tensor of {like.nbytes} bytes that ranks share: {error}") from error
+    return sharing.of(group).local

@@ -29,8 +29,10 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         tensor([[1., 1., 1.]])
     """
 
-    def __init__(self, module: torch.nn.Module, *, gradient_as_bucket_view: bool = True, **options: Any) -> None:
-        super().__init__(module, gradient_as_bucket_view=gradient_as_bucket_view, **options)
+    def __init__(
+        self, module: torch.nn.Module, *arguments: Any, gradient_as_bucket_view: bool = True, **options: Any
+    ) -> None:
+        super().__init__(module, *arguments, gradient_as_bucket_view=gradient_as_bucket_view, **options)
 
     @contextmanager
     def allocating_buckets(self) -> Iterator[None]:

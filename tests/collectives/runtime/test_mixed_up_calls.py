@@ -1,22 +1,32 @@
 """Ranks that mix up their calls: all of them are told which calls these were, and no result is wrong."""
 
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import collectives
 from tests.collectives.replayed_calls import made
 from tests.collectives.shared_groups import ONE_HOST, fresh_group, on_hosts
+from tests.fuzz import views
 from tests.fuzz.calls import Call
 from tests.ranks import RankPool
 
 TIMEOUT_S = 2.0  # less than those wait for a late one who have noticed a mix-up at once
-TRANSPORTS = {"gloo": ("gloo", ONE_HOST), "shm": ("shm", ONE_HOST), "two hosts": ("auto", (0, 0, 1))}
+TRANSPORTS = {
+    "gloo": ("gloo", ONE_HOST),
+    "shm": ("shm", ONE_HOST),
+    "two hosts": ("auto", (0, 0, 1)),
+    "lent": ("shm", ONE_HOST),
+}
+OF_THREAD = threading.local()  # its group
 VARIANTS: dict[str, dict[str, Any]] = {
     "long": {"shape": (300_000,)},  # what is not eager
     "longer": {"shape": (101,)},
@@ -90,8 +100,13 @@ class Told(NamedTuple):
 def mixed_up(_: dist.ProcessGroup, transport: str, names: list[str]) -> list[Told]:
     """Of each mix-up, in a group of its own; all at the same time, as many of them wait for their timeout."""
     groups = [_group_that_knows(MIX_UPS[name], *TRANSPORTS[transport]) for name in names]
-    with ThreadPoolExecutor(len(names)) as threads:
+    new_memory = _lent_memory if transport == "lent" else views.new_memory
+    with mock.patch.object(views, "new_memory", new_memory), ThreadPoolExecutor(len(names)) as threads:
         return list(threads.map(_mix_up, names, groups))
+
+
+def _lent_memory(length: int, dtype: torch.dtype) -> torch.Tensor:
+    return collectives.empty(length, dtype=dtype, group=OF_THREAD.group)
 
 
 def _group_that_knows(mix_up: MixUp, transport: str, hosts: Sequence[int]) -> dist.ProcessGroup:
@@ -107,7 +122,7 @@ def _group_that_knows(mix_up: MixUp, transport: str, hosts: Sequence[int]) -> di
 
 
 def _mix_up(name: str, group: dist.ProcessGroup) -> Told:
-    mix_up, wrong = MIX_UPS[name], []
+    mix_up, wrong, OF_THREAD.group = MIX_UPS[name], [], group
     for index, call in enumerate(mix_up.calls(group.rank())):
         try:
             if not make_call(call, group, index) and index >= len(mix_up.usual):

@@ -1,0 +1,148 @@
+"""`collectives.DistributedDataParallel` against torch's own over the same collectives: the same bits."""
+
+import copy
+import io
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.join import Join
+
+import collectives
+from collectives import HookState, ddp_comm_hook
+from tests.collectives.runtime.test_faults import NEEDS_MEMFD
+from tests.collectives.shared_groups import local_ranks
+from tests.ranks import RankPool, group_on
+
+pytestmark = NEEDS_MEMFD
+STEPS = 4
+
+
+class Branches(nn.Module):
+    """A model of which some parameters may have no part in a step, with buffers, and of several dtypes."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Linear(7, 10), nn.BatchNorm1d(10)
+        self.left, self.right = nn.Linear(10, 5, dtype=dtype), nn.Linear(10, 5, dtype=dtype)
+
+    def forward(self, batch: torch.Tensor, side: str) -> torch.Tensor:
+        """Through the branch, or both."""
+        hidden = self.norm(self.first(batch)).tanh().to(self.left.weight.dtype)
+        outputs = [getattr(self, name)(hidden) for name in ("left", "right") if side in (name, "both")]
+        return torch.stack(outputs).sum(0).float()
+
+
+def batch_of(rank: int, step: int) -> torch.Tensor:
+    """(4, 7): the rank's own."""
+    return torch.randn(4, 7, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+Trained = list[bytes]
+
+
+def bits(tensors: Iterator[torch.Tensor]) -> Trained:
+    """Of each tensor."""
+    return [tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors]
+
+
+def train(
+    module: Any, rank: int, steps: int = STEPS, side: Callable[[int], str] = lambda _: "both", accumulated: int = 1
+) -> Trained:
+    """The gradients of all steps, and at last the parameters and the buffers."""
+    optimizer, trained = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9), []
+    for step in range(steps):
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        for micro in range(accumulated):
+            with module.no_sync() if micro < accumulated - 1 else nullcontext():
+                module(batch_of(rank, 10 * step + micro), side(step)).square().mean().backward()
+        trained += bits(each.grad for each in module.parameters() if each.grad is not None)
+        optimizer.step()
+    return trained + bits(module.parameters()) + bits(module.buffers())
+
+
+def with_join(module: Any, rank: int) -> Trained:
+    """With fewer steps on some ranks than on others."""
+    with Join([module]):
+        return train(module, rank, 2 + rank)[-11:]
+
+
+def with_hook(hook: Callable[..., Any], state: Any) -> Callable[[Any, int], Trained]:
+    """With a communication hook."""
+
+    def trained(module: Any, rank: int) -> Trained:
+        module.register_comm_hook(state(module), hook)
+        return train(module, rank)
+
+    return trained
+
+
+def with_copies(module: Any, rank: int) -> Trained:
+    """Gradients that are copied, and saved, between steps."""
+    trained = train(module, rank, 2)
+    gradients = [each.grad for each in module.parameters()]
+    file = io.BytesIO()
+    torch.save(gradients, file)
+    file.seek(0)
+    return [*trained, *bits(iter(copy.deepcopy(gradients))), *bits(iter(torch.load(file))), *train(module, rank, 2)]
+
+
+def compiled(module: Any, rank: int) -> Trained:
+    """As torch.compile runs it, but for the compiler."""
+    return train(torch.compile(module, backend="eager"), rank)[:8]
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "a small bucket for each parameter": {"bucket_cap_mb": 0.0001},
+    "find_unused_parameters": {"find_unused_parameters": True, "bucket_cap_mb": 0.0001},
+    "static_graph": {"static_graph": True, "bucket_cap_mb": 0.0001},
+    "gradients apart": {"gradient_as_bucket_view": False},
+}
+WAYS: dict[str, Callable[[Any, int], Trained]] = {
+    "plain": train,
+    "unused": lambda module, rank: train(module, rank, side=lambda step: ("left", "both", "right")[(step + rank) % 3]),
+    "no_sync": lambda module, rank: train(module, rank, accumulated=3),
+    "join": with_join,
+    "our hook": with_hook(ddp_comm_hook, lambda module: HookState(module.process_group, algorithm="two_shot")),
+    "torch's hook": with_hook(fp16_compress_hook, lambda module: module.process_group),
+    "copies": with_copies,
+    "compiled": compiled,
+}
+CASES = [
+    *((way, "") for way in WAYS if way != "unused"),
+    *(("plain", options) for options in OPTIONS),
+    ("unused", "find_unused_parameters"),
+    ("no_sync", "a small bucket for each parameter"),
+    ("join", "a small bucket for each parameter"),
+]
+
+
+def both(group: dist.ProcessGroup, backend: str, way: str, options: str, dtype: str) -> tuple[bool, bool, bool]:
+    """Return whether our class, and torch's, do the same; and whether gradients lie in shared memory: ours, torch's."""
+    group = group_on(backend, group.size())
+    results, are_lent = [], []
+    for kind in (collectives.DistributedDataParallel, nn.parallel.DistributedDataParallel):
+        keywords = {"gradient_as_bucket_view": True} | OPTIONS.get(options, {})
+        module = kind(Branches(getattr(torch, dtype)), None, process_group=group, **keywords)
+        results.append(WAYS[way](module, group.rank()))
+        gradients = [each.grad for each in module.parameters() if each.grad is not None]
+        local = local_ranks(group)
+        are_lent.append(all(local.lend(gradient) is not None for gradient in gradients))
+    return results[0] == results[1], are_lent[0], are_lent[1]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("way", "options"), CASES)
+def test_the_same_as_torchs(ring_ranks: RankPool, way: str, options: str, dtype: str, num_ranks: int) -> None:
+    """The same gradients, parameters and buffers, step by step, whatever it is asked to do."""
+    for is_same, is_lent, is_torchs_lent in ring_ranks.run(both, "ring", way, options, dtype, num_ranks=num_ranks):
+        assert is_same
+        assert is_lent == (options != "gradients apart")
+        assert not is_torchs_lent
