@@ -37,7 +37,8 @@ def empty(
         tensor([1., 1., 1.])
     """
     group, dtype = resolve(group), dtype or torch.get_default_dtype()
-    like = torch.empty(*size, dtype=dtype, device="meta")  # torch knows what can be a size
+    # torch knows what can be a size; its stubs do not know that a sequence can.
+    like = torch.empty(*size, dtype=dtype, device="meta")  # type: ignore[arg-type]
     if rehearsal_of(group) is not None:
         return record_as_lent(torch.empty(like.shape, dtype=dtype, device=CPU))
     local = _local_ranks(group) if like.nbytes and has_backend(group, CPU) else None

@@ -32,7 +32,8 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     def __init__(
         self, module: torch.nn.Module, *arguments: Any, gradient_as_bucket_view: bool = True, **options: Any
     ) -> None:
-        super().__init__(module, *arguments, gradient_as_bucket_view=gradient_as_bucket_view, **options)
+        options["gradient_as_bucket_view"] = gradient_as_bucket_view
+        super().__init__(module, *arguments, **options)
 
     @contextmanager
     def allocating_buckets(self) -> Iterator[None]:
