@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
@@ -30,12 +30,8 @@ _WITHOUT_SCHEDULE = {
 }
 
 
-class Expectation(NamedTuple):
-    """The prediction for a case, with the fields of `ComparedCase` of the same names."""
-
-    predicted_s: float | None
-    how: str
-    interval: Interval | None = None
+# The prediction for a case: the fields predicted_s, how and interval of a `ComparedCase`.
+Expectation = tuple[float | None, str, Interval | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +183,10 @@ def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
     questions = [case.question for case in known]
     predicted, expected = predict(cluster, questions), intervals(cluster, questions)
     by_case = {
-        id(case): Expectation(time_s, how, interval)
+        id(case): (time_s, how, interval)
         for case, (time_s, how), interval in zip_longest(known, predicted, expected)  # all have intervals, or none
     }
-    no_formula = Expectation(None, "there is no formula for it")
+    no_formula = None, "there is no formula for it", None
     return _comparison(cases, cluster, lambda case: by_case.get(id(case), no_formula))
 
 
@@ -216,9 +212,9 @@ def compare_measurements(
         try:
             simulated_s, how = _simulation(case, cluster, trusted)
         except (ValueError, OSError) as why:
-            return Expectation(None, " ".join(str(why).split()))
+            return None, " ".join(str(why).split()), None
         time_s = simulated_s(cluster)
-        return Expectation(time_s, how, draws.interval(time_s, simulated_s) if draws else None)
+        return time_s, how, draws.interval(time_s, simulated_s) if draws else None
 
     return _comparison(cases, cluster, predicted)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ringsim.native import BACKENDS
 from ringsim.network.cluster import Cluster
 from ringsim.network.shared_memory import SharedMemoryNetwork, shares_memory
 from ringsim.network.spec import Host, MemoryRate, SharedMemory, SlowRank, Spec
@@ -11,7 +12,8 @@ from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation import IN_ORDER
 from ringsim.simulation.simulate import predict_time, simulate
-from ringsim.simulation.work_queue import QueuedCall, time_queue
+from ringsim.traces import Call
+from ringsim.training_step.group_calls import GroupCalls
 
 MIB = 2**20
 COPY, ADD = 16e9, 8e9
@@ -111,14 +113,12 @@ def test_the_rates_depend_on_what_is_published_and_touched() -> None:
     assert gather_s(2**20, halfway) == pytest.approx(2 * 2**20 * (1 / 4e9 + 1 / 8e9) / 2)
 
 
-def test_a_queue_of_calls() -> None:
-    """One after the other, beside others that travel."""
-    cluster = host(latency_s=1e-3)
-    schedule, network = build(Collective.ALL_REDUCE, "ring", 2), SharedMemoryNetwork(cluster)
-    calls = [QueuedCall(schedule, 64, network=network), QueuedCall(schedule, 64), QueuedCall(schedule, 64, 1, 5.0)]
-    first, second, third = time_queue(calls, cluster, IN_ORDER)
-    assert first.end_s == pytest.approx(2e-3, rel=1e-3)
-    assert (second.begin_s, third.begin_s) == (first.end_s, 5.0)
+def test_a_call_of_a_group() -> None:
+    """Takes what its messages take through shared memory, where its group executes schedules of ours."""
+    group = GroupCalls(host(latency_s=1e-3), 2, BACKENDS["ring"])
+    assert group.alone_s(group.call(Call("all_reduce", 64, "uint8", 0, is_async=False))) == pytest.approx(
+        2e-3, rel=1e-3
+    )
 
 
 def test_only_one_host_whose_ranks_share_memory() -> None:
