@@ -5,18 +5,17 @@ The layout also says how chunks are cut into portions, and which tags their mess
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from collectives.runtime.preposted import PrepostedReceives, eager_tag, is_eager
+from collectives.runtime.rounding import Rounding
 from collectives.runtime.tags import numbered_tag
 from collectives.shared_memory import TOKEN_BITS
-from ringsim.schedule import Collective, Receive, Schedule
-
-ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)  # after these all ranks hold the same
+from ringsim.schedule import Receive, Schedule
 
 Reduce = Callable[[torch.Tensor, torch.Tensor], object]
 
@@ -40,7 +39,8 @@ class ChunkMemory:
     targets: where each chunk is in the end.
     wire_chunks: what is sent of each chunk: `chunks` itself, or, if they travel in another dtype, tensors of that.
     staging_buffers: for what must not land in its chunk, nor in an eager buffer.
-    rounds: whether chunks travel in another dtype.
+    rounding: what must be rounded, if chunks travel in another dtype; None if they do not.
+    on_wire: the chunks of which `wire_chunks` holds what is sent of them.
     """
 
     chunks: list[torch.Tensor]
@@ -48,14 +48,20 @@ class ChunkMemory:
     wire_chunks: list[torch.Tensor]
     reduce: Reduce
     staging_buffers: Sequence[torch.Tensor]
-    rounds: bool
+    rounding: Rounding | None = None
     num_staged: int = 0
+    on_wire: set[int] = field(default_factory=set)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether chunks travel in another dtype."""
+        return self.rounding is not None
 
     def cut(self, cuts: Sequence[slice]) -> "ChunkMemory":
         """Return the memory of a portion, which has those elements of each chunk."""
         chunks, targets = _cut_each(self.chunks, cuts), _cut_each(self.targets, cuts)
         wire_chunks = _cut_each(self.wire_chunks, cuts) if self.rounds else chunks
-        return ChunkMemory(chunks, targets, wire_chunks, self.reduce, self.staging_buffers, self.rounds)
+        return ChunkMemory(chunks, targets, wire_chunks, self.reduce, self.staging_buffers, self.rounding)
 
     def landing(self, receive: Receive) -> torch.Tensor:
         """Return where a message lands that is not eager."""
@@ -74,22 +80,39 @@ class ChunkMemory:
             reduce_into(self.reduce, target, self.chunks[number], arrived)
         elif arrived is not target:
             target.copy_(arrived)
-        self.chunks[number] = target
+        self.move(number, target, arrived)
 
-    def message(self, number: int) -> torch.Tensor:
-        """Return what is sent of a chunk: itself, or what it is in the dtype that travels."""
+    def move(self, number: int, chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+        """From now on the chunk is where `chunk` is, which was made of what has arrived."""
+        if self.rounding is not None:
+            self.on_wire.discard(number)
+            if arrived is self.wire_chunks[number]:
+                self.on_wire.add(number)
+        self.chunks[number] = chunk
+
+    def message(self, index: int, number: int) -> torch.Tensor:
+        """Return what send `index` sends of a chunk: itself, or what it is in the dtype that travels."""
         message, chunk = self.wire_chunks[number], self.chunks[number]
-        if message is not chunk:
-            message.copy_(chunk)  # rounds; if it is still being sent, it is the same once more
-            chunk.copy_(message)  # in an exchange both sides must add the same two
+        if self.rounding is not None and number not in self.on_wire:
+            message.copy_(chunk)  # rounds
+            self.on_wire.add(number)
+            self.round_in_place(index, chunk, message)
         return message
 
-    def finish(self, collective: Collective) -> None:
+    def round_in_place(self, index: int, chunk: torch.Tensor, message: torch.Tensor) -> None:
+        """Make the chunk what send `index` has sent of it, where this rank needs it later.
+
+        In an exchange both sides must add the same two.
+        """
+        if self.rounding is not None and self.rounding.in_place[index]:
+            chunk.copy_(message)
+
+    def finish(self) -> None:
         """Round what this rank has not sent, where all ranks shall hold the same."""
-        if self.rounds and collective in ALIKE:
-            for chunk, sent in zip(self.chunks, self.wire_chunks, strict=True):
-                sent.copy_(chunk)  # who summed a chunk holds it as it was before it was rounded to be sent
-                chunk.copy_(sent)
+        for number in self.rounding.at_end if self.rounding is not None else ():
+            sent, chunk = self.wire_chunks[number], self.chunks[number]
+            sent.copy_(chunk)
+            chunk.copy_(sent)
 
 
 def _cut_each(chunks: Sequence[torch.Tensor], cuts: Sequence[slice]) -> list[torch.Tensor]:

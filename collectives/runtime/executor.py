@@ -17,6 +17,7 @@ from collectives.runtime.group_state import lazily, resolve, state_of
 from collectives.runtime.hooks import Event, Hook, logging_to, naming_spans, profiling
 from collectives.runtime.instructions import RankPart, SharedPlan, shared_plan
 from collectives.runtime.preposted import PrepostedReceives
+from collectives.runtime.rounding import Rounding, rounding_of
 from collectives.runtime.schedule_run import ScheduleRun
 from collectives.runtime.sharing import Sharing, transport_in_use
 from collectives.runtime.tags import UNSTAMPED, CallStamp, Tag
@@ -228,8 +229,9 @@ class Executor:
         chunks = targets.copy() if options.source is None else _cut(options.source, lengths)
         if options.share is not None:
             targets[self._own] = _cut(options.share, lengths[self._own])
-        wire_chunks = chunks
+        wire_chunks, rounding = chunks, None
         if wire != tensor.dtype:
+            rounding = self._rounding
             self._wire = reused_buffer(self._wire, tensor.numel(), wire, tensor.device)
             wire_chunks = _cut(self._wire[: tensor.numel()], lengths)
             reduce = self._widened(reduce, max(lengths, default=0), tensor)
@@ -239,7 +241,7 @@ class Executor:
             self._staging = reused_buffer(self._staging, length, wire, tensor.device)
             # Only so much of it: of what is kept the rest may be half a buffer.
             staging_buffers = self._staging[:length].split_with_sizes([layout.staging_length] * num_staging_buffers)
-        return ChunkMemory(chunks, targets, wire_chunks, reduce, staging_buffers, wire != tensor.dtype)
+        return ChunkMemory(chunks, targets, wire_chunks, reduce, staging_buffers, rounding)
 
     def way(self, num_elements: int, bytes_each: int) -> tuple[str, int]:
         """Return how the chunks of a tensor on the CPU travel, as `transport_in_use`, and in how many portions.
@@ -250,6 +252,10 @@ class Executor:
         key = LayoutKey(num_elements, bytes_each, True, 0, False, portion_bytes)
         transport = transport_in_use(self.group) if portion_bytes else "gloo"
         return transport, len(self._layouts.of(key).portions)
+
+    @lazily
+    def _rounding(self) -> Rounding:
+        return rounding_of(self.schedule, self._peers.index(self.group.rank()), self._program)
 
     @lazily
     def _own(self) -> slice:

@@ -35,7 +35,7 @@ class ScheduleRun:
         try:
             self._do(self.transport.open, "before step 0")
             self._execute(actions)
-            self.memory.finish(self.part.schedule.collective)
+            self.memory.finish()
             self._do(self.transport.close, "after the last step")
         except BaseException:
             self.transport.fail()

@@ -131,7 +131,7 @@ class GlooTransport(ChunkTransport):
     def send(self, index: int) -> None:
         """Send a chunk."""
         send = self.part.sends[index]
-        message, tag = self.memory.message(send.chunk), self.tags[send.chunk]
+        message, tag = self.memory.message(index, send.chunk), self.tags[send.chunk]
         if not is_eager(tag):
             tag = self._rendezvous_tag(tag)
         elif tag & STAMPED:
@@ -189,7 +189,7 @@ class NcclTransport(ChunkTransport):
     def send(self, index: int) -> None:
         """Put a send into the batch."""
         send = self.part.sends[index]
-        self._add(dist.isend, self.memory.message(send.chunk), send)
+        self._add(dist.isend, self.memory.message(index, send.chunk), send)
 
     def launch(self, _: int) -> None:
         """Launch the batch."""
@@ -313,7 +313,7 @@ class SharedMemoryTransport(ChunkTransport):
             target.copy_(output)
             if self.remote is not None:
                 output = target  # to be sent from there
-        memory.chunks[number] = output
+        memory.move(number, output, arrived)
         self.locations[number] = location
         if self.remote is not None:
             self.remote.copied.discard(number)
@@ -332,7 +332,7 @@ class SharedMemoryTransport(ChunkTransport):
             return
         location = self.locations[send.chunk]
         if location is None:
-            location = self.locations[send.chunk] = self.place(send.chunk)
+            location = self.locations[send.chunk] = self.place(index, send.chunk)
         self.local.publish(peer, self.plan.published[index], location)
 
     def lend(self, number: int, chunk: torch.Tensor) -> int | None:
@@ -340,15 +340,17 @@ class SharedMemoryTransport(ChunkTransport):
         is_overwritten = chunk.data_ptr() == self.memory.targets[number].data_ptr()
         return self.local.lend(chunk) if self.plan.stays[number] or not is_overwritten else None
 
-    def place(self, number: int) -> int:
-        """Return the location of a chunk that others can read; copy it to the segment if they cannot where it is."""
+    def place(self, index: int, number: int) -> int:
+        """Return where others can read what send `index` sends of a chunk.
+
+        It is copied to the segment if they cannot read it where it is.
+        """
         chunk, message = self.memory.chunks[number], self.memory.wire_chunks[number]
         if not self.rounds and (lent := self.lend(number, chunk)) is not None:
             return lent
         location, place = self.local.allocate(message.numel(), message.dtype)
         place.copy_(chunk)  # rounds, if it travels in another dtype
-        if self.rounds:
-            chunk.copy_(place)  # in an exchange both sides must add the same two
+        self.memory.round_in_place(index, chunk, place)
         return location
 
 

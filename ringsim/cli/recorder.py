@@ -16,7 +16,7 @@ from ringsim.console import Progress, ended_once
 from ringsim.files import encode
 from ringsim.traces import INTERRUPTED, ProgramTrace, TraceRequest
 
-GRACE_S = 5.0  # in which an interrupted program may end
+GRACE_S = 10.0  # in which an interrupted program may end
 RECORDING = (sys.executable, "-m", "collectives.recording")
 
 

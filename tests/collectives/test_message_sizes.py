@@ -27,7 +27,7 @@ def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, lengt
 
     def noted(transport: GlooTransport, index: int) -> None:
         send = transport.part.sends[index]
-        message = transport.memory.message(send.chunk)
+        message = transport.memory.message(index, send.chunk)
         messages.append((send.step, transport.part.peers[send.peer], send.chunk, message.nbytes))
         send_of(transport, index)
 

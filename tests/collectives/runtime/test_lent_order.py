@@ -147,7 +147,7 @@ def executed(
         if all_stay:
             plan = replace(plan, stays=[True] * num_chunks)
         chunks = list(tensor.split(1))
-        memory = ChunkMemory(list(chunks), chunks, [], torch.Tensor.add_, (), rounds=False)
+        memory = ChunkMemory(list(chunks), chunks, [], torch.Tensor.add_, ())
         memory.wire_chunks = memory.chunks
         running.append((rank, _instructions(SharedMemoryTransport(part, memory, plan, 0, None, is_last=True), host)))
     with watching:

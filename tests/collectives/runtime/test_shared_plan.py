@@ -92,9 +92,9 @@ def passes_of_run(_: dist.ProcessGroup, collective: Collective, name: str, num_r
     log: list[Event] = []
     counting = Counting(log)
 
-    def noted(transport: SharedMemoryTransport, number: int) -> int:
+    def noted(transport: SharedMemoryTransport, index: int, number: int) -> int:
         counting.is_publishing = True
-        location = PLACE(transport, number)
+        location = PLACE(transport, index, number)
         counting.is_publishing = False
         return location
 

@@ -1,0 +1,44 @@
+"""`Rounding`: which chunks one rank has to round, where they travel in another dtype than they are added in."""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from ringsim.schedule import Collective, RankProgram, Receive, Schedule, Send, required
+
+# After these all ranks hold the same, so what a rank has not sent is rounded like what it has sent.
+ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)
+
+
+class Rounding(NamedTuple):
+    """What a chunk's own rank must round, beside what it sends.
+
+    in_place: of each send: whether the chunk itself becomes what is sent of it, since this rank adds to it later, or is
+    left with it; what is only overwritten need not.
+    at_end: the chunks that are left unrounded after the last step, and must not be.
+    """
+
+    in_place: tuple[bool, ...]
+    at_end: tuple[int, ...]
+
+
+def rounding_of(schedule: Schedule, rank: int, program: RankProgram) -> Rounding:
+    """Return what `rank`, as the schedule calls it, rounds; `program` is its part."""
+    receives = defaultdict[int, list[Receive]](list)
+    last_sent = dict[int, int]()  # of a chunk: the step of its last send
+    for receive in program.receives:
+        receives[receive.chunk].append(receive)
+    for send in program.sends:
+        last_sent[send.chunk] = max(send.step, last_sent.get(send.chunk, send.step))
+    is_left_here = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1][rank]
+
+    def in_place(send: Send) -> bool:
+        # What is sent in a step is what the chunk held before the step, so a receive of the same step comes after it.
+        later = next((receive for receive in receives[send.chunk] if receive.step >= send.step), None)
+        return bool(is_left_here[send.chunk]) if later is None else later.reduce
+
+    def is_rounded_at_end(chunk: int) -> bool:
+        last = receives[chunk][-1] if receives[chunk] else None
+        return (last is not None and not last.reduce) or last_sent.get(chunk, -1) > (-1 if last is None else last.step)
+
+    unrounded = [chunk for chunk in range(schedule.num_chunks) if not is_rounded_at_end(chunk)]
+    return Rounding(tuple(map(in_place, program.sends)), tuple(unrounded) if schedule.collective in ALIKE else ())

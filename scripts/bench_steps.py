@@ -1,0 +1,248 @@
+"""Time steps of DDP and FSDP2 on the backends "gloo" and "ring": `torchrun --nproc-per-node 2 scripts/bench_steps.py`.
+
+All programs train the same model in one run, in turn, step by step. One of them does not synchronise: what the others
+take more is what synchronising adds. Where a step on "ring" goes from the last gradient on stands below, by bucket.
+"""
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+from unittest.mock import patch
+
+import click
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import collectives
+from collectives.probes import provenance
+from collectives.runtime.queue import CollectiveQueue
+from ringsim.console import IntRange, torchrun
+from ringsim.units import format_size
+from trainers.tasks.base import ModelConfig
+from trainers.tasks.model import TinyTransformer
+
+START = "torchrun --nproc-per-node 2 scripts/bench_steps.py"
+T = TypeVar("T")
+WARM_UP = 5  # steps: DDP makes its buckets anew in the second
+NO_SYNC, DDP_ON_GLOO, FSDP_ON_GLOO = "no synchronisation", "DDP on gloo", "FSDP2 on gloo"
+
+
+class Program(NamedTuple):
+    """rival: the name of the program whose time this one's is divided by."""
+
+    name: str
+    wrap: Callable[[TinyTransformer, dist.ProcessGroup], nn.Module]
+    backend: str
+    rival: str | None = None
+
+
+def ddp(model: nn.Module, group: dist.ProcessGroup) -> nn.Module:
+    """Return torch's DistributedDataParallel, as most programs have it."""
+    return DistributedDataParallel(model, process_group=group)
+
+
+def ddp_in_place(model: nn.Module, group: dist.ProcessGroup) -> nn.Module:
+    """Return ours, whose buckets lie in memory that the ranks share."""
+    return collectives.DistributedDataParallel(model, process_group=group)
+
+
+def fsdp(model: TinyTransformer, group: dist.ProcessGroup) -> nn.Module:
+    """Return the model with each block sharded, and what is left."""
+    mesh = DeviceMesh.from_group(group, "cpu")
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+PROGRAMS = (
+    Program(NO_SYNC, lambda model, _: model, "gloo"),
+    Program(DDP_ON_GLOO, ddp, "gloo"),
+    Program("DDP on ring", ddp, "ring", DDP_ON_GLOO),
+    Program("collectives.DDP on ring", ddp_in_place, "ring", DDP_ON_GLOO),
+    Program(FSDP_ON_GLOO, fsdp, "gloo"),
+    Program("FSDP2 on ring", fsdp, "ring", FSDP_ON_GLOO),
+)
+
+
+class BucketTimes(NamedTuple):
+    """Of one asynchronous collective, in seconds of `time.perf_counter`: when it was called, began, and ended."""
+
+    size_bytes: int
+    called_s: float
+    began_s: float
+    ended_s: float
+
+
+@contextmanager
+def noting_calls(noted: list[BucketTimes]) -> Iterator[None]:
+    """In the block add to `noted` each call that is handed to a queue's thread."""
+    start = CollectiveQueue.start
+
+    def timed_start(self: CollectiveQueue, call: Callable[[], None], result: list[torch.Tensor], *more: Any) -> Any:
+        called_s, size_bytes = time.perf_counter(), sum(tensor.nbytes for tensor in result)
+
+        def timed_call() -> None:
+            began_s = time.perf_counter()
+            call()
+            noted.append(BucketTimes(size_bytes, called_s, began_s, time.perf_counter()))
+
+        return start(self, timed_call, result, *more)
+
+    with patch.object(CollectiveQueue, "start", timed_start):
+        yield
+
+
+class Training:
+    """One program's model and optimizer, and what was timed of it on this rank.
+
+    steps_s, cores_s: of each step, and of all threads together on cores. calls: of each step.
+    backward_ended_s: on the clock of the calls.
+    """
+
+    def __init__(self, program: Program, config: ModelConfig, group: dist.ProcessGroup) -> None:
+        torch.manual_seed(0)
+        self.program = program
+        self._module = program.wrap(TinyTransformer(config), group)
+        self._optimizer = torch.optim.SGD(self._module.parameters(), lr=1e-3)
+        self.steps_s: list[float] = []
+        self.cores_s: list[float] = []
+        self.calls: list[list[BucketTimes]] = []
+        self.backward_ended_s: list[float] = []
+
+    def step(self, tokens: torch.Tensor, is_timed: bool) -> None:
+        """Train on `tokens`, (batch, sequence), after all ranks have come here."""
+        calls: list[BucketTimes] = []
+        dist.barrier()
+        began_s, cores_s = time.perf_counter(), time.process_time()
+        loss = nn.functional.cross_entropy(self._module(tokens).flatten(0, 1), tokens.flatten())
+        with noting_calls(calls):
+            loss.backward()  # type: ignore[no-untyped-call]
+        backward_ended_s = time.perf_counter()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        if is_timed:
+            self.steps_s.append(time.perf_counter() - began_s)
+            self.cores_s.append(time.process_time() - cores_s)
+            self.calls.append(calls)
+            self.backward_ended_s.append(backward_ended_s)
+
+
+def of_all_ranks(own: T) -> list[T]:
+    """Return what each rank has; collective."""
+    everybody: list[T] = [own] * dist.get_world_size()
+    dist.all_gather_object(everybody, own)
+    return everybody
+
+
+def slowest(trainings: list[Training]) -> dict[str, list[float]]:
+    """Return the seconds of each step on the rank that took longest, by program; collective."""
+    ranks = of_all_ranks({training.program.name: training.steps_s for training in trainings})
+    return {name: [max(step) for step in zip(*(rank[name] for rank in ranks), strict=True)] for name in ranks[0]}
+
+
+def table(steps_s: dict[str, list[float]], trainings: list[Training]) -> Iterator[str]:
+    """Return a line for each program: medians, and of ratios the medians over the steps."""
+    yield f"{'program':<26}{'core ms':>9}{'step ms':>9}{'over its rival':>16}{'added ms':>10}{'over its rival':>16}"
+
+    def added(name: str) -> float:
+        return median_ms(own - without for own, without in zip(steps_s[name], steps_s[NO_SYNC], strict=True))
+
+    for (name, _, _, rival), training in zip(PROGRAMS, trainings, strict=True):
+        line = f"{name:<26}{median_ms(training.cores_s):9.1f}{median_ms(steps_s[name]):9.1f}"
+        if rival is not None:
+            ratio = statistics.median(a / b for a, b in zip(steps_s[name], steps_s[rival], strict=True))
+            line += f"{ratio:16.2f}{added(name):10.1f}{added(name) / added(rival):16.2f}"
+        elif name != NO_SYNC:
+            line += f"{'':16}{added(name):10.1f}"
+        yield line
+
+
+def hand_over(training: Training) -> list[str]:
+    """Return a line for each bucket, in the order of their calls: medians over the steps and ranks; collective."""
+    lines = [
+        f"{training.program.name}, medians in ms",
+        f"{'bucket':>12}{'first call to last':>20}{'call to begin':>15}{'last call to end':>18}{'end to pass end':>17}",
+    ]
+    ranks = of_all_ranks((training.calls, training.backward_ended_s))
+    for number, own in enumerate(training.calls[0]):
+        # One clock for all ranks of a host: that of `time.perf_counter`.
+        buckets = [[calls[number] for calls in of_step] for of_step in zip(*(calls for calls, _ in ranks), strict=True)]
+        ends = zip(*(ended_s for _, ended_s in ranks), strict=True)
+        apart = median_ms(
+            max(call.called_s for call in calls) - min(call.called_s for call in calls) for calls in buckets
+        )
+        begin = median_ms(call.began_s - call.called_s for calls in buckets for call in calls)
+        takes = median_ms(call.ended_s - max(other.called_s for other in calls) for calls in buckets for call in calls)
+        before = median_ms(
+            end_s - call.ended_s
+            for calls, ends_s in zip(buckets, ends, strict=True)
+            for call, end_s in zip(calls, ends_s, strict=True)
+        )
+        lines.append(f"{format_size(own.size_bytes):>12}{apart:20.2f}{begin:15.2f}{takes:18.2f}{before:17.2f}")
+    return lines
+
+
+def median_ms(seconds: Iterable[float]) -> float:
+    """Return the median in milliseconds."""
+    return statistics.median(seconds) * 1e3
+
+
+def new_group(backend: str) -> dist.ProcessGroup:
+    """Return a group of all ranks; collective."""
+    group = dist.new_group(backend=backend)
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
+def train(trainings: list[Training], steps: int, config: ModelConfig) -> None:
+    """Let each program do its steps in turn; all have the same data."""
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for index in range(WARM_UP + steps):
+        tokens = torch.randint(config.vocabulary, (1, config.sequence_length), generator=generator)
+        for training in trainings:
+            training.step(tokens, is_timed=index >= WARM_UP)
+
+
+def heading(config: ModelConfig, steps: int) -> Iterator[str]:
+    """Return where and what was measured."""
+    where = provenance()
+    parameters = sum(parameter.numel() for parameter in TinyTransformer(config).parameters())
+    yield f"# {where['machine']}, {where['cores']} cores, torch {where['torch']}, {where['date']}"
+    tokens = config.sequence_length
+    yield f"# {dist.get_world_size()} ranks, {parameters:,} parameters, {tokens} tokens a rank, {steps} steps"
+
+
+@click.command(cls=torchrun.TorchrunCommand, context_settings={"show_default": True})
+@click.option("-n", "--steps", type=IntRange(4), default=60, help="Of each program.")
+@click.option("--d-model", type=IntRange(4), default=256, help="Width of the model.")
+@click.option("--layers", type=IntRange(1), default=4, help="Blocks of the model.")
+@click.option("--tokens", type=IntRange(2), default=32, help="Of each rank in a step.")
+def main(steps: int, d_model: int, layers: int, tokens: int) -> None:
+    """Print what a step of each program takes, and where the time of one on "ring" goes."""
+    torchrun.num_ranks(START)
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # nobody changes it in place
+    config = ModelConfig(d_model=d_model, d_ff=4 * d_model, layers=layers, sequence_length=tokens)
+    dist.init_process_group("gloo")
+    groups = {name: new_group(name) for name in ("gloo", "ring")}
+    trainings = [Training(program, config, groups[program.backend]) for program in PROGRAMS]
+    train(trainings, steps, config)
+    steps_s = slowest(trainings)
+    lines = [*heading(config, steps), *table(steps_s, trainings)]
+    for training in trainings:
+        if training.program.rival == DDP_ON_GLOO:
+            lines += ["", *hand_over(training)]
+    if dist.get_rank() == 0:
+        click.echo("\n".join(lines))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
