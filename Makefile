@@ -67,6 +67,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python scripts/bench_simulator.py --large
 	$(BIN)/python scripts/bench_collectives.py
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 scripts/bench_polling.py
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 scripts/bench_steps.py
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench_trainers.py
 
 fidelity: $(VENV)/installed-dev

@@ -142,34 +142,41 @@ def _row(algorithm: str, ranks: str, ratios: Sequence[Ratio]) -> str:
     return f"{ranks:>7}  {algorithm:<20} {len(ratios):>5} {mean:>6.3f} {worst.value:>6.3f}  {where}"
 
 
-def arguments(target: Target, algorithms: Sequence[str], quick: bool, file: Path) -> list[str]:
-    """Return the arguments of torchrun that measure `target` into `file`."""
+def arguments(target: Target, algorithms: Sequence[str], quick: bool, shared: bool, file: Path) -> list[str]:
+    """Return the arguments of torchrun that measure `target` into `file`. shared: whether ranks share the tensors."""
     mine = [option for name in target.algorithms(algorithms) for option in ("--algorithm", name)]
     less = [*target.quick_arguments, "-n", "3", "-w", "1"] if quick else []
-    return [*BENCHMARK, *target.arguments, *less, *mine, "-o", str(file)]
+    return [*BENCHMARK, *target.arguments, *less, *mine, *(["--shared"] if shared else []), "-o", str(file)]
 
 
 @click.command("bench_collectives", cls=OneLineCommand, context_settings={"show_default": True})
 @click.option("--ranks", default="2,3,4,8", help="Numbers of local ranks.")
 @click.option("--algorithm", "algorithms", multiple=True, default=("ring",), help="Repeatable; for all that have it.")
+@click.option("--only", multiple=True, help="Targets whose title has these words; repeatable.")
+@click.option("--shared", is_flag=True, help="The tensors are those of collectives.empty.")
 @click.option("--quick", is_flag=True, help="Few sizes and iterations: whether it works, not how fast it is.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Keep what was measured in that folder."
 )
-def main(ranks: str, algorithms: tuple[str, ...], quick: bool, output: Path | None) -> None:
+def main(
+    ranks: str, algorithms: tuple[str, ...], only: tuple[str, ...], shared: bool, quick: bool, output: Path | None
+) -> None:
     """Measure all targets on each number of ranks, one after the other, and print how far we are."""
     counts = parse_numbers(ranks, int, 2)
+    targets = [target for target in TARGETS if not only or any(words in target.title for words in only)]
+    if not targets:
+        raise click.UsageError(f"--only {only[0]}: no title has these words: {'; '.join(t.title for t in TARGETS)}")
     where = provenance()
     click.echo(f"# {where['machine']}, {where['cores']} cores, torch {where['torch']}, {where['date']}")
     if quick:
         click.echo("# --quick: few sizes, few iterations, so no figures to go by")
     with tempfile.TemporaryDirectory() as folder:
-        measured: dict[Target, list[Measurements]] = {target: [] for target in TARGETS}
+        measured: dict[Target, list[Measurements]] = {target: [] for target in targets}
         for num_ranks in counts:
-            for index, target in enumerate(TARGETS):
+            for index, target in enumerate(targets):
                 click.echo(f"{num_ranks} ranks: {target.title}", err=True)
                 file = (output or Path(folder)) / f"target{index}-ranks{num_ranks}.json"
-                run_local_ranks(num_ranks, arguments(target, algorithms, quick, file), quiet=True)
+                run_local_ranks(num_ranks, arguments(target, algorithms, quick, shared, file), quiet=True)
                 measured[target].append(Measurements.load(file))
     click.echo(format_targets(list(measured.items())))
 
