@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import AllgatherOptions  # torch.distributed has
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from collectives.calls import functions, rooted
+from collectives.integrations.last_bucket import is_last_bucket
 from collectives.runtime import Work, batch_policy_for_new_groups, close_queue, use_transport
 
 NAME = "ring"
@@ -96,7 +97,8 @@ class RingGroup(dist.ProcessGroup):
         opts = opts or dist.AllreduceOptions()
         if tensors[0].layout != torch.strided:
             return super().allreduce(tensors, opts)
-        keywords, async_op = self.options.reducing(self.options.all_reduce, tensors[0]), _is_async(opts, tensors[0])
+        keywords = self.options.reducing(self.options.all_reduce, tensors[0])
+        async_op = _is_async(opts, tensors[0]) and not is_last_bucket(tensors[0])
         if len(tensors) > 1:
             return _work(functions.all_reduce_coalesced(tensors, opts.reduceOp, self, async_op, **keywords), tensors)
         return _work(functions.all_reduce(tensors[0], opts.reduceOp, self, async_op, **keywords), tensors)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode  # torch exports it nowhere else
 
 from collectives.calls import empty
+from collectives.integrations.last_bucket import mark_last_bucket
 from collectives.runtime import CPU
 
 
@@ -18,6 +19,8 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     It does what torch's does, with the same arguments, and is used with the backend "ring" or with `ddp_comm_hook`.
     torch's reducer allocates its buckets in C++, and asks no process group of CPU tensors for their memory; so here it
     allocates them in a mode in which that is a call of `empty`. Where ranks share no memory nothing is different.
+
+    On the backend "ring" the last bucket is summed in the thread of the backward pass, which would only wait for it.
 
     gradient_as_bucket_view: as torch has it, but True by default: a gradient is then copied to its bucket, is summed
     there, and the optimizer reads it there.
@@ -41,8 +44,10 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
 
         It makes them when it is made, and once more, in the order in which gradients have come, in the second step.
         """
-        with _BucketAllocation(self.process_group):
+        with _BucketAllocation(self.process_group) as allocation:
             yield
+        if allocation.last is not None:
+            mark_last_bucket(allocation.last)
 
     def _ddp_init_helper(self, *arguments: Any, **keywords: Any) -> None:
         with self.allocating_buckets():
@@ -61,6 +66,7 @@ class _BucketAllocation(TorchDispatchMode):
     def __init__(self, group: dist.ProcessGroup) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._group = group
+        self.last: torch.Tensor | None = None  # the reducer makes buckets in the order in which it reduces them
 
     def __torch_dispatch__(
         self,
@@ -71,7 +77,8 @@ class _BucketAllocation(TorchDispatchMode):
     ) -> Any:
         keywords = keywords or {}
         if function is torch.ops.aten.empty.memory_format and _is_bucket(*arguments, **keywords):
-            return empty(*arguments[0], dtype=keywords["dtype"], group=self._group)
+            self.last = empty(*arguments[0], dtype=keywords["dtype"], group=self._group)
+            return self.last
         return function(*arguments, **keywords)
 
 
