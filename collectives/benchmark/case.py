@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch.distributed import ReduceOp
 
-from ringsim.schedule import OWNED, Collective
+from ringsim.schedule import Collective
 
 DTYPES = {
     name: getattr(torch, name)
@@ -84,7 +84,7 @@ def elements_of(collective: Collective, size_bytes: int, dtype: str, num_ranks: 
 
     Raises ValueError if none fits.
     """
-    multiple = num_ranks if collective in OWNED else 1
+    multiple = num_ranks if collective.num_shares(num_ranks) > 1 else 1
     least_bytes = multiple * torch_dtype(dtype).itemsize
     if size_bytes < least_bytes:
         raise ValueError(
@@ -229,7 +229,7 @@ class Buffers:
             output = new(case.num_elements)
             return cls(data, output[own] if case.in_place else data, output)
         input_ = new(len(data)).copy_(data) if case.in_place else data
-        if case.collective in OWNED:
+        if case.collective is Collective.REDUCE_SCATTER:
             return cls(data, input_, input_[own] if case.in_place else new(case.share))
         return cls(data, input_, input_ if case.in_place else new(len(data)))
 
