@@ -44,6 +44,14 @@ class Collective(Enum):
         """Whether all data starts at one rank, or ends there."""
         return _ROOT in _PLACES[self]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every rank holds all chunks, at the start or at the end; else each only has its own, there and then.
+
+        An executor then needs no more memory on a rank than for these and for what it passes on.
+        """
+        return _EVERYWHERE in _PLACES[self]
+
     def num_shares(self, num_ranks: int) -> int:
         """Return into how many shares, runs of equally many chunks, the data is cut (see `owners`); 1 if it is not."""
         if self is Collective.ALL_TO_ALL:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ringsim.schedule.collective import Collective, initial_counts, required
 from ringsim.schedule.memory import require_memory
+from ringsim.schedule.partition import UnevenShares
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Transfer
 from ringsim.schedule.user_steps import whole_numbers
@@ -97,7 +98,7 @@ def _check_partition(schedule: Schedule) -> None:
                 f"{schedule}: partition: the bounds of {num_elements} elements in {plural(num_chunks, 'chunk')} must "
                 f"rise from 0 to {num_elements}, and be {num_chunks + 1}"
             )
-        if num_elements % num_shares == 0:
+        if num_elements % num_shares == 0 and not isinstance(schedule.partition, UnevenShares):
             shares = np.diff(bounds[:: num_chunks // num_shares])
             if (shares != num_elements // num_shares).any():
                 raise ScheduleError(
