@@ -71,12 +71,26 @@ def _call(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options
         return lambda b: library.broadcast(_copied(b, is_root), group=group, group_src=0, **options)
     if case.collective is Collective.REDUCE:
         return lambda b: library.reduce(_copied(b), group_dst=0, op=op, group=group, **options)
+    if case.collective is Collective.ALL_TO_ALL:
+        return lambda b: library.all_to_all_single(b.output, b.input, group=group, **options)
+    if case.collective is Collective.GATHER:
+        return lambda b: library.gather(
+            b.input, _shares(b.output, case) if is_root else None, group=group, group_dst=0, **options
+        )
+    if case.collective is Collective.SCATTER:
+        return lambda b: library.scatter(
+            b.output, _shares(b.input, case) if is_root else None, group=group, group_src=0, **options
+        )
     return lambda b: library.all_reduce(_copied(b), op=op, group=group, **options)
 
 
 def _function(library: Any, name: str) -> Callable[..., object]:
     function: Callable[..., object] = getattr(library, _RENAMED[name], None) or getattr(library, name)
     return function
+
+
+def _shares(tensor: torch.Tensor, case: BenchmarkCase) -> list[torch.Tensor]:
+    return list(tensor.split(case.share))
 
 
 def _copied(buffers: Buffers, copies: bool = True) -> Any:

@@ -35,7 +35,7 @@ CANDIDATES: dict[Collective, tuple[str, ...]] = {
     Collective.REDUCE: ("binomial_tree", "binomial_tree/4", "ring"),
     Collective.GATHER: ("binomial_tree", "direct"),
     Collective.SCATTER: ("binomial_tree", "direct"),
-    Collective.ALL_TO_ALL: ("pairwise", "direct", "bruck"),
+    Collective.ALL_TO_ALL: ("direct", "pairwise", "bruck"),
 }
 PROBED_BYTES = 4 * 2**20  # enough to see what a byte costs, and over in a fraction of a second
 PROBED_MEMORY_BYTES = 16 * 2**20

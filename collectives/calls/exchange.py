@@ -23,7 +23,7 @@ def all_to_all_single(
     group: Group = None,
     async_op: bool = False,
     *,
-    algorithm: str = "pairwise",
+    algorithm: str = "direct",
 ) -> Work | None:
     """Send the d-th block of `input` to rank d, and put what comes from rank s into the s-th block of `output`.
 
@@ -67,7 +67,7 @@ def all_to_all(
     group: Group = None,
     async_op: bool = False,
     *,
-    algorithm: str = "pairwise",
+    algorithm: str = "direct",
 ) -> Work | None:
     """Send the d-th tensor of `input_tensor_list` to rank d, and put what comes from rank s into the s-th of the other.
 

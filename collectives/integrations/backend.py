@@ -49,7 +49,7 @@ class BackendOptions:
     reduce: str = "binomial_tree"
     gather: str = "direct"
     scatter: str = "direct"
-    all_to_all: str = "pairwise"
+    all_to_all: str = "direct"
     wire: torch.dtype | None = None
     accumulate: torch.dtype | None = None
     transport: str | None = None
