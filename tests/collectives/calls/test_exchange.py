@@ -209,9 +209,10 @@ def test_blocks_that_do_not_agree_are_named_on_all_ranks(ranks: RankPool) -> Non
 
 
 def even_or_uneven(group: dist.ProcessGroup) -> str:
-    """The error where one rank gives sizes and the others do not."""
+    """The error where one rank gives sizes and the others do not, in calls that are new to the group."""
     splits = ([1, 1, 1], [1, 1, 1]) if group.rank() == 0 else (None, None)
-    [message] = messages_of([lambda: collectives.all_to_all_single(torch.empty(3), torch.zeros(3), *splits, group)])
+    tensors = torch.empty(3, dtype=torch.int16), torch.zeros(3, dtype=torch.int16)
+    [message] = messages_of([lambda: collectives.all_to_all_single(*tensors, *splits, group)])
     return message
 
 
