@@ -219,9 +219,7 @@ def even_or_uneven(group: dist.ProcessGroup) -> str:
 def test_all_ranks_give_sizes_or_none_does(ranks: RankPool) -> None:
     """All ranks raise MismatchError, with what each of them called."""
     for message in ranks.run(even_or_uneven, num_ranks=3):
-        assert message.startswith(
-            "the ranks do not agree on what to do: rank 0: all_to_all of elements of torch.int16"
-        )
+        assert message.startswith("the ranks do not agree on what to do: rank 0: all_to_all of elements of torch.int16")
         assert "ranks 1, 2: all_to_all of 3 elements" in message
 
 
