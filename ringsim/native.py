@@ -28,6 +28,7 @@ class Backend:
     chooses: bool = False
 
 
+DIRECT = (Collective.GATHER, Collective.SCATTER, Collective.ALL_TO_ALL)
 BACKENDS = {
     "gloo": Backend(GLOO, "gloo_ring", "binomial_tree"),
     "nccl": Backend(NCCL, "ring", "ring", chooses=True),
@@ -39,8 +40,11 @@ def native_algorithm(backend: Backend, collective: Collective) -> tuple[Collecti
     """Return what a process group of the backend does for a collective: the collective and algorithm to build.
 
     On Gloo reduce_scatter_tensor copies its input and does a whole all_reduce; all_gather is a ring in the other
-    direction. NCCL's ring stands for what its library chooses.
+    direction. NCCL's ring stands for what its library chooses. All backends send what goes between two ranks only
+    (DIRECT) straight.
     """
+    if collective in DIRECT:
+        return collective, "direct"
     is_gloo = backend.all_reduce == "gloo_ring"
     if collective is Collective.ALL_REDUCE or (is_gloo and collective is Collective.REDUCE_SCATTER):
         return Collective.ALL_REDUCE, backend.all_reduce

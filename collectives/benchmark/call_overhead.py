@@ -86,7 +86,7 @@ def _ours(group: dist.ProcessGroup, shares_memory: bool, async_op: bool = False)
 
     def one() -> None:
         call = CollectiveCall(Collective.ALL_REDUCE, "ring", group)
-        fingerprint = call.fingerprint("probe", tensor)
+        fingerprint = call.fingerprint("probe", tensor.numel(), tensor.dtype)
         work = call.perform(lambda: executor.run(tensor), fingerprint, [tensor], async_op=async_op)
         if work is not None:
             work.wait()

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch.distributed import ReduceOp
 
-from ringsim.schedule import OWNED, Collective
+from ringsim.schedule import Collective
 
 DTYPES = {
     name: getattr(torch, name)
@@ -35,7 +35,8 @@ NO_OP = "none"
 class BenchmarkCase:
     """One collective of one size among `num_ranks` ranks.
 
-    num_elements: of the whole tensor: of the input of reduce_scatter, of the output of all_gather.
+    num_elements: of the whole tensor: of the input of reduce_scatter and scatter, of the output of all_gather and
+    gather; in an all_to_all of a rank's input, and of its output.
     dtype, op: names, of DTYPES and OPS; op is NO_OP where nothing is reduced.
     """
 
@@ -64,7 +65,12 @@ class BenchmarkCase:
     @property
     def num_sent(self) -> int:
         """Elements that a rank contributes."""
-        return self.share if self.collective is Collective.ALL_GATHER else self.num_elements
+        return self.share if self.collective in (Collective.ALL_GATHER, Collective.GATHER) else self.num_elements
+
+    @property
+    def is_shared_out(self) -> bool:
+        """Whether the result of a rank is its share."""
+        return self.collective in (Collective.REDUCE_SCATTER, Collective.SCATTER)
 
     def __str__(self) -> str:
         """For messages."""
@@ -84,7 +90,7 @@ def elements_of(collective: Collective, size_bytes: int, dtype: str, num_ranks: 
 
     Raises ValueError if none fits.
     """
-    multiple = num_ranks if collective in OWNED else 1
+    multiple = num_ranks if collective.num_shares(num_ranks) > 1 else 1
     least_bytes = multiple * torch_dtype(dtype).itemsize
     if size_bytes < least_bytes:
         raise ValueError(
@@ -121,16 +127,18 @@ class Pattern:
         None where that is left open, as with reduce on all ranks but the root.
         """
         case = self.case
-        if case.collective is Collective.ALL_GATHER:
-            return torch.cat([self.given(other) for other in range(case.num_ranks)])
-        if case.collective is Collective.BROADCAST:
-            return self.given(0)
-        if case.collective is Collective.REDUCE and rank != 0:
+        own = slice(rank * case.share, (rank + 1) * case.share)
+        if case.collective in (Collective.REDUCE, Collective.GATHER) and rank != 0:
             return None
-        whole = self._repeat(_combined(self.tables, case.op), case.num_elements)
-        if case.collective is Collective.REDUCE_SCATTER:
-            return whole[rank * case.share : (rank + 1) * case.share]
-        return whole
+        if case.collective in (Collective.ALL_GATHER, Collective.GATHER):
+            return torch.cat([self.given(other) for other in range(case.num_ranks)])
+        if case.collective is Collective.ALL_TO_ALL:
+            return torch.cat([self.given(other)[own] for other in range(case.num_ranks)])
+        if case.collective.reduces:
+            whole = self._repeat(_combined(self.tables, case.op), case.num_elements)
+        else:
+            whole = self.given(0)
+        return whole[own] if case.is_shared_out else whole
 
     def count_wrong(self, rank: int, output: torch.Tensor) -> int:
         """How many elements of `rank`'s output are not what they must be."""
@@ -225,11 +233,11 @@ class Buffers:
 
         data = new(len(given)).copy_(given)
         own = slice(rank * case.share, (rank + 1) * case.share)
-        if case.collective is Collective.ALL_GATHER:
+        if case.collective in (Collective.ALL_GATHER, Collective.GATHER):
             output = new(case.num_elements)
             return cls(data, output[own] if case.in_place else data, output)
         input_ = new(len(data)).copy_(data) if case.in_place else data
-        if case.collective in OWNED:
+        if case.is_shared_out:
             return cls(data, input_, input_[own] if case.in_place else new(case.share))
         return cls(data, input_, input_ if case.in_place else new(len(data)))
 

@@ -54,24 +54,33 @@ def native(case: BenchmarkCase, group: dist.ProcessGroup) -> Implementation:
     return Implementation(TORCH, _call(dist, case, group))
 
 
-def _call(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options: str) -> Callable[[Buffers], object]:
+def _call(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options: Any) -> Callable[[Buffers], object]:
     """Return the function of `library`, which is `collectives` or `torch.distributed`.
 
     Their signatures are the same.
     """
     op: Any = OPS.get(case.op)
     is_root = group.rank() == 0
-    if case.collective is Collective.REDUCE_SCATTER:
-        scatter = _function(library, "reduce_scatter_tensor")
-        return lambda b: scatter(b.output, b.input, op=op, group=group, **options)
-    if case.collective is Collective.ALL_GATHER:
-        gather = _function(library, "all_gather_into_tensor")
-        return lambda b: gather(b.output, b.input, group=group, **options)
-    if case.collective is Collective.BROADCAST:
-        return lambda b: library.broadcast(_copied(b, is_root), group=group, group_src=0, **options)
-    if case.collective is Collective.REDUCE:
-        return lambda b: library.reduce(_copied(b), group_dst=0, op=op, group=group, **options)
-    return lambda b: library.all_reduce(_copied(b), op=op, group=group, **options)
+    options |= {"group": group}
+    reduce_scatter, all_gather = (
+        _function(library, "reduce_scatter_tensor"),
+        _function(library, "all_gather_into_tensor"),
+    )
+
+    def shares(tensor: torch.Tensor) -> list[torch.Tensor] | None:
+        return list(tensor.split(case.share)) if is_root else None
+
+    runs: dict[Collective, Callable[[Buffers], object]] = {
+        Collective.ALL_REDUCE: lambda b: library.all_reduce(_copied(b), op=op, **options),
+        Collective.REDUCE_SCATTER: lambda b: reduce_scatter(b.output, b.input, op=op, **options),
+        Collective.ALL_GATHER: lambda b: all_gather(b.output, b.input, **options),
+        Collective.BROADCAST: lambda b: library.broadcast(_copied(b, is_root), group_src=0, **options),
+        Collective.REDUCE: lambda b: library.reduce(_copied(b), group_dst=0, op=op, **options),
+        Collective.GATHER: lambda b: library.gather(b.input, shares(b.output), group_dst=0, **options),
+        Collective.SCATTER: lambda b: library.scatter(b.output, shares(b.input), group_src=0, **options),
+        Collective.ALL_TO_ALL: lambda b: library.all_to_all_single(b.output, b.input, **options),
+    }
+    return runs[case.collective]
 
 
 def _function(library: Any, name: str) -> Callable[..., object]:

@@ -12,10 +12,8 @@ from collectives.benchmark.case import torch_dtype
 from collectives.benchmark.plan import BenchmarkPlan
 from ringsim.analysis import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.measurements import TORCH, CollectiveTimes, Measurements, RankHosts
-from ringsim.schedule import OWNED, Collective
 
 _TYPES = {"float32": "float", "float64": "double", "float16": "half"}  # as nccl-tests calls them
-_ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 _LEFT = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 _HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
 _NO_HALF = " " * 32
@@ -93,9 +91,9 @@ def _halves_of_rows(times: Sequence[CollectiveTimes]) -> list[Halves]:
 
 def _row(row: Halves) -> str:
     first = next(iter(row.values()))
-    share = first.num_ranks if first.collective in OWNED else 1
+    share = first.num_ranks if first.collective.num_shares(first.num_ranks) > 1 else 1
     count = first.size_bytes // torch_dtype(first.dtype).itemsize // share
-    root = 0 if first.collective in _ROOTED else -1
+    root = 0 if first.collective.has_root else -1
     left = _LEFT.format(first.size_bytes, count, _TYPES.get(first.dtype, first.dtype), first.op, root)
     return left + "".join(_half(row.get(in_place)) for in_place in (False, True))
 

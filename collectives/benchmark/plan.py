@@ -14,10 +14,19 @@ COLLECTIVES = {  # by torch's names for those that work on tensors
     "all_gather_into_tensor": Collective.ALL_GATHER,
     "broadcast": Collective.BROADCAST,
     "reduce": Collective.REDUCE,
+    "gather": Collective.GATHER,
+    "scatter": Collective.SCATTER,
+    "all_to_all": Collective.ALL_TO_ALL,  # on one tensor, as all_to_all_single does it
 }
 COPIES = 6  # of the largest tensor: data, buffers, what must come of it, what the algorithms keep, and Gloo
 MAX_TRANSFERS = 100_000  # of a recorded run; a line of JSON for each of their times
-_ROOTED = (Collective.BROADCAST, Collective.REDUCE)
+_DEFAULTS = {  # what our functions take if no algorithm is named; the others take a ring
+    Collective.BROADCAST: "binomial_tree",
+    Collective.REDUCE: "binomial_tree",
+    Collective.GATHER: "direct",
+    Collective.SCATTER: "direct",
+    Collective.ALL_TO_ALL: "direct",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +35,7 @@ class BenchmarkPlan:
 
     algorithms: what to time beside torch's own; if empty, the one that is our default for the collective.
     sizes_bytes: of whole tensors, each rounded down to equal shares where the collective has them.
-    in_place: whether in place; both, one after the other, if there are two.
+    in_place: whether in place; both, one after the other, if there are two. An all_to_all is never in place.
     iterations: None for as many as fit into `cell_time_s`.
     calls: in a row, in each iteration; None for as many as take a few milliseconds.
     plain_ring: whether a ring of isend and irecv is timed too.
@@ -62,7 +71,7 @@ class BenchmarkPlan:
             for collective in self.collectives
             for size in self.sizes_bytes
             for elements in [elements_of(collective, size, self.dtype, num_ranks)]
-            for in_place in self.in_place
+            for in_place in ((False,) if collective is Collective.ALL_TO_ALL else self.in_place)
         }
         return list(cases)
 
@@ -93,7 +102,7 @@ class BenchmarkPlan:
             for name in self.algorithms
             if (collective, base_name(name)) in ALGORITHMS or base_name(name) not in elsewhere
         ]
-        return tuple(known) or ("binomial_tree" if collective in _ROOTED else "ring",)
+        return tuple(known) or (_DEFAULTS.get(collective, "ring"),)
 
     def check(self, num_ranks: int, ranks_here: int) -> None:
         """Raise ValueError for what could not be done: an unknown algorithm, no sums of such numbers, no memory."""

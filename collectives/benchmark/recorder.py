@@ -73,17 +73,18 @@ def record(
     smaller tensor is recorded where `case` would need them.
     """
     case, executor, transport = next(_in_one_portion(plan.not_larger(case), algorithm, group))
-    tensor = torch.zeros(case.num_elements, dtype=case.torch_dtype)
     given = pattern(case, plan.seed).given(group.rank())
+    tensor, source = _tensors(case, given, group.rank())
     combine = reduction_of(OPS[case.op], case.torch_dtype).combine if case.collective.reduces else torch.Tensor.add_
     logs = []
     before = read_clock(group, places.physical_hosts)
     for _ in range(plan.warm_up + NUM_RUNS):
-        _own_part(tensor, case, group.rank()).copy_(given)
+        if source is None:
+            _own_part(tensor, case, group.rank()).copy_(given)
         events: list[Event] = []
         dist.barrier(group=group)
         begin = time.perf_counter()
-        executor.run(tensor, reduce=combine, log=events)
+        executor.run(tensor, reduce=combine, source=source, log=events)
         logs.append(RankLog(begin, time.perf_counter(), events))
     clock = Clock.between(before, read_clock(group, places.physical_hosts))
     return replace(_recorded(case, algorithm, logs[plan.warm_up :], clock, group), transport=transport)
@@ -96,9 +97,21 @@ def _in_one_portion(
     for case in cases:
         schedule = build(case.collective, algorithm, case.num_ranks, case.size_bytes)
         executor = Executor(schedule, group, tag=Tag.RECORDED_RUN)
-        transport, num_portions = executor.way(case.num_elements, case.torch_dtype.itemsize)
+        num_elements = case.num_elements * case.collective.num_tensors(case.num_ranks)
+        transport, num_portions = executor.way(num_elements, case.torch_dtype.itemsize)
         if num_portions == 1:
             yield case, executor, transport
+
+
+def _tensors(case: BenchmarkCase, given: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the tensor of a run, and where what the rank gives lies if not in there, which is `given`."""
+    if case.collective.is_whole:
+        return torch.zeros(case.num_elements, dtype=case.torch_dtype), None
+    if case.collective is Collective.GATHER:
+        return torch.zeros(case.num_elements if rank == 0 else 0, dtype=case.torch_dtype), given
+    if case.collective is Collective.SCATTER:
+        return torch.zeros(case.share, dtype=case.torch_dtype), given if rank == 0 else given[:0]
+    return torch.zeros(case.num_elements, dtype=case.torch_dtype), given
 
 
 def _own_part(tensor: torch.Tensor, case: BenchmarkCase, rank: int) -> torch.Tensor:

@@ -22,7 +22,7 @@ from ringsim.calibration import calibrate_host, calibrate_hosts, calibrate_unifo
 from ringsim.files import quoted
 from ringsim.measurements import Measurements
 from ringsim.network import AnyNetwork, Cluster, Network, load_network
-from ringsim.registry import build, build_proved, is_built_in
+from ringsim.registry import ALGORITHMS, build, build_proved, is_built_in
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import OURS, predict_call, predict_time
 
@@ -33,6 +33,9 @@ CANDIDATES: dict[Collective, tuple[str, ...]] = {
     Collective.ALL_GATHER: ("direct", "recursive_doubling", "ring", "ring/4", "ring/16"),
     Collective.BROADCAST: ("binomial_tree", "binomial_tree/4", "ring"),
     Collective.REDUCE: ("binomial_tree", "binomial_tree/4", "ring"),
+    Collective.GATHER: ("binomial_tree", "direct"),
+    Collective.SCATTER: ("binomial_tree", "direct"),
+    Collective.ALL_TO_ALL: ("direct", "pairwise", "bruck"),
 }
 PROBED_BYTES = 4 * 2**20  # enough to see what a byte costs, and over in a fraction of a second
 PROBED_MEMORY_BYTES = 16 * 2**20
@@ -106,9 +109,9 @@ def _calibrated(measurements: Measurements, num_cores: int) -> AnyNetwork:
 
 
 def _of_several_hosts(collective: Collective, num_ranks: int, network: AnyNetwork) -> list[str]:
-    """Return what can win where several ranks share a host's network interface: reducing within each host first."""
+    """Return what can win where several ranks share a host's network interface: going through each host first."""
     per_host = network.spec.ranks_per_host
-    if collective is not Collective.ALL_REDUCE or per_host is None or not 1 < per_host < num_ranks:
+    if (collective, "hierarchical") not in ALGORITHMS or per_host is None or not 1 < per_host < num_ranks:
         return []
     return [f"hierarchical@{per_host}"] if num_ranks % per_host == 0 else []
 

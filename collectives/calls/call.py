@@ -32,16 +32,17 @@ from ringsim.registry import build_proved, size_variant
 from ringsim.schedule import Collective
 
 AUTO = "auto"
-ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 
 
 class Operands(NamedTuple):
     """The tensors of a collective on one rank: parts of one long tensor, the *whole*, on which a schedule runs.
 
-    inputs: lie in the whole one after the other, and are all of it; for an all_gather only this rank's share.
+    inputs: lie in the whole one after the other, and are all of it; for an all_gather only this rank's share. In a
+    gather, scatter or all_to_all: what this rank gives; there is no whole.
     outputs: likewise; of a reduce_scatter only this rank's share. All tensors are on one device.
     reduction: None if nothing is reduced.
     is_wanted: whether this rank gets the result; else its outputs stay as they are.
+    splits: elements of each rank's share, where they are not all equal.
     """
 
     inputs: tuple[torch.Tensor, ...]  # no lists, which a program may change before it is the call's turn
@@ -49,6 +50,7 @@ class Operands(NamedTuple):
     dtypes: ReductionDtypes
     reduction: Reduction | None = None
     is_wanted: bool = True
+    splits: tuple[int, ...] | None = None
 
 
 class GroupRuntime:
@@ -72,6 +74,7 @@ class GroupRuntime:
 class CollectiveCall:
     """One collective on one group: where it runs, and its executor.
 
+    is_recorded: whether the group sends nothing and only records its calls.
     transport: of its tensors, once it is to be performed.
     stamp: once it is its turn.
     """
@@ -86,6 +89,7 @@ class CollectiveCall:
         self.key = collective, algorithm, root
         self._gathers, self._scatters = collective is Collective.ALL_GATHER, collective is Collective.REDUCE_SCATTER
         self._rehearsal = rehearsal_of(self.group)
+        self.is_recorded = self._rehearsal is not None
         # Now, so that what cannot be is the caller's error.
         if self._rehearsal is not None:
             return
@@ -99,15 +103,19 @@ class CollectiveCall:
 
         Returns None, or a `Work` if `async_op`.
         """
-        tensor = operands.outputs[0] if self._scatters else operands.inputs[0]
-        fingerprint = self.fingerprint(name, tensor, *self._details(operands))
-        result = list(operands.outputs)
-        return self.perform(lambda: self._run(operands), fingerprint, result, operands.inputs, async_op)
+        scatters = self.key[0] in (Collective.REDUCE_SCATTER, Collective.SCATTER)
+        tensor = operands.outputs[0] if scatters else operands.inputs[0]
+        num_elements = tensor.numel() if operands.splits is None else sum(operands.splits)
+        fingerprint = self.fingerprint(name, num_elements, tensor.dtype, *self._details(operands))
+        result, run = list(operands.outputs), self._run if self.key[0].is_whole else self.run_apart
+        return self.perform(lambda: run(operands), fingerprint, result, operands.inputs, async_op)
 
     def _details(self, operands: Operands) -> tuple[object, ...]:
         """Return what all ranks must have alike beside the number of elements, for a fingerprint."""
         amount: tuple[object, ...] = ()
-        if self._gathers or self._scatters:
+        if operands.splits is not None:
+            amount = ", ", operands.splits, " in all"
+        elif self.key[0].num_shares(self.num_ranks) > 1:
             amount = (" a rank",)
         elif len(operands.inputs) > 1:
             amount = ", ", tuple(tensor.numel() for tensor in operands.inputs), " in all"
@@ -116,24 +124,25 @@ class CollectiveCall:
 
     def _run(self, operands: Operands) -> None:
         """Run the schedule on the output, or on a copy where it cannot be, and leave the result in the outputs."""
-        inputs, outputs, dtypes, reduction, is_wanted = operands
+        inputs, outputs, dtypes, reduction, is_wanted, splits = operands
         gathers, scatters = self._gathers, self._scatters
         in_place = is_wanted and not scatters and len(outputs) == 1 and self._takes(outputs[0], dtypes.state)
         if in_place:
             whole = outputs[0].detach()
         else:
-            length = sum(tensor.numel() for tensor in inputs) * (self.num_ranks if gathers else 1)
+            length = sum(splits or [tensor.numel() * (self.num_ranks if gathers else 1) for tensor in inputs])
             whole = self._buffer(length, dtypes.state, inputs[0])
-        share = whole.view(self.num_ranks, -1)[self.rank] if gathers or scatters else whole
+        share = self.own_share(whole, splits) if gathers or scatters else whole
         source = own_share = None
         if not in_place and self._can_be_read_in_place(operands):
             source = inputs[0]
-            if scatters and self._takes(outputs[0], dtypes.state) and self._can_be_summed_in(outputs[0], source):
+            takes_output = scatters and self._takes(outputs[0], dtypes.state)
+            if takes_output and self._can_be_summed_in(outputs[0], source, splits):
                 share = own_share = outputs[0].detach()  # which saves a copy
         elif not (in_place and inputs[0] is outputs[0]):
             for part, tensor in zip(_split(share if gathers else whole, inputs), inputs, strict=True):
                 fill(part, tensor)
-        self.execute(whole, reduction, dtypes.wire, source, own_share)
+        self.execute(whole, reduction, dtypes.wire, source, own_share, splits)
         if not is_wanted:
             return
         result = share if scatters else whole
@@ -141,6 +150,26 @@ class CollectiveCall:
             reduction.finish(result, self.num_ranks)
         if not in_place and own_share is None:
             for output, part in zip(outputs, _split(result, outputs), strict=True):
+                assign(output, part.view(output.shape))
+
+    def run_apart(self, operands: Operands) -> None:
+        """Run the schedule from the inputs to the outputs, between which it leaves no rank all chunks."""
+        inputs, outputs, dtypes, *_, splits = operands
+        source_length, length = (sum(tensor.numel() for tensor in tensors) for tensors in (inputs, outputs))
+        is_source = len(inputs) == 1 and self._takes(inputs[0], dtypes.state) and not _share_storage(inputs, outputs)
+        is_target = len(outputs) == 1 and self._takes(outputs[0], dtypes.state)
+        lengths = (0 if is_source else source_length), (0 if is_target else length)
+        source, target = self._buffer(sum(lengths), dtypes.state, (*inputs, *outputs)[0]).split(lengths)
+        if is_source:
+            source = inputs[0].detach()
+        else:
+            for part, tensor in zip(_split(source, inputs), inputs, strict=True):
+                fill(part, tensor)
+        if is_target:
+            target = outputs[0].detach()
+        self.execute(target, source=source, splits=splits)
+        if not is_target:
+            for output, part in zip(outputs, _split(target, outputs), strict=True):
                 assign(output, part.view(output.shape))
 
     def _takes(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -154,9 +183,16 @@ class CollectiveCall:
         same = operands.dtypes.state == operands.dtypes.wire
         return single and same and self._takes(operands.inputs[0], operands.dtypes.state)
 
-    def _can_be_summed_in(self, output: torch.Tensor, whole: torch.Tensor) -> bool:
+    def own_share(self, whole: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
+        """Return this rank's share of `whole`, which is contiguous: an equal one, or the one that `splits` say."""
+        if splits is None:
+            return whole.view(self.num_ranks, -1)[self.rank]
+        share: torch.Tensor = whole.view(-1).split(splits)[self.rank]
+        return share
+
+    def _can_be_summed_in(self, output: torch.Tensor, whole: torch.Tensor, splits: tuple[int, ...] | None) -> bool:
         """Whether nothing of the input has to be read where the output is, but the share that it replaces."""
-        own = whole.view(self.num_ranks, -1)[self.rank]
+        own = self.own_share(whole, splits)
         return own.data_ptr() == output.data_ptr() or not same_storage(own, output)
 
     def _buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
@@ -172,21 +208,32 @@ class CollectiveCall:
         wire: torch.dtype | None = None,
         source: torch.Tensor | None = None,
         share: torch.Tensor | None = None,
+        splits: tuple[int, ...] | None = None,
     ) -> None:
         """Run the schedule on `tensor`, contiguous, in place; to be called when it is this collective's turn.
 
-        source, share: as in `Executor.run`.
+        source, share, splits: as in `Executor.run`.
         """
         collective, algorithm, _ = self.key
         if self._rehearsal is not None:
-            self._rehearsal.execute(collective, tensor, reduction, wire, source, share)
+            self._rehearsal.execute(collective, tensor, reduction, wire, source, share, splits)
             return
-        size_bytes = tensor.numel() * (wire or tensor.dtype).itemsize
+        size_bytes = self._num_elements(tensor, source, splits) * (wire or tensor.dtype).itemsize
         if algorithm == AUTO:
             algorithm = self._runtime.chooser.choose(collective, size_bytes, self.group)
         executor = self._executor(algorithm, size_bytes)
         combine = reduction.combine if reduction else torch.Tensor.add_
-        executor.run(tensor, reduce=combine, source=source, share=share, wire=wire, stamp=self.stamp)
+        executor.run(tensor, reduce=combine, source=source, share=share, wire=wire, stamp=self.stamp, splits=splits)
+
+    def _num_elements(self, tensor: torch.Tensor, source: torch.Tensor | None, splits: tuple[int, ...] | None) -> int:
+        """Return the elements of the whole, or in an all_to_all of a rank's tensor, on average; alike on all ranks."""
+        collective = self.key[0]
+        if splits is not None:
+            return sum(splits) // collective.num_tensors(self.num_ranks)
+        if collective is Collective.GATHER:
+            assert source is not None
+            return source.numel() * self.num_ranks
+        return tensor.numel() * (self.num_ranks if collective is Collective.SCATTER else 1)
 
     def _executor(self, algorithm: str, size_bytes: int) -> Executor:
         collective, _, root = self.key
@@ -198,17 +245,11 @@ class CollectiveCall:
             self._runtime.compared_names[collective, algorithm] = named_with_digest(algorithm, schedule)
         return executor
 
-    def fingerprint(self, name: str, tensor: torch.Tensor, *details: object) -> Fingerprint:
-        """Return the fingerprint of this call.
-
-        tensor: that which is reduced, passed on or gathered, or one rank's share where `details` say so.
-        details: what else all ranks must have alike.
-        """
+    def fingerprint(self, name: str, num_elements: int | None, dtype: torch.dtype, *details: object) -> Fingerprint:
+        """Return the fingerprint of this call. details: what else all ranks must have alike."""
         collective, algorithm, root = self.key
         algorithm = self._runtime.compared_names.get((collective, algorithm), algorithm)
-        return Fingerprint(
-            name, tensor.numel(), tensor.dtype, details, algorithm, root if collective in ROOTED else None
-        )
+        return Fingerprint(name, num_elements, dtype, details, algorithm, root if collective.has_root else None)
 
     def perform(
         self,
@@ -263,6 +304,10 @@ class CollectiveCall:
             return Work.over(result, stream_sync)
         stream_sync.wait()
         return None
+
+
+def _share_storage(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+    return any(same_storage(one, other) for one in inputs for other in outputs if one.numel() and other.numel())
 
 
 def _split(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

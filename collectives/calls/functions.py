@@ -26,7 +26,15 @@ import torch.distributed as dist
 
 from collectives.calls.call import CollectiveCall, Operands
 from collectives.calls.reduction import reduction_dtypes, reduction_of
-from collectives.calls.tensor_checks import check_list, check_share, check_tensor, check_writable
+from collectives.calls.tensor_checks import (
+    block_lengths,
+    check_alike,
+    check_share,
+    check_shares,
+    check_tensor,
+    check_writable,
+    uneven,
+)
 from collectives.runtime import Work
 from ringsim.schedule import Collective
 
@@ -114,7 +122,8 @@ def reduce_scatter(
 ) -> Work | None:
     """Reduce the r-th tensor of `input_list` over all ranks into rank r's `output`.
 
-    input_list: one tensor for each rank, with as many elements as `output`, same dtype and device; none is changed.
+    input_list: one tensor for each rank, the r-th with as many elements as rank r's `output`, same dtype and device.
+    Ranks may have different numbers of elements. None is changed.
     op: as in `all_reduce`.
     async_op, group, algorithm, accumulate, wire: see `collectives.calls.functions`.
 
@@ -130,10 +139,47 @@ def reduce_scatter(
     dtypes = reduction_dtypes(output.dtype, accumulate, wire)
     reduction = reduction_of(op, dtypes.state)
     call = CollectiveCall(Collective.REDUCE_SCATTER, algorithm, group)
-    check_list("input_list", input_list, "output", output, call.num_ranks)
+    splits = check_shares("input_list", input_list, "output", output, call.num_ranks, call.rank)
     for tensor in input_list:
         check_tensor("input", tensor)
-    return call.start("reduce_scatter", Operands(tuple(input_list), (output,), dtypes, reduction), async_op)
+    operands = Operands(tuple(input_list), (output,), dtypes, reduction, splits=splits)
+    return call.start("reduce_scatter", operands, async_op)
+
+
+def reduce_scatter_v(
+    output: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002  torch.distributed's name
+    input_split_sizes: list[int],
+    op: Op = dist.ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "ring",
+    accumulate: torch.dtype | None = None,
+    wire: torch.dtype | None = None,
+) -> Work | None:
+    """Reduce `input` over all ranks and leave the r-th of its shares, which may be uneven, in rank r's `output`.
+
+    input: of the same dtype and device as `output`; it is not changed.
+    input_split_sizes: the rows of `input`, along its first dimension, that are each rank's share; alike on all ranks.
+    op: as in `all_reduce`.
+    async_op, group, algorithm, accumulate, wire: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent, and
+    CollectiveError when a peer fails.
+
+        >>> share, whole = torch.empty(1 + rank), torch.arange(3.0)  # one element for rank 0, two for rank 1
+        >>> collectives.reduce_scatter_v(share, whole, [1, 2])
+        >>> share.tolist() == ([2.0, 4.0] if rank else [0.0])
+        True
+    """
+    check_writable("output", output)
+    dtypes = reduction_dtypes(output.dtype, accumulate, wire)
+    reduction = reduction_of(op, dtypes.state)
+    call = CollectiveCall(Collective.REDUCE_SCATTER, algorithm, group)
+    splits = _shares_of("input", input, input_split_sizes, "output", output, call)
+    check_tensor("input", input)
+    return call.start("reduce_scatter", Operands((input,), (output,), dtypes, reduction, splits=splits), async_op)
 
 
 def all_gather_into_tensor(
@@ -176,7 +222,8 @@ def all_gather(
 ) -> Work | None:
     """Gather every rank's `tensor` into everyone's `tensor_list`, rank r's into the r-th.
 
-    tensor_list: one tensor for each rank, with as many elements as `tensor`, same dtype and device.
+    tensor_list: one tensor for each rank, the r-th with as many elements as rank r's `tensor`, same dtype and device.
+    Ranks may have different numbers of elements.
     async_op, group, algorithm: see `collectives.calls.functions`.
 
     Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent, and
@@ -191,9 +238,57 @@ def all_gather(
     for index, output in enumerate(tensor_list):
         check_writable(f"tensor_list[{index}]", output)
     check_tensor("tensor", tensor)
-    check_list("tensor_list", tensor_list, "tensor", tensor, call.num_ranks)
-    dtypes = reduction_dtypes(tensor.dtype)
-    return call.start("all_gather", Operands((tensor,), tuple(tensor_list), dtypes), async_op)
+    splits = check_shares("tensor_list", tensor_list, "tensor", tensor, call.num_ranks, call.rank)
+    operands = Operands((tensor,), tuple(tensor_list), reduction_dtypes(tensor.dtype), splits=splits)
+    return call.start("all_gather", operands, async_op)
+
+
+def all_gather_v(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    output_split_sizes: list[int],
+    group: Group = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "ring",
+) -> Work | None:
+    """Gather every rank's `input_tensor`, one after the other and of uneven lengths, into everyone's `output_tensor`.
+
+    output_tensor: of the same dtype and device; `input_tensor` may be this rank's share of it.
+    output_split_sizes: the rows of `output_tensor`, along its first dimension, that come from each rank; alike on all
+    ranks.
+    async_op, group, algorithm: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent, and
+    CollectiveError when a peer fails.
+
+        >>> whole = torch.empty(3)
+        >>> collectives.all_gather_v(whole, torch.full((1 + rank,), float(rank)), [1, 2])
+        >>> whole
+        tensor([0., 1., 1.])
+    """
+    call = CollectiveCall(Collective.ALL_GATHER, algorithm, group)
+    check_writable("output_tensor", output_tensor)
+    check_tensor("input_tensor", input_tensor)
+    splits = _shares_of("output", output_tensor, output_split_sizes, "input_tensor", input_tensor, call)
+    operands = Operands((input_tensor,), (output_tensor,), reduction_dtypes(input_tensor.dtype), splits=splits)
+    return call.start("all_gather", operands, async_op)
+
+
+def _shares_of(
+    whole_name: str, whole: torch.Tensor, sizes: list[int], name: str, tensor: torch.Tensor, call: CollectiveCall
+) -> tuple[int, ...] | None:
+    """Return the elements of each rank's share of `whole`; None if all are equal.
+
+    Raises ValueError unless `tensor` is like this rank's.
+    """
+    lengths = block_lengths(whole_name, whole, sizes, call.num_ranks)
+    check_alike(whole_name, whole, name, tensor)
+    if lengths[call.rank] != tensor.numel():
+        raise ValueError(
+            f"{name} has {tensor.numel()} elements and the share of rank {call.rank} {lengths[call.rank]}: must agree"
+        )
+    return uneven(lengths)
 
 
 def all_reduce_coalesced(
@@ -210,14 +305,14 @@ def all_reduce_coalesced(
 
     tensors: at least one, all of one dtype and on one device. Raises ValueError otherwise.
     """
-    _check_alike(tensors)
+    _check_coalesced(tensors)
     dtypes = reduction_dtypes(tensors[0].dtype, accumulate, wire)
     reduction = reduction_of(op, dtypes.state)
     call = CollectiveCall(Collective.ALL_REDUCE, algorithm, group)
     return call.start("all_reduce_coalesced", Operands(tuple(tensors), tuple(tensors), dtypes, reduction), async_op)
 
 
-def _check_alike(tensors: list[torch.Tensor]) -> None:
+def _check_coalesced(tensors: list[torch.Tensor]) -> None:
     dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) != 1:
         raise ValueError(f"tensors of {sorted(map(str, dtypes))}: must be at least one, all of one dtype")

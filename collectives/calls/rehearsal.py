@@ -35,24 +35,52 @@ class Rehearsal:
         wire: torch.dtype | None,
         source: torch.Tensor | None,
         share: torch.Tensor | None,
+        splits: tuple[int, ...] | None,
     ) -> None:
         """Do to `whole` what the schedule would; the arguments are those of `CollectiveCall.execute`."""
         began_s = self._clock()
         self._dtype = wire or whole.dtype
-        self._size_bytes = whole.numel() * self._dtype.itemsize
-        given = whole if source is None else source.view(whole.shape)
-        self._is_lent = is_lent(given) and self._dtype == whole.dtype
-        if collective is Collective.ALL_GATHER:
-            shares = whole.view(self._num_ranks, -1)
-            shares.copy_(shares[self._rank].clone().expand_as(shares))
+        self._size_bytes = self._num_elements(collective, whole, source) * self._dtype.itemsize
+        self._is_lent = is_lent(whole if source is None else source) and self._dtype == whole.dtype
+        whole = whole.view(-1)
+        self._make_up(collective, whole, reduction, whole if source is None else source.view(-1), share, splits)
+        self._seconds += self._clock() - began_s
+
+    def _num_elements(self, collective: Collective, whole: torch.Tensor, source: torch.Tensor | None) -> int:
+        """Return the elements of the whole, or of what a rank gives in an all_to_all."""
+        if source is None or collective.is_whole:
+            return whole.numel()
+        per_rank = whole if collective is Collective.SCATTER else source
+        return per_rank.numel() * (1 if collective is Collective.ALL_TO_ALL else self._num_ranks)
+
+    def _make_up(
+        self,
+        collective: Collective,
+        whole: torch.Tensor,
+        reduction: Reduction | None,
+        given: torch.Tensor,
+        share: torch.Tensor | None,
+        splits: tuple[int, ...] | None,
+    ) -> None:
+        """Leave in `whole`, or in `share`, what would come if all ranks gave `given`, both of one dimension."""
+        if not collective.is_whole:
+            is_cut = collective is not Collective.GATHER and given.numel()
+            fill_cyclically(whole, self._share(given, splits and splits[: self._num_ranks]) if is_cut else given)
+        elif collective is Collective.ALL_GATHER:
+            own = self._share(whole, splits).clone()
+            for part in whole.split(splits or own.numel()) if whole.numel() else ():
+                fill_cyclically(part, own)
         elif collective is Collective.REDUCE_SCATTER:
-            own = whole.view(self._num_ranks, -1)[self._rank] if share is None else share
-            own.copy_(self._reduced(given.view(self._num_ranks, -1)[self._rank].view(own.shape), reduction))
+            own = self._share(whole, splits) if share is None else share
+            own.copy_(self._reduced(self._share(given, splits).view(own.shape), reduction))
         elif collective is not Collective.BROADCAST:
             whole.copy_(self._reduced(given, reduction))
         elif given is not whole:
             whole.copy_(given)
-        self._seconds += self._clock() - began_s
+
+    def _share(self, tensor: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
+        """Return this rank's share of `tensor`, which has one dimension."""
+        return (tensor.split(splits) if splits else tensor.view(self._num_ranks, -1))[self._rank]
 
     def _reduced(self, tensor: torch.Tensor, reduction: Reduction | None) -> torch.Tensor:
         """Return what the schedule leaves, which `Reduction.finish` divides if it is to be a mean."""
@@ -109,3 +137,11 @@ def reduced(tensor: torch.Tensor, op: Op, num_ranks: int) -> torch.Tensor:
 def name_of(dtype: torch.dtype) -> str:
     """Return the name of a dtype without the module."""
     return str(dtype).removeprefix("torch.")
+
+
+def fill_cyclically(output: torch.Tensor, source: torch.Tensor) -> None:
+    """Fill `output` with elements of `source`, again from the beginning where these are fewer."""
+    flat = source.reshape(-1)
+    if flat.numel() and output.numel():
+        repeats = -(-output.numel() // flat.numel())
+        output.copy_(flat.repeat(repeats)[: output.numel()].view(output.shape))

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from collectives.calls.call import CollectiveCall, Operands
 from collectives.calls.functions import Group, Op
 from collectives.calls.reduction import reduction_dtypes, reduction_of
-from collectives.calls.tensor_checks import check_writable
+from collectives.calls.tensor_checks import check_list, check_tensor, check_writable
 from collectives.runtime import Work, home_of, resolve
 from ringsim.schedule import Collective
 
@@ -76,6 +76,75 @@ def reduce(
     return call.start("reduce", operands, async_op)
 
 
+def gather(
+    tensor: torch.Tensor,
+    gather_list: list[torch.Tensor] | None = None,
+    dst: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+    *,
+    algorithm: str = "direct",
+) -> Work | None:
+    """Gather every rank's `tensor` into rank `dst`'s `gather_list`, rank r's into the r-th.
+
+    tensor: of any shape, with as many elements of one dtype on every rank; it is not changed.
+    gather_list: on rank `dst` one tensor for each rank, with as many elements as `tensor`; on others None, or empty.
+    dst: a rank of the whole job, 0 if neither is given; `group_dst`, instead, one of `group`.
+    async_op, group, algorithm: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent, and
+    CollectiveError when a peer fails.
+
+        >>> gathered = [torch.empty(2), torch.empty(2)] if rank == 0 else None
+        >>> collectives.gather(torch.full((2,), float(rank)), gathered, dst=0)
+        >>> gathered is None or gathered[1].tolist() == [1.0, 1.0]
+        True
+    """
+    check_tensor("tensor", tensor)
+    root = _root(resolve(group), "dst", *_or_first(dst, group_dst))
+    call = CollectiveCall(Collective.GATHER, algorithm, group, root)
+    outputs = _shares_at_root("gather_list", gather_list, tensor, call, root)
+    for index, output in enumerate(outputs):
+        check_writable(f"gather_list[{index}]", output)
+    return call.start("gather", Operands((tensor,), outputs, reduction_dtypes(tensor.dtype)), async_op)
+
+
+def scatter(
+    tensor: torch.Tensor,
+    scatter_list: list[torch.Tensor] | None = None,
+    src: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+    *,
+    algorithm: str = "direct",
+) -> Work | None:
+    """Copy the r-th tensor of rank `src`'s `scatter_list` into rank r's `tensor`.
+
+    tensor: of any shape, with as many elements of one dtype on every rank.
+    scatter_list: on rank `src` one tensor for each rank, with as many elements as `tensor`; on the others None, or
+    empty. None is changed.
+    src: a rank of the whole job, 0 if neither is given; `group_src`, instead, one of `group`.
+    async_op, group, algorithm: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent, and
+    CollectiveError when a peer fails.
+
+        >>> tensor = torch.empty(2)
+        >>> collectives.scatter(tensor, [torch.zeros(2), torch.ones(2)] if rank == 0 else None, src=0)
+        >>> tensor.tolist() == [float(rank)] * 2
+        True
+    """
+    check_writable("tensor", tensor)
+    root = _root(resolve(group), "src", *_or_first(src, group_src))
+    call = CollectiveCall(Collective.SCATTER, algorithm, group, root)
+    inputs = _shares_at_root("scatter_list", scatter_list, tensor, call, root)
+    for index, given in enumerate(inputs):
+        check_tensor(f"scatter_list[{index}]", given)
+    return call.start("scatter", Operands(inputs, (tensor,), reduction_dtypes(tensor.dtype)), async_op)
+
+
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     """Wait until every rank of `group` has called it.
 
@@ -95,7 +164,24 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
         if token.is_cuda:
             torch.cuda.current_stream(token.device).synchronize()
 
-    return call.perform(run, call.fingerprint("barrier", token), [token], async_op=async_op)
+    return call.perform(run, call.fingerprint("barrier", token.numel(), token.dtype), [token], async_op=async_op)
+
+
+def _or_first(rank: int | None, group_rank: int | None) -> tuple[int | None, int | None]:
+    """Return the two, or the first rank of the job if neither is given, as torch does."""
+    return (0 if rank is None and group_rank is None else rank), group_rank
+
+
+def _shares_at_root(
+    name: str, listed: list[torch.Tensor] | None, tensor: torch.Tensor, call: CollectiveCall, root: int
+) -> tuple[torch.Tensor, ...]:
+    """Return the tensors of the list, which only the root has; elsewhere one without elements."""
+    if call.rank == root:
+        check_list(name, listed or [], "tensor", tensor, call.num_ranks)
+        return tuple(listed or [])
+    if listed:
+        raise ValueError(f"{name} has {len(listed)} tensors on rank {call.rank}: only rank {root} of the group has one")
+    return (tensor.new_empty(0),)
 
 
 def _root(group: dist.ProcessGroup, name: str, rank: int | None, group_rank: int | None) -> int:

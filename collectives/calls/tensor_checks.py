@@ -1,5 +1,6 @@
 """Checks of tensors before anything is sent; a mistake found later would break the group."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -100,16 +101,70 @@ def check_share(small_name: str, small: torch.Tensor, large_name: str, large: to
             f"{large_name} has {large.numel()} elements and {small_name} {small.numel()}: "
             f"{large_name} must have {num_ranks} times as many, once per rank"
         )
-    if small.dtype != large.dtype:
-        raise ValueError(f"{large_name} is {large.dtype} and {small_name} {small.dtype}: both must be the same")
-    if small.device != large.device:
-        raise ValueError(f"{large_name} is on {large.device} and {small_name} on {small.device}: must be on the same")
+    check_alike(large_name, large, small_name, small)
+
+
+def check_alike(name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
+    """Raise ValueError unless both are of one dtype and on one device."""
+    if tensor.dtype != other.dtype:
+        raise ValueError(f"{name} is {tensor.dtype} and {other_name} {other.dtype}: both must be the same")
+    if tensor.device != other.device:
+        raise ValueError(f"{name} is on {tensor.device} and {other_name} on {other.device}: must be on the same")
+
+
+def block_lengths(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, num_ranks: int) -> list[int]:
+    """Return the elements of each rank's block of `tensor`, of which each has so many rows, or equally many if None.
+
+    Raises ValueError unless these are all rows, of the first dimension.
+    """
+    num_rows = tensor.size(0) if tensor.dim() else 1
+    row = tensor.numel() // num_rows if num_rows else 0
+    if not sizes:
+        if num_rows % num_ranks:
+            raise ValueError(
+                f"{name} has {num_rows} rows: must be a multiple of the {num_ranks} ranks; or give {name}_split_sizes"
+            )
+        return [tensor.numel() // num_ranks] * num_ranks
+    if len(sizes) != num_ranks or min(sizes) < 0 or sum(sizes) != num_rows:
+        raise ValueError(
+            f"{name}_split_sizes {list(sizes)}: must be {num_ranks} numbers from 0 whose sum is the {num_rows} rows "
+            f"of {name}"
+        )
+    return [size * row for size in sizes]
+
+
+def check_number(list_name: str, tensors: list[torch.Tensor], num_ranks: int) -> None:
+    """Raise ValueError unless there is a tensor for each rank."""
+    if len(tensors) != num_ranks:
+        raise ValueError(f"{list_name} has {len(tensors)} tensors: must have one for each of {num_ranks} ranks")
+
+
+def check_shares(
+    list_name: str, tensors: list[torch.Tensor], name: str, tensor: torch.Tensor, num_ranks: int, rank: int
+) -> tuple[int, ...] | None:
+    """Return the elements of each listed tensor, one for each rank; None if all have as many.
+
+    Raises ValueError unless that of this rank has as many as `tensor`, and all are of its dtype and on its device.
+    """
+    check_number(list_name, tensors, num_ranks)
+    for index, listed in enumerate(tensors):
+        check_alike(f"{list_name}[{index}]", listed, name, tensor)
+    lengths = tuple(listed.numel() for listed in tensors)
+    if lengths[rank] != tensor.numel():
+        raise ValueError(
+            f"{list_name}[{rank}] has {lengths[rank]} elements and {name} {tensor.numel()}: both must be the same"
+        )
+    return uneven(lengths)
+
+
+def uneven(lengths: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the lengths of shares; None if all are equal, as it goes without saying then."""
+    return tuple(lengths) if len(set(lengths)) > 1 else None
 
 
 def check_list(list_name: str, tensors: list[torch.Tensor], name: str, tensor: torch.Tensor, num_ranks: int) -> None:
     """Raise ValueError unless there is a tensor for each rank, each like `tensor`."""
-    if len(tensors) != num_ranks:
-        raise ValueError(f"{list_name} has {len(tensors)} tensors: must have one for each of {num_ranks} ranks")
+    check_number(list_name, tensors, num_ranks)
     for index, listed in enumerate(tensors):
         if listed.numel() != tensor.numel() or listed.dtype != tensor.dtype:
             raise ValueError(

@@ -3,9 +3,9 @@
     import collectives
     dist.init_process_group("ring", pg_options=collectives.BackendOptions(all_reduce="halving_doubling"))
 
-What is not written here goes to Gloo as it would without us: sending and receiving, gather, scatter, all_to_all, sparse
-tensors, a barrier with a timeout of its own. CUDA tensors go through memory of the host; what goes to Gloo takes them
-only as far as Gloo does.
+What is not written here goes to Gloo as it would without us: sending and receiving, also in batches, sparse tensors, a
+barrier with a timeout of its own. CUDA tensors go through memory of the host; what goes to Gloo takes them only as far
+as Gloo does.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions  # torch.distributed has it, its stubs have not
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from collectives.calls import functions, rooted
+from collectives.calls import exchange, functions, rooted
 from collectives.integrations.last_bucket import is_last_bucket
 from collectives.runtime import Work, batch_policy_for_new_groups, close_queue, use_transport
 
@@ -30,7 +30,8 @@ DEVICES = ["cpu", "cuda"]
 class BackendOptions:
     """Which algorithms a group uses; `pg_options` of init_process_group and new_group, the same on every rank.
 
-    all_reduce, reduce_scatter, all_gather, broadcast, reduce: the algorithm of each collective.
+    all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all: the algorithm of each
+    collective.
     wire, accumulate: for the collectives that reduce, as in `all_reduce`; for tensors of floating-point numbers only.
     transport: as in `use_transport`; as the environment says if None.
 
@@ -47,6 +48,9 @@ class BackendOptions:
     all_gather: str = "ring"
     broadcast: str = "binomial_tree"
     reduce: str = "binomial_tree"
+    gather: str = "direct"
+    scatter: str = "direct"
+    all_to_all: str = "direct"
     wire: torch.dtype | None = None
     accumulate: torch.dtype | None = None
     transport: str | None = None
@@ -161,7 +165,42 @@ class RingGroup(dist.ProcessGroup):
         keywords = self.options.reducing(self.options.reduce_scatter, outputs[0])
         return _last(functions.reduce_scatter_tensor_coalesced(outputs, inputs, opts.reduceOp, self, **keywords))
 
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        opts = opts or dist.GatherOptions()
+        algorithm, async_op = self.options.gather, _is_async(opts, inputs[0])
+        gathered = outputs[0] if outputs else []
+        work = rooted.gather(inputs[0], gathered, None, self, async_op, opts.rootRank, algorithm=algorithm)
+        return _work(work, gathered)
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        opts = opts or dist.ScatterOptions()
+        algorithm, async_op = self.options.scatter, _is_async(opts, outputs[0])
+        given = inputs[0] if inputs else []
+        work = rooted.scatter(outputs[0], given, None, self, async_op, opts.rootRank, algorithm=algorithm)
+        return _work(work, outputs)
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        opts = opts or dist.AllToAllOptions()
+        async_op = _is_async(opts, outputs[0])
+        work = exchange.all_to_all(outputs, inputs, self, async_op, algorithm=self.options.all_to_all)
+        return _work(work, outputs)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any = None,
+    ) -> dist.Work:
+        opts = opts or dist.AllToAllOptions()
+        algorithm, async_op = self.options.all_to_all, _is_async(opts, output)
+        splits = output_splits or None, input_splits or None
+        work = exchange.all_to_all_single(output, input, *splits, self, async_op, algorithm=algorithm)
+        return _work(work, [output])
+
     # What torch called them until 2.12, and still does here and there.
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]

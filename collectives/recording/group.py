@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import FakeProcessGroup, HashStore
 from torch.distributed import distributed_c10d
 
-from collectives.calls import name_of, reduced
+from collectives.calls import fill_cyclically, name_of, reduced
 from collectives.integrations import NAME as RING
 from collectives.integrations import BackendOptions, RingGroup
 from collectives.runtime import RecordedGroup, Recorder, Work, is_lent, record_group
@@ -161,7 +161,7 @@ class RecordingGroup(dist.ProcessGroup):
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         with self._stopped():
             for output in outputs:
-                _fill_cyclically(output, inputs[self.rank()])
+                fill_cyclically(output, inputs[self.rank()])
             return self._note("all_to_all", _bytes(inputs), inputs, outputs, opts)
 
     def all_to_all_single(
@@ -176,7 +176,7 @@ class RecordingGroup(dist.ProcessGroup):
             received = output.split(output_splits) if output_splits else output.chunk(self.size())
             sent = input.split(input_splits) if input_splits else input.chunk(self.size())
             for part in received:
-                _fill_cyclically(part, sent[self.rank()])
+                fill_cyclically(part, sent[self.rank()])
             return self._note("all_to_all", _bytes([input]), [input], [output], opts)
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
@@ -210,14 +210,6 @@ class RecordingRingGroup(RingGroup, RecordingGroup):
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
-
-
-def _fill_cyclically(output: Tensor, source: Tensor) -> None:
-    """Fill `output` with elements of `source`, again from the beginning where these are fewer."""
-    flat = source.reshape(-1)
-    if flat.numel() and output.numel():
-        repeats = -(-output.numel() // flat.numel())
-        output.copy_(flat.repeat(repeats)[: output.numel()].view(output.shape))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collectives.runtime.fingerprint import (
     Fingerprint,
     FingerprintCheck,
     MismatchError,
+    RowAllGather,
     TextAllGather,
     check_calls,
 )

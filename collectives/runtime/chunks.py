@@ -5,17 +5,18 @@ The layout also says how chunks are cut into portions, and which tags their mess
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from collectives.runtime.preposted import PrepostedReceives, eager_tag, is_eager
 from collectives.runtime.rounding import Rounding
 from collectives.runtime.tags import numbered_tag
 from collectives.shared_memory import TOKEN_BITS
-from ringsim.schedule import Receive, Schedule
+from ringsim.schedule import RankProgram, Receive, Schedule, UnevenShares, held_at_end, held_at_start
 
 Reduce = Callable[[torch.Tensor, torch.Tensor], object]
 
@@ -119,6 +120,47 @@ def _cut_each(chunks: Sequence[torch.Tensor], cuts: Sequence[slice]) -> list[tor
     return [chunk[cut] for chunk, cut in zip(chunks, cuts, strict=True)]
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkPlaces:
+    """The chunks in the two tensors of a rank, in order, where the collective leaves no rank all of them.
+
+    given: in the tensor that the rank gives. left: in the tensor in which the collective leaves its result.
+    staying: in both, so that they have to be copied.
+    passing: in neither, as the rank only passes them on.
+    """
+
+    num_chunks: int
+    given: tuple[int, ...]
+    left: tuple[int, ...]
+    staying: tuple[int, ...]
+    passing: tuple[int, ...]
+
+    @classmethod
+    def of(cls, schedule: Schedule, program: RankProgram, rank: int, root: int) -> "ChunkPlaces":
+        """Return the places on the rank that the schedule calls `rank`, if its rank 0 is rank `root` of the group."""
+        shape = schedule.collective, schedule.num_ranks, schedule.num_chunks
+        given, left = (np.flatnonzero(held(*shape)[rank]) for held in (held_at_start, held_at_end))
+        received = {receive.chunk for receive in program.receives}
+        num_shares = schedule.collective.num_shares(schedule.num_ranks)
+        first = (num_shares - root) % num_shares * schedule.num_chunks // num_shares  # the chunks of the group's rank 0
+
+        def in_order(chunks: npt.NDArray[np.int64]) -> tuple[int, ...]:
+            return tuple(sorted(chunks.tolist(), key=lambda chunk: (chunk - first) % schedule.num_chunks))
+
+        return cls(
+            schedule.num_chunks,
+            in_order(given),
+            in_order(left),
+            tuple(np.intersect1d(given, left).tolist()),
+            tuple(sorted(received.difference(left.tolist()))),
+        )
+
+    def num_elements(self, source: torch.Tensor, target: torch.Tensor) -> int:
+        """Return how many elements all chunks have together if they are equally long."""
+        own, chunks = (source, self.given) if self.given else (target, self.left)
+        return own.numel() * self.num_chunks // len(chunks)
+
+
 MAX_KEPT = 1024  # layouts of a schedule; of more sizes the oldest go
 
 
@@ -155,6 +197,7 @@ class LayoutKey(NamedTuple):
     eager: whether receives may stay posted between calls, as only Gloo lets them.
     number: of the call's fingerprint. stamped: whether the call's stamp travels with its messages.
     portion_bytes: that a portion may have of each chunk; None for no limit.
+    splits: elements of each share of the tensor, if they are not as equal as can be.
     """
 
     num_elements: int
@@ -163,6 +206,7 @@ class LayoutKey(NamedTuple):
     number: int
     stamped: bool
     portion_bytes: int | None
+    splits: tuple[int, ...] | None = None
 
 
 class ChunkLayouts:
@@ -185,7 +229,10 @@ class ChunkLayouts:
         return layout
 
     def _new(self, key: LayoutKey) -> ChunkLayout:
-        lengths = np.diff(self._schedule.bounds(key.num_elements)).tolist()
+        schedule = self._schedule
+        if key.splits is not None:
+            schedule = replace(schedule, partition=UnevenShares(key.splits))
+        lengths = np.diff(schedule.bounds(key.num_elements)).tolist()
         cuts = _portion_cuts(lengths, key)
         parts = [[cut.stop - cut.start for cut in portion] for portion in cuts]
         tags = [self._tags([length * key.bytes_each for length in part], key) for part in parts]

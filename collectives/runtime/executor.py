@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.chunks import ChunkLayout, ChunkLayouts, ChunkMemory, LayoutKey, Reduce
+from collectives.runtime.chunks import ChunkLayout, ChunkLayouts, ChunkMemory, ChunkPlaces, LayoutKey, Reduce
 from collectives.runtime.errors import naming_failures
 from collectives.runtime.group_state import lazily, resolve, state_of
 from collectives.runtime.hooks import Event, Hook, logging_to, naming_spans, profiling
@@ -22,6 +22,7 @@ from collectives.runtime.schedule_run import ScheduleRun
 from collectives.runtime.sharing import Sharing, transport_in_use
 from collectives.runtime.tags import UNSTAMPED, CallStamp, Tag
 from collectives.runtime.transport import (
+    CPU,
     POSTED,
     STAGED,
     CommunicatorStart,
@@ -37,6 +38,7 @@ def execute(
     tensor: torch.Tensor,
     *,
     reduce: Reduce = torch.Tensor.add_,
+    source: torch.Tensor | None = None,
     group: dist.ProcessGroup | None = None,
     log: list[Event] | None = None,
 ) -> None:
@@ -46,6 +48,7 @@ def execute(
     chunks that the collective leaves at a rank hold the result there; what the others hold is undefined.
     reduce: called with a chunk and what arrived for it, to change the chunk in place where the schedule reduces. What
     arrived it must leave as it is: that may be memory from which other ranks read, too.
+    source: what this rank gives, if that is not in `tensor`; in a gather, scatter or all_to_all it never is.
     group: the default process group if None.
     log: gets an `Event` for every send and every receive.
 
@@ -58,7 +61,7 @@ def execute(
         >>> tensor
         tensor([3., 5.])
     """
-    Executor(schedule, resolve(group)).run(tensor, reduce=reduce, log=log)
+    Executor(schedule, resolve(group)).run(tensor, reduce=reduce, source=source, log=log)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -75,6 +78,7 @@ class RunOptions(NamedTuple):
     wire: torch.dtype
     log: list[Event] | None
     stamp: CallStamp
+    splits: tuple[int, ...] | None
 
 
 class Executor:
@@ -112,7 +116,11 @@ class Executor:
             raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
         self.schedule = schedule
         self._group = weakref.ref(group)  # so that who keeps executors by group does not keep the group
-        self._program = rank_program(schedule, (group.rank() - root) % group.size())
+        own = (group.rank() - root) % group.size()
+        self._program = rank_program(schedule, own)
+        self._places = None
+        if not schedule.collective.is_whole:
+            self._places = ChunkPlaces.of(schedule, self._program, own, root)
         # With another root than 0, all ranks are moved along by as much.
         self._peers = tuple((rank + root) % group.size() for rank in range(group.size()))
         state = state_of(group)
@@ -122,7 +130,7 @@ class Executor:
         self._communicator = state.part(CommunicatorStart)
         self._shares_memory = shares_memory
         self._layouts = ChunkLayouts(schedule, self._preposted, tag)
-        self._staging = self._wire = self._wide = self._host = torch.empty(0, dtype=torch.uint8)
+        self._staging = self._wire = self._wide = self._host = self._passing = torch.empty(0, dtype=torch.uint8)
 
     @lazily
     def _posted(self) -> RankPart:
@@ -145,7 +153,7 @@ class Executor:
             raise ValueError(f"{self.schedule}: the process group has been destroyed")
         return group
 
-    def run(
+    def run(  # noqa: PLR0913  all that a call has to say of its tensors
         self,
         tensor: torch.Tensor,
         *,
@@ -155,6 +163,7 @@ class Executor:
         wire: torch.dtype | None = None,
         log: list[Event] | None = None,
         stamp: CallStamp = UNSTAMPED,
+        splits: tuple[int, ...] | None = None,
     ) -> None:
         """Run the schedule on every rank of the group, each with its own `tensor`, in place.
 
@@ -163,21 +172,27 @@ class Executor:
         run belongs to the current stream, always the same one of an executor; what NCCL does it does not wait for.
         reduce: called with a chunk and what arrived for it; must change the chunk in place, and leave what arrived as
         it is.
-        source: where this rank's contribution is, if not in `tensor`; it is only read. Not together with `wire`.
+        source: where this rank's contribution is, if not in `tensor`; it is only read. Not together with `wire`. In a
+        gather, scatter or all_to_all, which leave no rank all chunks, it has what the rank begins with and `tensor`
+        what it ends with, and they share no memory; either is empty where that is nothing.
         share: where this rank's equal share of the result goes, if not to its place in `tensor`; in memory of its own.
         Only together with `source`.
         wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
         too; sums are kept in the dtype of `tensor`.
         log: gets an `Event` for every send and every receive, in the order in which they happened.
         stamp: that of the call, the same on every rank: messages of other calls are not taken for its own.
+        splits: elements of each share of the data (see `ringsim.schedule.owners`), the same on every rank; None if all
+        are as equal as can be.
 
         Not to be called again before it has returned. Raises ValueError for a tensor that does not fit,
         CollectiveError when a peer fails or is later than the group's timeout.
         """
         if not is_plain(tensor):
             raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
+        if self._places is not None and source is None:
+            raise ValueError(f"{self.schedule}: it needs a source beside the tensor for the result")
         transport = self._transports.of(tensor)
-        options = RunOptions(reduce, source, share, wire or tensor.dtype, log, stamp)
+        options = RunOptions(reduce, source, share, wire or tensor.dtype, log, stamp, splits)
         if transport is POSTED:
             self._run_posted(tensor, options)
         elif transport is STAGED:
@@ -186,6 +201,12 @@ class Executor:
             self._run_batched(tensor, options)
 
     def _run_staged(self, tensor: torch.Tensor, options: RunOptions) -> None:
+        if self._places is not None:
+            assert options.source is not None
+            host, source = torch.empty_like(tensor, device=CPU), options.source.to(CPU)
+            self._run_posted(host, options._replace(source=source))
+            tensor.copy_(host)
+            return
         self._host = reused_buffer(self._host, tensor.numel(), tensor.dtype, pinned=True)
         host = self._host[: tensor.numel()]
         given = tensor if options.source is None else options.source
@@ -197,7 +218,8 @@ class Executor:
 
     def _run_batched(self, tensor: torch.Tensor, options: RunOptions) -> None:
         part = self._batched_on(tensor.device)
-        key = LayoutKey(tensor.numel(), options.wire.itemsize, False, options.stamp.number, False, None)
+        num_elements = self._num_elements(tensor, options)
+        key = LayoutKey(num_elements, options.wire.itemsize, False, options.stamp.number, False, None, options.splits)
         layout = self._layouts.of(key)
         memory = self._memory(tensor, options, layout, part.num_staging_buffers)
         transport = NcclTransport(part, memory, self.group, layout.portions[0].tags)
@@ -206,7 +228,8 @@ class Executor:
     def _run_posted(self, tensor: torch.Tensor, options: RunOptions) -> None:
         part, stamp = self._posted, options.stamp
         plan, portion_bytes = self._shared
-        key = LayoutKey(tensor.numel(), options.wire.itemsize, True, stamp.number, stamp.travels, portion_bytes)
+        num_elements, itemsize = self._num_elements(tensor, options), options.wire.itemsize
+        key = LayoutKey(num_elements, itemsize, True, stamp.number, stamp.travels, portion_bytes, options.splits)
         layout = self._layouts.of(key)
         uses_gloo = plan is None or plan.has_remote  # what comes through shared memory needs no place to land
         memory = self._memory(tensor, options, layout, part.num_staging_buffers if uses_gloo else 0)
@@ -225,8 +248,11 @@ class Executor:
         self, tensor: torch.Tensor, options: RunOptions, layout: ChunkLayout, num_staging_buffers: int
     ) -> ChunkMemory:
         lengths, wire, reduce = layout.lengths, options.wire, options.reduce
-        targets = _cut(tensor, lengths)
-        chunks = targets.copy() if options.source is None else _cut(options.source, lengths)
+        if self._places is not None:
+            chunks, targets = self._placed(self._places, tensor, options, lengths)
+        else:
+            targets = _cut(tensor, lengths)
+            chunks = targets.copy() if options.source is None else _cut(options.source, lengths)
         if options.share is not None:
             targets[self._own] = _cut(options.share, lengths[self._own])
         wire_chunks, rounding = chunks, None
@@ -242,6 +268,31 @@ class Executor:
             # Only so much of it: of what is kept the rest may be half a buffer.
             staging_buffers = self._staging[:length].split_with_sizes([layout.staging_length] * num_staging_buffers)
         return ChunkMemory(chunks, targets, wire_chunks, reduce, staging_buffers, rounding)
+
+    def _placed(
+        self, places: ChunkPlaces, tensor: torch.Tensor, options: RunOptions, lengths: list[int]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return where each chunk is at the start, and where it is to be written, if this rank has to do with it."""
+        assert options.source is not None
+        targets = [tensor.new_empty(0)] * places.num_chunks
+        passing = sum(lengths[chunk] for chunk in places.passing)
+        self._passing = reused_buffer(self._passing, passing, tensor.dtype, tensor.device)
+        for whole, numbers in ((tensor, places.left), (self._passing[:passing], places.passing)):
+            _put(targets, whole, numbers, lengths)
+        chunks = targets.copy()
+        _put(chunks, options.source, places.given, lengths)
+        for number in places.staying:
+            targets[number].copy_(chunks[number])
+        return chunks, targets
+
+    def _num_elements(self, tensor: torch.Tensor, options: RunOptions) -> int:
+        """Return how many elements all chunks have together."""
+        if options.splits is not None:
+            return sum(options.splits)
+        if self._places is None:
+            return tensor.numel()
+        assert options.source is not None
+        return self._places.num_elements(options.source, tensor)
 
     def way(self, num_elements: int, bytes_each: int) -> tuple[str, int]:
         """Return how the chunks of a tensor on the CPU travel, as `transport_in_use`, and in how many portions.
@@ -295,6 +346,12 @@ def _refusal(tensor: torch.Tensor) -> str:
     if not tensor.is_contiguous():
         return f"the tensor with strides {tensor.stride()} must be contiguous"
     return "the tensor is a conjugated or negated view; resolve_conj, resolve_neg"
+
+
+def _put(chunks: list[torch.Tensor], tensor: torch.Tensor, numbers: Sequence[int], lengths: list[int]) -> None:
+    """Let the chunks of those numbers be the parts of `tensor`."""
+    for number, part in zip(numbers, _cut(tensor, [lengths[number] for number in numbers]), strict=True):
+        chunks[number] = part
 
 
 def _cut(tensor: torch.Tensor, lengths: list[int]) -> list[torch.Tensor]:

@@ -58,13 +58,14 @@ class Fingerprint(NamedTuple):
     """The description of a call that all ranks must have alike.
 
     name: of the collective.
-    num_elements: of the tensor that is reduced, passed on or gathered; of one rank's share where `details` say so.
+    num_elements: of the tensor that is reduced, passed on or gathered; of one rank's share where `details` say so; None
+    if ranks may differ in it.
     details: what else matters, in words once they are put together.
     root: of the group; None where there is none.
     """
 
     name: str
-    num_elements: int
+    num_elements: int | None
     dtype: torch.dtype
     details: tuple[object, ...] = ()
     algorithm: str = ""
@@ -72,34 +73,47 @@ class Fingerprint(NamedTuple):
 
     def __str__(self) -> str:
         rooted = "" if self.root is None else f", root {self.root}"
-        elements = f"{self.num_elements} elements of {self.dtype}"
+        elements = f"{'' if self.num_elements is None else f'{self.num_elements} '}elements of {self.dtype}"
         return f"{self.name} of {elements}{''.join(map(str, self.details))}{rooted}, algorithm {self.algorithm}"
+
+
+class RowAllGather:
+    """Gathers a short row of numbers of every rank, in about the time of the smallest all_gather.
+
+    Every rank asks every other, so that all can name a silent one.
+
+    tag: of its messages, not that of the collectives: one rank's row must not be taken for another's data.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, tag: int, length: int, dtype: torch.dtype) -> None:
+        self._rank = group.rank()
+        self._executor = Executor(build(Collective.ALL_GATHER, "direct", group.size()), group, tag=tag)
+        self._rows = new_buffer(group.size() * length, dtype).view(group.size(), length)
+        self._home = home_of(group)
+
+    def gather(self, row: torch.Tensor) -> list[list[int]]:
+        """Return every rank's row, by rank. Raises CollectiveError if one sends none within the group's timeout."""
+        self._rows[self._rank] = row
+        gathered = self._rows.to(self._home)  # themselves, on the CPU; else anew on the stream that is current now
+        self._executor.run(gathered)
+        rows: list[list[int]] = gathered.tolist()
+        return rows
 
 
 TEXT_BYTES = 256  # of each rank
 
 
 class TextAllGather:
-    """Gathers a short text of every rank, in about the time of the smallest all_gather.
-
-    Every rank asks every other, so that all can name a silent one.
-
-    tag: of its messages, not that of the collectives: one rank's text must not be taken for another's data.
-    """
+    """Gathers a short text of every rank. tag: as of `RowAllGather`."""
 
     def __init__(self, group: dist.ProcessGroup, tag: int) -> None:
-        self._rank = group.rank()
-        self._executor = Executor(build(Collective.ALL_GATHER, "direct", group.size()), group, tag=tag)
-        self._texts = new_buffer(group.size() * TEXT_BYTES, torch.uint8).view(group.size(), TEXT_BYTES)
-        self._home = home_of(group)
+        self._rows = RowAllGather(group, tag, TEXT_BYTES, torch.uint8)
 
     def gather(self, text: str) -> list[str]:
         """Return every rank's text, by rank. Raises CollectiveError if one sends none within the group's timeout."""
         own = _shortened(text.encode()).ljust(TEXT_BYTES)
-        self._texts[self._rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        gathered = self._texts.to(self._home)  # themselves, on the CPU; else anew on the stream that is current now
-        self._executor.run(gathered)
-        return [bytes(row).decode(errors="replace").rstrip() for row in gathered.tolist()]
+        rows = self._rows.gather(torch.frombuffer(bytearray(own), dtype=torch.uint8))
+        return [bytes(row).decode(errors="replace").rstrip() for row in rows]
 
 
 def _shortened(text: bytes) -> bytes:

@@ -21,8 +21,8 @@ from ringsim.schedule import (
     Schedule,
     Send,
     flow,
+    held_at_end,
     most_published,
-    required,
     stays_until_read,
 )
 
@@ -261,7 +261,7 @@ def shared_plan(part: RankPart, local: LocalRanks) -> SharedPlan:
     rows, rank = flow(part.schedule), part.peers.index(local.rank)
     is_local = np.array([peer in local for peer in part.peers])
     received, sent = np.flatnonzero(rows.dst == rank), np.flatnonzero(rows.src == rank)
-    wanted = required(part.schedule.collective, part.schedule.num_ranks, part.schedule.num_chunks)[1][rank] > 0
+    wanted = held_at_end(part.schedule.collective, part.schedule.num_ranks, part.schedule.num_chunks)[rank]
     records = _records(rows)
     numbers = defaultdict[tuple[int, int, int], list[int]](list)  # several if a chunk goes to one rank more than once
     for row in sent.tolist():

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import NamedTuple
 
-from ringsim.schedule import Collective, RankProgram, Receive, Schedule, Send, required
+from ringsim.schedule import Collective, RankProgram, Receive, Schedule, Send, held_at_end
 
 # After these all ranks hold the same, so what a rank has not sent is rounded like what it has sent.
 ALIKE = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST)
@@ -29,7 +29,7 @@ def rounding_of(schedule: Schedule, rank: int, program: RankProgram) -> Rounding
         receives[receive.chunk].append(receive)
     for send in program.sends:
         last_sent[send.chunk] = max(send.step, last_sent.get(send.chunk, send.step))
-    is_left_here = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1][rank]
+    is_left_here = held_at_end(schedule.collective, schedule.num_ranks, schedule.num_chunks)[rank]
 
     def in_place(send: Send) -> bool:
         # What is sent in a step is what the chunk held before the step, so a receive of the same step comes after it.

@@ -39,6 +39,7 @@ class Tag(IntEnum):
     CLOCK = 0x57  # questions for rank 0's time, and the answers
     RECORDED_RUN = 0x58  # the chunks of a run that is recorded
     SHARED_MEMORY = 0x5A  # where a rank's shared memory is
+    BLOCK_LENGTHS = 0x5B  # how many elements a rank sends to each other one, and expects
     CLOSED_CONNECTION = 0x59  # never sent: a receive with it fails if the connection to the peer is closed
 
 

@@ -44,6 +44,18 @@ def direct_reduce(num_ranks: int) -> Schedule:
     return _one_step(Collective.REDUCE, num_ranks, 1, (np.arange(1, num_ranks), 0, 0, True))
 
 
+def direct_gather(num_ranks: int) -> Schedule:
+    """Every rank sends rank 0 its share: 1 step, each share sent once, n - 1 messages to rank 0."""
+    src = np.arange(1, num_ranks)
+    return _one_step(Collective.GATHER, num_ranks, num_ranks, (src, 0, src, False))
+
+
+def direct_scatter(num_ranks: int) -> Schedule:
+    """Rank 0 sends every other its share: 1 step, (n - 1)/n of the data sent by rank 0, in n - 1 messages."""
+    dst = np.arange(1, num_ranks)
+    return _one_step(Collective.SCATTER, num_ranks, num_ranks, (0, dst, dst, False, dst))
+
+
 def parameter_server_all_reduce(num_ranks: int) -> Schedule:
     """Everything to rank 0, which adds, and back: 2 steps; rank 0 receives and sends n - 1 times the data.
 

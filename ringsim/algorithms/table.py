@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ringsim.algorithms import chain, direct, hierarchical, nccl, recursive, ring, rings, tree
+from ringsim.algorithms import all_to_all, chain, direct, hierarchical, nccl, recursive, ring, rings, tree
 from ringsim.schedule import Collective, Schedule
 
 Algorithm = Callable[..., Schedule]  # given the number of ranks; TWO_LEVEL also ranks_per_host, by name
@@ -47,6 +47,14 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
     (Collective.REDUCE, "binomial_tree"): tree.binomial_tree_reduce,
     (Collective.REDUCE, "double_binary_tree"): tree.double_binary_tree_reduce,
     (Collective.REDUCE, "direct"): direct.direct_reduce,
+    (Collective.GATHER, "binomial_tree"): tree.binomial_tree_gather,
+    (Collective.GATHER, "direct"): direct.direct_gather,
+    (Collective.SCATTER, "binomial_tree"): tree.binomial_tree_scatter,
+    (Collective.SCATTER, "direct"): direct.direct_scatter,
+    (Collective.ALL_TO_ALL, "pairwise"): all_to_all.pairwise_all_to_all,
+    (Collective.ALL_TO_ALL, "direct"): all_to_all.direct_all_to_all,
+    (Collective.ALL_TO_ALL, "bruck"): all_to_all.bruck_all_to_all,
+    (Collective.ALL_TO_ALL, "hierarchical"): all_to_all.hierarchical_all_to_all,
 }
 NCCL_ALGORITHMS = ("nccl_ring", "nccl_tree", "nvls")  # for hosts with a NIC for each rank, and a switch within
 TWO_LEVEL = ("hierarchical", *NCCL_ALGORITHMS)  # those that divide the ranks into hosts

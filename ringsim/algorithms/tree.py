@@ -41,6 +41,21 @@ def binomial_tree_all_reduce(num_ranks: int) -> Schedule:
     return then(*halves, Collective.ALL_REDUCE, "binomial_tree")
 
 
+def binomial_tree_gather(num_ranks: int) -> Schedule:
+    """In each step half of the ranks that are left send all they have: ceil(log2(n)) steps, up to half the data sent.
+
+    Rank 0 receives from ceil(log2(n)) ranks instead of n - 1; most shares are sent several times on their way.
+    """
+    steps: list[Columns] = [(src, dst, share, False) for dst, src, share in _subtrees(num_ranks)]
+    return Schedule.from_columns(Collective.GATHER, "binomial_tree", num_ranks, num_ranks, steps)
+
+
+def binomial_tree_scatter(num_ranks: int) -> Schedule:
+    """Return the gather backwards: ceil(log2(n)) steps; rank 0 sends (n - 1)/n of the data."""
+    steps: list[Columns] = [(dst, src, share, False) for dst, src, share in reversed(_subtrees(num_ranks))]
+    return Schedule.from_columns(Collective.SCATTER, "binomial_tree", num_ranks, num_ranks, steps)
+
+
 def double_binary_tree_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
     """Down two binary trees, k segments in each: up to ceil(log2(n)) + k - 1 steps a tree.
 
@@ -68,6 +83,18 @@ def _distances(num_ranks: int) -> list[tuple[int, Ints]]:
     """Return the distances 1, 2, 4, ... in a binomial tree, and the ranks that receive over each in a reduction."""
     distances = [1 << bit for bit in range((num_ranks - 1).bit_length())]
     return [(distance, np.arange(0, num_ranks - distance, 2 * distance)) for distance in distances]
+
+
+def _subtrees(num_ranks: int) -> list[tuple[Ints, ...]]:
+    """Return for each distance in a binomial tree every parent, its child there, and each share below the child."""
+    levels = []
+    for distance, parent in _distances(num_ranks):
+        child = (parent + distance)[:, np.newaxis]
+        share = child + np.arange(distance)
+        exists = share < num_ranks
+        columns = np.broadcast_arrays(child - distance, child, share)
+        levels.append(tuple(column[exists] for column in columns))
+    return levels
 
 
 def binary_trees(collective: Collective, num_ranks: int) -> tuple[Schedule, Schedule]:

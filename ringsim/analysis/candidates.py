@@ -98,7 +98,7 @@ def cost_of(schedule: Schedule) -> Cost:
     for step in schedule.steps:
         sends += np.bincount(step.src, minlength=schedule.num_ranks)
     bound = sent_bound(schedule.collective, schedule.num_ranks)
-    sent = float(sends.max()) / schedule.num_chunks
+    sent = float(sends.max()) / schedule.num_chunks * schedule.collective.num_tensors(schedule.num_ranks)
     return Cost(schedule, int(sends.sum()), sent, bound, steps_bound(schedule.num_ranks))
 
 
@@ -106,9 +106,12 @@ def sent_bound(collective: Collective, num_ranks: int) -> float:
     """Bytes that the busiest rank must send at least, over the size of the whole tensor.
 
     all_reduce 2(n-1)/n, its halves (n-1)/n (Patarasuk and Yuan 2009); broadcast and reduce 1, since every byte must
-    leave the root, or a rank that is not the root, once.
+    leave the root, or a rank that is not the root, once; scatter and all_to_all (n-1)/n, all that is not a rank's own;
+    gather 1/n, a rank's own.
     """
-    return busbw_factor(collective.value, num_ranks) if num_ranks > 1 else 0.0
+    if num_ranks == 1:
+        return 0.0
+    return 1 / num_ranks if collective is Collective.GATHER else busbw_factor(collective.value, num_ranks)
 
 
 def steps_bound(num_ranks: int) -> int:

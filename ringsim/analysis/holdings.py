@@ -8,7 +8,6 @@ import numpy as np
 
 from ringsim.schedule import (
     Bools,
-    Collective,
     Counts,
     Ints,
     Schedule,
@@ -146,7 +145,7 @@ def find_phases(
 def _names(schedule: Schedule, steps: Sequence[HeldStep]) -> tuple[str, str]:
     """Return the names of what adds and of what copies, by where the sum of each chunk first appears."""
     if not schedule.collective.reduces:
-        return "reduce", "all-gather" if schedule.collective is Collective.ALL_GATHER else "broadcast"
+        return "reduce", schedule.collective.value.replace("_", "-")
     summed = _first_summed(schedule, steps)
     if summed.sum(axis=0).max(initial=0) > 1:
         return "all-reduce", "broadcast"

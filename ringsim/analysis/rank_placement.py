@@ -16,7 +16,7 @@ import numpy as np
 
 from ringsim.analysis.congestion import Congestion
 from ringsim.network import AnyNetwork, Ints
-from ringsim.schedule import Collective, Schedule, permute_ranks
+from ringsim.schedule import Schedule, permute_ranks
 from ringsim.simulation import predict_time
 from ringsim.workers import Workers
 
@@ -97,8 +97,8 @@ def default_budget(schedule: Schedule) -> int:
 
 
 def _first_free(schedule: Schedule) -> int:
-    """Return the first place whose rank may be another: the root of a broadcast or reduce stays where it is."""
-    return int(schedule.collective in (Collective.BROADCAST, Collective.REDUCE))
+    """Return the first place whose rank may be another: a root stays where it is."""
+    return int(schedule.collective.has_root)
 
 
 class _Search:

@@ -15,7 +15,7 @@ from ringsim.analysis.sentences import actions, tell_step
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles
 from ringsim.network import AnyNetwork, Topology, lay_out
-from ringsim.schedule import Bools, Ints, Schedule, held_at_start, required, verify
+from ringsim.schedule import Bools, Ints, Schedule, held_at_end, held_at_start, verify
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
 from ringsim.units import format_size, format_time
 
@@ -157,7 +157,7 @@ class RunView:
     @property
     def wanted(self) -> Bools:
         """Which rank must hold which chunk in the end, (num_ranks, num_chunks)."""
-        return required(self.schedule.collective, self.schedule.num_ranks, self.schedule.num_chunks)[1]
+        return held_at_end(self.schedule.collective, self.schedule.num_ranks, self.schedule.num_chunks)
 
     @property
     def needed(self) -> int:

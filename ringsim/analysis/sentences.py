@@ -40,6 +40,9 @@ _GOALS: dict[Collective, str] = {
     "{ranks} shares of every chunk",
     Collective.ALL_GATHER: "every rank has a part of the data; in the end every rank must hold all parts",
     Collective.BROADCAST: "rank 0 has all of the data; in the end every rank must hold it",
+    Collective.GATHER: "every rank has a part of the data; in the end rank 0 must hold all parts",
+    Collective.SCATTER: "rank 0 has all of the data; in the end every rank must hold its part",
+    Collective.ALL_TO_ALL: "every rank has a block for every rank; in the end every rank must hold the blocks for it",
 }
 
 

@@ -154,6 +154,10 @@ def _costs(schedule: Schedule, size_bytes: int, phases: Sequence[ToldPhase]) -> 
 
 
 def _bound(schedule: Schedule) -> str:
-    return {Collective.ALL_REDUCE: "2(n - 1)/n", Collective.BROADCAST: "1", Collective.REDUCE: "1"}.get(
-        schedule.collective, "(n - 1)/n"
-    )
+    bounds = {
+        Collective.ALL_REDUCE: "2(n - 1)/n",
+        Collective.BROADCAST: "1",
+        Collective.REDUCE: "1",
+        Collective.GATHER: "1/n",
+    }
+    return bounds.get(schedule.collective, "(n - 1)/n")

@@ -1,6 +1,13 @@
 """Schedules: what a collective is, the steps that carry it out, its proof and its replay."""
 
-from ringsim.schedule.collective import OWNED, Collective, Counts, held_at_start, initial_counts, required
+from ringsim.schedule.collective import (
+    Collective,
+    Counts,
+    held_at_end,
+    held_at_start,
+    initial_counts,
+    required,
+)
 from ringsim.schedule.combinators.merge import merge
 from ringsim.schedule.combinators.on_groups import on_groups
 from ringsim.schedule.combinators.relabel import on_channel, permute_ranks
@@ -11,7 +18,7 @@ from ringsim.schedule.flow import NO_ROW, Flow, Rows, flow, stable_order
 from ringsim.schedule.listed_steps import BYTES_LISTED
 from ringsim.schedule.memory import free_bytes, require_installed_memory, require_memory
 from ringsim.schedule.memory_passes import MemoryPasses, memory_passes, most_published, stays_until_read
-from ringsim.schedule.partition import gloo_partition, partition
+from ringsim.schedule.partition import UnevenShares, gloo_partition, partition
 from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
 from ringsim.schedule.replay import replay
 from ringsim.schedule.schedule import Columns, Schedule

@@ -24,6 +24,9 @@ class Collective(Enum):
     ALL_GATHER = "all_gather"
     BROADCAST = "broadcast"
     REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    ALL_TO_ALL = "all_to_all"
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
@@ -36,26 +39,78 @@ class Collective(Enum):
         """Whether the result sums contributions of several ranks."""
         return self in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE)
 
+    @property
+    def has_root(self) -> bool:
+        """Whether all data starts at one rank, or ends there."""
+        return _ROOT in _PLACES[self]
 
-OWNED = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)  # here each chunk belongs to one rank, see `owners`
+    @property
+    def is_whole(self) -> bool:
+        """Whether every rank holds all chunks, at the start or at the end; else each only has its own, there and then.
+
+        An executor then needs no more memory on a rank than for these and for what it passes on.
+        """
+        return _EVERYWHERE in _PLACES[self]
+
+    def num_shares(self, num_ranks: int) -> int:
+        """Return into how many shares, runs of equally many chunks, the data is cut (see `owners`); 1 if it is not."""
+        if self is Collective.ALL_TO_ALL:
+            return num_ranks**2
+        return num_ranks if _OWNER in _PLACES[self] else 1
+
+    def num_tensors(self, num_ranks: int) -> int:
+        """Return how many tensors the chunks make up together: all ranks hold parts of one, or each has its own."""
+        return num_ranks if self is Collective.ALL_TO_ALL else 1
 
 
-def owners(num_ranks: int, num_chunks: int) -> npt.NDArray[np.int64]:
-    """Return the rank that each chunk belongs to in reduce_scatter and all_gather, shape (num_chunks,).
+# Where the data of a chunk is: at every rank, at the root, or, of the runs of chunks into which the data is shared out,
+# at the rank of the run; or, of the runs of an all_to_all, one for each pair, at the first or the second of the pair.
+_EVERYWHERE, _ROOT, _OWNER, _SENDER, _RECEIVER = "everywhere", "root", "owner", "sender", "receiver"
+_PLACES = {  # at the start, and at the end
+    Collective.ALL_REDUCE: (_EVERYWHERE, _EVERYWHERE),
+    Collective.REDUCE_SCATTER: (_EVERYWHERE, _OWNER),
+    Collective.ALL_GATHER: (_OWNER, _EVERYWHERE),
+    Collective.BROADCAST: (_ROOT, _EVERYWHERE),
+    Collective.REDUCE: (_EVERYWHERE, _ROOT),
+    Collective.GATHER: (_OWNER, _ROOT),
+    Collective.SCATTER: (_ROOT, _OWNER),
+    Collective.ALL_TO_ALL: (_SENDER, _RECEIVER),
+}
 
-    Rank r owns the r-th run of `num_chunks / num_ranks` neighbouring chunks, which is the r-th equal
-    share of the elements (see `partition`).
+
+def _held(place: str, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
+    """Return which rank has which chunk where the data is in that place, shape (rank, chunk)."""
+    if place == _EVERYWHERE:
+        return np.ones((num_ranks, num_chunks), dtype=np.bool_)
+    if place == _ROOT:
+        owner = np.zeros(num_chunks, np.int64)
+    elif place == _OWNER:
+        owner = owners(num_ranks, num_chunks)
+    else:
+        sender, receiver = np.divmod(owners(num_ranks**2, num_chunks), num_ranks)
+        owner = sender if place == _SENDER else receiver
+    holds: npt.NDArray[np.bool_] = np.arange(num_ranks)[:, None] == owner
+    return holds
+
+
+def owners(num_shares: int, num_chunks: int) -> npt.NDArray[np.int64]:
+    """Return the share that each chunk belongs to, shape (num_chunks,).
+
+    Share r is the r-th run of `num_chunks / num_shares` neighbouring chunks, which is the r-th equal share of the
+    elements (see `partition`). It is that of rank r; in an all_to_all of n ranks share `n * s + d` is what rank s has
+    for rank d.
     """
-    return np.arange(num_chunks) * num_ranks // num_chunks
+    return np.arange(num_chunks) * num_shares // num_chunks
 
 
 def held_at_start(collective: Collective, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
     """Return which rank has data of its own in which chunk before the first step, shape (rank, chunk)."""
-    if collective.reduces:
-        return np.ones((num_ranks, num_chunks), dtype=np.bool_)
-    owner = owners(num_ranks, num_chunks) if collective is Collective.ALL_GATHER else np.zeros(num_chunks, np.int64)
-    holds: npt.NDArray[np.bool_] = np.arange(num_ranks)[:, None] == owner
-    return holds
+    return _held(_PLACES[collective][0], num_ranks, num_chunks)
+
+
+def held_at_end(collective: Collective, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
+    """Return which rank must hold which chunk after the last step, shape (rank, chunk)."""
+    return _held(_PLACES[collective][1], num_ranks, num_chunks)
 
 
 def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> Counts:
@@ -69,10 +124,8 @@ def initial_counts(collective: Collective, num_ranks: int, num_chunks: int) -> C
 def required(collective: Collective, num_ranks: int, num_chunks: int) -> tuple[Counts, npt.NDArray[np.bool_]]:
     """Return what each rank must hold at the end.
 
-    The counts of each finished chunk, shape (chunk, contributor), and which rank must hold which chunk, shape (rank,
-    chunk); what the others hold is not looked at.
+    The counts of each finished chunk, all contributions to it, shape (chunk, contributor), and which rank must hold
+    which chunk, shape (rank, chunk); what the others hold is not looked at.
     """
-    # All contributions of a chunk are in it at the end, and it is where its mirror image begins; else everywhere.
-    mirrored = {Collective.REDUCE_SCATTER: Collective.ALL_GATHER, Collective.REDUCE: Collective.BROADCAST}
     counts = held_at_start(collective, num_ranks, num_chunks).T.astype(np.int32)
-    return counts, held_at_start(mirrored.get(collective, Collective.ALL_REDUCE), num_ranks, num_chunks)
+    return counts, held_at_end(collective, num_ranks, num_chunks)

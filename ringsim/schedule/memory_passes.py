@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.schedule.collective import required
+from ringsim.schedule.collective import held_at_end
 from ringsim.schedule.flow import NO_ROW, Flow, FlowRow, Occurrences, flow, pair
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import Bools
@@ -42,7 +42,7 @@ def memory_passes(schedule: Schedule, *, in_place: bool = False, is_lent: bool =
     is_lent: whether the input lies in memory that ranks share, and, where it is the same tensor, the output.
     """
     rows = flow(schedule)
-    wanted = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[1].astype(np.bool_)
+    wanted = held_at_end(schedule.collective, schedule.num_ranks, schedule.num_chunks)
     keeps_input: Bools = np.logical_not(wanted.all(axis=1) | in_place)
     is_final = ~rows.is_replaced & wanted[rows.dst, rows.chunk]
     is_published: Bools = np.logical_or(rows.is_read, ~rows.reduce)

@@ -3,11 +3,13 @@
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-PartitionFunction = Callable[[int, int], npt.NDArray[np.int64]]  # what `partition` and `gloo_partition` are
+PartitionFunction = Callable[[int, int], npt.NDArray[np.int64]]  # what the functions and `UnevenShares` here are
 
 
 def partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
@@ -40,3 +42,34 @@ def gloo_partition(num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
     """
     length = -(-num_elements // num_chunks) if num_chunks > 0 else 0
     return np.minimum(partition(num_chunks * length, num_chunks), num_elements)
+
+
+@dataclass(frozen=True, slots=True)
+class UnevenShares:
+    """Cut a tensor into shares of given lengths, and each of these into equally many chunks as `partition` does.
+
+    lengths: elements of each share. A tensor of another length has shares in the same proportions, so that bytes are
+    cut where elements are.
+
+        >>> from ringsim import UnevenShares
+        >>> UnevenShares((3, 0, 5))(8, 6)
+        array([0, 1, 3, 3, 3, 5, 8])
+    """
+
+    lengths: tuple[int, ...]
+
+    def __call__(self, num_elements: int, num_chunks: int) -> npt.NDArray[np.int64]:
+        """Return the bounds of the chunks. Raises ValueError unless every share has equally many chunks."""
+        if num_chunks % len(self.lengths):
+            raise ValueError(
+                f"num_chunks {num_chunks}: must be a multiple of {len(self.lengths)}, the number of shares"
+            )
+        ends = np.cumsum(self.lengths, dtype=np.int64)
+        # As Python's numbers, since elements times elements need more than 64 bits.
+        total = max(int(ends[-1]), 1)
+        bounds = [0, *(num_elements * end // total for end in ends.tolist())]
+        if ends[-1] == 0:
+            bounds[-1] = num_elements
+        per_share = num_chunks // len(self.lengths)
+        cuts = [first + partition(last - first, per_share)[:-1] for first, last in pairwise(bounds)]
+        return np.append(np.concatenate(cuts), num_elements)

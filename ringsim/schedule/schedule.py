@@ -122,6 +122,8 @@ class Schedule:
     def bounds(self, num_elements: int) -> Ints:
         """Return (num_chunks + 1,) bounds: chunk `i` of a tensor holds the elements `bounds[i]` to `bounds[i + 1]`.
 
+        In an all_to_all the elements are those of all ranks' tensors, one after the other.
+
         Raises ValueError for a negative number of elements.
         """
         return self.partition(num_elements, self.num_chunks)
@@ -129,11 +131,14 @@ class Schedule:
     def chunk_bytes(self, size_bytes: int, element_bytes: int = 1) -> Ints:
         """Return the bytes of each chunk, (num_chunks,), of a tensor of `size_bytes` with elements of `element_bytes`.
 
+        In an all_to_all each rank has a tensor of that size, and the chunks are those of all of them.
+
         Raises ValueError for a size that is negative or not whole elements.
         """
         if element_bytes < 1 or size_bytes % element_bytes:
             raise ValueError(f"size {size_bytes} bytes: must be a multiple of the element size, {element_bytes} bytes")
-        return np.diff(self.bounds(size_bytes // element_bytes)) * element_bytes
+        num_elements = size_bytes // element_bytes * self.collective.num_tensors(self.num_ranks)
+        return np.diff(self.bounds(num_elements)) * element_bytes
 
     def __repr__(self) -> str:
         chunks, steps = plural(self.num_chunks, "chunk"), plural(self.num_steps, "step")

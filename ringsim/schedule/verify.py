@@ -16,8 +16,9 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from ringsim.schedule.collective import OWNED, initial_counts, required
+from ringsim.schedule.collective import Collective, initial_counts, required
 from ringsim.schedule.memory import require_memory
+from ringsim.schedule.partition import UnevenShares
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Transfer
 from ringsim.schedule.user_steps import whole_numbers
@@ -69,18 +70,26 @@ def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: 
             "prove it for fewer ranks"
         )
     require_memory(f"{schedule}: its proof", 2 * needed)
-    if schedule.collective in OWNED and schedule.num_chunks % schedule.num_ranks:
-        raise ScheduleError(
-            f"{schedule}: {schedule.num_chunks} chunks cannot be shared out equally; the number of chunks must be a "
-            "multiple of the number of ranks"
-        )
+    require_equal_shares(schedule)
     _check_partition(schedule)
     return _Verifier(schedule).run(on_progress)
 
 
+def require_equal_shares(schedule: Schedule) -> None:
+    """Raise ScheduleError unless all shares of its collective have equally many chunks."""
+    collective, num_ranks = schedule.collective, schedule.num_ranks
+    if schedule.num_chunks % collective.num_shares(num_ranks):
+        count = "square of the number" if collective is Collective.ALL_TO_ALL else "number"
+        raise ScheduleError(
+            f"{schedule}: {schedule.num_chunks} chunks cannot be shared out equally; the number of chunks must be a "
+            f"multiple of the {count} of ranks"
+        )
+
+
 def _check_partition(schedule: Schedule) -> None:
-    """Raise ScheduleError unless its chunks cover a tensor, and ranks that own chunks own equal shares."""
+    """Raise ScheduleError unless its chunks cover a tensor, in shares that are equal where they can be."""
     num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
+    num_shares = schedule.collective.num_shares(num_ranks)
     for num_elements in (0, 1, num_ranks, 5 * num_ranks, num_chunks - 1, num_chunks, 3 * num_chunks + 1):
         bounds = _bounds(schedule, num_elements)
         fits = bounds.shape == (num_chunks + 1,) and (bounds[0], bounds[-1]) == (0, num_elements)
@@ -89,9 +98,9 @@ def _check_partition(schedule: Schedule) -> None:
                 f"{schedule}: partition: the bounds of {num_elements} elements in {plural(num_chunks, 'chunk')} must "
                 f"rise from 0 to {num_elements}, and be {num_chunks + 1}"
             )
-        if schedule.collective in OWNED and num_elements % num_ranks == 0:
-            shares = np.diff(bounds[:: num_chunks // num_ranks])
-            if (shares != num_elements // num_ranks).any():
+        if num_elements % num_shares == 0 and not isinstance(schedule.partition, UnevenShares):
+            shares = np.diff(bounds[:: num_chunks // num_shares])
+            if (shares != num_elements // num_shares).any():
                 raise ScheduleError(
                     f"{schedule}: partition: {num_elements} elements are not shared out equally to the ranks"
                 )

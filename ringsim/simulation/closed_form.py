@@ -259,6 +259,11 @@ def _from_one(num_ranks: int, hop: _Hop) -> float:
     return hop.together_s(num_ranks - 1) + hop.latency_s + hop.apply_s
 
 
+def _in_turn(num_ranks: int, hop: _Hop) -> float:
+    """Return a rank to all the others, each message after the one before: alpha + (n-1) c beta, c = S/n. Any n."""
+    return (num_ranks - 1) * hop.send_s + hop.latency_s + hop.apply_s
+
+
 _RING_THERE_AND_BACK = _one_after_the_other(_rounds, _rounds)
 _EXCHANGE_THERE_AND_BACK = _if(_is_power_of_two, _one_after_the_other(_exchange, _exchange))
 _TREE_THERE_AND_BACK = _if(_is_power_of_two, _one_after_the_other(_whole_rounds, _tree_down))
@@ -296,6 +301,10 @@ _PERMITTED = {
     (Collective.REDUCE, "ring"): _Formula(4, _adding(_wave)),
     (Collective.REDUCE, "binomial_tree"): _Formula(0, _if(_is_power_of_two, _adding(_whole_rounds))),
     (Collective.REDUCE, "direct"): _Formula(0, _adding(_at_once)),
+    (Collective.GATHER, "direct"): _Formula(1, _copying(_from_one)),
+    (Collective.SCATTER, "direct"): _Formula(1, _copying(_from_one)),
+    (Collective.ALL_TO_ALL, "direct"): _Formula(1, _copying(_from_one)),
+    (Collective.ALL_TO_ALL, "pairwise"): _Formula(1, _copying(_in_turn)),
 }
 
 _IN_ORDER = {
@@ -307,4 +316,7 @@ _IN_ORDER = {
     (Collective.ALL_GATHER, "recursive_doubling"): _Formula(1, _if(_is_power_of_two, _copying(_exchange))),
     (Collective.ALL_GATHER, "halving_doubling"): _Formula(1, _if(_is_power_of_two, _copying(_exchange))),
     (Collective.ALL_GATHER, "direct"): _Formula(1, _copying(_at_once)),
+    (Collective.GATHER, "direct"): _Formula(1, _copying(_at_once)),
+    (Collective.ALL_TO_ALL, "direct"): _Formula(1, _copying(_at_once)),
+    (Collective.ALL_TO_ALL, "pairwise"): _Formula(1, _copying(_rounds)),
 }

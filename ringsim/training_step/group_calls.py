@@ -25,7 +25,7 @@ from ringsim.calibration import (
     why_unknown,
 )
 from ringsim.measurements import TORCH
-from ringsim.native import Backend, local_s, local_work, native_algorithm
+from ringsim.native import DIRECT, Backend, local_s, local_work, native_algorithm
 from ringsim.network import AnyNetwork
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
@@ -85,7 +85,7 @@ class GroupCalls:
         Raises ValueError for a collective of which nothing is known, or an algorithm that there is not.
         """
         element_bytes = element_bytes_of(call.dtype)
-        sent_bytes = _sent_bytes(call.collective, call.size_bytes, self._size)
+        sent_bytes = max(call.size_bytes, 1) if call.collective == "barrier" else call.size_bytes
         schedule, choice = self._schedule(call.collective, call.algorithm, sent_bytes)
         runtime = self.runtime(call.algorithm)
         call_s = runtime.call_s(self.network, computed_s=computed_s, is_async=call.is_async) + call.local_s
@@ -177,8 +177,6 @@ class GroupCalls:
 
     def _built(self, collective: str, algorithm: str) -> tuple[Collective, str]:
         kind = _simulated_as(collective)
-        if collective in _DIRECT:
-            return kind, "direct"
         return (kind, algorithm) if algorithm else native_algorithm(self.backend, kind)
 
     def _choice(self, collective: str, algorithm: str, size_bytes: int) -> LibraryChoice | None:
@@ -186,12 +184,12 @@ class GroupCalls:
         network = self._library_network
         if network is None:
             return None
-        if algorithm or collective in _DIRECT:
-            schedule = build(*self._built(collective, algorithm), self._size, size_bytes)
+        kind, name = self._built(collective, algorithm)
+        if algorithm or kind in DIRECT:
+            schedule = build(kind, name, self._size, size_bytes)
             if algorithm:
                 return fastest_protocol(schedule, network, size_bytes, ranks_per_host=self._per_host)
             return LibraryChoice(schedule, size_bytes, network.spec.protocols[-1], network)
-        kind = _simulated_as(collective)
         return choose(network, kind, self._size, size_bytes, math.inf, ranks_per_host=self._per_host)
 
     def _channels(self, schedule: Schedule) -> int:
@@ -217,30 +215,13 @@ class GroupCalls:
         return f"{given_name(self.network)}: {why}" if why else ""
 
 
-# Collectives for which no schedule of their own is written: those that send the same bytes between the same ranks.
-# All of them send directly; a share of the tensor goes to or from each rank.
-_DIRECT = {
-    "all_to_all": Collective.ALL_GATHER,  # each rank sends a share to each other rank
-    "gather": Collective.BROADCAST,  # a share between the root and each other rank
-    "scatter": Collective.BROADCAST,
-}
-
-
 def _simulated_as(collective: str) -> Collective:
     if collective == "barrier":
         return Collective.ALL_REDUCE  # of one element, as ProcessGroupNCCL does it
-    if collective in _DIRECT:
-        return _DIRECT[collective]
     try:
         return Collective(collective)
     except ValueError:
         raise ValueError(f"{collective!r}: there is no such collective") from None
-
-
-def _sent_bytes(collective: str, size_bytes: int, num_ranks: int) -> int:
-    if collective in ("gather", "scatter"):
-        return size_bytes // num_ranks
-    return max(size_bytes, 1) if collective == "barrier" else size_bytes
 
 
 def mirrored_groups(ranks: Sequence[int], num_ranks: int) -> Ints:

@@ -27,16 +27,16 @@ def test_it_learns_on_ring(tmp_path: Path, example: str) -> None:
     assert losses[1] < 0.5 * losses[0]
 
 
-def gpt_on_both(group: dist.ProcessGroup, arguments: list[str]) -> tuple[list[float], list[float], bool]:
-    """The losses of examples/gpt.py on Gloo and on "ring", and whether the weights have the same bits."""
-    spec = spec_from_file_location("gpt", ROOT / "examples" / "gpt.py")
+def on_both(group: dist.ProcessGroup, name: str, arguments: list[str]) -> tuple[list[float], list[float], bool]:
+    """The losses of the example of that name on Gloo and on "ring", and whether the weights have the same bits."""
+    spec = spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    gpt = module_from_spec(spec)
-    spec.loader.exec_module(gpt)
-    options = gpt.read_options(arguments)
-    on_gloo, model = gpt.train(options, group)
-    on_ring, other = gpt.train(options, group_on("ring", group.size()))
+    example = module_from_spec(spec)
+    spec.loader.exec_module(example)
+    options = example.read_options(arguments)
+    on_gloo, model = example.train(options, group)
+    on_ring, other = example.train(options, group_on("ring", group.size()))
     same = all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     return on_gloo, on_ring, same
 
@@ -44,11 +44,21 @@ def gpt_on_both(group: dist.ProcessGroup, arguments: list[str]) -> tuple[list[fl
 def test_gpt_trains_alike_on_both_backends(ring_ranks: RankPool) -> None:
     """Bit for bit on two ranks, where a sum is one addition; and it learns."""
     small = ["--steps", "12", "--batch-size", "4", "--context", "16", "--layers", "1", "--width", "32"]
-    for on_gloo, on_ring, same in ring_ranks.run(gpt_on_both, small, num_ranks=2):
+    for on_gloo, on_ring, same in ring_ranks.run(on_both, "gpt", small, num_ranks=2):
         assert on_gloo == on_ring
         assert same
         assert len(on_ring) == 12
         assert on_ring[-1] < 0.9 * on_ring[0]
+
+
+def test_experts_train_alike_on_both_backends(ring_ranks: RankPool) -> None:
+    """Bit for bit on two ranks; of three, whose sums of gradients are added in other orders, nearly so."""
+    small = ["--steps", "30", "--batch-size", "64", "--width", "32"]
+    for num_ranks in (2, 3):
+        for on_gloo, on_ring, same in ring_ranks.run(on_both, "moe", small, num_ranks=num_ranks):
+            assert on_ring == pytest.approx(on_gloo, rel=1e-3)
+            assert same or num_ranks > 2
+            assert on_ring[-1] < 0.8 * on_ring[0]
 
 
 def gpt_under_torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -83,6 +93,7 @@ def test_gpt_runs_on_either_backend_by_one_word() -> None:
         ("ddp.py", "torchrun --nproc-per-node 2 examples/ddp.py ring"),
         ("fsdp.py", "torchrun --nproc-per-node 2 examples/fsdp.py ring"),
         ("gpt.py", "torchrun --nproc-per-node 2 examples/gpt.py --backend ring"),
+        ("moe.py", "torchrun --nproc-per-node 4 examples/moe.py --backend ring"),
         ("llama.py", "ringsim trace --ranks 128 --fake examples/llama.py"),
         ("own_task.py", "python -m trainers --task own_task:Sine --ranks 2, in its folder"),
     ],

@@ -42,6 +42,14 @@ def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, lengt
             collectives.all_gather_into_tensor(whole, share, group=group, algorithm=algorithm)
         elif collective is Collective.BROADCAST:
             collectives.broadcast(whole, 0, group=group, algorithm=algorithm)
+        elif collective is Collective.GATHER:
+            shares = list(whole.chunk(group.size())) if group.rank() == 0 else None
+            collectives.gather(share, shares, group=group, group_dst=0, algorithm=algorithm)
+        elif collective is Collective.SCATTER:
+            shares = list(whole.chunk(group.size())) if group.rank() == 0 else None
+            collectives.scatter(share, shares, group=group, group_src=0, algorithm=algorithm)
+        elif collective is Collective.ALL_TO_ALL:
+            collectives.all_to_all_single(whole, whole.clone(), group=group, algorithm=algorithm)
         else:
             collectives.reduce(whole, 0, group=group, algorithm=algorithm)
     return messages
@@ -79,9 +87,9 @@ def simulated(collective: Collective, algorithm: str, size_bytes: int, element_b
 )
 def test_the_simulator_counts_what_is_sent(ranks: RankPool, length: int, dtype: torch.dtype) -> None:
     """Every algorithm, for lengths that divide by nothing; the last is long enough for Gloo's ring to cut finer."""
-    by_share = {Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
+    whole = {Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE}
     for shared in (False, True):
-        cases = [key for key in ALGORITHMS if (key[0] in by_share) is shared]
+        cases = [key for key in ALGORITHMS if (key[0] not in whole) is shared]
         num_elements = NUM_RANKS * (length // NUM_RANKS + 1) if shared else length
         by_rank = ranks.run(all_sent, cases, num_elements, dtype)[:NUM_RANKS]
         for case in cases:

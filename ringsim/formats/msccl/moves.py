@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from ringsim.formats.msccl.order import StepOrder
 from ringsim.formats.msccl.program import Instruction, Location, Program
-from ringsim.schedule import Collective, ScheduleError, held_at_start, required
+from ringsim.schedule import Collective, ScheduleError, held_at_end, held_at_start
 
 START = -1  # in place of a move: held from the start
 
@@ -130,7 +130,7 @@ class _Run:
     def _check_output(self) -> None:
         """Require that output buffers hold what the ranks' states are, or a proof of these would say nothing."""
         program = self._program
-        _, wanted = required(program.collective, program.num_ranks, program.num_chunks)
+        wanted = held_at_end(program.collective, program.num_ranks, program.num_chunks)
         for rank, chunk in zip(*(index.tolist() for index in wanted.nonzero()), strict=True):
             location = self._output(rank, chunk)
             held = self._buffers.get(self._alias(location))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ringsim.files import quoted, read_bytes
-from ringsim.schedule import OWNED, Collective
+from ringsim.schedule import Collective
 from ringsim.units import whole_number
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class _Reader:
         self._num_ranks = root.number("ngpus", 1, MAX_RANKS)
         self._num_chunks = root.number("nchunksperloop", 1, MAX_CHUNKS)
         self._in_place = bool(root.number("inplace", 0, 1))
-        if self._collective in OWNED and self._num_chunks % self._num_ranks:
+        if self._num_chunks % self._collective.num_shares(self._num_ranks):
             root.fail(f"nchunksperloop {self._num_chunks}: must be a multiple of ngpus, {self._num_ranks}")
 
     def program(self) -> Program:

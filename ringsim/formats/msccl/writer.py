@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ringsim.formats.msccl.program import COLLECTIVES
-from ringsim.schedule import OWNED, Collective, Schedule, ScheduleError, require_memory
+from ringsim.schedule import Collective, Schedule, ScheduleError, require_memory
 
 NAMES = {collective: name for name, collective in COLLECTIVES.items()}
 BYTES_PER_TRANSFER = 600  # of memory, while it is written
@@ -78,7 +78,8 @@ class _Gpu:
 def msccl_lines(schedule: Schedule) -> Iterator[str]:
     r"""`schedule` as MSCCL XML, line by line, each with its line end.
 
-    Raises ScheduleError for a reduce_scatter or all_gather whose ranks own different numbers of chunks.
+    Raises ScheduleError for a gather, scatter or all_to_all, which are not written, and for a reduce_scatter or
+    all_gather whose ranks own different numbers of chunks.
 
         >>> from ringsim import msccl_lines, ring_all_reduce
         >>> lines = list(msccl_lines(ring_all_reduce(4)))
@@ -86,7 +87,9 @@ def msccl_lines(schedule: Schedule) -> Iterator[str]:
         '</algo>\n'
     """
     collective, num_ranks, num_chunks = schedule.collective, schedule.num_ranks, schedule.num_chunks
-    if collective in OWNED and num_chunks % num_ranks:
+    if collective not in NAMES:
+        raise ScheduleError(f"{schedule}: MSCCL XML is written here for {', '.join(name.value for name in NAMES)}")
+    if num_chunks % collective.num_shares(num_ranks):
         raise ScheduleError(f"{schedule}: {num_chunks} chunks; MSCCL needs a multiple of the number of ranks")
     require_memory(f"{schedule} as MSCCL XML", schedule.num_transfers * BYTES_PER_TRANSFER)
     share = num_chunks // num_ranks

@@ -15,7 +15,8 @@ ELEMENT_BYTES = {"int8": 1, "uint8": 1, "char": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
                  "uint64": 8, "double": 8, "float64": 8}  # fmt: skip
 # busbw over algbw on many ranks; on n ranks (n - 1) / n of it. Of other tests they are the same.
 _BUSBW_LIMITS = {
-    "all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0, "gather": 1.0, "scatter": 1.0
+    "all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "gather": 1.0, "scatter": 1.0,
+    "alltoall": 1.0, "all_to_all": 1.0,
 }  # fmt: skip
 PER_RANK = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")  # their count is one rank's
 _ROUNDING = 0.005  # GB/s, as bandwidths are printed with two digits

@@ -19,11 +19,12 @@ from ringsim.schedule.user_steps import require_count, whole_numbers
 def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
     """Let rank `order[i]` do what rank i does in `schedule`; so a ring goes order[0], order[1], ...
 
-    In reduce_scatter and all_gather the chunks of rank i become those of rank `order[i]`, so that the
-    contract still holds. In the others chunks keep their numbers.
+    Where shares of the data belong to ranks, as in reduce_scatter and all_gather, or to pairs of them, as in
+    all_to_all, the chunks of rank i become those of rank `order[i]`, so that the contract still holds. In the others
+    chunks keep their numbers.
 
-    Raises ValueError if `order` is not a permutation of the ranks, or moves the root of a broadcast or
-    reduce, and ScheduleError if ranks own different numbers of chunks.
+    Raises ValueError if `order` is not a permutation of the ranks, or moves the root, and ScheduleError if ranks own
+    different numbers of chunks.
 
         >>> from ringsim import permute_ranks, ring_all_reduce
         >>> [transfer.src for transfer in permute_ranks(ring_all_reduce(4), [0, 2, 1, 3]).steps[0]]
@@ -33,16 +34,24 @@ def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.inte
     new_rank = whole_numbers("order", order)
     if new_rank.ndim != 1 or not np.array_equal(np.sort(new_rank), np.arange(schedule.num_ranks)):
         raise ValueError(f"order {new_rank.tolist()}: must have each rank 0..{schedule.num_ranks - 1} once")
-    if schedule.collective in (Collective.BROADCAST, Collective.REDUCE) and new_rank[0] != 0:
+    if schedule.collective.has_root and new_rank[0] != 0:
         raise ValueError(f"order {new_rank.tolist()}: must begin with rank 0, the root of {schedule.collective.value}")
-    new_chunk = np.arange(schedule.num_chunks)
-    if schedule.collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
-        if schedule.num_chunks % schedule.num_ranks:
-            raise ScheduleError(
-                f"permute_ranks: {schedule} has {schedule.num_chunks} chunks; must be a multiple of its ranks"
-            )
-        new_chunk = new_chunk.reshape(schedule.num_ranks, -1)[new_rank].ravel()
+    num_shares = schedule.collective.num_shares(schedule.num_ranks)
+    if schedule.num_chunks % num_shares:
+        raise ScheduleError(
+            f"permute_ranks: {schedule} has {schedule.num_chunks} chunks; must be a multiple of its ranks"
+            f"{' squared' * (num_shares > schedule.num_ranks)}"
+        )
+    shares = np.arange(schedule.num_chunks).reshape(num_shares, -1)
+    new_chunk = shares[_permuted_shares(schedule.collective, new_rank)].ravel()
     return replace(schedule, steps=PermutedSteps(schedule.steps, new_rank, new_chunk))
+
+
+def _permuted_shares(collective: Collective, new_rank: Ints) -> Ints:
+    """Return the number that each share of the data has once the ranks are permuted."""
+    if collective is Collective.ALL_TO_ALL:
+        return (len(new_rank) * new_rank[:, np.newaxis] + new_rank).ravel()
+    return new_rank if collective.num_shares(2) > 1 else np.zeros(1, np.int64)
 
 
 class PermutedSteps(DerivedSteps):

@@ -28,10 +28,10 @@ def test_every_collective_is_timed_and_right(ranks: RankPool, num_ranks: int) ->
     """In and out of place, ours and torch's: nothing wrong, as many times as asked for, the same on all ranks."""
     results = ranks.run(planned, SMALL, num_ranks=num_ranks)
     assert all(result == results[0] for result in results)
-    assert len(results[0]) == len(Collective) * 2 * 2 * 2
+    assert len(results[0]) == (len(Collective) - 0.5) * 2 * 2 * 2  # an all_to_all is never in place
     for times in results[0]:
         assert (times.wrong, len(times.times_s), times.num_ranks) == (0, 2, num_ranks)
-        assert times.algorithm in ("dist", "ring", "binomial_tree")
+        assert times.algorithm in ("dist", "ring", "binomial_tree", "direct")
     assert {times.in_place for times in results[0]} == {False, True}
 
 

@@ -72,14 +72,14 @@ def test_polling_is_compared_with_and_without(tmp_path: Path) -> None:
             "sizes from 1048576 to 1024 B: the first (-b) must be at least 1 and not above the last (-e)",
         ),
         (
-            "--collective all_reduce,all_to_all",
-            "Invalid value for '--collective': 'all_to_all' is not one of all_reduce, reduce_scatter_tensor, "
-            "all_gather_into_tensor, broadcast, reduce",
+            "--collective all_reduce,barrier",
+            "Invalid value for '--collective': 'barrier' is not one of all_reduce, reduce_scatter_tensor, "
+            "all_gather_into_tensor, broadcast, reduce, gather, scatter, all_to_all",
         ),
         (
             "--collective all_reduced",
             "Invalid value for '--collective': 'all_reduced' is not one of all_reduce, reduce_scatter_tensor, "
-            "all_gather_into_tensor, broadcast, reduce; did you mean all_reduce?",
+            "all_gather_into_tensor, broadcast, reduce, gather, scatter, all_to_all; did you mean all_reduce?",
         ),
         (
             "--dtype float",

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,7 +14,7 @@ from collectives.runtime.transport import Transport
 from ringsim import Collective, Network, Schedule, Transfer
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
-from ringsim.schedule import replay, required
+from ringsim.schedule import held_at_end, held_at_start, replay
 from ringsim.simulation import IN_ORDER, simulate
 from tests.collectives.travel import travelling
 from tests.ranks import RankPool
@@ -42,9 +43,22 @@ def logged(group: dist.ProcessGroup, schedule: Schedule, length: int) -> tuple[t
     """The rank's own tensor after `schedule`, and what it logged: (step, peer, chunk) applied, and sent."""
     tensor = data(group.rank(), length, torch.float32)
     log: list = []
-    execute(schedule, tensor, group=group, log=log)
+    if schedule.collective.is_whole:
+        execute(schedule, tensor, group=group, log=log)
+    else:
+        execute_apart(group, schedule, tensor, log)
     applied = [event[1:4] for event in log if event.kind == "applied"]
     return tensor, applied, [event[1:4] for event in log if event.kind == "sent"]
+
+
+def execute_apart(group: dist.ProcessGroup, schedule: Schedule, tensor: torch.Tensor, log: list) -> None:
+    """Run a schedule after which no rank has all chunks on those of `tensor` that the rank has, and in their place."""
+    rank, lengths = group.rank(), np.diff(schedule.bounds(len(tensor)))
+    shape = schedule.collective, schedule.num_ranks, schedule.num_chunks
+    given, left = (torch.from_numpy(np.repeat(held(*shape)[rank], lengths)) for held in (held_at_start, held_at_end))
+    result = torch.zeros(int(left.sum()))
+    Executor(schedule, group).run(result, source=tensor[given], splits=tuple(lengths.tolist()), log=log)
+    tensor[left] = result
 
 
 def written_out(
@@ -66,9 +80,10 @@ def assert_conforms(schedule: Schedule, results: list[tuple], length: int) -> No
     """
     buffers = [data(rank, length, torch.float32) for rank in range(schedule.num_ranks)]
     replay(schedule, buffers)
-    timeline = simulate(schedule, NETWORK, 4 * length, element_bytes=4, runtime=IN_ORDER)
+    size_bytes = 4 * (length // schedule.collective.num_tensors(schedule.num_ranks))
+    timeline = simulate(schedule, NETWORK, size_bytes, element_bytes=4, runtime=IN_ORDER)
     bounds = schedule.bounds(length)
-    _, kept = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
+    kept = held_at_end(schedule.collective, schedule.num_ranks, schedule.num_chunks)
     for rank, (tensor, applied, sent) in enumerate(results):
         for chunk in kept[rank].nonzero()[0]:
             elements = slice(bounds[chunk], bounds[chunk + 1])

@@ -28,6 +28,8 @@ AS_LONG_IN_LOGGOPSIM = {
     ("all_reduce", "naive_ring"),
     ("all_reduce", "recursive_doubling"),
     ("broadcast", "direct"),
+    ("scatter", "direct"),
+    ("all_to_all", "pairwise"),
 }
 NETWORK = PrivateLinks(LATENCY_NS * 1e-9, 1e9 / BYTE_NS, REDUCE)
 

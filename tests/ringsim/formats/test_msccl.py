@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from ringsim import Collective, Schedule, ScheduleError, Transfer
 from ringsim.cli import main
 from ringsim.formats.msccl.reader import read_msccl
-from ringsim.formats.msccl.writer import msccl_lines
+from ringsim.formats.msccl.writer import NAMES, msccl_lines
 from ringsim.registry import build
 from ringsim.schedule import partition, replay, verify
-from tests.refusals import refusal_of
+from tests.refusals import refusal_of, refused
 from tests.ringsim.strategies import every_algorithm, schedules
 
 PUBLISHED = Path(__file__).parent / "msccl"
@@ -41,6 +41,10 @@ def replayed(schedule: Schedule, length: int = 37) -> list[np.ndarray]:
 def test_every_algorithm_comes_back(tmp_path: Path, collective: Collective, algorithm: str, num_ranks: int) -> None:
     """Proved, with as many transfers and no more steps, and the same bits in every buffer."""
     schedule = build(collective, algorithm, num_ranks)
+    if collective not in NAMES:
+        with refused(f"{schedule}: MSCCL XML is written here for all_reduce, ...", ScheduleError):
+            list(msccl_lines(schedule))
+        return
     again = reread(schedule, tmp_path)
     assert verify(again).num_transfers == schedule.num_transfers
     assert again.num_steps <= schedule.num_steps

@@ -23,7 +23,6 @@ from ringsim import (
     then,
 )
 from ringsim.registry import build
-from ringsim.schedule.collective import owners
 from tests.refusals import refused
 from tests.ringsim.strategies import schedules
 
@@ -132,17 +131,24 @@ def test_permute_ranks_moves_ranks_and_the_chunks_they_own(
     schedule: Schedule, collective: Collective, data: st.DataObject
 ) -> None:
     """Rank order[i] does what rank i did; a chunk goes with its owner, where it has one, to the same place."""
-    num_ranks, per_rank = schedule.num_ranks, schedule.num_chunks
-    rooted = collective in (Collective.BROADCAST, Collective.REDUCE)
+    num_ranks, per_share = schedule.num_ranks, schedule.num_chunks
+    rooted = collective in (Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER)
     order = data.draw(st.permutations(range(num_ranks)).filter(lambda order: order[0] == 0 or not rooted))
-    owned = collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-    # Chunks of every owner, not only of the first.
-    rows = [[t._replace(chunk=t.src * per_rank + t.chunk) for t in row] for row in written_out(schedule)]
-    plain = Schedule.from_transfers(collective, "plain", num_ranks, num_ranks * per_rank, rows)
-    owner = owners(num_ranks, num_ranks * per_rank).tolist()
+    paired = collective is Collective.ALL_TO_ALL
+    owned = collective not in (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE)
+    num_shares = num_ranks**2 if paired else num_ranks
+
+    # Chunks of every owner, or pair, not only of the first.
+    def share_of(t: Transfer) -> int:
+        return t.src * num_ranks + t.dst if paired else t.src
+
+    rows = [[t._replace(chunk=share_of(t) * per_share + t.chunk) for t in row] for row in written_out(schedule)]
+    plain = Schedule.from_transfers(collective, "plain", num_ranks, num_shares * per_share, rows)
+    new_share = [order[s] * num_ranks + order[d] for s in range(num_ranks) for d in range(num_ranks)]
 
     def moved(t: Transfer) -> Transfer:
-        chunk = order[owner[t.chunk]] * per_rank + t.chunk % per_rank if owned else t.chunk
+        share, place = divmod(t.chunk, per_share)
+        chunk = (new_share if paired else order)[share] * per_share + place if owned else t.chunk
         return Transfer(order[t.src], order[t.dst], chunk, t.reduce, t.channel)
 
     made = permute_ranks(plain, order)

@@ -86,7 +86,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: ring_all_reduce("2"), "num_ranks '2': must be a whole number"),
     (lambda: algorithm("ring", 2.0), "num_ranks 2.0: must be a whole"),
     (lambda: algorithm(5, 2), "algorithm 5: must be a name, such as 'ring'"),
-    (lambda: algorithm("ring", 2, "broadcats"), "broadcast, reduce; did you mean broadcast?"),
+    (lambda: algorithm("ring", 2, "broadcats"), "scatter, all_to_all; did you mean broadcast?"),
     (lambda: replace(RIGHT, partition=None), "partition None: must be a function as partition is"),
     (
         lambda: verify(replace(RIGHT, partition=lambda elements, _: [0.0, elements])),

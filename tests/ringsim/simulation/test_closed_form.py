@@ -17,7 +17,9 @@ from tests.ringsim.strategies import build_key, uniform_networks
 from tests.ringsim.topologies import PrivateLinks
 
 Key = tuple[Collective, str]
-WITHOUT = [key for key in ALGORITHMS if key[1] in ("double_binary_tree", *NCCL_ALGORITHMS)]
+WITHOUT = [key for key in ALGORITHMS if key[1] in ("double_binary_tree", "bruck", *NCCL_ALGORITHMS)]
+WITHOUT += [(Collective.ALL_TO_ALL, "hierarchical")]
+WITHOUT += [(collective, "binomial_tree") for collective in (Collective.GATHER, Collective.SCATTER)]
 FOR_POWERS_OF_TWO = [key for key in ALGORITHMS if key[1] in ("halving_doubling", "recursive_doubling")]
 FOR_POWERS_OF_TWO += [(Collective.ALL_REDUCE, "binomial_tree"), (Collective.REDUCE, "binomial_tree")]
 TWO_RINGS = ("bidirectional_ring", "multi_ring")

@@ -1,0 +1,128 @@
+"""All-to-all: every rank has a block for every rank. Straight to where it is needed, or through other ranks.
+
+Block `n * s + d` is what rank s has for rank d. Sent straight, every block crosses the network once, but a rank sends
+n - 1 messages. In Bruck's algorithm blocks for several ranks travel together: log2(n) exchanges, but a block is sent
+once for each bit of the distance that it goes (Bruck et al. 1997). In two levels ranks of a host first collect what
+goes to ranks with the same place on the other hosts, so that each exchanges with one rank of every other host only.
+
+The distance from rank s to rank d is (d - s) mod n. Bruck's three exchanges for n = 8, of a block that goes 5 = 1 + 4
+ranks far: by 1, not by 2, by 4.
+"""
+
+import numpy as np
+
+from ringsim.algorithms.hierarchical import split_into_hosts
+from ringsim.schedule import (
+    BYTES_LISTED,
+    NEVER,
+    Collective,
+    Columns,
+    Ints,
+    Schedule,
+    Step,
+    Steps,
+    constant,
+    require_count,
+    require_memory,
+)
+
+
+def pairwise_all_to_all(num_ranks: int) -> Schedule:
+    """In step k every rank sends straight to the k-th rank after it: n - 1 steps, (n - 1)/n of the data sent.
+
+    Each rank receives from one other rank in a step, so that none is flooded (Thakur, Rabenseifner and Gropp 2005).
+    """
+    return _straight("pairwise", num_ranks, [np.array([distance]) for distance in range(1, num_ranks)])
+
+
+def direct_all_to_all(num_ranks: int) -> Schedule:
+    """Every rank sends every other its block at once: 1 step, (n - 1)/n of the data sent, in n - 1 messages."""
+    return _straight("direct", num_ranks, [np.arange(1, num_ranks)] if num_ranks > 1 else [])
+
+
+def bruck_all_to_all(num_ranks: int) -> Schedule:
+    """Blocks travel by powers of two, many at a time: ceil(log2(n)) steps, about log2(n)/2 times the data sent."""
+    require_count("num_ranks", num_ranks)
+    rank = np.arange(num_ranks)[:, np.newaxis]
+    steps: list[Columns] = []
+    for hop in (1 << bit for bit in range((num_ranks - 1).bit_length())):
+        distance = np.flatnonzero(rank.ravel() & hop)  # of the blocks that go so far in this step, among others
+        sender = (rank - distance % hop) % num_ranks  # where what rank has now came from
+        chunk = sender * num_ranks + (sender + distance) % num_ranks
+        steps.append((rank, (rank + hop) % num_ranks, chunk, False))
+    return Schedule.from_columns(Collective.ALL_TO_ALL, "bruck", num_ranks, num_ranks**2, steps)
+
+
+def hierarchical_all_to_all(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
+    """Pairwise within hosts of m ranks, then across h hosts: m + h - 2 steps, (m - 1)/m + (h - 1)/h of the data sent.
+
+    ranks_per_host: by default the largest divisor of `num_ranks` up to 8. First a rank gives each other rank of its
+    host all blocks for the ranks with that one's place, on any host; then each exchanges with those of its own place.
+
+    Raises ValueError if the ranks do not fill their hosts.
+    """
+    require_count("num_ranks", num_ranks)
+    num_hosts, per_host = split_into_hosts(num_ranks, ranks_per_host)
+    host, place, other = np.ogrid[:num_hosts, :per_host, : max(num_hosts, per_host)]
+    src, every_host, every_place = host * per_host + place, other[..., :num_hosts], other[..., :per_host]
+    steps: list[Columns] = []
+    for distance in range(1, per_host):
+        to = (place + distance) % per_host
+        steps.append((src, host * per_host + to, src * num_ranks + every_host * per_host + to, False, 0))
+    for distance in range(1, num_hosts):
+        dst = (host + distance) % num_hosts * per_host + place
+        steps.append((src, dst, (host * per_host + every_place) * num_ranks + dst, False, 1))
+    return Schedule.from_columns(Collective.ALL_TO_ALL, "hierarchical", num_ranks, num_ranks**2, steps)
+
+
+def _straight(algorithm: str, num_ranks: int, distances: list[Ints]) -> Schedule:
+    require_count("num_ranks", num_ranks)
+    steps = StraightSteps(num_ranks, distances)
+    return Schedule(Collective.ALL_TO_ALL, algorithm, num_ranks, num_ranks**2, steps)
+
+
+class StraightSteps(Steps):
+    """Steps in which every rank sends blocks to the ranks at some distances after it, each computed when asked for.
+
+    distances: of each step; no distance twice. Blocks that leave in one step have channels of their own.
+    """
+
+    def __init__(self, num_ranks: int, distances: list[Ints]) -> None:
+        self._num_ranks, self._distances = num_ranks, distances
+        self._step_of = np.full(num_ranks, NEVER, dtype=np.int64)
+        for index, together in enumerate(distances):
+            self._step_of[together] = index
+        width = max(map(len, distances), default=1)
+        require_memory(f"a step of {num_ranks * width:,} transfers", num_ranks * width * BYTES_LISTED)
+
+    def __len__(self) -> int:
+        return len(self._distances)
+
+    @property
+    def lookback(self) -> int:
+        return 0
+
+    @property
+    def num_transfers(self) -> int:
+        return self._num_ranks * sum(map(len, self._distances))
+
+    @property
+    def num_channels(self) -> int:
+        return max(map(len, self._distances), default=1)
+
+    def step(self, index: int) -> Step:
+        distances = self._distances[index]
+        src = np.repeat(np.arange(self._num_ranks), len(distances))
+        dst = (src + np.tile(distances, self._num_ranks)) % self._num_ranks
+        channel = np.tile(np.arange(len(distances)), self._num_ranks)
+        never = constant(NEVER, len(src))
+        reduce = np.broadcast_to(np.False_, len(src))
+        return Step(src, dst, src * self._num_ranks + dst, reduce, channel, never, never)
+
+    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
+        src, dst = np.divmod(chunk, self._num_ranks)
+        return np.where(dst == rank, self._step_of[(dst - src) % self._num_ranks], NEVER)
+
+    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
+        src, dst = np.divmod(chunk, self._num_ranks)
+        return np.where(src == rank, self._step_of[(dst - src) % self._num_ranks], NEVER)
