@@ -1,9 +1,8 @@
 """`spread_chunks`: a greedy matching of chunks to links over time (TACOS, Won et al., MICRO 2024).
 
-Time goes on from one moment at which a link is free or a chunk arrives to the next. At each, every rank takes from the
-ranks before it chunks that it lacks, the rarest first, as long as the links to it are free. A link is free when all
-that it uses is: each resource serves one message after the other, each for its bytes over the capacity. So a NIC that
-is faster than the port behind it serves several at once, and switches and uplinks are resources like all others.
+Time goes on from one moment at which a link is free or a chunk arrives to the next. At each, every rank takes over the
+links to it that are free chunks that it lacks, the rarest first. A link, which has a share of the ports, NICs and
+uplinks on its way (see `Overlay`), carries one message after the other.
 
 A chunk enters an *island* (see `islands_of`) once: what is dear to bring to a host is not brought to two of its ranks.
 """
@@ -14,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringsim.analysis import Links
-from ringsim.network import NONE, Floats, Ints
+from ringsim.network import Floats, Ints
 from ringsim.schedule import Bools
-from ringsim.synthesis.islands import islands_of, link_prices
+from ringsim.synthesis.overlay import Overlay
 
 TOLERANCE = 0.1  # of the time of most messages: what happens within it happens at once
 
@@ -38,16 +36,15 @@ class Copies:
 
 
 class Matching:
-    """The links of a network, ready for chunks of one size."""
+    """The links of an overlay, ready for chunks of one size. islands: (num_ranks,) each, see `islands_of`."""
 
-    def __init__(self, links: Links, chunk_bytes: float) -> None:
-        self._links = links
-        self._busy_s = links.s_per_byte * chunk_bytes
-        self._alone_s = links.alone_s_per_byte * chunk_bytes
-        self._price = link_prices(links)
-        self._into = [np.flatnonzero(links.dst == rank) for rank in range(links.num_ranks)]
-        self._islands = islands_of(links)
-        self._tolerance_s = TOLERANCE * float(np.median(self._alone_s + links.fixed_s))
+    def __init__(self, overlay: Overlay, islands: list[Ints], chunk_bytes: float) -> None:
+        links = overlay.links
+        self.src, self.dst, self.fixed_s = links.src, links.dst, links.fixed_s
+        self.busy_s = chunk_bytes / overlay.bytes_per_s
+        self.into = [np.flatnonzero(links.dst == rank) for rank in range(links.num_ranks)]
+        self.islands = islands
+        self.tolerance_s = TOLERANCE * float(np.median(self.busy_s + links.fixed_s))
 
     def spread_chunks(
         self, held: Bools, rng: np.random.Generator, on_progress: Callable[[int], object] = lambda _: None
@@ -58,25 +55,19 @@ class Matching:
         """
         return _Run(self, held, rng, on_progress).run()
 
-    def free_links(self, free_s: Floats, until_s: float, chosen: Ints | slice = slice(None)) -> Bools:
-        """Return which links use nothing that is busy beyond a moment. free_s: of each resource, and one more."""
-        free: Bools = (free_s[self._links.resource[chosen]] <= until_s).all(axis=1)
-        return free
-
 
 class _Run:
     def __init__(
         self, matching: Matching, held: Bools, rng: np.random.Generator, on_progress: Callable[[int], object]
     ) -> None:
-        self._matching, self._links, self._rng, self._on_progress = matching, matching._links, rng, on_progress
+        self._links, self._rng, self._on_progress = matching, rng, on_progress
         self._here = held.copy()
         self._here_or_coming = held.copy()
         self._came_s = np.where(held, 0.0, np.inf)
         self._holders = held.sum(axis=0).astype(np.float64)
-        self._islands = matching._islands
+        self._islands = matching.islands
         self._in_island = [_any_of_island(island, held) for island in self._islands]
-        self._free_s = np.zeros(len(self._links.names) + 1)
-        self._free_s[NONE] = -np.inf  # the last stands for no resource
+        self._free_s = np.zeros(len(matching.src))
         self._coming: list[tuple[float, int, int]] = []
         self._rows: list[tuple[int, int, float, float]] = []
         self._now_s = 0.0
@@ -92,27 +83,30 @@ class _Run:
                 if not self._islands:
                     raise ValueError("some ranks cannot be reached from others: the network is not connected")
                 self._islands = []  # links that lead one way only: a chunk may have to enter twice
-        link, chunk, start_s, end_s = (np.array(column) for column in zip(*self._rows, strict=True))
-        order = np.argsort(start_s, kind="stable")
-        return Copies(link[order], chunk[order], start_s[order], end_s[order])
+        columns = np.array(self._rows).reshape(-1, 4)
+        link, chunk, start_s, end_s = columns[np.argsort(columns[:, 2], kind="stable")].T
+        return Copies(link.astype(np.int64), chunk.astype(np.int64), start_s, end_s)
 
     def _go_on(self) -> bool:
         """Go on to the next moment at which something changes; return False if nothing will."""
-        until_s = self._now_s + self._matching._tolerance_s
-        busy_s = self._free_s[self._free_s > until_s]
+        busy_s = self._free_s[self._free_s > self._soon_s]
         next_s = min(busy_s.min(initial=np.inf), self._coming[0][0] if self._coming else np.inf)
         if next_s == np.inf:
             return False
         self._now_s = max(float(next_s), self._now_s)
-        while self._coming and self._coming[0][0] <= self._now_s + self._matching._tolerance_s:
+        while self._coming and self._coming[0][0] <= self._soon_s:
             _, rank, chunk = heapq.heappop(self._coming)
             self._here[rank, chunk] = True
         return True
 
+    @property
+    def _soon_s(self) -> float:
+        """Until when things happen that count as happening now."""
+        return self._now_s + self._links.tolerance_s
+
     def _match(self) -> None:
-        """Let each rank take what it can now, one chunk each, until none can."""
-        free = self._matching.free_links(self._free_s, self._now_s + self._matching._tolerance_s)
-        receivers = np.unique(self._links.dst[free])
+        """Let each rank take what it can now, one chunk after the other, until none can."""
+        receivers = np.unique(self._links.dst[self._free_s <= self._soon_s])
         receivers = receivers[~self._here_or_coming[receivers].all(axis=1)]
         while len(receivers):
             self._rng.shuffle(receivers)
@@ -120,45 +114,39 @@ class _Run:
 
     def _take(self, rank: int) -> bool:
         """Begin to bring one chunk to a rank; return False if there is none."""
-        rows = self._matching._into[rank]
-        rows = rows[self._matching.free_links(self._free_s, self._now_s + self._matching._tolerance_s, rows)]
+        rows = self._links.into[rank]
+        rows = rows[self._free_s[rows] <= self._soon_s]
         if not len(rows):
             return False
         lacking = np.flatnonzero(~self._here_or_coming[rank])
         src = self._links.src[rows]
         useful = self._here[src[:, None], lacking]
-        for island, in_island in zip(self._islands, self._in_island, strict=True):
+        for island, in_island in zip(self._islands, self._in_island, strict=False):
             useful &= ~((island[src] != island[rank])[:, None] & in_island[island[rank], lacking])
-        offered = useful.any(axis=0)
-        if not offered.any():
+        offered = np.flatnonzero(useful.any(axis=0))
+        if not len(offered):
             return False
-        rarity = np.where(offered, self._holders[lacking] + self._rng.random(len(lacking)), np.inf)
-        column = int(rarity.argmin())
+        rarity = self._holders[lacking[offered]] + self._rng.random(len(offered))
+        column = int(offered[rarity.argmin()])
         offers = np.flatnonzero(useful[:, column])
-        if len(offers) > 1:
-            choices = useful[offers].sum(axis=1)
-            offers = offers[np.lexsort((self._rng.random(len(offers)), choices, self._matching._price[rows[offers]]))]
-        self._send(int(rows[offers[0]]), int(lacking[column]))
+        if len(offers) > 1:  # over the link that is soonest done, and of such ones over the one with the least choice
+            keys = self._rng.random(len(offers)), useful[offers].sum(axis=1), self._links.busy_s[rows[offers]]
+            offers = offers[np.lexsort(keys)]
+        self._send(int(rows[offers[0]]), rank, int(lacking[column]))
         return True
 
-    def _send(self, link: int, chunk: int) -> None:
-        links, src, dst = self._links, int(self._links.src[link]), int(self._links.dst[link])
-        resource = links.resource[link]
-        resource = resource[resource != NONE]
-        start_s = max(self._now_s, float(self._came_s[src, chunk]))
-        self._free_s[resource] = np.maximum(self._free_s[resource], start_s) + self._matching._busy_s[link, : len(resource)] \
-            if len(resource) == links.resource.shape[1] else (
-                np.maximum(self._free_s[resource], start_s)
-                + self._matching._busy_s[link][links.resource[link] != NONE])
-        sent_s = max(start_s + float(self._matching._alone_s[link]), float(self._free_s[resource].max(initial=0.0)))
-        came_s = sent_s + float(links.fixed_s[link])
+    def _send(self, link: int, dst: int, chunk: int) -> None:
+        start_s = max(self._now_s, self._free_s[link], self._came_s[self._links.src[link], chunk])
+        sent_s = start_s + self._links.busy_s[link]
+        came_s = float(sent_s + self._links.fixed_s[link])
+        self._free_s[link] = sent_s
         self._came_s[dst, chunk] = came_s
         self._here_or_coming[dst, chunk] = True
         self._holders[chunk] += 1
-        for island, in_island in zip(self._islands, self._in_island, strict=True):
+        for island, in_island in zip(self._islands, self._in_island, strict=False):
             in_island[island[dst], chunk] = True
         heapq.heappush(self._coming, (came_s, dst, chunk))
-        self._rows.append((link, chunk, start_s, came_s))
+        self._rows.append((link, chunk, float(start_s), came_s))
 
 
 def _any_of_island(island: Ints, held: Bools) -> Bools:
