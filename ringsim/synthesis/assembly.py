@@ -6,7 +6,6 @@ gathered up from all ranks to its owner. So a reduce_scatter is an all_gather th
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import Enum
 
 import numpy as np
 
@@ -14,15 +13,7 @@ from ringsim.analysis import Links
 from ringsim.network import NONE, Floats, Ints
 from ringsim.schedule import Bools, Collective, Schedule
 from ringsim.schedule.schedule import Columns
-from ringsim.synthesis.islands import bottleneck_of
 from ringsim.synthesis.matching import Copies
-
-
-class Sending(Enum):
-    """The messages of a rank that leave one after the other: those over one scarce resource, or those to one rank."""
-
-    IN_TURN = "in turn"
-    TO_EACH = "to each"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +33,7 @@ class Part:
     busy_s: Floats
 
     @classmethod
-    def of(cls, copies: Copies, links: Links, chunk_bytes: float, sending: Sending, *, reduce: bool) -> "Part":
+    def of(cls, copies: Copies, links: Links, chunk_bytes: float, *, reduce: bool) -> "Part":
         """Return the transfers of copies over links; reduce: turned round, `links` being reversed."""
         src, dst = links.src[copies.link], links.dst[copies.link]
         used = links.resource[copies.link]
@@ -50,7 +41,7 @@ class Part:
         busy_s = np.bincount(
             used[named], links.s_per_byte[copies.link][named] * chunk_bytes, minlength=len(links.names)
         )
-        channel = _channels(links.reversed() if reduce else links, sending)[copies.link]
+        channel = _channels(links.reversed() if reduce else links)[copies.link]
         if not reduce:
             return cls(src, dst, copies.chunk, reduce, channel, copies.start_s, copies.time_s, busy_s)
         start_s = copies.time_s - copies.end_s
@@ -63,12 +54,12 @@ class Part:
         return replace(self, channel=self.channel + int(other.channel.max(initial=0)) + 1)
 
 
-def _channels(links: Links, sending: Sending) -> Ints:
-    """Return the channel of each link, (num_links,), counted from 0 for each sender."""
-    apart = bottleneck_of(links) if sending is Sending.IN_TURN else links.dst
-    known, number = np.unique(np.column_stack([links.src, apart]), axis=0, return_inverse=True)
-    first = np.searchsorted(known[:, 0], known[:, 0])
-    channel: Ints = (np.arange(len(known)) - first)[number.ravel()]
+def _channels(links: Links) -> Ints:
+    """Return the channel of each link, (num_links,): those of a rank are counted from 0."""
+    order = np.lexsort((links.dst, links.src))
+    first = np.searchsorted(links.src[order], links.src[order])
+    channel = np.empty(len(order), dtype=np.int64)
+    channel[order] = np.arange(len(order)) - first
     return channel
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ringsim.analysis import Links
-from ringsim.network import NONE, Floats, Ints
+from ringsim.network import Floats, Ints
 
 DEARER = 1.5  # times as much, from which on a link leads to another island
 
@@ -60,10 +60,3 @@ def _connected(num_ranks: int, src: Ints, dst: Ints) -> Ints:
         if np.array_equal(lowest, before):
             return lowest
 
-
-def bottleneck_of(links: Links) -> Ints:
-    """Return the resource that limits each link by itself, NONE where there is none: (num_links,)."""
-    if not links.resource.shape[1]:
-        return np.full(len(links.src), NONE)
-    column = links.s_per_byte.argmax(axis=1)
-    return np.take_along_axis(links.resource, column[:, None], axis=1)[:, 0]

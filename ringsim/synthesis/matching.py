@@ -20,6 +20,10 @@ from ringsim.synthesis.overlay import Overlay
 TOLERANCE = 0.1  # of the time of most messages: what happens within it happens at once
 
 
+class NotConnectedError(Exception):
+    """The links do not lead every chunk to every rank."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Copies:
     """Which chunk goes over which link, and from when on: (num_transfers,) each, in the order of `start_s`."""
@@ -81,7 +85,7 @@ class _Run:
             missing -= len(self._rows) - before
             if missing > 0 and not self._go_on():
                 if not self._islands:
-                    raise ValueError("some ranks cannot be reached from others: the network is not connected")
+                    raise NotConnectedError("some ranks cannot be reached over these links")
                 self._islands = []  # links that lead one way only: a chunk may have to enter twice
         columns = np.array(self._rows).reshape(-1, 4)
         link, chunk, start_s, end_s = columns[np.argsort(columns[:, 2], kind="stable")].T
