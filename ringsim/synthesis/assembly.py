@@ -4,8 +4,9 @@ Read backwards in time, copies on reversed links are additions: a chunk that spr
 gathered up from all ranks to its owner. So a reduce_scatter is an all_gather that was found on reversed links.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -29,49 +30,64 @@ class Part:
     reduce: bool
     channel: Ints
     start_s: Floats
-    time_s: float
+    end_s: Floats
     busy_s: Floats
 
     @classmethod
-    def of(cls, copies: Copies, links: Links, chunk_bytes: float, *, reduce: bool) -> "Part":
-        """Return the transfers of copies over links; reduce: turned round, `links` being reversed."""
-        src, dst = links.src[copies.link], links.dst[copies.link]
-        used = links.resource[copies.link]
-        named = used != NONE
-        busy_s = np.bincount(
-            used[named], links.s_per_byte[copies.link][named] * chunk_bytes, minlength=len(links.names)
+    def of(cls, copies: Copies, links: Links, chunk_bytes: float) -> Self:
+        """Return the transfers that copy chunks over links."""
+        resource = links.resource[copies.link]
+        used = resource != NONE
+        busy_s = links.s_per_byte[copies.link][used] * chunk_bytes
+        return cls(
+            src=links.src[copies.link],
+            dst=links.dst[copies.link],
+            chunk=copies.chunk,
+            reduce=False,
+            channel=_channels(links.src[copies.link], links.dst[copies.link]),
+            start_s=copies.start_s,
+            end_s=copies.end_s,
+            busy_s=np.bincount(resource[used], busy_s, minlength=len(links.names)),
         )
-        channel = _channels(links.reversed() if reduce else links)[copies.link]
-        if not reduce:
-            return cls(src, dst, copies.chunk, reduce, channel, copies.start_s, copies.time_s, busy_s)
-        start_s = copies.time_s - copies.end_s
+
+    @property
+    def time_s(self) -> float:
+        """When the last transfer is over."""
+        return float(self.end_s.max(initial=0.0))
+
+    def turned_round(self) -> "Part":
+        """Return the transfers backwards in time: who has sent a copy receives, and adds what it receives."""
+        start_s, end_s = self.time_s - self.end_s, self.time_s - self.start_s
         order = np.argsort(start_s, kind="stable")
-        columns = (column[order] for column in (dst, src, copies.chunk))
-        return cls(*columns, reduce, channel[order], start_s[order], copies.time_s, busy_s)
+        src, dst, chunk = (column[order] for column in (self.dst, self.src, self.chunk))
+        return Part(src, dst, chunk, True, _channels(src, dst), start_s[order], end_s[order], self.busy_s)
 
     def on_channels_after(self, other: "Part") -> "Part":
         """Return the same on channels that the other does not use."""
         return replace(self, channel=self.channel + int(other.channel.max(initial=0)) + 1)
 
 
-def _channels(links: Links) -> Ints:
-    """Return the channel of each link, (num_links,): those of a rank are counted from 0."""
-    order = np.lexsort((links.dst, links.src))
-    first = np.searchsorted(links.src[order], links.src[order])
-    channel = np.empty(len(order), dtype=np.int64)
-    channel[order] = np.arange(len(order)) - first
+def _channels(src: Ints, dst: Ints) -> Ints:
+    """Return a channel for each pair of ranks, (num_transfers,): those of a rank are counted from 0."""
+    pair, number = np.unique(np.column_stack([src, dst]), axis=0, return_inverse=True)
+    channel: Ints = (np.arange(len(pair)) - np.searchsorted(pair[:, 0], pair[:, 0]))[number.ravel()]
     return channel
 
 
+def period_of(parts: Sequence[Part]) -> float:
+    """Return how long the busiest resource serves all of the parts."""
+    return float(np.sum([part.busy_s for part in parts], axis=0).max(initial=0.0))
+
+
 def assemble(
-    collective: Collective, num_ranks: int, num_chunks: int, parts: list[Part], *, num_waves: int = 1, name: str
+    collective: Collective, num_ranks: int, num_chunks: int, parts: Sequence[Part], *, num_waves: int = 1, name: str
 ) -> Schedule:
     """Return the schedule of these parts, one after the other.
 
     num_waves: into so many each chunk is cut. A wave does what the whole would, and the next one follows as soon as the
     busiest resource has served it, so that the second part of a wave goes on beside the first part of the next.
     """
-    period_s = float(sum(part.busy_s for part in parts).max(initial=0.0)) if parts else 0.0  # type: ignore[union-attr]
+    period_s = period_of(parts)
     rows, begin_s = [], 0.0
     for part in parts:
         wave = np.repeat(np.arange(num_waves), len(part.src))

@@ -14,21 +14,22 @@ from ringsim.network import NONE, AnyNetwork, memory_of
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule, require_few_transfers, verify
 from ringsim.simulation import lists_more_than, predict_time
+from ringsim.synthesis.drafts import LEAST_S, Draft, Problem, drafts
 from ringsim.synthesis.islands import is_connected, islands_of
 from ringsim.synthesis.matching import NotConnectedError
 from ringsim.synthesis.overlay import Overlay, overlays
-from ringsim.synthesis.plans import Plan, Problem, build_plan
 
 NAME = "synthesized"
 DEFAULT_SECONDS = 10.0
 CHUNKS_PER_RANK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CHUNKS_OF_ROOT = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-WAVES = (4, 8, 16, 32)
 MAX_OVERLAYS = 64
-FEW_TRANSFERS = 2**12  # of what is tried with each overlay
-MAX_TRANSFERS = 2**16  # of what is tried, unless fewest chunks make more
+FEW_TRANSFERS = 2**11  # of what is tried with each overlay
+MAX_TRANSFERS = 2**14  # of what is tried; on many ranks MAX_PER_PAIR of each pair
+MAX_PER_PAIR = 16
 MAX_NAMED_TRANSFERS = 2**19  # of named algorithms, of which each transfer has to be looked at
 NUM_KEPT = 3  # overlays that are looked into
+MAX_RESTARTS = 1000
 SAME = 1e-6  # times closer than this fraction are equal
 GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
 
@@ -138,92 +139,94 @@ class _Search:
         links = usable_links(network, num_ranks)
         self._bound = bound_of(collective, network, num_ranks, size_bytes)
         least_s = self._bound.time_s if self._bound else 0.0
-        self._problem = Problem(collective, size_bytes, links, islands_of(links), max(least_s, 1e-12))
+        latency_s, most = self._bound.latency_s if self._bound else 0.0, max(MAX_TRANSFERS, MAX_PER_PAIR * num_ranks**2)
+        self._problem = Problem(collective, size_bytes, links, islands_of(links), max(least_s, LEAST_S), latency_s, most)
         self._state = SearchState("searching", bound_s=least_s)
-        self._tried: list[tuple[float, Plan]] = []
+        self._tried: list[tuple[float, Draft]] = []
         self._best: tuple[float, Schedule] | None = None
         self._s_per_transfer = 0.0
 
     def run(self, chunks_per_rank: int | None, seed: int) -> Synthesis:
         try:
-            for plan in self._plans(chunks_per_rank, seed):
-                self._try(plan)
+            self._search(self._counts(chunks_per_rank), seed)
         except KeyboardInterrupt:
             if self._best is None:
                 raise
-        assert self._best is not None
-        self._state.phase = "proving"
-        self._on_state(self._state)
-        verify(self._best[1])
-        named = sorted(self._named(), key=lambda one: np.inf if one.time_s is None else one.time_s)
+        if self._best is None:
+            raise ValueError(f"{self._network.place}: no links were found that lead to all ranks")
         found_s, schedule = self._best
-        best = named[0] if named and named[0].time_s is not None else None
-        if best is None or best.time_s is None or best.time_s > found_s:
-            return Synthesis(schedule, found_s, False, found_s, self._bound, tuple(named), self._state.num_tried)
-        schedule = self._build(best.algorithm)
-        return Synthesis(schedule, best.time_s, True, found_s, self._bound, tuple(named), self._state.num_tried)
+        self._say("proving")
+        verify(schedule)
+        named = tuple(sorted(self._named(), key=lambda one: np.inf if one.time_s is None else one.time_s))
+        best_s = named[0].time_s if named else None
+        is_named = best_s is not None and best_s <= found_s
+        if is_named:
+            schedule = self._build(named[0].algorithm)
+        time_s = found_s if best_s is None else min(found_s, best_s)
+        return Synthesis(schedule, time_s, is_named, found_s, self._bound, named, self._state.num_tried)
 
-    def _plans(self, chunks_per_rank: int | None, seed: int) -> Iterator[Plan]:
-        """Yield plans, of which the later ones depend on the times of the earlier ones."""
-        counts = self._counts(chunks_per_rank)
-        for overlay in islice(overlays(self._problem.links, self._problem.islands), MAX_OVERLAYS):
-            few = [count for count in counts if self._num_transfers(overlay, count) <= FEW_TRANSFERS]
-            yield Plan(overlay, few[-1] if few else counts[0], seed=seed)
-        best = [plan.overlay for _, plan in sorted(self._tried, key=lambda tried: tried[0])[:NUM_KEPT]]
-        for overlay in best:
-            yield from self._refined(overlay, counts, seed)
-        for restart in count_from(1):
-            if self._is_over():
+    def _search(self, counts: list[int], seed: int) -> None:
+        """Try a few chunks on all overlays, other numbers of chunks on the best of them, then other random numbers."""
+        problem, known = self._problem, []
+        few = [count for count in counts if problem.num_transfers(problem.num_chunks(count)) <= FEW_TRANSFERS]
+        for overlay in islice(overlays(problem.links, problem.islands), MAX_OVERLAYS):
+            known += self._drafted(overlay, few[-1] if few else counts[0], seed)
+            if self._best is None and known:  # so that there is something soon
+                self._simulate([min(known, key=lambda draft: draft.num_transfers)])
+        self._simulate(known)
+        for restart in count_from():
+            kept = list(dict.fromkeys(draft.overlay for _, draft in sorted(self._tried, key=_time_of)))[:NUM_KEPT]
+            for count, overlay in product(counts, kept):
+                self._simulate(self._drafted(overlay, count, seed + restart))
+            if self._is_over() or restart == MAX_RESTARTS:
                 return
-            for _, plan in sorted(self._tried, key=lambda tried: tried[0])[:NUM_KEPT]:
-                yield plan.with_seed(seed + restart)
 
-    def _refined(self, overlay: Overlay, counts: list[int], seed: int) -> Iterator[Plan]:
-        """Yield plans with other numbers of chunks, and those whose halves overlap."""
-        for count in counts:
-            yield Plan(overlay, count, seed=seed)
-        if self._problem.collective is Collective.ALL_REDUCE:
-            for is_balanced, num_waves, count in product((False, True), WAVES, counts):
-                yield Plan(overlay, count, num_waves, is_balanced, seed)
+    def _drafted(self, overlay: Overlay, count: int, seed: int) -> list[Draft]:
+        """Return drafts over an overlay, unless the time is up."""
+        num_transfers = self._problem.num_transfers(self._problem.num_chunks(count))
+        if self._best and (self._is_over() or num_transfers * self._s_per_transfer > self._left_s()):
+            return []
+        try:
+            return drafts(self._problem, overlay, count, seed)
+        except NotConnectedError:
+            return []
+
+    def _simulate(self, promising: list[Draft]) -> None:
+        """Simulate drafts by their estimates, as far as they may be the best."""
+        for draft in sorted(promising, key=lambda known: known.order):
+            takes_s = draft.num_transfers * self._s_per_transfer
+            if self._best and self._is_over():
+                return
+            if self._best and (takes_s > self._left_s() or draft.estimate_s > self._best[0]):
+                continue
+            began = time.monotonic()
+            schedule = draft.schedule(NAME)
+            time_s = predict_time(schedule, self._network, self._problem.size_bytes)
+            self._s_per_transfer = (time.monotonic() - began) / max(draft.num_transfers, 1)
+            self._tried.append((time_s, draft))
+            if self._best is None or time_s < self._best[0] * (1 - SAME):
+                self._best = time_s, schedule
+                self._state.best_s = time_s
+            self._state.num_tried += 1
+            self._on_state(self._state)
 
     def _counts(self, chunks_per_rank: int | None) -> list[int]:
         """Return the numbers of chunks of a rank that are tried."""
         if chunks_per_rank is not None:
             return [chunks_per_rank]
-        is_rooted = self._problem.collective in (Collective.BROADCAST, Collective.REDUCE)
-        most = MAX_TRANSFERS // (self._problem.num_ranks * (1 if is_rooted else self._problem.num_ranks))
-        counts = CHUNKS_OF_ROOT if is_rooted else CHUNKS_PER_RANK
-        return [count for count in counts if count <= max(most, 1)]
+        problem = self._problem
+        counts = CHUNKS_OF_ROOT if problem.is_rooted else CHUNKS_PER_RANK
+        return [count for count in counts if problem.num_transfers(problem.num_chunks(count)) <= problem.max_transfers] or [1]
 
-    def _num_transfers(self, overlay: Overlay, count: int) -> int:
-        return self._problem.num_transfers(Plan(overlay, count))
+    def _left_s(self) -> float:
+        return self._ends_at - time.monotonic()
 
     def _is_over(self) -> bool:
         """Whether the time is up, or nothing can be much better."""
-        if self._best is None:
-            return False
-        return time.monotonic() >= self._ends_at or self._best[0] <= GOOD_ENOUGH * self._state.bound_s
+        return self._best is not None and (self._left_s() <= 0 or self._best[0] <= GOOD_ENOUGH * self._problem.bound_s)
 
-    def _try(self, plan: Plan) -> None:
-        """Simulate what comes of a plan, unless it would take too long or is known."""
-        num_transfers = self._problem.num_transfers(plan)
-        left_s = self._ends_at - time.monotonic()
-        if self._best is not None:
-            is_large = num_transfers > MAX_TRANSFERS or num_transfers * self._s_per_transfer > left_s
-            if is_large or self._is_over():
-                return
-        began = time.monotonic()
-        try:
-            schedule = build_plan(self._problem, plan, NAME)
-        except NotConnectedError:
-            return
-        time_s = predict_time(schedule, self._network, self._problem.size_bytes)
-        self._s_per_transfer = (time.monotonic() - began) / max(num_transfers, 1)
-        self._tried.append((time_s, plan))
-        if self._best is None or time_s < self._best[0] * (1 - SAME):
-            self._best = time_s, schedule
-        self._state.num_tried += 1
-        self._state.best_s = self._best[0]
+    def _say(self, phase: str) -> None:
+        self._state.phase = phase
         self._on_state(self._state)
 
     def _named(self) -> Iterator[NamedTime]:
@@ -231,8 +234,7 @@ class _Search:
         names = candidates(self._problem.collective, [self._network])
         is_ended = False
         for name in names:
-            self._state.phase = f"simulating {name}"
-            self._on_state(self._state)
+            self._say(f"simulating {name}")
             try:
                 yield NamedTime(name, None, "interrupted") if is_ended else self._named_time(name)
             except KeyboardInterrupt:
@@ -253,3 +255,7 @@ class _Search:
         make = partial(build, self._problem.collective, name, size_bytes=self._problem.size_bytes)
         require_few_transfers(make, self._problem.num_ranks)
         return make(self._problem.num_ranks)
+
+
+def _time_of(tried: tuple[float, Draft]) -> float:
+    return tried[0]
