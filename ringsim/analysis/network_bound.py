@@ -23,7 +23,7 @@ from ringsim.schedule import OWNED, Collective
 if TYPE_CHECKING:
     import networkx as nx
 
-MAX_FLOW_EDGES = 200_000  # of all flow problems of one kind together; some seconds
+MAX_FLOW_EDGES = 8_000  # of all flow problems of one kind together; about a second
 MIN_TARGETS = 8  # ranks for which the worst cut is looked for, at least, if there are so many
 SAME = 1e-9  # numbers closer than this fraction are equal
 SOURCE, SINK = "source", "sink"

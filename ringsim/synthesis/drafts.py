@@ -89,12 +89,16 @@ class Draft:
         )
 
 
-def drafts(problem: Problem, overlay: Overlay, chunks_per_rank: int, seed: int) -> list[Draft]:
+def drafts(
+    problem: Problem, overlay: Overlay, chunks_per_rank: int, seed: int, *, is_balanced: bool = True
+) -> list[Draft]:
     """Return drafts over the links of an overlay, the one with the best estimate first.
+
+    is_balanced: whether the halves of an all_reduce are made to fit to each other, which takes several times as long.
 
     Raises NotConnectedError if the links do not lead to all ranks.
     """
-    made = _Drafting(problem, overlay, chunks_per_rank, seed).all_drafts()
+    made = _Drafting(problem, overlay, chunks_per_rank, seed).all_drafts(NUM_ROUNDS if is_balanced else 0)
     return sorted(made, key=lambda draft: draft.order)
 
 
@@ -105,7 +109,8 @@ class _Drafting:
         self._chunk_bytes = problem.size_bytes / self._num_chunks
         self._rng = np.random.default_rng([seed, chunks_per_rank])
 
-    def all_drafts(self) -> Iterator[Draft]:
+    def all_drafts(self, num_rounds: int) -> Iterator[Draft]:
+        """Yield what comes of one try. num_rounds: in which the halves of an all_reduce make room for each other."""
         collective = self._problem.collective
         if collective is not Collective.ALL_REDUCE:
             half = self._added_up(self._overlay) if collective.reduces else self._copied(self._overlay)
@@ -114,7 +119,7 @@ class _Drafting:
         halves = self._added_up(self._overlay), self._copied(self._overlay)
         yield self._draft(halves, 1, sum(half.time_s for half in halves))
         yield from self._in_waves(halves)
-        for _ in range(NUM_ROUNDS):
+        for _ in range(num_rounds):
             if period_of(halves) < UNBALANCED * self._problem.bound_s:
                 return
             gathered = self._copied(self._overlay.beside(halves[0].busy_s / self._problem.bound_s))

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import count as count_from
 from itertools import islice, product
 
 import numpy as np
@@ -28,7 +27,9 @@ FEW_TRANSFERS = 2**11  # of what is tried with each overlay
 MAX_TRANSFERS = 2**14  # of what is tried; on many ranks MAX_PER_PAIR of each pair
 MAX_PER_PAIR = 16
 MAX_NAMED_TRANSFERS = 2**19  # of named algorithms, of which each transfer has to be looked at
+LEFT_FOR_BEST = 0.7  # of the time, that is not spent on trying all overlays
 NUM_KEPT = 3  # overlays that are looked into
+NUM_LOOKED_AT = 8  # drafts that are simulated, or made better, of all those that were made
 MAX_RESTARTS = 1000
 SAME = 1e-6  # times closer than this fraction are equal
 GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
@@ -167,27 +168,42 @@ class _Search:
 
     def _search(self, counts: list[int], seed: int) -> None:
         """Try a few chunks on all overlays, other numbers of chunks on the best of them, then other random numbers."""
-        problem, known = self._problem, []
+        problem, begun_s = self._problem, self._left_s()
         few = [count for count in counts if problem.num_transfers(problem.num_chunks(count)) <= FEW_TRANSFERS]
+        known: list[Draft] = []
         for overlay in islice(overlays(problem.links, problem.islands), MAX_OVERLAYS):
-            known += self._drafted(overlay, few[-1] if few else counts[0], seed)
+            if self._best and self._left_s() < LEFT_FOR_BEST * begun_s:
+                break
+            known += self._drafted(overlay, few[-1] if few else counts[0], seed, is_balanced=False)
             if self._best is None and known:  # so that there is something soon
                 self._simulate([min(known, key=lambda draft: draft.num_transfers)])
-        self._simulate(known)
-        for restart in count_from():
-            kept = list(dict.fromkeys(draft.overlay for _, draft in sorted(self._tried, key=_time_of)))[:NUM_KEPT]
-            for count, overlay in product(counts, kept):
-                self._simulate(self._drafted(overlay, count, seed + restart))
-            if self._is_over() or restart == MAX_RESTARTS:
+        self._simulate(sorted(known, key=lambda draft: draft.order)[:NUM_LOOKED_AT])
+        kept = list(dict.fromkeys(draft.overlay for _, draft in self._best_tried()))[:NUM_KEPT]
+        known = [
+            draft
+            for overlay, count in product(kept, counts)
+            for draft in self._drafted(overlay, count, seed, is_balanced=False)
+        ]
+        if problem.collective is not Collective.ALL_REDUCE:
+            self._simulate(known)
+        for draft in sorted(known, key=lambda draft: draft.order)[:NUM_LOOKED_AT]:
+            self._simulate(self._drafted(draft.overlay, draft.chunks_per_rank, seed))
+        for restart in range(1, MAX_RESTARTS):
+            for _, draft in self._best_tried()[:NUM_KEPT]:
+                self._simulate(self._drafted(draft.overlay, draft.chunks_per_rank, seed + restart))
+            if self._is_over():
                 return
 
-    def _drafted(self, overlay: Overlay, count: int, seed: int) -> list[Draft]:
+    def _best_tried(self) -> list[tuple[float, Draft]]:
+        return sorted(self._tried, key=lambda tried: tried[0])
+
+    def _drafted(self, overlay: Overlay, count: int, seed: int, *, is_balanced: bool = True) -> list[Draft]:
         """Return drafts over an overlay, unless the time is up."""
         num_transfers = self._problem.num_transfers(self._problem.num_chunks(count))
         if self._best and (self._is_over() or num_transfers * self._s_per_transfer > self._left_s()):
             return []
         try:
-            return drafts(self._problem, overlay, count, seed)
+            return drafts(self._problem, overlay, count, seed, is_balanced=is_balanced)
         except NotConnectedError:
             return []
 
@@ -256,6 +272,3 @@ class _Search:
         require_few_transfers(make, self._problem.num_ranks)
         return make(self._problem.num_ranks)
 
-
-def _time_of(tried: tuple[float, Draft]) -> float:
-    return tried[0]

@@ -1,0 +1,89 @@
+"""A synthesized schedule as text and JSON: how far it is from the bound, what bounds it, and the named ones beside."""
+
+from typing import Any
+
+from ringsim.analysis import Explanation, NetworkBound
+from ringsim.network import AnyNetwork
+from ringsim.report.run_summary import describe, summarise
+from ringsim.synthesis import NamedTime, Synthesis
+from ringsim.text_table import WIDTH, align_columns, wrap_text
+from ringsim.units import format_time, plural
+
+MAX_NAMED_RESOURCES = 3
+MAX_NAMED_RANKS = 8
+
+
+def synthesis_dict(
+    found: Synthesis, network: AnyNetwork, size_bytes: int, seed: int, explanation: Explanation | None
+) -> dict[str, Any]:
+    """Return the summary of the fastest schedule, with what it is compared with, for JSON."""
+    return summarise(found.schedule, network, size_bytes, explanation) | {
+        "seed": seed,
+        "is_named": found.is_named,
+        "found_s": found.found_s,
+        "num_tried": found.num_tried,
+        "bound": found.bound.as_dict() if found.bound else None,
+        "named": [{"algorithm": one.algorithm, "time_s": one.time_s, "skipped": one.skipped or None}
+                  for one in found.named],
+    }  # fmt: skip
+
+
+def format_synthesis(
+    found: Synthesis, result: dict[str, Any], explanation: Explanation | None, *, wide: bool = False
+) -> str:
+    """Return what `synthesis_dict` gave for people: the run, its bound, and the named algorithms.
+
+    wide: lines are as long as they are, and all named algorithms are listed.
+    """
+    width = None if wide else WIDTH
+    blocks = [describe(result, explanation, width)]
+    if found.bound:
+        blocks[0] += "\n" + wrap_text(f"  {bound_line(found.bound, found.time_s)}", width, "    ")
+    if found.is_named:
+        blocks.append(
+            wrap_text(f"Of {plural(found.num_tried, 'schedule')} that were tried none is faster than this built-in one; "
+                      f"the fastest takes {format_time(found.found_s)}.", width)
+        )  # fmt: skip
+    blocks.append("\n".join(_named_lines(found, width)))
+    return "\n\n".join(blocks)
+
+
+def bound_line(bound: NetworkBound, time_s: float) -> str:
+    """Return how far a time is above the least that the network allows, and what that follows from."""
+    allowed = f"what this network allows ({format_time(bound.time_s)}, by {_reason(bound)})"
+    excess = bound.excess(time_s)
+    return f"as fast as {allowed}" if excess < 0.0005 else f"{_percent(excess)} above {allowed}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share < 1 else f"{100 * share:.0f} %"
+
+
+def _reason(bound: NetworkBound) -> str:
+    if bound.latency_s >= bound.throughput_s:
+        return "latencies alone"
+    if not bound.resources:
+        return "all bytes over all links"
+    names = ", ".join(bound.resources[:MAX_NAMED_RESOURCES])
+    more = len(bound.resources) - MAX_NAMED_RESOURCES
+    behind = (
+        f"{plural(len(bound.ranks), 'rank')}"
+        if len(bound.ranks) > MAX_NAMED_RANKS
+        else f"{'rank' if len(bound.ranks) == 1 else 'ranks'} {', '.join(map(str, bound.ranks))}"
+    )
+    return f"{names}{f' and {more} more' if more > 0 else ''} to {behind}"
+
+
+def _named_lines(found: Synthesis, width: int | None) -> list[str]:
+    rows = [("algorithm", "time", "over it")]
+    skipped = []
+    for one in found.named:
+        if one.time_s is None:
+            skipped.append(f"{one.algorithm} skipped: {one.skipped}")
+        else:
+            rows.append((one.algorithm, format_time(one.time_s), _times(one, found)))
+    return [*align_columns(rows, "lrr"), *(wrap_text(line, width, "  ") for line in skipped)]
+
+
+def _times(one: NamedTime, found: Synthesis) -> str:
+    return f"{(one.time_s or 0.0) / found.time_s:.2f}" if found.time_s > 0 else "-"
