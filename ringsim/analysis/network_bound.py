@@ -23,6 +23,9 @@ from ringsim.schedule import OWNED, Collective
 if TYPE_CHECKING:
     import networkx as nx
 
+BOUNDED = (
+    Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE,
+)  # fmt: skip
 MAX_FLOW_EDGES = 8_000  # of all flow problems of one kind together; about a second
 MIN_TARGETS = 8  # ranks for which the worst cut is looked for, at least, if there are so many
 SAME = 1e-9  # numbers closer than this fraction are equal
@@ -65,7 +68,9 @@ class NetworkBound:
 
 
 def bound_of(collective: Collective, network: AnyNetwork, num_ranks: int, size_bytes: int) -> NetworkBound | None:
-    """Return the least time of a collective; None if ranks read each other's memory, or there are too many of them.
+    """Return the least time of a collective, one of `BOUNDED`; None where it is not known.
+
+    That is where ranks read each other's memory, and where there are more than `MAX_PAIRS` pairs of them.
 
     Raises ValueError if the network has no room for so many ranks.
 
@@ -75,7 +80,7 @@ def bound_of(collective: Collective, network: AnyNetwork, num_ranks: int, size_b
         0.856
     """
     topology = network.topology(num_ranks)
-    if memory_of(network) or num_ranks * (num_ranks - 1) > MAX_PAIRS:
+    if collective not in BOUNDED or memory_of(network) or num_ranks * (num_ranks - 1) > MAX_PAIRS:
         return None
     if num_ranks == 1:
         return NetworkBound(0.0, 0.0)

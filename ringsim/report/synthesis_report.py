@@ -2,15 +2,13 @@
 
 from typing import Any
 
-from ringsim.analysis import Explanation, NetworkBound
+from ringsim.analysis import Explanation
 from ringsim.network import AnyNetwork
+from ringsim.report.bound_line import bound_line
 from ringsim.report.run_summary import describe, summarise
 from ringsim.synthesis import NamedTime, Synthesis
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_time, plural
-
-MAX_NAMED_RESOURCES = 3
-MAX_NAMED_RANKS = 8
 
 
 def synthesis_dict(
@@ -46,32 +44,6 @@ def format_synthesis(
         )  # fmt: skip
     blocks.append("\n".join(_named_lines(found, width)))
     return "\n\n".join(blocks)
-
-
-def bound_line(bound: NetworkBound, time_s: float) -> str:
-    """Return how far a time is above the least that the network allows, and what that follows from."""
-    allowed = f"what this network allows ({format_time(bound.time_s)}, by {_reason(bound)})"
-    excess = bound.excess(time_s)
-    return f"as fast as {allowed}" if excess < 0.0005 else f"{_percent(excess)} above {allowed}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %" if share < 1 else f"{100 * share:.0f} %"
-
-
-def _reason(bound: NetworkBound) -> str:
-    if bound.latency_s >= bound.throughput_s:
-        return "latencies alone"
-    if not bound.resources:
-        return "all bytes over all links"
-    names = ", ".join(bound.resources[:MAX_NAMED_RESOURCES])
-    more = len(bound.resources) - MAX_NAMED_RESOURCES
-    behind = (
-        f"{plural(len(bound.ranks), 'rank')}"
-        if len(bound.ranks) > MAX_NAMED_RANKS
-        else f"{'rank' if len(bound.ranks) == 1 else 'ranks'} {', '.join(map(str, bound.ranks))}"
-    )
-    return f"{names}{f' and {more} more' if more > 0 else ''} to {behind}"
 
 
 def _named_lines(found: Synthesis, width: int | None) -> list[str]:

@@ -8,7 +8,7 @@ from itertools import islice, product
 
 import numpy as np
 
-from ringsim.analysis import Links, NetworkBound, bound_of, candidates
+from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of, candidates
 from ringsim.network import NONE, AnyNetwork, memory_of
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule, require_few_transfers, verify
@@ -127,6 +127,9 @@ class _Search:
         seconds: float,
         on_state: OnState,
     ) -> None:
+        if collective not in BOUNDED:
+            known = ", ".join(one.value for one in BOUNDED)
+            raise ValueError(f"collective {collective.value}: there is no search for it; must be one of {known}")
         if num_ranks < 2:
             raise ValueError(f"num_ranks {num_ranks}: must be at least 2, since one alone sends nothing")
         if size_bytes < 1:
