@@ -36,7 +36,7 @@ def format_synthesis(
     width = None if wide else WIDTH
     blocks = [describe(result, explanation, width)]
     if found.bound:
-        blocks[0] += "\n" + wrap_text(f"  {bound_line(found.bound, found.time_s)}", width, "    ")
+        blocks[0] += "\n" + wrap_text(f"  bound          {bound_line(found.bound, found.time_s)}", width, " " * 17)
     if found.is_named:
         blocks.append(
             wrap_text(f"Of {plural(found.num_tried, 'schedule')} that were tried none is faster than this built-in one; "

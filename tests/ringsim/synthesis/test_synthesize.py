@@ -1,0 +1,110 @@
+"""Synthesis: what is found is right, near the bound, never slower than built-in algorithms, and the same when read."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ringsim import Collective, algorithm, msccl_lines, predict_time, verify
+from ringsim.analysis import BOUNDED
+from ringsim.network import AnyNetwork, load_network
+from ringsim.synthesis import SearchState, synthesize
+from tests.ringsim.cabled import fully_connected, hosts, hypercube, islands, star, torus
+from tests.ringsim.made_networks import made_network
+
+LARGE = 2**28
+UNIFORM: dict[str, tuple[Callable[[], AnyNetwork], int]] = {
+    "ring": (lambda: load_network("docs/networks/ring-of-six.toml"), 6),
+    "torus": (lambda: torus(4, 4), 16),
+    "hypercube": (lambda: hypercube(3), 8),
+    "fully connected": (lambda: fully_connected(6), 6),
+    "switch": (star, 8),
+}
+UNEVEN: dict[str, tuple[Callable[[], AnyNetwork], int]] = {
+    "torus with a cable missing": (lambda: torus(4, 4, missing=1), 16),
+    "one NIC at a quarter": (lambda: star(2), 8),
+    "hosts, one NIC at a quarter": (lambda: hosts(4, 1, 1), 16),
+    "islands": (lambda: islands(4), 8),
+    "a NIC for a pair": (lambda: hosts(4, 2), 16),
+}
+
+
+@pytest.mark.parametrize("collective", BOUNDED)
+@pytest.mark.parametrize("name", UNIFORM)
+def test_uniform_networks_are_used_as_well_as_they_can_be(name: str, collective: Collective) -> None:
+    """Within 2 % of the bound, below which no algorithm is, or as fast as the fastest known one."""
+    make, num_ranks = UNIFORM[name]
+    found = synthesize(collective, make(), num_ranks, LARGE, seconds=20)
+    best_s = min(one.time_s for one in found.named if one.time_s is not None)
+    assert found.bound
+    assert found.time_s <= best_s
+    assert found.time_s <= 1.02 * found.bound.time_s
+
+
+@pytest.mark.parametrize("collective", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE])
+@pytest.mark.parametrize("name", UNEVEN)
+def test_uneven_networks_are_used_to_nine_tenths(name: str, collective: Collective) -> None:
+    """Within 10 % of what they allow, where built-in algorithms often take several times as long."""
+    make, num_ranks = UNEVEN[name]
+    found = synthesize(collective, make(), num_ranks, LARGE, seconds=30)
+    best_s = min(one.time_s for one in found.named if one.time_s is not None)
+    assert found.bound
+    assert found.time_s <= best_s
+    assert found.time_s <= 1.10 * found.bound.time_s
+    verify(found.schedule)
+
+
+@pytest.mark.parametrize("collective", BOUNDED)
+def test_a_file_holds_all_that_matters(collective: Collective, tmp_path: Path) -> None:
+    """Read back from MSCCL XML, as --algorithm does, a found schedule takes as long."""
+    network = torus(3, 3, missing=1)
+    found = synthesize(collective, network, 9, 2**20, seconds=1)
+    file = tmp_path / "found.xml"
+    file.write_text("".join(msccl_lines(found.schedule)))
+    read = algorithm(str(file), 9, collective)
+    assert predict_time(read, network, 2**20) == pytest.approx(found.time_s, rel=1e-3)
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    """With a bound that the first try meets, so that time does not matter."""
+    first, second = (synthesize(Collective.ALL_GATHER, torus(4, 4), 16, LARGE, seed=3) for _ in range(2))
+    assert [list(step) for step in first.schedule.steps] == [list(step) for step in second.schedule.steps]
+
+
+def test_chunks_per_rank_are_as_given() -> None:
+    """All_gather has so many for each rank, broadcast in all."""
+    found = synthesize(Collective.ALL_GATHER, torus(3, 3), 9, LARGE, chunks_per_rank=5, seconds=1)
+    assert found.schedule.num_chunks == 45
+    found = synthesize(Collective.BROADCAST, torus(3, 3), 9, LARGE, chunks_per_rank=7, seconds=1)
+    assert found.schedule.num_chunks == 7
+
+
+def test_an_interrupt_keeps_the_best() -> None:
+    """Ctrl-C after the first try."""
+
+    def interrupt(state: SearchState) -> None:
+        if state.phase == "searching":
+            raise KeyboardInterrupt
+
+    found = synthesize(Collective.ALL_REDUCE, torus(3, 3, missing=1), 9, LARGE, on_state=interrupt, seconds=1000)
+    assert found.num_tried == 1
+    verify(found.schedule)
+
+
+def test_no_time_is_refused() -> None:
+    """Even the first try takes some."""
+    with pytest.raises(ValueError, match="seconds 0: must be greater than 0"):
+        synthesize(Collective.ALL_REDUCE, torus(3, 3), 9, LARGE, seconds=0)
+
+
+def test_a_network_that_is_not_connected_is_refused() -> None:
+    """A NIC that never carries anything cuts off its rank."""
+    dead = made_network('[[failure]]\nlink = "host2.nic0.out"')
+    with pytest.raises(ValueError, match=r"test.toml: it does not connect all of the 4 ranks"):
+        synthesize(Collective.ALL_REDUCE, dead, 4, LARGE)
+
+
+def test_one_rank_alone_is_refused() -> None:
+    """It sends nothing."""
+    with pytest.raises(ValueError, match="num_ranks 1: must be at least 2"):
+        synthesize(Collective.ALL_REDUCE, star(), 1, LARGE)
