@@ -21,7 +21,7 @@ from ringsim.synthesis.overlay import Overlay, overlays
 NAME = "synthesized"
 DEFAULT_SECONDS = 10.0
 CHUNKS_PER_RANK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-CHUNKS_OF_ROOT = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CHUNKS_OF_ROOT = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 MAX_OVERLAYS = 64
 FEW_TRANSFERS = 2**11  # of what is tried with each overlay
 MAX_TRANSFERS = 2**14  # of what is tried; on many ranks MAX_PER_PAIR of each pair
@@ -83,6 +83,7 @@ def synthesize(
     *,
     chunks_per_rank: int | None = None,
     seconds: float = DEFAULT_SECONDS,
+    enough: float = GOOD_ENOUGH,
     seed: int = 0,
     on_state: OnState = lambda _: None,
 ) -> Synthesis:
@@ -91,7 +92,7 @@ def synthesize(
     chunks_per_rank: in how many chunks a rank's share goes (of a broadcast or reduce: all of the data); without it
     several numbers are tried.
     seconds: for which the search goes on; at least one schedule is found. A KeyboardInterrupt ends it as well, once
-    there is something.
+    there is something. enough: times the bound, at which it ends earlier.
 
     Raises ValueError for less than two ranks, a network that does not connect all of them, a size of 0, and whatever
     the network refuses.
@@ -103,7 +104,7 @@ def synthesize(
         >>> found.time_s < 1.01 * found.bound.time_s
         True
     """
-    return _Search(collective, network, num_ranks, size_bytes, seconds, on_state).run(chunks_per_rank, seed)
+    return _Search(collective, network, num_ranks, size_bytes, (seconds, enough), on_state).run(chunks_per_rank, seed)
 
 
 def usable_links(network: AnyNetwork, num_ranks: int) -> Links:
@@ -124,7 +125,7 @@ class _Search:
         network: AnyNetwork,
         num_ranks: int,
         size_bytes: int,
-        seconds: float,
+        until: tuple[float, float],
         on_state: OnState,
     ) -> None:
         if collective not in BOUNDED:
@@ -134,6 +135,7 @@ class _Search:
             raise ValueError(f"num_ranks {num_ranks}: must be at least 2, since one alone sends nothing")
         if size_bytes < 1:
             raise ValueError(f"size {size_bytes}: must be at least 1 byte")
+        seconds, self._enough = until
         if not seconds > 0:
             raise ValueError(f"seconds {seconds:g}: must be greater than 0, since a search takes time")
         if memory_of(network):
@@ -242,7 +244,7 @@ class _Search:
 
     def _is_over(self) -> bool:
         """Whether the time is up, or nothing can be much better."""
-        return self._best is not None and (self._left_s() <= 0 or self._best[0] <= GOOD_ENOUGH * self._problem.bound_s)
+        return self._best is not None and (self._left_s() <= 0 or self._best[0] <= self._enough * self._problem.bound_s)
 
     def _say(self, phase: str) -> None:
         self._state.phase = phase

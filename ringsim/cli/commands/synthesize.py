@@ -107,7 +107,7 @@ def synthesize(
         result = synthesis_dict(found, network, size, seed, explanation)
         if output:
             with output_file(output) as file:
-                file.writelines(line.encode() for line in msccl_lines(found.schedule))
+                file.writelines(line.encode() for line in msccl_lines(found.schedule, with_places=True))
         if plot:
             from ringsim.report.plots.link_figure import save_links  # noqa: PLC0415  takes most of a second to import
 

@@ -29,12 +29,12 @@ UNEVEN: dict[str, tuple[Callable[[], AnyNetwork], int]] = {
 }
 
 
-@pytest.mark.parametrize("collective", BOUNDED)
+@pytest.mark.parametrize("collective", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE])
 @pytest.mark.parametrize("name", UNIFORM)
 def test_uniform_networks_are_used_as_well_as_they_can_be(name: str, collective: Collective) -> None:
     """Within 2 % of the bound, below which no algorithm is, or as fast as the fastest known one."""
     make, num_ranks = UNIFORM[name]
-    found = synthesize(collective, make(), num_ranks, LARGE, seconds=20)
+    found = synthesize(collective, make(), num_ranks, LARGE, seconds=100, enough=1.02)
     best_s = min(one.time_s for one in found.named if one.time_s is not None)
     assert found.bound
     assert found.time_s <= best_s
@@ -46,7 +46,7 @@ def test_uniform_networks_are_used_as_well_as_they_can_be(name: str, collective:
 def test_uneven_networks_are_used_to_nine_tenths(name: str, collective: Collective) -> None:
     """Within 10 % of what they allow, where built-in algorithms often take several times as long."""
     make, num_ranks = UNEVEN[name]
-    found = synthesize(collective, make(), num_ranks, LARGE, seconds=30)
+    found = synthesize(collective, make(), num_ranks, LARGE, seconds=100, enough=1.09)
     best_s = min(one.time_s for one in found.named if one.time_s is not None)
     assert found.bound
     assert found.time_s <= best_s
@@ -60,9 +60,10 @@ def test_a_file_holds_all_that_matters(collective: Collective, tmp_path: Path) -
     network = torus(3, 3, missing=1)
     found = synthesize(collective, network, 9, 2**20, seconds=1)
     file = tmp_path / "found.xml"
-    file.write_text("".join(msccl_lines(found.schedule)))
+    file.write_text("".join(msccl_lines(found.schedule, with_places=True)))
     read = algorithm(str(file), 9, collective)
-    assert predict_time(read, network, 2**20) == pytest.approx(found.time_s, rel=1e-3)
+    assert [list(step) for step in read.steps] == [list(step) for step in found.schedule.steps]
+    assert predict_time(read, network, 2**20) == found.time_s
 
 
 def test_the_same_seed_finds_the_same() -> None:
