@@ -318,17 +318,17 @@ class FlowNetwork:
         for rank in range(self.links.num_ranks):
             if rank not in inside:
                 self.graph.add_edge(SOURCE, ("rank", rank), capacity=np.inf, resource=_OF_SOURCE)
-        found = self.cut(SOURCE, ("rank", int(ranks[0])))
+        smallest = self.cut(SOURCE, ("rank", int(ranks[0])))
         self.graph.remove_node(SOURCE)
-        return found
+        return smallest
 
     def cut_of_shares(self, target: int, share_bytes_per_s: float) -> FlowCut:
         """Return the smallest cut before a rank if each rank has so much to send to it."""
         for rank in range(self.links.num_ranks):
             self.graph.add_edge(SOURCE, ("rank", rank), capacity=share_bytes_per_s, resource=_OF_SOURCE)
-        found = self.cut(SOURCE, ("rank", target))
+        smallest = self.cut(SOURCE, ("rank", target))
         self.graph.remove_node(SOURCE)
-        return found
+        return smallest
 
 
 _OF_SOURCE = -2  # in place of the resource of an edge from the source

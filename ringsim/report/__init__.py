@@ -1,6 +1,6 @@
 """Text, traces and pictures of what analysis and calibration tell."""
 
-from ringsim.report.bound_line import bound_line, bound_reason
+from ringsim.report.bound_line import bound_reason
 from ringsim.report.calibration_table import fit_dict, format_comparison, format_fit, format_probe_fit, probe_fit_dict
 from ringsim.report.network_table import format_network_details, format_networks, network_details, network_summary
 from ringsim.report.notebook import register

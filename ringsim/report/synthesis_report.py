@@ -12,22 +12,22 @@ from ringsim.units import format_time, plural
 
 
 def synthesis_dict(
-    found: Synthesis, network: AnyNetwork, size_bytes: int, seed: int, explanation: Explanation | None
+    synthesis: Synthesis, network: AnyNetwork, size_bytes: int, seed: int, explanation: Explanation | None
 ) -> dict[str, Any]:
     """Return the summary of the fastest schedule, with what it is compared with, for JSON."""
-    return summarise(found.schedule, network, size_bytes, explanation) | {
+    return summarise(synthesis.schedule, network, size_bytes, explanation) | {
         "seed": seed,
-        "is_named": found.is_named,
-        "found_s": found.found_s,
-        "num_tried": found.num_tried,
-        "bound": found.bound.as_dict() if found.bound else None,
+        "is_named": synthesis.is_named,
+        "found_s": synthesis.found_s,
+        "num_tried": synthesis.num_tried,
+        "bound": synthesis.bound.as_dict() if synthesis.bound else None,
         "named": [{"algorithm": one.algorithm, "time_s": one.time_s, "skipped": one.skipped or None}
-                  for one in found.named],
+                  for one in synthesis.named],
     }  # fmt: skip
 
 
 def format_synthesis(
-    found: Synthesis, result: dict[str, Any], explanation: Explanation | None, *, wide: bool = False
+    synthesis: Synthesis, result: dict[str, Any], explanation: Explanation | None, *, wide: bool = False
 ) -> str:
     """Return what `synthesis_dict` gave for people: the run, its bound, and the named algorithms.
 
@@ -35,27 +35,28 @@ def format_synthesis(
     """
     width = None if wide else WIDTH
     blocks = [describe(result, explanation, width)]
-    if found.bound:
-        blocks[0] += "\n" + wrap_text(f"  bound          {bound_line(found.bound, found.time_s)}", width, " " * 17)
-    if found.is_named:
-        blocks.append(
-            wrap_text(f"Of {plural(found.num_tried, 'schedule')} that were tried none is faster than this built-in one; "
-                      f"the fastest takes {format_time(found.found_s)}.", width)
-        )  # fmt: skip
-    blocks.append("\n".join(_named_lines(found, width)))
+    if synthesis.bound:
+        blocks[0] += "\n" + wrap_text(
+            f"  bound          {bound_line(synthesis.bound, synthesis.time_s)}", width, " " * 17
+        )
+    if synthesis.is_named:
+        tried = plural(synthesis.num_tried, "schedule")
+        text = f"None of {tried} that were tried is faster than this built-in one; the fastest takes "
+        blocks.append(wrap_text(f"{text}{format_time(synthesis.found_s)}.", width))
+    blocks.append("\n".join(_named_lines(synthesis, width)))
     return "\n\n".join(blocks)
 
 
-def _named_lines(found: Synthesis, width: int | None) -> list[str]:
+def _named_lines(synthesis: Synthesis, width: int | None) -> list[str]:
     rows = [("algorithm", "time", "over it")]
     skipped = []
-    for one in found.named:
+    for one in synthesis.named:
         if one.time_s is None:
             skipped.append(f"{one.algorithm} skipped: {one.skipped}")
         else:
-            rows.append((one.algorithm, format_time(one.time_s), _times(one, found)))
+            rows.append((one.algorithm, format_time(one.time_s), _times(one, synthesis)))
     return [*align_columns(rows, "lrr"), *(wrap_text(line, width, "  ") for line in skipped)]
 
 
-def _times(one: NamedTime, found: Synthesis) -> str:
-    return f"{(one.time_s or 0.0) / found.time_s:.2f}" if found.time_s > 0 else "-"
+def _times(one: NamedTime, synthesis: Synthesis) -> str:
+    return f"{(one.time_s or 0.0) / synthesis.time_s:.2f}" if synthesis.time_s > 0 else "-"

@@ -78,7 +78,9 @@ def _steps(phase: ToldPhase) -> Iterator[str]:
 
 def _bounds(explanation: Explanation | None, advice: Advice, bound: NetworkBound | None) -> Iterator[str]:
     time = format_time(advice.time_s) if math.isfinite(advice.time_s) else "never finishes"
-    least = [("bound", bound_line(bound, advice.time_s))] if bound and 0 < bound.time_s and advice.time_s < math.inf else []
+    least = (
+        [("bound", bound_line(bound, advice.time_s))] if bound and bound.time_s > 0 and advice.time_s < math.inf else []
+    )
     yield from align_columns([("time", time), *least, *(lines(explanation) if explanation else ())])
 
 

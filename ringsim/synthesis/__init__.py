@@ -3,7 +3,7 @@
 from ringsim.synthesis.search import (
     DEFAULT_SECONDS,
     NamedTime,
-    OnState,
+    SearchOptions,
     SearchState,
     Synthesis,
     synthesize,

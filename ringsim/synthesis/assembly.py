@@ -12,9 +12,8 @@ import numpy as np
 
 from ringsim.analysis import Links
 from ringsim.network import NONE, Floats, Ints
-from ringsim.schedule import Bools, Collective, Schedule
-from ringsim.schedule.schedule import Columns
-from ringsim.synthesis.matching import Copies
+from ringsim.schedule import Bools, Collective, Columns, Schedule
+from ringsim.synthesis.matching import ChunkCopies
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +33,7 @@ class Part:
     busy_s: Floats
 
     @classmethod
-    def of(cls, copies: Copies, links: Links, chunk_bytes: float) -> Self:
+    def of(cls, copies: ChunkCopies, links: Links, chunk_bytes: float) -> Self:
         """Return the transfers that copy chunks over links."""
         resource = links.resource[copies.link]
         used = resource != NONE
@@ -47,7 +46,7 @@ class Part:
             channel=_channels(links.src[copies.link], links.dst[copies.link]),
             start_s=copies.start_s,
             end_s=copies.end_s,
-            busy_s=np.bincount(resource[used], busy_s, minlength=len(links.names)),
+            busy_s=np.bincount(resource[used], busy_s, minlength=len(links.names)).astype(np.float64),
         )
 
     @property
@@ -91,7 +90,9 @@ def assemble(
     rows, begin_s = [], 0.0
     for part in parts:
         wave = np.repeat(np.arange(num_waves), len(part.src))
-        src, dst, chunk, channel = (np.tile(column, num_waves) for column in (part.src, part.dst, part.chunk, part.channel))
+        src, dst, chunk, channel = (
+            np.tile(column, num_waves) for column in (part.src, part.dst, part.chunk, part.channel)
+        )
         start_s = begin_s + wave * period_s + np.tile(part.start_s, num_waves)
         reduce = np.full(len(src), part.reduce)
         rows.append((start_s, src, dst, chunk * num_waves + wave, reduce, channel))
@@ -105,7 +106,9 @@ def assemble(
 def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> Iterator[Columns]:
     """Yield as few steps as keep the order: a new one begins where a transfer sends what its step has written."""
     first, written = 0, set[tuple[int, int]]()
-    pairs = zip(zip(src.tolist(), chunk.tolist(), strict=True), zip(dst.tolist(), chunk.tolist(), strict=True), strict=True)
+    pairs = zip(
+        zip(src.tolist(), chunk.tolist(), strict=True), zip(dst.tolist(), chunk.tolist(), strict=True), strict=True
+    )
     for row, (read, write) in enumerate(pairs):
         if read in written:
             yield tuple(column[first:row] for column in (src, dst, chunk, reduce, channel))

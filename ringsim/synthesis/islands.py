@@ -4,6 +4,7 @@ import numpy as np
 
 from ringsim.analysis import Links
 from ringsim.network import Floats, Ints
+from ringsim.schedule import Bools
 
 DEARER = 1.5  # times as much, from which on a link leads to another island
 
@@ -41,9 +42,9 @@ def is_connected(links: Links) -> bool:
     return bool(forward.all() and backward.all())
 
 
-def _reached(num_ranks: int, src: Ints, dst: Ints) -> np.ndarray:
+def _reached(num_ranks: int, src: Ints, dst: Ints) -> Bools:
     """Return which ranks can be reached from rank 0, (num_ranks,)."""
-    reached = np.arange(num_ranks) == 0
+    reached: Bools = np.arange(num_ranks) == 0
     while (new := reached[src] & ~reached[dst]).any():
         reached[dst[new]] = True
     return reached
@@ -59,4 +60,3 @@ def _connected(num_ranks: int, src: Ints, dst: Ints) -> Ints:
         lowest = lowest[lowest]
         if np.array_equal(lowest, before):
             return lowest
-

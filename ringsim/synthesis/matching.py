@@ -25,7 +25,7 @@ class NotConnectedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Copies:
+class ChunkCopies:
     """Which chunk goes over which link, and from when on: (num_transfers,) each, in the order of `start_s`."""
 
     link: Ints
@@ -52,15 +52,15 @@ class Matching:
 
     def spread_chunks(
         self, held: Bools, rng: np.random.Generator, on_progress: Callable[[int], object] = lambda _: None
-    ) -> Copies:
+    ) -> ChunkCopies:
         """Return how each chunk gets to all ranks. held: (num_ranks, num_chunks), which rank has it from the start.
 
         on_progress: is told how many more transfers there are than when it was last told.
         """
-        return _Run(self, held, rng, on_progress).run()
+        return _MatchingRun(self, held, rng, on_progress).run()
 
 
-class _Run:
+class _MatchingRun:
     def __init__(
         self, matching: Matching, held: Bools, rng: np.random.Generator, on_progress: Callable[[int], object]
     ) -> None:
@@ -76,7 +76,7 @@ class _Run:
         self._rows: list[tuple[int, int, float, float]] = []
         self._now_s = 0.0
 
-    def run(self) -> Copies:
+    def run(self) -> ChunkCopies:
         missing = int((~self._here_or_coming).sum())
         while missing > 0:
             before = len(self._rows)
@@ -89,7 +89,7 @@ class _Run:
                 self._islands = []  # links that lead one way only: a chunk may have to enter twice
         columns = np.array(self._rows).reshape(-1, 4)
         link, chunk, start_s, end_s = columns[np.argsort(columns[:, 2], kind="stable")].T
-        return Copies(link.astype(np.int64), chunk.astype(np.int64), start_s, end_s)
+        return ChunkCopies(link.astype(np.int64), chunk.astype(np.int64), start_s, end_s)
 
     def _go_on(self) -> bool:
         """Go on to the next moment at which something changes; return False if nothing will."""

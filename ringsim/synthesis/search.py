@@ -75,36 +75,54 @@ class SearchState:
 OnState = Callable[[SearchState], object]
 
 
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How long a search goes on, and what it tries.
+
+    seconds: for which it goes on; at least one schedule is found. enough: times the bound, at which it ends earlier.
+    chunks_per_rank: in how many chunks a rank's share goes (of a broadcast or reduce: all of the data); None: several
+    numbers are tried.
+
+    Raises ValueError for no time, and for less than one chunk.
+    """
+
+    seconds: float = DEFAULT_SECONDS
+    chunks_per_rank: int | None = None
+    seed: int = 0
+    enough: float = GOOD_ENOUGH
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise ValueError(f"seconds {self.seconds:g}: must be greater than 0, since a search takes time")
+        if self.chunks_per_rank is not None and self.chunks_per_rank < 1:
+            raise ValueError(f"chunks_per_rank {self.chunks_per_rank}: must be at least 1")
+
+
 def synthesize(
     collective: Collective,
     network: AnyNetwork,
     num_ranks: int,
     size_bytes: int,
+    options: SearchOptions = SearchOptions(),
     *,
-    chunks_per_rank: int | None = None,
-    seconds: float = DEFAULT_SECONDS,
-    enough: float = GOOD_ENOUGH,
-    seed: int = 0,
     on_state: OnState = lambda _: None,
 ) -> Synthesis:
     """Return the fastest schedule that was found, or that of the fastest built-in algorithm, whichever is faster.
 
-    chunks_per_rank: in how many chunks a rank's share goes (of a broadcast or reduce: all of the data); without it
-    several numbers are tried.
-    seconds: for which the search goes on; at least one schedule is found. A KeyboardInterrupt ends it as well, once
-    there is something. enough: times the bound, at which it ends earlier.
+    A KeyboardInterrupt ends the search as well, once there is something.
+    on_state: is told how far the search is.
 
     Raises ValueError for less than two ranks, a network that does not connect all of them, a size of 0, and whatever
     the network refuses.
 
         >>> from ringsim import Collective, load_network
-        >>> from ringsim.synthesis import synthesize
+        >>> from ringsim.synthesis import SearchOptions, synthesize
         >>> network = load_network("docs/networks/ring-of-six.toml")
-        >>> found = synthesize(Collective.ALL_GATHER, network, 6, 2**26, seconds=1)
+        >>> found = synthesize(Collective.ALL_GATHER, network, 6, 2**26, SearchOptions(seconds=5))
         >>> found.time_s < 1.01 * found.bound.time_s
         True
     """
-    return _Search(collective, network, num_ranks, size_bytes, (seconds, enough), on_state).run(chunks_per_rank, seed)
+    return _SynthesisSearch(collective, network, num_ranks, size_bytes, options, on_state).run()
 
 
 def usable_links(network: AnyNetwork, num_ranks: int) -> Links:
@@ -118,14 +136,14 @@ def usable_links(network: AnyNetwork, num_ranks: int) -> Links:
     return links
 
 
-class _Search:
+class _SynthesisSearch:
     def __init__(
         self,
         collective: Collective,
         network: AnyNetwork,
         num_ranks: int,
         size_bytes: int,
-        until: tuple[float, float],
+        options: SearchOptions,
         on_state: OnState,
     ) -> None:
         if collective not in BOUNDED:
@@ -135,26 +153,25 @@ class _Search:
             raise ValueError(f"num_ranks {num_ranks}: must be at least 2, since one alone sends nothing")
         if size_bytes < 1:
             raise ValueError(f"size {size_bytes}: must be at least 1 byte")
-        seconds, self._enough = until
-        if not seconds > 0:
-            raise ValueError(f"seconds {seconds:g}: must be greater than 0, since a search takes time")
         if memory_of(network):
             raise ValueError(f"{network.place}: ranks that share memory send nothing over links")
-        self._ends_at = time.monotonic() + seconds
-        self._network, self._on_state = network, on_state
+        self._ends_at = time.monotonic() + options.seconds
+        self._network, self._options, self._on_state = network, options, on_state
         links = usable_links(network, num_ranks)
         self._bound = bound_of(collective, network, num_ranks, size_bytes)
         least_s = self._bound.time_s if self._bound else 0.0
         latency_s, most = self._bound.latency_s if self._bound else 0.0, max(MAX_TRANSFERS, MAX_PER_PAIR * num_ranks**2)
-        self._problem = Problem(collective, size_bytes, links, islands_of(links), max(least_s, LEAST_S), latency_s, most)
+        self._problem = Problem(
+            collective, size_bytes, links, islands_of(links), max(least_s, LEAST_S), latency_s, most
+        )
         self._state = SearchState("searching", bound_s=least_s)
         self._tried: list[tuple[float, Draft]] = []
         self._best: tuple[float, Schedule] | None = None
         self._s_per_transfer = 0.0
 
-    def run(self, chunks_per_rank: int | None, seed: int) -> Synthesis:
+    def run(self) -> Synthesis:
         try:
-            self._search(self._counts(chunks_per_rank), seed)
+            self._search(self._counts(), self._options.seed)
         except KeyboardInterrupt:
             if self._best is None:
                 raise
@@ -231,20 +248,24 @@ class _Search:
             self._state.num_tried += 1
             self._on_state(self._state)
 
-    def _counts(self, chunks_per_rank: int | None) -> list[int]:
+    def _counts(self) -> list[int]:
         """Return the numbers of chunks of a rank that are tried."""
-        if chunks_per_rank is not None:
-            return [chunks_per_rank]
+        if self._options.chunks_per_rank is not None:
+            return [self._options.chunks_per_rank]
         problem = self._problem
         counts = CHUNKS_OF_ROOT if problem.is_rooted else CHUNKS_PER_RANK
-        return [count for count in counts if problem.num_transfers(problem.num_chunks(count)) <= problem.max_transfers] or [1]
+        return [
+            count for count in counts if problem.num_transfers(problem.num_chunks(count)) <= problem.max_transfers
+        ] or [1]
 
     def _left_s(self) -> float:
         return self._ends_at - time.monotonic()
 
     def _is_over(self) -> bool:
         """Whether the time is up, or nothing can be much better."""
-        return self._best is not None and (self._left_s() <= 0 or self._best[0] <= self._enough * self._problem.bound_s)
+        return self._best is not None and (
+            self._left_s() <= 0 or self._best[0] <= self._options.enough * self._problem.bound_s
+        )
 
     def _say(self, phase: str) -> None:
         self._state.phase = phase
@@ -276,4 +297,3 @@ class _Search:
         make = partial(build, self._problem.collective, name, size_bytes=self._problem.size_bytes)
         require_few_transfers(make, self._problem.num_ranks)
         return make(self._problem.num_ranks)
-

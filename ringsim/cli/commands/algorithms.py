@@ -20,7 +20,6 @@ from ringsim.simulation import lists_more_than, predict_time
 from ringsim.text_table import align_columns, wrap_text
 from ringsim.units import format_size, format_time, plural
 
-
 MAX_TRANSFERS = 2**19  # of an algorithm that is simulated, if each of them has to be looked at
 
 

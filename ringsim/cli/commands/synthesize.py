@@ -24,7 +24,7 @@ from ringsim.console import (
 from ringsim.network import AnyNetwork
 from ringsim.report import format_synthesis, synthesis_dict
 from ringsim.schedule import Collective
-from ringsim.synthesis import DEFAULT_SECONDS, SearchState
+from ringsim.synthesis import DEFAULT_SECONDS, SearchOptions, SearchState
 from ringsim.synthesis import synthesize as search
 from ringsim.units import format_time
 
@@ -93,28 +93,26 @@ def synthesize(
     require_one_stdout(as_json, output)
     with ended_once(), Progress() as progress:
         progress.begin("searching")
-        found = search(
+        synthesis = search(
             Collective(collective),
             network,
             ranks,
             size,
-            chunks_per_rank=chunks_per_rank,
-            seconds=seconds,
-            seed=seed,
+            SearchOptions(seconds, chunks_per_rank, seed),
             on_state=lambda state: _show(progress, state),
         )
-        explanation = None if why_not_explained(found.schedule) else explain(found.schedule, network, size)
-        result = synthesis_dict(found, network, size, seed, explanation)
+        explanation = None if why_not_explained(synthesis.schedule) else explain(synthesis.schedule, network, size)
+        result = synthesis_dict(synthesis, network, size, seed, explanation)
         if output:
             with output_file(output) as file:
-                file.writelines(line.encode() for line in msccl_lines(found.schedule, with_places=True))
+                file.writelines(line.encode() for line in msccl_lines(synthesis.schedule, with_places=True))
         if plot:
             from ringsim.report.plots.link_figure import save_links  # noqa: PLC0415  takes most of a second to import
 
             progress.begin("drawing")
-            save_links(found.schedule, network, size, plot, style)
+            save_links(synthesis.schedule, network, size, plot, style)
             say_wrote(plot)
-    print_result(format_synthesis(found, result, explanation, wide=wide), result, as_json, output)
+    print_result(format_synthesis(synthesis, result, explanation, wide=wide), result, as_json, output)
 
 
 def _show(progress: Progress, state: SearchState) -> None:

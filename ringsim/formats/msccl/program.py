@@ -183,10 +183,10 @@ class _Element:
         """Return what the attribute `PLACED` says, if it is there."""
         if (text := self.xml.get(PLACED)) is None:
             return None
-        numbers = [whole_number(part) for part in text.split(",")]
-        if len(numbers) != len(Placed._fields) or None in numbers or max(numbers, default=0) > MAX_ROWS:  # type: ignore[type-var]
+        numbers = [number for part in text.split(",") if (number := whole_number(part)) is not None]
+        if len(numbers) != len(Placed._fields) or text.count(",") >= len(numbers) or max(numbers) > MAX_ROWS:
             self.fail(f"{PLACED} {quoted(text)}: must be {', '.join(Placed._fields)}, numbers up to {MAX_ROWS}")
-        return Placed(*(number or 0 for number in numbers))
+        return Placed(*numbers)
 
     def fail(self, fault: str) -> NoReturn:
         raise ValueError(f"{self.file}: {self.place}: {fault}")

@@ -5,9 +5,9 @@ import os
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
-from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 
 from ringsim.analysis import Explanation, explain
@@ -58,9 +58,7 @@ def draw_links(schedule: Schedule, network: AnyNetwork, size_bytes: int, explana
 _COLOURS = colormaps["turbo"]
 
 
-def _draw_times(
-    axes: Axes, schedule: Schedule, network: AnyNetwork, explanation: Explanation, links: Ints
-) -> None:
+def _draw_times(axes: Axes, schedule: Schedule, network: AnyNetwork, explanation: Explanation, links: Ints) -> None:
     timeline, usage = explanation.timeline, explanation.links
     scale, unit = time_unit(timeline.until_s)
     row_of_link = np.full(len(usage.utilisation) + 1, NONE)
@@ -104,7 +102,7 @@ def _side_by_side(row: Ints, first: np.ndarray, last: np.ndarray) -> tuple[Ints,
         bars = np.flatnonzero(row == number)
         for bar in bars[np.argsort(first[bars], kind="stable")].tolist():
             slot = next((slot for slot, end in enumerate(free_at) if end <= first[bar] * (1 + 1e-9)), len(free_at))
-            free_at[slot:slot + 1] = [float(last[bar])]
+            free_at[slot : slot + 1] = [float(last[bar])]
             place[bar] = slot
         of[bars] = len(free_at)
     return place, of

@@ -8,7 +8,7 @@ import pytest
 from ringsim import Collective, algorithm, msccl_lines, predict_time, verify
 from ringsim.analysis import BOUNDED
 from ringsim.network import AnyNetwork, load_network
-from ringsim.synthesis import SearchState, synthesize
+from ringsim.synthesis import SearchOptions, SearchState, synthesize
 from tests.ringsim.cabled import fully_connected, hosts, hypercube, islands, star, torus
 from tests.ringsim.made_networks import made_network
 
@@ -34,11 +34,11 @@ UNEVEN: dict[str, tuple[Callable[[], AnyNetwork], int]] = {
 def test_uniform_networks_are_used_as_well_as_they_can_be(name: str, collective: Collective) -> None:
     """Within 2 % of the bound, below which no algorithm is, or as fast as the fastest known one."""
     make, num_ranks = UNIFORM[name]
-    found = synthesize(collective, make(), num_ranks, LARGE, seconds=100, enough=1.02)
-    best_s = min(one.time_s for one in found.named if one.time_s is not None)
-    assert found.bound
-    assert found.time_s <= best_s
-    assert found.time_s <= 1.02 * found.bound.time_s
+    synthesis = synthesize(collective, make(), num_ranks, LARGE, SearchOptions(seconds=100, enough=1.02))
+    best_s = min(one.time_s for one in synthesis.named if one.time_s is not None)
+    assert synthesis.bound
+    assert synthesis.time_s <= best_s
+    assert synthesis.time_s <= 1.02 * synthesis.bound.time_s
 
 
 @pytest.mark.parametrize("collective", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE])
@@ -46,38 +46,38 @@ def test_uniform_networks_are_used_as_well_as_they_can_be(name: str, collective:
 def test_uneven_networks_are_used_to_nine_tenths(name: str, collective: Collective) -> None:
     """Within 10 % of what they allow, where built-in algorithms often take several times as long."""
     make, num_ranks = UNEVEN[name]
-    found = synthesize(collective, make(), num_ranks, LARGE, seconds=100, enough=1.09)
-    best_s = min(one.time_s for one in found.named if one.time_s is not None)
-    assert found.bound
-    assert found.time_s <= best_s
-    assert found.time_s <= 1.10 * found.bound.time_s
-    verify(found.schedule)
+    synthesis = synthesize(collective, make(), num_ranks, LARGE, SearchOptions(seconds=100, enough=1.09))
+    best_s = min(one.time_s for one in synthesis.named if one.time_s is not None)
+    assert synthesis.bound
+    assert synthesis.time_s <= best_s
+    assert synthesis.time_s <= 1.10 * synthesis.bound.time_s
+    verify(synthesis.schedule)
 
 
 @pytest.mark.parametrize("collective", BOUNDED)
 def test_a_file_holds_all_that_matters(collective: Collective, tmp_path: Path) -> None:
     """Read back from MSCCL XML, as --algorithm does, a found schedule takes as long."""
     network = torus(3, 3, missing=1)
-    found = synthesize(collective, network, 9, 2**20, seconds=1)
+    synthesis = synthesize(collective, network, 9, 2**20, SearchOptions(seconds=1))
     file = tmp_path / "found.xml"
-    file.write_text("".join(msccl_lines(found.schedule, with_places=True)))
+    file.write_text("".join(msccl_lines(synthesis.schedule, with_places=True)))
     read = algorithm(str(file), 9, collective)
-    assert [list(step) for step in read.steps] == [list(step) for step in found.schedule.steps]
-    assert predict_time(read, network, 2**20) == found.time_s
+    assert [list(step) for step in read.steps] == [list(step) for step in synthesis.schedule.steps]
+    assert predict_time(read, network, 2**20) == synthesis.time_s
 
 
 def test_the_same_seed_finds_the_same() -> None:
     """With a bound that the first try meets, so that time does not matter."""
-    first, second = (synthesize(Collective.ALL_GATHER, torus(4, 4), 16, LARGE, seed=3) for _ in range(2))
+    first, second = (synthesize(Collective.ALL_GATHER, torus(4, 4), 16, LARGE, SearchOptions(seed=3)) for _ in range(2))
     assert [list(step) for step in first.schedule.steps] == [list(step) for step in second.schedule.steps]
 
 
 def test_chunks_per_rank_are_as_given() -> None:
     """All_gather has so many for each rank, broadcast in all."""
-    found = synthesize(Collective.ALL_GATHER, torus(3, 3), 9, LARGE, chunks_per_rank=5, seconds=1)
-    assert found.schedule.num_chunks == 45
-    found = synthesize(Collective.BROADCAST, torus(3, 3), 9, LARGE, chunks_per_rank=7, seconds=1)
-    assert found.schedule.num_chunks == 7
+    synthesis = synthesize(Collective.ALL_GATHER, torus(3, 3), 9, LARGE, SearchOptions(1, chunks_per_rank=5))
+    assert synthesis.schedule.num_chunks == 45
+    synthesis = synthesize(Collective.BROADCAST, torus(3, 3), 9, LARGE, SearchOptions(1, chunks_per_rank=7))
+    assert synthesis.schedule.num_chunks == 7
 
 
 def test_an_interrupt_keeps_the_best() -> None:
@@ -87,15 +87,16 @@ def test_an_interrupt_keeps_the_best() -> None:
         if state.phase == "searching":
             raise KeyboardInterrupt
 
-    found = synthesize(Collective.ALL_REDUCE, torus(3, 3, missing=1), 9, LARGE, on_state=interrupt, seconds=1000)
-    assert found.num_tried == 1
-    verify(found.schedule)
+    options = SearchOptions(seconds=1000)
+    synthesis = synthesize(Collective.ALL_REDUCE, torus(3, 3, missing=1), 9, LARGE, options, on_state=interrupt)
+    assert synthesis.num_tried == 1
+    verify(synthesis.schedule)
 
 
 def test_no_time_is_refused() -> None:
     """Even the first try takes some."""
     with pytest.raises(ValueError, match="seconds 0: must be greater than 0"):
-        synthesize(Collective.ALL_REDUCE, torus(3, 3), 9, LARGE, seconds=0)
+        synthesize(Collective.ALL_REDUCE, torus(3, 3), 9, LARGE, SearchOptions(seconds=0))
 
 
 def test_a_network_that_is_not_connected_is_refused() -> None:
