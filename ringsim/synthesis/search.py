@@ -24,10 +24,11 @@ CHUNKS_PER_RANK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CHUNKS_OF_ROOT = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 MAX_OVERLAYS = 64
 FEW_TRANSFERS = 2**11  # of what is tried with each overlay
-MAX_TRANSFERS = 2**14  # of what is tried; on many ranks MAX_PER_PAIR of each pair
+MAX_TRANSFERS = 2**15  # of what is tried; on many ranks MAX_PER_PAIR of each pair
 MAX_PER_PAIR = 16
 MAX_NAMED_TRANSFERS = 2**19  # of named algorithms, of which each transfer has to be looked at
 LEFT_FOR_BEST = 0.7  # of the time, that is not spent on trying all overlays
+LEFT_FOR_BALANCE = 0.7  # of the time left then, that is spent on making halves of an all_reduce fit to each other
 NUM_KEPT = 3  # overlays that are looked into
 NUM_LOOKED_AT = 8  # drafts that are simulated, or made better, of all those that were made
 MAX_RESTARTS = 1000
@@ -200,14 +201,14 @@ class _SynthesisSearch:
             if self._best is None and known:  # so that there is something soon
                 self._simulate([min(known, key=lambda draft: draft.num_transfers)])
         self._simulate(sorted(known, key=lambda draft: draft.order)[:NUM_LOOKED_AT])
-        kept = list(dict.fromkeys(draft.overlay for _, draft in self._best_tried()))[:NUM_KEPT]
-        known = [
-            draft
-            for overlay, count in product(kept, counts)
-            for draft in self._drafted(overlay, count, seed, is_balanced=False)
-        ]
-        if problem.collective is not Collective.ALL_REDUCE:
-            self._simulate(known)
+        promising = [draft for _, draft in self._best_tried()[:1]] + sorted(known, key=lambda draft: draft.order)
+        kept = list(dict.fromkeys(draft.overlay for draft in promising))[:NUM_KEPT]
+        known, begun_s = [], self._left_s()
+        for count, overlay in product(counts, kept):
+            if self._left_s() < LEFT_FOR_BALANCE * begun_s and problem.collective is Collective.ALL_REDUCE:
+                break
+            known += (made := self._drafted(overlay, count, seed, is_balanced=False))
+            self._simulate([draft for draft in made if draft.num_waves == 1])
         for draft in sorted(known, key=lambda draft: draft.order)[:NUM_LOOKED_AT]:
             self._simulate(self._drafted(draft.overlay, draft.chunks_per_rank, seed))
         for restart in range(1, MAX_RESTARTS):

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cabled_networks import cabled, fully_connected, hosts, hypercube, islands, star, torus
 from ringsim import Collective, Network, load_network, predict_time
 from ringsim.analysis import BOUNDED, bound_of, candidates
 from ringsim.network import AnyNetwork
 from ringsim.registry import build
 from ringsim.schedule import ScheduleError
-from tests.ringsim.cabled import cabled, fully_connected, hosts, hypercube, islands, star, torus
 from tests.ringsim.made_networks import SLOW_RANK, made_network, network_of_nics
 from tests.ringsim.strategies import networks
 

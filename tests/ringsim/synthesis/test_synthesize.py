@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from cabled_networks import fully_connected, hosts, hypercube, islands, star, torus
 from ringsim import Collective, algorithm, msccl_lines, predict_time, verify
 from ringsim.analysis import BOUNDED
 from ringsim.network import AnyNetwork, load_network
 from ringsim.synthesis import SearchOptions, SearchState, synthesize
-from tests.ringsim.cabled import fully_connected, hosts, hypercube, islands, star, torus
 from tests.ringsim.made_networks import made_network
 
 LARGE = 2**28

@@ -1,4 +1,4 @@
-"""Networks for tests of bounds and of synthesis: hosts joined by cables, and hosts behind NICs and uplinks."""
+"""Networks for tests and benchmarks of synthesis: hosts joined by cables, and hosts behind NICs and uplinks."""
 
 from collections.abc import Iterable
 from itertools import product
@@ -10,7 +10,7 @@ Pairs = Iterable[tuple[int, int]]
 
 
 def cabled(num_ranks: int, pairs: Pairs, latency: str = "1us") -> Cluster:
-    """Hosts of one rank, joined by equal cables."""
+    """Return hosts of one rank, joined by equal cables."""
     hosts = [f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]' for rank in range(num_ranks)]
     links = [
         f'[[links]]\nbetween = ["h{one}", "h{other}"]\nlatency = "{latency}"\nbandwidth = "10Gbit/s"'
@@ -20,7 +20,7 @@ def cabled(num_ranks: int, pairs: Pairs, latency: str = "1us") -> Cluster:
 
 
 def torus(*lengths: int, missing: int = 0) -> Cluster:
-    """A torus, of which the first cables are missing."""
+    """Return a torus, of which the first cables are missing."""
     places = {place: rank for rank, place in enumerate(product(*map(range, lengths)))}
     pairs = set()
     for place, rank in places.items():
@@ -31,24 +31,24 @@ def torus(*lengths: int, missing: int = 0) -> Cluster:
 
 
 def hypercube(dimension: int) -> Cluster:
-    """Ranks whose numbers differ in one binary digit are joined."""
+    """Return ranks of which those are joined whose numbers differ in one binary digit."""
     ranks = range(2**dimension)
     return cabled(len(ranks), [(rank, rank | 1 << bit) for rank in ranks for bit in range(dimension)
                                if not rank >> bit & 1])  # fmt: skip
 
 
 def fully_connected(num_ranks: int) -> Cluster:
-    """A cable between each two."""
+    """Return hosts with a cable between each two."""
     return cabled(num_ranks, [(one, other) for other in range(num_ranks) for one in range(other)])
 
 
 def star(slow_host: int | None = None) -> Cluster:
-    """Hosts of one rank on a switch; the NIC of one of them at a quarter."""
+    """Return hosts of one rank on a switch; the NIC of one of them at a quarter."""
     return _with_a_slow_nic('[host]\nranks = 1\n[host.nic]\nlatency = "1us"\nbandwidth = "10Gbit/s"', slow_host)
 
 
 def hosts(ranks: int, nics: int = 1, slow_host: int | None = None) -> Cluster:
-    """Hosts of several ranks with fast links between them."""
+    """Return hosts of several ranks with fast links between them."""
     return _with_a_slow_nic(
         f'[host]\nranks = {ranks}\n[host.link]\nlatency = "1us"\nbandwidth = "100GB/s"\n'
         f'[host.nic]\ncount = {nics}\nlatency = "2us"\nbandwidth = "200Gbit/s"',
@@ -57,7 +57,7 @@ def hosts(ranks: int, nics: int = 1, slow_host: int | None = None) -> Cluster:
 
 
 def islands(hosts_per_leaf: int) -> Cluster:
-    """Hosts of one rank behind uplinks that are no faster than one of their NICs."""
+    """Return hosts of one rank behind uplinks that are no faster than one of their NICs."""
     return read_network(
         '[host]\nranks = 1\n[host.nic]\nlatency = "1us"\nbandwidth = "10Gbit/s"\n'
         f'[switch]\nhosts = {hosts_per_leaf}\nuplink = "10Gbit/s"\nlatency = "1us"\n',
