@@ -19,6 +19,7 @@ from ringsim.cli.commands.report import report
 from ringsim.cli.commands.simulate import simulate
 from ringsim.cli.commands.step import step
 from ringsim.cli.commands.sweep import sweep
+from ringsim.cli.commands.synthesize import synthesize
 from ringsim.cli.commands.trace import trace
 from ringsim.console import OneLineGroup, examples, general_help
 
@@ -46,6 +47,7 @@ for command in (
     trace,
     step,
     order,
+    synthesize,
     algorithms,
     verify,
     networks,

@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ringsim.analysis import Advice, Alternative, Explanation, ToldPhase, Walkthrough
+from ringsim.analysis import Advice, Alternative, Explanation, NetworkBound, ToldPhase, Walkthrough
+from ringsim.report.bound_line import bound_line
 from ringsim.report.run_summary import lines
 from ringsim.schedule import Schedule
 from ringsim.text_table import align_columns
@@ -22,16 +23,18 @@ def format_walkthrough(
     told: Walkthrough,
     explanation: Explanation | None,
     advice: Advice,
+    bound: NetworkBound | None = None,
     *,
     wide: bool = False,
 ) -> str:
     """Return the steps, the costs, what bounds the run, and what would help most, each under its heading.
 
+    bound: the least time of any algorithm, if it is known.
     wide: with all that would not help, and not only the nearest to it.
     """
     blocks = [_heading(schedule, size_bytes, told), *map(_phase, told.phases)]
     blocks.append(_block("How much that is", map(_sentence, told.costs)))
-    blocks.append(_block("What bounds it", _bounds(explanation, advice)))
+    blocks.append(_block("What bounds it", _bounds(explanation, advice, bound)))
     blocks.append(_block("What would help most, by simulation", _alternatives(advice, wide)))
     return "\n\n".join(blocks)
 
@@ -73,9 +76,12 @@ def _steps(phase: ToldPhase) -> Iterator[str]:
         yield f"step {last.number}  {last.sentence}"
 
 
-def _bounds(explanation: Explanation | None, advice: Advice) -> Iterator[str]:
+def _bounds(explanation: Explanation | None, advice: Advice, bound: NetworkBound | None) -> Iterator[str]:
     time = format_time(advice.time_s) if math.isfinite(advice.time_s) else "never finishes"
-    yield from align_columns([("time", time), *(lines(explanation) if explanation else ())])
+    least = (
+        [("bound", bound_line(bound, advice.time_s))] if bound and bound.time_s > 0 and advice.time_s < math.inf else []
+    )
+    yield from align_columns([("time", time), *least, *(lines(explanation) if explanation else ())])
 
 
 def _alternatives(advice: Advice, wide: bool) -> Iterator[str]:

@@ -9,8 +9,8 @@ import pytest
 @pytest.mark.parametrize(
     ("code", "unwanted"),
     [
-        ("import ringsim", ["torch", "matplotlib", "collectives", "trainers"]),
-        ("import ringsim.cli", ["torch", "matplotlib", "collectives", "trainers"]),
+        ("import ringsim", ["torch", "matplotlib", "networkx", "collectives", "trainers"]),
+        ("import ringsim.cli", ["torch", "matplotlib", "networkx", "collectives", "trainers"]),
         ("import ringsim.cli; ringsim.cli.main(['--help'], standalone_mode=False)", ["torch", "matplotlib"]),
         ("import ringsim.report.plots.run_pages", ["torch"]),
         ("import sys; sys.path.insert(0, 'scripts'); import netns_testbed", ["torch", "matplotlib", "collectives"]),

@@ -4,7 +4,7 @@ from functools import partial
 
 import click
 
-from ringsim.analysis import advise, num_alternatives, walk_through, why_not_explained
+from ringsim.analysis import advise, bound_of, num_alternatives, walk_through, why_not_explained
 from ringsim.analysis import explain as explain_run
 from ringsim.calibration import library_time
 from ringsim.cli.options import in_given_places, library_choice, network_options, schedule_options, size_option
@@ -39,8 +39,12 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
 
     with progress_bar(num_alternatives(schedule, described, size), "simulating") as bar:
         advice = advise(schedule, described, size, build_other, bar.update, partial(library_time, measured=described))
-    result = summarise(schedule, network, size, explanation, library=library) | {"walkthrough": told.as_dict()}
-    text = format_walkthrough(schedule, size, told, explanation, advice, wide=wide)
+    bound = bound_of(schedule.collective, network, schedule.num_ranks, size)
+    result = summarise(schedule, network, size, explanation, library=library) | {
+        "walkthrough": told.as_dict(),
+        "bound": bound.as_dict() if bound else None,
+    }
+    text = format_walkthrough(schedule, size, told, explanation, advice, bound, wide=wide)
     if not wide:
         # What does not fit into a line is indented a little more than the line.
         indented = ((line, " " * (len(line) - len(line.lstrip()) + 2)) for line in text.splitlines())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from ringsim.formats.msccl.order import StepOrder
-from ringsim.formats.msccl.program import Instruction, Location, Program
+from ringsim.formats.msccl.program import Instruction, Location, Placed, Program
 from ringsim.schedule import Collective, ScheduleError, held_at_end, held_at_start
 
 START = -1  # in place of a move: held from the start
@@ -57,6 +57,7 @@ class Move:
     """A transfer that is not yet in a step: it takes the `version`-th state of the chunk on `src`.
 
     channel: the thread block that sends it, since each sends one chunk after the other.
+    placed: see `Instruction`.
     """
 
     src: int
@@ -66,6 +67,7 @@ class Move:
     channel: int
     version: int
     at: Instruction
+    placed: Placed | None = None
 
 
 @dataclass(slots=True)
@@ -258,7 +260,7 @@ class _Run:
         state = self._result.states[rank, held.chunk]
         state.values.append(value)
         state.moves.append(len(self._result.moves))
-        move = Move(message.src, rank, held.chunk, reduce, message.block, message.version, step)
+        move = Move(message.src, rank, held.chunk, reduce, message.block, message.version, step, held.receiver.placed)
         self._result.moves.append(move)
 
     def _one_state(self, rank: int) -> str:

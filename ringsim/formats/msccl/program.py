@@ -28,6 +28,8 @@ COLLECTIVES = {  # the last name of each is the one that is written
 NO_PEER = -1
 MAX_RANKS = 2**17
 MAX_CHUNKS = 2**16  # the runtime keeps offsets in 16 bits
+MAX_ROWS = 2**40  # of a schedule, as of its steps and channels
+PLACED = "ringsim"  # an attribute of ours, which says where a schedule has what a step receives
 
 
 class Operation(NamedTuple):
@@ -67,9 +69,20 @@ class Location(NamedTuple):
         return f"{self.buffer} {self.offset}"
 
 
+class Placed(NamedTuple):
+    """The place of a transfer in a Schedule: its step, its row among all transfers, and its channel."""
+
+    step: int
+    row: int
+    channel: int
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One step of a thread block; `waits_for`: (thread block, step) of the same gpu, if any."""
+    """One step of a thread block; `waits_for`: (thread block, step) of the same gpu, if any.
+
+    placed: where a schedule that was written with its places has what is received; None where the file does not say.
+    """
 
     gpu: int
     block: int
@@ -80,6 +93,7 @@ class Instruction:
     count: int
     waits_for: tuple[int, int] | None
     has_dependents: bool
+    placed: Placed | None = None
 
     def __str__(self) -> str:
         return f"gpu {self.gpu} tb {self.block} step {self.step}"
@@ -164,6 +178,15 @@ class _Element:
         if number is None or not low <= number <= high:
             self.fail(f"{name} {quoted(text)}: must be {low if low == high else f'a number in {low}..{high}'}")
         return number
+
+    def placed(self) -> Placed | None:
+        """Return what the attribute `PLACED` says, if it is there."""
+        if (text := self.xml.get(PLACED)) is None:
+            return None
+        numbers = [number for part in text.split(",") if (number := whole_number(part)) is not None]
+        if len(numbers) != len(Placed._fields) or text.count(",") >= len(numbers) or max(numbers) > MAX_ROWS:
+            self.fail(f"{PLACED} {quoted(text)}: must be {', '.join(Placed._fields)}, numbers up to {MAX_ROWS}")
+        return Placed(*numbers)
 
     def fail(self, fault: str) -> NoReturn:
         raise ValueError(f"{self.file}: {self.place}: {fault}")
@@ -256,7 +279,8 @@ def _instruction(
     dst = _location(element, gpu, "dst", sizes, count if does.writes_dst else 0)
     block, step = (element.number(name, -1, MAX_CHUNKS) for name in ("depid", "deps"))
     waits_for = None if block < 0 else (block, step)
-    return Instruction(*numbers, does, src, dst, count, waits_for, bool(element.number("hasdep", 0, 1)))
+    has_dependents = bool(element.number("hasdep", 0, 1))
+    return Instruction(*numbers, does, src, dst, count, waits_for, has_dependents, element.placed())
 
 
 def _location(element: _Element, gpu: int, end: str, sizes: dict[str, int], used: int) -> Location:

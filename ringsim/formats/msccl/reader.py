@@ -1,7 +1,7 @@
 """MSCCL XML: a published algorithm as a `Schedule`, to be proved, timed and run here."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ringsim.formats.msccl.moves import START, Move, Moves, moves_of
@@ -13,10 +13,12 @@ Arrows = list[list[tuple[int, int]]]  # for each move those it must not be after
 
 
 def steps_of(program: Program, moves: Moves) -> list[list[Transfer]]:
-    """Return the transfers of each step.
+    """Return the transfers of each step: as the file says it of all of them, else each as early as it can be.
 
     Raises ScheduleError if a chunk is added, or put in place, only after what its sender did next has come back.
     """
+    if moves.moves and all(move.placed for move in moves.moves):
+        return _as_placed(moves.moves)
     later = _arrows(moves)
     step = [0] * len(moves.moves)
     for group in reversed(list(_groups(later))):
@@ -33,6 +35,16 @@ def steps_of(program: Program, moves: Moves) -> list[list[Transfer]]:
     for done, number in zip(moves.moves, step, strict=True):
         rows[number].append(Transfer(done.src, done.dst, done.chunk, done.reduce, done.channel))
     return rows
+
+
+def _as_placed(moves: Sequence[Move]) -> list[list[Transfer]]:
+    """Return the transfers in the steps that the file names; whether that is right is for `verify` to say."""
+    by_step: dict[int, list[tuple[int, Transfer]]] = {}
+    for move in moves:
+        assert move.placed
+        transfer = Transfer(move.src, move.dst, move.chunk, move.reduce, move.placed.channel)
+        by_step.setdefault(move.placed.step, []).append((move.placed.row, transfer))
+    return [[transfer for _, transfer in sorted(by_step[step])] for step in sorted(by_step)]
 
 
 def _arrows(moves: Moves) -> Arrows:

@@ -6,6 +6,9 @@ execution gives them: those in other thread blocks are waited for (`depid`, `dep
 others in `nop`s before it (never in `nop`s alone: the runtime counts those as steps only if the step after them waits
 too).
 
+MSCCL knows no order of what different thread blocks do. So that a schedule can be read as it was, with its steps and
+channels, each receive may have the attribute `PLACED`, which MSCCL does not look at.
+
 The XML does not say how a tensor is cut: MSCCL takes sizes that the number of chunks divides, for which all cuts are
 the same.
 """
@@ -14,8 +17,9 @@ import html
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 
-from ringsim.formats.msccl.program import COLLECTIVES
+from ringsim.formats.msccl.program import COLLECTIVES, PLACED, Placed
 from ringsim.schedule import Collective, Schedule, ScheduleError, require_memory
 
 NAMES = {collective: name for name, collective in COLLECTIVES.items()}
@@ -33,6 +37,7 @@ class _Line:
     kind: str
     chunk: int
     waits_for: Point | None
+    placed: Placed | None = None
 
 
 @dataclass(slots=True)
@@ -56,12 +61,13 @@ class _Gpu:
         access = self.accesses.setdefault(chunk, _ChunkAccess())
         access.reads.append(self._append(("s", to, channel), "s", chunk, [access.write] if access.write else []))
 
-    def write(self, source: int, channel: int, chunk: int, *, reduce: bool) -> None:
+    def write(self, source: int, channel: int, chunk: int, *, reduce: bool, placed: Placed | None) -> None:
         """Add a receive, after the last write and the sends since."""
         access = self.accesses.setdefault(chunk, _ChunkAccess())
         before = [access.write] if access.write else []
         point = self._append(("r", source, channel), "rrc" if reduce else "r", chunk, before + access.reads)
         self.accesses[chunk] = _ChunkAccess(point)
+        self.blocks[point[0]][point[1]].placed = placed
 
     def _append(self, block: Block, kind: str, chunk: int, before: list[Point]) -> Point:
         lines = self.blocks.setdefault(block, [])
@@ -75,8 +81,11 @@ class _Gpu:
         return block, len(lines) - 1
 
 
-def msccl_lines(schedule: Schedule) -> Iterator[str]:
+def msccl_lines(schedule: Schedule, *, with_places: bool = False) -> Iterator[str]:
     r"""`schedule` as MSCCL XML, line by line, each with its line end.
+
+    with_places: so that `read_msccl` gives the same steps, rows and channels, and not each transfer as early as it can
+    be.
 
     Raises ScheduleError for a gather, scatter or all_to_all, which are not written, and for a reduce_scatter or
     all_gather whose ranks own different numbers of chunks.
@@ -97,7 +106,7 @@ def msccl_lines(schedule: Schedule) -> Iterator[str]:
         f'i_chunks="{share if collective is Collective.ALL_GATHER else num_chunks}" '
         f'o_chunks="{share if collective is Collective.REDUCE_SCATTER else num_chunks}" s_chunks="0"'
     )
-    gpus = _gpus(schedule)
+    gpus = _gpus(schedule, with_places)
     num_channels = max((1 + channel for gpu in gpus for _, _, channel in gpu.blocks), default=1)
     name = html.escape(schedule.algorithm)
     yield (
@@ -112,15 +121,17 @@ def msccl_lines(schedule: Schedule) -> Iterator[str]:
     yield "</algo>\n"
 
 
-def _gpus(schedule: Schedule) -> list[_Gpu]:
+def _gpus(schedule: Schedule, with_places: bool) -> list[_Gpu]:
     gpus = [_Gpu() for _ in range(schedule.num_ranks)]
     connections: Connections = defaultdict(dict)
-    for step in schedule.steps:
+    rows = count()
+    for index, step in enumerate(schedule.steps):
         for src, dst, chunk, _, channel in step:
             numbers = connections[src, dst]
             gpus[src].read(dst, numbers.setdefault(channel, len(numbers)), chunk)
         for src, dst, chunk, reduce, channel in step:
-            gpus[dst].write(src, connections[src, dst][channel], chunk, reduce=reduce)
+            placed = Placed(index, next(rows), channel) if with_places else None
+            gpus[dst].write(src, connections[src, dst][channel], chunk, reduce=reduce, placed=placed)
     return gpus
 
 
@@ -132,10 +143,11 @@ def _block_lines(gpu: _Gpu, buffer: str) -> Iterator[str]:
         send, receive = (peer, -1) if kind == "s" else (-1, peer)
         yield f'    <tb id="{index}" send="{send}" recv="{receive}" chan="{channel}">\n'
         for step, line in enumerate(gpu.blocks[block]):
+            placed = f' {PLACED}="{",".join(map(str, line.placed))}"' if line.placed else ""
             waits = (number[line.waits_for[0]], line.waits_for[1]) if line.waits_for else (-1, -1)
             yield (
                 f'      <step s="{step}" type="{line.kind}" srcbuf="{buffer}" srcoff="{line.chunk}" dstbuf="{buffer}" '
                 f'dstoff="{line.chunk}" cnt="{int(line.chunk >= 0)}" depid="{waits[0]}" deps="{waits[1]}" '
-                f'hasdep="{int((block, step) in signals)}"/>\n'
+                f'hasdep="{int((block, step) in signals)}"{placed}/>\n'
             )
         yield "    </tb>\n"

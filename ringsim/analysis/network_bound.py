@@ -1,0 +1,338 @@
+"""`NetworkBound`: the time that no schedule of a collective can undercut on a network.
+
+Three bounds, of which the largest holds, whatever the algorithm:
+
+- *cut*: all that a set of ranks needs from the others must enter it, over the bandwidth into it (the smallest cut; Zhao
+  et al., ForestColl, 2024). The set is found by max-flow and Newton's method.
+- *total*: to get a byte to (or a contribution of all to) every rank takes n - 1 messages, for an all_reduce 2(n - 1)
+  (one-way gossip, Harary and Schwenk 1974), which share what the network carries at once. The same holds for hosts in
+  place of ranks.
+- *latency*: what a rank has must reach the farthest rank that needs it, over any ranks between them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ringsim.analysis.links import MAX_PAIRS, Links, groups_of_ranks
+from ringsim.network import NONE, AnyNetwork, Ints, memory_of
+from ringsim.schedule import Collective
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+BOUNDED = (
+    Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE,
+)  # fmt: skip
+MAX_FLOW_EDGES = 8_000  # of all flow problems of one kind together; about a second
+MIN_TARGETS = 8  # ranks for which the worst cut is looked for, at least, if there are so many
+SAME = 1e-9  # numbers closer than this fraction are equal
+SOURCE, SINK = "source", "sink"
+NUM_NAMED = 4  # resources of a cut that are named
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkBound:
+    """The least seconds that a collective takes on a network, and why.
+
+    latency_s, throughput_s: the bound by latencies alone, and by bandwidths with the shortest latency after them.
+    ranks: those that the data must get into (or out of), if a cut bounds; else none.
+    resources: the names of what then has the least bandwidth; those of a total are not named.
+    """
+
+    latency_s: float
+    throughput_s: float
+    ranks: tuple[int, ...] = ()
+    resources: tuple[str, ...] = ()
+
+    @property
+    def time_s(self) -> float:
+        """The larger one of both."""
+        return max(self.latency_s, self.throughput_s)
+
+    def excess(self, time_s: float) -> float:
+        """Return by which fraction a time is above the bound; 0 where both are 0."""
+        return time_s / self.time_s - 1 if self.time_s > 0 else 0.0 if time_s == 0 else float("inf")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return {
+            "time_s": self.time_s,
+            "latency_s": self.latency_s,
+            "throughput_s": self.throughput_s,
+            "ranks": list(self.ranks),
+            "resources": list(self.resources),
+        }
+
+
+def bound_of(collective: Collective, network: AnyNetwork, num_ranks: int, size_bytes: int) -> NetworkBound | None:
+    """Return the least time of a collective, one of `BOUNDED`; None where it is not known.
+
+    That is where ranks read each other's memory, and where there are more than `MAX_PAIRS` pairs of them.
+
+    Raises ValueError if the network has no room for so many ranks.
+
+        >>> from ringsim import Collective, load_network
+        >>> from ringsim.analysis import bound_of
+        >>> round(bound_of(Collective.ALL_REDUCE, load_network("gbe"), 4, 2**26).time_s, 3)
+        0.856
+    """
+    topology = network.topology(num_ranks)
+    if collective not in BOUNDED or memory_of(network) or num_ranks * (num_ranks - 1) > MAX_PAIRS:
+        return None
+    if num_ranks == 1:
+        return NetworkBound(0.0, 0.0)
+    links = Links.of(topology)
+    latency_s = _latency_s(collective, links)
+    if not size_bytes:
+        return NetworkBound(latency_s, 0.0)
+    if collective.reduces and collective is not Collective.ALL_REDUCE:  # the mirror image, on reversed links
+        links, collective = links.reversed(), _MIRRORED[collective]
+    hosts_only = topology.switch_of_rank is not None  # within them a switch adds or copies many messages as one
+    groups = groups_of_ranks(network, num_ranks)[int(hosts_only) :]
+    worst = max(_throughputs(collective, links, groups, size_bytes), key=lambda cut: cut.time_s)
+    return NetworkBound(latency_s, worst.time_s + float(links.fixed_s.min()), worst.ranks, worst.resources)
+
+
+_MIRRORED = {Collective.REDUCE_SCATTER: Collective.ALL_GATHER, Collective.REDUCE: Collective.BROADCAST}
+
+
+def _latency_s(collective: Collective, links: Links) -> float:
+    """Return the largest distance by the latencies and overheads of messages (Floyd 1962)."""
+    distance = np.zeros((links.num_ranks, links.num_ranks))
+    distance[links.src, links.dst] = links.fixed_s
+    for via in range(links.num_ranks):
+        np.minimum(distance, distance[:, via, None] + distance[via], out=distance)
+    if collective is Collective.BROADCAST:
+        return float(distance[0].max())
+    return float(distance[:, 0].max() if collective is Collective.REDUCE else distance.max())
+
+
+class Cut(NamedTuple):
+    """A set of ranks, or none for all of them; the resources that bound it; and the seconds that follow."""
+
+    time_s: float
+    ranks: tuple[int, ...] = ()
+    resources: tuple[str, ...] = ()
+
+
+def _throughputs(collective: Collective, links: Links, groups: list[Ints], size_bytes: int) -> Iterator[Cut]:
+    """Yield lower bounds by bandwidth; links: those that lead to where the data must get."""
+    yield Cut(0.0)
+    direct = links.without_detours()
+    cuts = [
+        _worst_cut_of_shares(direct, size_bytes)
+        if collective is Collective.ALL_GATHER
+        else _worst_cut_of_root(direct, size_bytes)
+    ]
+    if collective is Collective.ALL_REDUCE:
+        cuts.append(_worst_cut_of_root(direct.reversed(), size_bytes))
+    yield from cuts
+    behind_cuts = [np.isin(np.arange(links.num_ranks), cut.ranks).astype(np.int64) for cut in cuts if cut.ranks]
+    num_messages = 2 if collective is Collective.ALL_REDUCE else 1
+    for group in [*groups, *behind_cuts]:
+        num_groups = len(np.unique(group))
+        if num_groups > 1:
+            yield _total(links, group, num_messages * (num_groups - 1) * size_bytes)
+
+
+def _total(links: Links, group: Ints, num_bytes: float) -> Cut:
+    """Return the bound by so many bytes in messages between different groups of ranks."""
+    network = FlowNetwork(links.rows(group[links.src] != group[links.dst]), is_passed_on=False)
+    for rank in range(links.num_ranks):
+        network.add(SOURCE, ("from", rank), np.inf)
+        network.add(("to", rank), SINK, np.inf)
+    return Cut(network.cut(SOURCE, SINK).bound(num_bytes, network).time_s)
+
+
+def _worst_cut_of_root(links: Links, size_bytes: int) -> Cut:
+    """Return the bound by what must get from rank 0 to each of the others: everything."""
+    network = FlowNetwork(links)
+    worst = Cut(0.0)
+    for target in network.targets(from_root=True):
+        cut = network.cut(("rank", 0), ("rank", target))
+        worst = max(worst, cut.bound(size_bytes, network), key=lambda known: known.time_s)
+    return worst
+
+
+def _worst_cut_of_shares(links: Links, size_bytes: int) -> Cut:
+    """Return the bound by what must get into a set of ranks from all others: the share of each of those.
+
+    Newton's method: for a time that is too short some rank is not reached by all shares, and the smallest cut before it
+    names a set of ranks that takes longer.
+    """
+    network = FlowNetwork(links)
+    share = -(-size_bytes // links.num_ranks)  # of some partitions the last shares are smaller
+
+    def needed(ranks: Ints) -> int:
+        return size_bytes - len(ranks) * share
+
+    worst = Cut(0.0)
+    for target in network.targets():
+        cut = network.cut_into(np.array([target]))
+        worst = max(worst, cut.bound(needed(cut.ranks), network), key=lambda known: known.time_s)
+        while worst.time_s > 0:
+            cut = network.cut_of_shares(target, share / worst.time_s)
+            next_one = cut.bound(needed(cut.ranks), network)
+            if next_one.time_s <= worst.time_s * (1 + SAME):
+                break
+            worst = next_one
+    return worst
+
+
+class FlowCut(NamedTuple):
+    """A smallest cut: the ranks behind it, the resources cut, and what they carry."""
+
+    ranks: Ints
+    resource: list[int]
+    bytes_per_s: float
+    burst_bytes: float
+
+    def bound(self, num_bytes: float, network: "FlowNetwork") -> Cut:
+        """Return the seconds that so many bytes take to pass; none if all ranks are behind the cut."""
+        time_s = max(num_bytes - self.burst_bytes, 0) / self.bytes_per_s if self.bytes_per_s else 0.0
+        names = [network.links.names[resource] for resource in self.resource]
+        return Cut(time_s, tuple(self.ranks.tolist()), tuple(names))
+
+
+class FlowNetwork:
+    """The links as a graph for max-flow: a node for each rank, and an edge with its capacity for each resource.
+
+    A path leads through its resources one after the other, those near its sender first. What does not fit a graph is
+    left out, so that more may flow than in truth: that messages take different amounts of a resource, and which paths
+    there are, where nearly all pairs of two sets of resources follow one another.
+
+    is_passed_on: whether a rank may send what it has received.
+    """
+
+    def __init__(self, links: Links, *, is_passed_on: bool = True) -> None:
+        import networkx  # noqa: PLC0415  takes a tenth of a second
+
+        self._networkx = networkx
+        self.links = links
+        self._ends = ("rank", "rank") if is_passed_on else ("from", "to")
+        self.graph: nx.DiGraph[Any] = networkx.DiGraph()
+        for name in self._ends:
+            self.graph.add_nodes_from((name, rank) for rank in range(links.num_ranks))
+        self._class_of: dict[Any, Any] = {}
+        self._add_resources()
+        self._add_paths()
+
+    def add(self, first: Any, second: Any, bytes_per_s: float, resource: int = NONE) -> None:
+        """Add an edge, or its bandwidth to one that is there."""
+        if self.graph.has_edge(first, second):
+            bytes_per_s += self.graph.edges[first, second]["capacity"]
+        self.graph.add_edge(first, second, capacity=bytes_per_s, resource=resource)
+
+    def _add_resources(self) -> None:
+        links = self.links
+        used = links.resource != NONE
+        least = np.full(len(links.names), np.inf)
+        np.minimum.at(least, links.resource[used], links.s_per_byte[used])
+        num_src, num_dst = links.spread()
+        for resource in np.flatnonzero(num_src).tolist():
+            self.add(("in", resource), ("out", resource), float(1 / least[resource]), resource)
+            self._class_of["in", resource] = self._class_of["out", resource] = (
+                int(num_src[resource]), int(num_dst[resource]),
+            )  # fmt: skip
+
+    def _add_paths(self) -> None:
+        """Join the resources of each path, and the ranks at its ends; a path without any is an edge by itself."""
+        links = self.links
+        order = np.argsort(-links.nearness_to_src(), axis=1, kind="stable")
+        resource = np.take_along_axis(links.resource, order, axis=1)
+        num_used = (resource != NONE).sum(axis=1)
+        # Nodes by number: ranks that send, ranks that receive, resources.
+        num_ranks, rows = links.num_ranks, np.arange(len(links.src))
+        chain = np.full((len(rows), resource.shape[1] + 2), NONE, dtype=np.int64)
+        chain[:, 0] = links.src
+        chain[:, 1:-1] = np.where(resource == NONE, NONE, 2 * num_ranks + resource)
+        chain[rows, 1 + num_used] = num_ranks + links.dst
+        is_private = (num_used == 0) & (links.alone_s_per_byte > 0)
+        for row in np.flatnonzero(is_private).tolist():
+            self.add(*self._edge(int(links.src[row]), num_ranks + int(links.dst[row])), 1 / links.alone_s_per_byte[row])
+        chain = chain[~is_private]
+        pairs = np.concatenate([chain[:, column : column + 2] for column in range(chain.shape[1] - 1)])
+        self._add_unlimited(np.unique(pairs[pairs[:, 1] != NONE], axis=0))
+
+    def _edge(self, first: int, second: int) -> tuple[Any, Any]:
+        """Return the nodes that have these numbers."""
+        num_ranks = self.links.num_ranks
+        one = (self._ends[0], first) if first < num_ranks else ("out", first - 2 * num_ranks)
+        other = (self._ends[1], second - num_ranks) if second < 2 * num_ranks else ("in", second - 2 * num_ranks)
+        return one, other
+
+    def _add_unlimited(self, edges: Ints) -> None:
+        """Add edges without limits; where nearly all of two sets of nodes are joined, over one node between them."""
+        kinds: dict[Any, list[tuple[Any, Any]]] = {}
+        for first, second in (self._edge(*edge) for edge in edges.tolist()):
+            kind = first[0], self._class_of.get(first), second[0], self._class_of.get(second)
+            kinds.setdefault(kind, []).append((first, second))
+        for members in kinds.values():
+            joined = self._networkx.Graph(((0, first), (1, second)) for first, second in members)
+            for component in self._networkx.connected_components(joined):
+                between = joined.edges(component)
+                sizes = [sum(side == end for side, _ in component) for end in (0, 1)]
+                hub = ("hub", self.graph.number_of_nodes())
+                through_hub = sum(sizes) < len(between) and 2 * len(between) >= sizes[0] * sizes[1]
+                for (side, node), (_, other) in between:
+                    first, second = (node, other) if side == 0 else (other, node)
+                    for edge in [(first, hub), (hub, second)] if through_hub else [(first, second)]:
+                        self.graph.add_edge(*edge, capacity=np.inf, resource=NONE)
+
+    def targets(self, *, from_root: bool = False) -> list[int]:
+        """Return the ranks for which a cut is looked for: if not all of them, first those that are unlike others."""
+        num_ranks = self.links.num_ranks
+        most = max(MIN_TARGETS, MAX_FLOW_EDGES // max(self.graph.number_of_edges(), 1))
+        first_of: dict[tuple[Any, ...], int] = {}
+        for rank in range(int(from_root), num_ranks):
+            edges = self.graph.in_edges(("rank", rank))
+            own = sorted((str(self._class_of.get(node)), self._capacity_of(node)) for node, _ in edges)
+            first_of.setdefault(tuple(own), rank)
+        unlike = list(first_of.values())
+        others = [rank for rank in range(int(from_root), num_ranks) if rank not in set(unlike)]
+        room = max(most - len(unlike), 0)
+        return unlike[:most] + others[:: max(1, -(-len(others) // room))] if room else unlike[:most]
+
+    def _capacity_of(self, node: Any) -> float:
+        before = [data["capacity"] for _, _, data in self.graph.in_edges(node, data=True)]
+        return float(min(sum(before), 1e300)) if node[0] == "out" else 0.0
+
+    def cut(self, source: Any, sink: Any) -> FlowCut:
+        """Return the smallest cut between two nodes; one of infinite bandwidth where nothing limits what flows."""
+        try:
+            _, (_, behind) = self._networkx.minimum_cut(self.graph, source, sink)
+        except self._networkx.NetworkXUnbounded:
+            return FlowCut(np.empty(0, np.int64), [], np.inf, 0.0)
+        edges = [
+            data
+            for first, second, data in self.graph.edges(data=True)
+            if first not in behind and second in behind and data["resource"] != _OF_SOURCE
+        ]
+        resource = [data["resource"] for data in edges if data["resource"] != NONE]
+        ranks = np.array(sorted(node[1] for node in behind if node[0] == "rank"), dtype=np.int64)
+        burst = float(self.links.burst_bytes[resource].sum()) if resource else 0.0
+        return FlowCut(ranks, resource, sum(data["capacity"] for data in edges), burst)
+
+    def cut_into(self, ranks: Ints) -> FlowCut:
+        """Return the smallest cut between all other ranks and these."""
+        inside = set(ranks.tolist())
+        for rank in range(self.links.num_ranks):
+            if rank not in inside:
+                self.graph.add_edge(SOURCE, ("rank", rank), capacity=np.inf, resource=_OF_SOURCE)
+        smallest = self.cut(SOURCE, ("rank", int(ranks[0])))
+        self.graph.remove_node(SOURCE)
+        return smallest
+
+    def cut_of_shares(self, target: int, share_bytes_per_s: float) -> FlowCut:
+        """Return the smallest cut before a rank if each rank has so much to send to it."""
+        for rank in range(self.links.num_ranks):
+            self.graph.add_edge(SOURCE, ("rank", rank), capacity=share_bytes_per_s, resource=_OF_SOURCE)
+        smallest = self.cut(SOURCE, ("rank", target))
+        self.graph.remove_node(SOURCE)
+        return smallest
+
+
+_OF_SOURCE = -2  # in place of the resource of an edge from the source

@@ -1,0 +1,126 @@
+"""`ringsim synthesize`."""
+
+from pathlib import Path
+
+import click
+
+from ringsim.analysis import explain, why_not_explained
+from ringsim.cli.options import collective_option, network_options, ranks_option, size_option, style_option
+from ringsim.console import (
+    OUTPUT,
+    PICTURE,
+    IntRange,
+    Progress,
+    Quantity,
+    ended_once,
+    examples,
+    json_option,
+    output_file,
+    print_result,
+    require_one_stdout,
+    say_wrote,
+    wide_option,
+)
+from ringsim.network import AnyNetwork
+from ringsim.report import format_synthesis, synthesis_dict
+from ringsim.schedule import Collective
+from ringsim.synthesis import DEFAULT_SECONDS, SearchOptions, SearchState
+from ringsim.synthesis import synthesize as search
+from ringsim.units import format_time
+
+MAX_SECONDS = 7 * 24 * 3600.0
+
+
+def _parse_seconds(text: str) -> float:
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        raise ValueError(f"{text!r} is no number of seconds") from None
+    if not 0 < seconds <= MAX_SECONDS:
+        raise ValueError(f"{text}: must be greater than 0 and at most {MAX_SECONDS:g}, since a search takes time")
+    return seconds
+
+
+@click.command(
+    epilog=examples(
+        "ringsim synthesize --network ring-of-six.toml --ranks 6 -o found.xml",
+        "ringsim simulate --network ring-of-six.toml --ranks 6 --algorithm found.xml",
+    )
+)
+@collective_option
+@ranks_option
+@network_options
+@size_option
+@click.option(
+    "--chunks-per-rank",
+    type=IntRange(1, 2**12),
+    help="The share of a rank goes in so many chunks, that of the root in a broadcast or reduce; without it several "
+    "numbers are tried.",
+)
+@click.option(
+    "--seconds",
+    type=Quantity("seconds", _parse_seconds),
+    default=f"{DEFAULT_SECONDS:g}",
+    help="The search ends after so many seconds, once it has found something; Ctrl-C ends it earlier.",
+)
+@click.option("--seed", type=IntRange(0), default=0, help="The search draws its random numbers from this seed.")
+@wide_option
+@json_option
+@click.option("--plot", type=PICTURE, help="The use of each link over time is drawn into this file: PNG, PDF or SVG.")
+@style_option
+@click.option("-o", "--output", type=OUTPUT, help="The schedule is written to this file as MSCCL XML.")
+def synthesize(
+    collective: str,
+    ranks: int,
+    network: AnyNetwork,
+    size: int,
+    chunks_per_rank: int | None,
+    seconds: float,
+    seed: int,
+    wide: bool,
+    as_json: bool,
+    plot: Path | None,
+    style: str | None,
+    output: Path | None,
+) -> None:
+    """Finds a fast schedule for a network, and says how far it is from what the network allows.
+
+    Where it finds none that is faster, the fastest built-in algorithm is written. --algorithm takes the file that -o
+    writes, in every command and in collectives.
+    """
+    from ringsim.formats import msccl_lines  # noqa: PLC0415
+
+    require_one_stdout(as_json, output)
+    with ended_once(), Progress() as progress:
+        progress.begin("searching")
+        synthesis = search(
+            Collective(collective),
+            network,
+            ranks,
+            size,
+            SearchOptions(seconds, chunks_per_rank, seed),
+            on_state=lambda state: _show(progress, state),
+        )
+        explanation = None if why_not_explained(synthesis.schedule) else explain(synthesis.schedule, network, size)
+        result = synthesis_dict(synthesis, network, size, seed, explanation)
+        if output:
+            with output_file(output) as file:
+                file.writelines(line.encode() for line in msccl_lines(synthesis.schedule, with_places=True))
+        if plot:
+            from ringsim.report.plots.link_figure import save_links  # noqa: PLC0415  takes most of a second to import
+
+            progress.begin("drawing")
+            save_links(synthesis.schedule, network, size, plot, style)
+            say_wrote(plot)
+    print_result(format_synthesis(synthesis, result, explanation, wide=wide), result, as_json, output)
+
+
+def _show(progress: Progress, state: SearchState) -> None:
+    """Shows how far the search is."""
+    if progress.phase != state.phase:
+        progress.begin(state.phase)
+    text = f"best {format_time(state.best_s)}" if state.best_s < float("inf") else ""
+    if text and state.bound_s:
+        text += f", {state.best_s / state.bound_s:.3f} times the bound"
+    progress.done = state.num_tried
+    progress.update(0, text)

@@ -1,0 +1,118 @@
+"""From copies of chunks over links to a `Schedule`: turned round, one after the other, in waves, with channels.
+
+Read backwards in time, copies on reversed links are additions: a chunk that spread from its owner to all ranks is
+gathered up from all ranks to its owner. So a reduce_scatter is an all_gather that was found on reversed links.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from ringsim.analysis import Links
+from ringsim.network import NONE, Floats, Ints
+from ringsim.schedule import Bools, Collective, Columns, Schedule
+from ringsim.synthesis.matching import ChunkCopies
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The transfers of one half of a collective in the order of their times; (num_transfers,) each.
+
+    busy_s: (num_resources,), how long each resource serves them.
+    """
+
+    src: Ints
+    dst: Ints
+    chunk: Ints
+    reduce: bool
+    channel: Ints
+    start_s: Floats
+    end_s: Floats
+    busy_s: Floats
+
+    @classmethod
+    def of(cls, copies: ChunkCopies, links: Links, chunk_bytes: float) -> Self:
+        """Return the transfers that copy chunks over links."""
+        resource = links.resource[copies.link]
+        used = resource != NONE
+        busy_s = links.s_per_byte[copies.link][used] * chunk_bytes
+        return cls(
+            src=links.src[copies.link],
+            dst=links.dst[copies.link],
+            chunk=copies.chunk,
+            reduce=False,
+            channel=_channels(links.src[copies.link], links.dst[copies.link]),
+            start_s=copies.start_s,
+            end_s=copies.end_s,
+            busy_s=np.bincount(resource[used], busy_s, minlength=len(links.names)).astype(np.float64),
+        )
+
+    @property
+    def time_s(self) -> float:
+        """When the last transfer is over."""
+        return float(self.end_s.max(initial=0.0))
+
+    def turned_round(self) -> "Part":
+        """Return the transfers backwards in time: who has sent a copy receives, and adds what it receives."""
+        start_s, end_s = self.time_s - self.end_s, self.time_s - self.start_s
+        order = np.argsort(start_s, kind="stable")
+        src, dst, chunk = (column[order] for column in (self.dst, self.src, self.chunk))
+        return Part(src, dst, chunk, True, _channels(src, dst), start_s[order], end_s[order], self.busy_s)
+
+    def on_channels_after(self, other: "Part") -> "Part":
+        """Return the same on channels that the other does not use."""
+        return replace(self, channel=self.channel + int(other.channel.max(initial=0)) + 1)
+
+
+def _channels(src: Ints, dst: Ints) -> Ints:
+    """Return a channel for each pair of ranks, (num_transfers,): those of a rank are counted from 0."""
+    pair, number = np.unique(np.column_stack([src, dst]), axis=0, return_inverse=True)
+    channel: Ints = (np.arange(len(pair)) - np.searchsorted(pair[:, 0], pair[:, 0]))[number.ravel()]
+    return channel
+
+
+def period_of(parts: Sequence[Part]) -> float:
+    """Return how long the busiest resource serves all of the parts."""
+    return float(np.sum([part.busy_s for part in parts], axis=0).max(initial=0.0))
+
+
+def assemble(
+    collective: Collective, num_ranks: int, num_chunks: int, parts: Sequence[Part], *, num_waves: int = 1, name: str
+) -> Schedule:
+    """Return the schedule of these parts, one after the other.
+
+    num_waves: into so many each chunk is cut. A wave does what the whole would, and the next one follows as soon as the
+    busiest resource has served it, so that the second part of a wave goes on beside the first part of the next.
+    """
+    period_s = period_of(parts)
+    rows, begin_s = [], 0.0
+    for part in parts:
+        wave = np.repeat(np.arange(num_waves), len(part.src))
+        src, dst, chunk, channel = (
+            np.tile(column, num_waves) for column in (part.src, part.dst, part.chunk, part.channel)
+        )
+        start_s = begin_s + wave * period_s + np.tile(part.start_s, num_waves)
+        reduce = np.full(len(src), part.reduce)
+        rows.append((start_s, src, dst, chunk * num_waves + wave, reduce, channel))
+        begin_s += part.time_s
+    columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    steps = list(_steps(*(column[order] for column in columns[1:])))
+    return Schedule.from_columns(collective, name, num_ranks, num_chunks * num_waves, steps)
+
+
+def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> Iterator[Columns]:
+    """Yield as few steps as keep the order: a new one begins where a transfer sends what its step has written."""
+    first, written = 0, set[tuple[int, int]]()
+    pairs = zip(
+        zip(src.tolist(), chunk.tolist(), strict=True), zip(dst.tolist(), chunk.tolist(), strict=True), strict=True
+    )
+    for row, (read, write) in enumerate(pairs):
+        if read in written:
+            yield tuple(column[first:row] for column in (src, dst, chunk, reduce, channel))
+            first, written = row, set()
+        written.add(write)
+    if first < len(src):
+        yield tuple(column[first:] for column in (src, dst, chunk, reduce, channel))

@@ -1,0 +1,160 @@
+"""`Draft`: a schedule in the making, with an estimate of its time, so that only the promising ones are simulated."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringsim.analysis import Links
+from ringsim.network import Ints
+from ringsim.schedule import Bools, Collective, Schedule
+from ringsim.synthesis.assembly import Part, assemble, period_of
+from ringsim.synthesis.matching import Matching
+from ringsim.synthesis.overlay import Overlay
+
+NUM_ROUNDS = 3  # in which either half of an all_reduce makes room for what the other one uses
+WAVES = (2, 4, 8, 16, 32, 64)
+ALIKE = 1.02  # times as long, up to which two estimates are alike
+LEAST_S = 1e-12  # in place of a time or a bound of 0
+UNBALANCED = 1.02  # times the bound, from which on the busiest resource of both halves together is too busy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """The collective to find a schedule for, its size, and the network as links.
+
+    islands: see `islands_of`. bound_s, latency_s: no time is below the first, nor below the second for any size.
+    max_transfers: of a schedule that is cut into waves.
+    """
+
+    collective: Collective
+    size_bytes: int
+    links: Links
+    islands: list[Ints]
+    bound_s: float
+    latency_s: float
+    max_transfers: int
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of ranks."""
+        return self.links.num_ranks
+
+    @property
+    def is_rooted(self) -> bool:
+        """Whether all data begin or end at rank 0."""
+        return self.collective in (Collective.BROADCAST, Collective.REDUCE)
+
+    def num_chunks(self, chunks_per_rank: int) -> int:
+        """Return the number of all chunks: of a broadcast or reduce, those of its root."""
+        return chunks_per_rank if self.is_rooted else chunks_per_rank * self.num_ranks
+
+    def num_transfers(self, num_chunks: int) -> int:
+        """Return how many transfers bring each chunk where it must be."""
+        halves = 2 if self.collective is Collective.ALL_REDUCE else 1
+        return halves * (self.num_ranks - 1) * num_chunks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """The parts of a schedule, from which it can be assembled.
+
+    num_waves: see `assemble`. estimate_s: as if each link had its share of the network all the time.
+    """
+
+    problem: Problem
+    overlay: Overlay
+    chunks_per_rank: int
+    parts: tuple[Part, ...]
+    num_waves: int
+    estimate_s: float
+
+    @property
+    def num_transfers(self) -> int:
+        """The number of transfers of the schedule."""
+        return sum(len(part.src) for part in self.parts) * self.num_waves
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """By this drafts are sorted: the faster, and of those that are about as fast the smaller, first."""
+        return math.ceil(math.log(max(self.estimate_s, LEAST_S), ALIKE)), self.num_transfers
+
+    def schedule(self, name: str) -> Schedule:
+        """Return the schedule."""
+        problem = self.problem
+        num_chunks = problem.num_chunks(self.chunks_per_rank)
+        return assemble(
+            problem.collective, problem.num_ranks, num_chunks, self.parts, num_waves=self.num_waves, name=name
+        )
+
+
+def drafts(
+    problem: Problem, overlay: Overlay, chunks_per_rank: int, seed: int, *, is_balanced: bool = True
+) -> list[Draft]:
+    """Return drafts over the links of an overlay, the one with the best estimate first.
+
+    is_balanced: whether the halves of an all_reduce are made to fit to each other, which takes several times as long.
+
+    Raises NotConnectedError if the links do not lead to all ranks.
+    """
+    made = _Drafting(problem, overlay, chunks_per_rank, seed).all_drafts(NUM_ROUNDS if is_balanced else 0)
+    return sorted(made, key=lambda draft: draft.order)
+
+
+class _Drafting:
+    def __init__(self, problem: Problem, overlay: Overlay, chunks_per_rank: int, seed: int) -> None:
+        self._problem, self._overlay, self._chunks_per_rank = problem, overlay, chunks_per_rank
+        self._num_chunks = problem.num_chunks(chunks_per_rank)
+        self._chunk_bytes = problem.size_bytes / self._num_chunks
+        self._rng = np.random.default_rng([seed, chunks_per_rank])
+
+    def all_drafts(self, num_rounds: int) -> Iterator[Draft]:
+        """Yield what comes of one try. num_rounds: in which the halves of an all_reduce make room for each other."""
+        collective = self._problem.collective
+        if collective is not Collective.ALL_REDUCE:
+            half = self._added_up(self._overlay) if collective.reduces else self._copied(self._overlay)
+            yield self._draft((half,), 1, half.time_s)
+            return
+        halves = self._added_up(self._overlay), self._copied(self._overlay)
+        yield self._draft(halves, 1, sum(half.time_s for half in halves))
+        yield from self._in_waves(halves)
+        for _ in range(num_rounds):
+            if period_of(halves) < UNBALANCED * self._problem.bound_s:
+                return
+            gathered = self._copied(self._overlay.beside(halves[0].busy_s / self._problem.bound_s))
+            halves = self._added_up(self._overlay.beside(gathered.busy_s / self._problem.bound_s)), gathered
+            yield from self._in_waves(halves)
+
+    def _in_waves(self, halves: tuple[Part, Part]) -> Iterator[Draft]:
+        """Yield the fewest waves by which both halves are over nearly as soon as by any number of them."""
+        fixed_s = 2 * self._problem.latency_s
+        apart = halves[0], halves[1].on_channels_after(halves[0])
+        drafts_of_waves = [
+            self._draft(apart, count, fixed_s + period_of(halves) * (count - 1) / count + self._ends_s(halves) / count)
+            for count in WAVES
+            if self._problem.num_transfers(self._num_chunks * count) <= self._problem.max_transfers
+        ]
+        yield from sorted(drafts_of_waves, key=lambda draft: draft.order)[:1]
+
+    def _ends_s(self, halves: tuple[Part, Part]) -> float:
+        """Return how long the first wave takes to come in and the last one to go out, without latencies."""
+        return max(sum(half.time_s for half in halves) - 2 * self._problem.latency_s, 0.0)
+
+    def _draft(self, parts: tuple[Part, ...], num_waves: int, estimate_s: float) -> Draft:
+        return Draft(self._problem, self._overlay, self._chunks_per_rank, parts, num_waves, estimate_s)
+
+    def _copied(self, overlay: Overlay) -> Part:
+        matching = Matching(overlay, self._problem.islands, self._chunk_bytes)
+        return Part.of(matching.spread_chunks(self._held(), self._rng), overlay.links, self._chunk_bytes)
+
+    def _added_up(self, overlay: Overlay) -> Part:
+        return self._copied(overlay.reversed()).turned_round()
+
+    def _held(self) -> Bools:
+        """Return which rank has which chunk before it is copied, (num_ranks, num_chunks)."""
+        ranks = np.arange(self._problem.num_ranks)
+        owner = np.zeros(self._num_chunks, np.int64)
+        if not self._problem.collective.has_root:
+            owner = np.repeat(ranks, self._chunks_per_rank)
+        return np.asarray(ranks[:, None] == owner)

@@ -1,0 +1,119 @@
+"""Overlays: a few of the links, each with a share of what it uses that no other takes.
+
+A schedule has no clock: where a rank may receive from many others, their messages meet at its port, one is late, and
+then all are. So on networks with ports and switches each rank sends to a few others only, which are the same all the
+time; then the shares that max-min fairness gives these links are what a search may count on.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Self
+
+import numpy as np
+
+from ringsim.analysis import Links
+from ringsim.network import NONE, Floats, Ints
+
+MAX_LINKS_OF_RANK = 64  # of an overlay that has all links
+LEAST_SHARE = 0.02  # of a resource, that is left to what uses it beside something else
+FULL = 1 - 1e-9  # of a resource, from which on it is used up
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overlay:
+    """Some links and the rate of each: (num_links,), bytes a second."""
+
+    links: Links
+    bytes_per_s: Floats
+
+    @classmethod
+    def of(cls, links: Links, busy: Floats | None = None) -> Self:
+        """Return the links with max-min fair shares. busy: (num_resources,), the part of each that others use."""
+        room = np.ones(len(links.names)) if busy is None else np.maximum(1 - busy, LEAST_SHARE)
+        return cls(links, _fair_shares(links, room))
+
+    def reversed(self) -> "Overlay":
+        """Return the same, whose links lead the other way."""
+        return Overlay(self.links.reversed(), self.bytes_per_s)
+
+    def beside(self, busy: Floats) -> "Overlay":
+        """Return the same links with shares of what others leave of the resources. busy: as of `of`."""
+        return Overlay.of(self.links, busy)
+
+
+def overlays(links: Links, islands: list[Ints]) -> Iterator[Overlay]:
+    """Yield overlays, those with few links first; none twice.
+
+    Within the innermost islands each rank is joined to those a few places further on, and likewise each island, rank by
+    rank in its order, to the islands a few places further on within the one around both.
+    """
+    levels = [np.arange(links.num_ranks), *islands, np.zeros(links.num_ranks, dtype=np.int64)]
+    seen: set[bytes] = set()
+    is_sparse = len(links.src) <= MAX_LINKS_OF_RANK * links.num_ranks
+    if not _is_shared(links):
+        yield Overlay.of(links)
+        return
+    rows = np.full((links.num_ranks, links.num_ranks), NONE)
+    rows[links.src, links.dst] = np.arange(len(links.src))
+    for offsets in product(_OFFSETS, repeat=len(levels) - 1):
+        chosen = np.zeros((links.num_ranks, links.num_ranks), dtype=np.bool_)
+        for inner, outer, offset in zip(levels, levels[1:], offsets, strict=False):
+            chosen |= _joined(inner, outer, offset)
+        row = np.unique(rows[chosen])
+        row = row[row != NONE]
+        if row.tobytes() in seen or len(row) > MAX_LINKS_OF_RANK * links.num_ranks:
+            continue
+        seen.add(row.tobytes())
+        mask = np.zeros(len(links.src), dtype=np.bool_)
+        mask[row] = True
+        yield Overlay.of(links.rows(mask))
+    if is_sparse and np.arange(len(links.src)).tobytes() not in seen:
+        yield Overlay.of(links)
+
+
+_OFFSETS = ((1,), (1, -1), (1, 2, -1, -2), (1, 2, 4, 8, 16, 32), None)  # how many places further on; None: all
+
+
+def _is_shared(links: Links) -> bool:
+    """Return whether some links have a resource in common."""
+    used = links.resource[links.resource != NONE]
+    return len(np.unique(used)) < len(used)
+
+
+def _joined(inner: Ints, outer: Ints, offsets: tuple[int, ...] | None) -> np.ndarray:
+    """Return which pairs of ranks are joined, (num_ranks, num_ranks): those of inner islands of one outer island."""
+    joined = np.zeros((len(inner), len(inner)), dtype=np.bool_)
+    for island in np.unique(outer):
+        members = [np.flatnonzero((inner == part) & (outer == island)) for part in np.unique(inner[outer == island])]
+        count = len(members)
+        further = range(1, count) if offsets is None else {offset % count for offset in offsets} - {0}
+        for place, offset in product(range(count), further):
+            first, second = members[place], members[(place + offset) % count]
+            width = np.arange(max(len(first), len(second)))
+            joined[first[width % len(first)], second[width % len(second)]] = True
+    return joined
+
+
+def _fair_shares(links: Links, room: Floats) -> Floats:
+    """Return the rates that progressive filling gives (max-min fair), (num_links,). room: of each resource."""
+    rate, is_growing = np.zeros(len(links.src)), np.ones(len(links.src), dtype=np.bool_)
+    used = links.resource != NONE
+    most = 1 / np.maximum(links.alone_s_per_byte, _NO_TIME)
+    left = np.append(room, np.inf)
+    while is_growing.any():
+        load = np.zeros(len(left))
+        growing = used & is_growing[:, None]
+        np.add.at(load, links.resource[growing], links.s_per_byte[growing])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            until = np.where(load > 0, left / load, np.inf)
+        step = min(float(until.min()), float((most - rate)[is_growing].min()))
+        rate[is_growing] += step
+        left -= load * step
+        is_full = (load > 0) & (left <= (1 - FULL) * np.append(room, 1.0))
+        at_limit = rate >= most * FULL
+        is_growing &= ~at_limit & ~(used & is_full[links.resource]).any(axis=1)
+    return rate
+
+
+_NO_TIME = 1e-30  # seconds a byte, where nothing limits a link

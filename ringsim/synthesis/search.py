@@ -1,0 +1,300 @@
+"""`synthesize`: the fastest schedule of a collective on a network that is found in some time."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice, product
+
+import numpy as np
+
+from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of, candidates
+from ringsim.network import NONE, AnyNetwork, memory_of
+from ringsim.registry import build
+from ringsim.schedule import Collective, Schedule, require_few_transfers, verify
+from ringsim.simulation import lists_more_than, predict_time
+from ringsim.synthesis.drafts import LEAST_S, Draft, Problem, drafts
+from ringsim.synthesis.islands import is_connected, islands_of
+from ringsim.synthesis.matching import NotConnectedError
+from ringsim.synthesis.overlay import Overlay, overlays
+
+NAME = "synthesized"
+DEFAULT_SECONDS = 10.0
+CHUNKS_PER_RANK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+CHUNKS_OF_ROOT = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+MAX_OVERLAYS = 64
+FEW_TRANSFERS = 2**11  # of what is tried with each overlay
+MAX_TRANSFERS = 2**15  # of what is tried; on many ranks MAX_PER_PAIR of each pair
+MAX_PER_PAIR = 16
+MAX_NAMED_TRANSFERS = 2**19  # of named algorithms, of which each transfer has to be looked at
+LEFT_FOR_BEST = 0.7  # of the time, that is not spent on trying all overlays
+LEFT_FOR_BALANCE = 0.7  # of the time left then, that is spent on making halves of an all_reduce fit to each other
+NUM_KEPT = 3  # overlays that are looked into
+NUM_LOOKED_AT = 8  # drafts that are simulated, or made better, of all those that were made
+MAX_RESTARTS = 1000
+SAME = 1e-6  # times closer than this fraction are equal
+GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTime:
+    """A built-in algorithm and its seconds; None, and the reason, where it was not simulated."""
+
+    algorithm: str
+    time_s: float | None
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Synthesis:
+    """The result of a search.
+
+    schedule: the fastest one, proved; `is_named` if that is a built-in algorithm, as none found was faster.
+    found_s: the seconds of the fastest one that was found; infinite if the time was up before.
+    bound: None where none is known. named: by growing time. num_tried: schedules that were simulated.
+    """
+
+    schedule: Schedule
+    time_s: float
+    is_named: bool
+    found_s: float
+    bound: NetworkBound | None
+    named: tuple[NamedTime, ...]
+    num_tried: int
+
+
+@dataclass(slots=True)
+class SearchState:
+    """How far a search is, for whoever shows it. bound_s: 0 where none is known."""
+
+    phase: str
+    num_tried: int = 0
+    best_s: float = np.inf
+    bound_s: float = 0.0
+
+
+OnState = Callable[[SearchState], object]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How long a search goes on, and what it tries.
+
+    seconds: for which it goes on; at least one schedule is found. enough: times the bound, at which it ends earlier.
+    chunks_per_rank: in how many chunks a rank's share goes (of a broadcast or reduce: all of the data); None: several
+    numbers are tried.
+
+    Raises ValueError for no time, and for less than one chunk.
+    """
+
+    seconds: float = DEFAULT_SECONDS
+    chunks_per_rank: int | None = None
+    seed: int = 0
+    enough: float = GOOD_ENOUGH
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise ValueError(f"seconds {self.seconds:g}: must be greater than 0, since a search takes time")
+        if self.chunks_per_rank is not None and self.chunks_per_rank < 1:
+            raise ValueError(f"chunks_per_rank {self.chunks_per_rank}: must be at least 1")
+
+
+def synthesize(
+    collective: Collective,
+    network: AnyNetwork,
+    num_ranks: int,
+    size_bytes: int,
+    options: SearchOptions = SearchOptions(),
+    *,
+    on_state: OnState = lambda _: None,
+) -> Synthesis:
+    """Return the fastest schedule that was found, or that of the fastest built-in algorithm, whichever is faster.
+
+    A KeyboardInterrupt ends the search as well, once there is something.
+    on_state: is told how far the search is.
+
+    Raises ValueError for less than two ranks, a network that does not connect all of them, a size of 0, and whatever
+    the network refuses.
+
+        >>> from ringsim import Collective, load_network
+        >>> from ringsim.synthesis import SearchOptions, synthesize
+        >>> network = load_network("docs/networks/ring-of-six.toml")
+        >>> found = synthesize(Collective.ALL_GATHER, network, 6, 2**26, SearchOptions(seconds=5))
+        >>> found.time_s < 1.01 * found.bound.time_s
+        True
+    """
+    return _SynthesisSearch(collective, network, num_ranks, size_bytes, options, on_state).run()
+
+
+def usable_links(network: AnyNetwork, num_ranks: int) -> Links:
+    """Return the links that do not fail. Raises ValueError unless they connect all ranks."""
+    topology = network.topology(num_ranks)
+    links = Links.of(topology)
+    fails = np.append(np.isfinite(topology.resources.fails_at_s), False)[links.resource]
+    links = links.rows(~((links.resource != NONE) & fails).any(axis=1)).without_detours()
+    if not is_connected(links):
+        raise ValueError(f"{network.place}: it does not connect all of the {num_ranks} ranks, as some links fail")
+    return links
+
+
+class _SynthesisSearch:
+    def __init__(
+        self,
+        collective: Collective,
+        network: AnyNetwork,
+        num_ranks: int,
+        size_bytes: int,
+        options: SearchOptions,
+        on_state: OnState,
+    ) -> None:
+        if collective not in BOUNDED:
+            known = ", ".join(one.value for one in BOUNDED)
+            raise ValueError(f"collective {collective.value}: there is no search for it; must be one of {known}")
+        if num_ranks < 2:
+            raise ValueError(f"num_ranks {num_ranks}: must be at least 2, since one alone sends nothing")
+        if size_bytes < 1:
+            raise ValueError(f"size {size_bytes}: must be at least 1 byte")
+        if memory_of(network):
+            raise ValueError(f"{network.place}: ranks that share memory send nothing over links")
+        self._ends_at = time.monotonic() + options.seconds
+        self._network, self._options, self._on_state = network, options, on_state
+        links = usable_links(network, num_ranks)
+        self._bound = bound_of(collective, network, num_ranks, size_bytes)
+        least_s = self._bound.time_s if self._bound else 0.0
+        latency_s, most = self._bound.latency_s if self._bound else 0.0, max(MAX_TRANSFERS, MAX_PER_PAIR * num_ranks**2)
+        self._problem = Problem(
+            collective, size_bytes, links, islands_of(links), max(least_s, LEAST_S), latency_s, most
+        )
+        self._state = SearchState("searching", bound_s=least_s)
+        self._tried: list[tuple[float, Draft]] = []
+        self._best: tuple[float, Schedule] | None = None
+        self._s_per_transfer = 0.0
+
+    def run(self) -> Synthesis:
+        try:
+            self._search(self._counts(), self._options.seed)
+        except KeyboardInterrupt:
+            if self._best is None:
+                raise
+        if self._best is None:
+            raise ValueError(f"{self._network.place}: no links were found that lead to all ranks")
+        found_s, schedule = self._best
+        self._say("proving")
+        verify(schedule)
+        named = tuple(sorted(self._named(), key=lambda one: np.inf if one.time_s is None else one.time_s))
+        best_s = named[0].time_s if named else None
+        is_named = best_s is not None and best_s <= found_s
+        if is_named:
+            schedule = self._build(named[0].algorithm)
+        time_s = found_s if best_s is None else min(found_s, best_s)
+        return Synthesis(schedule, time_s, is_named, found_s, self._bound, named, self._state.num_tried)
+
+    def _search(self, counts: list[int], seed: int) -> None:
+        """Try a few chunks on all overlays, other numbers of chunks on the best of them, then other random numbers."""
+        problem, begun_s = self._problem, self._left_s()
+        few = [count for count in counts if problem.num_transfers(problem.num_chunks(count)) <= FEW_TRANSFERS]
+        known: list[Draft] = []
+        for overlay in islice(overlays(problem.links, problem.islands), MAX_OVERLAYS):
+            if self._best and self._left_s() < LEFT_FOR_BEST * begun_s:
+                break
+            known += self._drafted(overlay, few[-1] if few else counts[0], seed, is_balanced=False)
+            if self._best is None and known:  # so that there is something soon
+                self._simulate([min(known, key=lambda draft: draft.num_transfers)])
+        self._simulate(sorted(known, key=lambda draft: draft.order)[:NUM_LOOKED_AT])
+        promising = [draft for _, draft in self._best_tried()[:1]] + sorted(known, key=lambda draft: draft.order)
+        kept = list(dict.fromkeys(draft.overlay for draft in promising))[:NUM_KEPT]
+        known, begun_s = [], self._left_s()
+        for count, overlay in product(counts, kept):
+            if self._left_s() < LEFT_FOR_BALANCE * begun_s and problem.collective is Collective.ALL_REDUCE:
+                break
+            known += (made := self._drafted(overlay, count, seed, is_balanced=False))
+            self._simulate([draft for draft in made if draft.num_waves == 1])
+        for draft in sorted(known, key=lambda draft: draft.order)[:NUM_LOOKED_AT]:
+            self._simulate(self._drafted(draft.overlay, draft.chunks_per_rank, seed))
+        for restart in range(1, MAX_RESTARTS):
+            for _, draft in self._best_tried()[:NUM_KEPT]:
+                self._simulate(self._drafted(draft.overlay, draft.chunks_per_rank, seed + restart))
+            if self._is_over():
+                return
+
+    def _best_tried(self) -> list[tuple[float, Draft]]:
+        return sorted(self._tried, key=lambda tried: tried[0])
+
+    def _drafted(self, overlay: Overlay, count: int, seed: int, *, is_balanced: bool = True) -> list[Draft]:
+        """Return drafts over an overlay, unless the time is up."""
+        num_transfers = self._problem.num_transfers(self._problem.num_chunks(count))
+        if self._best and (self._is_over() or num_transfers * self._s_per_transfer > self._left_s()):
+            return []
+        try:
+            return drafts(self._problem, overlay, count, seed, is_balanced=is_balanced)
+        except NotConnectedError:
+            return []
+
+    def _simulate(self, promising: list[Draft]) -> None:
+        """Simulate drafts by their estimates, as far as they may be the best."""
+        for draft in sorted(promising, key=lambda known: known.order):
+            takes_s = draft.num_transfers * self._s_per_transfer
+            if self._best and self._is_over():
+                return
+            if self._best and (takes_s > self._left_s() or draft.estimate_s > self._best[0]):
+                continue
+            began = time.monotonic()
+            schedule = draft.schedule(NAME)
+            time_s = predict_time(schedule, self._network, self._problem.size_bytes)
+            self._s_per_transfer = (time.monotonic() - began) / max(draft.num_transfers, 1)
+            self._tried.append((time_s, draft))
+            if self._best is None or time_s < self._best[0] * (1 - SAME):
+                self._best = time_s, schedule
+                self._state.best_s = time_s
+            self._state.num_tried += 1
+            self._on_state(self._state)
+
+    def _counts(self) -> list[int]:
+        """Return the numbers of chunks of a rank that are tried."""
+        if self._options.chunks_per_rank is not None:
+            return [self._options.chunks_per_rank]
+        problem = self._problem
+        counts = CHUNKS_OF_ROOT if problem.is_rooted else CHUNKS_PER_RANK
+        return [
+            count for count in counts if problem.num_transfers(problem.num_chunks(count)) <= problem.max_transfers
+        ] or [1]
+
+    def _left_s(self) -> float:
+        return self._ends_at - time.monotonic()
+
+    def _is_over(self) -> bool:
+        """Whether the time is up, or nothing can be much better."""
+        return self._best is not None and (
+            self._left_s() <= 0 or self._best[0] <= self._options.enough * self._problem.bound_s
+        )
+
+    def _say(self, phase: str) -> None:
+        self._state.phase = phase
+        self._on_state(self._state)
+
+    def _named(self) -> Iterator[NamedTime]:
+        """Yield the times of the built-in algorithms, until a KeyboardInterrupt."""
+        names = candidates(self._problem.collective, [self._network])
+        is_ended = False
+        for name in names:
+            self._say(f"simulating {name}")
+            try:
+                yield NamedTime(name, None, "interrupted") if is_ended else self._named_time(name)
+            except KeyboardInterrupt:
+                is_ended = True
+                yield NamedTime(name, None, "interrupted")
+
+    def _named_time(self, name: str) -> NamedTime:
+        size_bytes = self._problem.size_bytes
+        try:
+            schedule = self._build(name)
+        except ValueError as error:
+            return NamedTime(name, None, str(error))
+        if lists_more_than(MAX_NAMED_TRANSFERS, schedule, self._network, size_bytes):
+            return NamedTime(name, None, f"more than {MAX_NAMED_TRANSFERS:,} transfers")
+        return NamedTime(name, predict_time(schedule, self._network, size_bytes))
+
+    def _build(self, name: str) -> Schedule:
+        make = partial(build, self._problem.collective, name, size_bytes=self._problem.size_bytes)
+        require_few_transfers(make, self._problem.num_ranks)
+        return make(self._problem.num_ranks)
