@@ -65,8 +65,9 @@ ranks_option = click.option("--ranks", type=RANKS, default=8, help="So many rank
 collective_option = click.option(
     "--collective",
     type=Choice(COLLECTIVES),
+    metavar="NAME",
     default="all_reduce",
-    help="The algorithm performs this collective.",
+    help=f"The algorithm performs this collective, one of {', '.join(COLLECTIVES)}.",
 )
 
 

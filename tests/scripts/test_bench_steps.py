@@ -18,7 +18,10 @@ PROGRAMS = [
 
 
 def test_a_line_for_each_program_and_each_bucket(tmp_path: Path) -> None:
-    """Rank 0 alone prints; what synchronising adds is stated for all programs that do, ratios for those on ring."""
+    """Rank 0 alone prints; what synchronising adds is stated for all programs that do, ratios for those on ring.
+
+    The only bucket is the last: that of torch's class is handed over, that of ours is not.
+    """
     first, second = run_forked_programs(2, TIMEOUT_S, tmp_path, run_script, ROOT / "scripts" / "bench_steps.py", SMALL)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
     lines = first.stdout.splitlines()
@@ -26,5 +29,5 @@ def test_a_line_for_each_program_and_each_bucket(tmp_path: Path) -> None:
     assert {name: [len(line) for line in found] for name, found in numbers.items()} == {
         name: [2 if name == "no synchronisation" else 5 if "ring" in name else 3] for name in PROGRAMS
     }
-    assert len(re.findall(r"^ +[\d.]+ KiB( +-?\d+\.\d\d){4}$", first.stdout, re.MULTILINE)) == 2
+    assert len(re.findall(r"^ +[\d.]+ KiB( +-?\d+\.\d\d){4}$", first.stdout, re.MULTILINE)) == 1
     assert second.stdout == ""

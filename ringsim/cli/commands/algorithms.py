@@ -28,7 +28,12 @@ MAX_TRANSFERS = 2**19  # of an algorithm that is simulated, if each of them has 
         "ringsim algorithms --collective all_gather --ranks 16", "ringsim algorithms --network gbe-racks --ranks 80"
     )
 )
-@click.option("--collective", type=Choice(COLLECTIVES), help="Only the algorithms of this collective are listed.")
+@click.option(
+    "--collective",
+    type=Choice(COLLECTIVES),
+    metavar="NAME",
+    help=f"Only the algorithms of this collective are listed, one of {', '.join(COLLECTIVES)}.",
+)
 @ranks_option
 @click.option(
     "--network",

@@ -62,6 +62,8 @@ _LOOKS = {
     "two_shot": _Look("#F4A582", "#F4A582", Texture.DASHED),
     "hierarchical": _Look("#A35BC4", "#CF92EB", Texture.DASH_DOT),
     "torus": _Look("#D17AA2", "#C9739F", Texture.DOTTED),
+    "pairwise": _Look("#4B1596", "#311FF3", Texture.DASHED),
+    "bruck": _Look("#21FC8D", "#64F805", Texture.DASH_DOT),
     "nccl_ring": _Look("#0C1598", "#1718C6", Texture.SOLID),
     "nccl_tree": _Look("#FD9D02", "#FEFEA3", Texture.DASH_DOT),
     "nvls": _Look("#6A2501", "#A1250A", Texture.DOTTED),

@@ -244,7 +244,7 @@ def test_algorithms_are_listed_with_their_bounds() -> None:
     assert lines[2].split() == ["algorithm", "chunks", "steps", "transfers", "sent/size"]
     assert lines[3].split() == ["ring", "4", "6", "24", "1.500"]
     assert lines[4] == "  Ring all-reduce: reduce-scatter, then all-gather"
-    assert len([line for line in printed("algorithms").splitlines() if " on 8 ranks: " in line]) == 5
+    assert len([line for line in printed("algorithms").splitlines() if " on 8 ranks: " in line]) == len(Collective)
 
 
 def test_every_algorithm_is_told_in_words() -> None:

@@ -30,9 +30,9 @@ from tests.ringsim.topologies import PrivateLinks
 
 TIMES = ("start_s", "sent_s", "arrived_s", "apply_s", "applied_s")
 ROUNDING = 1 + 1e-12
-ROOTED = (Collective.BROADCAST, Collective.REDUCE)
 COSTS = [field.name for field in fields(Network)]
 OWNED = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+OF_SHARES = (Collective.GATHER, Collective.SCATTER)  # the root alone needs all, and only it has, or gets, them
 ONE_LINK = ("ring", "gloo_ring")  # a rank sends to one other only
 
 any_schedules = schedules() | built_in_schedules()
@@ -53,6 +53,12 @@ def senders(schedule: Schedule) -> npt.NDArray[np.int64]:
 def transfer_bytes(schedule: Schedule, timeline: Timeline, size: int) -> npt.NDArray[np.int64]:
     """The bytes of each transfer."""
     return schedule.chunk_bytes(size)[timeline.chunk]
+
+
+def shares_of(schedule: Schedule, size: int) -> npt.NDArray[np.float64]:
+    """The bytes of each rank's share of the data, (num_ranks,)."""
+    owner = owners(schedule.num_ranks, schedule.num_chunks)
+    return np.bincount(owner, schedule.chunk_bytes(size), schedule.num_ranks)
 
 
 # Monotone: nothing that gets worse makes anything happen earlier.
@@ -139,17 +145,21 @@ def hops(schedule: Schedule) -> int:
 def test_busbw_is_never_above_the_links(schedule: Schedule, size: int, network: Network) -> None:
     """On private links, all that are used, divided by the ranks that cannot do without: in a ring one; else one port.
 
-    What all ranks send together is at least (n - 1)S, for all_reduce twice that (Patarasuk and Yuan 2009).
+    What all ranks send together is at least (n - 1)S, for all_reduce twice that (Patarasuk and Yuan 2009), and for
+    gather and scatter all but the share of the root.
     """
     timeline = simulate(schedule, network, size)
     num_links = len(set(zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)))
     links_each = 1.0
     if isinstance(network, PrivateLinks):
-        links_each = num_links / (schedule.num_ranks - (schedule.collective in ROOTED))
+        needed = schedule.num_ranks - schedule.collective.has_root
+        links_each = num_links / (1 if schedule.collective in OF_SHARES else needed)
     busbw = busbw_bytes_per_s(schedule.collective, schedule.num_ranks, size, timeline.time_s)
     assert busbw is not None
     assert busbw <= network.bandwidth_bytes_per_s * links_each * ROUNDING
     least = (schedule.num_ranks - 1) * size * (2 if schedule.collective is Collective.ALL_REDUCE else 1)
+    if schedule.collective in OF_SHARES:
+        least = size - shares_of(schedule, size)[0]
     assert transfer_bytes(schedule, timeline, size).sum() >= least
     assert links_each == 1 or schedule.algorithm not in ONE_LINK
 
@@ -166,10 +176,10 @@ def test_other_numbers_for_the_ranks_change_nothing(
 
     To the last bit where nothing is shared; else rates are added up in another order.
     """
-    if schedule.collective in OWNED:
+    if schedule.collective.num_shares(schedule.num_ranks) > 1:
         size *= schedule.num_chunks
     everyone = st.permutations(range(schedule.num_ranks))
-    order = data.draw(everyone.filter(lambda order: order[0] == 0 or schedule.collective not in ROOTED))
+    order = data.draw(everyone.filter(lambda order: order[0] == 0 or not schedule.collective.has_root))
     moved = simulate(permute_ranks(schedule, order), network, size)
     rtol = 0 if isinstance(network, PrivateLinks) else 1e-9
     np.testing.assert_allclose(times_of(moved), times_of(simulate(schedule, network, size)), rtol=rtol, atol=0)
@@ -183,7 +193,7 @@ def test_other_numbers_for_the_ranks_change_nothing(
 def test_what_leaves_a_rank_enters_another(schedule: Schedule, size: int, network: Network) -> None:
     """Bytes sent, from the schedule, equal bytes received, from the timeline, rank by rank and chunk by chunk."""
     bytes_ = schedule.chunk_bytes(size)
-    assert bytes_.sum() == size
+    assert bytes_.sum() == size * schedule.collective.num_tensors(schedule.num_ranks)
     sent, received = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
     for step in schedule.steps:
         for transfer in step:
@@ -202,14 +212,18 @@ def test_every_rank_is_sent_what_it_must_end_with(schedule: Schedule, size: int)
     """A rank is sent all parts of its result that depend on others, but for those that it has or is not to have."""
     timeline = simulate(schedule, Network(0.0, 1.0), size)
     received = np.bincount(timeline.dst, transfer_bytes(schedule, timeline, size), schedule.num_ranks)
-    bytes_ = schedule.chunk_bytes(size)
-    own = np.bincount(owners(schedule.num_ranks, schedule.num_chunks), bytes_, schedule.num_ranks)
+    own = shares_of(schedule, size)
+    sender, receiver = np.divmod(owners(schedule.num_ranks**2, schedule.num_chunks), schedule.num_ranks)
+    of_others = schedule.chunk_bytes(size) * (sender != receiver)
     root = np.arange(schedule.num_ranks) == 0
     least = {
         Collective.REDUCE_SCATTER: own,
         Collective.ALL_GATHER: size - own,
         Collective.BROADCAST: np.where(root, 0, size),
         Collective.REDUCE: np.where(root, size, 0),
+        Collective.GATHER: np.where(root, size - own, 0),
+        Collective.SCATTER: np.where(root, 0, own),
+        Collective.ALL_TO_ALL: np.bincount(receiver, of_others, schedule.num_ranks),
     }.get(schedule.collective, np.full(schedule.num_ranks, size))
     assert (received >= least).all()
 
