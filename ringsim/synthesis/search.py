@@ -292,7 +292,17 @@ class _SynthesisSearch:
             return NamedTime(name, None, str(error))
         if lists_more_than(MAX_NAMED_TRANSFERS, schedule, self._network, size_bytes):
             return NamedTime(name, None, f"more than {MAX_NAMED_TRANSFERS:,} transfers")
-        return NamedTime(name, predict_time(schedule, self._network, size_bytes))
+        most_s = self._options.seconds
+        ends_at = time.monotonic() + most_s
+
+        def stop_late(_: int) -> None:
+            if time.monotonic() > ends_at:
+                raise TimeoutError
+
+        try:
+            return NamedTime(name, predict_time(schedule, self._network, size_bytes, on_progress=stop_late))
+        except TimeoutError:
+            return NamedTime(name, None, f"its simulation takes longer than {most_s:g} s (--seconds)")
 
     def _build(self, name: str) -> Schedule:
         make = partial(build, self._problem.collective, name, size_bytes=self._problem.size_bytes)
