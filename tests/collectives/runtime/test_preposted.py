@@ -19,7 +19,7 @@ from collectives.runtime.tags import (
     digest_tag,
     numbered_tag,
 )
-from tests.collectives.shared_groups import kept_group
+from tests.collectives.shared_groups import kept_group, sharing_group
 from tests.ranks import RankPool
 
 
@@ -51,7 +51,7 @@ def buffers(group: dist.ProcessGroup) -> Iterator[tuple[int, int]]:
 
 def called_often(_: dist.ProcessGroup, algorithm: str, length: int) -> tuple[list, list, list, list]:
     """The buffers before, after a few calls and after many, and the results, to some of which rank 0 comes late."""
-    group = kept_group(3, "gloo")
+    group = sharing_group(3, "gloo")  # of its own, as below
     if group is None:
         return [], [], [], []
     results, before = [], list(buffers(group))
@@ -137,7 +137,7 @@ def profiled(_: dist.ProcessGroup, every_thread: bool) -> tuple[bool, bool, bool
     """Many profiles that end while receives are still posted: whether sums are right, and receives and sends seen."""
     from torch._C._profiler import _ExperimentalConfig
 
-    group = kept_group(2, "gloo")
+    group = sharing_group(2, "gloo")  # of its own: calls of earlier tests take of the memory for eager messages
     if group is None:
         return None
     tensor, names = torch.ones(2**15), set()
