@@ -1,4 +1,4 @@
-# Two commands do all the set-up: `make demo` runs the main job, `make test` all tests; both make .venv first.
+# Two commands do all the set-up: `make demo` runs the strategy comparison, `make test` all tests; both make .venv first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo test test-all fuzz lint docs bench fidelity picture wheel clean help
 
 help:
-	@echo "make demo      the main job on $(RANKS) local ranks: predict, train, measure; leaves report/"
+	@echo "make demo      the strategy comparison on $(RANKS) local ranks: predict, train, measure; leaves report/"
 	@echo "make test      all tests but the long sweeps"
 	@echo "make test-all  all tests, and those of collectives once more with ranks that share no memory"
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
@@ -71,7 +71,7 @@ bench: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench_trainers.py
 
 fidelity: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/fidelity.py -o fidelity --write docs/fidelity.md
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/fidelity.py -o fidelity --write docs/accuracy.md
 
 picture: $(VENV)/installed
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png

@@ -1,7 +1,7 @@
 """Where each rank is, and the sum of their numbers: to try a way of launching before training with it.
 
 `python examples/where.py`; with `--ranks 4`; `torchrun --nproc-per-node 4 examples/where.py`; `srun python
-examples/where.py` (docs/launching.md).
+examples/where.py` (docs/slurm.md).
 """
 
 import socket

@@ -1,6 +1,6 @@
 """How long a training step takes with our strategies, over that with torch's DDP: `make bench` runs it.
 
-All strategies train in turn, step by step, in one run of the main job; a ratio is the median over the steps.
+All strategies train in turn, step by step, in one run of the strategy comparison; a ratio is the median over the steps.
 """
 
 import statistics
@@ -17,9 +17,9 @@ from ringsim.files import read_json
 from ringsim.measurements import p10_p90
 
 MAIN_JOB = str(Path(__file__).parent / "train_ring.py")
-OURS = ("bucketed", "ddp_ring", "zero1")
-HALVED = ("bucketed_bf16", "ddp_ring_bf16")
-OTHERS = ("ring", "flat", "ddp_on_ring")
+OURS = ("bucketed", "ddp_hook", "zero1")
+HALVED = ("bucketed_bf16", "ddp_hook_bf16")
+OTHERS = ("ring", "flat", "ddp_backend_ring")
 LARGE = ("--d-model", "256", "--d-ff", "1024", "--layers", "4")
 SHORT = ("--batch-size", "1", "--sequence-length", "32")
 MODELS = {
@@ -37,7 +37,7 @@ class Hosts(NamedTuple):
 
     def targets(self) -> dict[str, float]:
         """Return the most that a step may take, over one with DDP, by strategy."""
-        equal = {"bucketed": 1.0, "ddp_ring": 1.0, "zero1": 1.05}
+        equal = {"bucketed": 1.0, "ddp_hook": 1.0, "zero1": 1.05}
         return equal if self.count == 1 else {**equal, **dict.fromkeys(HALVED, 0.65)}
 
 
@@ -49,7 +49,7 @@ ALL_HOSTS = (
 
 
 def report(hosts: Hosts, arguments: list[str], output: Path) -> dict[str, Any]:
-    """Run the main job on those hosts; its report."""
+    """Run the strategy comparison on those hosts; its report."""
     run_ranks(hosts.count, hosts.ranks // hosts.count, [MAIN_JOB, *arguments, "--output", str(output)])
     content: dict[str, Any] = read_json(output / "report.json")
     return content

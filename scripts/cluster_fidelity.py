@@ -1,6 +1,6 @@
-"""How well a network calibrated on some logs of a cluster predicts others: the table of docs/fidelity.md.
+"""How well a network calibrated on some logs of a cluster predicts others: the table of docs/accuracy.md.
 
-usage: python scripts/cluster_fidelity.py LOGS_DIR [--jobs N] [--write docs/fidelity.md]
+usage: python scripts/cluster_fidelity.py LOGS_DIR [--jobs N] [--write docs/accuracy.md]
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""How far predictions are off on networks of our own: the table of docs/fidelity.md. `make fidelity` runs it.
+"""How far predictions are off on networks of our own: the table of docs/accuracy.md. `make fidelity` runs it.
 
 Networks are calibrated with probes only, and predict collectives: other sizes, and other numbers of ranks where the
 table says so; and training steps, from probes and steps that are recorded without sending. It takes half an hour; what
@@ -26,7 +26,7 @@ BENCHMARK = ("-m", "collectives.benchmark", "--in-place")
 MIB = 2**20
 SMALL = ("-b", "1KiB", "-e", "512KiB")
 MAIN_JOB = str(Path(__file__).parent / "train_ring.py")
-STRATEGIES = "allreduce,flat,rs_ag,ring,bucketed,bucketed/0.25,ddp,ddp/0.25,ddp/1,ddp_ring,zero1"
+STRATEGIES = "allreduce,flat,rs_ag,ring,bucketed,bucketed/0.25,ddp,ddp/0.25,ddp/1,ddp_hook,zero1"
 TRAINING = (MAIN_JOB, "--strategies", STRATEGIES, "--steps", "60")
 ALL_REDUCE = (
     "--collective",

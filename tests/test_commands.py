@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from collectives.benchmark.command import main as benchmark
 from ringsim.cli import main as ringsim
 from ringsim.console import Choice, Name, Quantity
+from trainers.cli.compare_strategies import main as compare_strategies
 from trainers.cli.group import main as trainers
-from trainers.cli.main_job import main as main_job
 
 WIDTH = 80
 # Commands without --json: what they make is a file, or they hand all options on to another command that has it.
@@ -28,7 +28,11 @@ NAMES = {"algorithm", "algorithms", "network", "names", "name", "strategy", "str
 def all_commands() -> dict[str, click.Command]:
     """By what is typed before their options."""
     groups = {"ringsim": ringsim, "trainers": trainers}
-    commands: dict[str, click.Command] = {"collectives.benchmark": benchmark, "train_ring.py": main_job, **groups}
+    commands: dict[str, click.Command] = {
+        "collectives.benchmark": benchmark,
+        "train_ring.py": compare_strategies,
+        **groups,
+    }
     for program, group in groups.items():
         commands |= {f"{program} {name}": command for name, command in group.commands.items()}
     return commands

@@ -145,7 +145,7 @@ class _HopKind(NamedTuple):
     measure: str
 
 
-# Fitted to 60 public logs of nccl-tests, OSU and Gloo (docs/fidelity.md, "Clusters"), from Ethernet of 10 Gbit/s to
+# Fitted to 60 public logs of nccl-tests, OSU and Gloo (docs/accuracy.md, "Clusters"), from Ethernet of 10 Gbit/s to
 # InfiniBand NDR, a hop from host to host takes at most 354 us, one within a host at most 13 us. The limits are about
 # three and four times as much: what lies beyond is rather a mistake, or a busy machine, than a network.
 _HOP_KINDS = {

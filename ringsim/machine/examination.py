@@ -150,7 +150,7 @@ def _torch(readings: Readings) -> Opinion:
         return Level.PROBLEM, fact, meaning, "Install it anew; the message says what is missing."
     fact = f"torch {torch.version}, backends {', '.join(torch.backends) or 'none'}"
     if "gloo" not in torch.backends:
-        meaning = "ringsim measure and the main job start Gloo, which this build does not have."
+        meaning = "ringsim measure and the strategy comparison start Gloo, which this build does not have."
         return Level.PROBLEM, fact, meaning, "Install a build of torch with Gloo, as pip's has."
     if _numbers(torch.version) < OLDEST_TORCH:
         meaning = f"Older than {'.'.join(map(str, OLDEST_TORCH))}, which the code needs."

@@ -7,7 +7,7 @@ from ringsim.verdict.records import UNIFORM, DdpPrediction
 from ringsim.verdict.run_directory import RunDirectory
 
 MEASURE = "ringsim measure --ranks 2 -o measured.json"
-TRAIN = "torchrun --nproc-per-node 2 -m trainers ring --output report"
+TRAIN = "torchrun --nproc-per-node 2 -m trainers compare-strategies --output report"
 _UNKNOWN = "Not known: no file here says it."
 _MIB = 2**20
 

@@ -38,10 +38,10 @@ def bound_of_sizes(subject: Subject, forecast: Forecast) -> Finding:
 def bound_of_step(
     subject: Subject, forecast: Forecast, ranking: StrategyRanking, slowest: SlowestRank | None
 ) -> Finding:
-    """Return what bounds the training step of the main job, by the strategy with the shortest one.
+    """Return what bounds the training step of the strategy comparison, by the strategy with the shortest one.
 
-    What it costs is measured where the main job trained without synchronisation too: only the difference of the two
-    steps also holds the waiting of ranks for one another, and what communication slows down beside it.
+    What it costs is measured where the strategy comparison also trained without synchronisation: only the difference of
+    the two steps also holds the waiting of ranks for one another, and what communication slows down beside it.
     """
     best, free = ranking.best, subject.job.unsynchronised if subject.job else None
     waited_s = slowest.waited_s(best) if slowest else 0.0
@@ -220,11 +220,11 @@ def _measured(subject: Subject) -> str:
 def bucket_finding(subject: Subject, buckets: BucketChoice | None) -> Finding:
     """Return DDP's best bucket_cap_mb; without a profile of a step, how to make one."""
     if buckets is None:
-        command = f"torchrun --nproc-per-node {subject.num_ranks} -m trainers ring --output report"
+        command = f"torchrun --nproc-per-node {subject.num_ranks} -m trainers compare-strategies --output report"
         return Finding(
             Topic.BUCKET,
             "Not known: nothing here says when each gradient of a step is ready.",
-            ("The main job records that; or give ringsim ddp the layers of your own model.",),
+            ("The strategy comparison records that; or give ringsim ddp the layers of your own model.",),
             command,
         )
     best, default = buckets.best, buckets.default

@@ -13,13 +13,13 @@ from ringsim.schedule import Collective
 from ringsim.training_step import StepProfile
 
 NONE = "none"  # the strategy that does not synchronise
-FLOAT32_BYTES = 4  # of a parameter's gradient, as the main job trains
+FLOAT32_BYTES = 4  # of a parameter's gradient, as the strategy comparison trains
 UNIFORM = "uniform"  # the name of a network without one
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyResult:
-    """The results of one strategy of gradient synchronisation in the main job; times in seconds.
+    """The results of one strategy of gradient synchronisation in the strategy comparison; times in seconds.
 
     sync_s, steps_s: of each step measured. losses: of the whole batch, by step. rank_sync_s: of each rank, the median
     of what it spent synchronising, waiting for others included; empty in older reports.
@@ -67,7 +67,7 @@ class StrategyResult:
 
 @dataclass(frozen=True, slots=True)
 class JobReport(JsonFile):
-    """The main job's report.json: probes of the machine, a step's profile, and how each strategy did."""
+    """The strategy comparison's report.json: probes of the machine, a step's profile, and how each strategy did."""
 
     num_ranks: int
     num_parameters: values.Positive
@@ -134,7 +134,7 @@ class TrainingLog:
 
 
 def is_job_log(path: Path) -> bool:
-    """Return whether the lines of a log.jsonl are of a main job with several strategies; report.json has all of it."""
+    """Return whether the lines of a log.jsonl are of a strategy comparison, all of which its report.json has."""
     try:
         first, *_ = read_text(path).splitlines()
         line = parse_json(first)

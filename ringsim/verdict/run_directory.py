@@ -151,7 +151,7 @@ def _kind_of(data: dict[str, Any]) -> tuple[str, Callable[[Any], object]]:
 def _read_log(path: Path, name: str, contents: RunDirectory) -> None:
     if is_job_log(path):
         if not path.with_name("report.json").exists():
-            raise ValueError("is the log of a main job that has not ended; a report takes its report.json")
+            raise ValueError("is the log of a strategy comparison that has not ended; a report takes its report.json")
         return
     log = TrainingLog.load(path)
     contents.logs[_folder(path, name)] = log

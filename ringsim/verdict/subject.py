@@ -36,7 +36,10 @@ MAX_FITS = 16  # of a directory with many files; each takes a second
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A file with probes. size_bytes: of the all_reduce that the verdict is about; job: if they are the main job's."""
+    """A file with probes.
+
+    size_bytes: of the all_reduce that the verdict is about. job: the strategy comparison that made them, if one did.
+    """
 
     file: str
     measurements: Measurements
@@ -97,7 +100,7 @@ def _half_spread(measurements: Measurements) -> float:
 
 
 def _ratios(subject: Subject) -> list[float]:
-    """Predicted over measured, of collectives and of the main job's synchronisation; else of the probes themselves."""
+    """Predicted over measured, of collectives and of strategies' synchronisation; else of the probes themselves."""
     cases = subject.comparison.cases if subject.comparison else ()
     ratios = [1 + case.error for case in cases if case.error is not None]
     for result in subject.job.synchronising if subject.job else ():
@@ -109,8 +112,8 @@ def _ratios(subject: Subject) -> list[float]:
 def find_subjects(contents: RunDirectory) -> list[Subject]:
     """Return a subject for each set of probes that a network can be fitted to, the one to go by first.
 
-    That is the main job's, since it knows the training step too; of several the latest. What cannot be fitted is added
-    to `contents.refused`.
+    That is the strategy comparison's, since it also knows the training step; of several the latest. What cannot be
+    fitted is added to `contents.refused`.
     """
     given: list[tuple[str, Measurements, JobReport | None]] = [
         (file, job.measurements, job) for file, job in contents.jobs.items()

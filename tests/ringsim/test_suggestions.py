@@ -24,7 +24,7 @@ def test_the_nearest_name_is_found_whatever_its_case() -> None:
         ("ringsim sweep --algorithm two_shots", "two_shot"),
         ("ringsim simulate --network gbee", "gbe"),
         ("trainers train --strategy bucketted", "bucketed"),
-        ("trainers train --strategy ddp_rign/4", "ddp_ring"),
+        ("trainers train --strategy ddp_hok/4", "ddp_hook"),
         ("trainers train --task wines", "wine"),
         ("trainers train --task mlp --leaning-rate 1", "--learning-rate"),
         ("trainers train --task lm --stratgy ring", "--strategy"),

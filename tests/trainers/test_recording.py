@@ -36,9 +36,9 @@ OPERATIONS: dict[str, tuple[str, int | None]] = {
 LENT = {
     "ring": {"all_reduce"},
     "bucketed": {"all_reduce"},
-    "ddp_ring": {"all_reduce"},
-    "ddp_ring_bf16": set(),  # what travels is a rounded copy
-    "ddp_on_ring": {"all_reduce"},
+    "ddp_hook": {"all_reduce"},
+    "ddp_hook_bf16": set(),  # what travels is a rounded copy
+    "ddp_backend_ring": {"all_reduce"},
     "zero1": {"reduce_scatter", "all_gather"},
     "zero2": {"all_gather"},
     "ddp": set(),

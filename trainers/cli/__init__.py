@@ -1,1 +1,1 @@
-"""The command lines: `trainers`, its commands, and the main job."""
+"""The command lines: `trainers`, its commands, and the strategy comparison."""

@@ -11,14 +11,15 @@ import click
 from ringsim import __version__
 from ringsim.console import OneLineGroup, TorchrunCommand, examples, general_help
 from trainers.cli.compare import compare_command
+from trainers.cli.compare_strategies import main as compare_strategies
 from trainers.cli.judging import evaluate_command, sample_command
-from trainers.cli.main_job import main as main_job
 from trainers.cli.options import RESUME_COMMAND
 from trainers.cli.train import train
 from trainers.launch import slurm
 from trainers.launch.signals import is_under_torchrun
 
 DEFAULT = "train"
+FORMER_NAMES = {"ring": "compare-strategies"}
 RULE = """A directory that holds the
 checkpoints of a run is not written to again without --resume."""
 
@@ -32,6 +33,9 @@ class TrainersGroup(TorchrunCommand, OneLineGroup):
         if args and args[0].startswith("-") and args[0] not in own:
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, FORMER_NAMES.get(cmd_name, cmd_name))
 
 
 def resume_command(arguments: Sequence[str]) -> str:
@@ -70,4 +74,4 @@ main.add_command(train)
 main.add_command(compare_command)
 main.add_command(evaluate_command)
 main.add_command(sample_command)
-main.add_command(main_job, "ring")
+main.add_command(compare_strategies, "compare-strategies")

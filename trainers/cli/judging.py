@@ -114,7 +114,7 @@ def _require_task(path: Path, config: Mapping[str, Any], task: Task, given: Mapp
 
 
 def _shape(path: Path, config: dict[str, Any]) -> ModelConfig:
-    """Return the shape of the transformer in a checkpoint of a run or of the main job."""
+    """Return the shape of the transformer in a checkpoint of a run or of the strategy comparison."""
     task = config.get("model", config.get("task"))
     names = ModelConfig.__dataclass_fields__
     if not isinstance(task, dict) or not all(isinstance(task.get(name), int) for name in names):

@@ -101,7 +101,7 @@ def _not_joined(environment: DistributedEnvironment, timeout_s: float, error: Ex
     if "EADDRINUSE" in cause or getattr(error, "errno", None) == errno.EADDRINUSE:
         return f"MASTER_PORT={port} is in use on {address}: set another, or let torchrun --standalone choose one"
     who = f"rank {environment.rank} of {environment.num_ranks} on node {environment.node}"
-    return f"{who} did not meet the others at {address}:{port} (timeout {timeout_s:g} s; docs/launching.md): {cause}"
+    return f"{who} did not meet the others at {address}:{port} (timeout {timeout_s:g} s; docs/slurm.md): {cause}"
 
 
 def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -> "Store":

@@ -1,8 +1,8 @@
 """`TrainStep`: a task's model on one rank, with its strategy and optimizer, taking one training step after the other.
 
 A step is the same wherever a model is trained: batch, forward pass, `exchange_losses`, backward pass and
-synchronisation of the gradients, optimizer; each part is timed. `Trainer` takes the steps of one run; the main job
-takes those of several strategies in turn.
+synchronisation of the gradients, optimizer; each part is timed. `Trainer` takes the steps of one run; the strategy
+comparison takes those of several strategies in turn.
 """
 
 import time

@@ -14,8 +14,8 @@ import torch
 
 from trainers.strategies.base import Strategy
 from trainers.strategies.bucketed import Bucketed
-from trainers.strategies.ddp import Ddp, DdpOnRing, DdpRing
-from trainers.strategies.fsdp import Fsdp, FsdpOnRing
+from trainers.strategies.ddp import Ddp, DdpBackendRing, DdpHook
+from trainers.strategies.fsdp import Fsdp, FsdpBackendRing
 from trainers.strategies.local_sgd import LocalSgd, OuterMomentum
 from trainers.strategies.plain import AllReduce, Flat, NoSync, ReduceScatterAllGather, Ring
 from trainers.strategies.power_sgd import PowerSgd
@@ -35,14 +35,14 @@ STRATEGIES: dict[str, MakeStrategy] = {
     "bucketed": Bucketed,
     "bucketed_bf16": partial(Bucketed, wire=torch.bfloat16),
     "ddp": Ddp,
-    "ddp_ring": DdpRing,
-    "ddp_ring_bf16": partial(DdpRing, wire=torch.bfloat16),
-    "ddp_on_ring": DdpOnRing,
+    "ddp_hook": DdpHook,
+    "ddp_hook_bf16": partial(DdpHook, wire=torch.bfloat16),
+    "ddp_backend_ring": DdpBackendRing,
     "zero1": Zero1,
     "zero2": Zero2,
     "zero3": Zero3,
     "fsdp": Fsdp,
-    "fsdp_on_ring": FsdpOnRing,
+    "fsdp_backend_ring": FsdpBackendRing,
     "local_sgd": LocalSgd,
     "diloco": partial(LocalSgd, outer=OuterMomentum()),
     "powersgd": PowerSgd,

@@ -76,7 +76,7 @@ class DdpInPlace(Ddp):
             super()._rebuild_buckets()
 
 
-class DdpRing(DdpInPlace):
+class DdpHook(DdpInPlace):
     """DDP whose communication hook hands each bucket to our ring. wire: the dtype that travels."""
 
     def __init__(
@@ -90,7 +90,7 @@ class DdpRing(DdpInPlace):
         self.module.register_comm_hook(collectives.HookState(group, wire=wire), collectives.ddp_comm_hook)
 
 
-class DdpOnRing(DdpInPlace):
+class DdpBackendRing(DdpInPlace):
     """DDP without a hook, on a process group of our backend "ring" over the same ranks.
 
     If `group` has another backend, a new group is made.

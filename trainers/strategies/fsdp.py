@@ -145,7 +145,7 @@ class Fsdp(Sharded):
         _as_fsdp(model).set_modules_to_backward_prefetch([_as_fsdp(module) for module in self._layers[-1:] or [model]])
         for module in self._layers:
             module.register_forward_hook(_keep_hidden)
-        # docs/trainers.md says, once, what torch would say on every rank: not to change a view in place.
+        # docs/reference/strategies.md says, once, what torch would say on every rank: not to change a view in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         # FSDP does so itself when the plain model is asked for its state, and would lose what has been written. Its own
         # hook comes with the first gathering.
@@ -310,10 +310,10 @@ class Fsdp(Sharded):
         return [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
 
 
-class FsdpOnRing(Fsdp):
-    """FSDP on a process group of our backend "ring" over the same ranks; see `DdpOnRing`."""
+class FsdpBackendRing(Fsdp):
+    """FSDP on a process group of our backend "ring" over the same ranks; see `DdpBackendRing`."""
 
-    name = "fsdp_on_ring"
+    name = "fsdp_backend_ring"
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group_on_ring(group))

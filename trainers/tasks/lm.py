@@ -1,4 +1,4 @@
-"""`LanguageModel`: the tiny transformer of the main job, which learns to tell the next byte of a text.
+"""`LanguageModel`: the tiny transformer of the strategy comparison, which learns to tell the next byte of a text.
 
 Loading and checking is done with NumPy alone: a bad `--data` is reported before torch is loaded.
 """

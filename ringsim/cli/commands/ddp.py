@@ -60,7 +60,10 @@ CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
     )
 )
 @click.option(
-    "--profile", "profile_file", type=FILE, help="The step is this profile, JSON that trainers ring --profile wrote."
+    "--profile",
+    "profile_file",
+    type=FILE,
+    help="The step is this profile, JSON that trainers compare-strategies --profile wrote.",
 )
 @click.option(
     "--layers", "layers_file", type=FILE, help="The step has the layers of this TOML file, as docs/ddp.md describes it."

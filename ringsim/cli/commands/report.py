@@ -36,8 +36,8 @@ def report(folder: Path, output: Path, as_json: bool) -> None:
     The page says what bounds you, which algorithm and bucket size to use, what twice the ranks would cost, and how sure
     that is; below it are pictures, tables that a click on a heading sorts, and where everything comes from. It reads
     measurements of ringsim measure, what ringsim compare, sweep --csv and calibrate wrote, what ringsim simulate,
-    explain, ddp and sweep printed with --json, the main job's output, and the output directories of trainers, also in
-    directories below DIR. Files of other kinds and damaged ones are named.
+    explain, ddp and sweep printed with --json, and the output directories of trainers, also in directories below
+    DIR. Files of other kinds and damaged ones are named.
     """
     require_one_stdout(as_json, output)
     contents = read_directory(folder)

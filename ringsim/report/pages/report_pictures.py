@@ -168,7 +168,7 @@ def _caps(title: str, steps: Sequence[tuple[int, float | None]], default_s: floa
 
 
 def _training(contents: RunDirectory) -> Iterator[str]:
-    """Yield the losses of main jobs and training runs, and how fast the runs were as they went on."""
+    """Yield the losses of strategy comparisons and training runs, and how fast the runs were as they went on."""
     for file, job in contents.jobs.items():
         losses = {result.strategy: result.losses for result in job.strategies[:_MOST_CURVES]}
         draw = partial(draw_loss_curves, curves=losses)

@@ -285,7 +285,7 @@ def _origins(verdict: Verdict) -> Iterator[Row]:
     contents = verdict.contents
     known: list[tuple[str, str, dict[str, Any]]] = [
         *((name, "measurements", m.provenance) for name, m in contents.measurements.items()),
-        *((name, "main job", job.measurements.provenance) for name, job in contents.jobs.items()),
+        *((name, "strategy comparison", job.measurements.provenance) for name, job in contents.jobs.items()),
         *((name, "step profile", profile.provenance) for name, profile in contents.profiles.items()),
         *((name, "sweep", sweep.provenance) for name, sweep in contents.sweeps.items()),
         *((name, "trainers compare", c.provenance) for name, c in contents.comparisons.items()),

@@ -53,7 +53,7 @@ def ring_beside(group: dist.ProcessGroup) -> list[bool]:
 
 
 def test_a_group_of_ours_sets_its_own(ranks: RankPool) -> None:
-    """And leaves the others as the program wants them: the policy "normal" holds with the strategy ddp_on_ring, too."""
+    """And leaves the others as the program wants them: "normal" holds with the strategy ddp_backend_ring, too."""
     assert ranks.run(ring_beside, num_ranks=5) == [[False, True]] * 5
 
 

@@ -224,7 +224,7 @@ def test_small_sizes_do_not_matter_for_bandwidth(tmp_path: Path) -> None:
 
 
 def pairs() -> list[object]:
-    """Return the pairs of the table in docs/fidelity.md."""
+    """Return the pairs of the table in docs/accuracy.md."""
     sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
     import cluster_fidelity
 
@@ -233,7 +233,7 @@ def pairs() -> list[object]:
 
 @pytest.mark.parametrize("one_in", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_public_clusters(one_in: int) -> None:
-    """The claim of docs/fidelity.md: so many pairs within their targets, and no prediction without bounds."""
+    """The claim of docs/accuracy.md: so many pairs within their targets, and no prediction without bounds."""
     if not LOGS.is_dir():
         pytest.skip("the public logs are not beside the repository, in ../shared/nccl-logs")
     some = pairs()[::one_in]

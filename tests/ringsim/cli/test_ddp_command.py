@@ -106,7 +106,7 @@ def test_mistakes_in_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tex
 
 
 WRONG_PROFILES = [  # what a field is to be; that its kind is looked at, the tests of records show
-    ({"format": "other"}, "not a ringsim-step-profile file; `trainers ring --profile` writes one"),
+    ({"format": "other"}, "not a ringsim-step-profile file; `trainers compare-strategies --profile` writes one"),
     ({"version": 2}, "version 2 of ringsim-step-profile: this ringsim reads version 1"),
     ({"parameters": []}, "parameters: must have at least one entry"),
     ({"forward_s": -1}, "forward_s = -1: must be a finite number of seconds, at least 0"),

@@ -158,7 +158,7 @@ def test_another_simulator_finishes_at_the_same_time(collective: Collective, alg
 
 @every_algorithm
 def test_one_processor_for_all_receives_is_slower_or_eager(collective: Collective, algorithm: str) -> None:
-    """But for those that docs/formats.md names: theirs receive one message at a time, and send to one rank."""
+    """But for those that docs/reference/files.md names: theirs receive one message at a time, and send to one rank."""
     network = replace(NETWORK, reduce_bytes_per_s=math.inf)
     same = True
     for num_ranks in (2, 3, 4, 6, 9):

@@ -1,4 +1,4 @@
-"""Reports of the main job that nobody ran, on a machine whose network is known."""
+"""Reports of the strategy comparison that nobody ran, on a machine whose network is known."""
 
 from typing import Any
 

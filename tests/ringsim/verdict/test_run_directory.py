@@ -201,7 +201,7 @@ def test_damaged_lines_of_a_log_are_counted(tmp_path: Path) -> None:
     assert contents.refused == {"log.jsonl": "1 of its lines are damaged and left out"}
 
 
-def test_the_log_of_a_main_job_is_no_training_run(tmp_path: Path) -> None:
+def test_the_log_of_a_strategy_comparison_is_no_training_run(tmp_path: Path) -> None:
     """Its report has all of it; without one it is named. What is there for TensorBoard is passed over."""
     made_measurements(2).save(tmp_path / "measured.json")
     (tmp_path / "log.jsonl").write_text('{"step": 10, "strategies": {"ring": {"loss": 2.5}}}\n')
@@ -209,7 +209,7 @@ def test_the_log_of_a_main_job_is_no_training_run(tmp_path: Path) -> None:
     (tmp_path / "tensorboard" / "events.out.tfevents.1.vm.2.0").write_bytes(b"\0")
     contents = read_directory(tmp_path)
     assert contents.refused == {
-        "log.jsonl": "is the log of a main job that has not ended; a report takes its report.json"
+        "log.jsonl": "is the log of a strategy comparison that has not ended; a report takes its report.json"
     }
     (tmp_path / "report.json").write_text(json.dumps({"format": "ringsim-report", "version": 9}))
     contents = read_directory(tmp_path)

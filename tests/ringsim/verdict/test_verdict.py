@@ -36,7 +36,7 @@ def verdict_on(measurements: Measurements) -> Verdict:
 
 
 def verdict_on_job(*strategies: dict[str, object], measurements: Measurements | None = None) -> Verdict:
-    """Of a directory with the report of a main job alone."""
+    """Of a directory with the report of a strategy comparison alone."""
     data = made_job(measurements or made_measurements(3, 8, one_host(8)), list(strategies))
     return judge(RunDirectory("made", jobs={"report.json": JobReport.from_dict(data)}))
 
@@ -247,7 +247,7 @@ def test_what_a_network_was_fitted_to_does_not_say_how_sure_it_is(used: bool, an
 
 
 def test_one_rank_alone_is_bound_by_computing() -> None:
-    """The main job on one rank has probes of nothing that is sent."""
+    """The strategy comparison on one rank has probes of nothing that is sent."""
     alone = Measurements(1, {"cores": 2})
     verdict = verdict_on_job(made_strategy("ring", 1, 0.0, 0.1), measurements=alone)
     assert verdict.finding(Topic.BOUND).answer == "Computing: one rank has nobody to synchronise with."

@@ -143,7 +143,7 @@ def test_one_that_a_rank_cannot_read_is_passed_over_by_all(
 
 
 def test_of_no_training_session_is_passed_over(ranks: RankPool, tmp_path: Path, expected: str) -> None:
-    """As that of the main job; the one before is used."""
+    """As that of the strategy comparison; the one before is used."""
     ranks.run(run, config(tmp_path, save_every=2), None, 3, num_ranks=2)
     save_checkpoint(tmp_path / "checkpoint-4.pt", Checkpoint({}, {}, {"strategy": "ring", "model": {}}, 4))
     resumed = ranks.run(run, config(tmp_path, resume=True, steps=9), num_ranks=2)

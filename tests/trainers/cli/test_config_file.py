@@ -117,7 +117,7 @@ def test_options_that_a_task_has_by_itself_are_in_the_file(tmp_path: Path) -> No
     assert 'data = "topics"\nlearning-rate = 0.003\nvocabulary = 256\nd-model = 128\nheads = 2\n' in launch.options_file
 
 
-def test_the_main_job_reads_and_writes_them_too() -> None:
+def test_the_strategy_comparison_reads_and_writes_them_too() -> None:
     """It has no options of a task of their own."""
     command = main.commands["ring"]
     with click.Context(command) as context:

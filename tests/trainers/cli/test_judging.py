@@ -73,7 +73,7 @@ def test_a_text_goes_on_by_the_seed(trained: Path) -> None:
     assert plain.stdout == f"one two{texts[0]}\n"
 
 
-def test_the_main_jobs_model_writes_too(trained: Path, tmp_path: Path) -> None:
+def test_the_model_of_the_strategy_comparison_writes_too(trained: Path, tmp_path: Path) -> None:
     """Its checkpoint names the sizes of the model elsewhere."""
     run = load_checkpoint(trained / "checkpoint-3.pt")
     sizes = {name: value for name, value in run.config["task"].items() if isinstance(value, int)}

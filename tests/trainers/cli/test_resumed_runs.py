@@ -161,7 +161,7 @@ def test_a_run_that_is_killed_again_and_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ring", "ddp_on_ring", "zero3", "fsdp_on_ring"])
+@pytest.mark.parametrize("strategy", ["ring", "ddp_backend_ring", "zero3", "fsdp_backend_ring"])
 def test_torchrun_starts_it_again(tmp_path: Path, strategy: str) -> None:
     """When a rank is killed: the others end by themselves, all go on from the last checkpoint, to the same end."""
     arguments = [*POINTS, "--epochs", "5", "--save-every", "3", "--resume", "--strategy", strategy, "--output"]

@@ -16,13 +16,13 @@ from ringsim.report.plots.style import drawing, palette
 from tests.ranks import RankPool, run_forked_ranks
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
+from trainers.cli.compare_strategies import DEFAULT_STRATEGIES
 from trainers.cli.group import main
-from trainers.cli.main_job import DEFAULT_STRATEGIES
 from trainers.comparison import gradient_check
 from trainers.comparison.gradient_check import largest_difference
 from trainers.comparison.plot import draw_comparison, save_comparison_plot
 from trainers.comparison.runs import TrainingRun, compare, format_comparison, run_of_log
-from trainers.main_job.report_plot import draw_report, save_report_plot
+from trainers.strategy_comparison.report_plot import draw_report, save_report_plot
 from trainers.tasks import load_task
 
 TIMEOUT_S = 240

@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 from tests.ranks import RankPool
 from tests.trainers.points import NUM_STEPS, config, run
 from trainers.loop.config import RateSchedule, ScheduledRates, StepConfig, TrainConfig
-from trainers.main_job.config import JobConfig
+from trainers.strategy_comparison.config import JobConfig
 from trainers.tasks import LanguageModel, Mlp
 
 WARM_UP = {"lr_schedule": "cosine", "warmup_steps": 3}
@@ -67,7 +67,7 @@ def test_a_batch_size_is_of_one_rank() -> None:
     assert StepConfig().global_batch_size(task, 4) == task.global_batch_size == 64
 
 
-def test_the_main_job_trains_all_strategies_alike() -> None:
+def test_the_strategy_comparison_trains_all_strategies_alike() -> None:
     """Its steps are checked as others are."""
     task = LanguageModel(0)
     config = JobConfig(task, "topics", StepConfig(batch_size=4, seed=7), ("ring", "ddp/4"), 5)

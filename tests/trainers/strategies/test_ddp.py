@@ -1,4 +1,4 @@
-"""DDP as a strategy, and the process group on the backend "ring" that `ddp_on_ring` and `fsdp_on_ring` make."""
+"""DDP as a strategy, and the group on the backend "ring" that `ddp_backend_ring` and `fsdp_backend_ring` make."""
 
 import gc
 from pathlib import Path
@@ -60,10 +60,10 @@ def threads_left(group: dist.ProcessGroup) -> int:
 
 
 def trained_again(group: dist.ProcessGroup) -> list[list[torch.Tensor]]:
-    """Train a model with fsdp_on_ring, and once more when the group of the first time is destroyed."""
+    """Train a model with fsdp_backend_ring, and once more when the group of the first time is destroyed."""
     results = []
     for _ in range(2):
-        parallel = DataParallel(small_model(), "fsdp_on_ring", group)
+        parallel = DataParallel(small_model(), "fsdp_backend_ring", group)
         optimizer = parallel.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
         parallel(inputs(group.rank())).pow(2).mean().backward()
         optimizer.step()
@@ -132,7 +132,7 @@ def step_without_reduction(group: dist.ProcessGroup, strategy: str) -> tuple[str
     return str(refusal.value), all(map(torch.equal, before, model.parameters()))
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_ring", "ddp_on_ring"])
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_hook", "ddp_backend_ring"])
 def test_no_step_uses_gradients_that_are_not_reduced(ranks: RankPool, strategy: str) -> None:
     """DDP by itself says in the next forward pass that a parameter has not taken part, if there is one."""
     for refusal, is_unchanged in ranks.run(step_without_reduction, strategy):

@@ -22,7 +22,7 @@ TRAINED = [
     (BUCKETS, "sequential"),
     *(("zero3", name) for name in (*MODELS, *ODD_MODELS) if name != "branching"),
     *FSDP,
-    *(("fsdp_on_ring", model) for _, model in FSDP),
+    *(("fsdp_backend_ring", model) for _, model in FSDP),
 ]
 
 
@@ -120,7 +120,7 @@ def resumed(group: dist.ProcessGroup, name: str, states: Any) -> tuple[Any, list
         (BUCKETS, 3, [5, 8, 16], [(BUCKETS, 2)]),
         ("zero3", 3, [16, 10, 3], [("zero3", 2)]),  # a vector for each layer
         ("fsdp", 3, [12, 4, 8, 2, 2, 1], [("ring", 3), ("fsdp", 2)]),
-        ("fsdp_on_ring", 3, [12, 4, 8, 2, 2, 1], [("ring", 3), ("fsdp_on_ring", 2)]),
+        ("fsdp_backend_ring", 3, [12, 4, 8, 2, 2, 1], [("ring", 3), ("fsdp_backend_ring", 2)]),
     ],
 )
 def test_states_are_for_any_number_of_ranks(

@@ -1,4 +1,4 @@
-"""`JobLog`: how the main job is going, a line for every few steps of all strategies."""
+"""`JobLog`: how the strategy comparison is going, a line for every few steps of all strategies."""
 
 import math
 import time
@@ -13,7 +13,7 @@ from trainers.checkpoints.step_log import FOLDER, LOG, StepLog, TensorBoardLog
 from trainers.loop.config import has_line
 from trainers.loop.log_line import describe_line, describe_process, format_milliseconds, format_norm, peak_memory_bytes
 from trainers.loop.train_step import StepResult, TrainStep
-from trainers.main_job.config import LogConfig
+from trainers.strategy_comparison.config import LogConfig
 
 Line = dict[str, Any]
 
@@ -96,7 +96,7 @@ class JobLog:
 
 
 def describe_job_line(line: Mapping[str, Any], num_steps: int) -> str:
-    """Return a line of the main job's log as it is printed: from which strategy's figures to which.
+    """Return a line of the strategy comparison's log as it is printed: from which strategy's figures to which.
 
     num_steps: of each strategy.
     """

@@ -1,4 +1,4 @@
-"""The report of the main job as a picture: predicted beside measured, and the loss curves."""
+"""The report of the strategy comparison as a picture: predicted beside measured, and the loss curves."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""How the main job is going: a line of all strategies every few steps."""
+"""How the strategy comparison is going: a line of all strategies every few steps."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ import torch.distributed as dist
 from tests.ranks import RankPool
 from trainers.checkpoints.step_log import read_log
 from trainers.loop.config import StepConfig
-from trainers.main_job.config import JobConfig, LogConfig
-from trainers.main_job.job import start_runs, train_in_turn
-from trainers.main_job.job_log import JobLog, describe_job_line
-from trainers.main_job.report import tokens_per_step
+from trainers.strategy_comparison.config import JobConfig, LogConfig
+from trainers.strategy_comparison.job import start_runs, train_in_turn
+from trainers.strategy_comparison.job_log import JobLog, describe_job_line
+from trainers.strategy_comparison.report import tokens_per_step
 from trainers.tasks import LanguageModel
 
 TASK = LanguageModel(5, learning_rate=1e-2, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)

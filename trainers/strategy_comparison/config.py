@@ -1,4 +1,4 @@
-"""`JobConfig` and `LogConfig`: what the main job is asked to do. Importing this loads no torch."""
+"""`JobConfig` and `LogConfig`: what the strategy comparison is asked to do. Importing this loads no torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,7 +9,12 @@ from trainers.loop.config import StepConfig, check_log
 from trainers.tasks import LanguageModel
 from trainers.tasks.base import require_at_least
 
-RESULTS = ("checkpoint.pt", "report.png", "report.html", "report.json")  # what the main job leaves in --output
+RESULTS = (
+    "checkpoint.pt",
+    "report.png",
+    "report.html",
+    "report.json",
+)  # what the strategy comparison leaves in --output
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class JobConfig:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Where the main job writes its log, and how often: after `log_every` steps of all strategies, 0: never.
+    """Where the strategy comparison writes its log, and how often: after `log_every` steps of all strategies, 0: never.
 
     options: all of the job, as a file beside the log shall have them.
 

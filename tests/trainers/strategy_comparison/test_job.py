@@ -12,11 +12,11 @@ from collectives.probes.timing import Blocks
 from tests.ranks import RankPool
 from trainers.checkpoints.checkpoint import seed_alike
 from trainers.loop.config import StepConfig
-from trainers.main_job.config import JobConfig
-from trainers.main_job.job import agreed_network, start_runs, train_in_turn
-from trainers.main_job.profile import common_profile
-from trainers.main_job.recording import RecordedRuns
 from trainers.replica_check import fingerprint
+from trainers.strategy_comparison.config import JobConfig
+from trainers.strategy_comparison.job import agreed_network, start_runs, train_in_turn
+from trainers.strategy_comparison.profile import common_profile
+from trainers.strategy_comparison.recording import RecordedRuns
 from trainers.strategy_names import STRATEGY_INFOS
 from trainers.tasks import LanguageModel
 

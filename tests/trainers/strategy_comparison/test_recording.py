@@ -14,10 +14,10 @@ from ringsim.training_step import GroupCalls
 from tests.ranks import RankPool
 from trainers.loop.config import StepConfig
 from trainers.loop.train_step import TrainStep
-from trainers.main_job.config import JobConfig
-from trainers.main_job.profile import Memory, measure_memory
-from trainers.main_job.recorded_steps import RecordedStep, predict_steps, together
-from trainers.main_job.recording import STEPS, RecordedRuns, num_recorded, num_steps
+from trainers.strategy_comparison.config import JobConfig
+from trainers.strategy_comparison.profile import Memory, measure_memory
+from trainers.strategy_comparison.recorded_steps import RecordedStep, predict_steps, together
+from trainers.strategy_comparison.recording import STEPS, RecordedRuns, num_recorded, num_steps
 from trainers.strategy_names import STRATEGY_INFOS
 from trainers.tasks import LanguageModel
 
@@ -154,7 +154,7 @@ def test_every_strategy_is_recorded_and_predicted(ranks: RankPool) -> None:
         sync_s, step_s = first[name]
         # What is sent before the last gradient is ready, with fsdp all, is in the step alone.
         assert 0 <= sync_s < step_s
-        assert (sync_s < 1e-3) == (name in ("none", "fsdp", "fsdp_on_ring")), name
+        assert (sync_s < 1e-3) == (name in ("none", "fsdp", "fsdp_backend_ring")), name
 
 
 def recorded_and_held(group: dist.ProcessGroup) -> tuple[dict[str, Memory], dict[str, Memory]]:

@@ -1,4 +1,4 @@
-"""The main job: probe this machine, predict each strategy's synchronisation, train with each, compare."""
+"""The strategy comparison: probe this machine, predict each strategy's synchronisation, train with each, compare."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -22,12 +22,12 @@ from ringsim.network import Cluster
 from ringsim.training_step import StepProfile, pace_together
 from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.loop.train_step import StepResult, TrainStep
-from trainers.main_job.config import JobConfig, LogConfig
-from trainers.main_job.job_log import JobLog
-from trainers.main_job.profile import Memory, common_profile, measure_memory
-from trainers.main_job.recording import RecordedRuns, num_steps
-from trainers.main_job.report import RankNotes, Report, add_memory, make_report, tokens_per_step
 from trainers.replica_check import fingerprint
+from trainers.strategy_comparison.config import JobConfig, LogConfig
+from trainers.strategy_comparison.job_log import JobLog
+from trainers.strategy_comparison.profile import Memory, common_profile, measure_memory
+from trainers.strategy_comparison.recording import RecordedRuns, num_steps
+from trainers.strategy_comparison.report import RankNotes, Report, add_memory, make_report, tokens_per_step
 
 PROBES = 3  # turns of all probes: before the first training step, in the middle and after the last
 BLOCKS = Blocks(turns=1, number=3)  # of each

@@ -16,10 +16,10 @@ from ringsim.traces import Group
 from ringsim.training_step import calls_of
 from trainers.loop.loss_sync import DivergedError, exchange_losses
 from trainers.loop.train_step import StepResult, TrainStep
-from trainers.main_job.config import JobConfig
-from trainers.main_job.profile import ComputingTimes, Memory, RankProfile, measure_memory, profile_of
-from trainers.main_job.recorded_steps import RecordedStep, predict_steps
-from trainers.main_job.report import StepPrediction
+from trainers.strategy_comparison.config import JobConfig
+from trainers.strategy_comparison.profile import ComputingTimes, Memory, RankProfile, measure_memory, profile_of
+from trainers.strategy_comparison.recorded_steps import RecordedStep, predict_steps
+from trainers.strategy_comparison.report import StepPrediction
 from trainers.strategy_names import steps_between_averages
 
 WARM_UP_STEPS = 3  # the optimizer's state and the gradients are allocated, and DDP fills new buckets

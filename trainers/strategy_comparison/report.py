@@ -1,4 +1,4 @@
-"""The report of the main job: what was predicted and measured of each strategy, and what is written of it."""
+"""The report of the strategy comparison: predictions and measurements of each strategy, and the files made of them."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,8 @@ from ringsim.verdict import JobReport, RunDirectory, StrategyResult, Verdict, ju
 from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from trainers.checkpoints.output import WRITING_S, locked
 from trainers.loop.batches import describe_batch
-from trainers.main_job.config import RESULTS, JobConfig
-from trainers.main_job.profile import Memory
+from trainers.strategy_comparison.config import RESULTS, JobConfig
+from trainers.strategy_comparison.profile import Memory
 from trainers.strategy_names import steps_between_averages, strategy_info
 
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
@@ -233,9 +233,9 @@ def save_results(
 
     Raises OSError if one cannot be written, ValueError if another run does not come to an end with its own.
     """
-    from trainers.main_job.report_plot import save_report_plot  # noqa: PLC0415  matplotlib, on rank 0 alone
+    from trainers.strategy_comparison.report_plot import save_report_plot  # noqa: PLC0415  matplotlib, on rank 0 alone
 
-    page = report_page(verdict, f"The main job on {report['num_ranks']} ranks")
+    page = report_page(verdict, f"The strategy comparison on {report['num_ranks']} ranks")
     output.mkdir(parents=True, exist_ok=True)
     paths = [output / name for name in RESULTS]
     with locked(output, say, wait_s):

@@ -1,4 +1,4 @@
-"""The main job itself, small, as a user starts it."""
+"""The strategy comparison itself, small, as a user starts it."""
 
 import json
 import math
@@ -22,10 +22,10 @@ from tests.ranks import run_forked_programs
 from tests.trainers.commands import ranks_by_hand, read_until
 from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.checkpoints.step_log import read_log
+from trainers.cli.compare_strategies import DEFAULT_STRATEGIES, main
 from trainers.cli.group import main as trainers
-from trainers.cli.main_job import DEFAULT_STRATEGIES, main
-from trainers.main_job.job_log import describe_job_line
-from trainers.main_job.report import format_report
+from trainers.strategy_comparison.job_log import describe_job_line
+from trainers.strategy_comparison.report import format_report
 from trainers.strategy_names import STRATEGY_NAMES
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
@@ -52,10 +52,10 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def run_main_job(_: int, arguments: list[str]) -> None:
+def run_strategy_comparison(_: int, arguments: list[str]) -> None:
     """On a rank, with short probes and a short bootstrap."""
     short = (
-        mock.patch("trainers.main_job.job.BLOCKS", SHORT),
+        mock.patch("trainers.strategy_comparison.job.BLOCKS", SHORT),
         mock.patch("ringsim.calibration.from_probes._RESAMPLED", 4),
     )
     with short[0], short[1]:
@@ -63,8 +63,8 @@ def run_main_job(_: int, arguments: list[str]) -> None:
 
 
 def forked(num_ranks: int, arguments: list[str], folder: Path) -> list[subprocess.CompletedProcess[str]]:
-    """Run the main job on ranks that have loaded torch already."""
-    return run_forked_programs(num_ranks, TIMEOUT_S, folder, run_main_job, arguments)
+    """Run the strategy comparison on ranks that have loaded torch already."""
+    return run_forked_programs(num_ranks, TIMEOUT_S, folder, run_strategy_comparison, arguments)
 
 
 def test_two_ranks(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_one_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring"),
+        ("", "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 -m trainers compare-strategies"),
         ("--heads 3", "--d-model 128: must be divisible by --heads 3"),
         ("--log-every 0 --tensorboard", "--tensorboard: with --log-every 0 there is nothing to write for it"),
         (
@@ -158,13 +158,14 @@ def test_mistakes_are_found_without_torchrun(arguments: str, message: str, monke
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"), [([str(SCRIPT)], "train_ring.py"), (["-m", "trainers", "ring"], "trainers ring")]
+    ("arguments", "name"),
+    [([str(SCRIPT)], "train_ring.py"), (["-m", "trainers", "compare-strategies"], "trainers compare-strategies")],
 )
 def test_the_script_is_a_command_of_the_package(tmp_path: Path, arguments: list[str], name: str) -> None:
     """From any directory, as where a wheel is installed, which has no scripts; started without torchrun."""
     done = run_python(*arguments, folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    message = "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring"
+    message = "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 -m trainers compare-strategies"
     assert done.stderr == f"{name}: {message}\n"
 
 

@@ -11,7 +11,7 @@ from tests.ranks import RankPool
 from trainers.loop.batches import Share
 from trainers.loop.config import StepConfig
 from trainers.loop.train_step import TrainStep
-from trainers.main_job.profile import ComputingTimes, activation_bytes, profile_of
+from trainers.strategy_comparison.profile import ComputingTimes, activation_bytes, profile_of
 from trainers.tasks import LanguageModel
 
 TASK = LanguageModel(5, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)

@@ -7,7 +7,7 @@ import pytest
 from ringsim.verdict.finding import Topic
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
-from trainers.main_job.report import (
+from trainers.strategy_comparison.report import (
     MAX_WARM_UP_STEPS,
     RankNotes,
     StepPrediction,

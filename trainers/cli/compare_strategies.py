@@ -1,4 +1,4 @@
-"""`trainers ring`, which is the main job: parse, check, start the process group, run, print.
+"""`trainers compare-strategies`, which is the strategy comparison: parse, check, start the process group, run, print.
 
 Everything a user can get wrong is checked before torch is imported, which takes seconds.
 """
@@ -46,12 +46,12 @@ from trainers.cli.options import (
 from trainers.cli.settings import as_toml, config_option
 from trainers.loop.config import StepConfig, require_compiler
 from trainers.loop.rank import end_together, leave, say_failures_before_the_end
-from trainers.main_job.config import RESULTS, JobConfig, LogConfig
+from trainers.strategy_comparison.config import RESULTS, JobConfig, LogConfig
 from trainers.strategy_names import STRATEGY_NAMES
 from trainers.tasks.lm import LEARNING_RATE, LanguageModel
 
-DEFAULT_STRATEGIES = "none,allreduce,flat,rs_ag,ring,bucketed,bucketed_bf16,ddp,ddp_ring,ddp_on_ring,zero1"
-START = "torchrun --nproc-per-node 4 -m trainers ring"
+DEFAULT_STRATEGIES = "none,allreduce,flat,rs_ag,ring,bucketed,bucketed_bf16,ddp,ddp_hook,ddp_backend_ring,zero1"
+START = "torchrun --nproc-per-node 4 -m trainers compare-strategies"
 BATCH_SIZE, STEPS = 8, 100
 
 
@@ -110,7 +110,9 @@ def main(
 ) -> None:
     """Trains a tiny transformer with each strategy of gradient synchronisation; predicts and measures each.
 
-    Start it with torchrun: torchrun --nproc-per-node 4 -m trainers ring; scripts/train_ring.py is the same.
+    Start it with torchrun; scripts/train_ring.py is the same.
+
+    torchrun --nproc-per-node 4 -m trainers compare-strategies
     """
     refuse_recording()
     require_one_stdout(as_json, given["profile"])
@@ -125,7 +127,7 @@ def main(
     done = _run(config, gloo_thread_policy, timeout_s, logged, style)
     if done is not None:  # on rank 0
         report, busy = done
-        from trainers.main_job.report import format_report  # noqa: PLC0415  with NumPy
+        from trainers.strategy_comparison.report import format_report  # noqa: PLC0415  with NumPy
 
         print_result(format_report(report, wide), report, as_json, config.profile)
         for line in busy:
@@ -163,8 +165,8 @@ def _run(
 
     from collectives.runtime import CollectiveError, set_gloo_thread_policy  # noqa: PLC0415
     from trainers.loop.loss_sync import DivergedError  # noqa: PLC0415
-    from trainers.main_job.job import run_job  # noqa: PLC0415
-    from trainers.main_job.report import busy_lines, judge_report, save_results  # noqa: PLC0415
+    from trainers.strategy_comparison.job import run_job  # noqa: PLC0415
+    from trainers.strategy_comparison.report import busy_lines, judge_report, save_results  # noqa: PLC0415
 
     say_failures_before_the_end()
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))

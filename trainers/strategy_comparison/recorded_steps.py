@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from ringsim.traces import TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls, simulate_step
 from trainers.loop.train_step import StepMoments
-from trainers.main_job.report import StepPrediction, over_periods
+from trainers.strategy_comparison.report import StepPrediction, over_periods
 
 
 class RecordedStep(NamedTuple):

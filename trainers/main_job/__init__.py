@@ -1,1 +1,0 @@
-"""The main job: probe, predict, train with every strategy, compare."""

@@ -1,0 +1,1 @@
+"""The strategy comparison: probe, predict, train with every strategy, compare."""
