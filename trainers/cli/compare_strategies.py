@@ -58,7 +58,9 @@ BATCH_SIZE, STEPS = 8, 100
 @click.command(
     cls=TorchrunCommand,
     name="train_ring.py",
-    epilog=examples(f"{START} --output report", f"{START} --strategies ring,ddp"),
+    epilog=examples(
+        f"{START} --output report", "torchrun --nproc-per-node 2 scripts/train_ring.py --strategies ring,ddp"
+    ),
 )
 @click.option(
     "--data",
