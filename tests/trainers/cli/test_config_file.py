@@ -119,7 +119,7 @@ def test_options_that_a_task_has_by_itself_are_in_the_file(tmp_path: Path) -> No
 
 def test_the_strategy_comparison_reads_and_writes_them_too() -> None:
     """It has no options of a task of their own."""
-    command = main.commands["ring"]
+    command = main.commands["compare-strategies"]
     with click.Context(command) as context:
         context.params = {str(option.name): option.default for option in command.params}
         context.params |= {"strategies": ("ring", "ddp"), "output": Path("report"), "profile": None, "amp": None}

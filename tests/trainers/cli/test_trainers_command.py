@@ -102,7 +102,7 @@ def test_the_package_of_the_commands_is_the_program() -> None:
         for module in ("trainers", "trainers.cli")
     ]
     assert helped[0] == helped[1] != ""
-    assert "\n  ring " in helped[0]
+    assert "\n  compare-strategies " in helped[0]
 
 
 def test_mistakes_cost_no_torch() -> None:
