@@ -9,7 +9,7 @@ which adds its own share):
     step 2   chunk 1   chunk 2   chunk 3   chunk 0
     holds    chunk 0   chunk 1   chunk 2   chunk 3     <- the sum over all four ranks
 
-Follow chunk 0: rank 1 sends it in step 0, rank 2 adds its share and sends it in step 1, rank 3 in step 2,
+Follow chunk 0: rank 1 sends it in step 0, rank 2 adds its contribution and sends it in step 1, rank 3 in step 2,
 and rank 0 adds the last share: after n - 1 steps rank r holds the finished chunk r. All-gather goes on
 from there, every rank passing on what it received last, for another n - 1 steps. In each of the 2(n - 1)
 steps each rank sends 1/n of the data: 2(n - 1)/n of it in all, whatever n is, which no algorithm can beat

@@ -10,7 +10,7 @@ from ringsim.analysis.candidates import (
     busbw_bytes_per_s,
     candidates,
     cost_of,
-    has,
+    why_not,
 )
 from ringsim.analysis.congestion import Congestion
 from ringsim.analysis.critical_path import CriticalPath

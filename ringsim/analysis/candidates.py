@@ -16,6 +16,7 @@ from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS
 from ringsim.schedule import Collective, Schedule
 from ringsim.simulation import predict_time
 
+GLOO_RING = "gloo_ring"  # no other library has it
 LIBRARY = "nccl"  # not one algorithm, but what NCCL takes for the size and the number of ranks
 
 
@@ -43,7 +44,7 @@ PLAIN = Timing()
 
 
 def candidates(collective: Collective, networks: Iterable[AnyNetwork]) -> list[str]:
-    """Return the built-in algorithms that at least one of the networks has: NCCL's only where it is described.
+    """Return the built-in algorithms that at least one of the networks has: NCCL's where it is described, or Gloo's.
 
     >>> from ringsim import load_network
     >>> "nvls" in candidates(Collective.ALL_REDUCE, [load_network("dgx-a100")])
@@ -53,15 +54,23 @@ def candidates(collective: Collective, networks: Iterable[AnyNetwork]) -> list[s
     return [
         name
         for owner, name in ALGORITHMS
-        if owner is collective and (name not in NCCL_ALGORITHMS or any(has(network, name) for network in networks))
+        if owner is collective and any(not why_not(network, name) for network in networks)
     ]
 
 
-def has(network: AnyNetwork, algorithm: str) -> bool:
-    """Return whether a network can have one of NCCL's algorithms; NVLS needs a switch that adds (Hopper or newer)."""
-    if not network.spec.protocols:
-        return False
-    return algorithm != "nvls" or network.spec.library.switch_share is not None
+def why_not(network: AnyNetwork, algorithm: str) -> str:
+    """Return why ranks on a network do not use an algorithm: it is another library's; empty where they may.
+
+    NVLS also needs a switch that adds (Hopper or newer).
+    """
+    describes_nccl = bool(network.spec.protocols)
+    if algorithm == GLOO_RING:
+        return "describes NCCL, not Gloo" if describes_nccl else ""
+    if algorithm not in (*NCCL_ALGORITHMS, LIBRARY):
+        return ""
+    if not describes_nccl:
+        return "does not describe NCCL"
+    return "has no switch that adds" if algorithm == "nvls" and network.spec.library.switch_share is None else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class RunView:
         >>> from ringsim import Network, RunView, ring_all_reduce
         >>> view = RunView(ring_all_reduce(4), Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9), 2**20)
         >>> view.phases[0].name, view.sentences[1].partition(", ")[2]
-        ('reduce-scatter', 'which adds its share: 3 of 4')
+        ('reduce-scatter', 'which adds its contribution: 3 of 4')
         >>> view.by_size.floor_s
         6e-05
     """

@@ -23,13 +23,13 @@ class Action(IntEnum):
 
 
 TRANSFER_TEMPLATES = (
-    "rank {dst} adds its share to chunk {chunk} from rank {src}: {held} of {needed}",
+    "rank {dst} adds its contribution to chunk {chunk} from rank {src}: {held} of {needed}",
     "rank {dst} adds chunk {chunk} from rank {src} to its own sum: {held} of {needed}",
     "rank {dst} copies chunk {chunk} from rank {src}: {held} of {needed}",
 )
 COPY_TEMPLATE = "rank {dst} copies chunk {chunk} from rank {src}"  # where nothing is summed
 COMPLETE = ", complete"  # added where the chunk is finished
-DOES = ("adds its share", "adds it to its sum", "copies it")  # of a receiver, by `Action`
+DOES = ("adds its contribution", "adds it to its sum", "copies it")  # of a receiver, by `Action`
 
 _GOALS: dict[Collective, str] = {
     Collective.ALL_REDUCE: "every rank has a share of its own of every chunk; in the end every rank must hold the sum "
@@ -63,7 +63,7 @@ def templates(schedule: Schedule) -> tuple[str, ...]:
 
 
 def transfer_sentence(schedule: Schedule, held: HeldStep, row: int) -> str:
-    """Return such as "rank 2 adds its share to chunk 0 from rank 1: 3 of 4"."""
+    """Return such as "rank 2 adds its contribution to chunk 0 from rank 1: 3 of 4"."""
     step = held.step
     template = templates(schedule)[int(actions(held)[row])]
     sentence = template.format(

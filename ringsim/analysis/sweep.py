@@ -93,6 +93,12 @@ class PlannedCells:
     timing: str = PLAIN.name
 
 
+def _listed(counts: Sequence[int]) -> str:
+    """Return numbers of ranks in words: 4 ranks; 2, 4 and 8 ranks."""
+    *first, last = sorted(counts)
+    return f"{', '.join(map(str, first))} and {last} ranks" if first else plural(last, "rank")
+
+
 @dataclass(frozen=True, slots=True)
 class Winner:
     """The fastest algorithm for one number of ranks, network and size; of equals, the one that the sweep names first.
@@ -155,14 +161,19 @@ class Sweep:
         return {place: _winner(cells) for place, cells in rivals.items()}
 
     def skipped(self) -> list[str]:
-        """Return the skipped algorithms and why, one line for each reason and number of ranks."""
-        names: dict[tuple[int, str], dict[str, None]] = {}
+        """Return the skipped algorithms and why, one line for each reason and set of algorithms."""
+        names: dict[tuple[str, int], dict[str, None]] = {}
         for cell in self.cells:
             if cell.skipped:
-                names.setdefault((cell.num_ranks, cell.skipped), {})[cell.algorithm] = None
+                names.setdefault((cell.skipped, cell.num_ranks), {})[cell.algorithm] = None
+        ranks: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+        for (why, num_ranks), some in names.items():
+            ranks.setdefault((why, tuple(some)), []).append(num_ranks)
         every = len(self.algorithms)
-        who = {place: "all algorithms" if len(some) == every > 1 else ", ".join(some) for place, some in names.items()}
-        return [f"{who[num_ranks, why]} on {plural(num_ranks, 'rank')} skipped: {why}" for num_ranks, why in names]
+        return [
+            f"{'all algorithms' if len(some) == every > 1 else ', '.join(some)} on {_listed(counts)} skipped: {why}"
+            for (why, some), counts in ranks.items()
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it for JSON."""

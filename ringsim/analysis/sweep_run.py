@@ -7,12 +7,12 @@ from functools import lru_cache, partial
 from itertools import groupby, product
 from typing import NamedTuple, Self
 
-from ringsim.analysis.candidates import LIBRARY, PLAIN, Timing, has
+from ringsim.analysis.candidates import LIBRARY, PLAIN, Timing, why_not
 from ringsim.analysis.sweep import Place, PlannedCells, Sweep, SweepCell
 from ringsim.files import finite_or_none
 from ringsim.measurements import provenance
 from ringsim.network import AnyNetwork
-from ringsim.registry import NCCL_ALGORITHMS, Algorithm, build, file_hash, size_variant
+from ringsim.registry import Algorithm, build, file_hash, size_variant
 from ringsim.schedule import Collective, Schedule, estimated_transfers, format_count
 from ringsim.workers import WorkerError, Workers
 
@@ -67,7 +67,7 @@ class SweepPlan:
         timing: Timing = PLAIN,
     ) -> Self:
         """Return the plan of a file. Raises ValueError, in one line, for an algorithm that has changed since."""
-        if planned.timing != timing.name and any(has(network, LIBRARY) for network in networks.values()):
+        if planned.timing != timing.name and any(not why_not(network, LIBRARY) for network in networks.values()):
             raise ValueError("its times leave out NCCL's protocols, as those of older versions do: sweep anew")
         limit = math.inf if planned.max_transfers is None else planned.max_transfers
         plan = cls.of(collective, planned.algorithms, planned.ranks, planned.sizes_bytes, networks, limit, timing)
@@ -240,8 +240,8 @@ def _simulate(task: SweepTask, place: Place, built: "_Built") -> SweepCell:
     algorithm, num_ranks, name, size_bytes = place
     network = task.plan.networks[name]
     skipped = built.skipped or task.without_room.get((name, num_ranks), "")
-    if algorithm in NCCL_ALGORITHMS and not has(network, algorithm) and len(task.plan.networks) > 1:
-        skipped = skipped or f"{name} has no {algorithm}"
+    if len(task.plan.networks) > 1 and (reason := why_not(network, algorithm)):
+        skipped = skipped or f"{name} {reason}"
     time_s = task.plan.timing.time_s(built.schedule, network, size_bytes) if built.schedule and not skipped else None
     return _cell(task.plan, place, built.num_steps, built.num_transfers, time_s, skipped)
 

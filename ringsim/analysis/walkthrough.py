@@ -115,7 +115,7 @@ def _rule(schedule: Schedule, first_step: int, last_step: int) -> str:
     constant = near(first[1] + ahead * first_step, num_ranks)
     signs = ("-", "+") if ahead > 0 else ("+", "-")
     step = schedule.steps[first_step]
-    did = "received and added its share to" if step.reduce.all() else "received"
+    did = "received and added its contribution to" if step.reduce.all() else "received"
     always = first_step > 0 and (step.data_dependency == first_step - 1).all()
     when = "" if always else "after the first step, "
     return (

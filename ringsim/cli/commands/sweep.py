@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ringsim.analysis import LIBRARY, MAX_TRANSFERS, Sweep, SweepPlan, SweepRun, candidates, has
+from ringsim.analysis import LIBRARY, MAX_TRANSFERS, Sweep, SweepPlan, SweepRun, candidates, why_not
 from ringsim.calibration import AS_LIBRARY
 from ringsim.cli.options import (
     MAX_RANKS,
@@ -173,7 +173,7 @@ def _planned(
     names = [name.strip() for names in algorithm for name in names.split(",")]
     if not names:
         names = candidates(chosen, networks.values())
-        names += [LIBRARY] if any(has(network, LIBRARY) for network in networks.values()) else []
+        names += [LIBRARY] if any(not why_not(network, LIBRARY) for network in networks.values()) else []
     return SweepRun(SweepPlan.of(chosen, names, ranks, sizes, networks, max_transfers, AS_LIBRARY))
 
 

@@ -23,14 +23,14 @@ _COUNT_SIZE = 6.5  # points
 _FRAME_WIDTH = 1.4  # points
 _STRIPED_LEGEND = (
     "stripes, left to right: the",
-    "shares of rank 0, 1, 2, ...",
-    "number: how many shares;",
+    "contributions of rank 0, 1, ...",
+    "number: how many of them;",
     "bold: changed since the",
     "panel before",
     "frame: finished",
 )
-_SHADED_LEGEND = ("white: holds nothing", "blue: some ranks' shares,", "the darker the more", "black: finished")
-_SHADED_ON_DARK = ("black: holds nothing", "blue: some ranks' shares,", "the lighter the more", "white: finished")
+_SHADED_LEGEND = ("white: holds nothing", "blue: contributions,", "the darker the more", "black: finished")
+_SHADED_ON_DARK = ("black: holds nothing", "blue: contributions,", "the lighter the more", "white: finished")
 
 
 def is_striped(num_ranks: int, num_chunks: int) -> bool:

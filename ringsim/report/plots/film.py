@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ _WIDTH, _HEIGHT, _LANES = 8.0, 3.1, 1.5  # inches; of a second run as many again
 _COLOURS = 96  # of a GIF
 _EVEN = "crop=trunc(iw/2)*2:trunc(ih/2)*2"  # as the codec of an MP4 asks for
 _SENTENCE = 96  # letters, that fit into a line beside one run
+_LEGEND_COLUMNS = 5
 _GREEN = "#009E73"
 
 OnProgress = Callable[[int], object]
@@ -70,9 +72,9 @@ class Film:
         self._runs = runs
         self._first_s = min(float(run.timeline.start_s.min(initial=0.0)) for run in runs)
         self._last_s = max(run.timeline.until_s for run in runs) or 1.0
-        self.figure = Figure(figsize=(_WIDTH * len(runs), _HEIGHT + _LANES + 1.15), dpi=_DPI)
+        self.figure = Figure(figsize=(_WIDTH * len(runs), _HEIGHT + _LANES + 1.35), dpi=_DPI)
         self._canvas: Any = FigureCanvasAgg(self.figure)  # matplotlib's own calls have no annotations
-        edges = {"left": 0.085 / len(runs), "right": 0.985, "top": 0.78, "bottom": 0.085}
+        edges = {"left": 0.085 / len(runs), "right": 0.985, "top": 0.79, "bottom": 0.125}
         grid = self.figure.add_gridspec(1, len(runs), wspace=0.14, **edges)
         self._views: list[_GraphFrame | _ChunksFrame | _TimeFrame] = []
         for number, run in enumerate(runs):
@@ -85,7 +87,7 @@ class Film:
             (
                 self.figure.text(left, 0.945, "", fontsize=12, **bold),
                 self.figure.text(left, 0.9, "", fontsize=10, color=palette().blue, **bold),
-                self.figure.text(left, 0.858, "", fontsize=9.5, va="center"),
+                self.figure.text(left, 0.878, "", fontsize=9.5, va="top", linespacing=1.25),
             )
             for left in (number / len(runs) * 1.03 + 0.012 for number in range(len(runs)))
         ]
@@ -104,7 +106,7 @@ class Film:
             title.set_text(_title(run))
             step, told = _moment(run, time_s)
             phase.set_text(step)
-            sentence.set_text(told if len(told) <= _SENTENCE else f"{told[: _SENTENCE - 4]} ...")
+            sentence.set_text("\n".join(textwrap.wrap(told, _SENTENCE, max_lines=2, placeholder=" ...")))
 
     def frames(self, on_progress: OnProgress) -> Iterator[Image.Image]:
         """Yield all frames in their order."""
@@ -205,7 +207,11 @@ class _TimeFrame:
         axes.set_xlim(first_s * lanes.scale, end)
         axes.tick_params(axis="y", length=0)
         axes.annotate(lanes.unit, (1, 0), (0, -4), "axes fraction", "offset points", fontsize=8, ha="right", va="top")
-        draw_bars(axes, lanes)
+        handles = draw_bars(axes, lanes)
+        axes.legend(
+            handles=handles, loc="upper left", bbox_to_anchor=(0, -0.24), ncols=min(len(handles), _LEGEND_COLUMNS),
+            fontsize=7, frameon=False, borderaxespad=0, borderpad=0, columnspacing=1.2, handlelength=1.5,
+        )  # fmt: skip
         self._scale = lanes.scale
         self._now = axes.axvline(0, color=palette().dark_grey, linewidth=1.2, zorder=6)
         self._ahead = Rectangle((0, -0.5), end, lanes.height, color=palette().paper, alpha=0.62, zorder=5)
@@ -227,6 +233,8 @@ def _moment(run: RunView, time_s: float) -> tuple[str, str]:
     """Phase and step, and the sentence of that step."""
     if not run.sentences:
         return "", "one rank has nothing to send"
+    if run.stall is None and time_s >= run.timeline.time_s:
+        return "done", f"All {len(run.sentences)} steps are done, and every rank holds its result."
     step = min(int(np.searchsorted(run.step_end_s, time_s)), len(run.sentences) - 1)
     phase = next(phase for phase in run.phases if phase.first <= step <= phase.last)
     sentence = run.sentences[step]

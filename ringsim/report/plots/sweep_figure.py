@@ -1,5 +1,7 @@
 """The page with the pictures of a sweep: the winner map of each network, and time against size below it."""
 
+import math
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +28,7 @@ _WIDTH, _LEFT, _LEGEND = 14.0, 0.95, 2.35
 _TITLE_HEIGHT, _LINES_HEIGHT, _NOTE_HEIGHT = 0.5, 3.9, 0.17
 _LEGEND_LENGTH = 25  # characters of a line
 _MAX_PANELS = 3
+_FEW_CURVES = 5
 _PANEL_TEXT = 40  # characters of a line in a panel
 _MAX_NOTES, _NOTE_LENGTH = 8, 190  # lines and characters
 
@@ -81,18 +84,22 @@ def _draw_lines(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str,
         axes.set_xlabel("size of the whole data", fontsize=points(9))
         axes.set_title(f"Time on {num_ranks} ranks", loc="left", fontsize=points(11), fontweight="bold")
     panels[0].set_ylabel("time", fontsize=points(9))
+    drawn = [name for name in styles if any(_curve(sweep, network, num_ranks, name) for num_ranks in chosen)]
+    told_apart = _told_apart(sweep, network)
     lines = [
-        Line2D([], [], color=style.colour, linestyle=style.stroke, linewidth=2, label=name)
-        for name, style in styles.items()
-        if any(_curve(sweep, network, num_ranks, name) for num_ranks in chosen)
+        Line2D([], [], color=styles[name].colour, linestyle=styles[name].stroke, linewidth=2, label=name)
+        for name in drawn
+        if name in told_apart
     ]
+    if others := len(drawn) - len(lines):
+        lines.append(Line2D([], [], color=palette().light_grey, linewidth=1, label=f"{others} others"))
     _draw_legend(figure, lines, 1 - 0.45 / _LINES_HEIGHT)
 
 
 def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> None:
     """In the margin on the right, where long names, such as a user's FILE.py:FUNCTION, take several lines."""
     for handle in handles:
-        parts = str(handle.get_label()).replace(":", ": ").split()
+        parts = re.split(r"(?<=:)", str(handle.get_label()))
         handle.set_label("\n".join(line for part in parts for line in textwrap.wrap(part, _LEGEND_LENGTH)))
     place = (1 - _LEGEND / _WIDTH, top)
     figure.legend(
@@ -116,12 +123,22 @@ def _draw_panel(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: 
 def draw_sweep_curves(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: dict[str, Style]) -> bool:
     """Draw time against size for each algorithm, the first on top; return whether there is any curve."""
     curves = {name: _curve(sweep, network, num_ranks, name) for name in reversed(styles)}
+    told_apart = _told_apart(sweep, network)
     for name, curve in curves.items():
         if curve:
             sizes, times = zip(*curve, strict=True)
-            style: dict[str, Any] = {"color": styles[name].colour, "linestyle": styles[name].stroke, "linewidth": 2}
+            style: dict[str, Any] = {"color": palette().light_grey, "linewidth": 1, "zorder": 1.5}
+            if name in told_apart:
+                style = {"color": styles[name].colour, "linestyle": styles[name].stroke, "linewidth": 2}
             axes.plot(sizes, times, marker="" if len(curve) > 1 else "o", label=name, **style)  # one point has no line
     return any(curves.values())
+
+
+def _told_apart(sweep: Sweep, network: str) -> set[str]:
+    """Return the algorithms whose curves have their colours: few, or the ring and those that are fastest somewhere."""
+    if len(sweep.algorithms) <= _FEW_CURVES:
+        return set(sweep.algorithms)
+    return {BASELINE, *winning_names(sweep, network).ravel().tolist()}
 
 
 def _why_no_curve(sweep: Sweep, network: str, num_ranks: int) -> str:
@@ -156,7 +173,8 @@ def _notes(sweep: Sweep) -> list[str]:
 
 Names = npt.NDArray[np.object_]
 
-NOBODY = ""
+NOBODY, TIED = "", "tied"
+TIE = 1.02  # an algorithm that is less than so many times as fast as the ring gains nothing that a run would show
 _GAIN_SIZE = 8.0  # points
 _ROW = (-0.5, 0.5)
 
@@ -172,7 +190,7 @@ def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, St
     axes.set_yticks(range(len(ranks)), [f"{num_ranks} ranks" for num_ranks in ranks], fontsize=points(8))
     axes.tick_params(axis="y", length=0)
     names, edges = winning_names(sweep, network), size_edges(sweep.sizes_bytes)
-    areas = {name: _area(name, styles) for name in [*styles, NOBODY] if (names == name).any()}
+    areas = {name: _area(name, styles) for name in [*styles, TIED, NOBODY] if (names == name).any()}
     for name, area in areas.items():
         row, column = np.nonzero(names == name)
         draw_boxes(axes, boxes(row, edges[column], edges[column + 1], _ROW), linewidth=0, **area)
@@ -186,15 +204,22 @@ def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, St
 def _area(name: str, styles: dict[str, Style]) -> dict[str, Any]:
     if name == NOBODY:
         return {"label": "all skipped", "facecolor": palette().paper, "edgecolor": palette().grey, "hatch": "xx"}
+    if name == TIED:
+        label = f"{BASELINE}, within {TIE - 1:.0%} of the fastest"
+        return {"label": label, "facecolor": palette().light_grey, "edgecolor": palette().grey}
     return {"label": name, **styles[name].area}
 
 
 def winning_names(sweep: Sweep, network: str) -> Names:
-    """Return the fastest algorithm's name, NOBODY where all were skipped: shape (num_ranks, size)."""
+    """Return the fastest algorithm's name, TIED where the ring takes as long: shape (num_ranks, size).
+
+    NOBODY where all were skipped.
+    """
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
     for (winner_network, num_ranks, size), winner in sweep.winners().items():
         if winner_network == network:
-            names[sweep.ranks.index(num_ranks), sweep.sizes_bytes.index(size)] = winner.cell.algorithm
+            tied = winner.cell.algorithm != BASELINE and (winner.over_ring or math.inf) < TIE
+            names[sweep.ranks.index(num_ranks), sweep.sizes_bytes.index(size)] = TIED if tied else winner.cell.algorithm
     return names
 
 
@@ -227,10 +252,12 @@ def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]
     if height * box.height / len(sweep.ranks) <= 1.2 * size:
         return
     labels: list[Label] = []
+    names = winning_names(sweep, network)
     for (winner_network, num_ranks, size_bytes), winner in sweep.winners().items():
         text = format_gain(winner, has_baseline=BASELINE in sweep.algorithms)
         fits = len(text) * 0.65 * size < rooms[sweep.sizes_bytes.index(size_bytes)]
         if text and fits and winner_network == network:
-            row, ink = sweep.ranks.index(num_ranks), styles[winner.cell.algorithm].ink
+            row, column = sweep.ranks.index(num_ranks), sweep.sizes_bytes.index(size_bytes)
+            ink = palette().ink if names[row, column] == TIED else styles[winner.cell.algorithm].ink
             labels.append((float(size_bytes), float(row), text, ink, False))
     draw_labels(axes, labels, size)

@@ -18,9 +18,9 @@ def sentences(schedule: Schedule) -> list[str]:
 def test_a_ring_of_four() -> None:
     """By one formula for all ranks, and what it adds up to."""
     assert sentences(build(Collective.ALL_REDUCE, "ring", 4)) == [
-        "every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds its share: 2 of 4",
-        "every rank r sends chunk (r - 2) mod 4 to rank (r + 1) mod 4, which adds its share: 3 of 4",
-        "every rank r sends chunk (r - 3) mod 4 to rank (r + 1) mod 4, which adds its share: 4 of 4, complete",
+        "every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds its contribution: 2 of 4",
+        "every rank r sends chunk (r - 2) mod 4 to rank (r + 1) mod 4, which adds its contribution: 3 of 4",
+        "every rank r sends chunk (r - 3) mod 4 to rank (r + 1) mod 4, which adds its contribution: 4 of 4, complete",
         "every rank r sends chunk r to rank (r + 1) mod 4, which copies it: 4 of 4, complete",
         "every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which copies it: 4 of 4, complete",
         "every rank r sends chunk (r - 2) mod 4 to rank (r + 1) mod 4, which copies it: 4 of 4, complete",
@@ -31,8 +31,9 @@ def test_the_transfers_of_a_ring() -> None:
     """Each with its count."""
     schedule = build(Collective.ALL_REDUCE, "ring", 4)
     steps = list(walk_holdings(schedule))
-    assert transfer_sentence(schedule, steps[1], 2) == "rank 3 adds its share to chunk 0 from rank 2: 3 of 4"
-    assert transfer_sentence(schedule, steps[2], 3) == "rank 0 adds its share to chunk 0 from rank 3: 4 of 4, complete"
+    assert transfer_sentence(schedule, steps[1], 2) == "rank 3 adds its contribution to chunk 0 from rank 2: 3 of 4"
+    complete = "rank 0 adds its contribution to chunk 0 from rank 3: 4 of 4, complete"
+    assert transfer_sentence(schedule, steps[2], 3) == complete
     assert transfer_sentence(schedule, steps[3], 0) == "rank 1 copies chunk 0 from rank 0: 4 of 4, complete"
 
 
@@ -40,7 +41,7 @@ def test_a_tree_of_eight() -> None:
     """Sender by sender."""
     assert sentences(build(Collective.ALL_REDUCE, "binomial_tree", 8)) == [
         "rank 1 sends all of the data to rank 0, rank 3 sends all of the data to rank 2, rank 5 sends all of the data "
-        "to rank 4, rank 7 sends all of the data to rank 6; each receiver adds its share: 2 of 8",
+        "to rank 4, rank 7 sends all of the data to rank 6; each receiver adds its contribution: 2 of 8",
         "rank 2 sends all of the data to rank 0, rank 6 sends all of the data to rank 4; each receiver adds it to its "
         "sum: 4 of 8",
         "rank 0 adds chunk 0 from rank 4 to its own sum: 8 of 8, complete",
@@ -66,7 +67,7 @@ def test_a_broadcast_adds_nothing_up() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "step", "expected"),
     [
-        ("halving_doubling", 0, "every rank r sends 4 chunks to rank r xor 1, which adds its share: 2 of 8"),
+        ("halving_doubling", 0, "every rank r sends 4 chunks to rank r xor 1, which adds its contribution: 2 of 8"),
         ("two_shot", 0, "every rank sends chunk r to rank r, for every other rank r; each receiver adds it to its sum"),
         ("two_shot", 1, "every rank r sends chunk r to every other rank, which copies it: 8 of 8, complete"),
         ("direct", 0, "every rank sends all of the data to every other rank; each receiver adds it to its sum"),
@@ -103,7 +104,7 @@ def test_the_chunks_of_each_rank_are_listed_where_no_formula_names_them() -> Non
 def test_a_ring_of_two_has_no_arithmetic() -> None:
     """There is only one other rank."""
     first = sentences(build(Collective.ALL_REDUCE, "ring", 2))[0]
-    assert first == "every rank r sends chunk (r - 1) mod 2 to the other, which adds its share: 2 of 2, complete"
+    assert first == "every rank r sends chunk (r - 1) mod 2 to the other, which adds its contribution: 2 of 2, complete"
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), sorted(ALGORITHMS, key=str))
@@ -127,5 +128,5 @@ def test_ranks_in_other_places_follow_no_formula() -> None:
     schedule = permute_ranks(build(Collective.ALL_REDUCE, "ring", 4), [0, 2, 1, 3])
     assert sentences(schedule)[0] == (
         "rank 0 sends chunk 3 to rank 2, rank 1 sends chunk 1 to rank 3, rank 2 sends chunk 0 to rank 1, rank 3 sends "
-        "chunk 2 to rank 0; each receiver adds its share: 2 of 4"
+        "chunk 2 to rank 0; each receiver adds its contribution: 2 of 4"
     )

@@ -22,7 +22,7 @@ def test_the_rule_of_a_ring() -> None:
     scatter, gather = walkthrough_of("ring", 4).phases
     assert scatter.rule == (
         "in step s rank r sends chunk (r - s - 1) mod 4 to rank (r + 1) mod 4: after the first step, the chunk that it "
-        "received and added its share to in the step before"
+        "received and added its contribution to in the step before"
     )
     assert gather.rule == (
         "in step s rank r sends chunk (r - s - 1) mod 4 to rank (r + 1) mod 4: the chunk that it received in the step "
@@ -83,7 +83,7 @@ def test_one_rank_and_too_many() -> None:
     assert len(sentences) == 3
     assert (
         sentences[2]
-        == "every rank r sends chunk (r - 3) mod 300 to rank (r + 1) mod 300, which adds its share: 4 of 300"
+        == "every rank r sends chunk (r - 3) mod 300 to rank (r + 1) mod 300, which adds its contribution: 4 of 300"
     )
     assert told.skipped == (
         "only the first 3 steps are told, as the shares of 300 ranks in 300 chunks are too many to follow: take fewer "

@@ -18,8 +18,8 @@ def test_a_ring_of_four() -> None:
         "",
         "reduce-scatter, steps 0 to 2",
         "  In step s rank r sends chunk (r - s - 1) mod 4 to rank (r + 1) mod 4: after the first step, the chunk that "
-        "it received and added its share to in the step before.",
-        "  step 0  every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds its share: 2 of 4",
+        "it received and added its contribution to in the step before.",
+        "  step 0  every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds its contribution: 2 of 4",
     ]
     assert lines[6] == "          rank 0: chunk 3, rank 1: chunk 0, rank 2: chunk 1, rank 3: chunk 2"
     assert "all-gather, steps 3 to 5" in lines

@@ -206,7 +206,9 @@ def test_mistakes_are_known_before_training(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "short.txt"]
 
 
-@pytest.mark.parametrize(("command", "program"), [([], "train_ring.py"), (["ring"], "trainers"), (["compare-strategies"], "trainers")])
+@pytest.mark.parametrize(
+    ("command", "program"), [([], "train_ring.py"), (["ring"], "trainers"), (["compare-strategies"], "trainers")]
+)
 def test_a_loss_that_is_no_number_stops_the_job(tmp_path: Path, command: list[str], program: str) -> None:
     """With the rank, the step and the strategy in one line, and no report."""
     options = ["--strategies", "ring,ddp", "--learning-rate", "1e30", "--output", str(tmp_path / "report")]

@@ -69,9 +69,9 @@ def test_an_address_leads_to_a_step(show: Show, step: int, phase: str, sentence:
 def test_the_transfers_have_the_sentences_that_explain_prints(show: Show) -> None:
     """Filled in by the page."""
     dom = show([made("ring", 4)], "#step=1")
-    assert "rank 3 adds its share to chunk 0 from rank 2: 3 of 4" in texts(dom, "applied")
+    assert "rank 3 adds its contribution to chunk 0 from rank 2: 3 of 4" in texts(dom, "applied")
     dom = show([made("ring", 4)], "#step=2&chunk=0")
-    assert texts(dom, "applied") == ["rank 0 adds its share to chunk 0 from rank 3: 4 of 4, complete"]
+    assert texts(dom, "applied") == ["rank 0 adds its contribution to chunk 0 from rank 3: 4 of 4, complete"]
 
 
 def test_before_the_first_step_and_after_the_last(show: Show) -> None:
