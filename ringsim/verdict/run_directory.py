@@ -27,8 +27,8 @@ from ringsim.verdict.records import (
 MAX_FILES = 1000  # more is no directory of results but somebody's home
 # What our own commands write beside what is read here, with nothing in it that is not there too.
 BY_PRODUCTS = {
-    "report.png", "report.html", "checkpoint.pt", "comparison.png", "compare.csv", "compare.txt", "times.png",
-    "errors.png", "runs.json", "run.toml",
+    "report.png", "memory.png", "report.html", "checkpoint.pt", "comparison.png", "compare.csv",
+    "compare.txt", "times.png", "errors.png", "runs.json", "run.toml",
 }  # fmt: skip
 TENSORBOARD = "events.out.tfevents."  # how its files begin, which hold what logs hold
 KINDS = (
