@@ -32,7 +32,7 @@ BY_PRODUCTS = {
 }  # fmt: skip
 TENSORBOARD = "events.out.tfevents."  # how its files begin, which hold what logs hold
 KINDS = (
-    "measurements, step profiles, networks, simulated collectives and steps, sweeps, comparisons, reports of the main "
+    "measurements, step profiles, networks, simulated collectives and steps, sweeps, comparisons, strategy "
     "job and training runs"
 )
 NO_KIND = (
