@@ -33,7 +33,7 @@ BY_PRODUCTS = {
 TENSORBOARD = "events.out.tfevents."  # how its files begin, which hold what logs hold
 KINDS = (
     "measurements, step profiles, networks, simulated collectives and steps, sweeps, comparisons, strategy "
-    "job and training runs"
+    "comparisons and training runs"
 )
 NO_KIND = (
     "is JSON, but of no kind that a report shows: it takes that of ringsim measure, compare, simulate, explain, ddp "
