@@ -60,7 +60,7 @@ def run_strategy_comparison(_: int, arguments: list[str]) -> None:
         mock.patch("ringsim.calibration.from_probes._RESAMPLED", 4),
     )
     with short[0], short[1]:
-        (trainers if arguments[0] == "ring" else main)(arguments)
+        (trainers if arguments[0] in ("ring", "compare-strategies") else main)(arguments)
 
 
 def forked(num_ranks: int, arguments: list[str], folder: Path) -> list[subprocess.CompletedProcess[str]]:
