@@ -1,6 +1,12 @@
 """The collectives of torch.distributed, executed from `ringsim` schedules over send and receive."""
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+if find_spec("torch") is None:  # before the first import that would end in a bare "No module named 'torch'"
+    from ringsim.console import needs_torch
+
+    raise ModuleNotFoundError(needs_torch("collectives"), name="torch")
 
 from collectives.calls import (
     add_candidate,

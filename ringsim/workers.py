@@ -136,24 +136,30 @@ LOGS = (
 
 
 class DaskCluster:
-    """A client of the scheduler at `address`, connected when it is first needed."""
+    """A client of the scheduler at `address`, connected when it is first needed.
 
-    def __init__(self, address: str) -> None:
+    tell: is passed a line for each worker that has ended.
+    """
+
+    def __init__(self, address: str, tell: Callable[[str], None]) -> None:
         self._address = address
+        self._tell = tell
+        self._seen: set[str] = set()  # the workers' addresses
         self._client: Any = None
         self._log_levels = {name: logging.getLogger(name).level for name in LOGS}
 
     def count(self) -> int:
         """Return the number of tasks that its workers compute at a time."""
-        return max(self._num_threads(), 1)
+        return max(sum(self._threads().values()), 1)
 
     def run(self, call: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
         """Yield what the tasks return, in the order of their ends.
 
-        A task whose worker ends is computed by another. Raises WorkerError if several workers end with the same task,
-        if there is none for half a minute, or if the scheduler ends.
+        A task whose worker ends is computed by another, and `tell` is passed a line about it. Raises WorkerError if
+        several workers end with the same task, if there is none for half a minute, or if the scheduler ends.
         """
         client = self._connected()
+        self._threads()
         # What has a higher priority is begun first.
         futures = [client.submit(call, task, pure=False, priority=-place) for place, task in enumerate(tasks)]
         ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -162,6 +168,7 @@ class DaskCluster:
         try:
             for _ in futures:
                 yield self._result(self._next(ended))
+            self._threads()  # for a worker that has ended in the last second
         finally:
             client.cancel(futures, force=True)
 
@@ -172,7 +179,7 @@ class DaskCluster:
             try:
                 return ended.get(timeout=POLL_S)
             except queue.Empty:
-                if self._num_threads():
+                if self._threads():
                     seen_s = time.monotonic()
                 elif time.monotonic() > seen_s + PATIENCE_S:
                     raise WorkerError(f"Dask cluster {self._address}: has had no worker for {PATIENCE_S:g} s") from None
@@ -190,12 +197,17 @@ class DaskCluster:
                 "killed for want of memory, take fewer ranks, or workers with fewer threads"
             ) from None
 
-    def _num_threads(self) -> int:
+    def _threads(self) -> dict[str, int]:
+        """Return the number of threads by worker, and tell of the workers that are gone since the last call."""
         client = self._connected()
         try:
-            return sum(client.ncores().values())
+            threads: dict[str, int] = client.ncores()
         except OSError as error:
             raise self._unreachable(error) from None
+        for worker in sorted(self._seen.difference(threads)):
+            self._tell(f"Dask cluster {self._address}: worker {worker} has ended; other workers compute its tasks")
+        self._seen = set(threads)
+        return threads
 
     def _connected(self) -> Any:
         if self._client is None:
@@ -234,6 +246,7 @@ class Workers:
     jobs: as many processes on this machine; 1: this process alone.
     dask: the address of the scheduler of a Dask cluster, such as tcp://10.0.0.1:8786, in place of `jobs`. Its workers
     need the same versions of ringsim and NumPy, which is checked.
+    tell: is passed a line for each worker of the cluster that ends and whose tasks others compute.
 
     To be used in a `with` block if there are several; they are started when there is the first task for them, and none
     is left when the block ends.
@@ -246,12 +259,12 @@ class Workers:
         {0: 3, 1: 2}
     """
 
-    def __init__(self, jobs: int = 1, dask: str | None = None) -> None:
+    def __init__(self, jobs: int = 1, dask: str | None = None, tell: Callable[[str], None] = lambda _: None) -> None:
         if jobs < 1:
             raise ValueError(f"jobs {jobs}: must be at least 1")
         if dask is not None and jobs > 1:
             raise ValueError(f"jobs {jobs} and a Dask cluster, {dask}: give one of both")
-        self._pool = DaskCluster(dask) if dask is not None else LocalPool(jobs) if jobs > 1 else None
+        self._pool = DaskCluster(dask, tell) if dask is not None else LocalPool(jobs) if jobs > 1 else None
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ sys.argv = sys.argv[1:]
 """
 RINGSIM = WITHOUT_TORCH + "from ringsim.cli import main; main()"
 TRAINERS = WITHOUT_TORCH + "from trainers.cli.group import main; main(prog_name='trainers')"
+BENCHMARK = WITHOUT_TORCH + "from collectives.benchmark.command import main; main(prog_name='benchmark')"
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,8 @@ def test_simulating_needs_no_torch(command: str, tmp_path: Path) -> None:
         (RINGSIM, "ringsim measure --ranks 2", "ringsim: measure"),
         (TRAINERS, "trainers --task mlp --steps 1", "trainers: this command"),
         (TRAINERS, "trainers --task mlp --steps 1 --ranks 2", "trainers: this command"),
+        (TRAINERS, "trainers compare-strategies", "trainers: this command"),
+        (TRAINERS, "trainers compare --task mlp --ranks 2", "trainers: this command"),
     ],
 )
 def test_what_needs_torch_says_so_in_one_line(program: str, command: str, place: str, tmp_path: Path) -> None:
@@ -50,6 +53,15 @@ def test_what_needs_torch_says_so_in_one_line(program: str, command: str, place:
     done = run_python("-c", program, *command.split(), folder=tmp_path)
     assert done.stderr == f"{place} needs torch, which is not installed: pip install 'ringsim[torch]'\n"
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
+
+
+@pytest.mark.parametrize("program", [WITHOUT_TORCH + "import collectives", BENCHMARK])
+def test_importing_collectives_without_torch_names_the_extra(program: str, tmp_path: Path) -> None:
+    """A traceback, as of any import that fails, but with what to do in its last line."""
+    done = run_python("-c", program, folder=tmp_path)
+    last = done.stderr.splitlines()[-1]
+    rule = "collectives needs torch, which is not installed: pip install 'ringsim[torch]'"
+    assert (done.returncode, last) == (1, f"ModuleNotFoundError: {rule}")
 
 
 def test_torch_is_an_extra_that_development_has() -> None:

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from ringsim.analysis import LIBRARY
 from ringsim.calibration import LibraryChoice, choose, fastest_protocol, nic_line
-from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity
+from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity, say
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
 from ringsim.registry import ALGORITHMS, build, names_file
 from ringsim.report import parse_placement
@@ -110,7 +110,7 @@ def workers_options(command: Command) -> Command:
     def with_workers(*, jobs: int, dask: str | None, **rest: Any) -> None:
         if dask is not None and jobs > 1:
             raise click.UsageError("--jobs and --dask exclude each other", click.get_current_context())
-        command(workers=Workers(jobs, dask), **rest)
+        command(workers=Workers(jobs, dask, say), **rest)
 
     return with_workers
 

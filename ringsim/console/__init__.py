@@ -9,6 +9,7 @@ from ringsim.console.one_line import (
     general_help,
     in_one_line,
     message_of,
+    needs_torch,
 )
 from ringsim.console.output import (
     STDOUT,

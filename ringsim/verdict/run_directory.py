@@ -27,13 +27,13 @@ from ringsim.verdict.records import (
 MAX_FILES = 1000  # more is no directory of results but somebody's home
 # What our own commands write beside what is read here, with nothing in it that is not there too.
 BY_PRODUCTS = {
-    "report.png", "report.html", "checkpoint.pt", "comparison.png", "compare.csv", "compare.txt", "times.png",
-    "errors.png", "runs.json", "run.toml",
+    "report.png", "memory.png", "report.html", "checkpoint.pt", "comparison.png", "compare.csv",
+    "compare.txt", "times.png", "errors.png", "runs.json", "run.toml",
 }  # fmt: skip
 TENSORBOARD = "events.out.tfevents."  # how its files begin, which hold what logs hold
 KINDS = (
-    "measurements, step profiles, networks, simulated collectives and steps, sweeps, comparisons, reports of the main "
-    "job and training runs"
+    "measurements, step profiles, networks, simulated collectives and steps, sweeps, comparisons, strategy "
+    "comparisons and training runs"
 )
 NO_KIND = (
     "is JSON, but of no kind that a report shows: it takes that of ringsim measure, compare, simulate, explain, ddp "

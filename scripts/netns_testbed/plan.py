@@ -5,9 +5,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 
 MAX_HOSTS = 250  # 10.0.0.1 to 10.0.0.250
 INTERFACE = "eth0"
+TORCHRUN = Path(__file__).with_name("torchrun.py")
 MASTER_PORT = 29500  # in a namespace of its own every port is free
 CUBIC, RENO = "cubic", "reno"  # Linux's default, and the one that it allows in every namespace
 MIN_BIT_PER_S, MAX_BIT_PER_S = 64_000, 100_000_000_000
@@ -86,7 +88,7 @@ class TestbedPlan:
     def run(self, arguments: Sequence[str], ranks_per_host: int = 1) -> list[list[str]]:
         """Return a torchrun for each host, with this interpreter; `arguments`: what torchrun takes as script."""
         # A fixed node rank each ("static", not "c10d"): host i has ranks i * ranks_per_host and on, always.
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "static"]
+        torchrun = [sys.executable, str(TORCHRUN), "--rdzv-backend", "static"]
         torchrun += f"--master-addr {address(0)} --master-port {MASTER_PORT} --nnodes {self.num_hosts}".split()
         torchrun += f"--nproc-per-node {ranks_per_host}".split()
         return [

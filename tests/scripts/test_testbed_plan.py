@@ -1,5 +1,7 @@
 """The testbed as data: names, rates, commands, and the network file."""
 
+import inspect
+import logging
 import sys
 from pathlib import Path
 
@@ -7,8 +9,9 @@ import pytest
 
 from netns_testbed import testbed
 from netns_testbed.description import network_text
-from netns_testbed.plan import burst_bytes, owner, parse_tc_rate, plan, queue_bytes
+from netns_testbed.plan import TORCHRUN, burst_bytes, owner, parse_tc_rate, plan, queue_bytes
 from netns_testbed.testbed import Testbed
+from netns_testbed.torchrun import AGENT, EXIT_BARRIER, is_shown
 from ringsim.network.file_reader import read_network
 from tests.ringsim.topologies import capacities
 
@@ -96,13 +99,26 @@ def test_one_torchrun_for_each_host() -> None:
     """Which differ in the host alone; arguments are passed on as they are."""
     first, second = plan("ringsim-7-0", 2).run(["my script.py", "--steps", "5"], ranks_per_host=3)
     assert second == [
-        *("ip", "netns", "exec", "ringsim-7-0-host1", sys.executable, "-m", "torch.distributed.run"),
+        *("ip", "netns", "exec", "ringsim-7-0-host1", sys.executable, str(TORCHRUN)),
         *("--rdzv-backend", "static", "--master-addr", "10.0.0.1", "--master-port", "29500"),
         *("--nnodes", "2", "--nproc-per-node", "3", "--node-rank", "1", "--local-addr", "10.0.0.2"),
         *("my script.py", "--steps", "5"),
     ]
     differ = [pair for pair in zip(first, second, strict=True) if pair[0] != pair[1]]
     assert differ == [("ringsim-7-0-host0", "ringsim-7-0-host1"), ("0", "1"), ("10.0.0.1", "10.0.0.2")]
+
+
+def test_torchrun_is_silent_about_its_exit_barrier_only() -> None:
+    """By the words that the installed torch logs, to the logger that it logs them to."""
+    from torch.distributed.elastic.agent.server import api
+
+    assert api.logger.name == AGENT
+    assert f'"{EXIT_BARRIER}' in inspect.getsource(api.SimpleElasticAgent._exit_barrier)  # type: ignore[attr-defined]
+    shown = [
+        is_shown(logging.LogRecord(AGENT, logging.ERROR, "api.py", 1, message, (0.1,), None))
+        for message in (f"{EXIT_BARRIER}. Elapsed: %s seconds", "failed (exitcode: %s)")
+    ]
+    assert shown == [False, True]
 
 
 @pytest.mark.parametrize(

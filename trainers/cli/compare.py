@@ -21,6 +21,7 @@ from ringsim.console import (
     examples,
     json_option,
     print_result,
+    require_torch,
     run_local_ranks,
     say,
     say_wrote,
@@ -83,6 +84,7 @@ def compare_command(
     The one process has the batch of all ranks together. Options that are not listed are the task's, as in
     `trainers train`.
     """
+    require_torch("this command")
     refuse_recording()
     options = given_settings(task)
     config = StepConfig(**of_step)

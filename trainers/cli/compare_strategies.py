@@ -26,6 +26,7 @@ from ringsim.console import (
     json_option,
     print_result,
     require_one_stdout,
+    require_torch,
     say,
     say_wrote,
     torchrun,
@@ -116,6 +117,7 @@ def main(
 
     torchrun --nproc-per-node 4 -m trainers compare-strategies
     """
+    require_torch("this command")  # before anything is said of torchrun, which comes with it
     refuse_recording()
     require_one_stdout(as_json, given["profile"])
     step = config_of(StepConfig, given)

@@ -12,6 +12,7 @@ from trainers.tasks.base import require_at_least
 RESULTS = (
     "checkpoint.pt",
     "report.png",
+    "memory.png",
     "report.html",
     "report.json",
 )  # what the strategy comparison leaves in --output

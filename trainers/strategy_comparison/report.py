@@ -233,7 +233,10 @@ def save_results(
 
     Raises OSError if one cannot be written, ValueError if another run does not come to an end with its own.
     """
-    from trainers.strategy_comparison.report_plot import save_report_plot  # noqa: PLC0415  matplotlib, on rank 0 alone
+    from trainers.strategy_comparison.report_plot import (  # noqa: PLC0415  matplotlib, on rank 0 alone
+        save_memory_plot,
+        save_report_plot,
+    )
 
     page = report_page(verdict, f"The strategy comparison on {report['num_ranks']} ranks")
     output.mkdir(parents=True, exist_ok=True)
@@ -241,7 +244,8 @@ def save_results(
     with locked(output, say, wait_s):
         save_checkpoint(paths[0], checkpoint)
         save_report_plot(report, paths[1], style)
-        with atomic_file(paths[2]) as file:
+        save_memory_plot(report, paths[2], style)
+        with atomic_file(paths[3]) as file:
             file.write(page.encode())
-        save_json(paths[3], report)
+        save_json(paths[4], report)
     return paths

@@ -1,4 +1,4 @@
-"""The report of the strategy comparison as a picture: predicted beside measured, and the loss curves."""
+"""The report of the strategy comparison as pictures: predicted and measured times, losses, and memory per rank."""
 
 import math
 import os
@@ -8,11 +8,14 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ringsim.report.plots.charts import draw_loss_curves, draw_sync_times
+from ringsim.measurements import p10_p90
+from ringsim.report.plots.charts import draw_loss_curves, draw_sync_times, set_axis
 from ringsim.report.plots.style import new_figure, palette, points, save_figure
+from ringsim.units import format_time
 from ringsim.verdict import JobReport, StrategyResult
 
 _SIZE = (12.0, 4.8)  # inches
+_MEMORY_HEIGHT, _ROW = 1.6, 0.35  # of the picture of memory
 
 
 def save_report_plot(report: dict[str, Any], path: str | os.PathLike[str], style: str | None = None) -> None:
@@ -30,6 +33,59 @@ def draw_report(report: dict[str, Any]) -> Figure:
     job = JobReport.from_dict(report)
     _draw_times(left, job.strategies)
     _draw_losses(right, job.strategies, report["model"]["vocabulary"])
+    _name_run(figure, job)
+    return figure
+
+
+def save_memory_plot(report: dict[str, Any], path: str | os.PathLike[str], style: str | None = None) -> None:
+    """Draw the memory per rank and the steps of `report` as a picture in the format that the suffix of `path` names.
+
+    Raises OSError if it cannot be written.
+    """
+    save_figure(lambda: draw_memory(report), path, style)
+
+
+def draw_memory(report: dict[str, Any]) -> Figure:
+    """Draw a row per strategy: on the left the bytes that a rank keeps between steps by kind, on the right its step."""
+    job = JobReport.from_dict(report)
+    figure = new_figure(_SIZE[0], _MEMORY_HEIGHT + _ROW * len(job.strategies), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    _draw_kept_bytes(left, report["strategies"])
+    _draw_steps(right, job.strategies)
+    left.set_yticks(range(len(job.strategies)), [result.strategy for result in job.strategies], fontsize=points(9))
+    left.set_ylim(len(job.strategies) - 0.5, -0.5)
+    _name_run(figure, job)
+    return figure
+
+
+def _draw_kept_bytes(axes: Axes, results: Sequence[dict[str, Any]]) -> None:
+    """Stack the kinds; activations, which are the same with all strategies, are left out."""
+    hues = palette()
+    kinds = {"parameters": hues.blue, "gradients": hues.sky, "optimizer": hues.orange, "vectors": hues.grey}
+    ends = [0.0] * len(results)
+    for kind, colour in kinds.items():
+        sizes = [result.get("memory_bytes", {}).get(kind, 0) / 2**20 for result in results]
+        label = "buffers of the strategy" if kind == "vectors" else kind
+        axes.barh(range(len(results)), sizes, left=ends, height=0.7, color=colour, edgecolor=hues.paper, label=label)
+        ends = [end + size for end, size in zip(ends, sizes, strict=True)]
+    set_axis(axes.xaxis, "memory per rank between two steps (MiB), without activations", "{:g}".format)
+    axes.grid(visible=False, axis="y")
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, fontsize=points(8))
+
+
+def _draw_steps(axes: Axes, results: Sequence[StrategyResult]) -> None:
+    hues, rows = palette(), range(len(results))
+    axes.hlines(rows, *zip(*(p10_p90(result.steps_s) for result in results), strict=True), color=hues.orange,
+                linewidth=7, alpha=0.45, label="10 % to 90 %")  # fmt: skip
+    axes.plot([result.step_s for result in results], rows, "o", color=hues.vermillion, markersize=8, label="mean")
+    set_axis(axes.xaxis, "measured step", format_time)
+    axes.set_xlim(left=0)
+    axes.grid(visible=False, axis="y")
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=points(8))
+
+
+def _name_run(figure: Figure, job: JobReport) -> None:
+    """Give the picture its title: ranks, model, machine and date."""
     where = job.measurements.provenance
     figure.suptitle(
         f"{job.num_ranks} ranks, {job.num_parameters:,} parameters — {where['machine']}, "
@@ -37,7 +93,6 @@ def draw_report(report: dict[str, Any]) -> Figure:
         fontsize=points(10),
         color=palette().dark_grey,
     )
-    return figure
 
 
 def _draw_times(axes: Axes, results: Sequence[StrategyResult]) -> None:

@@ -1,6 +1,7 @@
 """Tasks handed to processes of this machine and to a Dask cluster: same results, and nothing left behind."""
 
 import os
+import re
 import signal
 import sys
 import time
@@ -149,7 +150,7 @@ def test_without_dask_the_message_says_what_to_install(monkeypatch: pytest.Monke
 
 @pytest.mark.timeout(2 * LIMIT_S)
 def test_a_task_that_ends_one_worker_of_a_cluster_is_computed_by_another(cluster: Any, tmp_path: Path) -> None:
-    """Only if it ends several it is an error, of which joblib's own backend for Dask would never hear."""
+    """One line tells of it. Only if it ends several it is an error, of which joblib's own backend would never hear."""
     once = tmp_path / "once"
 
     def die_once(number: int) -> int:
@@ -158,8 +159,14 @@ def test_a_task_that_ends_one_worker_of_a_cluster_is_computed_by_another(cluster
             os.kill(os.getpid(), signal.SIGKILL)
         return number
 
-    with Workers(dask=cluster.scheduler_address) as workers:
+    lines: list[str] = []
+    with Workers(dask=cluster.scheduler_address, tell=lines.append) as workers:
+        assert dict(workers.run(squared, [1, 2])).keys() == {0, 1}
+        assert lines == []
         assert dict(workers.run(die_once, list(range(6)))) == {place: place for place in range(6)}
+        assert [re.sub(r"tcp://[\d.]+:\d+", "ADDRESS", line) for line in lines] == [
+            "Dask cluster ADDRESS: worker ADDRESS has ended; other workers compute its tasks"
+        ]
         with pytest.raises(WorkerError, match=r"^Dask cluster .*: several workers ended while they computed the same"):
             list(workers.run(die_with_three, [3]))
 

@@ -22,7 +22,7 @@ from trainers.comparison import gradient_check
 from trainers.comparison.gradient_check import largest_difference
 from trainers.comparison.plot import draw_comparison, save_comparison_plot
 from trainers.comparison.runs import TrainingRun, compare, format_comparison, run_of_log
-from trainers.strategy_comparison.report_plot import draw_report, save_report_plot
+from trainers.strategy_comparison.report_plot import draw_memory, draw_report, save_report_plot
 from trainers.tasks import load_task
 
 TIMEOUT_S = 240
@@ -143,6 +143,20 @@ def test_equal_losses_can_be_told_apart() -> None:
     assert [bar.get_facecolor() for bar in right.patches]
     curves = [line for line in draw_report(report()).axes[1].get_lines() if len(line.get_xdata()) == len(LOSSES)]
     assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in curves}) == 11
+
+
+def test_memory_is_stacked_by_kind() -> None:
+    """A row per strategy, whose bar ends at the sum; a dot for its step."""
+    content = report()
+    kinds = ("parameters", "gradients", "optimizer", "vectors")
+    for place, result in enumerate(content["strategies"], 1):
+        held = {kind: factor * place * 2**20 for factor, kind in enumerate(kinds, 1)}
+        result["memory_bytes"] = {**held, "activations": 2**30}
+    left, right = draw_memory(content).axes
+    ends = [max(bar.get_x() + bar.get_width() for bar in bars) for bars in zip(*left.containers, strict=True)]
+    assert ends == [10.0 * place for place in range(1, 12)]
+    (steps,) = [line for line in right.get_lines() if len(line.get_xdata()) == 11]
+    assert list(steps.get_xdata()) == [result["step_s"] for result in content["strategies"]]
 
 
 def test_the_style_is_chosen(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.compare_strategies import DEFAULT_STRATEGIES, main
 from trainers.cli.group import main as trainers
+from trainers.strategy_comparison.config import RESULTS
 from trainers.strategy_comparison.job_log import describe_job_line
 from trainers.strategy_comparison.report import format_report
 from trainers.strategy_names import STRATEGY_NAMES
@@ -33,7 +34,7 @@ SMALL = (
     "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --batch-size 4 --steps 20 --learning-rate 0.01"
 )
 SHORT = Blocks(turns=1, number=2, least_s=1e-3)  # of the probes, which take ten seconds; how good they are is not asked
-RESULT_NAMES = ["checkpoint.pt", "log.jsonl", "report.html", "report.json", "report.png", "run.toml"]
+RESULT_NAMES = ["checkpoint.pt", "log.jsonl", "memory.png", "report.html", "report.json", "report.png", "run.toml"]
 
 
 def command(*arguments: str, ranks: int | None) -> list[str]:
@@ -59,7 +60,7 @@ def run_strategy_comparison(_: int, arguments: list[str]) -> None:
         mock.patch("ringsim.calibration.from_probes._RESAMPLED", 4),
     )
     with short[0], short[1]:
-        (trainers if arguments[0] == "ring" else main)(arguments)
+        (trainers if arguments[0] in ("ring", "compare-strategies") else main)(arguments)
 
 
 def forked(num_ranks: int, arguments: list[str], folder: Path) -> list[subprocess.CompletedProcess[str]]:
@@ -101,10 +102,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in told] == ["step 10/20", "step 20/20"]
     assert [line for line in errors.splitlines() if line.startswith(("step ", "wrote "))] == [
         *told,
-        *(
-            f"wrote {folder / name}"
-            for name in ("log.jsonl", "run.toml", "checkpoint.pt", "report.png", "report.html", "report.json")
-        ),
+        *(f"wrote {folder / name}" for name in ("log.jsonl", "run.toml", *RESULTS)),
         f"wrote {profile}",
     ]
     assert "training" not in errors
