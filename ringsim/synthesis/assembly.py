@@ -57,7 +57,7 @@ class Part:
     def turned_round(self) -> "Part":
         """Return the transfers backwards in time: who has sent a copy receives, and adds what it receives."""
         start_s, end_s = self.time_s - self.end_s, self.time_s - self.start_s
-        order = np.argsort(start_s, kind="stable")
+        order = np.lexsort([-np.arange(len(start_s)), start_s])  # over links without cost several happen at one moment
         src, dst, chunk = (column[order] for column in (self.dst, self.src, self.chunk))
         return Part(src, dst, chunk, True, _channels(src, dst), start_s[order], end_s[order], self.busy_s)
 

@@ -8,7 +8,7 @@ import pytest
 from cabled_networks import fully_connected, hosts, hypercube, islands, star, torus
 from ringsim import Collective, algorithm, msccl_lines, predict_time, verify
 from ringsim.analysis import BOUNDED
-from ringsim.network import AnyNetwork, load_network
+from ringsim.network import AnyNetwork, load_network, read_network
 from ringsim.synthesis import SearchOptions, SearchState, synthesize
 from tests.ringsim.made_networks import made_network
 
@@ -52,6 +52,15 @@ def test_uneven_networks_are_used_to_nine_tenths(name: str, collective: Collecti
     assert synthesis.time_s <= best_s
     assert synthesis.time_s <= 1.10 * synthesis.bound.time_s
     verify(synthesis.schedule)
+
+
+def test_links_that_cost_nothing_keep_the_order_of_additions() -> None:
+    """Within hosts of two ranks a chunk passes several ranks at one moment, backwards in time as well."""
+    free = read_network('[host]\nranks = 2\n[host.nic]\nbandwidth = "1Gbit/s"', "free.toml")
+    for collective in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE):
+        synthesis = synthesize(collective, free, 8, LARGE, SearchOptions(seconds=100, enough=1.3))
+        assert synthesis.num_tried
+        verify(synthesis.schedule)
 
 
 @pytest.mark.parametrize("collective", BOUNDED)
