@@ -13,7 +13,13 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-re
 # The tests start hundreds of programs: their code is compiled once, also where Python is told not to keep that.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all fuzz lint docs bench fidelity picture wheel clean help
+FIGURES ?=
+LOGS ?=
+# A picture of a page: $(call screenshot,PAGE,PICTURE,WIDTH,HEIGHT).
+CHROMIUM ?= chromium
+screenshot = $(CHROMIUM) --headless --no-sandbox --hide-scrollbars --screenshot=$(abspath $(2)) --window-size=$(3),$(4) "file://$(CURDIR)/$(1)" 2> /dev/null
+
+.PHONY: demo test test-all fuzz lint docs figures pictures wheel clean help
 
 help:
 	@echo "make demo      the strategy comparison on $(RANKS) local ranks: predict, train, measure; leaves report/"
@@ -22,9 +28,9 @@ help:
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
 	@echo "make lint      ruff, mypy, and that imports point one way"
 	@echo "make docs      this documentation as a site: leaves site/index.html"
-	@echo "make bench     how fast the simulator is, beside SimPy; our collectives and strategies, beside torch's"
-	@echo "make fidelity  how far off predictions are here: measures for half an hour, as root for the testbed"
-	@echo "make picture   the pictures in docs/"
+	@echo "make figures   measures the published figures again (an hour, as root for the testbed), and draws the pictures;"
+	@echo "               FIGURES='steps training' measures these; LOGS=FOLDER those of public logs, too"
+	@echo "make pictures  the pictures in docs/"
 	@echo "make wheel     builds the distributions, and tries the wheel in an environment of its own, without torch"
 
 # What is installed is recorded in files, so that nothing is installed twice.
@@ -59,21 +65,16 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python scripts/figures.py --check
 
 docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-bench: $(VENV)/installed-dev
-	$(BIN)/python scripts/bench_simulator.py --large
-	$(BIN)/python scripts/bench_collectives.py
-	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 scripts/bench_polling.py
-	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 scripts/bench_steps.py
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench_trainers.py
+figures: $(VENV)/installed-dev
+	$(BIN)/python scripts/figures.py $(FIGURES) $(if $(LOGS),--logs $(LOGS))
+	$(MAKE) pictures
 
-fidelity: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/fidelity.py -o fidelity --write docs/accuracy.md
-
-picture: $(VENV)/installed
+pictures: $(VENV)/installed
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png
 	$(BIN)/ringsim animate --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.gif
 	$(BIN)/ringsim sweep --network gbe --network dgx-h100-cluster --ranks 2:32 --sizes 4KiB:1GiB -o docs/sweep.png
@@ -83,6 +84,11 @@ picture: $(VENV)/installed
 	sed -n '/<!-- file: train.py -->/,/^```$$/p' docs/tutorials/my-script.md | sed '1,2d;$$d' > build/train.py
 	$(BIN)/ringsim trace --fake --ranks 128 -o build/step.trace.json build/train.py
 	$(BIN)/ringsim step build/step.trace.json --network dgx-h100-cluster --gpu h100 -o docs/step.png
+	$(BIN)/python scripts/draw_idea.py docs/idea.svg
+	$(BIN)/python scripts/draw_accuracy.py docs/accuracy.png
+	$(BIN)/ringsim animate --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o build/ring.html
+	$(call screenshot,build/ring.html#t=0.4,docs/animation.png,1280,980)
+	test ! -e report/report.html || $(call screenshot,report/report.html,docs/report-page.png,1100,1000)
 
 wheel: $(VENV)/installed-dev
 	rm -rf dist

@@ -1,6 +1,6 @@
 """How well a network calibrated on some logs of a cluster predicts others: the table of docs/accuracy.md.
 
-usage: python scripts/cluster_fidelity.py LOGS_DIR [--jobs N] [--write docs/accuracy.md]
+usage: python scripts/cluster_fidelity.py LOGS_DIR [--jobs N] [--points FILE.csv]
 """
 
 import statistics
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import click
 
-from generated_part import GeneratedPart
+from accuracy_points import Point, write_points
 from ringsim.calibration import calibrate_logs, cases_of_tables, compare_logs
 from ringsim.calibration.questions import RING_TESTS
 from ringsim.cli.inputs import parse_nics
@@ -24,7 +24,6 @@ from ringsim.workers import Workers
 LARGE = 2**20  # bytes: what the targets are about
 BULK = 2**26  # bytes: there bandwidth alone decides
 RING, CHOSEN = 0.08, 0.12  # targets for the median |error|: the algorithm is a ring for certain; the library chose it
-PART = GeneratedPart("<!-- clusters: made by scripts/cluster_fidelity.py -->", "<!-- end of clusters -->")
 
 
 class Pair(NamedTuple):
@@ -53,6 +52,7 @@ class Result(NamedTuple):
     p95: float
     bulk_median: float | None
     inside: float
+    points: tuple[Point, ...]
 
     @property
     def target(self) -> float:
@@ -152,7 +152,12 @@ def measure(pair: Pair, logs: Path) -> Result:
     large, bulk = ([error for size, error in errors if size >= least] for least in (LARGE, BULK))
     bulk_median = statistics.median(bulk) if bulk else None
     inside = statistics.mean(each.is_inside for each in compared.held_out() if each.case.size_bytes >= LARGE)
-    return Result(pair, len(large), statistics.median(large), p95(large), bulk_median, inside)
+    points = tuple(
+        Point("GPU cluster", each.predicted_s, each.case.measured_s)
+        for each in compared.held_out()
+        if each.predicted_s is not None and each.case.size_bytes >= LARGE
+    )
+    return Result(pair, len(large), statistics.median(large), p95(large), bulk_median, inside, points)
 
 
 def _files(names: tuple[str, ...], logs: Path) -> list[Path]:
@@ -194,21 +199,19 @@ def table(results: list[Result]) -> str:
 @click.command("cluster_fidelity", cls=OneLineCommand)
 @click.argument("logs", metavar="LOGS_DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @workers_options
-@click.option("--write", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Put the table there.")
-def main(logs: Path, write: Path | None, workers: Workers) -> None:
+@click.option("--points", type=click.Path(path_type=Path, dir_okay=False), help="CSV file for each pair of times.")
+def main(logs: Path, points: Path | None, workers: Workers) -> None:
     """Calibrate on some of the logs, predict others; print the table."""
-    if write:
-        PART.check(write)
     pairs = list(_pairs())
     with ended_once(), workers, progress_bar(len(pairs), "pairs of logs") as bar:
         results = {}
         for place, result in workers.run(partial(measure, logs=logs.absolute()), pairs):
             results[place] = result
             bar.update(1)
-    text = table([results[place] for place in range(len(pairs))])
-    click.echo(text)
-    if write:
-        PART.write(write, text)
+    ordered = [results[place] for place in range(len(pairs))]
+    click.echo(table(ordered), nl=False)
+    if points:
+        write_points(points, [point for result in ordered for point in result.points])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How far predictions are off on networks of our own: the table of docs/accuracy.md. `make fidelity` runs it.
+"""How far predictions are off on testbeds and on this machine: a table of docs/accuracy.md.
 
 Networks are calibrated with probes only, and predict collectives: other sizes, and other numbers of ranks where the
 table says so; and training steps, from probes and steps that are recorded without sending. It takes half an hour; what
@@ -13,15 +13,14 @@ from pathlib import Path
 
 import click
 
-from generated_part import GeneratedPart
+from accuracy_points import Point, write_points
 from netns_testbed import run_ranks, why_not
 from ringsim.calibration import ComparedCase, calibrate, cases_of_measurements, compare_measurements
 from ringsim.console import OneLineCommand
 from ringsim.files import atomic_file, read_json, read_text
-from ringsim.measurements import Measurements, p95, provenance
+from ringsim.measurements import Measurements, p95
 from ringsim.network import Cluster, network_text, read_network
 
-PART = GeneratedPart("<!-- own networks: made by scripts/fidelity.py -->", "<!-- end of own networks -->")
 BENCHMARK = ("-m", "collectives.benchmark", "--in-place")
 MIB = 2**20
 SMALL = ("-b", "1KiB", "-e", "512KiB")
@@ -172,9 +171,11 @@ def row(
     )
 
 
-def rows(experiment: Experiment, folder: Path, again: bool) -> Iterator[str]:
-    """Yield a row for each class of sizes."""
+def rows(experiment: Experiment, folder: Path, again: bool, found: list[Point]) -> Iterator[str]:
+    """Yield a row for each class of sizes, and add the times to `found`."""
     cases = [each for each in compared(experiment, folder, again) if each.error is not None]
+    place = experiment.title.partition(",")[0]
+    found += [Point(place, each.predicted_s, each.case.measured_s) for each in cases if each.predicted_s is not None]
     for low, high, target in zip(experiment.bounds, experiment.bounds[1:], experiment.targets, strict=False):
         some = [each for each in cases if low <= each.case.size_bytes < high]
         errors = [abs(each.error) for each in some if each.error is not None]
@@ -183,12 +184,13 @@ def rows(experiment: Experiment, folder: Path, again: bool) -> Iterator[str]:
         yield row(experiment.title, sizes, errors, [each.spread for each in some], target, inside)
 
 
-def training_row(training: Training, folder: Path, again: bool) -> str:
-    """Return one row for all strategies."""
+def training_row(training: Training, folder: Path, again: bool, found: list[Point]) -> str:
+    """Return one row for all strategies, and add their times to `found`."""
     output = folder / f"{training.place.name}-training"
     if again or not (output / "report.json").exists():
         training.place.run([*TRAINING, "--output", str(output)])
     results = read_json(output / "report.json")["strategies"]
+    found += [Point("training step", result["predicted_step_s"], result["step_s"]) for result in results]
     errors = [abs(result["step_error"]) for result in results]
     spreads = [(result["step_p90_s"] - result["step_p10_s"]) / result["step_s"] for result in results]
     return row(training.title, "1.8 MB of gradients", errors, spreads, training.target, None)
@@ -196,15 +198,11 @@ def training_row(training: Training, folder: Path, again: bool) -> str:
 
 @click.command("fidelity", cls=OneLineCommand, context_settings={"show_default": True})
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default="fidelity")
-@click.option(
-    "--write", multiple=True, type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Put the table there."
-)
+@click.option("--points", type=click.Path(path_type=Path, dir_okay=False), help="CSV file for each pair of times.")
 @click.option("--again", is_flag=True, help="Measure again what the output folder has already.")
 @click.option("--only", multiple=True, help="Experiments whose title has these words; repeatable.")
-def main(output: Path, write: tuple[Path, ...], again: bool, only: tuple[str, ...]) -> None:
+def main(output: Path, points: Path | None, again: bool, only: tuple[str, ...]) -> None:
     """Measure, calibrate, predict, compare; print the table."""
-    for page in write:
-        PART.check(page)
     reason = why_not()
     chosen = [each for each in EXPERIMENTS if not only or any(words in each.title for words in only)]
     trained = [each for each in TRAININGS if not only or any(words in each.title for words in only)]
@@ -212,19 +210,16 @@ def main(output: Path, write: tuple[Path, ...], again: bool, only: tuple[str, ..
     if reason and any(place.hosts > 1 for place in places):
         raise ValueError(f"no testbed here: {reason}; --only loopback does without")
     output.mkdir(parents=True, exist_ok=True)
-    where = provenance()
+    found: list[Point] = []
     lines = [
-        f"{where['machine']}, {where['cores']} cores, {where['system']}, ringsim {where['ringsim']}, {where['date']}.",
-        "",
         "| where | sizes | cells | median error | 95th percentile | measured spread | in their 80 % | target | |",
         "|---|---|---|---|---|---|---|---|---|",
-        *(row for each in chosen for row in rows(each, output, again)),
-        *(training_row(each, output, again) for each in trained),
+        *(row for each in chosen for row in rows(each, output, again, found)),
+        *(training_row(each, output, again, found) for each in trained),
     ]
-    text = "\n".join(lines) + "\n"
-    click.echo(text)
-    for page in write:
-        PART.write(page, text)
+    click.echo("\n".join(lines))
+    if points:
+        write_points(points, found)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,12 @@ class GeneratedPart:
         """Raise ValueError, which names the mark, unless the page has both, each once and in this order."""
         self._around(page)
 
+    def read(self, page: Path) -> str:
+        """Return what stands there. Raises as `check` does."""
+        before, after = self._around(page)
+        lines = read_text(page).split("\n")
+        return "\n".join(lines[len(before) : len(lines) - len(after)]).strip("\n")
+
     def write(self, page: Path, text: str) -> None:
         """Put `text` there in place of what was there. Raises as `check` does, and leaves the page as it was then."""
         before, after = self._around(page)

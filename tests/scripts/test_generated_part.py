@@ -1,8 +1,5 @@
 """Parts of pages that scripts write."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +7,6 @@ import pytest
 from generated_part import GeneratedPart
 from tests.refusals import refused
 
-ROOT = Path(__file__).parents[2]
 PART = GeneratedPart("<!-- begin -->", "<!-- end -->")
 
 
@@ -55,18 +51,9 @@ def test_a_page_that_is_no_text_is_named(page: Path) -> None:
         PART.check(page)
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments"),
-    [("fidelity", ["--only", "nothing"]), ("cluster_fidelity", ["."])],
-    ids=lambda each: each[0],
-)
-def test_scripts_refuse_it_before_the_work(page: Path, script: str, arguments: list[str]) -> None:
-    """In one line."""
-    page.write_text("no marks\n")
-    command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *arguments, "--write", str(page)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=page.parent, env=environment, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"{script}: {page}: has 0 lines '<!-- ")
-    assert done.stderr.count("\n") == 1
-    assert list(page.parent.iterdir()) == [page]
+def test_what_is_there_can_be_read(page: Path) -> None:
+    """Without the empty lines around it."""
+    page.write_text("above\n<!-- begin -->\n<!-- end -->\n")
+    assert PART.read(page) == ""
+    PART.write(page, "first\n\nlast")
+    assert PART.read(page) == "first\n\nlast"
