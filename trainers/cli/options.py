@@ -121,7 +121,7 @@ timeout_option = click.option(
     type=REAL,
     callback=_seconds,
     default=60.0,
-    help="A rank waits so many seconds for a peer.",
+    help="Seconds that a rank waits for a peer.",
 )
 
 

@@ -43,9 +43,7 @@ ANIMATION = OutputFile((".html", *FILMS, ""), stdout=True)
 @partial(schedule_options, library=True)
 @partial(network_options, load=load_network)
 @size_option
-@click.option(
-    "--compare", "compared", help="These two algorithms, ring,halving_doubling, are shown on one axis of time."
-)
+@click.option("--compare", "compared", help="Two algorithms to show on one time axis, such as ring,halving_doubling.")
 @click.option(
     "--measured",
     type=FILE,
@@ -53,7 +51,7 @@ ANIMATION = OutputFile((".html", *FILMS, ""), stdout=True)
     "several, it is the one of --algorithm, else the first.",
 )
 @trust_option
-@click.option("-o", "--output", type=ANIMATION, help="A page is written to this file, .html; or a film, .gif or .mp4.")
+@click.option("-o", "--output", type=ANIMATION, help="Write a page (.html) or a film (.gif or .mp4) to this file.")
 def animate(
     schedule: Schedule,
     network: AnyNetwork,

@@ -47,9 +47,9 @@ MODELS = [AUTO, *(model.value for model in ProbeModel)]
     "-o",
     "--output",
     type=OutputFile((".toml",), stdout=True),
-    help="The network is written to this file, FILE.toml, which --network reads.",
+    help="Write the network to FILE.toml, which --network reads.",
 )
-@click.option("--nic", "nics", type=NICS, help="Each host has these NICs, such as 4x200Gbit/s; it is for logs.")
+@click.option("--nic", "nics", type=NICS, help="NICs of each host, such as 4x200Gbit/s; for logs.")
 @click.option(
     "--model",
     type=Choice(MODELS),

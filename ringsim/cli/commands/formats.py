@@ -35,14 +35,14 @@ from ringsim.units import plural
     "form",
     type=Choice(["goal", "msccl"]),
     required=True,
-    help="The format is goal, the text that LogGOPSim reads, or msccl, the XML that MSCCL reads.",
+    help="Output format: goal, the text that LogGOPSim reads, or msccl, the XML that MSCCL reads.",
 )
-@click.option("-o", "--output", type=OUTPUT, required=True, help="The schedule is written to this file.")
+@click.option("-o", "--output", type=OUTPUT, required=True, help="Write the schedule to this file.")
 @size_option
 @click.option(
     "--reduce-bandwidth",
     type=RATE,
-    help="A rank adds at this rate (goal only); without it no calc is written.",
+    help="Rate at which a rank adds (goal only); without it no calc is written.",
 )
 def export(schedule: Schedule, form: str, output: Path, size: int, reduce_bandwidth: float | None) -> None:
     """Writes a schedule for LogGOPSim (GOAL text, for --size bytes) or MSCCL (XML)."""

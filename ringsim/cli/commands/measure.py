@@ -33,13 +33,13 @@ ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor"
         "ringsim measure --collective all_reduce -b 8M -e 8M --format nccl-tests",
     ),
 )
-@click.option("--ranks", type=IntRange(1, 1024), default=4, help="So many local ranks are started.")
+@click.option("--ranks", type=IntRange(1, 1024), default=4, help="Number of local ranks to start.")
 @click.option(
     "-o",
     "--output",
     type=FILE,
     default="measurements.json",
-    help="The measurements are written to this file, as JSON.",
+    help="Write the measurements to this file, as JSON.",
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:

@@ -21,8 +21,7 @@ from ringsim.schedule import Schedule
     "-o",
     "--output",
     type=PICTURE,
-    help="The picture is written to this file: PNG, PDF or SVG, by its suffix; without it the file has the name of "
-    "the algorithm.",
+    help="Write the picture to this file: PNG, PDF or SVG, by its suffix [default: the name of the algorithm].",
 )
 @style_option
 def plot(schedule: Schedule, network: AnyNetwork, size: int, output: Path | None, style: str | None) -> None:

@@ -27,7 +27,7 @@ FOLDER = click.Path(path_type=Path, exists=True)
     "--output",
     type=OutputFile((".html",), stdout=True),
     default="report.html",
-    help="The page is written to this file.",
+    help="Write the page to this file.",
 )
 @json_option
 def report(folder: Path, output: Path, as_json: bool) -> None:

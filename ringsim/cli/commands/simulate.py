@@ -38,8 +38,8 @@ from ringsim.text_table import WIDTH, wrap_text
     is_flag=True,
     help="Each rank waits for one thing at a time and applies all it receives in step order, as our ranks on Gloo do.",
 )
-@click.option("--per-rank", is_flag=True, help="A table says what each rank did with its time.")
-@click.option("--trace", type=OUTPUT, help="All transfers are written to this file, for ui.perfetto.dev.")
+@click.option("--per-rank", is_flag=True, help="Print a table of what each rank did with its time.")
+@click.option("--trace", type=OUTPUT, help="Write all transfers to this file, for ui.perfetto.dev.")
 @wide_option
 @json_option
 def simulate(

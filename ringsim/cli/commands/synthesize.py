@@ -61,14 +61,14 @@ def _parse_seconds(text: str) -> float:
     "--seconds",
     type=Quantity("seconds", _parse_seconds),
     default=f"{DEFAULT_SECONDS:g}",
-    help="The search ends after so many seconds, once it has found something; Ctrl-C ends it earlier.",
+    help="Time limit of the search, in seconds, once it has found a schedule; Ctrl-C ends it earlier.",
 )
-@click.option("--seed", type=IntRange(0), default=0, help="The search draws its random numbers from this seed.")
+@click.option("--seed", type=IntRange(0), default=0, help="Random seed of the search.")
 @wide_option
 @json_option
-@click.option("--plot", type=PICTURE, help="The use of each link over time is drawn into this file: PNG, PDF or SVG.")
+@click.option("--plot", type=PICTURE, help="Draw the use of each link over time into this file: PNG, PDF or SVG.")
 @style_option
-@click.option("-o", "--output", type=OUTPUT, help="The schedule is written to this file as MSCCL XML.")
+@click.option("-o", "--output", type=OUTPUT, help="Write the schedule to this file as MSCCL XML.")
 def synthesize(
     collective: str,
     ranks: int,
