@@ -105,7 +105,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     multiple=True,
     callback=_listed(list(COLLECTIVES)),
     default=("all_reduce",),
-    help=f"This collective is timed, one of {', '.join(COLLECTIVES)}; the option is repeatable, or has commas.",
+    help=f"Collective to time, one of {', '.join(COLLECTIVES)}; repeat the option, or separate several by commas.",
 )
 @click.option(
     "--algorithm",
@@ -160,13 +160,13 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     "--record-size",
     "record_bytes",
     type=SIZE,
-    help="The recorded tensor has so many bytes; otherwise the most. "
-    "It is smaller where it would go through shared memory in several portions.",
+    help="Size of the recorded tensor [default: the largest]. It is smaller where it would go "
+    "through shared memory in several parts.",
 )
 @click.option(
     "--transport",
     type=Choice(list(TRANSPORTS)),
-    help="Our chunks travel so: auto is through shared memory within a host; without it COLLECTIVES_TRANSPORT says it.",
+    help="Transport of our chunks; auto is shared memory within a host [default: COLLECTIVES_TRANSPORT].",
 )
 @click.option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="Seed of the data.")
 @click.option(
@@ -184,13 +184,13 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     "form",
     type=Choice([TABLE, NCCL_TESTS]),
     default=TABLE,
-    help="The result is our table, or the lines that nccl-tests prints, for one --algorithm, in and out of place.",
+    help="Output format: our table, or the lines that nccl-tests prints, for one --algorithm, in and out of place.",
 )
 @wide_option
 @json_option
 @click.option("-o", "--output", type=FILE, help="Write the times of every iteration to FILE, as JSON.")
 def main(check: bool, output: Path | None, form: str, wide: bool, as_json: bool, **rest: Any) -> None:
-    """Times our collectives and, in turn with them, torch.distributed's own.
+    """Time our collectives, interleaved with those of torch.distributed.
 
     Start it with torchrun: torchrun --nproc-per-node 4 -m collectives.benchmark
     """

@@ -67,7 +67,7 @@ collective_option = click.option(
     type=Choice(COLLECTIVES),
     metavar="NAME",
     default="all_reduce",
-    help=f"The algorithm performs this collective, one of {', '.join(COLLECTIVES)}.",
+    help=f"Collective that the algorithm performs, one of {', '.join(COLLECTIVES)}.",
 )
 
 
@@ -128,9 +128,9 @@ def algorithm_options(command: Command, library: bool = False) -> Command:
         "--algorithm",
         type=ALGORITHM,
         default="ring",
-        help="The algorithm is one that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of so many "
+        help="Algorithm, one that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of 4 "
         "ranks (hierarchical@4), or FILE.py:FUNCTION, or MSCCL's FILE.xml, which need no --collective"
-        + (", or nccl: what NCCL takes for the size and the ranks." if library else "."),
+        + (", or nccl: what NCCL chooses for the size and the ranks." if library else "."),
     )
     @ranks_option
     @wraps(command)

@@ -79,7 +79,7 @@ def compare_command(
     as_json: bool,
     **of_step: Any,
 ) -> None:
-    """Trains the same batches from the same start alone and together, and compares losses, gradients and time.
+    """Train the same batches from the same start alone and together, and compare losses, gradients and time.
 
     The one process has the batch of all ranks together. Options that are not listed are the task's, as in
     `trainers train`.

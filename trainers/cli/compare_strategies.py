@@ -111,7 +111,7 @@ def main(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Trains a tiny transformer with each strategy of gradient synchronisation; predicts and measures each.
+    """Train a tiny transformer with each gradient synchronisation strategy; predict and measure each.
 
     Start it with torchrun; scripts/train_ring.py is the same.
 

@@ -31,11 +31,11 @@ CHECKPOINT = click.Path(path_type=Path)
 @click.option(
     "--task",
     type=Name("name", TASK_NAMES),
-    help=f"The model is one of this task; without it that of the {OPTIONS_FILE} beside the checkpoint.",
+    help=f"Task of the model [default: that of the {OPTIONS_FILE} next to the checkpoint].",
 )
 @json_option
 def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
-    """Evaluates the model of a checkpoint, or of the newest in a directory, on its task's held-out data.
+    """Evaluate the model of a checkpoint, or of the newest in a directory, on its task's held-out data.
 
     Options that are not listed are the task's, and win over those of the run. If a figure is not finite the exit code
     is 1.
@@ -73,7 +73,7 @@ def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
 @click.option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="Random seed of the sampling.")
 @json_option
 def sample_command(checkpoint: Path, prompt: str, tokens: int, temperature: float, seed: int, as_json: bool) -> None:
-    """Lets the language model of a checkpoint, or of the newest in a directory, go on with a text."""
+    """Continue a text with the language model of a checkpoint, or of the newest in a directory."""
     path = newest(checkpoint)
     if not prompt:
         raise click.UsageError("--prompt '': must have at least one character")

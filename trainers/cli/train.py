@@ -94,7 +94,7 @@ def train(
     as_json: bool,
     **rest: Any,
 ) -> int:
-    """Trains a task with a strategy, and keeps checkpoints from which --resume goes on.
+    """Train a task with a strategy, and keep checkpoints from which --resume continues.
 
     Under torchrun or srun leave out --ranks. Other options are those of the task, such as --learning-rate, and for lm
     --data, --d-model, --heads, --layers.

@@ -54,13 +54,13 @@ MODELS = [AUTO, *(model.value for model in ProbeModel)]
     "--model",
     type=Choice(MODELS),
     default=AUTO,
-    help="The ranks of the measurements shared one host, or several hosts, or each had one to itself without a limit "
-    "of cores (network); auto takes what the measurements say.",
+    help="Placement of the measured ranks: on one host, on several hosts, or each on its own host "
+    "without a limit of cores (network); auto reads it from the measurements.",
 )
 @wide_option
 @json_option
 def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: str, wide: bool, as_json: bool) -> None:
-    """Fits a network to FILES: a measurements file, or logs of nccl-tests, OSU micro-benchmarks or Gloo's benchmark.
+    """Fit a network to FILES: a measurements file, or logs of nccl-tests, OSU micro-benchmarks or Gloo's benchmark.
 
     Logs of several collectives, sizes and numbers of hosts tell more than one. The network is for --network. The last
     lines say so if the probes lie too far apart for predictions, if a latency is one that no cluster has, if logs

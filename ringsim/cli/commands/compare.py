@@ -73,7 +73,7 @@ def compare(
     wide: bool,
     as_json: bool,
 ) -> None:
-    """Predicts what FILES (measurements, or logs as for calibrate) hold, and lays it beside what was measured."""
+    """Predict the times in FILES (measurements, or logs as for calibrate), and compare both."""
     refuse_without("style", output, "output")
     cluster = load_simulated(name) if timings.measurements else load_network(name)
     with progress_bar(len(timings.cases), "simulating", delay_s=1.0) as progress:

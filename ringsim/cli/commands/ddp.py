@@ -78,8 +78,8 @@ CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
     "--bucket-cap-mb",
     "caps",
     type=CAPS,
-    help="A bucket has so many MiB, such as 25; of several, 1,5,25 or 1:50, which doubles from 1 and ends with 50, the "
-    "best is found; without it 25 as in torch.",
+    help="Bucket size in MiB, such as 25. Of several, 1,5,25 or 1:50, which doubles from 1 and ends "
+    "with 50, the best is found [default: 25, as in torch].",
 )
 @click.option(
     "--phase",
@@ -120,7 +120,7 @@ def ddp(
     style: str | None,
     **settings: Any,
 ) -> None:
-    """Predicts how long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
+    """Predict how long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
     refuse_without("style", output, "output")
     profile = _load(profile_file, layers_file)
     config = _config(**settings)

@@ -43,7 +43,7 @@ ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor"
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
-    """Probes messages and additions on local ranks, times the collectives, and writes both to a measurements file.
+    """Probe messages and additions on local ranks, time the collectives, and write both to a measurements file.
 
     OPTIONS are those of the benchmark, such as -b 1KiB -e 16MiB --algorithm ring --json; see
     python -m collectives.benchmark --help. It starts torchrun --nproc-per-node RANKS -m collectives.benchmark --probes;

@@ -55,7 +55,7 @@ def order(
     budget: int | None,
     workers: Workers,
 ) -> None:
-    """Finds a rank placement that is fast on an uneven network, such as one with hosts or slow links."""
+    """Find a rank placement that is fast on an uneven network, such as one with hosts or slow links."""
     require_one_stdout(as_json, output)
     budget = budget or default_budget(schedule)
     with ended_once(), workers, progress_bar(budget, "simulating", delay_s=1.0) as progress:

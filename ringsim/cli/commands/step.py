@@ -86,16 +86,16 @@ PERFETTO, PAGE = ".json", ".html"
 @click.option(
     "--ranks",
     type=NUMBERS_OF_RANKS,
-    help="The program that FILE names is run and recorded again as one of so many ranks, and a step predicted on each: "
-    "8,64, or a range: 8:100 doubles from 8 and ends with 100.",
+    help="Numbers of ranks, for each of which the program of FILE is recorded again and a step "
+    "predicted: 8,64, or a range: 8:100 doubles from 8 and ends with 100.",
 )
 @json_option
 @click.option(
     "-o",
     "--output",
     type=OutputFile((".png", ".pdf", ".svg", PAGE, PERFETTO, "")),
-    help="The picture of the step, or with --ranks of the scaling, is written to this file: PNG, PDF or SVG; HTML is a "
-    "page with tables; JSON is the step for ui.perfetto.dev.",
+    help="Write the picture of the step, or with --ranks of the scaling, to this file: PNG, PDF or "
+    "SVG; HTML is a page with tables; JSON is the step for ui.perfetto.dev.",
 )
 @style_option
 def step(
@@ -114,7 +114,7 @@ def step(
     output: Path | None,
     style: str | None,
 ) -> None:
-    """Predicts how long the steps of a recorded program take on a network.
+    """Predict how long the steps of a recorded program take on a network.
 
     FILE is a trace that ringsim trace wrote. Its calls are simulated with the algorithms that NCCL or Gloo would take,
     beside its computations: on a CPU as the program waited for them, on CUDA in the order of streams.

@@ -80,8 +80,9 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
     "--algorithm",
     type=Name("names", known_algorithms, several=True),
     multiple=True,
-    help="This algorithm is simulated; several have commas between, or the option is repeated; without it all are, and "
-    "where a network describes NCCL its own (nccl_ring, nccl_tree, nvls) and its choice among them (nccl).",
+    help="Algorithms to simulate; separate several by commas, or repeat the option [default: all, "
+    "and where a network describes NCCL its own (nccl_ring, nccl_tree, nvls) and its choice "
+    "among them (nccl)].",
 )
 @click.option(
     "--ranks",
@@ -128,7 +129,7 @@ def sweep(
     trusted: tuple[str, ...],
     **run: Any,
 ) -> None:
-    """Shows which algorithm is fastest, by size and number of ranks: as a table, CSV and a picture."""
+    """Show which algorithm is fastest, by size and number of ranks: as a table, CSV and a picture."""
     require_one_stdout(as_json, table)
     refuse_without("style", output, "output")
     if source:

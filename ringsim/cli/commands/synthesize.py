@@ -54,8 +54,7 @@ def _parse_seconds(text: str) -> float:
 @click.option(
     "--chunks-per-rank",
     type=IntRange(1, 2**12),
-    help="The share of a rank goes in so many chunks, that of the root in a broadcast or reduce; without it several "
-    "numbers are tried.",
+    help="Number of chunks per rank, or of the root in a broadcast or reduce [default: several numbers are tried].",
 )
 @click.option(
     "--seconds",
@@ -83,7 +82,7 @@ def synthesize(
     style: str | None,
     output: Path | None,
 ) -> None:
-    """Finds a fast schedule for a network, and says how far it is from what the network allows.
+    """Find a fast schedule for a network, and report how far it is from what the network allows.
 
     Where it finds none that is faster, the fastest built-in algorithm is written. --algorithm takes the file that -o
     writes, in every command and in collectives.

@@ -52,7 +52,7 @@ def trace(
     program: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Records a training program as one rank of many, in one process and without a network.
+    """Record a training program as one rank of many, in one process and without a network.
 
     PROGRAM is a script that torchrun could start, unchanged; ARGUMENTS are its own. Whatever process groups it makes
     send nothing: each collective leaves the result that comes if all ranks hold what this one holds, and is recorded,
