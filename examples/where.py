@@ -37,9 +37,9 @@ def add_up(seconds: float, timeout_s: float) -> None:
 
 
 @click.command("where", cls=TorchrunCommand, context_settings={"show_default": True})
-@click.option("--ranks", type=int, help="So many ranks are started here, without torchrun.")
-@click.option("--seconds", type=float, default=0.0, help="The ranks go on for so many seconds.")
-@click.option("--timeout", type=float, default=60.0, help="A rank waits so many seconds for others.")
+@click.option("--ranks", type=int, help="Number of ranks to start here, without torchrun.")
+@click.option("--seconds", type=float, default=0.0, help="Seconds to run.")
+@click.option("--timeout", type=float, default=60.0, help="Seconds that a rank waits for others.")
 def main(ranks: int | None, seconds: float, timeout: float) -> int:
     """Says where each rank is, and what all of them add up to."""
     if ranks is not None:

@@ -153,7 +153,7 @@ def arguments(target: Target, algorithms: Sequence[str], quick: bool, shared: bo
 @click.option("--ranks", default="2,3,4,8", help="Numbers of local ranks.")
 @click.option("--algorithm", "algorithms", multiple=True, default=("ring",), help="Repeatable; for all that have it.")
 @click.option("--only", multiple=True, help="Targets whose title has these words; repeatable.")
-@click.option("--shared", is_flag=True, help="The tensors are those of collectives.empty.")
+@click.option("--shared", is_flag=True, help="Allocate the tensors with collectives.empty.")
 @click.option("--quick", is_flag=True, help="Few sizes and iterations: whether it works, not how fast it is.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Keep what was measured in that folder."

@@ -29,7 +29,7 @@ TRIED = 10  # calls, to find out how many a turn has
 
 @click.command(cls=TorchrunCommand, name="bench_polling.py", context_settings={"show_default": True})
 @click.option("--size", "sizes", type=SIZE, multiple=True, default=("1KiB", "64KiB", "1MiB", "16MiB"))
-@click.option("--turns", type=IntRange(2), default=20, help="Of each policy.")
+@click.option("--turns", type=IntRange(2), default=20, help="Runs of each policy.")
 @click.option("--turn", "turn_s", type=FloatRange(1e-3), default=0.05, help="Seconds that a turn takes, about.")
 def main(sizes: tuple[int, ...], turns: int, turn_s: float) -> None:
     """Print the median, p10 and p90 of the time of a call, as Gloo's threads are and as SCHED_BATCH, and the ratio."""

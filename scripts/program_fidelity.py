@@ -122,7 +122,7 @@ def _run(*command: str, cwd: Path | None = None) -> str:
 @click.command("program_fidelity", cls=OneLineCommand)
 @click.argument("programs", nargs=-1, required=True, metavar='"PROGRAM ARGUMENTS"...')
 @click.option("--ranks", type=IntRange(min=1), default=2, help="Number of ranks, all on this machine.")
-@click.option("--turns", type=IntRange(min=1), default=3, help="Number of turns, each with probes of its own.")
+@click.option("--turns", type=IntRange(min=1), default=3, help="Number of rounds, each with its own probes.")
 @click.option(
     "--gloo-thread-policy",
     "policy",

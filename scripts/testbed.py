@@ -24,7 +24,7 @@ def parse_host_rates(texts: tuple[str, ...]) -> dict[int, str]:
 
 
 @click.command("testbed", cls=OneLineCommand, context_settings={"show_default": True})
-@click.option("--hosts", type=INT, default=2, help="How many.")
+@click.option("--hosts", type=INT, default=2, help="Number of hosts.")
 @click.option("--rate", help="Of each host's link, both ways, as tc writes it: 1gbit.  [default: not limited]")
 @click.option("--host-rate", "host_rates", multiple=True, metavar="HOST=RATE", help="Of one, from 0; repeatable.")
 @click.option("--ranks-per-host", type=IntRange(min=1), default=1, help="Of the torchrun on each host.")

@@ -105,7 +105,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     multiple=True,
     callback=_listed(list(COLLECTIVES)),
     default=("all_reduce",),
-    help=f"This collective is timed, one of {', '.join(COLLECTIVES)}; the option is repeatable, or has commas.",
+    help=f"Collective to time, one of {', '.join(COLLECTIVES)}; repeat the option, or separate several by commas.",
 )
 @click.option(
     "--algorithm",
@@ -113,39 +113,36 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     type=Name("names", sorted({AUTO, *(name for _, name in ALGORITHMS)}), several=True),
     multiple=True,
     callback=_listed(None),
-    help="This algorithm, one that ringsim algorithms lists, is timed beside torch's own; without it the collective's "
-    "own is.",
+    help="Algorithm to time, one that ringsim algorithms lists, compared with torch's own [default: "
+    "the collective's own].",
 )
 @click.option(
-    "-b", "--begin", type=NCCL_SIZE, default="64", help="The smallest tensor has so many bytes; 8M is 8MiB, unlike 8MB."
+    "-b", "--begin", type=NCCL_SIZE, default="64", help="Size of the smallest tensor; 8M is 8MiB, unlike 8MB."
 )
-@click.option("-e", "--end", type=NCCL_SIZE, default="64MiB", help="The largest tensor has at most so many bytes.")
-@click.option(
-    "-f", "--factor", type=IntRange(2), default=4, help="Each size is so many times as large as the one before."
-)
-@click.option("--dtype", type=Choice(list(DTYPES)), default="float32", help="The elements have this type.")
-@click.option("--op", type=Choice(list(OPS)), default="sum", help="Collectives that reduce do it by this operation.")
+@click.option("-e", "--end", type=NCCL_SIZE, default="64MiB", help="Upper limit of the tensor's size.")
+@click.option("-f", "--factor", type=IntRange(2), default=4, help="Factor between one size and the next.")
+@click.option("--dtype", type=Choice(list(DTYPES)), default="float32", help="Data type of the elements.")
+@click.option("--op", type=Choice(list(OPS)), default="sum", help="Reduction operation, for collectives that reduce.")
 @click.option(
     "-n",
     "--iterations",
     type=IntRange(1),
-    help="Each cell of the table has so many iterations; without it as many as fit the time, at least 5.",
+    help="Iterations per cell of the table [default: as many as fit the time, at least 5].",
 )
 @click.option(
     "--calls",
     type=IntRange(1, 1000),
-    help="An iteration is so many calls in a row, of which the mean counts; without it as many as take 50 ms, at most "
-    "500.",
+    help="Calls in a row per iteration, of which the mean counts [default: as many as take 50 ms, at most 500].",
 )
 @click.option(
-    "--cell-time", "cell_time_s", type=TIME, callback=_positive, default="1s", help="Without -n a cell takes so long."
+    "--cell-time", "cell_time_s", type=TIME, callback=_positive, default="1s", help="Time per cell, without -n."
 )
-@click.option("-w", "--warm-up", type=IntRange(0), default=2, help="So many first iterations are not counted.")
-@click.option("--in-place/--out-of-place", default=None, help="Only this half of the table is timed; otherwise both.")
+@click.option("-w", "--warm-up", type=IntRange(0), default=2, help="Warm-up iterations, which are not counted.")
+@click.option("--in-place/--out-of-place", default=None, help="Time only this half of the table [default: both].")
+@click.option("--plain-ring", is_flag=True, help="Also time a hand-written ring of isend and irecv, for sums.")
 @click.option(
-    "--plain-ring", is_flag=True, help="Beside sums, a ring of isend and irecv is timed, as one writes it by hand."
+    "--shared", is_flag=True, help=("Allocate the tensors with collectives.empty, so that they are not copied.")
 )
-@click.option("--shared", is_flag=True, help="The tensors are those of collectives.empty, which stay where they are.")
 @click.option(
     "--openmpi",
     "--raw-sockets",
@@ -153,47 +150,47 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     hidden=True,
     expose_value=False,
     callback=_gone,
-    help="These rivals are timed no more.",
+    help="Rivals to leave out.",
 )
-@click.option("--probes", is_flag=True, help="Messages and additions are probed first, for ringsim calibrate.")
+@click.option("--probes", is_flag=True, help="Probe messages and additions first, for ringsim calibrate.")
 @click.option(
-    "--record", is_flag=True, help="A run of each algorithm is recorded, transfer by transfer, for ringsim compare."
+    "--record", is_flag=True, help="Record a run of each algorithm, transfer by transfer, for ringsim compare."
 )
 @click.option(
     "--record-size",
     "record_bytes",
     type=SIZE,
-    help="The recorded tensor has so many bytes; otherwise the most. "
-    "It is smaller where it would go through shared memory in several portions.",
+    help="Size of the recorded tensor [default: the largest]. It is smaller where it would go "
+    "through shared memory in several parts.",
 )
 @click.option(
     "--transport",
     type=Choice(list(TRANSPORTS)),
-    help="Our chunks travel so: auto is through shared memory within a host; without it COLLECTIVES_TRANSPORT says it.",
+    help="Transport of our chunks; auto is shared memory within a host [default: COLLECTIVES_TRANSPORT].",
 )
-@click.option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="The data are drawn from this seed.")
+@click.option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="Seed of the data.")
 @click.option(
     "--gloo-thread-policy",
     type=Choice(GLOO_THREAD_POLICIES),
     default="batch",
-    help="The kernel schedules Gloo's polling threads by this policy: as batch they take no core that is in use.",
+    help="Scheduling policy of Gloo's polling threads: with batch they do not take a core that is in use.",
 )
 @click.option(
-    "--timeout", "timeout_s", type=TIME, callback=_positive, default="60s", help="A rank waits so long for a peer."
+    "--timeout", "timeout_s", type=TIME, callback=_positive, default="60s", help="Time that a rank waits for a peer."
 )
-@click.option("--check", is_flag=True, help="These options are checked, and nothing else is done.")
+@click.option("--check", is_flag=True, help="Check the options and exit.")
 @click.option(
     "--format",
     "form",
     type=Choice([TABLE, NCCL_TESTS]),
     default=TABLE,
-    help="The result is our table, or the lines that nccl-tests prints, for one --algorithm, in and out of place.",
+    help="Output format: our table, or the lines that nccl-tests prints, for one --algorithm, in and out of place.",
 )
 @wide_option
 @json_option
-@click.option("-o", "--output", type=FILE, help="The times of every iteration are written to this file, as JSON.")
+@click.option("-o", "--output", type=FILE, help="Write the times of every iteration to FILE, as JSON.")
 def main(check: bool, output: Path | None, form: str, wide: bool, as_json: bool, **rest: Any) -> None:
-    """Times our collectives and, in turn with them, torch.distributed's own.
+    """Time our collectives, interleaved with those of torch.distributed.
 
     Start it with torchrun: torchrun --nproc-per-node 4 -m collectives.benchmark
     """

@@ -99,21 +99,23 @@ def timings_options(command: Command) -> Command:
     """Adds the files, and the options for what logs may leave out; the command gets `timings`."""
 
     @click.argument("files", nargs=-1, required=True, type=GivenFileType())
-    @click.option("--nodes", type=COUNT, help="A log that does not tell has so many hosts; for one, LOG:nodes=2.")
+    @click.option(
+        "--nodes", type=COUNT, help=("Number of hosts, for logs that do not contain it; for one log, LOG:nodes=2.")
+    )
     @click.option(
         "--ranks-per-node",
         type=COUNT,
-        help="Each host of such a log has so many ranks; for one, LOG:nodes=2,ranks-per-node=4.",
+        help="Ranks per host, for such logs; for one log, LOG:nodes=2,ranks-per-node=4.",
     )
     @click.option(
         "--nccl-algo",
         type=Quantity("names", _setting(NCCL_ALGORITHMS)),
-        help="NCCL_ALGO was set so in logs that do not tell, such as ring.",
+        help="Value of NCCL_ALGO, for logs that do not contain it, such as ring.",
     )
     @click.option(
         "--nccl-proto",
         type=Quantity("names", _setting(NCCL_PROTOCOLS)),
-        help="NCCL_PROTO was set so in logs that do not tell, such as simple.",
+        help="Value of NCCL_PROTO, for logs that do not contain it, such as simple.",
     )
     @wraps(command)
     def with_timings(

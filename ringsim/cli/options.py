@@ -53,21 +53,21 @@ def _parse_one_size(text: str) -> int:
 style_option = click.option(
     "--style",
     type=Quantity("style", _parse_style),
-    help="The picture has this look: light, dark, the name of a style of matplotlib, or a file of its settings.",
+    help="Style of the picture: light, dark, the name of a style of matplotlib, or a file of its settings.",
 )
 size_option = click.option(
     "--size",
     type=Quantity("size", _parse_one_size),
     default="64MiB",
-    help="The whole tensor has so many bytes, such as 64KiB or 64MB.",
+    help="Size of the whole tensor, such as 64KiB or 64MB.",
 )
-ranks_option = click.option("--ranks", type=RANKS, default=8, help="So many ranks take part.")
+ranks_option = click.option("--ranks", type=RANKS, default=8, help="Number of ranks.")
 collective_option = click.option(
     "--collective",
     type=Choice(COLLECTIVES),
     metavar="NAME",
     default="all_reduce",
-    help=f"The algorithm performs this collective, one of {', '.join(COLLECTIVES)}.",
+    help=f"Collective that the algorithm performs, one of {', '.join(COLLECTIVES)}.",
 )
 
 
@@ -88,7 +88,7 @@ trust_option = click.option(
     "trusted",
     multiple=True,
     metavar="FILE.py:FUNCTION",
-    help="A Python file that a file of results names as an algorithm is run only if you name it here.",
+    help="Python file that results name as an algorithm, and that may be run; no other is.",
 )
 
 
@@ -99,12 +99,12 @@ def workers_options(command: Command) -> Command:
         "--jobs",
         type=IntRange(1, MAX_JOBS),
         default=1,
-        help="So many processes of this machine share the work, each on one core.",
+        help="Number of processes on this machine that share the work, one per core.",
     )
     @click.option(
         "--dask",
         metavar="ADDRESS",
-        help="The workers of the Dask cluster whose scheduler has this address, such as tcp://10.0.0.1:8786, share it.",
+        help="Address of a Dask scheduler, such as tcp://10.0.0.1:8786, whose workers share the work.",
     )
     @wraps(command)
     def with_workers(*, jobs: int, dask: str | None, **rest: Any) -> None:
@@ -128,9 +128,9 @@ def algorithm_options(command: Command, library: bool = False) -> Command:
         "--algorithm",
         type=ALGORITHM,
         default="ring",
-        help="The algorithm is one that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of so many "
+        help="Algorithm, one that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of 4 "
         "ranks (hierarchical@4), or FILE.py:FUNCTION, or MSCCL's FILE.xml, which need no --collective"
-        + (", or nccl: what NCCL takes for the size and the ranks." if library else "."),
+        + (", or nccl: what NCCL chooses for the size and the ranks." if library else "."),
     )
     @ranks_option
     @wraps(command)
@@ -150,7 +150,7 @@ def schedule_options(command: Command, library: bool = False) -> Command:
         "--order",
         "placement",
         type=PLACEMENT,
-        help="The ranks stand in this order: 0,2,1,3, or a file that ringsim order wrote.",
+        help="Rank order: 0,2,1,3, or a file that ringsim order wrote.",
     )
     @wraps(command)
     def with_placement(*, schedule: Schedule, placement: Sequence[int] | None, **rest: Any) -> None:
@@ -246,16 +246,18 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
         "names",
         type=NETWORK,
         multiple=True,
-        help="The network is one that ringsim networks lists, or FILE.toml. It excludes the next three options.",
+        help="Network, one that ringsim networks lists, or FILE.toml. It excludes the next three options.",
     )
-    @click.option("--latency", type=TIME, default="10us", help="A message takes so long beside its bytes.")
+    @click.option("--latency", type=TIME, default="10us", help="Latency per message.")
     @click.option(
         "--bandwidth",
         type=RATE,
         default="1.25GB/s",
-        help="A rank sends and receives at this rate; 10Gbit/s is the same.",
+        help="Bandwidth of a rank in each direction; 10Gbit/s is the same.",
     )
-    @click.option("--reduce-bandwidth", type=RATE, help="A rank adds at this rate; without it reducing takes no time.")
+    @click.option(
+        "--reduce-bandwidth", type=RATE, help=("Rate at which a rank adds; without it reducing takes no time.")
+    )
     @wraps(command)
     def with_networks(
         *,
@@ -284,7 +286,7 @@ network_name_option = click.option(
     "name",
     type=NETWORK,
     required=True,
-    help="The network is one that ringsim networks lists, or FILE.toml, which ringsim calibrate writes.",
+    help="Network, one that ringsim networks lists, or FILE.toml, which ringsim calibrate writes.",
 )
 
 

@@ -133,9 +133,9 @@ def _is_terminal() -> bool:
 STDOUT = Path("-")
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="The result is one JSON object: in seconds, bytes and bytes per second."
+    "--json", "as_json", is_flag=True, help="Print one JSON object, in seconds, bytes and bytes per second."
 )
-wide_option = click.option("--wide", is_flag=True, help="The table may be wider than 80 columns and says more.")
+wide_option = click.option("--wide", is_flag=True, help="Print more columns, which may need over 80 characters.")
 
 
 @contextmanager

@@ -15,10 +15,14 @@ DATABASE = Path(__file__).parents[2] / ".hypothesis" / "fuzz"
 
 
 @click.command()
-@click.option("--seconds", type=click.FloatRange(0), default=600.0, show_default=True, help="How long to attack.")
-@click.option("--seed", type=int, help="What all cases are drawn from; random, and printed, if not given.")
-@click.option("--cases", "max_cases", type=click.IntRange(1), help="End after so many cases of each attack.")
-@click.option("--only", multiple=True, metavar="NAME", help="Run this attack and no others; can be repeated.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), default=600.0, show_default=True, help=("Duration of the fuzzing.")
+)
+@click.option("--seed", type=int, help="Seed of all cases [default: random, and printed].")
+@click.option(
+    "--cases", "max_cases", type=click.IntRange(1), help=("Number of cases of each attack after which to end.")
+)
+@click.option("--only", multiple=True, metavar="NAME", help="Attack to run, and no others; repeatable.")
 def main(seconds: float, seed: int | None, max_cases: int | None, only: tuple[str, ...]) -> None:
     """Attack the project for a while with random cases; exit code 1 if a fault was found."""
     try:

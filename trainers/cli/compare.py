@@ -55,17 +55,17 @@ ALONE = "one process"
     multiple=True,
     callback=strategy_names,
     default=("ring", "ddp"),
-    help="Gradients are synchronised by this strategy; several have commas between, or the option is repeated.",
+    help="Strategy of gradient synchronisation; separate several by commas, or repeat the option.",
 )
-@click.option("--ranks", type=IntRange(2, MAX_RANKS), default=2, help="So many ranks share the batch.")
-@click.option("--steps", type=IntRange(2), default=60, help="Each run has so many steps.")
+@click.option("--ranks", type=IntRange(2, MAX_RANKS), default=2, help="Number of ranks that share the batch.")
+@click.option("--steps", type=IntRange(2), default=60, help="Number of steps of each run.")
 @config_options(StepConfig, "batch_size", "seed")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default="runs/compare",
-    help="comparison.json and comparison.png are written to this directory.",
+    help="Write comparison.json and comparison.png to this directory.",
 )
 @style_option
 @json_option
@@ -79,7 +79,7 @@ def compare_command(
     as_json: bool,
     **of_step: Any,
 ) -> None:
-    """Trains the same batches from the same start alone and together, and compares losses, gradients and time.
+    """Train the same batches from the same start alone and together, and compare losses, gradients and time.
 
     The one process has the batch of all ranks together. Options that are not listed are the task's, as in
     `trainers train`.

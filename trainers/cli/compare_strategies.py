@@ -66,37 +66,37 @@ BATCH_SIZE, STEPS = 8, 100
 @click.option(
     "--data",
     default="topics",
-    help="The model is trained on topics (Python's own help pages), random bytes (random), or those of this file.",
+    help="Training data: topics (Python's own help pages), random bytes (random), or this file.",
 )
 @model_options
-@click.option("--batch-size", type=INT, default=BATCH_SIZE, help="A rank takes so many samples in a step.")
-@click.option("--steps", type=INT, default=STEPS, help="Each strategy is trained with for so many steps.")
-@click.option("--learning-rate", type=REAL, default=LEARNING_RATE, help="AdamW has this learning rate.")
+@click.option("--batch-size", type=INT, default=BATCH_SIZE, help="Samples per rank and step.")
+@click.option("--steps", type=INT, default=STEPS, help="Number of training steps of each strategy.")
+@click.option("--learning-rate", type=REAL, default=LEARNING_RATE, help="Learning rate of AdamW.")
 @rate_and_number_options
 @click.option(
     "--strategies",
     type=Name("names", STRATEGY_NAMES, several=True),
     callback=strategy_names,
     default=DEFAULT_STRATEGIES,
-    help="These strategies are compared, in this order.",
+    help="Strategies to compare, in this order.",
 )
 @click.option(
     "--gloo-thread-policy",
     type=Choice(["batch", "normal"]),
     default="batch",
-    help="The kernel schedules Gloo's polling threads by this policy: as batch they take no core that is in use.",
+    help="Scheduling policy of Gloo's polling threads: with batch they do not take a core that is in use.",
 )
 @timeout_option
 @click.option(
     "--profile",
     type=OUTPUT,
-    help="When each gradient is ready is written to this file, for ringsim ddp.",
+    help="Write the time at which each gradient is ready to this file, for ringsim ddp.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("report"),
-    help="The report, its picture and a checkpoint are written to this directory.",
+    help="Write the report, its picture and a checkpoint to this directory.",
 )
 @log_options
 @style_option
@@ -111,7 +111,7 @@ def main(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Trains a tiny transformer with each strategy of gradient synchronisation; predicts and measures each.
+    """Train a tiny transformer with each gradient synchronisation strategy; predict and measure each.
 
     Start it with torchrun; scripts/train_ring.py is the same.
 

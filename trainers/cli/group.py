@@ -64,7 +64,7 @@ def _program() -> list[str]:
 )
 @click.version_option(__version__, prog_name="trainers")
 def main() -> None:
-    """Trains on several ranks, with gradients synchronised as you like.
+    """Train on several ranks, with a choice of gradient synchronisation.
 
     Options without the name of a command are those of train: trainers --task lm --ranks 4; see trainers train --help.
     """

@@ -31,11 +31,11 @@ CHECKPOINT = click.Path(path_type=Path)
 @click.option(
     "--task",
     type=Name("name", TASK_NAMES),
-    help=f"The model is one of this task; without it that of the {OPTIONS_FILE} beside the checkpoint.",
+    help=f"Task of the model [default: that of the {OPTIONS_FILE} next to the checkpoint].",
 )
 @json_option
 def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
-    """Evaluates the model of a checkpoint, or of the newest in a directory, on its task's held-out data.
+    """Evaluate the model of a checkpoint, or of the newest in a directory, on its task's held-out data.
 
     Options that are not listed are the task's, and win over those of the run. If a figure is not finite the exit code
     is 1.
@@ -62,18 +62,18 @@ def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
 
 @click.command("sample", epilog=examples("trainers sample runs/lm --prompt 'The import' --tokens 300 --seed 1"))
 @click.argument("checkpoint", type=CHECKPOINT)
-@click.option("--prompt", required=True, help="The model goes on from this text.")
-@click.option("--tokens", type=IntRange(1, MAX_TOKENS), default=200, help="So many bytes are drawn.")
+@click.option("--prompt", required=True, help="Text that the model continues.")
+@click.option("--tokens", type=IntRange(1, MAX_TOKENS), default=200, help="Number of bytes to sample.")
 @click.option(
     "--temperature",
     type=FloatRange(0, 100, min_open=True),
     default=0.8,
-    help="The higher it is, the more often what the model finds unlikely is drawn.",
+    help="Sampling temperature; higher values give more varied text.",
 )
-@click.option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="The bytes are drawn by this seed.")
+@click.option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="Random seed of the sampling.")
 @json_option
 def sample_command(checkpoint: Path, prompt: str, tokens: int, temperature: float, seed: int, as_json: bool) -> None:
-    """Lets the language model of a checkpoint, or of the newest in a directory, go on with a text."""
+    """Continue a text with the language model of a checkpoint, or of the newest in a directory."""
     path = newest(checkpoint)
     if not prompt:
         raise click.UsageError("--prompt '': must have at least one character")

@@ -25,35 +25,33 @@ RESUME_COMMAND = "trainers.resume_command"  # in the `meta` of click's context
 
 # What --help says of the fields of ModelConfig and TrainConfig that are options.
 HELP = {
-    "vocabulary": "There are so many different tokens.",
-    "d_model": "The model has so many numbers for a token.",
-    "heads": "Each layer has so many attention heads.",
-    "layers": "The model has so many layers.",
-    "d_ff": "The MLP of a layer has so many numbers for a token.",
-    "sequence_length": "The model sees so many tokens at once.",
-    "strategy": f"Gradients are synchronised by this strategy: {', '.join(STRATEGY_NAMES)}; with buckets of 4 MiB: "
+    "vocabulary": "Number of different tokens.",
+    "d_model": "Width of the model: numbers per token.",
+    "heads": "Number of attention heads per layer.",
+    "layers": "Number of layers.",
+    "d_ff": "Width of the MLP of a layer.",
+    "sequence_length": "Context length, in tokens.",
+    "strategy": f"Strategy of gradient synchronisation: {', '.join(STRATEGY_NAMES)}; with buckets of 4 MiB: "
     "bucketed/4, ddp/4; with an average every 8 steps: local_sgd/8.",
-    "epochs": "Each sample is seen so often; without it as often as the task says.",
-    "steps": "The run ends after so many steps, if not before.",
-    "batch_size": "A rank takes so many samples in a step; without it the ranks share the task's batch.",
-    "accumulate": "A rank computes its share of a batch in so many parts.",
-    "clip_norm": "The global norm of the gradients is at most this; without it it may be any.",
-    "warmup_steps": "The learning rate grows to the whole one over so many steps.",
-    "lr_schedule": "After the warm-up the learning rate stays as it is (constant), or falls to 0 at the last step "
-    "(cosine).",
-    "amp": "Forward passes compute in this dtype (bfloat16) what loses little by it; parameters keep their own.",
-    "compile": "The model is compiled by torch.compile, which needs a C++ compiler.",
-    "seed": "Data, weights and the order of the samples are drawn from this seed.",
-    "broadcast": "All ranks begin with rank 0's weights; without it all must have the same.",
-    "keep": "So many checkpoints are kept.",
-    "log_every": "So many steps lie between two lines of the log, 0: there are none; on stderr one that follows "
-    "another within a second may be left out.",
-    "eval_every": "So many steps lie between two evaluations on held-out data, 0: only the trained model is evaluated.",
-    "tensorboard": "What is logged is written for TensorBoard, too, to tensorboard in --output.",
-    "check_every": "So many steps lie between two checks for drift, 0: it is never checked; without it 100, and never "
-    "with the strategy none.",
-    "on_nan": f"When a loss is not finite, the run does this: {', '.join(ON_NAN)} (the step).",
-    "profile": "A time line of a few steps is written to this file, for ui.perfetto.dev.",
+    "epochs": "Number of epochs [default: the task's].",
+    "steps": "Maximum number of steps.",
+    "batch_size": "Samples per rank and step [default: the task's batch, shared by the ranks].",
+    "accumulate": "Number of micro-batches per step, whose gradients are accumulated.",
+    "clip_norm": "Clip gradients to this global norm [default: no clipping].",
+    "warmup_steps": "Linear warm-up of the learning rate, in steps.",
+    "lr_schedule": "Learning rate after the warm-up: constant, or cosine, which falls to 0 at the last step.",
+    "amp": "Autocast dtype of the forward pass (bfloat16); parameters keep their dtype.",
+    "compile": "Compile the model with torch.compile, which needs a C++ compiler.",
+    "seed": "Seed of data, weights and the order of the samples.",
+    "broadcast": "Broadcast rank 0's weights at the start; without it all ranks must have the same.",
+    "keep": "Checkpoints to keep.",
+    "log_every": "Steps between two lines of the log; 0 for none. A line on stderr may be left out if it follows "
+    "another within a second.",
+    "eval_every": "Steps between two evaluations on held-out data; 0 evaluates only the trained model.",
+    "tensorboard": "Also write the log for TensorBoard, to tensorboard in --output.",
+    "check_every": "Steps between two checks for drift; 0 for none [default: 100, and none with the strategy none].",
+    "on_nan": f"Action when a loss is not finite: {', '.join(ON_NAN)} (the step).",
+    "profile": "Write a time line of a few steps to this file, for ui.perfetto.dev.",
 }
 CHOICES = {
     "strategy": Name("name", STRATEGY_NAMES),
@@ -121,7 +119,7 @@ timeout_option = click.option(
     type=REAL,
     callback=_seconds,
     default=60.0,
-    help="A rank waits so many seconds for a peer.",
+    help="Seconds that a rank waits for a peer.",
 )
 
 
@@ -131,7 +129,7 @@ def task_option(default: str) -> Callable[[_Command], _Command]:
         "--task",
         type=Name("name", TASK_NAMES),
         default=default,
-        help=f"This task is trained: {', '.join(TASK_NAMES)}, or MODULE:FUNCTION of your own.",
+        help=f"Task to train: {', '.join(TASK_NAMES)}, or your MODULE:FUNCTION.",
     )
 
 

@@ -119,7 +119,7 @@ def config_option(command: _Command) -> _Command:
         is_eager=True,
         expose_value=False,
         callback=_read_config,
-        help="Options that are not given have the values of this TOML file, such as the run.toml of another run.",
+        help="TOML file of values for options that are not given, such as the run.toml of another run.",
     )(command)
 
 

@@ -46,13 +46,13 @@ AUTO = "auto"
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of the task has this value; --NAME VALUE is the same.",
+    help="Value of an option of the task; --NAME VALUE is the same.",
 )
 @config_options(TrainConfig, "strategy")
 @click.option(
     "--ranks",
     type=IntRange(1, MAX_RANKS),
-    help="So many ranks are started here; without it those of torchrun or srun train, or else one.",
+    help="Number of ranks to start here [default: those of torchrun or srun, or else one].",
 )
 @config_options(TrainConfig, "epochs", "steps", "batch_size", "accumulate", "clip_norm")
 @rate_and_number_options
@@ -60,13 +60,13 @@ AUTO = "auto"
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Checkpoints, log.jsonl and result.json are written to this directory; without it to runs/TASK.",
+    help="Write checkpoints, log.jsonl and result.json to this directory [default: runs/TASK].",
 )
 @click.option(
     "--save-every",
     default="100",
     metavar="STEPS|Nepoch",
-    help="So many steps, or epochs (1epoch), lie between two checkpoints; there is one at the end too.",
+    help="Steps, or epochs (1epoch), between two checkpoints; the end of the run also writes one.",
 )
 @config_options(TrainConfig, "keep")
 @click.option(
@@ -76,10 +76,10 @@ AUTO = "auto"
     type=Choice((AUTO,)),
     callback=lambda _context, _option, value: value is not None,
     metavar="[auto]",
-    help="The run goes on from the newest checkpoint in --output if there is one, and begins otherwise.",
+    help="Resume from the newest checkpoint in --output if there is one, and start otherwise.",
 )
 @config_options(TrainConfig, "log_every", "eval_every")
-@click.option("--quiet", is_flag=True, help="The lines of --log-every are written to log.jsonl only.")
+@click.option("--quiet", is_flag=True, help="Write the lines of --log-every to log.jsonl only.")
 @config_options(TrainConfig, "tensorboard", "check_every", "on_nan", "profile")
 @timeout_option
 @config_option
@@ -94,7 +94,7 @@ def train(
     as_json: bool,
     **rest: Any,
 ) -> int:
-    """Trains a task with a strategy, and keeps checkpoints from which --resume goes on.
+    """Train a task with a strategy, and keep checkpoints from which --resume continues.
 
     Under torchrun or srun leave out --ranks. Other options are those of the task, such as --learning-rate, and for lm
     --data, --d-model, --heads, --layers.

@@ -52,17 +52,17 @@ def backward(task: Task, model: nn.Module, share: Share, device: str) -> None:
 
 
 @click.command(cls=TorchrunCommand, name="gradient_check")
-@click.option("--task", required=True, help="The gradients are those of this task.")
-@click.option("--options", default="{}", help="The task has these options, a JSON object.")
-@click.option("--strategy", "strategies", multiple=True, required=True, help="This strategy is looked at.")
-@click.option("--seed", type=INT, default=0, help="Data and weights are drawn from this seed.")
-@click.option("--global-batch-size", type=INT, required=True, help="All ranks together take so many samples.")
+@click.option("--task", required=True, help="Task whose gradients are compared.")
+@click.option("--options", default="{}", help="Options of the task, a JSON object.")
+@click.option("--strategy", "strategies", multiple=True, required=True, help="Strategy to check.")
+@click.option("--seed", type=INT, default=0, help="Seed of data and weights.")
+@click.option("--global-batch-size", type=INT, required=True, help="Number of samples of all ranks together.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
-    help="The differences are written to this file.",
+    help="Write the differences to this file.",
 )
 def main(task: str, options: str, strategies: tuple[str, ...], seed: int, global_batch_size: int, output: Path) -> None:
     """Write the largest difference of each strategy to a JSON file."""

@@ -32,20 +32,20 @@ MAX_TRANSFERS = 2**19  # of an algorithm that is simulated, if each of them has 
     "--collective",
     type=Choice(COLLECTIVES),
     metavar="NAME",
-    help=f"Only the algorithms of this collective are listed, one of {', '.join(COLLECTIVES)}.",
+    help=f"List only the algorithms of this collective, one of {', '.join(COLLECTIVES)}.",
 )
 @ranks_option
 @click.option(
     "--network",
     "name",
     type=NETWORK,
-    help="The time of each algorithm on this network, one that ringsim networks lists or FILE.toml, and the least time "
-    "that the network allows, are listed too.",
+    help="Also list the time of each algorithm on this network, one that ringsim networks lists or "
+    "FILE.toml, and the least time that the network allows.",
 )
 @size_option
 @json_option
 def algorithms(collective: str | None, ranks: int, name: str | None, size: int, as_json: bool) -> None:
-    """Lists the algorithms of each collective with their steps, transfers and bytes, and what each of them does.
+    """List the algorithms of each collective with their steps, transfers and bytes, and what each of them does.
 
     sent/size: what the rank that sends most sends, as a multiple of the size of the whole tensor. Above the algorithms
     of a collective stands the least that any of them can do with.
@@ -149,7 +149,7 @@ def _row(cost: Cost) -> tuple[str, ...]:
 @schedule_options
 @json_option
 def verify(schedule: Schedule, as_json: bool) -> None:
-    """Proves that an algorithm gives every rank what it must have, each contribution counted once.
+    """Prove that an algorithm gives every rank what it must have, each contribution counted once.
 
     It also counts the transfers that bring nothing new: copies of what the receiver holds already.
     """

@@ -43,17 +43,15 @@ ANIMATION = OutputFile((".html", *FILMS, ""), stdout=True)
 @partial(schedule_options, library=True)
 @partial(network_options, load=load_network)
 @size_option
-@click.option(
-    "--compare", "compared", help="These two algorithms, ring,halving_doubling, are shown on one axis of time."
-)
+@click.option("--compare", "compared", help="Two algorithms to show on one time axis, such as ring,halving_doubling.")
 @click.option(
     "--measured",
     type=FILE,
-    help="The run that this file of ringsim measure has recorded is shown beside its prediction for --network; of "
-    "several, it is the one of --algorithm, else the first.",
+    help="File of ringsim measure whose recorded run is shown next to its prediction for --network; "
+    "of several, the run of --algorithm, else the first.",
 )
 @trust_option
-@click.option("-o", "--output", type=ANIMATION, help="A page is written to this file, .html; or a film, .gif or .mp4.")
+@click.option("-o", "--output", type=ANIMATION, help="Write a page (.html) or a film (.gif or .mp4) to this file.")
 def animate(
     schedule: Schedule,
     network: AnyNetwork,
@@ -63,7 +61,7 @@ def animate(
     trusted: tuple[str, ...],
     output: Path | None,
 ) -> None:
-    """Shows a collective as it happens: who sends what to whom, what each rank holds, and when.
+    """Animate a collective: who sends what to whom, what each rank holds, and when.
 
     The page is one file that needs no network: play it, step through it, or link to a moment with #step=3 or #t=0.5.
     If something fails and the run never finishes, it shows who hangs and who waits for whom.

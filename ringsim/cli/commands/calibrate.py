@@ -47,20 +47,20 @@ MODELS = [AUTO, *(model.value for model in ProbeModel)]
     "-o",
     "--output",
     type=OutputFile((".toml",), stdout=True),
-    help="The network is written to this file, FILE.toml, which --network reads.",
+    help="Write the network to FILE.toml, which --network reads.",
 )
-@click.option("--nic", "nics", type=NICS, help="Each host has these NICs, such as 4x200Gbit/s; it is for logs.")
+@click.option("--nic", "nics", type=NICS, help="NICs of each host, such as 4x200Gbit/s; for logs.")
 @click.option(
     "--model",
     type=Choice(MODELS),
     default=AUTO,
-    help="The ranks of the measurements shared one host, or several hosts, or each had one to itself without a limit "
-    "of cores (network); auto takes what the measurements say.",
+    help="Placement of the measured ranks: on one host, on several hosts, or each on its own host "
+    "without a limit of cores (network); auto reads it from the measurements.",
 )
 @wide_option
 @json_option
 def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: str, wide: bool, as_json: bool) -> None:
-    """Fits a network to FILES: a measurements file, or logs of nccl-tests, OSU micro-benchmarks or Gloo's benchmark.
+    """Fit a network to FILES: a measurements file, or logs of nccl-tests, OSU micro-benchmarks or Gloo's benchmark.
 
     Logs of several collectives, sizes and numbers of hosts tell more than one. The network is for --network. The last
     lines say so if the probes lie too far apart for predictions, if a latency is one that no cluster has, if logs

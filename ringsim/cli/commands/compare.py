@@ -52,12 +52,12 @@ ABOVE = 1  # the exit code when --fail-above is exceeded
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Pictures, the table, all cells as CSV and JSON, and recorded runs as a trace are written to this directory.",
+    help="Write pictures, the table, all cells as CSV and JSON, and a trace of recorded runs to this directory.",
 )
 @click.option(
     "--fail-above",
     type=SHARE,
-    help="The exit code is 1 if the median |error| of held-out cells is more than this share: 10%.",
+    help="Exit with code 1 if the median |error| of held-out cells exceeds this fraction, such as 10%.",
 )
 @trust_option
 @style_option
@@ -73,7 +73,7 @@ def compare(
     wide: bool,
     as_json: bool,
 ) -> None:
-    """Predicts what FILES (measurements, or logs as for calibrate) hold, and lays it beside what was measured."""
+    """Predict the times in FILES (measurements, or logs as for calibrate), and compare both."""
     refuse_without("style", output, "output")
     cluster = load_simulated(name) if timings.measurements else load_network(name)
     with progress_bar(len(timings.cases), "simulating", delay_s=1.0) as progress:

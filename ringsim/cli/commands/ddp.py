@@ -63,54 +63,50 @@ CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
     "--profile",
     "profile_file",
     type=FILE,
-    help="The step is this profile, JSON that trainers compare-strategies --profile wrote.",
+    help="Profile of the step, JSON that trainers compare-strategies --profile wrote.",
 )
-@click.option(
-    "--layers", "layers_file", type=FILE, help="The step has the layers of this TOML file, as docs/ddp.md describes it."
-)
+@click.option("--layers", "layers_file", type=FILE, help="TOML file of the step's layers, as docs/ddp.md describes it.")
 @ranks_option
-@click.option("--backend", type=Choice(list(BACKENDS)), default="gloo", help="The process group has this backend.")
-@click.option(
-    "--algorithm", type=ALL_REDUCE, help="Gradients are reduced by this algorithm, in place of the backend's."
-)
+@click.option("--backend", type=Choice(list(BACKENDS)), default="gloo", help="Backend of the process group.")
+@click.option("--algorithm", type=ALL_REDUCE, help="Algorithm that reduces gradients [default: the backend's].")
 @click.option(
     "--workers",
     type=IntRange(1, 64),
-    help="So many collectives run at once, in place of as many as the backend runs.",
+    help="Collectives that run at once [default: as many as the backend runs].",
 )
 @click.option(
     "--bucket-cap-mb",
     "caps",
     type=CAPS,
-    help="A bucket has so many MiB, such as 25; of several, 1,5,25 or 1:50, which doubles from 1 and ends with 50, the "
-    "best is found; without it 25 as in torch.",
+    help="Bucket size in MiB, such as 25. Of several, 1,5,25 or 1:50, which doubles from 1 and ends "
+    "with 50, the best is found [default: 25, as in torch].",
 )
 @click.option(
     "--phase",
     type=Choice([phase.value for phase in Phase]),
     default="rebuilt",
-    help="The buckets are those of the first step, of later ones, or with find_unused_parameters.",
+    help="Buckets of the first step, of later ones, or with find_unused_parameters.",
 )
 @click.option(
     "--wire-dtype",
     type=Choice([dtype for dtype in ELEMENT_BYTES if "float" in dtype]),
-    help="Gradients travel in this type.",
+    help="Data type in which gradients are sent.",
 )
-@click.option("--bucket-view", is_flag=True, help="With gradient_as_bucket_view=True nothing is copied back.")
-@click.option("--no-overlap", is_flag=True, help="Communication begins only after the backward pass.")
+@click.option("--bucket-view", is_flag=True, help="Model gradient_as_bucket_view=True: nothing is copied back.")
+@click.option("--no-overlap", is_flag=True, help="Begin communication only after the backward pass.")
 @click.option(
     "--copy-bandwidth",
     type=RATE,
-    help="Gradients are copied into buckets at this rate; without it at the rate at which a rank adds.",
+    help="Rate at which gradients are copied into buckets [default: the rate at which a rank adds].",
 )
 @click.option(
     "--scaling",
     type=NUMBERS_OF_RANKS,
-    help="The efficiency is shown on so many ranks: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100.",
+    help="Show the efficiency on these numbers of ranks: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100.",
 )
 @partial(network_options, load=load_network)
 @json_option
-@click.option("-o", "--output", type=PICTURE, help="The picture is written to this file: PNG, PDF or SVG.")
+@click.option("-o", "--output", type=PICTURE, help="Write the picture to this file: PNG, PDF or SVG.")
 @style_option
 def ddp(
     profile_file: Path | None,
@@ -124,7 +120,7 @@ def ddp(
     style: str | None,
     **settings: Any,
 ) -> None:
-    """Predicts how long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
+    """Predict how long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
     refuse_without("style", output, "output")
     profile = _load(profile_file, layers_file)
     config = _config(**settings)

@@ -15,7 +15,7 @@ IMPOSSIBLE = 1  # the exit code when something makes measuring impossible
 @click.command(epilog=examples("ringsim doctor", "ringsim doctor --json"))
 @json_option
 def doctor(as_json: bool) -> None:
-    """Looks at this machine, and says what to expect of measurements on it.
+    """Examine this machine, and report what to expect of measurements on it.
 
     It prints a line for each finding, ok, note or problem, with what it means for measurements and what to do: cores
     and load, clock, the interface that Gloo will use, torch and its backends, shared memory, the testbed, GPUs. Nothing

@@ -23,7 +23,7 @@ from ringsim.text_table import WIDTH, wrap_text
 @wide_option
 @json_option
 def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_json: bool) -> None:
-    """Tells a collective step by step: who sends which chunk and why, what it costs, and what would help.
+    """Explain a collective step by step: who sends which chunk and why, what it costs, and what would help.
 
     What would help is found by simulating it: better links, ranks and hosts one at a time, and all other algorithms at
     the same size.

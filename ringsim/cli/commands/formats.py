@@ -35,17 +35,17 @@ from ringsim.units import plural
     "form",
     type=Choice(["goal", "msccl"]),
     required=True,
-    help="The format is goal, the text that LogGOPSim reads, or msccl, the XML that MSCCL reads.",
+    help="Output format: goal, the text that LogGOPSim reads, or msccl, the XML that MSCCL reads.",
 )
-@click.option("-o", "--output", type=OUTPUT, required=True, help="The schedule is written to this file.")
+@click.option("-o", "--output", type=OUTPUT, required=True, help="Write the schedule to this file.")
 @size_option
 @click.option(
     "--reduce-bandwidth",
     type=RATE,
-    help="A rank adds at this rate (goal only); without it no calc is written.",
+    help="Rate at which a rank adds (goal only); without it no calc is written.",
 )
 def export(schedule: Schedule, form: str, output: Path, size: int, reduce_bandwidth: float | None) -> None:
-    """Writes a schedule for LogGOPSim (GOAL text, for --size bytes) or MSCCL (XML)."""
+    """Write a schedule for LogGOPSim (GOAL text, for --size bytes) or MSCCL (XML)."""
     from ringsim.formats import goal_lines, msccl_lines  # noqa: PLC0415
 
     with Progress() as progress:
@@ -63,7 +63,7 @@ def export(schedule: Schedule, form: str, output: Path, size: int, reduce_bandwi
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
 def import_(file: Path, as_json: bool) -> None:
-    """Reads an MSCCL XML, proves it, and says how to use it."""
+    """Read an MSCCL XML file, prove it, and show how to use it."""
     from ringsim.formats import read_msccl  # noqa: PLC0415
 
     schedule = read_msccl(file)

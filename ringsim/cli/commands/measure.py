@@ -33,17 +33,17 @@ ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor"
         "ringsim measure --collective all_reduce -b 8M -e 8M --format nccl-tests",
     ),
 )
-@click.option("--ranks", type=IntRange(1, 1024), default=4, help="So many local ranks are started.")
+@click.option("--ranks", type=IntRange(1, 1024), default=4, help="Number of local ranks to start.")
 @click.option(
     "-o",
     "--output",
     type=FILE,
     default="measurements.json",
-    help="The measurements are written to this file, as JSON.",
+    help="Write the measurements to this file, as JSON.",
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
-    """Probes messages and additions on local ranks, times the collectives, and writes both to a measurements file.
+    """Probe messages and additions on local ranks, time the collectives, and write both to a measurements file.
 
     OPTIONS are those of the benchmark, such as -b 1KiB -e 16MiB --algorithm ring --json; see
     python -m collectives.benchmark --help. It starts torchrun --nproc-per-node RANKS -m collectives.benchmark --probes;

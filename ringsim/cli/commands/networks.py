@@ -13,13 +13,15 @@ from ringsim.report import format_network_details, format_networks, network_deta
 )
 @click.argument("network", type=NETWORK, required=False)
 @click.option(
-    "--ranks", type=RANKS, help="NETWORK has so many ranks; without it 16, or fewer if it has room for no more."
+    "--ranks", type=RANKS, help="Number of ranks of NETWORK [default: 16, or fewer if it has room for no more]."
 )
-@click.option("--toml", "as_toml", is_flag=True, help="The description of NETWORK as a network file, to be changed.")
+@click.option(
+    "--toml", "as_toml", is_flag=True, help=("Print the description of NETWORK as a network file, to be changed.")
+)
 @wide_option
 @json_option
 def networks(network: str | None, ranks: int | None, as_toml: bool, wide: bool, as_json: bool) -> None:
-    """Lists the preset networks, or shows what NETWORK shares, a preset or FILE.toml, and its paths."""
+    """List the preset networks, or show what NETWORK shares, a preset or FILE.toml, and its paths."""
     if as_toml:
         if network is None or as_json:
             raise click.UsageError("--toml: name one network, and leave out --json")

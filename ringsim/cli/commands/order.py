@@ -34,16 +34,16 @@ from ringsim.workers import Workers
 @algorithm_options
 @network_options
 @size_option
-@click.option("--seed", type=IntRange(0), default=0, help="The search draws its random numbers from this seed.")
+@click.option("--seed", type=IntRange(0), default=0, help="Random seed of the search.")
 @click.option(
     "--budget",
     type=IntRange(1),
-    help="The search simulates at most so many placements; without it as many as take some seconds.",
+    help="Maximum number of placements to simulate [default: as many as take some seconds].",
 )
 @workers_options
 @wide_option
 @json_option
-@click.option("-o", "--output", type=OUTPUT, help="The JSON object is written to this file, which --order reads.")
+@click.option("-o", "--output", type=OUTPUT, help="Write the JSON object, which --order reads, to this file.")
 def order(
     schedule: Schedule,
     network: AnyNetwork,
@@ -55,7 +55,7 @@ def order(
     budget: int | None,
     workers: Workers,
 ) -> None:
-    """Finds a rank placement that is fast on an uneven network, such as one with hosts or slow links."""
+    """Find a rank placement that is fast on an uneven network, such as one with hosts or slow links."""
     require_one_stdout(as_json, output)
     budget = budget or default_budget(schedule)
     with ended_once(), workers, progress_bar(budget, "simulating", delay_s=1.0) as progress:

@@ -21,12 +21,11 @@ from ringsim.schedule import Schedule
     "-o",
     "--output",
     type=PICTURE,
-    help="The picture is written to this file: PNG, PDF or SVG, by its suffix; without it the file has the name of "
-    "the algorithm.",
+    help="Write the picture to this file: PNG, PDF or SVG, by its suffix [default: the name of the algorithm].",
 )
 @style_option
 def plot(schedule: Schedule, network: AnyNetwork, size: int, output: Path | None, style: str | None) -> None:
-    """Draws the lanes of all ranks, the chunk grid, time against size, and who sends to whom."""
+    """Draw the lanes of all ranks, the chunk grid, time against size, and who sends to whom."""
     from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
 
     schedule, network = drawn_as_library(schedule, network, size)

@@ -27,11 +27,11 @@ FOLDER = click.Path(path_type=Path, exists=True)
     "--output",
     type=OutputFile((".html",), stdout=True),
     default="report.html",
-    help="The page is written to this file.",
+    help="Write the page to this file.",
 )
 @json_option
 def report(folder: Path, output: Path, as_json: bool) -> None:
-    """Writes one page with a verdict on all measurements, predictions and training runs in DIR, or in one file.
+    """Write one page with a verdict on all measurements, predictions and training runs in DIR, or in one file.
 
     The page says what bounds you, which algorithm and bucket size to use, what twice the ranks would cost, and how sure
     that is; below it are pictures, tables that a click on a heading sorts, and where everything comes from. It reads

@@ -36,10 +36,12 @@ from ringsim.text_table import WIDTH, wrap_text
 @click.option(
     "--in-order",
     is_flag=True,
-    help="Each rank waits for one thing at a time and applies all it receives in step order, as our ranks on Gloo do.",
+    help=(
+        "Let each rank wait for one thing at a time and apply all it receives in step order, as our ranks on Gloo do."
+    ),
 )
-@click.option("--per-rank", is_flag=True, help="A table says what each rank did with its time.")
-@click.option("--trace", type=OUTPUT, help="All transfers are written to this file, for ui.perfetto.dev.")
+@click.option("--per-rank", is_flag=True, help="Print a table of what each rank did with its time.")
+@click.option("--trace", type=OUTPUT, help="Write all transfers to this file, for ui.perfetto.dev.")
 @wide_option
 @json_option
 def simulate(
@@ -52,7 +54,7 @@ def simulate(
     wide: bool,
     as_json: bool,
 ) -> None:
-    """Simulates a collective, and says how long it takes and why.
+    """Simulate a collective, and explain how long it takes and why.
 
     Without --algorithm it is what NCCL would take, on a network whose file describes NCCL (ringsim networks), else a
     ring.

@@ -57,45 +57,45 @@ PERFETTO, PAGE = ".json", ".html"
 @click.option(
     "--device",
     type=Choice(["cpu", "cuda"]),
-    help="The program computes on this device. By default it is cuda if the program was recorded so or the network "
-    "describes NCCL, else cpu.",
+    help="Device that the program computes on [default: cuda if the program was recorded so or the "
+    "network describes NCCL, else cpu].",
 )
 @click.option(
     "--gpu",
     type=Choice(list(GPUS)),
-    help="Computations take as long as their FLOPs and bytes take at least on this GPU.",
+    help="GPU whose peak rates give the least time of each computation, from its FLOPs and bytes.",
 )
 @click.option(
     "--flops",
     type=Quantity("rate", parse_flops),
-    help="A device computes at this rate in place of its peak, such as 400TFLOP/s.",
+    help="Compute rate of a device, in place of its peak, such as 400TFLOP/s.",
 )
-@click.option("--memory-bandwidth", type=RATE, help="The memory of a device has this rate in place of its peak.")
+@click.option("--memory-bandwidth", type=RATE, help="Memory bandwidth of a device, in place of its peak.")
 @click.option(
     "--compute-scale",
     type=FloatRange(0, MAX_SCALE, min_open=True),
-    help="Computations take so many times as long as they were recorded, or as --gpu says.",
+    help="Factor by which computations are longer than recorded, or than --gpu gives.",
 )
 @click.option(
     "--measured-step",
     type=TIME,
-    help="A step took so long on this network, by which the scale of the computations is found.",
+    help="Measured time of a step on this network, from which the scale of the computations is found.",
 )
-@click.option("--algorithm", type=ALL_REDUCE, help="All-reduces take this algorithm in place of the library's.")
-@click.option("--tokens", type=IntRange(1), help="Each rank trains on so many tokens in a step.")
+@click.option("--algorithm", type=ALL_REDUCE, help="Algorithm of all-reduces, in place of the library's.")
+@click.option("--tokens", type=IntRange(1), help="Tokens per rank in a step.")
 @click.option(
     "--ranks",
     type=NUMBERS_OF_RANKS,
-    help="The program that FILE names is run and recorded again as one of so many ranks, and a step predicted on each: "
-    "8,64, or a range: 8:100 doubles from 8 and ends with 100.",
+    help="Numbers of ranks, for each of which the program of FILE is recorded again and a step "
+    "predicted: 8,64, or a range: 8:100 doubles from 8 and ends with 100.",
 )
 @json_option
 @click.option(
     "-o",
     "--output",
     type=OutputFile((".png", ".pdf", ".svg", PAGE, PERFETTO, "")),
-    help="The picture of the step, or with --ranks of the scaling, is written to this file: PNG, PDF or SVG; HTML is a "
-    "page with tables; JSON is the step for ui.perfetto.dev.",
+    help="Write the picture of the step, or with --ranks of the scaling, to this file: PNG, PDF or "
+    "SVG; HTML is a page with tables; JSON is the step for ui.perfetto.dev.",
 )
 @style_option
 def step(
@@ -114,7 +114,7 @@ def step(
     output: Path | None,
     style: str | None,
 ) -> None:
-    """Predicts how long the steps of a recorded program take on a network.
+    """Predict how long the steps of a recorded program take on a network.
 
     FILE is a trace that ringsim trace wrote. Its calls are simulated with the algorithms that NCCL or Gloo would take,
     beside its computations: on a CPU as the program waited for them, on CUDA in the order of streams.

@@ -80,21 +80,22 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
     "--algorithm",
     type=Name("names", known_algorithms, several=True),
     multiple=True,
-    help="This algorithm is simulated; several have commas between, or the option is repeated; without it all are, and "
-    "where a network describes NCCL its own (nccl_ring, nccl_tree, nvls) and its choice among them (nccl).",
+    help="Algorithms to simulate; separate several by commas, or repeat the option [default: all, "
+    "and where a network describes NCCL its own (nccl_ring, nccl_tree, nvls) and its choice "
+    "among them (nccl)].",
 )
 @click.option(
     "--ranks",
     type=NUMBERS_OF_RANKS,
     default="2,4,8,16",
-    help="So many ranks take part: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100, 3:81:x3 triples.",
+    help="Numbers of ranks: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100, 3:81:x3 triples.",
 )
 @click.option(
     "--sizes",
     type=SIZES,
     default="1KiB:1GiB",
-    help="The whole tensor has so many bytes: 1KB,4KB, or a range: 1KiB:1GiB grows fourfold and ends with 1GiB, "
-    "1:64KiB:x2 doubles.",
+    help="Sizes of the whole tensor: 1KB,4KB, or a range: 1KiB:1GiB grows fourfold and ends with "
+    "1GiB, 1:64KiB:x2 doubles.",
 )
 @partial(networks_options, load=load_network)
 @click.option(
@@ -102,18 +103,18 @@ NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num
     type=FloatRange(1),
     default=MAX_TRANSFERS,
     show_default="1e7",
-    help="Schedules with more transfers are skipped.",
+    help="Skip schedules with more transfers.",
 )
 @workers_options
 @click.option(
     "--from",
     "source",
     type=FILE,
-    help="The cells are read from this CSV file; only what is missing of a sweep that was interrupted is simulated.",
+    help="Resume from the cells in this CSV file: only missing cells of the sweep are simulated.",
 )
 @trust_option
-@click.option("--csv", "table", type=OUTPUT, help="All cells are written to this CSV file, also if you press Ctrl-C.")
-@click.option("-o", "--output", type=PICTURE, help="The picture is written to this file: PNG, PDF or SVG.")
+@click.option("--csv", "table", type=OUTPUT, help="Write all cells to this CSV file, also after Ctrl-C.")
+@click.option("-o", "--output", type=PICTURE, help="Write the picture to this file: PNG, PDF or SVG.")
 @style_option
 @wide_option
 @json_option
@@ -128,7 +129,7 @@ def sweep(
     trusted: tuple[str, ...],
     **run: Any,
 ) -> None:
-    """Shows which algorithm is fastest, by size and number of ranks: as a table, CSV and a picture."""
+    """Show which algorithm is fastest, by size and number of ranks: as a table, CSV and a picture."""
     require_one_stdout(as_json, table)
     refuse_without("style", output, "output")
     if source:

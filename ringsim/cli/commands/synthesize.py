@@ -54,21 +54,20 @@ def _parse_seconds(text: str) -> float:
 @click.option(
     "--chunks-per-rank",
     type=IntRange(1, 2**12),
-    help="The share of a rank goes in so many chunks, that of the root in a broadcast or reduce; without it several "
-    "numbers are tried.",
+    help="Number of chunks per rank, or of the root in a broadcast or reduce [default: several numbers are tried].",
 )
 @click.option(
     "--seconds",
     type=Quantity("seconds", _parse_seconds),
     default=f"{DEFAULT_SECONDS:g}",
-    help="The search ends after so many seconds, once it has found something; Ctrl-C ends it earlier.",
+    help="Time limit of the search, in seconds, once it has found a schedule; Ctrl-C ends it earlier.",
 )
-@click.option("--seed", type=IntRange(0), default=0, help="The search draws its random numbers from this seed.")
+@click.option("--seed", type=IntRange(0), default=0, help="Random seed of the search.")
 @wide_option
 @json_option
-@click.option("--plot", type=PICTURE, help="The use of each link over time is drawn into this file: PNG, PDF or SVG.")
+@click.option("--plot", type=PICTURE, help="Draw the use of each link over time into this file: PNG, PDF or SVG.")
 @style_option
-@click.option("-o", "--output", type=OUTPUT, help="The schedule is written to this file as MSCCL XML.")
+@click.option("-o", "--output", type=OUTPUT, help="Write the schedule to this file as MSCCL XML.")
 def synthesize(
     collective: str,
     ranks: int,
@@ -83,7 +82,7 @@ def synthesize(
     style: str | None,
     output: Path | None,
 ) -> None:
-    """Finds a fast schedule for a network, and says how far it is from what the network allows.
+    """Find a fast schedule for a network, and report how far it is from what the network allows.
 
     Where it finds none that is faster, the fastest built-in algorithm is written. --algorithm takes the file that -o
     writes, in every command and in collectives.

@@ -20,22 +20,24 @@ from ringsim.units import format_size, format_time, plural
         "ringsim trace --ranks 128 --fake examples/llama.py",
     ),
 )
-@click.option("--ranks", type=IntRange(1, 2**20), default=8, help="The program is told that the job has so many ranks.")
-@click.option("--ranks-per-host", type=IntRange(1, 2**20), default=8, help="So many of them are on each host.")
-@click.option("--rank", type=IntRange(0), default=0, help="The program is this rank.")
+@click.option(
+    "--ranks", type=IntRange(1, 2**20), default=8, help=("Number of ranks of the job, as the program sees it.")
+)
+@click.option("--ranks-per-host", type=IntRange(1, 2**20), default=8, help="Number of ranks per host.")
+@click.option("--rank", type=IntRange(0), default=0, help="Rank that the program runs as.")
 @click.option(
     "--steps",
     type=IntRange(1, 10_000),
-    help="So many steps are recorded, after 3 to warm up: by default 3, or 1 with --fake.",
+    help="Number of steps to record, after 3 to warm up [default: 3, or 1 with --fake].",
 )
-@click.option("--fake", is_flag=True, help="Tensors have no data: nothing is computed, and no memory used.")
+@click.option("--fake", is_flag=True, help="Use tensors without data: nothing is computed, and no memory used.")
 @click.option(
     "--device",
     type=Choice([device.value for device in Device]),
-    help="The program is told that it has CUDA devices, or none: by default cuda with --fake, else cpu.",
+    help="Device that the program sees [default: cuda with --fake, else cpu].",
 )
-@click.option("-o", "--output", type=FILE, default="step.trace.json", help="The trace is written to this file: JSON.")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is the name of a module, not a file.")
+@click.option("-o", "--output", type=FILE, default="step.trace.json", help="Write the trace to this file, as JSON.")
+@click.option("-m", "is_module", is_flag=True, help="Read PROGRAM as the name of a module, not a file.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def trace(
@@ -50,7 +52,7 @@ def trace(
     program: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Records a training program as one rank of many, in one process and without a network.
+    """Record a training program as one rank of many, in one process and without a network.
 
     PROGRAM is a script that torchrun could start, unchanged; ARGUMENTS are its own. Whatever process groups it makes
     send nothing: each collective leaves the result that comes if all ranks hold what this one holds, and is recorded,
