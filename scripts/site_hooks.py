@@ -1,6 +1,6 @@
 """Hooks of MkDocs for the pages of docs/ and for docstrings; mkdocs.yml names this file.
 
-The pages are written for GitHub, too. Two things that work there do not work on a site of docs/ alone: links to files
+The pages are also written for GitHub. Two things that work there do not work on a site of docs/ alone: links to files
 outside docs/, and Mermaid diagrams, for which Material would load a program from another site. Two things are filled in
 on the site only: the options of a command, in place of a comment `<!-- options: ringsim.cli:main as ringsim -->`, and
 the signature and docstring of a name, in place of its item in the list of public names.

@@ -1,4 +1,4 @@
-"""Hosts of one's own on one machine: `testbed.py --hosts 4 --rate 1gbit -- scripts/train_ring.py` (docs/testbed.md)."""
+"""Several hosts on one machine: `testbed.py --hosts 4 --rate 1gbit -- scripts/train_ring.py` (docs/testbed.md)."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def main(
     cleaning: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Run COMMAND, what torchrun takes as script, on hosts of their own, each in a network namespace; needs root."""
+    """Run COMMAND, what torchrun takes as script, on their own hosts, each in a network namespace; needs root."""
     if cleaning:
         click.echo("\n".join(f"removed {name}" for name in clean()) or "nothing left behind")
         return 0

@@ -145,7 +145,7 @@ class DataParallel(nn.Module):
             self.strategy.synchronise()
 
     def sync_parameters(self) -> None:
-        """Make the parameters the same on all ranks, if the strategy lets ranks take steps of their own.
+        """Make the parameters the same on all ranks, if the strategy lets ranks take their own steps.
 
         To be called on every rank after the last step, and before a model is evaluated or saved. Collective.
         """
@@ -179,7 +179,7 @@ class DataParallel(nn.Module):
         """Raise DriftError, on every rank, if the ranks do not hold the same parameters; collective.
 
         Buffers that a forward pass changes, such as running means, differ until the next one begins with rank 0's. With
-        a strategy that lets ranks take steps of their own, the parameters differ until the next average.
+        a strategy that lets ranks take their own steps, the parameters differ until the next average.
         """
         self.unshard()
         if differs := first_mismatch(self.model, self.group, buffers=False):

@@ -46,7 +46,7 @@ def fingerprint(model: nn.Module) -> str:
 def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True) -> str | None:
     """Return None if all ranks hold the same model; else name the first tensor that differs, the ranks and by how much.
 
-    buffers: whether those must be the same, too.
+    buffers: whether those must be the same as well.
 
     Collective; the answer is the same on every rank. Raises CollectiveError when a peer fails.
     """

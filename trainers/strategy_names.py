@@ -32,7 +32,7 @@ class StrategyInfo:
     is_exact: it trains as one process with the whole batch does.
     leaves_mean: each parameter's `grad` becomes the mean over all ranks.
     saves_vectors: the optimizer's state is saved as vectors, not by parameter.
-    keeps_state: each rank keeps a state of its own, which checkpoints hold.
+    keeps_state: each rank keeps its own state, which checkpoints hold.
     on_ring: it makes a group of the backend "ring".
     """
 

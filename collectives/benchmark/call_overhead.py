@@ -1,6 +1,6 @@
 """`probe_calls`: what calling a collective costs beside its messages, of ours and of torch.distributed's.
 
-A module of its own, because `CollectiveCall` itself may have the group probed.
+A separate module, because `CollectiveCall` itself may have the group probed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ WALKED_BYTES = 32 * 2**20  # between two calls: more than the caches of a core h
 def probe_calls(group: dist.ProcessGroup) -> Iterator[list[ProbeWorkload]]:
     """Make process groups of one rank, which last as long as the context; a collective call.
 
-    "call": every rank sends a message to the next, as in a "shift" but each by a call of its own; what it takes longer
+    "call": every rank sends a message to the next, as in a "shift" but each by its own call; what it takes longer
     is a call's. "shm/call": the same through shared memory, where all ranks share it. "call/dist": torch's all_reduce
     of one rank by itself, which sends nothing and is its call alone. "call/cold" and others: a message by one call,
     after a walk through memory, as a call after a backward pass is; "call/warm": the same without the walk;

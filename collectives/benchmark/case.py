@@ -1,6 +1,6 @@
 """`BenchmarkCase`: one collective of one size, which all implementations do alike; its data and its memory.
 
-A rank's elements repeat a table of its own, of random whole numbers. The table's length is a large prime, so that an
+A rank's elements repeat its own table, of random whole numbers. The table's length is a large prime, so that an
 element also tells its place: a chunk that went astray is seen. And what must come of many millions of elements
 follows from a few tables.
 """

@@ -99,7 +99,7 @@ class Chooser:
 
 
 def _calibrated(measurements: Measurements, num_cores: int) -> AnyNetwork:
-    """One host, hosts with as many ranks each that share network interfaces, or else ranks with links of their own."""
+    """One host, hosts with as many ranks each that share network interfaces, or else ranks with their own links."""
     if num_hosts(measurements) == 1:
         return calibrate_host(measurements, num_cores)
     try:

@@ -148,7 +148,7 @@ def scatter(
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     """Wait until every rank of `group` has called it.
 
-    On a group without a backend for the CPU it is the current CUDA stream that is waited for, too.
+    On a group without a backend for the CPU it is the current CUDA stream that is waited for as well.
 
     async_op, group: see `collectives.calls.functions`.
 

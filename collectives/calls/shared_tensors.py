@@ -21,7 +21,7 @@ def empty(
     or on a part of one, returns when all ranks of the host have read there.
 
     The memory is given back when the tensor and all views of it have gone, here, and the other ranks have begun another
-    collective of the group. Its storage cannot be resized; a process that is forked from the rank shares it, too; and
+    collective of the group. Its storage cannot be resized; a process that is forked from the rank also shares it; and
     until it has first been part of a collective it takes an open file. If the group shares no memory (`use_transport`),
     it is a tensor like any other.
 

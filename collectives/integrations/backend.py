@@ -4,7 +4,7 @@
     dist.init_process_group("ring", pg_options=collectives.BackendOptions(all_reduce="halving_doubling"))
 
 What is not written here goes to Gloo as it would without us: sending and receiving, also in batches, sparse tensors, a
-barrier with a timeout of its own. CUDA tensors go through memory of the host; what goes to Gloo takes them only as far
+barrier with its own timeout. CUDA tensors go through memory of the host; what goes to Gloo takes them only as far
 as Gloo does.
 """
 

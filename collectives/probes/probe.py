@@ -57,7 +57,7 @@ def probe(
     calls: makes the probes of what calls cost: `probe_calls`, which cannot be had without `CollectiveCall`. With them
     pairs of ranks are probed by themselves, too, and additions in other dtypes than float32; and before each block the
     ranks meet at a barrier. Without them a collective of `group` may ask for the probes: another one of the same group
-    would wait for its end, so that the ranks meet by messages of our own.
+    would wait for its end, so that the ranks meet by our own messages.
     on_progress: is told, between two probes, how many of how many have been done.
     """
     sizes = _sizes(sizes, tensor_bytes)
@@ -95,7 +95,7 @@ def probe(
 def _workloads(
     group: dist.ProcessGroup, memory: torch.Tensor, sizes: Sequence[int], places: RankHosts | None
 ) -> list[ProbeWorkload]:
-    """Return what is probed, but for calls; places: given if pairs of ranks are probed by themselves, too."""
+    """Return what is probed, but for calls; places: given if pairs of ranks are probed by themselves as well."""
     num_ranks = group.size()
     workloads = [*shifts(group, memory, sizes), *additions(group, memory, sizes, torch.float32, "reduce")]
     workloads += shared_memory_probes(group, memory, sizes, thoroughly=places is not None)

@@ -45,7 +45,7 @@ def shift_schedule(
 
 
 def one_way_schedule(num_ranks: int, rounds: int, reduce: bool) -> Schedule:
-    """Every rank sends the next one `rounds` chunks of its own, none of which is passed on."""
+    """Every rank sends the next one `rounds` new chunks, none of which is passed on."""
     ranks = np.arange(num_ranks)
     num_colours = 2 + num_ranks % 2  # neighbours send different chunks, so that none is written to that is also sent
     colour = ranks % 2

@@ -185,7 +185,7 @@ def _formatted(tensor: Tensor, specification: str) -> str:
 
 
 def _within(make_context: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function so that it runs in a context of its own each time."""
+    """Return the function so that it runs in its own context each time."""
 
     @wraps(function)
     def called(*args: Any, **options: Any) -> Any:

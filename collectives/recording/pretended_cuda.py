@@ -2,7 +2,7 @@
 
 Its tensors stay on the CPU and say so. Whatever it says of a device of CUDA is read as the CPU, and the functions of
 torch.cuda and torch.accelerator answer as on a host with GPUs. Streams are torch's placeholders for a CPU, by which the
-recorder knows what the program puts on a stream of its own.
+recorder knows what the program puts on its own stream.
 """
 
 import sys

@@ -34,7 +34,7 @@ class ProgramError(ValueError):
 def record_program(request: TraceRequest) -> ProgramTrace:
     """Run the program until it has made as many steps as are asked for, and return them.
 
-    Raises ProgramError, in one line, if it fails, ends before the first step is over, or starts processes of its own.
+    Raises ProgramError, in one line, if it fails, ends before the first step is over, or starts its own processes.
     """
     recorder = Recorder(_no_time) if request.is_fake else Recorder()
     groups: list[Group] = []

@@ -47,7 +47,7 @@ def execute(
     tensor: contiguous, on the CPU or on a CUDA device, of the same length and dtype on every rank. Afterwards the
     chunks that the collective leaves at a rank hold the result there; what the others hold is undefined.
     reduce: called with a chunk and what arrived for it, to change the chunk in place where the schedule reduces. What
-    arrived it must leave as it is: that may be memory from which other ranks read, too.
+    arrived it must leave as it is: that may be memory from which other ranks read as well.
     source: what this rank gives, if that is not in `tensor`; in a gather, scatter or all_to_all it never is.
     group: the default process group if None.
     log: gets an `Event` for every send and every receive.
@@ -175,7 +175,7 @@ class Executor:
         source: where this rank's contribution is, if not in `tensor`; it is only read. Not together with `wire`. In a
         gather, scatter or all_to_all, which leave no rank all chunks, it has what the rank begins with and `tensor`
         what it ends with, and they share no memory; either is empty where that is nothing.
-        share: where this rank's equal share of the result goes, if not to its place in `tensor`; in memory of its own.
+        share: where this rank's equal share of the result goes, if not to its place in `tensor`; in its own memory.
         Only together with `source`.
         wire: the dtype in which chunks travel, that of `tensor` if None. Each send rounds what it sends, for its sender
         too; sums are kept in the dtype of `tensor`.

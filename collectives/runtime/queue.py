@@ -18,7 +18,7 @@ from collectives.runtime.work import StreamSync, Work
 
 
 class CollectiveQueue:
-    """Runs what it is given in order: in a thread of its own, or at once in the caller's where nothing is ahead.
+    """Runs what it is given in order: in its own thread, or at once in the caller's where nothing is ahead.
 
     Handing over to another thread and back takes as long as a small collective; so who waits anyway does not.
 

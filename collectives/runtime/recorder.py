@@ -103,7 +103,7 @@ class Recorder:
     def count(self, operator: Operator) -> None:
         """Note that the program has called an operator.
 
-        On a stream of its own it delays no computation, so it counts as part of the call that it is for: a copy before
+        On its own stream it delays no computation, so it counts as part of the call that it is for: a copy before
         the call, or whatever is done to the result before another stream waits for it.
         """
         if self._streams.current() == MAIN:

@@ -63,7 +63,7 @@ def settings_of(transport: str, slot_text: str) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    """Of what a user gave us as much as fits a message, in JSON, too."""
+    """Of what a user gave us as much as fits a message, in JSON as well."""
     plain = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)
     return shortened(plain, MAX_SETTINGS)
 

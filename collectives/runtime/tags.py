@@ -30,7 +30,7 @@ STAMPED = 1 << 30
 
 @unique
 class Tag(IntEnum):
-    """The purpose of a message. Less than 256; programs with schedules of their own may use any that is not here."""
+    """The purpose of a message. Less than 256; programs with their own schedules may use any that is not here."""
 
     COLLECTIVE = 0x52  # the chunks of a collective
     FINGERPRINT = 0x53  # the words by which ranks compare their calls

@@ -108,7 +108,7 @@ def _backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
 
 
 def home_of(group: dist.ProcessGroup) -> torch.device:
-    """Where small messages of our own are: the CPU, or the current CUDA device if the group has no backend for it."""
+    """Where our small messages are: the CPU, or the current CUDA device if the group has no backend for it."""
     return CPU if has_backend(group, CPU) else torch.device("cuda")
 
 

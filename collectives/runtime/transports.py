@@ -229,7 +229,7 @@ class SharedMemoryTransport(ChunkTransport):
     To send, a rank publishes where the chunk is: in the tensor, if that lies in a region; in its own segment, to which
     it copies it if it is not there yet; or, if it has only been passed on to this rank, where it was published first.
     The receiver adds it, or copies it, from there. What is to be sent on is added straight to where it is published
-    from. Nothing is overwritten that somebody may still read (rule 4): in the segment each chunk has a place of its own
+    from. Nothing is overwritten that somebody may still read (rule 4): in the segment each chunk has its own place
     in the portion, and in the tensor a chunk is published only if what overwrites it was made from it (`plan.stays`).
 
     plan: of this rank. local: the ranks of this host. token: stands for the schedule and the tensor.

@@ -1,6 +1,6 @@
 """`Work`: a collective under way, to be waited for, asked, or chained, by Python and by torch's own C++ alike.
 
-Of one on CUDA tensors `StreamSync` knows the streams. A group has a stream of its own on each device, so that its
+Of one on CUDA tensors `StreamSync` knows the streams. A group has its own stream on each device, so that its
 collectives, their buffers and their order depend on no caller's. Nothing there makes the CPU wait.
 """
 
@@ -27,7 +27,7 @@ class StreamSync:
         self._done: torch.cuda.Event | None = None
 
     def run(self, collective: Callable[[], None]) -> None:
-        """Do it on the group's stream, after all that its caller had asked of its own stream before the call."""
+        """Do it on the group's stream, after everything that was queued on the caller's stream before the call."""
         with torch.cuda.device(self._group_stream.device), torch.cuda.stream(self._group_stream):
             self._group_stream.wait_event(self._called)
             for tensor in self._tensors:
@@ -55,7 +55,7 @@ WaitFor = Callable[["Future[None]", float | None], object]
 
 
 class Work(dist.Work):
-    """A collective under way: a Work of torch.distributed's, which it can take wherever it would one of its own.
+    """A collective in progress, as a `torch.distributed.Work`, which torch accepts in place of its own.
 
     The tensors the collective was given must not be touched before it has completed. It completes also if nobody waits
     for it, and before the program ends.

@@ -103,7 +103,7 @@ class LateRankError(PeerError):
 
 
 class FailedLenderError(PeerError):
-    """A rank has failed, so it may have changed memory of its own while this one read there."""
+    """A rank has failed, so it may have changed its own memory while this one read there."""
 
     def __init__(self, peer: int) -> None:
         super().__init__(f"rank {peer} has failed, and may have changed what this rank has read from its memory", peer)

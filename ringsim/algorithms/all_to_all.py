@@ -57,7 +57,7 @@ def hierarchical_all_to_all(num_ranks: int, ranks_per_host: int | None = None) -
     """Pairwise within hosts of m ranks, then across h hosts: m + h - 2 steps, (m - 1)/m + (h - 1)/h of the data sent.
 
     ranks_per_host: by default the largest divisor of `num_ranks` up to 8. First a rank gives each other rank of its
-    host all blocks for the ranks with that one's place, on any host; then each exchanges with those of its own place.
+    host all blocks for the ranks with that one's place, on any host; then each exchanges with those of its place.
 
     Raises ValueError if the ranks do not fill their hosts.
     """
@@ -84,7 +84,7 @@ def _straight(algorithm: str, num_ranks: int, distances: list[Ints]) -> Schedule
 class StraightSteps(Steps):
     """Steps in which every rank sends blocks to the ranks at some distances after it, each computed when asked for.
 
-    distances: of each step; no distance twice. Blocks that leave in one step have channels of their own.
+    distances: of each step; no distance twice. Blocks that leave in one step have their own channels.
     """
 
     def __init__(self, num_ranks: int, distances: list[Ints]) -> None:

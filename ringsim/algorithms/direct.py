@@ -1,4 +1,4 @@
-"""Everything straight to where it is needed, in one step or two; for each peer on a channel of its own, so at once."""
+"""Everything straight to where it is needed, in one step or two; for each peer on its own channel, so at once."""
 
 import numpy as np
 

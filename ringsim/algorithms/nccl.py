@@ -1,8 +1,8 @@
 """NCCL's algorithms for hosts with several NICs: its rings, its trees, and NVLS, its reduction in the switch of a host.
 
-Ranks are counted host by host, m on each of h hosts, and every rank is taken to have a NIC of its own. NCCL calls the
+Ranks are counted host by host, m on each of h hosts, and every rank is taken to have its own NIC. NCCL calls the
 NICs in the same place of all hosts a *rail*. Both its rings and its trees use every rail: there are m of them side by
-side, each on channels of its own and for its share of the data.
+side, each on its own channels and for its share of the data.
 """
 
 from collections.abc import Sequence

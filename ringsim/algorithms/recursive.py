@@ -84,7 +84,7 @@ def _halving(bounds: Ints) -> Iterable[Columns]:
 
 
 def _doubling(bounds: Ints) -> Iterable[Columns]:
-    """Each sends its partner the chunks of its own side, the same backwards."""
+    """Each sends its partner the chunks of its side, the same backwards."""
     rank = np.arange(len(bounds) - 1)
     for distance in reversed(_powers_below(len(rank))):
         yield _exchange(rank, rank ^ distance, bounds, rank, distance, reduce=False)

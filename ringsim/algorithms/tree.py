@@ -116,7 +116,7 @@ def _double(collective: Collective, num_ranks: int, segments: int | None) -> Sch
 def _binary_tree(collective: Collective, ranks: Ints) -> Schedule:
     """One tree over rank 0 and, in order from left to right below it, `ranks`.
 
-    A rank sends to its parent and to each of its children on a channel of its own: a segment goes to both at once.
+    A rank sends to its parent and to each of its children on its own channel: a segment goes to both at once.
     """
     rank = np.append(0, ranks)
     parent = _parents(len(ranks))

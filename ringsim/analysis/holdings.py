@@ -127,7 +127,7 @@ def find_phases(
     """Return the phases in their order: steps that add, that copy, or do both, side by side.
 
     steps: those of `walk_holdings`. host_of_rank: where ranks share hosts, the host of each, (num_ranks,): then steps
-    that stay within hosts are a phase of their own.
+    that stay within hosts are their own phase.
     """
     phases: list[SchedulePhase] = []
     adding, copying = _names(schedule, steps)

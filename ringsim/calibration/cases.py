@@ -22,7 +22,7 @@ class TimedCase:
     else, see `_has_ring_alone`; otherwise the benchmark's name.
     times_s: of each run or iteration, out of place and in place.
     in_place_s: those of them that were in place; empty if it is not known.
-    spread_s: the 10th and the 90th percentile of times_s, or what the benchmark says of its own repetitions.
+    spread_s: the 10th and the 90th percentile of times_s, or what the benchmark printed of its repetitions.
     device: what each rank runs on, empty if it is not known.
     settings: of NCCL, as far as they are known.
     transport: "shm" if its chunks went through shared memory; "" if they did not, or it is not known.
@@ -132,7 +132,7 @@ def _has_ring_alone(table: LogTable, settings: NcclSettings) -> bool:
     """Return whether NCCL can have taken nothing but a ring, as far as is known.
 
     all_gather and reduce_scatter have PAT from version 2.23 on between hosts of one GPU, and NVLS within a host whose
-    switches add. (CollNet, which they have as well, needs a plug-in and switches of its own.)
+    switches add. (CollNet, which they have as well, needs a plug-in and its own switches.)
     """
     if table.benchmark != "nccl-tests" or table.test not in RING_TESTS[1:]:
         return False

@@ -79,7 +79,7 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on; where ranks
     outnumber cores, a is at least what a further message in flight takes (`_core_s`). What is then missing from the
     elapsed time of the smallest message is latency; from that of the largest, the memory's doing. What a message takes
-    longer by a call of its own is the call's. `shared_memory_of` adds the costs of shared memory, and `with_late_calls`
+    longer by its own call is the call's. `shared_memory_of` adds the costs of shared memory, and `with_late_calls`
     those of calls that wait for a core.
 
     Raises ValueError when probes are missing.
@@ -323,7 +323,7 @@ def _late(
     prefix: of the fields that hold both; async_: of calls that another thread carries out.
 
     That is what they took longer than the median on average. It is less if simulated calls would then take longer than
-    the probed ones on average: where ranks are more than cores, the probes of messages have waits of their own.
+    the probed ones on average: where ranks are more than cores, the probes of messages have their own waits.
     """
     probe = next(iter(measurements.probes_of(kind)), None)
     late = [time_s for time_s in probe.times_s if time_s > LATE * probe.median_s] if probe else []

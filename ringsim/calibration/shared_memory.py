@@ -13,12 +13,12 @@ _MOST = 1e12  # bytes a second, where the probes show no cost
 def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemory | None:
     """Return what the probes of shared memory say of the host of `cluster`; None if there are none.
 
-    While all ranks send chunks of their own, which nobody passes on, nobody waits: the smallest take the overheads, the
+    While all ranks send their own chunks, which nobody passes on, nobody waits: the smallest take the overheads, the
     others twice the time of a copy beside ("shm/copy"), or that of a copy and of an addition ("shm/add"). While they
     pass on sums ("shm/shift"), each takes an addition whose sum is formed elsewhere, and the first a copy. Ranks that
     are more than cores take turns. Each is probed with tensors from all over the memory, and with the same ones each
     time ("/cached"). What the smallest message takes longer if it is passed on is latency, and what it takes longer by
-    a call of its own ("shm/call") the call's.
+    its own call ("shm/call") the call's.
     """
     copies, shifts, calls = (measurements.probes_of(f"shm/{kind}") for kind in ("copy", "shift", "call"))
     if not (copies and shifts):

@@ -58,7 +58,7 @@ def _version_of(file: Path) -> tuple[int, int] | None:
 
 
 def _ended(recording: subprocess.Popen[bytes]) -> int:
-    """Wait for the recorder's end, and return its exit code; what ends us ends it, too."""
+    """Wait for the recorder's end, and return its exit code; what ends us ends it as well."""
     try:
         return recording.wait()
     except KeyboardInterrupt:

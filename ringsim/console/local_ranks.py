@@ -35,7 +35,7 @@ def check_local_rank(num_ranks: int, arguments: Sequence[str]) -> str:
     """Run a program once, as if it were the first of `num_ranks` ranks, and returns what it prints.
 
     arguments: as of `run_local_ranks`, with an option by which the program only looks at its options. What is wrong
-    with them is then said once and in one line; torchrun would add a traceback of its own.
+    with them is then said once and in one line; torchrun would add its own traceback.
 
     Raises ValueError with what the program said last on stderr, if it fails.
     """

@@ -20,7 +20,7 @@ GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torc
 class TorchrunCommand(OneLineCommand):
     """Only the first rank of a host prints the help, and says what the user got wrong.
 
-    The others would repeat it word for word. Each host has a first one, since each may have a terminal of its own.
+    The others would repeat it word for word. Each host has a first one, since each may have its own terminal.
     """
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:

@@ -159,7 +159,7 @@ class FileFormat:
 
 
 class JsonFile:
-    """A record that is a JSON file of its own, which begins with the name and version of `FORMAT`."""
+    """A record that is its own JSON file, which begins with the name and version of `FORMAT`."""
 
     __slots__ = ()
     FORMAT: ClassVar[FileFormat]
@@ -224,7 +224,7 @@ def _reader(hint: Any, name: str, is_open: bool) -> Reader:
 
 
 def _record(kind: Any, value: Any, place: str, is_open: bool) -> Any:
-    """Return a record within another; one that is a file elsewhere has a format, and a reader of its own."""
+    """Return a record within another; one that is a file elsewhere has a format, and its own reader."""
     if not hasattr(kind, "from_dict"):
         return decode(kind, value, place, is_open=is_open)
     with naming_place(place):
@@ -232,7 +232,7 @@ def _record(kind: Any, value: Any, place: str, is_open: bool) -> Any:
 
 
 def _plain(kind: type, name: str) -> Parser:
-    """Return the parser for a type without bounds of its own.
+    """Return the parser for a type without its own bounds.
 
     Names say what is seconds, and what is a number of ranks.
     """

@@ -26,7 +26,7 @@ def goal_lines(
     r"""`schedule` for a tensor of `size_bytes` in GOAL text, line by line, each with its line end.
 
     Transfer t is `s<t>` on its sender, `r<t>` on its receiver and, if it is reduced at a finite rate, `c<t>`,
-    a calc of the rounded nanoseconds. Each pair of ranks numbers its messages with tags, and has a nic of its own
+    a calc of the rounded nanoseconds. Each pair of ranks numbers its messages with tags, and has its own nic
     at both ends. An empty chunk is sent as one byte, since
     LogGOPSim charges (size - 1) G.
 

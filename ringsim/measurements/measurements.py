@@ -36,7 +36,7 @@ class CollectiveTimes:
     long it may have waited for a peer and not for the collective. Only right where all ranks have one clock, as on one
     host. In files its key is "late_s".
     positions: of each iteration, how many competitors had their turn in it before.
-    rank_medians_s: of each rank, the median of its own times.
+    rank_medians_s: of each rank, its own median times.
     """
 
     collective: Collective
@@ -122,10 +122,10 @@ class Probe:
     "exchange/K": K pairs of neighbours send each other one both ways at once; "reduce": every rank adds what its left
     neighbour has sent, in float32, and sends the sum on as in a shift, of which only the addition is timed,
     "reduce/bfloat16" and others in theirs; "fresh": it copies `size_bytes` into memory that is new to it; "call": a
-    shift in which each message is sent by a call of its own, as collectives are; "call/dist": every rank calls torch's
+    shift in which each message is sent by its own call, as collectives are; "call/dist": every rank calls torch's
     all_reduce on a group of itself. Through shared memory: "shm/shift": every rank passes on to its right neighbour the
-    sum of a chunk of its own and of what has just come; "shm/copy", "shm/add": it sends ROUNDS_PER_RUN chunks of its
-    own, which the neighbour copies or adds; "shm/call": as "call". With "/cached" after it: the same, with the same
+    sum of its own chunk and of what has just come; "shm/copy", "shm/add": it sends ROUNDS_PER_RUN its own
+    chunks, which the neighbour copies or adds; "shm/call": as "call". With "/cached" after it: the same, with the same
     chunks in each run. With "/cold" after it: one call, after a walk through memory; "/warm": without one; "/async":
     cold, and by a thread of the group. With "_cpu" after it: the same, but seconds of a core, in all threads of a rank
     (of additions, in the thread that adds).

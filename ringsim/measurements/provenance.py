@@ -63,7 +63,7 @@ def _processor() -> str:
 class RankHosts:
     """The hosts of the ranks, (num_ranks,) each, numbered from 0 as they first come in the order of the ranks.
 
-    hosts: what has network interfaces of its own: a computer, or a network namespace or container on one.
+    hosts: what has its own network interfaces: a computer, or a network namespace or container on one.
     physical_hosts: the computer whose cores and clock the rank shares; the key in files is "machines".
     """
 

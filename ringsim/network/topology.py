@@ -51,7 +51,7 @@ class Processors:
     """The costs of the ranks at the two ends of a message; a column per field, each of shape (num_ranks,).
 
     send_overhead_s, receive_overhead_s: for a message, before its bytes go and when it is applied.
-    reduce_bytes_per_s: of a received chunk, on a core of its own.
+    reduce_bytes_per_s: of a received chunk, on its own core.
     cores: the resource on which the rank's overheads and reductions run, each on one core at most; NONE: there
     are always enough.
     copy_bytes_per_s: what one core copies of a message. Where cores are scarce, a message and a reduction are given
@@ -182,7 +182,7 @@ class Topology(ABC):
 def require_sound(topology: Topology) -> None:
     """Raise ValueError, which names the first, for a cost with which virtual time could not go on, such as NaN.
 
-    The paths have a check of their own, as they are worked out later, and only those that are used.
+    The paths have their own check, as they are worked out later, and only those that are used.
     """
     processors, resources = topology.processors, topology.resources
     require_costs("send_overhead_s of rank", processors.send_overhead_s)

@@ -104,7 +104,7 @@ def owners(num_shares: int, num_chunks: int) -> npt.NDArray[np.int64]:
 
 
 def held_at_start(collective: Collective, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
-    """Return which rank has data of its own in which chunk before the first step, shape (rank, chunk)."""
+    """Return which rank has its own data in which chunk before the first step, shape (rank, chunk)."""
     return _held(_PLACES[collective][0], num_ranks, num_chunks)
 
 

@@ -25,7 +25,7 @@ class Receive:
     """One chunk from `peer`, and what its arrival has to do with the rank's other transfers.
 
     `buffer_dependency`: as in `Step`; the rank's sends of the chunk up to this step must have left before the write.
-    `needs_staging`: what arrives needs a place of its own: to be added, or because the chunk is also sent, or
+    `needs_staging`: what arrives needs its own place: to be added, or because the chunk is also sent, or
     written by an earlier row, in this very step. Otherwise it may land in the chunk directly, once
     `after_receive` receives are applied (after which no earlier transfer of this rank is yet to touch the chunk)
     and the sends of it up to step `after_send_step` (NEVER if there is none) have left.

@@ -144,7 +144,7 @@ def has_contention(schedule: Schedule, topology: Topology) -> bool:
     """Return whether any two messages of a schedule can get in each other's way on a topology.
 
     They cannot if every resource serves one channel of one rank at most, whose messages travel one after the other.
-    A ring in which every rank has a port of its own shares nothing, however many switches there are. What two channels
+    A ring in which every rank has its own port shares nothing, however many switches there are. What two channels
     between the same two ranks share is what limits a message between these.
     """
     return have_contention(used_connections(schedule), topology)
@@ -180,7 +180,7 @@ def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology)
 
     The messages of a step that a rank adds to one chunk are added up by the switch, and those with which a rank sends
     one chunk to several ranks are copied by it, if all their ranks hang on it. What holds of a connection must hold of
-    all its messages, so that only schedules that add and copy on channels of their own gain from it.
+    all its messages, so that only schedules that add and copy on their own channels gain from it.
     """
     distinct = {id(schedule): schedule for schedule in schedules}.values()
     if topology.switch_of_rank is None or not any(_is_for_switch(schedule) for schedule in distinct):

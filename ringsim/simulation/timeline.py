@@ -87,7 +87,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Costs:
-    """Seconds on a core of its own, of some rows of a timeline; each (num_rows,), jitter included."""
+    """Seconds on its own core, of some rows of a timeline; each (num_rows,), jitter included."""
 
     send_overhead_s: Floats
     receive_overhead_s: Floats

@@ -1,8 +1,8 @@
 """`time_queue`: when each of several collectives begins and ends that wait in a queue for workers.
 
 They share one virtual time: what is under way at once shares links and cores. `_QueueRun` is the event engine with two
-things more: a collective begins when a worker takes it, and the workers of a rank are separate threads, each with
-connections of its own, which use the same links and cores.
+things more: a collective begins when a worker takes it, and the workers of a rank are separate threads, each with its
+own connections, which use the same links and cores.
 """
 
 import math
@@ -58,7 +58,7 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtim
     runtime: who executes the calls.
 
     Raises ValueError for a size that is not whole elements, calls of different numbers of ranks, a first call before 0,
-    no worker, or a network of its own for a call, which may share the network with others.
+    no worker, or its own network for a call, which may share the network with others.
     """
     if runtime.num_workers < 1:
         raise ValueError(f"num_workers {runtime.num_workers}: must be at least 1")

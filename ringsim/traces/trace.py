@@ -3,7 +3,7 @@
 A step is a list of events in the order in which the program came to them: it computes for a while, it calls a
 collective, it waits for one. Nothing is said about how long a collective takes, which depends on the network.
 
-A program may give calls to streams of their own. On a GPU, whose streams run beside the program, what overlaps depends
+A program may give calls to their own streams. On a GPU, whose streams run beside the program, what overlaps depends
 on what those streams wait for (`Call.after`, `Call.after_calls`), and on where the computations wait for them
 (`TraceEventKind.READ`).
 """
@@ -86,7 +86,7 @@ class Call:
     peer: the other rank of a send or recv, or the root, as a rank of the group; -1 if there is none.
     local_s: seconds that the call needs on this rank besides its messages, to copy and to round.
     is_lent: whether its tensor is one of `collectives.empty`, which ranks of a host read where it is.
-    on_side_stream: whether the program made the call on a stream of its own, so that on a GPU the computations go on
+    on_side_stream: whether the program made the call on its own stream, so that on a GPU the computations go on
     even if the call is not asynchronous.
     after: the index of the last of the step's events for which that stream waits before it comes to the call; -1 if it
     waits for none; None if the call waits for all before it, as on the stream of the computations.

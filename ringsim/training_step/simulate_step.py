@@ -11,7 +11,7 @@ another:
   it by then; a stream of the program's own only that for which the program let it wait;
 - a computation is slower while calls are under way, whose channels occupy multiprocessors of the GPU;
 - computations wait for a call that is not asynchronous, at the call; for others where the program waits; and for those
-  on streams of their own where the program lets the stream of the computations wait.
+  on their own streams where the program lets the stream of the computations wait.
 
 All ranks are taken to be alike. Calls of different groups share nothing unless the groups are mirrored.
 """
@@ -108,7 +108,7 @@ class _Issued(NamedTuple):
 class _CpuRun:
     """A step in the making; `now_s` is how far the computations are.
 
-    Calls have a clock of their own, which falls behind while they share cores with computations.
+    Calls have their own clock, which falls behind while they share cores with computations.
     """
 
     def __init__(

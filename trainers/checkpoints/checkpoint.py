@@ -138,7 +138,7 @@ def _parsed(content: bytes | bytearray) -> Any:
 
 
 def _require_bounded(tensor: torch.Tensor, limit_bytes: int) -> None:
-    """Raise MemoryError for a tensor without numbers of its own, or one that would be much larger than the file."""
+    """Raise MemoryError for a tensor without its own numbers, or one that would be much larger than the file."""
     if tensor.is_nested or tensor.is_meta or tensor.numel() * tensor.element_size() > limit_bytes:
         raise MemoryError("a tensor that is larger than the file")
 

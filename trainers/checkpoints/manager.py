@@ -67,7 +67,7 @@ class CheckpointManager:
     def begin(self, step: int, mark: Mark | None = None, tensorboard: bool = False) -> None:
         """Go on with the log after `step` steps; collective. Raises ValueError on every rank if that cannot be.
 
-        mark: of the lines that were there then, if it is known. tensorboard: whether to write for TensorBoard, too.
+        mark: of the lines that were there then, if it is known. tensorboard: whether to write for TensorBoard as well.
         """
         first_decides(self._group, lambda: self._open(step, mark, tensorboard))
 

@@ -19,7 +19,7 @@ PIECE_BYTES = 2**26  # sent at once
 
 
 class OtherRunError(ValueError):
-    """A checkpoint is good, but of a run that this one cannot go on with; an older one would be, too."""
+    """A checkpoint is good, but of a run that this one cannot go on with; an older one would be as well."""
 
 
 class _Whole(NamedTuple):
@@ -78,7 +78,7 @@ def _received(content: bytearray, path: str) -> tuple[Checkpoint | None, str]:
 def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> None:
     """Raise ValueError on every rank if one sees checkpoints that rank 0 does not; collective.
 
-    A job that is started again may have its rank 0 on another node, which has a disk of its own.
+    A job that is started again may have its rank 0 on another node, which has its own disk.
     """
     names: list[str] = []
     with suppress(OSError):  # a rank need not be allowed to look there
@@ -163,7 +163,7 @@ def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> N
 
 
 def _refuse_other_ranks(strategies: tuple[str, str], counts: tuple[int, int], path: Path) -> None:
-    """Refuse another strategy or number of ranks if each rank has kept a state of its own."""
+    """Refuse another strategy or number of ranks if each rank has kept its own state."""
     keeping = [name for name in strategies if strategy_info(name).keeps_state]
     if keeping and (strategies[0] != strategies[1] or counts[0] != counts[1]):
         before, now = (f"{name} on {count} ranks" for name, count in zip(strategies, counts, strict=True))

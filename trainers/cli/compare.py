@@ -155,7 +155,7 @@ class ComparisonLauncher:
         return run_of_log(name, ranks, read_log(log), self.global_batch_size, gradient_difference)
 
     def _announce(self, phase: str) -> None:
-        """In a line of its own where no progress is drawn."""
+        """In its own line where no progress is drawn."""
         if not sys.stderr.isatty():
             say(phase)
         self.progress.begin(phase, self.steps)

@@ -18,7 +18,7 @@ MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 class DistributedEnvironment:
     """One rank of a launch.
 
-    local_rank: among the ranks_per_node ranks of its own node, which other nodes need not have as many of.
+    local_rank: among the ranks_per_node ranks of its node, which other nodes need not have as many of.
     device: "cpu", or "cuda:" and the local rank.
     """
 

@@ -43,11 +43,11 @@ def spawn(
     arguments: Sequence[Any] = (),
     stop: StopRequest | None = None,
 ) -> int:
-    """Run `target(*arguments)` on each rank, in a process of its own; when this returns, all of them have ended.
+    """Run `target(*arguments)` on each rank, in its own process; when this returns, all of them have ended.
 
     target: a function at the top level of a module; what it returns, or exits with, is the rank's exit code.
     stop: what SIGTERM and SIGUSR1 then do is up to the ranks, which get them from here. A rank begins with SIGUSR1
-    blocked, and must enter a StopRequest of its own.
+    blocked, and must enter its own StopRequest.
 
     When a rank fails, the others are ended, and its error is shown, once. The result is 0 if all is well, the exit code
     of a rank that left by sys.exit (it has said why), 1 if a rank failed, 128 + n after the signal n.

@@ -36,7 +36,7 @@ class Batches:
     """The batches of a training run, and one rank's share of each.
 
     A batch follows from (seed, step) alone: n ranks together see the very batch that one process sees, so a run can
-    go on with another number of ranks. Every epoch holds each sample exactly once, in an order of its own; its last
+    go on with another number of ranks. Every epoch holds each sample exactly once, in its own order; its last
     batch is smaller if the batch size does not divide the number of samples.
 
     global_batch_size: samples of all ranks together.

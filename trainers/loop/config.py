@@ -156,9 +156,9 @@ class TrainConfig(StepConfig):
 
     epochs: the task's own if None. steps: end after so many, if the epochs have not ended before.
     save_every, log_every, check_every: in steps; log_every or check_every 0: never; check_every None: CHECK_EVERY,
-    with "none" never. save_every may be in epochs, too: "1epoch". tensorboard: whether what is logged is written for
-    TensorBoard, too. eval_every: steps between two evaluations on held-out data, by rank 0; 0: none while it trains.
-    keep: how many checkpoints. profile: where to write a time line of some steps. A path may be given as text, too.
+    with "none" never. save_every may be in epochs as well: "1epoch". tensorboard: whether what is logged is written for
+    TensorBoard as well. eval_every: steps between two evaluations on held-out data, by rank 0; 0: none while it trains.
+    keep: how many checkpoints. profile: where to write a time line of some steps. A path may be given as text as well.
 
     Raises ValueError for a value out of range.
     """

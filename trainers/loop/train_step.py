@@ -87,7 +87,7 @@ class StepResult(NamedTuple):
         return self.loss_sync_s + self.sync_s
 
     def require_finite(self, place: str, advice: str = "") -> None:
-        """Raise DivergedError if the step was left out. place: which step it was. advice: what may help, too."""
+        """Raise DivergedError if the step was left out. place: which step it was. advice: what may help as well."""
         if self.trouble:
             raise DivergedError(f"{place}: {self.trouble}; a smaller --learning-rate may help{advice}")
 
@@ -169,7 +169,7 @@ class TrainStep:
         """Return the global norm of the last step's synchronised gradients before they were clipped; collective.
 
         The step must not have been left out. With the strategies "none", "local_sgd" and "diloco" each
-        rank has a norm of its own.
+        rank has its own norm.
         """
         norm = self._norm_before_clipping
         if norm is None:
@@ -307,7 +307,7 @@ class GradientClock:
     def last_s(self, unknown: float = 0.0) -> float:
         """Return when the last gradient was ready, on the clock of `time.perf_counter`.
 
-        unknown: what to say where none could be noted, as with FSDP, which puts parameters of its own in their place.
+        unknown: what to say where none could be noted, as with FSDP, which puts its own parameters in their place.
         """
         return max(self._ready_s.values(), default=unknown)
 

@@ -76,7 +76,7 @@ class Strategy(GradientSync):
         return True
 
     def sync_parameters(self) -> None:
-        """Leave the same parameters on all ranks, if steps of their own have taken them apart; collective."""
+        """Leave the same parameters on all ranks, if their own steps have taken them apart; collective."""
 
     def unshard(self) -> None:
         """Have whole parameters at the model until the next forward pass with gradients, or step; collective."""

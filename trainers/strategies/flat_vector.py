@@ -45,7 +45,7 @@ class LayerParts(NamedTuple):
 def layers_of(model: nn.Module) -> list[LayerParts]:
     """Return the members of every ModuleList, ModuleDict and Sequential, then the model with the rest, if there is any.
 
-    Members of members are not layers of their own. A parameter that several layers share is one of the rest, since the
+    Members of members are not their own layers. A parameter that several layers share is one of the rest, since the
     forward pass of the model is what needs it.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -123,7 +123,7 @@ class Fsdp(Sharded):
     """`fully_shard` for each layer, as `layers_of` has them, and for the whole model.
 
     The parameters are DTensors, of which a rank has some rows; an optimizer steps these. Its state and the model's are
-    saved whole, as those of `ring`, so that checkpoints fit other strategies, too. Whole parameters are there after
+    saved whole, as those of `ring`, so that checkpoints fit other strategies as well. Whole parameters are there after
     `unshard`, and what is written to them counts.
 
     Raises ValueError for a layer of several dtypes, which `fully_shard` does not take.

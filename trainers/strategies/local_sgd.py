@@ -1,4 +1,4 @@
-"""Local SGD and DiLoCo: each rank takes steps of its own, and every few steps the parameters are averaged."""
+"""Local SGD and DiLoCo: each rank takes its own steps, and every few steps the parameters are averaged."""
 
 import time
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class Average:
         self.velocity = torch.zeros_like(self._flat.vector) if outer else None
 
     def begin(self) -> None:
-        """Remember where the ranks begin, before the first step of their own."""
+        """Remember where the ranks begin, before their own first step."""
         if self.start is not None:
             self.start.copy_(self._packed())
 
@@ -72,10 +72,10 @@ class Average:
 
 
 class LocalSgd(Strategy):
-    """No gradient is sent: after `every` steps with gradients of its own, each rank gets the mean of all parameters.
+    """No gradient is sent: after `every` steps with its own gradients, each rank gets the mean of all parameters.
 
     That is 1/`every` of the bytes of an all-reduce in each step. Between two averages the ranks hold other parameters,
-    each with an optimizer's state of its own; the training is another one than that with the whole batch.
+    each with its own state of the optimizer; the training is another one than that with the whole batch.
 
     outer: from where the ranks began, go a step towards the average as DiLoCo does, rather than to the average itself.
 
@@ -197,7 +197,7 @@ class LocalSgd(Strategy):
 def _unscale(optimizer: torch.optim.Optimizer) -> None:
     """Do what `torch.amp.GradScaler` leaves to an optimizer: unscale gradients, or take none where one is infinite.
 
-    A rank steps with gradients of its own, so it has a scale of its own, too.
+    A rank steps with its own gradients, so it has its own scale as well.
     """
     scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
     if found_inf is None:

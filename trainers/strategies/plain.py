@@ -77,7 +77,7 @@ ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
 class ReduceScatterAllGather(Strategy):
-    """The two halves of an all-reduce as calls of their own; between them a rank could step its own share (`zero1`)."""
+    """The two halves of an all-reduce as their own calls; between them a rank could step its own share (`zero1`)."""
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group)

@@ -202,7 +202,7 @@ def _check_taken(optimizer: torch.optim.Optimizer, shares: Sequence[nn.Parameter
 
 
 def _dependence(make: MakeOptimizer, num_dims: set[int]) -> str | None:
-    """Step one parameter, its halves, and the same in other shapes, each with an optimizer of its own.
+    """Step one parameter, its halves, and the same in other shapes, each with its own optimizer.
 
     num_dims: of the model's parameters. Returns what makes a difference; None if nothing does.
     """

@@ -64,7 +64,7 @@ class Zero2(ShardedGradients):
     """A reduce-scatter for each bucket while the backward pass goes on; the bucket's gradients are freed at once.
 
     After the backward pass no parameter has a gradient, and a rank holds the mean gradients of its share.
-    `optimizer.zero_grad()` or `model.zero_grad()` forgets these. Within `no_sync` a rank holds all of its own.
+    `optimizer.zero_grad()` or `model.zero_grad()` forgets these. Within `no_sync` a rank holds all of its gradients.
 
     bucket_cap_mb: at how many MiB a bucket is closed; None: at 1 the first, at 25 the others, as DDP does. The
     optimizer's state has one vector for each bucket.

@@ -174,7 +174,7 @@ def train_in_turn(
 def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluster, float]:
     """Return the network, and the pace of computing and communicating at once (`pace_together`), as rank 0's host is.
 
-    Its ranks share its cores even where each is in a network namespace or container of its own.
+    Its ranks share its cores even where each is in a network namespace or its own container.
     """
     network = fitted_cluster(measurements, fitting_model(measurements), "this")
     places = RankHosts.from_measurements(measurements)

@@ -151,7 +151,7 @@ class _Element:
     place: str
 
     def inside(self, tag: str, place: str = "") -> "list[_Element]":
-        """Return the elements of this tag; place: instead of their own tag."""
+        """Return the elements of this tag. place: what messages call them, by default the tag."""
         return [_Element(element, self.file, place or tag) for element in self.xml.findall(tag)]
 
     def at(self, place: str) -> "_Element":

@@ -1,4 +1,4 @@
-"""Rectangles and short texts in bulk: a thousand drawn by one artist cost what ten of their own do; and their room."""
+"""Rectangles and short texts in bulk: a thousand drawn by one artist cost as much as ten artists; and their room."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -31,7 +31,7 @@ class Curve(NamedTuple):
 
 
 def draw_curves(axes: Axes, curves: Sequence[Curve]) -> bool:
-    """Draw curves, each in a colour of its own; return whether there was any point that an axis can hold."""
+    """Draw curves, each in its own colour; return whether there was any point that an axis can hold."""
     hues = palette()
     colours = (hues.blue, hues.vermillion, hues.orange, hues.sky, hues.dark_grey)
     drawn = [curve for curve in curves if any(map(_holds, curve.y))]

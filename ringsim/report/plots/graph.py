@@ -19,7 +19,7 @@ _SMALLEST_TEXT = 5.0  # points
 
 
 class GraphDrawing:
-    """The ranks of a layout as circles on axes of their own, and the links between them."""
+    """The ranks of a layout as circles on their own axes, and the links between them."""
 
     def __init__(self, axes: Axes, layout: GraphLayout) -> None:
         """Prepare the axes: y goes downwards, and ranks lie where the layout has them."""

@@ -1,4 +1,4 @@
-"""`merge`: schedules side by side, each on chunks of its own."""
+"""`merge`: schedules side by side, each on its own chunks."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -54,7 +54,7 @@ def _in_segments(combinator: str, schedule: Schedule, segments: int, kind: "type
 
 
 class SegmentedSteps(DerivedSteps):
-    """Steps that send what those of `whole` send, each chunk in segments, of which each has steps of its own."""
+    """Steps that send what those of `whole` send, each chunk in segments, of which each has its own steps."""
 
     def __init__(self, whole: Steps, segments: int) -> None:
         super().__init__(whole)

@@ -45,7 +45,7 @@ class TransferCosts:
         self._applying_is_free &= not processors.receive_overhead_s.any() and copies is None
 
     def overhead_s(self, row: Ints) -> Floats:
-        """Return what the senders do, on cores of their own, before the bytes go."""
+        """Return what the senders do, on their own cores, before the bytes go."""
         overhead_s = self.topology.processors.send_overhead_s[self.rows.src[row]]
         return overhead_s if self._jitter is None else overhead_s * self._jitter[1][row]
 
@@ -59,7 +59,7 @@ class TransferCosts:
         return of_connection_s if self._jitter is None else of_connection_s * self._jitter[0][row]
 
     def apply_s(self, row: Ints) -> Floats:
-        """Return what applying takes on cores of their own."""
+        """Return what applying takes on their own cores."""
         if self._applying_is_free:
             return np.zeros(len(row))
         processors, dst = self.topology.processors, self.rows.dst[row]
