@@ -5,10 +5,10 @@ n - 1 messages. In Bruck's algorithm a rank exchanges with log2(n) others only, 
 the distance that it goes (Bruck et al. 1997). In two levels ranks of a host first collect what goes to ranks with the
 same place on the other hosts, so that each exchanges with one rank of every other host only.
 
-A transfer of a schedule is one chunk, and so is a message, also where several go to one rank in a step. Bruck et al. and
-MPI pack those into one message, and a rank then sends log2(n) messages instead of n - 1. Here it sends one for each
-block: n/2 log2(n) with Bruck, if n is a power of two, and (m - 1) h + (h - 1) m on h hosts of m ranks. What both save is
-peers, and Bruck also steps.
+A transfer of a schedule is one chunk, and so is a message, also where several go to one rank in a step. Bruck et al.
+and MPI pack those into one message, and a rank then sends log2(n) messages instead of n - 1. Here it sends one for each
+block: n/2 log2(n) with Bruck, if n is a power of two, and (m - 1) h + (h - 1) m on h hosts of m ranks. What both save
+is peers, and Bruck also steps.
 
 The distance from rank s to rank d is (d - s) mod n. Bruck's three exchanges for n = 8, of a block that goes 5 = 1 + 4
 ranks far: by 1, not by 2, by 4.

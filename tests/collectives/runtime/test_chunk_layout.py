@@ -39,7 +39,7 @@ def test_layouts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_layouts_of_many_chunks_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a program's exchanges may have other lengths in each call; memory does not grow with all of them."""
+    """The blocks of exchanges may have other lengths in each call; memory does not grow with all of them."""
     monkeypatch.setattr(chunks, "MAX_KEPT_CHUNKS", 50)
     group: dist.ProcessGroup = OfTwo()  # type: ignore[assignment]
     layouts = ChunkLayouts(direct_all_to_all(4), PrepostedReceives(group), tag=7)
