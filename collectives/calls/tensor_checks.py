@@ -125,10 +125,10 @@ def block_lengths(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, 
                 f"{name} has {num_rows} rows: must be a multiple of the {num_ranks} ranks; or give {name}_split_sizes"
             )
         return [tensor.numel() // num_ranks] * num_ranks
-    if len(sizes) != num_ranks or min(sizes) < 0 or sum(sizes) != num_rows:
+    if len(sizes) != num_ranks or min(sizes) < 0 or sum(sizes) != num_rows or any(size % 1 for size in sizes):
         raise ValueError(
-            f"{name}_split_sizes {list(sizes)}: must be {num_ranks} numbers from 0 whose sum is the {num_rows} rows "
-            f"of {name}"
+            f"{name}_split_sizes {list(sizes)}: must be {num_ranks} whole numbers from 0 whose sum is the "
+            f"{num_rows} rows of {name}"
         )
     return [size * row for size in sizes]
 

@@ -95,8 +95,8 @@ class RecordingGroup(dist.ProcessGroup):
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         with self._stopped():
-            for output in outputs[0]:
-                output.copy_(inputs[0].view(output.shape) if output.shape != inputs[0].shape else inputs[0])
+            for output in outputs[0]:  # which may be of uneven lengths
+                fill_cyclically(output, inputs[0])
             return self._note("all_gather", _bytes(outputs[0]), inputs, outputs[0], opts)
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:

@@ -162,6 +162,7 @@ class ChunkPlaces:
 
 
 MAX_KEPT = 1024  # layouts of a schedule; of more sizes the oldest go
+MAX_KEPT_CHUNKS = 2**17  # of these layouts together; an all_to_all of n ranks has n * n, and new lengths in each call
 
 
 class Portion(NamedTuple):
@@ -223,7 +224,7 @@ class ChunkLayouts:
         """Return the layout for these elements."""
         layout = self._known.get(key)
         if layout is None:
-            if len(self._known) == MAX_KEPT:
+            if len(self._known) == max(1, min(MAX_KEPT, MAX_KEPT_CHUNKS // self._schedule.num_chunks)):
                 del self._known[next(iter(self._known))]
             layout = self._known[key] = self._new(key)
         return layout

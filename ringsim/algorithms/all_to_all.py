@@ -1,9 +1,14 @@
 """All-to-all: every rank has a block for every rank. Straight to where it is needed, or through other ranks.
 
 Block `n * s + d` is what rank s has for rank d. Sent straight, every block crosses the network once, but a rank sends
-n - 1 messages. In Bruck's algorithm blocks for several ranks travel together: log2(n) exchanges, but a block is sent
-once for each bit of the distance that it goes (Bruck et al. 1997). In two levels ranks of a host first collect what
-goes to ranks with the same place on the other hosts, so that each exchanges with one rank of every other host only.
+n - 1 messages. In Bruck's algorithm a rank exchanges with log2(n) others only, but a block is sent once for each bit of
+the distance that it goes (Bruck et al. 1997). In two levels ranks of a host first collect what goes to ranks with the
+same place on the other hosts, so that each exchanges with one rank of every other host only.
+
+A transfer of a schedule is one chunk, and so is a message, also where several go to one rank in a step. Bruck et al.
+and MPI pack those into one message, and a rank then sends log2(n) messages instead of n - 1. Here it sends one for each
+block: n/2 log2(n) with Bruck, if n is a power of two, and (m - 1) h + (h - 1) m on h hosts of m ranks. What both save
+is peers, and Bruck also steps.
 
 The distance from rank s to rank d is (d - s) mod n. Bruck's three exchanges for n = 8, of a block that goes 5 = 1 + 4
 ranks far: by 1, not by 2, by 4.
@@ -41,7 +46,7 @@ def direct_all_to_all(num_ranks: int) -> Schedule:
 
 
 def bruck_all_to_all(num_ranks: int) -> Schedule:
-    """Blocks travel by powers of two, many at a time: ceil(log2(n)) steps, about log2(n)/2 times the data sent."""
+    """Blocks travel by powers of two, each a message: ceil(log2(n)) steps, about log2(n)/2 times the data sent."""
     require_count("num_ranks", num_ranks)
     rank = np.arange(num_ranks)[:, np.newaxis]
     steps: list[Columns] = []

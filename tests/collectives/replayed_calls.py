@@ -1,7 +1,5 @@
 """A call that is made, and the bits that every rank must hold after it, by replaying its schedule in one process."""
 
-import math
-
 import torch
 import torch.distributed as dist
 
@@ -70,7 +68,7 @@ def _start(call: Call, rank: int, num_ranks: int, own: torch.Tensor) -> torch.Te
 def _replay(call: Call, buffers: list[torch.Tensor], wire: torch.dtype) -> None:
     """Each message is rounded to `wire`, and what all ranks must hold alike is, at the end."""
     num_ranks, state = len(buffers), buffers[0].dtype
-    size_bytes = math.prod(call.shape) * call.torch_dtype.itemsize
+    size_bytes = buffers[0].numel() * wire.itemsize  # as they travel: an algorithm may depend on it
     schedule = build(Collective(collective_of(call.name)), call.algorithm, num_ranks, size_bytes)
     ranks = [(index + call.root) % num_ranks for index in range(num_ranks)]
     combine = reduction_of(getattr(dist.ReduceOp, call.op), call.torch_dtype).combine

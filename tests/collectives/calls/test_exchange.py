@@ -150,6 +150,7 @@ def refusals(group: dist.ProcessGroup) -> list[str]:
             lambda: collectives.all_to_all_single(four, torch.zeros(6), group=group),
             lambda: collectives.all_to_all_single(four, three, [2, 2], [1, 1], group),
             lambda: collectives.all_to_all_single(four, three, [5, -1], [1, 2], group),
+            lambda: collectives.all_to_all_single(four, three, [2, 2], [1.5, 1.5], group),  # type: ignore[list-item]
             lambda: collectives.all_to_all_single(four, four.double(), group=group),
             lambda: collectives.all_to_all(pair, pair[:1], group),
             lambda: collectives.all_to_all(pair, [torch.zeros(2), torch.zeros(2).int()], group),
@@ -171,17 +172,18 @@ def test_misuse_of_blocks_is_refused(ranks: RankPool) -> None:
     assert second == [
         "input has 3 rows: must be a multiple of the 2 ranks; or give input_split_sizes",
         "output has 4 elements and input 6: must be as many",
-        "input_split_sizes [1, 1]: must be 2 numbers from 0 whose sum is the 3 rows of input",
-        "output_split_sizes [5, -1]: must be 2 numbers from 0 whose sum is the 4 rows of output",
+        "input_split_sizes [1, 1]: must be 2 whole numbers from 0 whose sum is the 3 rows of input",
+        "output_split_sizes [5, -1]: must be 2 whole numbers from 0 whose sum is the 4 rows of output",
+        "input_split_sizes [1.5, 1.5]: must be 2 whole numbers from 0 whose sum is the 3 rows of input",
         "output is torch.float32 and input torch.float64: both must be the same",
         "input_tensor_list has 1 tensors: must have one for each of 2 ranks",
         "input_tensor_list[1] is torch.int32 and input_tensor_list[0] torch.float32: both must be the same",
         "gather_list has 2 tensors on rank 1: only rank 0 of the group has one",
         "group_src 5: must be in 0..1",
         "input_tensor has 3 elements and the share of rank 1 2: must agree",
-        "input_split_sizes [1, 2]: must be 2 numbers from 0 whose sum is the 4 rows of input",
+        "input_split_sizes [1, 2]: must be 2 whole numbers from 0 whose sum is the 4 rows of input",
     ]
-    assert first[7] == (
+    assert first[8] == (
         "gather_list[0] has 2 elements of torch.float32 and tensor 3 of torch.float32: both must be the same"
     )
 

@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import pytest
+import torch
 import torch.distributed as dist
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from collectives.runtime.transport import Transport
+from ringsim import Collective
+from ringsim.registry.algorithms import size_variant
 from tests.collectives.replayed_calls import ALIKE, NAMES, made, replayed
 from tests.collectives.travel import travelling
 from tests.fuzz.calls import REDUCING, Call
@@ -154,3 +157,13 @@ def test_rounding_leaves_all_ranks_alike(ranks: RankPool, algorithm: str, num_ra
     summed = Call(algorithm=algorithm, shape=(50,), values="random")
     pairs = replace(summed, dtype="bfloat16", accumulate="float32"), replace(summed, wire="bfloat16")
     check(ranks, num_ranks, [(call, seed) for call in pairs for seed in (1, 2)])
+
+
+@pytest.mark.parametrize("wire", ["", "bfloat16"])
+def test_an_algorithm_that_depends_on_the_size_counts_bytes_as_they_travel(ranks: RankPool, wire: str) -> None:
+    """Where the bytes of the tensor and those on the wire call for different numbers of chunks."""
+    length, (narrow, wide) = 40_000, (torch.bfloat16.itemsize, torch.float64.itemsize)
+    key = Collective.ALL_REDUCE, "nccl_tree", 2
+    assert size_variant(*key, length * narrow) != size_variant(*key, length * wide)
+    call = Call(algorithm="nccl_tree", shape=(length,), dtype="float64", wire=wire, values="random")
+    check(ranks, 2, [(call, 1)])

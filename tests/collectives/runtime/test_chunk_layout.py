@@ -7,6 +7,7 @@ from collectives.runtime import chunks, preposted
 from collectives.runtime.chunks import ChunkLayouts, LayoutKey
 from collectives.runtime.preposted import PrepostedReceives, is_eager
 from ringsim.algorithms import ring_all_reduce
+from ringsim.algorithms.all_to_all import direct_all_to_all
 
 
 class OfTwo:
@@ -35,3 +36,14 @@ def test_layouts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [layouts.of(key(length)) for length in range(1, 21)] == made
     assert layouts.of(key(1)) is not made[0]
     assert len(layouts._known) == 5
+
+
+def test_layouts_of_many_chunks_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of exchanges may have other lengths in each call; memory does not grow with all of them."""
+    monkeypatch.setattr(chunks, "MAX_KEPT_CHUNKS", 50)
+    group: dist.ProcessGroup = OfTwo()  # type: ignore[assignment]
+    layouts = ChunkLayouts(direct_all_to_all(4), PrepostedReceives(group), tag=7)
+    for length in range(10):
+        layout = layouts.of(key(length + 15)._replace(splits=(length, *[1] * 15)))
+        assert layout.lengths == [length, *[1] * 15]
+    assert len(layouts._known) == 50 // 16
