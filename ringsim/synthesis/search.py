@@ -9,9 +9,9 @@ from itertools import islice, product
 import numpy as np
 
 from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of, candidates
-from ringsim.network import NONE, AnyNetwork, memory_of
+from ringsim.network import AnyNetwork, memory_of
 from ringsim.registry import build
-from ringsim.schedule import Collective, Schedule, require_few_transfers, verify
+from ringsim.schedule import Bools, Collective, Schedule, require_few_transfers, verify
 from ringsim.simulation import lists_more_than, predict_time
 from ringsim.synthesis.drafts import LEAST_S, Draft, Problem, drafts
 from ringsim.synthesis.islands import is_connected, islands_of
@@ -113,8 +113,8 @@ def synthesize(
     A KeyboardInterrupt ends the search as well, once there is something.
     on_state: is told how far the search is.
 
-    Raises ValueError for less than two ranks, a network that does not connect all of them, a size of 0, and whatever
-    the network refuses.
+    Raises ValueError for less than two ranks, a network that does not connect all of them or on which nothing takes
+    time, a size of 0, too many chunks, and whatever the network refuses.
 
         >>> from ringsim import Collective, load_network
         >>> from ringsim.synthesis import SearchOptions, synthesize
@@ -130,10 +130,12 @@ def usable_links(network: AnyNetwork, num_ranks: int) -> Links:
     """Return the links that do not fail. Raises ValueError unless they connect all ranks."""
     topology = network.topology(num_ranks)
     links = Links.of(topology)
-    fails = np.append(np.isfinite(topology.resources.fails_at_s), False)[links.resource]
-    links = links.rows(~((links.resource != NONE) & fails).any(axis=1)).without_detours()
+    fails = np.append(np.isfinite(topology.resources.fails_at_s), False)  # the last one is that of NONE
+    on_way = topology.paths(links.src, links.dst).resource  # with those that do not limit, such as ranks that fail
+    is_lost: Bools = fails[on_way].any(axis=1)
+    links = links.rows(~is_lost).without_detours()
     if not is_connected(links):
-        raise ValueError(f"{network.place}: it does not connect all of the {num_ranks} ranks, as some links fail")
+        raise ValueError(f"{network.place}: it does not connect all of the {num_ranks} ranks, as links or ranks fail")
     return links
 
 
@@ -159,12 +161,15 @@ class _SynthesisSearch:
         self._ends_at = time.monotonic() + options.seconds
         self._network, self._options, self._on_state = network, options, on_state
         links = usable_links(network, num_ranks)
+        if not links.fixed_s.any() and not links.s_per_byte.any() and not links.alone_s_per_byte.any():
+            raise ValueError(f"{network.place}: messages take no time on it, so no schedule is faster than others")
         self._bound = bound_of(collective, network, num_ranks, size_bytes)
         least_s = self._bound.time_s if self._bound else 0.0
         latency_s, most = self._bound.latency_s if self._bound else 0.0, max(MAX_TRANSFERS, MAX_PER_PAIR * num_ranks**2)
         self._problem = Problem(
             collective, size_bytes, links, islands_of(links), max(least_s, LEAST_S), latency_s, most
         )
+        self._require_few_chunks()
         self._state = SearchState("searching", bound_s=least_s)
         self._tried: list[tuple[float, Draft]] = []
         self._best: tuple[float, Schedule] | None = None
@@ -258,6 +263,17 @@ class _SynthesisSearch:
         return [
             count for count in counts if problem.num_transfers(problem.num_chunks(count)) <= problem.max_transfers
         ] or [1]
+
+    def _require_few_chunks(self) -> None:
+        """Raise ValueError for more chunks of a rank than a search can look at."""
+        count, problem = self._options.chunks_per_rank or 1, self._problem
+        num_transfers = problem.num_transfers(problem.num_chunks(count))
+        if count > 1 and num_transfers > problem.max_transfers:
+            most = max(problem.max_transfers * count // num_transfers, 1)
+            raise ValueError(
+                f"chunks_per_rank {count}: must be at most {most} here, since a search for a schedule of "
+                f"{num_transfers:,} transfers would take too long"
+            )
 
     def _left_s(self) -> float:
         return self._ends_at - time.monotonic()
