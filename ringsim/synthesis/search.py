@@ -132,7 +132,7 @@ def usable_links(network: AnyNetwork, num_ranks: int) -> Links:
     links = Links.of(topology)
     fails = np.append(np.isfinite(topology.resources.fails_at_s), False)  # the last one is that of NONE
     on_way = topology.paths(links.src, links.dst).resource  # with those that do not limit, such as ranks that fail
-    is_lost: Bools = fails[on_way].any(axis=1)
+    is_lost: Bools = np.asarray(fails[on_way].any(axis=1))
     links = links.rows(~is_lost).without_detours()
     if not is_connected(links):
         raise ValueError(f"{network.place}: it does not connect all of the {num_ranks} ranks, as links or ranks fail")
