@@ -80,7 +80,8 @@ OnState = Callable[[SearchState], object]
 class SearchOptions:
     """How long a search goes on, and what it tries.
 
-    seconds: for which it goes on; at least one schedule is found. enough: times the bound, at which it ends earlier.
+    seconds: for which it goes on; at least one schedule is found. A simulation under way then is given up when twice
+    the time is over. enough: times the bound, at which it ends earlier.
     chunks_per_rank: in how many chunks a rank's share goes (of a broadcast or reduce: all of the data); None: several
     numbers are tried.
 
@@ -245,7 +246,10 @@ class _SynthesisSearch:
                 continue
             began = time.monotonic()
             schedule = draft.schedule(NAME)
-            time_s = predict_time(schedule, self._network, self._problem.size_bytes)
+            try:
+                time_s = self._time_s(schedule, self._ends_at + self._options.seconds if self._best else np.inf)
+            except TimeoutError:
+                return
             self._s_per_transfer = (time.monotonic() - began) / max(draft.num_transfers, 1)
             self._tried.append((time_s, draft))
             if self._best is None or time_s < self._best[0] * (1 - SAME):
@@ -301,24 +305,26 @@ class _SynthesisSearch:
                 yield NamedTime(name, None, "interrupted")
 
     def _named_time(self, name: str) -> NamedTime:
-        size_bytes = self._problem.size_bytes
         try:
             schedule = self._build(name)
         except ValueError as error:
             return NamedTime(name, None, str(error))
-        if lists_more_than(MAX_NAMED_TRANSFERS, schedule, self._network, size_bytes):
+        if lists_more_than(MAX_NAMED_TRANSFERS, schedule, self._network, self._problem.size_bytes):
             return NamedTime(name, None, f"more than {MAX_NAMED_TRANSFERS:,} transfers")
         most_s = self._options.seconds
-        ends_at = time.monotonic() + most_s
+        try:
+            return NamedTime(name, self._time_s(schedule, time.monotonic() + most_s))
+        except TimeoutError:
+            return NamedTime(name, None, f"its simulation takes longer than {most_s:g} s (--seconds)")
+
+    def _time_s(self, schedule: Schedule, ends_at: float) -> float:
+        """Return the simulated time. Raises TimeoutError if it is not known at this moment of `time.monotonic`."""
 
         def stop_late(_: int) -> None:
             if time.monotonic() > ends_at:
                 raise TimeoutError
 
-        try:
-            return NamedTime(name, predict_time(schedule, self._network, size_bytes, on_progress=stop_late))
-        except TimeoutError:
-            return NamedTime(name, None, f"its simulation takes longer than {most_s:g} s (--seconds)")
+        return predict_time(schedule, self._network, self._problem.size_bytes, on_progress=stop_late)
 
     def _build(self, name: str) -> Schedule:
         make = partial(build, self._problem.collective, name, size_bytes=self._problem.size_bytes)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -11,7 +12,7 @@ from cabled_networks import fully_connected, hosts, hypercube, islands, star, to
 from ringsim import Collective, algorithm, msccl_lines, predict_time, verify
 from ringsim.analysis import BOUNDED
 from ringsim.network import AnyNetwork, load_network, read_network
-from ringsim.synthesis import SearchOptions, SearchState, overlay, synthesize
+from ringsim.synthesis import SearchOptions, SearchState, overlay, search, synthesize
 from ringsim.synthesis.islands import islands_of
 from ringsim.synthesis.search import usable_links
 from tests.ringsim.made_networks import made_network
@@ -104,6 +105,23 @@ def test_an_interrupt_keeps_the_best() -> None:
     synthesis = synthesize(Collective.ALL_REDUCE, torus(3, 3, missing=1), 9, LARGE, options, on_state=interrupt)
     assert synthesis.num_tried == 1
     verify(synthesis.schedule)
+
+
+def test_a_simulation_ends_soon_after_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second schedule is given up when twice the time is over while it is simulated; the first one is kept."""
+    now_s, calls = [0.0], [0]
+
+    def simulated(*arguments: Any, on_progress: Callable[[int], object]) -> float:
+        calls[0] += 1
+        now_s[0] += 1000.0 * (calls[0] == 2)
+        on_progress(1)
+        return predict_time(*arguments)
+
+    monkeypatch.setattr(search, "time", Mock(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(search, "predict_time", simulated)
+    synthesis = synthesize(Collective.ALL_REDUCE, torus(3, 3, missing=1), 9, LARGE, SearchOptions(seconds=100))
+    assert synthesis.num_tried == 1
+    assert all(one.time_s for one in synthesis.named if not one.skipped)
 
 
 def test_no_time_is_refused() -> None:
