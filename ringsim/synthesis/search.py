@@ -30,7 +30,7 @@ MAX_NAMED_TRANSFERS = 2**19  # of named algorithms, of which each transfer has t
 LEFT_FOR_BEST = 0.7  # of the time, that is not spent on trying all overlays
 LEFT_FOR_BALANCE = 0.7  # of the time left then, that is spent on making halves of an all_reduce fit to each other
 NUM_KEPT = 3  # overlays that are looked into
-NUM_LOOKED_AT = 8  # drafts that are simulated, or made better, of all those that were made
+NUM_LOOKED_AT = 8  # drafts that are simulated of all those that were made
 MAX_RESTARTS = 1000
 SAME = 1e-6  # times closer than this fraction are equal
 GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
@@ -206,7 +206,7 @@ class _SynthesisSearch:
             known += self._drafted(overlay, few[-1] if few else counts[0], seed, is_balanced=False)
             if self._best is None and known:  # so that there is something soon
                 self._simulate([min(known, key=lambda draft: draft.num_transfers)])
-        self._simulate(sorted(known, key=lambda draft: draft.order)[:NUM_LOOKED_AT])
+        self._simulate(self._in_time(known)[:NUM_LOOKED_AT])
         promising = [draft for _, draft in self._best_tried()[:1]] + sorted(known, key=lambda draft: draft.order)
         kept = list(dict.fromkeys(draft.overlay for draft in promising))[:NUM_KEPT]
         known, begun_s = [], self._left_s()
@@ -215,13 +215,19 @@ class _SynthesisSearch:
                 break
             known += (made := self._drafted(overlay, count, seed, is_balanced=False))
             self._simulate([draft for draft in made if draft.num_waves == 1])
-        for draft in sorted(known, key=lambda draft: draft.order)[:NUM_LOOKED_AT]:
-            self._simulate(self._drafted(draft.overlay, draft.chunks_per_rank, seed))
+        for overlay, count in dict.fromkeys((draft.overlay, draft.chunks_per_rank) for draft in self._in_time(known)):
+            self._simulate(self._drafted(overlay, count, seed))
         for restart in range(1, MAX_RESTARTS):
             for _, draft in self._best_tried()[:NUM_KEPT]:
                 self._simulate(self._drafted(draft.overlay, draft.chunks_per_rank, seed + restart))
             if self._is_over():
                 return
+
+    def _in_time(self, known: list[Draft]) -> list[Draft]:
+        """Return the drafts that can be simulated in the time that is left, the one with the best estimate first."""
+        left_s = self._left_s()
+        in_time = [draft for draft in known if draft.num_transfers * self._s_per_transfer <= left_s]
+        return sorted(in_time, key=lambda draft: draft.order)
 
     def _best_tried(self) -> list[tuple[float, Draft]]:
         return sorted(self._tried, key=lambda tried: tried[0])

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from cabled_networks import fully_connected, hosts, hypercube, islands, star, torus
-from ringsim import Collective, algorithm, msccl_lines, predict_time, verify
+from ringsim import Collective, Schedule, algorithm, msccl_lines, predict_time, verify
 from ringsim.analysis import BOUNDED
 from ringsim.network import AnyNetwork, load_network, read_network
 from ringsim.synthesis import SearchOptions, SearchState, overlay, search, synthesize
@@ -122,6 +122,25 @@ def test_a_simulation_ends_soon_after_the_search(monkeypatch: pytest.MonkeyPatch
     synthesis = synthesize(Collective.ALL_REDUCE, torus(3, 3, missing=1), 9, LARGE, SearchOptions(seconds=100))
     assert synthesis.num_tried == 1
     assert all(one.time_s for one in synthesis.named if not one.skipped)
+
+
+def test_fewer_waves_are_tried_where_more_would_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine so slow that 16 waves cannot be simulated, fewer are better than both halves one after the other."""
+    now_s = [0.0]
+
+    def clock() -> float:
+        now_s[0] += 0.01
+        return now_s[0]
+
+    def simulated(schedule: Schedule, *arguments: Any, **options: Any) -> float:
+        now_s[0] += 0.01 * schedule.num_transfers
+        return predict_time(schedule, *arguments, **options)
+
+    monkeypatch.setattr(search, "time", Mock(monotonic=clock))
+    monkeypatch.setattr(search, "predict_time", simulated)
+    synthesis = synthesize(Collective.ALL_REDUCE, hosts(4, 1, 1), 16, LARGE, SearchOptions(seconds=50, enough=1.4))
+    assert synthesis.bound
+    assert synthesis.found_s <= 1.4 * synthesis.bound.time_s
 
 
 def test_no_time_is_refused() -> None:
