@@ -32,6 +32,7 @@ NETWORKS: Networks = {
     "torus 8 x 8, a cable missing": (lambda: torus(8, 8, missing=1), 64, 1.05),
     "switch, a NIC at a quarter": (lambda: star(2), 8, 1.05),
     "4 hosts of 4, a NIC at a quarter": (lambda: hosts(4, 1, 1), 16, 1.05),
+    "4 hosts of 8, a NIC at a quarter": (lambda: hosts(8, 1, 1), 32, 1.05),
     "2 racks behind slow uplinks": (lambda: islands(8), 16, 1.05),
     "4 hosts of 8, a NIC for a pair": (lambda: hosts(8, 4), 32, 1.05),
     "8 hosts of 8, a NIC for a pair": (lambda: hosts(8, 4), 64, 1.05),

@@ -38,7 +38,7 @@ class NetworkBound:
     """The least seconds that a collective takes on a network, and why.
 
     latency_s, throughput_s: the bound by latencies alone, and by bandwidths with the shortest latency after them.
-    ranks: those that the data must get into (or out of), if a cut bounds; else none.
+    ranks: those that the data must get into, or out of if `leaves`, if a cut bounds; else none.
     resources: the names of what then has the least bandwidth; those of a total are not named.
     """
 
@@ -46,6 +46,7 @@ class NetworkBound:
     throughput_s: float
     ranks: tuple[int, ...] = ()
     resources: tuple[str, ...] = ()
+    leaves: bool = False
 
     @property
     def time_s(self) -> float:
@@ -63,6 +64,7 @@ class NetworkBound:
             "latency_s": self.latency_s,
             "throughput_s": self.throughput_s,
             "ranks": list(self.ranks),
+            "leaves": self.leaves,
             "resources": list(self.resources),
         }
 
@@ -88,12 +90,15 @@ def bound_of(collective: Collective, network: AnyNetwork, num_ranks: int, size_b
     latency_s = _latency_s(collective, links)
     if not size_bytes:
         return NetworkBound(latency_s, 0.0)
-    if collective.reduces and collective is not Collective.ALL_REDUCE:  # the mirror image, on reversed links
+    is_mirrored = collective.reduces and collective is not Collective.ALL_REDUCE
+    if is_mirrored:  # on reversed links
         links, collective = links.reversed(), _MIRRORED[collective]
     hosts_only = topology.switch_of_rank is not None  # within them a switch adds or copies many messages as one
     groups = groups_of_ranks(network, num_ranks)[int(hosts_only) :]
     worst = max(_throughputs(collective, links, groups, size_bytes), key=lambda cut: cut.time_s)
-    return NetworkBound(latency_s, worst.time_s + float(links.fixed_s.min()), worst.ranks, worst.resources)
+    throughput_s = float(worst.time_s + links.fixed_s.min())
+    leaves = bool(worst.ranks) and worst.leaves != is_mirrored
+    return NetworkBound(latency_s, throughput_s, worst.ranks, worst.resources, leaves)
 
 
 _MIRRORED = {Collective.REDUCE_SCATTER: Collective.ALL_GATHER, Collective.REDUCE: Collective.BROADCAST}
@@ -111,11 +116,15 @@ def _latency_s(collective: Collective, links: Links) -> float:
 
 
 class Cut(NamedTuple):
-    """A set of ranks, or none for all of them; the resources that bound it; and the seconds that follow."""
+    """A set of ranks, or none for all of them; the resources that bound it; and the seconds that follow.
+
+    leaves: whether the data get out of the ranks, and not into them.
+    """
 
     time_s: float
     ranks: tuple[int, ...] = ()
     resources: tuple[str, ...] = ()
+    leaves: bool = False
 
 
 def _throughputs(collective: Collective, links: Links, groups: list[Ints], size_bytes: int) -> Iterator[Cut]:
@@ -128,7 +137,7 @@ def _throughputs(collective: Collective, links: Links, groups: list[Ints], size_
         else _worst_cut_of_root(direct, size_bytes)
     ]
     if collective is Collective.ALL_REDUCE:
-        cuts.append(_worst_cut_of_root(direct.reversed(), size_bytes))
+        cuts.append(_worst_cut_of_root(direct.reversed(), size_bytes)._replace(leaves=True))
     yield from cuts
     behind_cuts = [np.isin(np.arange(links.num_ranks), cut.ranks).astype(np.int64) for cut in cuts if cut.ranks]
     num_messages = 2 if collective is Collective.ALL_REDUCE else 1

@@ -23,13 +23,13 @@ def bound_reason(bound: NetworkBound) -> str:
     """Return what the bound follows from."""
     if bound.latency_s >= bound.throughput_s:
         return "latencies alone"
-    if not bound.resources:
+    if not bound.ranks:
         return "all bytes over all links"
-    names = ", ".join(bound.resources[:MAX_NAMED_RESOURCES])
+    names = ", ".join(bound.resources[:MAX_NAMED_RESOURCES]) or "what a pair of ranks carries"
     more = len(bound.resources) - MAX_NAMED_RESOURCES
     behind = (
         f"{plural(len(bound.ranks), 'rank')}"
         if len(bound.ranks) > MAX_NAMED_RANKS
         else f"{'rank' if len(bound.ranks) == 1 else 'ranks'} {', '.join(map(str, bound.ranks))}"
     )
-    return f"{names}{f' and {more} more' if more > 0 else ''} to {behind}"
+    return f"{names}{f' and {more} more' if more > 0 else ''} {'from' if bound.leaves else 'to'} {behind}"

@@ -55,9 +55,13 @@ class Part:
         return float(self.end_s.max(initial=0.0))
 
     def turned_round(self) -> "Part":
-        """Return the transfers backwards in time: who has sent a copy receives, and adds what it receives."""
+        """Return the transfers backwards in time: who has sent a copy receives, and adds what it receives.
+
+        What takes no time is turned round as well: of transfers that end at once, the last one comes first.
+        """
         start_s, end_s = self.time_s - self.end_s, self.time_s - self.start_s
-        order = np.lexsort([-np.arange(len(start_s)), start_s])  # over links without cost several happen at one moment
+        order = np.argsort(start_s[::-1], kind="stable")
+        order = len(order) - 1 - order
         src, dst, chunk = (column[order] for column in (self.dst, self.src, self.chunk))
         return Part(src, dst, chunk, True, _channels(src, dst), start_s[order], end_s[order], self.busy_s)
 

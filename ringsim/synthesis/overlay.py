@@ -7,15 +7,17 @@ time; then the shares that max-min fairness gives these links are what a search 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, pairwise, product
 from typing import Self
 
 import numpy as np
 
 from ringsim.analysis import Links
 from ringsim.network import NONE, Floats, Ints
+from ringsim.schedule import Bools
 
 MAX_LINKS_OF_RANK = 64  # of an overlay that has all links
+MAX_COMBINATIONS = 1000  # of patterns, of which many have the same links
 LEAST_SHARE = 0.02  # of a resource, that is left to what uses it beside something else
 FULL = 1 - 1e-9  # of a resource, from which on it is used up
 
@@ -56,12 +58,9 @@ def overlays(links: Links, islands: list[Ints]) -> Iterator[Overlay]:
         return
     rows = np.full((links.num_ranks, links.num_ranks), NONE)
     rows[links.src, links.dst] = np.arange(len(links.src))
-    for offsets in product(_OFFSETS, repeat=len(levels) - 1):
-        chosen = np.zeros((links.num_ranks, links.num_ranks), dtype=np.bool_)
-        for inner, outer, offset in zip(levels, levels[1:], offsets, strict=False):
-            chosen |= _joined(inner, outer, offset)
-        row = np.unique(rows[chosen])
-        row = row[row != NONE]
+    choices = [_ways_to_join(inner, outer, rows != NONE) for inner, outer in pairwise(levels)]
+    for ways in islice(product(*choices), MAX_COMBINATIONS):
+        row = np.sort(rows[np.logical_or.reduce(ways)])
         if row.tobytes() in seen or len(row) > MAX_LINKS_OF_RANK * links.num_ranks:
             continue
         seen.add(row.tobytes())
@@ -81,7 +80,13 @@ def _is_shared(links: Links) -> bool:
     return len(np.unique(used)) < len(used)
 
 
-def _joined(inner: Ints, outer: Ints, offsets: tuple[int, ...] | None) -> np.ndarray:
+def _ways_to_join(inner: Ints, outer: Ints, is_linked: Bools) -> list[Bools]:
+    """Return which pairs of ranks are joined for each of `_OFFSETS`, as `_joined`, if they are linked; none twice."""
+    ways = [_joined(inner, outer, offsets) & is_linked for offsets in _OFFSETS]
+    return list({way.tobytes(): way for way in ways}.values())
+
+
+def _joined(inner: Ints, outer: Ints, offsets: tuple[int, ...] | None) -> Bools:
     """Return which pairs of ranks are joined, (num_ranks, num_ranks): those of inner islands of one outer island."""
     joined = np.zeros((len(inner), len(inner)), dtype=np.bool_)
     for island in np.unique(outer):

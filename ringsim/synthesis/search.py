@@ -9,9 +9,9 @@ from itertools import islice, product
 import numpy as np
 
 from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of, candidates
-from ringsim.network import NONE, AnyNetwork, memory_of
+from ringsim.network import AnyNetwork, memory_of
 from ringsim.registry import build
-from ringsim.schedule import Collective, Schedule, require_few_transfers, verify
+from ringsim.schedule import Bools, Collective, Schedule, require_few_transfers, verify
 from ringsim.simulation import lists_more_than, predict_time
 from ringsim.synthesis.drafts import LEAST_S, Draft, Problem, drafts
 from ringsim.synthesis.islands import is_connected, islands_of
@@ -30,7 +30,7 @@ MAX_NAMED_TRANSFERS = 2**19  # of named algorithms, of which each transfer has t
 LEFT_FOR_BEST = 0.7  # of the time, that is not spent on trying all overlays
 LEFT_FOR_BALANCE = 0.7  # of the time left then, that is spent on making halves of an all_reduce fit to each other
 NUM_KEPT = 3  # overlays that are looked into
-NUM_LOOKED_AT = 8  # drafts that are simulated, or made better, of all those that were made
+NUM_LOOKED_AT = 8  # drafts that are simulated of all those that were made
 MAX_RESTARTS = 1000
 SAME = 1e-6  # times closer than this fraction are equal
 GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
@@ -80,7 +80,8 @@ OnState = Callable[[SearchState], object]
 class SearchOptions:
     """How long a search goes on, and what it tries.
 
-    seconds: for which it goes on; at least one schedule is found. enough: times the bound, at which it ends earlier.
+    seconds: for which it goes on; at least one schedule is found. A simulation under way then is given up when twice
+    the time is over. enough: times the bound, at which it ends earlier.
     chunks_per_rank: in how many chunks a rank's share goes (of a broadcast or reduce: all of the data); None: several
     numbers are tried.
 
@@ -113,8 +114,8 @@ def synthesize(
     A KeyboardInterrupt ends the search as well, once there is something.
     on_state: is told how far the search is.
 
-    Raises ValueError for less than two ranks, a network that does not connect all of them, a size of 0, and whatever
-    the network refuses.
+    Raises ValueError for less than two ranks, a network that does not connect all of them or on which nothing takes
+    time, a size of 0, too many chunks, and whatever the network refuses.
 
         >>> from ringsim import Collective, load_network
         >>> from ringsim.synthesis import SearchOptions, synthesize
@@ -130,10 +131,12 @@ def usable_links(network: AnyNetwork, num_ranks: int) -> Links:
     """Return the links that do not fail. Raises ValueError unless they connect all ranks."""
     topology = network.topology(num_ranks)
     links = Links.of(topology)
-    fails = np.append(np.isfinite(topology.resources.fails_at_s), False)[links.resource]
-    links = links.rows(~((links.resource != NONE) & fails).any(axis=1)).without_detours()
+    fails = np.append(np.isfinite(topology.resources.fails_at_s), False)  # the last one is that of NONE
+    on_way = topology.paths(links.src, links.dst).resource  # with those that do not limit, such as ranks that fail
+    is_lost: Bools = np.asarray(fails[on_way].any(axis=1))
+    links = links.rows(~is_lost).without_detours()
     if not is_connected(links):
-        raise ValueError(f"{network.place}: it does not connect all of the {num_ranks} ranks, as some links fail")
+        raise ValueError(f"{network.place}: it does not connect all of the {num_ranks} ranks, as links or ranks fail")
     return links
 
 
@@ -159,12 +162,15 @@ class _SynthesisSearch:
         self._ends_at = time.monotonic() + options.seconds
         self._network, self._options, self._on_state = network, options, on_state
         links = usable_links(network, num_ranks)
+        if not links.fixed_s.any() and not links.s_per_byte.any() and not links.alone_s_per_byte.any():
+            raise ValueError(f"{network.place}: messages take no time on it, so no schedule is faster than others")
         self._bound = bound_of(collective, network, num_ranks, size_bytes)
         least_s = self._bound.time_s if self._bound else 0.0
         latency_s, most = self._bound.latency_s if self._bound else 0.0, max(MAX_TRANSFERS, MAX_PER_PAIR * num_ranks**2)
         self._problem = Problem(
             collective, size_bytes, links, islands_of(links), max(least_s, LEAST_S), latency_s, most
         )
+        self._require_few_chunks()
         self._state = SearchState("searching", bound_s=least_s)
         self._tried: list[tuple[float, Draft]] = []
         self._best: tuple[float, Schedule] | None = None
@@ -200,7 +206,7 @@ class _SynthesisSearch:
             known += self._drafted(overlay, few[-1] if few else counts[0], seed, is_balanced=False)
             if self._best is None and known:  # so that there is something soon
                 self._simulate([min(known, key=lambda draft: draft.num_transfers)])
-        self._simulate(sorted(known, key=lambda draft: draft.order)[:NUM_LOOKED_AT])
+        self._simulate(self._in_time(known)[:NUM_LOOKED_AT])
         promising = [draft for _, draft in self._best_tried()[:1]] + sorted(known, key=lambda draft: draft.order)
         kept = list(dict.fromkeys(draft.overlay for draft in promising))[:NUM_KEPT]
         known, begun_s = [], self._left_s()
@@ -209,13 +215,19 @@ class _SynthesisSearch:
                 break
             known += (made := self._drafted(overlay, count, seed, is_balanced=False))
             self._simulate([draft for draft in made if draft.num_waves == 1])
-        for draft in sorted(known, key=lambda draft: draft.order)[:NUM_LOOKED_AT]:
-            self._simulate(self._drafted(draft.overlay, draft.chunks_per_rank, seed))
+        for overlay, count in dict.fromkeys((draft.overlay, draft.chunks_per_rank) for draft in self._in_time(known)):
+            self._simulate(self._drafted(overlay, count, seed))
         for restart in range(1, MAX_RESTARTS):
             for _, draft in self._best_tried()[:NUM_KEPT]:
                 self._simulate(self._drafted(draft.overlay, draft.chunks_per_rank, seed + restart))
             if self._is_over():
                 return
+
+    def _in_time(self, known: list[Draft]) -> list[Draft]:
+        """Return the drafts that can be simulated in the time that is left, the one with the best estimate first."""
+        left_s = self._left_s()
+        in_time = [draft for draft in known if draft.num_transfers * self._s_per_transfer <= left_s]
+        return sorted(in_time, key=lambda draft: draft.order)
 
     def _best_tried(self) -> list[tuple[float, Draft]]:
         return sorted(self._tried, key=lambda tried: tried[0])
@@ -240,7 +252,10 @@ class _SynthesisSearch:
                 continue
             began = time.monotonic()
             schedule = draft.schedule(NAME)
-            time_s = predict_time(schedule, self._network, self._problem.size_bytes)
+            try:
+                time_s = self._time_s(schedule, self._ends_at + self._options.seconds if self._best else np.inf)
+            except TimeoutError:
+                return
             self._s_per_transfer = (time.monotonic() - began) / max(draft.num_transfers, 1)
             self._tried.append((time_s, draft))
             if self._best is None or time_s < self._best[0] * (1 - SAME):
@@ -258,6 +273,17 @@ class _SynthesisSearch:
         return [
             count for count in counts if problem.num_transfers(problem.num_chunks(count)) <= problem.max_transfers
         ] or [1]
+
+    def _require_few_chunks(self) -> None:
+        """Raise ValueError for more chunks of a rank than a search can look at."""
+        count, problem = self._options.chunks_per_rank or 1, self._problem
+        num_transfers = problem.num_transfers(problem.num_chunks(count))
+        if count > 1 and num_transfers > problem.max_transfers:
+            most = max(problem.max_transfers * count // num_transfers, 1)
+            raise ValueError(
+                f"chunks_per_rank {count}: must be at most {most} here, since a search for a schedule of "
+                f"{num_transfers:,} transfers would take too long"
+            )
 
     def _left_s(self) -> float:
         return self._ends_at - time.monotonic()
@@ -285,24 +311,26 @@ class _SynthesisSearch:
                 yield NamedTime(name, None, "interrupted")
 
     def _named_time(self, name: str) -> NamedTime:
-        size_bytes = self._problem.size_bytes
         try:
             schedule = self._build(name)
         except ValueError as error:
             return NamedTime(name, None, str(error))
-        if lists_more_than(MAX_NAMED_TRANSFERS, schedule, self._network, size_bytes):
+        if lists_more_than(MAX_NAMED_TRANSFERS, schedule, self._network, self._problem.size_bytes):
             return NamedTime(name, None, f"more than {MAX_NAMED_TRANSFERS:,} transfers")
         most_s = self._options.seconds
-        ends_at = time.monotonic() + most_s
+        try:
+            return NamedTime(name, self._time_s(schedule, time.monotonic() + most_s))
+        except TimeoutError:
+            return NamedTime(name, None, f"its simulation takes longer than {most_s:g} s (--seconds)")
+
+    def _time_s(self, schedule: Schedule, ends_at: float) -> float:
+        """Return the simulated time. Raises TimeoutError if it is not known at this moment of `time.monotonic`."""
 
         def stop_late(_: int) -> None:
             if time.monotonic() > ends_at:
                 raise TimeoutError
 
-        try:
-            return NamedTime(name, predict_time(schedule, self._network, size_bytes, on_progress=stop_late))
-        except TimeoutError:
-            return NamedTime(name, None, f"its simulation takes longer than {most_s:g} s (--seconds)")
+        return predict_time(schedule, self._network, self._problem.size_bytes, on_progress=stop_late)
 
     def _build(self, name: str) -> Schedule:
         make = partial(build, self._problem.collective, name, size_bytes=self._problem.size_bytes)

@@ -39,7 +39,7 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
 
     with progress_bar(num_alternatives(schedule, described, size), "simulating") as bar:
         advice = advise(schedule, described, size, build_other, bar.update, partial(library_time, measured=described))
-    bound = bound_of(schedule.collective, network, schedule.num_ranks, size)
+    bound = bound_of(schedule.collective, described, schedule.num_ranks, size)
     result = summarise(schedule, network, size, explanation, library=library) | {
         "walkthrough": told.as_dict(),
         "bound": bound.as_dict() if bound else None,

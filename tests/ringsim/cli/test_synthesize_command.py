@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from ringsim.analysis import NetworkBound
+from ringsim.report.bound_line import bound_line
 from tests.ringsim.commands import as_json, printed, refused, run
 
 RING = ("--network", "docs/networks/ring-of-six.toml", "--ranks", 6)
@@ -37,6 +39,31 @@ def test_explain_and_algorithms_print_the_bound() -> None:
 
 
 @pytest.mark.parametrize(
+    ("collective", "words"), [("reduce", "out from ranks 8, 9"), ("broadcast", "in to ranks 8, 9")]
+)
+def test_a_bound_says_whether_data_enter_or_leave(collective: str, words: str) -> None:
+    """What is added up leaves the ranks behind the slow NIC; what is copied enters them."""
+    network = ("--network", "docs/networks/slow-nic.toml", "--ranks", 16)
+    assert f"host1.nic0.{words}" in " ".join(printed("algorithms", *network, "--collective", collective).split())
+
+
+def test_the_bound_is_that_of_the_network_not_of_a_librarys_pace() -> None:
+    """A broadcast of NCCL is simulated on links that are several times as fast, as its rings use all NICs of a host."""
+    network = ("--network", "dgx-a100", "--ranks", 16)
+    bound = as_json("algorithms", *network, "--collective", "broadcast", "--size", "64MiB")["bounds"]["broadcast"]
+    explained = as_json("explain", *network, "--collective", "broadcast", "--size", "64MiB", "--algorithm", "ring")
+    assert explained["bound"] == bound
+
+
+def test_a_bound_by_pairs_of_ranks_names_them() -> None:
+    """Where each message is copied at its two ends, and nothing else limits it."""
+    bound = NetworkBound(0.0, 1.0, (0,))
+    assert (
+        bound_line(bound, 1.5) == "50.0 % above what this network allows (1 s: what a pair of ranks carries to rank 0)"
+    )
+
+
+@pytest.mark.parametrize(
     ("arguments", "line"),
     [
         ((*RING[:2], "--ranks", 7), "its hosts have 6 ranks: 7 were asked for"),
@@ -44,6 +71,8 @@ def test_explain_and_algorithms_print_the_bound() -> None:
         (("--seconds", "0"), "must be greater than 0"),
         (("--seconds", "soon"), "is no number of seconds"),
         (("--size", "0"), "size 0: must be at least 1 byte"),
+        ((*RING, "--chunks-per-rank", 4096), "chunks_per_rank 4096: must be at most 546 here"),
+        (("--network", "docs/networks/shared-memory.toml", "--ranks", 2), "messages take no time on it"),
         (("--network", "docs/networks/failing.toml", "--ranks", 8), "it does not connect all of the 8 ranks"),
     ],
 )

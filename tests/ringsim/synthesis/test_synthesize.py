@@ -1,15 +1,20 @@
 """Synthesis: what is found is right, near the bound, never slower than built-in algorithms, and the same when read."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from cabled_networks import fully_connected, hosts, hypercube, islands, star, torus
-from ringsim import Collective, algorithm, msccl_lines, predict_time, verify
+from ringsim import Collective, Schedule, algorithm, msccl_lines, predict_time, verify
 from ringsim.analysis import BOUNDED
 from ringsim.network import AnyNetwork, load_network, read_network
-from ringsim.synthesis import SearchOptions, SearchState, synthesize
+from ringsim.synthesis import SearchOptions, SearchState, overlay, search, synthesize
+from ringsim.synthesis.islands import islands_of
+from ringsim.synthesis.search import usable_links
 from tests.ringsim.made_networks import made_network
 
 LARGE = 2**28
@@ -27,6 +32,10 @@ UNEVEN: dict[str, tuple[Callable[[], AnyNetwork], int]] = {
     "islands": (lambda: islands(4), 8),
     "a NIC for a pair": (lambda: hosts(4, 2), 16),
 }
+SEARCHED_LONG = [
+    (name, Collective.ALL_REDUCE)
+    for name in ("torus with a cable missing", "one NIC at a quarter", "hosts, one NIC at a quarter")
+]
 
 
 @pytest.mark.parametrize("collective", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE])
@@ -41,8 +50,13 @@ def test_uniform_networks_are_used_as_well_as_they_can_be(name: str, collective:
     assert synthesis.time_s <= 1.02 * synthesis.bound.time_s
 
 
-@pytest.mark.parametrize("collective", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE])
-@pytest.mark.parametrize("name", UNEVEN)
+@pytest.mark.parametrize(
+    ("name", "collective"),
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] if case in SEARCHED_LONG else [])
+        for case in product(UNEVEN, (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE))
+    ],
+)
 def test_uneven_networks_are_used_to_nine_tenths(name: str, collective: Collective) -> None:
     """Within 10 % of what they allow, where built-in algorithms often take several times as long."""
     make, num_ranks = UNEVEN[name]
@@ -67,7 +81,7 @@ def test_links_that_cost_nothing_keep_the_order_of_additions() -> None:
 def test_a_file_holds_all_that_matters(collective: Collective, tmp_path: Path) -> None:
     """Read back from MSCCL XML, as --algorithm does, a found schedule takes as long."""
     network = torus(3, 3, missing=1)
-    synthesis = synthesize(collective, network, 9, 2**20, SearchOptions(seconds=1))
+    synthesis = synthesize(collective, network, 9, 2**20, SearchOptions(seconds=0.3))
     file = tmp_path / "found.xml"
     file.write_text("".join(msccl_lines(synthesis.schedule, with_places=True)))
     read = algorithm(str(file), 9, collective)
@@ -102,6 +116,42 @@ def test_an_interrupt_keeps_the_best() -> None:
     verify(synthesis.schedule)
 
 
+def test_a_simulation_ends_soon_after_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second schedule is given up when twice the time is over while it is simulated; the first one is kept."""
+    now_s, calls = [0.0], [0]
+
+    def simulated(*arguments: Any, on_progress: Callable[[int], object]) -> float:
+        calls[0] += 1
+        now_s[0] += 1000.0 * (calls[0] == 2)
+        on_progress(1)
+        return predict_time(*arguments)
+
+    monkeypatch.setattr(search, "time", Mock(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(search, "predict_time", simulated)
+    synthesis = synthesize(Collective.ALL_REDUCE, torus(3, 3, missing=1), 9, LARGE, SearchOptions(seconds=100))
+    assert synthesis.num_tried == 1
+    assert all(one.time_s for one in synthesis.named if not one.skipped)
+
+
+def test_fewer_waves_are_tried_where_more_would_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine so slow that 16 waves cannot be simulated, fewer are better than both halves one after the other."""
+    now_s = [0.0]
+
+    def clock() -> float:
+        now_s[0] += 0.01
+        return now_s[0]
+
+    def simulated(schedule: Schedule, *arguments: Any, **options: Any) -> float:
+        now_s[0] += 0.01 * schedule.num_transfers
+        return predict_time(schedule, *arguments, **options)
+
+    monkeypatch.setattr(search, "time", Mock(monotonic=clock))
+    monkeypatch.setattr(search, "predict_time", simulated)
+    synthesis = synthesize(Collective.ALL_REDUCE, hosts(4, 1, 1), 16, LARGE, SearchOptions(seconds=50, enough=1.4))
+    assert synthesis.bound
+    assert synthesis.found_s <= 1.4 * synthesis.bound.time_s
+
+
 def test_no_time_is_refused() -> None:
     """Even the first try takes some."""
     with pytest.raises(ValueError, match="seconds 0: must be greater than 0"):
@@ -113,6 +163,54 @@ def test_a_network_that_is_not_connected_is_refused() -> None:
     dead = made_network('[[failure]]\nlink = "host2.nic0.out"')
     with pytest.raises(ValueError, match=r"test.toml: it does not connect all of the 4 ranks"):
         synthesize(Collective.ALL_REDUCE, dead, 4, LARGE)
+
+
+@pytest.mark.parametrize("failing", ["rank = 2", 'link = "host2.nic0.in"'])
+def test_what_fails_is_left_out_though_it_limits_nothing(failing: str) -> None:
+    """A rank, and a NIC without a bandwidth, are resources without a limit until they fail."""
+    text = f'[host]\nranks = 1\n[host.nic]\nlatency = "5us"\n[[failure]]\n{failing}'
+    with pytest.raises(ValueError, match="does not connect all of the 4 ranks, as links or ranks fail"):
+        synthesize(Collective.ALL_REDUCE, read_network(text, "test.toml"), 4, LARGE)
+
+
+@pytest.mark.parametrize("collective", BOUNDED)
+def test_messages_that_take_no_time_are_still_in_order(collective: Collective) -> None:
+    """Turned round, a sum that is passed on at the moment at which it comes must not be passed on before."""
+    text = "".join(f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]\n' for rank in range(6))
+    for rank in range(5):
+        slow = 'bandwidth = "1Gbit/s"' if rank == 2 else ""
+        text += f'[[links]]\nbetween = ["h{rank}", "h{rank + 1}"]\n{slow}\n'
+    synthesis = synthesize(collective, read_network(text, "free.toml"), 6, LARGE, SearchOptions(seconds=0.2))
+    verify(synthesis.schedule)
+
+
+def test_patterns_that_are_the_same_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cable of this chain is dearer than the last: islands within islands, each joined in a single way."""
+    text = "".join(f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]\n' for rank in range(9))
+    for rank in range(8):
+        cable = f'bandwidth = "{8 ** (8 - rank)}Gbit/s"\nduplex = "half"'
+        text += f'[[links]]\nbetween = ["h{rank}", "h{rank + 1}"]\n{cable}\n'
+    links = usable_links(read_network(text, "chain.toml"), 9)
+    islands = islands_of(links)
+    assert len(islands) == 7
+    joined = Mock(wraps=overlay._joined)
+    monkeypatch.setattr(overlay, "_joined", joined)
+    assert list(overlay.overlays(links, islands))
+    assert joined.call_count <= 10 * len(islands)
+
+
+def test_too_many_chunks_are_refused() -> None:
+    """A search for them would go on for minutes after its time."""
+    network, options = load_network("docs/networks/ring-of-six.toml"), SearchOptions(chunks_per_rank=4096)
+    with pytest.raises(ValueError, match=r"chunks_per_rank 4096: must be at most 546 here, since .* 245,760 transfers"):
+        synthesize(Collective.ALL_REDUCE, network, 6, LARGE, options)
+
+
+def test_a_network_on_which_nothing_takes_time_is_refused() -> None:
+    """All schedules are alike there; so it is with a file that describes shared memory only."""
+    network = load_network("docs/networks/shared-memory.toml")
+    with pytest.raises(ValueError, match=r"shared-memory.toml: messages take no time on it"):
+        synthesize(Collective.ALL_REDUCE, network, 2, LARGE)
 
 
 def test_one_rank_alone_is_refused() -> None:
