@@ -78,9 +78,10 @@ pictures: $(VENV)/installed
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png
 	$(BIN)/ringsim animate --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.gif
 	$(BIN)/ringsim sweep --network gbe --network dgx-h100-cluster --ranks 2:32 --sizes 4KiB:1GiB -o docs/sweep.png
-	$(BIN)/ringsim ddp --layers docs/models/transformer.toml --network ib-100g --ranks 8 --bucket-cap-mb 1:128 \
-	  --scaling 2:32 -o docs/ddp.png
 	mkdir -p build
+	$(BIN)/ringsim calibrate examples/logs/*-1node.log examples/logs/*-2nodes.log -o build/my.toml
+	$(BIN)/ringsim ddp --layers docs/models/transformer.toml --network build/my.toml --backend nccl --ranks 16 \
+	  --bucket-cap-mb 8:128 --scaling 8:64 -o docs/ddp.png
 	sed -n '/<!-- file: train.py -->/,/^```$$/p' docs/tutorials/my-script.md | sed '1,2d;$$d' > build/train.py
 	$(BIN)/ringsim trace --fake --ranks 128 -o build/step.trace.json build/train.py
 	$(BIN)/ringsim step build/step.trace.json --network dgx-h100-cluster --gpu h100 -o docs/step.png

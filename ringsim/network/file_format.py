@@ -1,4 +1,4 @@
-"""The tables and keys of a network file; docs/networks.md describes each. Their fields are those of `spec`."""
+"""The tables and keys of a network file; docs/reference/files.md describes each. Their fields are those of `spec`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace

@@ -1,6 +1,6 @@
 """`read_network`: from the text of a network file to a `Cluster`, and `load_network`: from a file or a preset.
 
-docs/networks.md describes the format.
+docs/reference/files.md describes the format.
 """
 
 import math

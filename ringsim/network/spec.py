@@ -1,4 +1,4 @@
-"""`Spec`: what a network file says, as data; `docs/networks.md` describes each of its tables."""
+"""`Spec`: what a network file says, as data; `docs/reference/files.md` describes each of its tables."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Write what the commands of pages print into the pages: `python -m tests.docs docs/simulator.md docs/ddp.md`.
+"""Write what the commands of pages print into the pages: `python -m tests.docs docs/simulator.md docs/synthesis.md`.
 
 For output that has changed on purpose. What varies, what takes long and what is shown in part stays as it is.
 """
@@ -32,7 +32,7 @@ def refreshed(page: str) -> str:
 @click.command("docs", cls=OneLineCommand)
 @click.argument("pages", nargs=-1, required=True)
 def main(pages: tuple[str, ...]) -> None:
-    """Run the commands of PAGES, such as docs/ddp.md, and write what they print below them."""
+    """Run the commands of PAGES, such as docs/simulator.md, and write what they print below them."""
     for page in pages:
         if not (ROOT / page).is_file() or not blocks(page):
             raise ValueError(f"{page}: must be a page with blocks of commands, named from the root of the repository")

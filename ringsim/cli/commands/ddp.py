@@ -65,7 +65,7 @@ CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
     type=FILE,
     help="Profile of the step, JSON that trainers compare-strategies --profile wrote.",
 )
-@click.option("--layers", "layers_file", type=FILE, help="TOML file of the step's layers, as docs/ddp.md describes it.")
+@click.option("--layers", "layers_file", type=FILE, help="TOML file of the step's layers (docs/reference/files.md).")
 @ranks_option
 @click.option("--backend", type=Choice(list(BACKENDS)), default="gloo", help="Backend of the process group.")
 @click.option("--algorithm", type=ALL_REDUCE, help="Algorithm that reduces gradients [default: the backend's].")

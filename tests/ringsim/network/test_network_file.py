@@ -2,18 +2,21 @@
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ringsim import load_network
-from ringsim.network.file_format import quantities, scaled, value_of
+from ringsim.files import Table
+from ringsim.network.file_format import NETWORK, quantities, scaled, value_of
 from ringsim.network.file_reader import read_network
 from ringsim.network.spec import with_free_bytes
 from tests.refusals import refusal_of, refused
 
 DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "reference/files.md").read_text()
 HOST = "[host]\nranks = 2\n"
 TWO = '[[hosts]]\nname = "a"\nranks = [0]\n[[hosts]]\nname = "b"\nranks = [1]\n'
 
@@ -24,14 +27,29 @@ def test_the_documented_files_are_read(path: Path) -> None:
     cluster = load_network(path)
     assert cluster.name == path.stem
     assert cluster.topology(cluster.spec.max_ranks or 16).num_ranks
-    assert f"networks/{path.name}" in (DOCS / "networks.md").read_text()
+    assert f"networks/{path.name}" in PAGE
 
 
-@pytest.mark.parametrize("text", re.findall(r"```toml\n(.*?)```", (DOCS / "networks.md").read_text(), re.DOTALL))
+@pytest.mark.parametrize("text", re.findall(r"```toml\n(.*?)```", PAGE.partition("\n## Layers\n")[0], re.DOTALL))
 def test_the_examples_in_the_text_are_read(text: str) -> None:
     """Each example on the page is a network file by itself."""
     cluster = read_network(text, "example.toml")
     assert cluster.topology(cluster.spec.max_ranks or 16).resources.names
+
+
+def keys(table: Table) -> Iterator[str]:
+    """Yield the names of all keys, those of inner tables included."""
+    for name, key in table.keys.items():
+        yield name
+        if isinstance(key.holds, Table):
+            yield from keys(key.holds)
+
+
+def test_every_key_is_explained() -> None:
+    """In code, perhaps behind the name of its table."""
+    explained = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", PAGE))))
+    assert set(keys(NETWORK)) > {"host", "latency", "published", "tree_share"}
+    assert set(keys(NETWORK)) - explained == set()
 
 
 def test_the_name_is_the_files_unless_it_says_so() -> None:
