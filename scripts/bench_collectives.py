@@ -1,4 +1,4 @@
-"""Our collectives compared with torch.distributed's and a plain ring, on several numbers of ranks: `make bench`."""
+"""Our collectives compared with torch.distributed's and a plain ring, on several numbers of ranks."""
 
 import statistics
 import tempfile
@@ -16,7 +16,7 @@ from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective
 from ringsim.units import format_size
 
-BENCHMARK = ["-m", "collectives.benchmark"]
+BENCHMARK = ["-m", "collectives.benchmark", "--cell-time", "300ms"]
 BEST = "best of these"
 LARGE = ("-b", "1MiB", "-e", "64MiB")
 
@@ -33,6 +33,11 @@ class Target:
     arguments: tuple[str, ...]
     quick_arguments: tuple[str, ...]
     rival: str = TORCH
+
+    @property
+    def heading(self) -> str:
+        """Its title, and the rival."""
+        return f"{self.title}: ours over {_RIVALS[self.rival]}"
 
     def algorithms(self, names: Sequence[str]) -> list[str]:
         """Return the `names` that the collective has, or that are no built-in at all; the ring if there are none."""
@@ -102,7 +107,7 @@ def format_targets(results: Sequence[tuple[Target, Sequence[Measurements]]]) -> 
     head = f"{'ranks':>7}  {'algorithm':<20} {'cells':>5} {'mean':>6} {'worst':>6}  worst cell"
     blocks = ["# ratio: ours over theirs, medians; mean: geometric, over the cells; less than 1 is faster"]
     for target, files in results:
-        blocks += ["", f"# {target.title}: ours over {_RIVALS[target.rival]}", head, *_rows(ratios_of(target, files))]
+        blocks += ["", f"# {target.heading}", head, *_rows(ratios_of(target, files))]
     return "\n".join(blocks)
 
 
@@ -152,7 +157,7 @@ def arguments(target: Target, algorithms: Sequence[str], quick: bool, shared: bo
 @click.command("bench_collectives", cls=OneLineCommand, context_settings={"show_default": True})
 @click.option("--ranks", default="2,3,4,8", help="Numbers of local ranks.")
 @click.option("--algorithm", "algorithms", multiple=True, default=("ring",), help="Repeatable; for all that have it.")
-@click.option("--only", multiple=True, help="Targets whose title has these words; repeatable.")
+@click.option("--only", multiple=True, help="Targets whose heading has these words; repeatable.")
 @click.option("--shared", is_flag=True, help="Allocate the tensors with collectives.empty.")
 @click.option("--quick", is_flag=True, help="Few sizes and iterations: whether it works, not how fast it is.")
 @click.option(
@@ -163,9 +168,11 @@ def main(
 ) -> None:
     """Measure all targets on each number of ranks, one after the other, and print how far we are."""
     counts = parse_numbers(ranks, int, 2)
-    targets = [target for target in TARGETS if not only or any(words in target.title for words in only)]
+    targets = [target for target in TARGETS if not only or any(words in target.heading for words in only)]
     if not targets:
-        raise click.UsageError(f"--only {only[0]}: no title has these words: {'; '.join(t.title for t in TARGETS)}")
+        raise click.UsageError(
+            f"--only {only[0]}: no heading has these words: {'; '.join(target.heading for target in TARGETS)}"
+        )
     where = provenance()
     click.echo(f"# {where['machine']}, {where['cores']} cores, torch {where['torch']}, {where['date']}")
     if quick:

@@ -1,4 +1,6 @@
-"""Measure the gain of keeping Gloo's polling threads off cores in use: the same calls with each policy, in turn.
+"""Measure the gain of keeping Gloo's polling threads off cores in use: the same calls with each policy, interleaved.
+
+All messages travel over Gloo, also those of the ring.
 
 torchrun --nproc-per-node 4 scripts/bench_polling.py
 """
@@ -35,10 +37,11 @@ def main(sizes: tuple[int, ...], turns: int, turn_s: float) -> None:
     """Print the median, p10 and p90 of the time of a call, as Gloo's threads are and as SCHED_BATCH, and the ratio."""
     num_ranks(START)
     dist.init_process_group("gloo")
+    collectives.use_transport("gloo")
     rows = [_row(name, size, turns, turn_s) for size in sizes for name in IMPLEMENTATIONS]
     if dist.get_rank() == 0:
         where = provenance()
-        click.echo(f"{where['machine']}, {where['cores']} cores, torch {where['torch']}, {where['date']}")
+        click.echo(f"{where['machine']}, {where['cores']} cores, torch {where['torch']}, Gloo, {where['date']}")
         click.echo(f"{where['command']}\n")
         click.echo("| size | what | ranks | normal (us) | 10 to 90 % | batch (us) | 10 to 90 % | ratio |")
         click.echo("|---|---|---|---|---|---|---|---|")

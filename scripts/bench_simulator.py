@@ -1,4 +1,4 @@
-"""How many transfers a second the simulator does, and the same ring in plain SimPy beside it: `make bench`."""
+"""How many transfers a second the simulator does, compared with the same ring in plain SimPy."""
 
 import statistics
 import time

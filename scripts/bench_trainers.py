@@ -1,4 +1,4 @@
-"""How long a training step takes with our strategies, over that with torch's DDP: `make bench` runs it.
+"""How long a training step takes with our strategies, over that with torch's DDP.
 
 All strategies train in turn, step by step, in one run of the strategy comparison; a ratio is the median over the steps.
 """

@@ -1,8 +1,8 @@
 """How far predictions are off on testbeds and on this machine: a table of docs/accuracy.md.
 
 Networks are calibrated with probes only, and predict collectives: other sizes, and other numbers of ranks where the
-table says so; and training steps, from probes and steps that are recorded without sending. It takes half an hour; what
-was measured is kept in the output folder.
+table says so; and training steps, from probes and steps that are recorded without sending. What was measured is kept in
+the output folder, from which a run that was interrupted goes on.
 """
 
 import os
@@ -21,7 +21,7 @@ from ringsim.files import atomic_file, read_json, read_text
 from ringsim.measurements import Measurements, p95
 from ringsim.network import Cluster, network_text, read_network
 
-BENCHMARK = ("-m", "collectives.benchmark", "--in-place")
+BENCHMARK = ("-m", "collectives.benchmark", "--in-place", "--cell-time", "250ms")
 MIB = 2**20
 SMALL = ("-b", "1KiB", "-e", "512KiB")
 MAIN_JOB = str(Path(__file__).parent / "train_ring.py")

@@ -2,11 +2,13 @@
 
     python scripts/figures.py                 # measure all again
     python scripts/figures.py steps training  # these
+    python scripts/figures.py --list          # what there is, how long it takes, and whether it is fresh
     python scripts/figures.py --check         # exit with 1 if one is stale and does not say so
     python scripts/figures.py --admit steps   # write into the page that it is older than the code
 
 scripts/figures.toml lists the figures. What a figure measures is known by a digest of its sources, which stands in the
-page; it does not change with docstrings and comments, and needs no history of commits.
+page; it does not change with docstrings and comments, and needs no history of commits. Digests of single files stand
+below it, so that a message can name what has changed.
 """
 
 import ast
@@ -17,7 +19,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,18 +33,25 @@ from ringsim.files import read_text
 ROOT = Path(__file__).parents[1]
 REGISTRY = Path(__file__).with_suffix(".toml")
 SOURCES = re.compile(r"^<!-- sources (\w+) -->$", re.MULTILINE)
+FILES = re.compile(r"^<!-- files (.*) -->$", re.MULTILINE)
 ADMITTED = "**The code has changed since this was measured.**"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A published figure, as scripts/figures.toml describes it."""
+    """A published figure, as scripts/figures.toml describes it.
+
+    measures: files and folders of Python code. transport: how messages travel, for the page. needs: root, where a
+    command makes a testbed. is_markdown: whether the commands print a part of a page rather than text.
+    """
 
     name: str
     page: str
     commands: tuple[str, ...]
     measures: tuple[str, ...]
     minutes: float
+    transport: str = ""
+    needs: str = ""
     is_markdown: bool = False
 
     @property
@@ -50,46 +59,70 @@ class Figure:
         """Its place in the page."""
         return GeneratedPart(f"<!-- figure: {self.name} -->", f"<!-- end of {self.name} -->")
 
+    @property
+    def needs_logs(self) -> bool:
+        """Whether its commands read public logs."""
+        return any("{logs}" in command for command in self.commands)
+
     def digest(self, root: Path) -> str:
         """Return the digest of its sources. Raises ValueError for a source that there is not."""
-        total = hashlib.sha256()
-        for path in self._files(root):
-            total.update(f"{path.relative_to(root)}\n{code_of(path)}\n".encode())
-        return total.hexdigest()[:12]
+        return _digest("".join(f"{name}\n{code}\n" for name, code in self._codes(root).items()), 12)
 
-    def _files(self, root: Path) -> Iterator[Path]:
+    def _digests(self, root: Path) -> dict[str, str]:
+        return {name: _digest(code, 8) for name, code in self._codes(root).items()}
+
+    def _codes(self, root: Path) -> dict[str, str]:
+        """Return the code of each source, by its path from `root`."""
+        files: list[Path] = []
         for name in self.measures:
             path = root / name
             if not path.exists():
                 raise ValueError(f"{self.name}: measures {name!r}: there is no such file")
-            yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+            files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        return {file.relative_to(root).as_posix(): code_of(file) for file in files}
+
+    def is_admitted(self, root: Path) -> bool:
+        """Return whether the page says that the figure is older than its sources."""
+        return ADMITTED in self.part.read(root / self.page)
 
     def is_fresh(self, root: Path) -> bool:
-        """Return whether the page has a figure of the sources as they are, or says that it has not.
+        """Return whether the page has a figure of the sources as they are.
 
         Raises ValueError if the page has no place for it.
         """
-        text = self.part.read(root / self.page)
-        return ADMITTED in text or SOURCES.findall(text) == [self.digest(root)]
+        return SOURCES.findall(self.part.read(root / self.page)) == [self.digest(root)]
+
+    def changed(self, root: Path) -> list[str]:
+        """Return the sources that differ from those in the page: all of `measures` if it was never measured."""
+        noted = FILES.findall(self.part.read(root / self.page))
+        if len(noted) != 1:
+            return list(self.measures)
+        before = dict(entry.rsplit(":", 1) for entry in noted[0].split())
+        now = self._digests(root)
+        return [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
 
     def measure(self, root: Path, logs: str) -> str:
         """Run the commands, and return what the page says of them. Raises ValueError if one fails."""
-        outputs = [_output(command.replace("{logs}", logs), root) for command in self.commands]
+        # Before the commands, which take minutes: code that changes meanwhile is not what they measure.
+        digest, digests, commit = self.digest(root), self._digests(root), _commit(root, self.measures)
+        outputs = [
+            _output(command.replace("{logs}", logs).replace("{sources}", digest), root) for command in self.commands
+        ]
         where = provenance()
+        transport = f", {self.transport}" if self.transport else ""
         lines = [
-            f"<!-- sources {self.digest(root)} -->",
+            f"<!-- sources {digest} -->",
+            f"<!-- files {' '.join(f'{name}:{code}' for name, code in digests.items())} -->",
             "",
-            f"Measured on {where['date'][:10]} at commit {_commit(root)}: {where['machine']}, {where['cores']} cores, "
-            f"Python {where['python']}, torch {where['torch']}, OMP_NUM_THREADS=1.",
+            f"Measured on {where['date'][:10]} at commit {commit}: {where['machine']}, {where['cores']} cores, "
+            f"Python {where['python']}, torch {where['torch']}, OMP_NUM_THREADS=1{transport}.",
             "",
         ]
+        commands = [command.replace("{logs}", "LOGS_DIR").replace("-{sources}", "") for command in self.commands]
         if self.is_markdown:
-            commands = "\n".join(self.commands).replace("{logs}", "LOGS_DIR")
-            lines += [f"<!-- not run: it takes {self.minutes:g} minutes -->", "```bash", commands, "```", "", *outputs]
+            lines += [f"<!-- not run: it takes {self.minutes:g} minutes -->", "```bash", *commands, "```", "", *outputs]
         else:
-            session = "\n".join(
-                f"$ {command}\n{output}" for command, output in zip(self.commands, outputs, strict=True)
-            )
+            session = "\n".join(f"$ {command}\n{output}" for command, output in zip(commands, outputs, strict=True))
             lines += ["<!-- not run: measured by scripts/figures.py -->", "```text", session.rstrip("\n"), "```"]
         return "\n".join(lines)
 
@@ -107,7 +140,13 @@ def code_of(path: Path) -> str:
             node
         ):
             node.body = node.body[1:]
-    return ast.dump(tree)
+    # Python 3.12 has one more field and 3.13 leaves out what is empty; the digest is that of 3.11.
+    more = {"show_empty": True} if sys.version_info >= (3, 13) else {}
+    return ast.dump(tree, **more).replace(", type_params=[]", "")
+
+
+def _digest(text: str, length: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def read_registry(path: Path) -> dict[str, Figure]:
@@ -129,28 +168,41 @@ def _output(command: str, root: Path) -> str:
     return done.stdout
 
 
-def _commit(root: Path) -> str:
-    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+def _commit(root: Path, measures: Sequence[str]) -> str:
+    """Return the commit, with a note if the sources differ from it; pages may, as figures are written into them."""
+    commit = _git(root, "rev-parse", "--short", "HEAD") or "unknown"
+    return f"{commit} with changes" if _git(root, "status", "--porcelain", "--", *measures) else commit
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def stale(figures: Sequence[Figure], root: Path) -> list[str]:
-    """Return a line for each figure that is older than its sources."""
+    """Return a line for each figure that is older than its sources and does not say so."""
     return [
-        f"{figure.page}: {figure.name} is older than {', '.join(figure.measures)}: measure again with `python "
+        f"{figure.page}: {figure.name} is older than {', '.join(figure.changed(root))}: measure again with `python "
         f"scripts/figures.py {figure.name}` ({figure.minutes:g} minutes), or let it say so with --admit"
         for figure in figures
-        if not figure.is_fresh(root)
+        if not figure.is_fresh(root) and not figure.is_admitted(root)
     ]
+
+
+def listed(figure: Figure, root: Path) -> str:
+    """Return a line about it."""
+    state = "admitted" if figure.is_admitted(root) else "fresh" if figure.is_fresh(root) else "stale"
+    needs = "--logs" if figure.needs_logs else figure.needs
+    return f"{figure.name:<14}{figure.page:<24}{figure.minutes:>3g} min  {needs:<8}{state}"
 
 
 @click.command("figures", cls=OneLineCommand)
 @click.argument("names", nargs=-1)
+@click.option("--list", "is_list", is_flag=True, help="Print the figures: page, minutes, needs and state.")
 @click.option("--check", is_flag=True, help="Exit with 1 if a figure is older than its sources and does not say so.")
 @click.option("--admit", is_flag=True, help="Write into the page that a figure is older than its sources.")
 @click.option("--logs", default="", help="Folder of public logs; figures that need it are left out without.")
-def main(names: tuple[str, ...], check: bool, admit: bool, logs: str) -> None:
+def main(names: tuple[str, ...], is_list: bool, check: bool, admit: bool, logs: str) -> None:
     """Measure the named figures again, or all, and write them into their pages."""
     figures = read_registry(REGISTRY)
     if unknown := [name for name in names if name not in figures]:
@@ -162,8 +214,11 @@ def main(names: tuple[str, ...], check: bool, admit: bool, logs: str) -> None:
         sys.exit(bool(lines))
     for figure in chosen:
         figure.part.check(ROOT / figure.page)
+    if is_list:
+        click.echo("\n".join(listed(figure, ROOT) for figure in chosen))
+        return
     for figure in chosen:
-        if not admit and not logs and any("{logs}" in command for command in figure.commands):
+        if not admit and not logs and figure.needs_logs:
             click.echo(f"{figure.name}: left out: needs --logs", err=True)
             continue
         click.echo(f"{figure.name}: about {figure.minutes:g} minutes", err=True)

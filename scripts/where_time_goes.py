@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls import AUTO
-from collectives.runtime import GlooTransport, SharedMemoryTransport
+from collectives.runtime import GlooTransport, SharedMemoryTransport, resolve, transport_in_use
 from ringsim.console import IntRange, torchrun
 from ringsim.units import format_size
 
@@ -84,7 +84,11 @@ def main(**options: Any) -> None:
     dist.init_process_group("gloo")
     spent: Seconds = defaultdict(float)
     time_instructions(spent)
-    lines = [f"{'size':>8}" + "".join(f"{column:>12}" for column in COLUMNS)]
+    transport = transport_in_use(resolve(None))
+    lines = [
+        f"# dist: Gloo; ours: {options['algorithm']} over {transport}",
+        f"{'size':>8}" + "".join(f"{column:>12}" for column in COLUMNS),
+    ]
     for power in range(6, 27, 4):
         medians = row(torch.zeros(2**power // 4), options["algorithm"], options["iterations"], spent)
         lines.append(f"{format_size(2**power):>8}" + "".join(f"{1e6 * medians[column]:12.0f}" for column in COLUMNS))

@@ -1,4 +1,4 @@
-"""`read_layers`: a `StepProfile` from a model given as layers, their sizes and times; docs/reference/files.md has the format."""
+"""`read_layers`: a `StepProfile` from a TOML file of layers, sizes and times (docs/reference/files.md)."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The targets of `make bench` and their table, from made-up times."""
+"""The targets of bench_collectives.py and their table, from made-up times."""
 
 import pytest
 

@@ -1,11 +1,12 @@
 """The published figures: which are older than the code that they measure, on a made-up project."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import figures
-from figures import ADMITTED, Figure, read_registry, stale
+from figures import ADMITTED, Figure, listed, read_registry, stale
 
 CODE = '"""A module."""\n\n\ndef double(number):\n    """Return it twice."""\n    return 2 * number  # as asked\n'
 
@@ -35,8 +36,52 @@ def test_a_figure_is_stale_until_it_is_measured_and_again_when_the_code_changes(
     (root / "sources/double.py").write_text(CODE.replace("2 *", "number +"))
     (line,) = stale([figure], root)
     assert line.startswith(
-        "pages.md: twice is older than sources: measure again with `python scripts/figures.py twice`"
+        "pages.md: twice is older than sources/double.py: measure again with `python scripts/figures.py twice`"
     )
+    (root / "sources/more.py").write_text("")
+    assert figure.changed(root) == ["sources/double.py", "sources/more.py"]
+    (root / "sources/double.py").unlink()
+    (root / "sources/more.py").unlink()
+    assert figure.changed(root) == ["sources/double.py"]
+
+
+def test_code_that_changes_while_it_is_measured_makes_the_figure_stale(root: Path) -> None:
+    """The digest is that of the code before the commands, one of which changes it here."""
+    figure = made(commands=(r"""python -c 'open("sources/double.py", "a").write("\nmore = 1\n")'""",))
+    figure.part.write(root / "pages.md", figure.measure(root, ""))
+    assert figure.changed(root) == ["sources/double.py"]
+    assert not figure.is_fresh(root)
+
+
+def test_the_page_names_what_was_measured(root: Path) -> None:
+    """Folders of logs and of this code's measurements are no part of a command that a reader repeats."""
+    figure = made(commands=("python -c 'import sys; print(sys.argv)' {logs} out-{sources}",), transport="pigeons")
+    text = figure.measure(root, "private/logs")
+    assert "OMP_NUM_THREADS=1, pigeons." in text
+    assert "print(sys.argv)' LOGS_DIR out\n" in text
+    assert f"'out-{figure.digest(root)}'" in text
+    assert figure.needs_logs
+
+
+def test_a_commit_whose_sources_were_changed_is_marked(root: Path) -> None:
+    """A changed page is none of them, as figures are written one after the other."""
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *arguments], check=True)
+    (root / "pages.md").write_text((root / "pages.md").read_text() + "More.\n")
+    assert " with changes:" not in made().measure(root, "")
+    (root / "sources/double.py").write_text("")
+    assert " with changes:" in made().measure(root, "")
+
+
+def test_a_state_for_each_figure(root: Path) -> None:
+    """Stale, admitted, or fresh."""
+    figure = made()
+    assert listed(figure, root).endswith("stale")
+    figure.part.write(root / "pages.md", figure.admitted(root))
+    assert listed(figure, root).endswith("admitted")
+    figure.part.write(root / "pages.md", figure.measure(root, ""))
+    assert listed(figure, root).split() == ["twice", "pages.md", "1", "min", "fresh"]
 
 
 def test_words_make_no_figure_stale(root: Path) -> None:

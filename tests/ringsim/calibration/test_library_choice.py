@@ -35,7 +35,7 @@ from ringsim.simulation import IN_ORDER, RULE
 
 GB = 1e9
 GIB = 2**30
-# Preset, ranks, and busbw of a large all_reduce. None of these figures is in the preset; docs/simulator.md has the same.
+# Preset, ranks, and busbw of a large all_reduce. None of these figures is in the preset; see docs/simulator.md.
 PUBLISHED = [
     ("dgx-h100", 8, 480.0),  # github.com/NVIDIA/nccl-tests/issues/212
     ("dgx-h100", 7, 460.0),  # and down to 5: github.com/NVIDIA/nccl/issues/1455
