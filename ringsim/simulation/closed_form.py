@@ -13,8 +13,20 @@ There is none where messages meet at a port at times that depend on latency and 
 levels, and, but for the broadcast of a binomial tree, where exchanges and trees have a number of ranks that is not a
 power of two. Where ranks execute in order (see `simulate`) some algorithms have other formulas: two rings have one only
 if applying takes no time, and recursive halving and doubling of chunks have one only in order, since otherwise the next
-round begins before the last one has ended. `tests/ringsim/simulation/test_star.py` holds most of these against
-what their bytes alone take.
+round begins before the last one has ended.
+
+Without a formula, executed in order and without latency, these take a multiple of S beta (`test_star.py` compares them
+with the simulation on 4 to 64 ranks, within 0.01 %):
+
+    reduce binomial_tree                            ceil(log2 n)
+    all_reduce binomial_tree                        2 ceil(log2 n)
+    all_reduce torus, hierarchical                  2(n-1)/n + h/n, + (h+1)/n if h > 5; as the rule permits always h/n
+    broadcast, reduce double_binary_tree, n > 3     1 + (d-1)/(4d)
+    all_reduce double_binary_tree, n > 5/4 p + 1    2 + (2d-3)/(4d)
+
+for h > 1 groups of m > 1 ranks, d = ceil(log2 n), 4d segments a tree, and p the largest power of two below n. None is
+known for recursive algorithms on other numbers of ranks than powers of two, for the all_reduce of double trees just
+above one, and for NCCL's algorithms, whose channels alternate on links and ports.
 """
 
 from collections.abc import Callable
