@@ -164,7 +164,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def step_of(program: Path, way: str, is_fake: bool) -> TracedStep:
     """The recorded step."""
     trace = recorded(program, way, num_ranks=8, rank=3, is_fake=is_fake, device=Device.CUDA)
-    assert isinstance(trace, ProgramTrace), trace
+    assert isinstance(trace, ProgramTrace), f"{trace}; it wrote:\n{program.with_suffix('.log').read_text()[-4000:]}"
     assert trace.device is Device.CUDA
     assert {group.backend for group in trace.groups} <= {"nccl", "cpu:gloo,cuda:nccl", "undefined"}
     return trace.steps[0]
