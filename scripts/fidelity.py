@@ -137,9 +137,13 @@ def measured(place: Place, folder: Path, what: str, arguments: Sequence[str], ag
     return Measurements.load(file)
 
 
-def calibrated(place: Place, folder: Path, again: bool) -> Cluster:
-    """Return the network of its probes, by way of its file, as a user would."""
-    probes = ("--probes", "-b", place.largest, "-e", place.largest, "-n", "1", "--calls", "1")
+def calibrated(place: Place, folder: Path, again: bool, largest: str = "") -> Cluster:
+    """Return the network of its probes, by way of its file, as a user would.
+
+    largest: size of the tensor for which messages are probed; that of the place without it.
+    """
+    largest = largest or place.largest
+    probes = ("--probes", "-b", largest, "-e", largest, "-n", "1", "--calls", "1")
     found = measured(place, folder, "probes", probes, again)
     file = folder / f"{place.name}.toml"
     fit = calibrate(found, file.stem, file=f"{place.name}-probes.json")

@@ -1,0 +1,174 @@
+"""How much faster found schedules are than the best named algorithm on uneven testbeds: predicted, and measured.
+
+    python scripts/synthesis_fidelity.py -o build/synthesis
+    python scripts/synthesis_fidelity.py -o build/synthesis --only "all_reduce, 1 MiB"
+
+Each testbed is calibrated with probes. On that network the best named algorithm, with its number of segments and rank
+placement, is chosen by predicted times, and a schedule is searched for. Both are then timed in turn.
+It takes half an hour; what was found and measured is kept in the output folder.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import click
+
+from collectives.benchmark.plan import COLLECTIVES
+from fidelity import MIB, Place, calibrated, measured
+from netns_testbed import why_not
+from ringsim.analysis import candidates, find_placement
+from ringsim.calibration import ComparedCase, cases_of_measurements, compare_measurements
+from ringsim.console import OneLineCommand
+from ringsim.files import atomic_file, read_json
+from ringsim.formats import msccl_lines
+from ringsim.network import Cluster
+from ringsim.registry import build
+from ringsim.schedule import Schedule, permute_ranks
+from ringsim.simulation import OURS, predict_call
+from ringsim.synthesis import SearchOptions, synthesize
+from ringsim.units import format_size, format_time
+
+SLOW = {2: "250mbit"}
+PLACES = (Place(4, 1, SLOW), Place(4, 2, SLOW))
+TIMED = ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor", "broadcast")
+SIZES = (MIB, 4 * MIB, 16 * MIB, 64 * MIB)
+FEW_CALLS = ("-n", "5", "--calls", "1", "-w", "1")  # of a cell whose calls take seconds
+PROBED = "4MiB"  # larger messages take minutes on the slow link
+SEGMENTS = (1, 4, 16)
+MAX_TRANSFERS = 2000  # of a named algorithm that is simulated
+PLACEMENTS = 24  # that are simulated for each algorithm: all of four ranks
+FOUND = "found"
+TARGET = 0.10  # by which the measured gain may differ from the predicted one
+HEAD = (
+    "| hosts x ranks | collective | size | best named | predicted | found | gain | measured | found | gain | off |",
+    "|---|---|---|---|---|---|---|---|---|---|---|",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A collective of one size in one place. function: the name that the benchmark has for the collective."""
+
+    place: Place
+    function: str
+    size_bytes: int
+
+    @property
+    def title(self) -> str:
+        """Its name in messages, and for --only."""
+        return f"{self.place.hosts} x {self.place.ranks_per_host}, {self.function}, {format_size(self.size_bytes)}"
+
+    @property
+    def name(self) -> str:
+        """Name of its files, without that of the place."""
+        return f"{self.function}-{self.size_bytes // MIB}MiB"
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of all ranks."""
+        return self.place.hosts * self.place.ranks_per_host
+
+
+def best_named(cell: Cell, network: Cluster) -> Schedule:
+    """Return the named algorithm with the shortest predicted call, under a name with its segments and placement."""
+    return min(_placed(cell, network), key=lambda schedule: predict_call(schedule, network, cell.size_bytes, OURS))
+
+
+def _placed(cell: Cell, network: Cluster) -> Iterator[Schedule]:
+    """Yield each algorithm in several numbers of segments, as it is, and with the best placement of its plain form."""
+    collective, as_it_is = COLLECTIVES[cell.function], tuple(range(cell.num_ranks))
+    for name in candidates(collective, [network]):
+        try:
+            order = _order(cell, name, network)
+        except ValueError:  # not for so many ranks
+            continue
+        for segments, placement in product(SEGMENTS, dict.fromkeys((as_it_is, order))):
+            label = name if segments == 1 else f"{name}/{segments}"
+            schedule = build(collective, label, cell.num_ranks, cell.size_bytes)
+            if schedule.num_transfers <= MAX_TRANSFERS:
+                label += "" if placement == as_it_is else f" on {','.join(map(str, placement))}"
+                yield replace(permute_ranks(schedule, placement), algorithm=label)
+
+
+def _order(cell: Cell, name: str, network: Cluster) -> tuple[int, ...]:
+    schedule = build(COLLECTIVES[cell.function], name, cell.num_ranks, cell.size_bytes)
+    return find_placement(schedule, network, cell.size_bytes, budget=PLACEMENTS).order
+
+
+def files_of(cell: Cell, network: Cluster, folder: Path, seconds: float, again: bool) -> dict[str, Path]:
+    """Return the files of both schedules, by their names, the named one first; they are made unless they are there.
+
+    again: whether they are made in any case.
+    """
+    listed = folder / f"{cell.place.name}-{cell.name}.json"
+    if again or not listed.exists():
+        collective, options = COLLECTIVES[cell.function], SearchOptions(seconds)
+        found = synthesize(collective, network, cell.num_ranks, cell.size_bytes, options).schedule
+        named, files = best_named(cell, network), {}
+        for name, kind, schedule in ((named.algorithm, "named", named), (FOUND, FOUND, found)):
+            files[name] = str(folder / f"{cell.place.name}-{cell.name}-{kind}.xml")
+            with atomic_file(Path(files[name])) as file:
+                file.writelines(line.encode() for line in msccl_lines(schedule, with_places=True))
+        with atomic_file(listed) as file:
+            file.write(json.dumps(files).encode())
+    return {name: Path(file) for name, file in read_json(listed).items()}
+
+
+def compared(cell: Cell, network: Cluster, files: dict[str, Path], folder: Path, again: bool) -> list[ComparedCase]:
+    """Return the times of the named and the found schedule, beside their predictions."""
+    size, schedules = str(cell.size_bytes), ",".join(map(str, files.values()))
+    arguments = ("--collective", cell.function, "-b", size, "-e", size, "--algorithm", schedules)
+    few = FEW_CALLS if cell.size_bytes > 4 * MIB else ()
+    times = measured(cell.place, folder, cell.name, (*arguments, *few), again)
+    cases = cases_of_measurements(times, cell.place.hosts, cell.title)
+    known = {case.case.algorithm: case for case in compare_measurements(cases, network).cases}
+    return [known[str(file)] for file in files.values()]
+
+
+def row(cell: Cell, label: str, named: ComparedCase, found: ComparedCase) -> str:
+    """Return a row of the table. label: of the named algorithm. Raises ValueError where there is no prediction."""
+    if named.predicted_s is None or found.predicted_s is None:
+        raise ValueError(f"{cell.title}: {named.how}; {found.how}")
+    predicted, timed = named.predicted_s / found.predicted_s, named.case.measured_s / found.case.measured_s
+    off = timed / predicted - 1
+    cells = (
+        f"{cell.place.hosts} x {cell.place.ranks_per_host}", COLLECTIVES[cell.function].value,
+        format_size(cell.size_bytes), label,
+        format_time(named.predicted_s), format_time(found.predicted_s), f"{predicted:.2f}",
+        format_time(named.case.measured_s), format_time(found.case.measured_s), f"{timed:.2f}",
+        f"{off:+.1%}" + ("" if abs(off) <= TARGET else " (missed)"),
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+@click.command("synthesis_fidelity", cls=OneLineCommand, context_settings={"show_default": True})
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default="build/synthesis")
+@click.option("--seconds", type=float, default=10.0, help="Of each search.")
+@click.option("--again", is_flag=True, help="Search and measure again what the output folder has already.")
+@click.option("--only", multiple=True, help="Cells whose title has these words; repeatable.")
+@click.option("--search", "searching", is_flag=True, help="Only calibrate and search; measure another time.")
+def main(output: Path, seconds: float, again: bool, only: tuple[str, ...], searching: bool) -> None:
+    """Calibrate, search, measure; print the table."""
+    cells = [Cell(place, function, size) for place in PLACES for function in TIMED for size in SIZES]
+    chosen = [cell for cell in cells if not only or any(words in cell.title for words in only)]
+    if not chosen:
+        raise click.UsageError(f"--only {only[0]}: no cell has these words; the first is {cells[0].title!r}")
+    if reason := why_not():
+        raise ValueError(f"no testbed here: {reason}")
+    output.mkdir(parents=True, exist_ok=True)
+    places = [place for place in PLACES if any(cell.place == place for cell in chosen)]
+    networks = {place.name: calibrated(place, output, again, PROBED) for place in places}
+    click.echo("\n".join(HEAD))
+    for cell in chosen:
+        click.echo(cell.title, err=True)
+        network = networks[cell.place.name]
+        files = files_of(cell, network, output, seconds, again)
+        if not searching:
+            click.echo(row(cell, next(iter(files)), *compared(cell, network, files, output, again)))
+
+
+if __name__ == "__main__":
+    main(prog_name="synthesis_fidelity")  # in messages, as it is where they do not come from click
