@@ -145,9 +145,18 @@ class MemoryWatch:
         return kinds
 
 
-def _all(kind: type[Any]) -> Iterator[Any]:
-    """Yield all objects of a class that there are now."""
-    return (thing for thing in gc.get_objects() if issubclass(type(thing), kind))
+def _all(kind: type[Any]) -> list[Any]:
+    """Return all objects of a class that there are now: an object refers to its class.
+
+    `gc.get_objects` would also return tuples that other threads are making, and CPython raises SystemError in a thread
+    that finishes a tuple to which something else refers; that ends a data loader's thread.
+    """
+    return [thing for thing in gc.get_referrers(*_classes(kind)) if issubclass(type(thing), kind)]
+
+
+def _classes(kind: type[Any]) -> set[type[Any]]:
+    """Return the class and all classes that are derived from it."""
+    return {kind}.union(*map(_classes, type.__subclasses__(kind)))
 
 
 def _parameters() -> Iterator[Tensor]:
