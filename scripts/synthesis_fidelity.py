@@ -103,9 +103,9 @@ def files_of(cell: Cell, network: Cluster, folder: Path, seconds: float, again: 
 
     again: whether they are made in any case.
     """
-    listed = folder / f"{cell.place.name}-{cell.name}.json"
+    listed = folder / f"{cell.place.name}-{cell.name}-schedules.json"
     if again or not listed.exists():
-        collective, options = COLLECTIVES[cell.function], SearchOptions(seconds)
+        collective, options = COLLECTIVES[cell.function], SearchOptions(seconds, runtime=OURS)
         found = synthesize(collective, network, cell.num_ranks, cell.size_bytes, options).schedule
         named, files = best_named(cell, network), {}
         for name, kind, schedule in ((named.algorithm, "named", named), (FOUND, FOUND, found)):

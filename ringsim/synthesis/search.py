@@ -12,7 +12,7 @@ from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of, candidates
 from ringsim.network import AnyNetwork, memory_of
 from ringsim.registry import build
 from ringsim.schedule import Bools, Collective, Schedule, require_few_transfers, verify
-from ringsim.simulation import lists_more_than, predict_time
+from ringsim.simulation import RULE, Runtime, lists_more_than, predict_time
 from ringsim.synthesis.drafts import LEAST_S, Draft, Problem, drafts
 from ringsim.synthesis.islands import is_connected, islands_of
 from ringsim.synthesis.matching import NotConnectedError
@@ -83,7 +83,7 @@ class SearchOptions:
     seconds: for which it goes on; at least one schedule is found. A simulation under way then is given up when twice
     the time is over. enough: times the bound, at which it ends earlier.
     chunks_per_rank: in how many chunks a rank's share goes (of a broadcast or reduce: all of the data); None: several
-    numbers are tried.
+    numbers are tried. runtime: how ranks execute what is compared: by the rule of execution, or as a library does.
 
     Raises ValueError for no time, and for less than one chunk.
     """
@@ -92,6 +92,7 @@ class SearchOptions:
     chunks_per_rank: int | None = None
     seed: int = 0
     enough: float = GOOD_ENOUGH
+    runtime: Runtime = RULE
 
     def __post_init__(self) -> None:
         if not self.seconds > 0:
@@ -330,7 +331,8 @@ class _SynthesisSearch:
             if time.monotonic() > ends_at:
                 raise TimeoutError
 
-        return predict_time(schedule, self._network, self._problem.size_bytes, on_progress=stop_late)
+        runtime = self._options.runtime
+        return predict_time(schedule, self._network, self._problem.size_bytes, runtime=runtime, on_progress=stop_late)
 
     def _build(self, name: str) -> Schedule:
         make = partial(build, self._problem.collective, name, size_bytes=self._problem.size_bytes)
