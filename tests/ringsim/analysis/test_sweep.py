@@ -103,6 +103,27 @@ def test_max_transfers_holds_for_few_ranks_too() -> None:
     assert sweep.skipped() == ["ring on 4 ranks skipped: 24 transfers, above 10"]
 
 
+def test_what_is_skipped_for_one_reason_on_several_numbers_of_ranks_is_one_line() -> None:
+    """In order of ranks; another reason, and another set of algorithms, have their own."""
+    networks = {"plain": FAST, "gpus": load_network("dgx-h100")}
+    sweep = run_sweep(ALL_REDUCE, ["ring", "gloo_ring", "nvls"], [8, 4, 2], [1024], networks)
+    assert sorted(sweep.skipped()) == [
+        "gloo_ring on 2, 4 and 8 ranks skipped: gpus describes NCCL, not Gloo",
+        "nvls on 2, 4 and 8 ranks skipped: plain does not describe NCCL",
+    ]
+
+
+@pytest.mark.parametrize(("name", "preset"), [("gloo_ring", "dgx-h100"), ("nvls", "gbe")])
+def test_an_algorithm_that_no_network_has_is_simulated_on_all_or_one(name: str, preset: str) -> None:
+    """It was asked for by name: how many networks there are does not matter."""
+    network = load_network(preset)
+    times = [
+        {cell.time_s for cell in run_sweep(ALL_REDUCE, [name], [8], [1024], networks).cells}
+        for networks in ({"a": network}, {"a": network, "b": network})
+    ]
+    assert times[0] == times[1] != {None}
+
+
 def test_a_network_without_room_is_skipped() -> None:
     """Said once for all algorithms; the other numbers of ranks are simulated. If there are none, it is a mistake."""
     networks = {"dgx-h100": load_network("dgx-h100")}
