@@ -42,7 +42,7 @@ ORPHAN_S = 1.0  # after which a worker sees that the process that started it is 
 
 
 class LocalPool:
-    """So many processes, started when they are first needed and kept until `close`."""
+    """A pool of `jobs` processes, which are started when they are first needed and kept until `close`."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs

@@ -158,7 +158,7 @@ class Pattern:
 def pattern(case: BenchmarkCase, seed: int) -> Pattern:
     """Return the data of `case`, the same for the same seed.
 
-    Raises ValueError if sums of so many ranks could be rounded.
+    Raises ValueError if a sum over this number of ranks could be rounded.
     """
     low, high = _values(case)
     generator = torch.Generator().manual_seed(seed)

@@ -229,7 +229,7 @@ def _seen(calibration: Calibration, tests: tuple[str, ...] = ()) -> set[int]:
 
 
 def nic_line(cluster: Cluster, num_senders: int) -> str:
-    """Return one line if it is a guess how fast so many ranks of a host send; "" if not."""
+    """Return one line if the rate at which `num_senders` ranks of a host send is a guess; "" if it is known."""
     known = guessed_from(cluster, num_senders)
     if known is None:
         return ""

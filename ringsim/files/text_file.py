@@ -86,7 +86,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def quoted(value: object, most: int = 60) -> str:
-    """Return a value as messages show it: not more than so many characters of it, in one line."""
+    """Return a value as messages show it: on one line, shortened to at most `most` characters."""
     return shortened(repr(value), most)
 
 

@@ -257,7 +257,7 @@ WIDTH = 80  # columns of a terminal
 
 
 def draw_grid(schedule: Schedule, marked_step: int, marked_rank: int | None) -> str:
-    """Return the grid around one cell, which gets a `>` in front; of so many ranks that it fits 80 columns.
+    """Return the steps x ranks around one cell, which is marked with `>`; as many ranks as fit into 80 columns.
 
     `c3+r1` in a rank's column: chunk 3 arrives from rank 1 and is added; `c3=r1`: it overwrites.
     """

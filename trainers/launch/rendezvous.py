@@ -164,9 +164,9 @@ def loopback_store(port: int, timeout: timedelta = DEFAULT_TIMEOUT) -> "TCPStore
 
 
 def stay_on_loopback(environment: Mapping[str, str]) -> bool:
-    """Return whether ranks of one node can do with loopback, as whoever started them has put them on one host.
+    """Return whether loopback suffices for the ranks of one node, since their launcher has put them on one host.
 
-    (Ranks that were started by hand may be in containers, or network namespaces, of their own: then MASTER_ADDR is an
+    (Ranks that were started by hand may be in different containers or network namespaces: then MASTER_ADDR is an
     address by which they reach each other.)
     """
     by_agent = bool(environment.get("TORCHELASTIC_RUN_ID")) or not environment.get("RANK")  # torchrun; srun, or alone

@@ -34,12 +34,14 @@ Say = Callable[[str], None]
 
 
 class Trainer:
-    """Made on all ranks of `group` at once. What it computes follows from task and config, interrupted or not.
+    """Train a task as a config describes; a collective, made on all ranks of `group`.
 
-    say: told, on rank 0, what a user should know.
+    Task and config determine the result, whether training is interrupted and resumed or not.
 
-    Raises ValueError on every rank for what does not go together, as Batches, TrainStep, CheckpointManager and
-    `usable_checkpoints` do.
+    say: called on rank 0 with each message for the user.
+
+    Raises ValueError on every rank for settings that contradict each other, as Batches, TrainStep, CheckpointManager
+    and `usable_checkpoints` do.
 
     >>> from pathlib import Path
     >>> from trainers import TrainConfig, Trainer, distributed_environment, init_process_group, load_task
@@ -237,7 +239,7 @@ class Trainer:
         self.meter.restart()
 
     def _evaluate(self) -> dict[str, float | None]:
-        """Return the figures, on rank 0; collective. What is trained, and the numbers drawn next, stay as they are."""
+        """Return the figures, on rank 0; collective. Neither the model nor the random number generators change."""
         figures: dict[str, float | None] = {}
         with naming_failures("gathering the parameters failed"):
             self.train_step.model.unshard()

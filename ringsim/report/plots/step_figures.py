@@ -251,7 +251,7 @@ _MAX_LABELS = 7  # on a curve, which may have a third of the page
 
 
 class Scaled(Protocol):
-    """A step on so many ranks, of a recorded program or of DDP; its times are infinite if it never ends."""
+    """A step of a recorded program or of DDP on `num_ranks` ranks; its times are infinite if it never ends."""
 
     @property
     def num_ranks(self) -> int: ...
@@ -328,5 +328,5 @@ def _labelled(ranks: Sequence[int], values: Sequence[float]) -> list[tuple[int, 
 
 
 def annotate(axes: Axes, text: str, at: tuple[float, float], above: float) -> None:
-    """Write a text above a point, by so many points."""
+    """Write a text `above` points above a data point."""
     axes.annotate(text, at, (0, above), textcoords="offset points", ha="center", fontsize=points(8))

@@ -166,7 +166,7 @@ class Page(Figure):
 
 
 def new_figure(width: float, height: float, **rest: Any) -> Figure:
-    """Return an empty page of so many inches, larger or smaller as the user's font is."""
+    """Return an empty page of `width` by `height` inches, scaled with the user's font size."""
     scale = font_scale()
     return Page(figsize=(width * scale, height * scale), dpi=setting("figure.dpi", _DPI), **rest)
 

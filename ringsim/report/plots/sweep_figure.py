@@ -142,7 +142,7 @@ def _told_apart(sweep: Sweep, network: str) -> set[str]:
 
 
 def _why_no_curve(sweep: Sweep, network: str, num_ranks: int) -> str:
-    """Why nothing can be drawn in the panel of so many ranks."""
+    """Return the reason why the panel of `num_ranks` ranks is empty."""
     cells = [cell for cell in sweep.cells if (cell.network, cell.num_ranks) == (network, num_ranks)]
     reasons = dict.fromkeys(cell.skipped for cell in cells if cell.skipped)
     return f"skipped: {'; '.join(reasons)}" if reasons else "no time passes, so there is nothing to draw"
