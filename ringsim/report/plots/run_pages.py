@@ -96,7 +96,7 @@ def _draw_graphs(figure: SubFigure, schedule: Schedule, view: RunView | None, pl
     graph, slow = (view.graph, slow_pairs(view.troubles)) if view else (lay_out_graph(schedule), set())
     layouts = lay_out_trees(schedule) or (graph,)
     panels = figure.subplots(1, len(layouts), squeeze=False, gridspec_kw=place)[0]
-    panels[0].set_title("Who sends to whom", loc="left", fontsize=points(11), fontweight="bold")
+    panels[0].set_title("Messages between ranks", loc="left", fontsize=points(11), fontweight="bold")
     for number, (axes, layout) in enumerate(zip(panels, layouts, strict=True), 1):
         draw_graph(axes, layout, slow)
         if len(layouts) > 1:

@@ -59,7 +59,8 @@ def test_a_bound_by_pairs_of_ranks_names_them() -> None:
     """Where each message is copied at its two ends, and nothing else limits it."""
     bound = NetworkBound(0.0, 1.0, (0,))
     assert (
-        bound_line(bound, 1.5) == "50.0 % above what this network allows (1 s: what a pair of ranks carries to rank 0)"
+        bound_line(bound, 1.5)
+        == "50.0 % above what this network allows (1 s: the bandwidth of a pair of ranks to rank 0)"
     )
 
 

@@ -79,7 +79,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     report = json.loads((folder / "report.json").read_text())
     assert StepProfile.from_dict(report["profile"]) == StepProfile.load(profile)
     page = (folder / "report.html").read_text()
-    assert "What bounds you?" in page
+    assert "What limits performance?" in page
     assert 'data-name="strategies"' in page
     assert sum(p.elements for p in StepProfile.load(profile).parameters) == report["num_parameters"]
     assert [result["strategy"] for result in report["strategies"]] == DEFAULT_STRATEGIES.split(",")

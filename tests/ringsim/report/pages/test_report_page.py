@@ -92,8 +92,8 @@ def test_what_was_simulated_is_shown(page: Path) -> None:
     assert "bandwidth 99.0%, latency 1.0%" in column(text, "simulated", 9)
     assert column(text, "ddp_varied", 0) == ["bucket size"] * 4 + ["ranks"] * 2
     for title in (
-        "What simulated collectives spend their time on",
-        "A step with DDP against the size of its buckets (ddp.json)",
+        "Time of simulated collectives by cause",
+        "Predicted step with DDP by bucket size (ddp.json)",
         "Efficiency of a step with DDP by number of ranks (ddp.json)",
         "all_reduce on 4 ranks of uniform, simulated (sweep.json)",
     ):
