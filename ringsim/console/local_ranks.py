@@ -81,7 +81,7 @@ def run_local_ranks(
     if endings:  # as the job ended by itself
         raise KeyboardInterrupt(endings[0])
     if job.returncode:
-        said = f":\n{errors.strip()}" if quiet else "; what it said is above"
+        said = f":\n{errors.strip()}" if quiet else "; its output is above"
         raise OSError(f"torchrun {shlex.join(given)} ended with exit code {job.returncode}{said}")
 
 

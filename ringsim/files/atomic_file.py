@@ -42,7 +42,7 @@ def json_text(data: Any) -> str:
 def file_to_replace(path: Path) -> Path | None:
     """Return the path, perhaps of a file to come, that a rename may replace: `path` without symbolic links.
 
-    None if there is something that is no regular file. (Where a link in /proc leads to a pipe or to a deleted file,
+    None if there is something that is not a regular file. (Where a link in /proc leads to a pipe or to a deleted file,
     as /dev/stdout does then, the path that it shows is none of a file.)
     """
     target = Path(os.path.realpath(path))

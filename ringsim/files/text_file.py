@@ -61,7 +61,7 @@ def parse_json(text: str) -> Any:
         data = json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"{place}: is not whole JSON: {error.msg}; it was cut off or edited") from None
+        raise ValueError(f"{place}: is incomplete JSON: {error.msg}; it was cut off or edited") from None
     except (ValueError, RecursionError) as error:
         raise _in_words(error) from None
     _require_plain(data)
@@ -108,7 +108,7 @@ def _object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, value in pairs:
         if name in made:
-            raise ValueError(f"{quoted(name)} is there twice in one object: must be there once")
+            raise ValueError(f"{quoted(name)} appears twice in one object: must appear once")
         made[name] = value
     return made
 

@@ -206,7 +206,7 @@ def pooled(turns: Sequence[Measurements]) -> Measurements:
     probes = []
     for same in zip(*(turn.probes for turn in turns), strict=True):
         if len({(probe.kind, probe.size_bytes, probe.in_flight) for probe in same}) > 1:
-            raise ValueError(f"{same[0].kind} of {same[0].size_bytes} bytes: another turn has not probed that")
+            raise ValueError(f"{same[0].kind} of {same[0].size_bytes} bytes: another round has not probed it")
         probes.append(replace(same[0], times_s=tuple(time_s for probe in same for time_s in probe.times_s)))
     return replace(turns[0], probes=tuple(probes))
 

@@ -47,7 +47,7 @@ class Calibration:
 
     def __post_init__(self) -> None:
         if len(set(self.parameters)) < len(self.parameters):
-            raise ValueError("parameters: one of them stands there twice: name each once")
+            raise ValueError("parameters: one of them is listed twice: name each once")
         wrong = next((place for place, draw in enumerate(self.draws) if len(draw) != len(self.parameters)), None)
         if wrong is not None:
             raise ValueError(

@@ -81,7 +81,7 @@ def require_equal_shares(schedule: Schedule) -> None:
     if schedule.num_chunks % collective.num_shares(num_ranks):
         count = "square of the number" if collective is Collective.ALL_TO_ALL else "number"
         raise ScheduleError(
-            f"{schedule}: {schedule.num_chunks} chunks cannot be shared out equally; the number of chunks must be a "
+            f"{schedule}: {schedule.num_chunks} chunks cannot be divided equally; the number of chunks must be a "
             f"multiple of the {count} of ranks"
         )
 
@@ -102,7 +102,7 @@ def _check_partition(schedule: Schedule) -> None:
             shares = np.diff(bounds[:: num_chunks // num_shares])
             if (shares != num_elements // num_shares).any():
                 raise ScheduleError(
-                    f"{schedule}: partition: {num_elements} elements are not shared out equally to the ranks"
+                    f"{schedule}: partition: {num_elements} elements are not divided equally among the ranks"
                 )
 
 

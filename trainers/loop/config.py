@@ -20,7 +20,7 @@ ON_NAN = ("stop", "skip")
 AMP_DTYPES = ("bfloat16",)
 LOG_EVERY = 10
 CHECK_EVERY = 100  # steps between two checks for drift, where there should be none
-OTHERWISE = "or leave --compile out"
+OTHERWISE = "or leave out --compile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ def check_log(tensorboard: bool, log_every: int, eval_every: int = 0, check_ever
         if every is not None and every < 0:
             raise ValueError(f"--{option}-every {every}: must be at least 0, which is never")
     if tensorboard and not log_every and not eval_every:
-        raise ValueError("--tensorboard: with --log-every 0 there is nothing to write for it")
+        raise ValueError("--tensorboard: with --log-every 0 there is nothing to write")
 
 
 def has_line(done: int, log_every: int, num_steps: int) -> bool:

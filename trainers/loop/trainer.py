@@ -28,7 +28,7 @@ LEAST_BETWEEN_LINES_S = 1.0  # that are told: nobody reads more, and the file ha
 MAX_SKIPPED_IN_A_ROW = 10  # more than that is not a bad batch, but a bad model
 
 RESTART_COUNTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")  # as Slurm and torchrun name them
-TO_GO_ON = "--resume goes on from the last checkpoint, at which they still agreed"
+TO_GO_ON = "--resume continues from the last checkpoint, at which they still agreed"
 
 Say = Callable[[str], None]
 
@@ -101,7 +101,7 @@ class Trainer:
                 break
             self._say(f"checkpoint {path}: {fault}")
         else:
-            self._say(f"no checkpoint in {self.config.output} yet{_restarted()}: beginning with the first step")
+            self._say(f"no checkpoint in {self.config.output} yet{_restarted()}: starting with the first step")
             return None
         self.first_step = self.num_done = checkpoint.step
         self._say(f"resumed from {path}: {self.first_step} of {self.num_steps} steps are done")
@@ -109,7 +109,7 @@ class Trainer:
         if ranks_before != num_ranks:
             self._say(
                 f"it is of {ranks_before} ranks, now {num_ranks}: the batches are the same, the random states are "
-                f"drawn anew, losses will agree to rounding"
+                f"new, and losses will agree to rounding"
             )
         before = checkpoint.config["training"]["strategy"]
         if before != self.config.strategy:
@@ -194,10 +194,8 @@ class Trainer:
         if result.trouble:
             trouble = f"training step {step}: {result.trouble}"
             if self.meter.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
-                raise DivergedError(
-                    f"{trouble}, after {MAX_SKIPPED_IN_A_ROW} steps in a row that were left out for that"
-                )
-            self._say(f"{trouble}: the step is left out on all ranks")
+                raise DivergedError(f"{trouble}, after {MAX_SKIPPED_IN_A_ROW} steps skipped in a row")
+            self._say(f"{trouble}: all ranks skip the step")
         self.meter.add(result, self.batches.num_samples(step))
 
     def _keep(self, done: int) -> None:
@@ -248,7 +246,7 @@ class Trainer:
             with span("evaluate"):
                 figures = evaluate(self.task, self.train_step.model.model)
             set_random_state(before, self._device)
-        with naming_failures("waiting for rank 0, which evaluates the model, failed"):
+        with naming_failures("waiting for rank 0 to evaluate the model failed"):
             dist.barrier(self.group)  # so that their waiting is no part of the next step
         return figures
 
@@ -294,7 +292,7 @@ def _restarted() -> str:
     for name in RESTART_COUNTS:
         if (count := os.environ.get(name, "0")) != "0":
             return (
-                f", though the job was started before ({name}={count}); if it has saved any, {socket.gethostname()} "
+                f", though the job was started before ({name}={count}); if it saved any, {socket.gethostname()} "
                 "does not see them: give an --output on a file system that all nodes share"
             )
     return ""

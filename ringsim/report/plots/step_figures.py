@@ -168,8 +168,8 @@ def _draw_sweep(axes: Axes, prediction: Prediction) -> None:
     set_axis(axes.yaxis, "", format_time)
     draw_curves(axes, [Curve("step", caps, [step.step_s for step in steps])])
     for name, time_s, colour, stroke in (
-        ("torch's own: 1, then 25", prediction.default.step_s, palette().dark_grey, "--"),
-        ("one process alone", prediction.step.single_s, palette().orange, ":"),
+        ("torch's default: 1, then 25", prediction.default.step_s, palette().dark_grey, "--"),
+        ("single process", prediction.step.single_s, palette().orange, ":"),
     ):
         axes.axhline(time_s, color=colour, linestyle=stroke, linewidth=1.6, label=name)
     if prediction.step in steps:

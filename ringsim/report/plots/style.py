@@ -136,7 +136,7 @@ def _use(style: str) -> None:
         known = ", ".join(name for name in matplotlib.style.available if not name.startswith("_"))
         why = "" if not Path(style).exists() else f" ({' '.join(str(error).split())})"
         raise ValueError(
-            f"{style!r} is no style{why}: give light, dark, a file of matplotlib settings, or one of {known}"
+            f"{style!r} is not a style{why}: give light, dark, a file of matplotlib settings, or one of {known}"
         ) from None
 
 

@@ -163,7 +163,7 @@ def _notes(sweep: Sweep) -> list[str]:
     if len(sweep.ranks) > _MAX_PANELS:
         least, middle, largest = panel_ranks(sweep.ranks)
         drawn = f"time against size is drawn for {least}, {middle} and {largest} ranks"
-        notes.insert(0, f"{drawn}; for the others the map says who is fastest")
+        notes.insert(0, f"{drawn}; for the others the map shows the fastest")
     if len(notes) > _MAX_NOTES:
         notes[_MAX_NOTES - 1 :] = [f"and {len(notes) - _MAX_NOTES + 1} more skipped"]
     made = ", ".join(str(sweep.provenance[name]) for name in ("ringsim", "date", "command") if name in sweep.provenance)
