@@ -105,8 +105,8 @@ def texts_of(figure: Figure) -> list[str]:
 def test_what_has_no_curve_is_named_with_its_reason() -> None:
     """Ranks that have no panel, below the pictures; in a panel without a curve, why it has none."""
     said = " ".join(texts_of(draw_sweep(sweep_of(["ring"], [2, 4, 8, 16], [1 << 10]))))
-    assert "time against size is drawn for 2, 8 and 16 ranks; for the others the map says who is fastest" in said
-    assert "the map says" not in " ".join(texts_of(draw_sweep(sweep_of(["ring"], [2, 4, 8], [1 << 10]))))
+    assert "time against size is drawn for 2, 8 and 16 ranks; for the others the map shows the fastest" in said
+    assert "the map shows" not in " ".join(texts_of(draw_sweep(sweep_of(["ring"], [2, 4, 8], [1 << 10]))))
     large = draw_sweep(sweep_of(["direct"], [4, 1000], [1 << 10]))
     assert "skipped: 1e6 transfers, above 10000" in texts_of(large)
     free = read_network("[host]\nranks = 1\n", "free.toml")
