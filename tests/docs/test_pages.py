@@ -97,7 +97,7 @@ def test_a_page_runs_as_printed_with_what_takes_long(page: str, checkout: Path) 
 def inline_commands() -> list[str]:
     """The commands within the README's sentences and tables that can be typed as they are."""
     code = re.findall(r"`((?:ringsim|trainers) [^`]*)`", (ROOT / "README.md").read_text())
-    return [command for command in code if " --" in command and "FILE" not in command]
+    return [command for command in code if " -" in command and "FILE" not in command]
 
 
 @pytest.mark.parametrize(
