@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import BLOCK, NAMES, ROOT, Block, as_pattern, blocks, with_outputs, words_of
+from tests.test_commands import COMMANDS as COMMAND_OBJECTS
 
 # What a reader has who stands in a checkout; what the commands write stays out of ours.
 CHECKOUT = ("README.md", "docs", "examples", "scripts", "collectives", "ringsim", "trainers")
@@ -94,14 +95,32 @@ def test_a_page_runs_as_printed_with_what_takes_long(page: str, checkout: Path) 
     run_page(page, checkout, slow=True)
 
 
-def inline_commands() -> list[str]:
-    """The commands within the README's sentences and tables that can be typed as they are."""
-    code = re.findall(r"`((?:ringsim|trainers) [^`]*)`", (ROOT / "README.md").read_text())
-    return [command for command in code if " --" in command and "FILE" not in command]
+def inline_commands(page: str) -> list[str]:
+    """The commands within a page's sentences and tables, each in one line."""
+    return re.findall(r"`((?:ringsim|trainers) [^`]*)`", BLOCK.sub("", (ROOT / page).read_text()).replace("\n", " "))
+
+
+def typed_commands() -> list[str]:
+    """Those of the README that can be typed as they are."""
+    return [command for command in inline_commands("README.md") if " -" in command and "FILE" not in command]
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_the_commands_in_sentences_exist(page: str) -> None:
+    """And have the options that stand behind them, of which nothing else would try the names."""
+    for text in inline_commands(page):
+        words = text.split()
+        known = [name for name in (" ".join(words[:2]), words[0]) if name in COMMAND_OBJECTS]
+        assert known, f"{page}: `{text}`: there is no such command"
+        command = COMMAND_OBJECTS["trainers train" if known[0] == "trainers" else known[0]]
+        assert known[0] != words[0] or words[1].startswith("-"), f"{page}: `{text}`: there is no such command"
+        options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in options]
+        assert unknown == [], f"{page}: `{text}`"
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(c, marks=pytest.mark.slow) if c.startswith("trainers") else c for c in inline_commands()]
+    "command", [pytest.param(c, marks=pytest.mark.slow) if c.startswith("trainers") else c for c in typed_commands()]
 )
 def test_the_commands_in_the_readmes_sentences_run(command: str, checkout: Path) -> None:
     """The first ones that a reader types."""
