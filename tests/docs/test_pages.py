@@ -147,12 +147,14 @@ def test_links_lead_somewhere() -> None:
                 assert anchor in anchors(target), f"{page}: {file}#{anchor}: there is no such heading"
 
 
-def test_every_picture_is_in_a_page() -> None:
-    """Otherwise it would be measured and drawn again, and nobody would see it."""
+def test_every_picture_is_in_a_page_and_drawn_by_make() -> None:
+    """Otherwise nobody would see it, or it would stay as it was when the code changes."""
     shown = {((ROOT / page).parent / file).resolve() for page in NAMES for file, _ in links(page)}
     pictures = {path for kind in ("png", "svg", "gif") for path in (ROOT / "docs").rglob(f"*.{kind}")}
     assert pictures
     assert {path.name for path in pictures if path.resolve() not in shown} == set()
+    recipes = (ROOT / "Makefile").read_text().partition("\npictures:")[2].partition("\n\n")[0]
+    assert {path.name for path in pictures if f"docs/{path.name}" not in recipes} == set()
 
 
 def links(page: str) -> list[tuple[str, str]]:
