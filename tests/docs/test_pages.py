@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import BLOCK, NAMES, ROOT, Block, as_pattern, blocks, with_outputs, words_of
+from tests.test_commands import COMMANDS as COMMAND_OBJECTS
 
 # What a reader has who stands in a checkout; what the commands write stays out of ours.
 CHECKOUT = ("README.md", "docs", "examples", "scripts", "collectives", "ringsim", "trainers")
@@ -94,14 +95,39 @@ def test_a_page_runs_as_printed_with_what_takes_long(page: str, checkout: Path) 
     run_page(page, checkout, slow=True)
 
 
+<<<<<<< HEAD
 def inline_commands() -> list[str]:
     """The commands within the README's sentences and tables that can be typed as they are."""
     code = re.findall(r"`((?:ringsim|trainers) [^`]*)`", (ROOT / "README.md").read_text())
     return [command for command in code if " -" in command and "FILE" not in command]
+=======
+def inline_commands(page: str) -> list[str]:
+    """The commands within a page's sentences and tables, each in one line."""
+    return re.findall(r"`((?:ringsim|trainers) [^`]*)`", BLOCK.sub("", (ROOT / page).read_text()).replace("\n", " "))
+
+
+def typed_commands() -> list[str]:
+    """Those of the README that can be typed as they are."""
+    return [command for command in inline_commands("README.md") if " -" in command and "FILE" not in command]
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_the_commands_in_sentences_exist(page: str) -> None:
+    """And have the options that stand behind them, of which nothing else would try the names."""
+    for text in inline_commands(page):
+        words = text.split()
+        known = [name for name in (" ".join(words[:2]), words[0]) if name in COMMAND_OBJECTS]
+        assert known, f"{page}: `{text}`: there is no such command"
+        command = COMMAND_OBJECTS["trainers train" if known[0] == "trainers" else known[0]]
+        assert known[0] != words[0] or words[1].startswith("-"), f"{page}: `{text}`: there is no such command"
+        options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in options]
+        assert unknown == [], f"{page}: `{text}`"
+>>>>>>> attack32
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(c, marks=pytest.mark.slow) if c.startswith("trainers") else c for c in inline_commands()]
+    "command", [pytest.param(c, marks=pytest.mark.slow) if c.startswith("trainers") else c for c in typed_commands()]
 )
 def test_the_commands_in_the_readmes_sentences_run(command: str, checkout: Path) -> None:
     """The first ones that a reader types."""
@@ -128,12 +154,14 @@ def test_links_lead_somewhere() -> None:
                 assert anchor in anchors(target), f"{page}: {file}#{anchor}: there is no such heading"
 
 
-def test_every_picture_is_in_a_page() -> None:
-    """Otherwise it would be measured and drawn again, and nobody would see it."""
+def test_every_picture_is_in_a_page_and_drawn_by_make() -> None:
+    """Otherwise nobody would see it, or it would stay as it was when the code changes."""
     shown = {((ROOT / page).parent / file).resolve() for page in NAMES for file, _ in links(page)}
     pictures = {path for kind in ("png", "svg", "gif") for path in (ROOT / "docs").rglob(f"*.{kind}")}
     assert pictures
     assert {path.name for path in pictures if path.resolve() not in shown} == set()
+    recipes = (ROOT / "Makefile").read_text().partition("\npictures:")[2].partition("\n\n")[0]
+    assert {path.name for path in pictures if f"docs/{path.name}" not in recipes} == set()
 
 
 def links(page: str) -> list[tuple[str, str]]:
