@@ -95,12 +95,6 @@ def test_a_page_runs_as_printed_with_what_takes_long(page: str, checkout: Path) 
     run_page(page, checkout, slow=True)
 
 
-<<<<<<< HEAD
-def inline_commands() -> list[str]:
-    """The commands within the README's sentences and tables that can be typed as they are."""
-    code = re.findall(r"`((?:ringsim|trainers) [^`]*)`", (ROOT / "README.md").read_text())
-    return [command for command in code if " -" in command and "FILE" not in command]
-=======
 def inline_commands(page: str) -> list[str]:
     """The commands within a page's sentences and tables, each in one line."""
     return re.findall(r"`((?:ringsim|trainers) [^`]*)`", BLOCK.sub("", (ROOT / page).read_text()).replace("\n", " "))
@@ -123,7 +117,6 @@ def test_the_commands_in_sentences_exist(page: str) -> None:
         options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
         unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in options]
         assert unknown == [], f"{page}: `{text}`"
->>>>>>> attack32
 
 
 @pytest.mark.parametrize(
