@@ -80,7 +80,7 @@ def test_one_process(environment: dict[str, str]) -> None:
 
 
 BY_TORCHRUN = "torchrun sets both, do not set them yourself"
-WITH_TORCHRUN = "start it with torchrun, which sets both; or unset"
+WITH_TORCHRUN = "start it with torchrun, which sets both, or unset"
 BY_SRUN = "start it with srun, and unset those that you have set yourself"
 WITH_SRUN = (
     "but this process was not started by srun: start it with srun; or with env -u SLURM_JOB_ID, to run one process"
