@@ -24,10 +24,22 @@ PLACEMENT = Quantity("order", parse_placement)  # the name in the messages of --
 
 MAX_JOBS = 2**10
 MAX_RANKS = 2**17  # beyond that one collective would be simulated for many minutes
-RANKS = IntRange(1, MAX_RANKS)
 COLLECTIVES = sorted({collective.value for collective, _ in ALGORITHMS})
 
 Command = Callable[..., None]
+
+
+class _NumberOfRanks(IntRange):
+    """One number of ranks; a list or a range is refused with the commands that accept one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and ("," in value or ":" in value):
+            several = f"ringsim sweep --ranks {value}, ringsim ddp --scaling {value}"
+            self.fail(f"{value!r} is more than one number of ranks, which other options accept: {several}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+RANKS = _NumberOfRanks(1, MAX_RANKS)
 
 
 def is_given(name: str) -> bool:

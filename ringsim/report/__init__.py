@@ -14,4 +14,4 @@ from ringsim.report.sweep_table import format_sweep
 from ringsim.report.synthesis_report import format_synthesis, synthesis_dict
 from ringsim.report.table import records_csv
 from ringsim.report.trace import trace_lines, write_run_trace, write_step_trace, write_trace
-from ringsim.report.walkthrough_text import advice_dict, format_walkthrough
+from ringsim.report.walkthrough_text import advice_dict, format_walkthrough, search_hint

@@ -15,6 +15,7 @@ MAX_STEPS = 8  # of a phase, that are told one by one
 _FEW_STEPS = 3  # told of a longer phase
 _GAIN = 1.005  # times as fast; what gains less does not help
 _NEAREST = 3  # of what gains nothing
+_FAR = 0.2  # above the bound: what is nearer leaves a search little to gain
 
 
 def format_walkthrough(
@@ -106,8 +107,21 @@ def _alternatives(advice: Advice, wide: bool) -> Iterator[str]:
         yield f"never finishes either: {', '.join(never)}"
 
 
+def search_hint(advice: Advice, bound: NetworkBound | None) -> str:
+    """Return a line on a search if bandwidths bound the collective and every algorithm is far above that; else none."""
+    fastest_s = min([advice.time_s, *(other.sorting_s for other in advice.alternatives if _is_algorithm(other))])
+    if not bound or bound.latency_s >= bound.throughput_s or not _FAR < bound.excess(fastest_s) < math.inf:
+        return ""
+    above = f"the fastest of these algorithms is {bound.excess(fastest_s):.0%} above the bound"
+    return f"\n  {above}: ringsim synthesize searches for a faster schedule"
+
+
+def _is_algorithm(other: Alternative) -> bool:
+    return " " not in other.name
+
+
 def _what(other: Alternative) -> str:
-    return other.name if " " in other.name else f"algorithm {other.name}"
+    return f"algorithm {other.name}" if _is_algorithm(other) else other.name
 
 
 def _gain(advice: Advice, other: Alternative) -> str:

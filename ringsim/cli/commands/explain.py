@@ -11,7 +11,7 @@ from ringsim.cli.options import in_given_places, library_choice, network_options
 from ringsim.console import examples, json_option, print_result, progress_bar, wide_option
 from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import build
-from ringsim.report import advice_dict, format_walkthrough, summarise
+from ringsim.report import advice_dict, format_walkthrough, search_hint, summarise
 from ringsim.schedule import Schedule
 from ringsim.text_table import WIDTH, wrap_text
 
@@ -26,7 +26,8 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
     """Explain a collective step by step: who sends which chunk and why, what it costs, and what would help.
 
     What would help is found by simulating it: better links, ranks and hosts one at a time, and all other algorithms at
-    the same size.
+    the same size. Where bandwidths bound the collective and all algorithms are far above the bound of the network,
+    ringsim synthesize may find a faster schedule.
     """
     library, described = library_choice(schedule, network, size), network
     if library:
@@ -45,6 +46,8 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
         "bound": bound.as_dict() if bound else None,
     }
     text = format_walkthrough(schedule, size, told, explanation, advice, bound, wide=wide)
+    if not library:  # NCCL executes no schedule that is given to it
+        text += search_hint(advice, bound)
     if not wide:
         # What does not fit into a line is indented a little more than the line.
         indented = ((line, " " * (len(line) - len(line.lstrip()) + 2)) for line in text.splitlines())

@@ -15,7 +15,7 @@ from ringsim.console import (
 )
 from ringsim.report import report_page
 from ringsim.text_table import wrap_text
-from ringsim.verdict import KINDS, MEASURE, judge, read_directory
+from ringsim.verdict import KINDS, MEASURE, Finding, judge, read_directory
 
 FOLDER = click.Path(path_type=Path, exists=True)
 
@@ -51,7 +51,12 @@ def report(folder: Path, output: Path, as_json: bool) -> None:
     text = report_page(verdict, f"Report on {folder.absolute().name or folder}")
     with output_file(output) as file:
         file.write(text.encode())
-    answers = [f"{finding.topic.value} {finding.answer.replace('`', '')}" for finding in verdict.findings]
+    answers = [_answer(finding) for finding in verdict.findings]
     lines = [wrap_text(answer, indent="  ") for answer in answers]
     findings = [{"question": finding.topic.value, "answer": finding.answer} for finding in verdict.findings]
     print_result("\n".join(lines), {"findings": findings}, as_json, output)
+
+
+def _answer(finding: Finding) -> str:
+    command = f" To find out: {finding.command}" if finding.command else ""
+    return f"{finding.topic.value} {finding.answer.replace('`', '')}{command}"

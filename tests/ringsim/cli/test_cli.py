@@ -296,6 +296,7 @@ def test_sweep_takes_all_algorithms_of_a_collective() -> None:
         ),
         ("sweep --csv /no/such.csv", "'--csv': /no/such.csv: there is no directory /no"),
         ("sweep -o sweep.txt", "'-o' / '--output': sweep.txt: must end in .png, .pdf, .svg"),
+        ("ddp --ranks 2,2000", "'--ranks': '2,2000' is more than one number of ranks, which other options accept: "),
         ("simulate --size 1MiB:1GiB", "'--size': '1MiB:1GiB' is more than one size, which ringsim"),
         ("simulate --ranks ٣", "'--ranks': '٣' is not a number: write it with the"),
         ("simulate --ranks 1_0", "'--ranks': '1_0' is not a number: write it with the"),

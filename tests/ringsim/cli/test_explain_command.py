@@ -89,3 +89,12 @@ def test_one_rank() -> None:
     text = printed("explain", "--ranks", "1")
     assert "One rank has nothing to send." in text
     assert "none of the alternatives that were simulated" in text
+
+
+@pytest.mark.parametrize(
+    ("network", "is_named"), [("docs/networks/slow-nic.toml", True), ("gbe", False), ("dgx-h100-cluster", False)]
+)
+def test_a_search_is_named_where_every_algorithm_is_far_above_the_bound(network: str, is_named: bool) -> None:
+    """Not where one is close to it, nor where NCCL would execute the collective."""
+    told = printed("explain", "--network", network, "--ranks", 16, "--size", "64MiB", "--wide")
+    assert ("above the bound: ringsim synthesize searches for a faster schedule" in told) == is_named

@@ -186,6 +186,14 @@ def test_one_file_alone_has_a_report(tmp_path: Path) -> None:
     assert told.startswith(f"ringsim: {tmp_path / 'other.json'}: {NO_KIND}")
 
 
+def test_the_terminal_names_commands_for_what_is_not_known(tmp_path: Path) -> None:
+    """As the page does: here of a network file alone, which says nothing of a step or an algorithm."""
+    shutil.copy(Path(__file__).parents[3] / "docs" / "networks" / "racks.toml", tmp_path / "racks.toml")
+    told = " ".join(run("report", tmp_path / "racks.toml", "-o", tmp_path / "out.html").stdout.split())
+    assert "To find out: ringsim ddp --layers LAYERS.toml --network racks.toml" in told
+    assert "To find out: ringsim sweep --network racks.toml" in told
+
+
 def test_a_reason_is_never_longer_than_a_line(tmp_path: Path) -> None:
     """Whatever is in a file: here a collective with a name of thousands of letters."""
     data = made_measurements(2).as_dict()
