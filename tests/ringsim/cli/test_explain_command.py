@@ -87,7 +87,7 @@ def test_a_rank_placement() -> None:
 def test_one_rank() -> None:
     """Nothing to send, nothing to gain."""
     text = printed("explain", "--ranks", "1")
-    assert "One rank has nothing to send." in text
+    assert "A single rank has nothing to send." in text
     assert "none of the alternatives that were simulated" in text
 
 

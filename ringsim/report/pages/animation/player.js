@@ -60,7 +60,7 @@ class Section {
   say(tick, step, chosen) {
     const { run } = this, phase = run.phaseOf(step);
     if (!phase) {
-      this.sentence.textContent = "One rank has nothing to send.";
+      this.sentence.textContent = "A single rank has nothing to send.";
       return;
     }
     const before = tick <= 0 && step === 0;
