@@ -85,7 +85,8 @@ def test_the_commands_show_them(tmp_path: Path) -> None:
     known.write_text(nccl_log("all_reduce", 16, 2, noise=0.01))
     asked.write_text(nccl_log("all_reduce", 64, 8, noise=0.01))
     assert "undecided: the logs do not determine " in printed("calibrate", known, "-o", net)
-    assert "a log of all_reduce on one host, with 8 ranks, would tell more" in as_json("calibrate", known)["undecided"]
+    undecided = as_json("calibrate", known)["undecided"]
+    assert "a log of all_reduce on one host, with 8 ranks, would determine more" in undecided
     text = printed("compare", asked, "--network", net)
     assert " 80 %  " in text
     assert " in their 80 %" in text
@@ -167,7 +168,7 @@ def test_settings_of_nccl_may_be_given(tmp_path: Path) -> None:
     run("calibrate", log, "-o", net)
     cells = as_json("compare", log, "--network", net, "--nccl-algo", "ring", "--nccl-proto", "Simple")["cells"]
     assert {cell["predicted_by"] for cell in cells} == {"ring Simple"}
-    told = "'rng': 'rng' is none of ring, tree, "
+    told = "'rng': 'rng' must be one of ring, tree, "
     assert told in refused("compare", log, "--network", net, "--nccl-algo", "rng")
 
 
