@@ -26,7 +26,7 @@ help:
 	@echo "make test      all tests but the long sweeps"
 	@echo "make test-all  all tests, and those of collectives once more with ranks that share no memory"
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
-	@echo "make lint      ruff, mypy, and that imports point one way"
+	@echo "make lint      ruff, mypy, that imports point one way, and that no published figure is older than the code"
 	@echo "make docs      this documentation as a site: leaves site/index.html"
 	@echo "make figures   measures the published figures again (an hour, as root for the testbed), and draws the pictures;"
 	@echo "               FIGURES='steps training' measures these; LOGS=FOLDER those of public logs, too"
@@ -72,9 +72,15 @@ docs: $(VENV)/installed-docs
 
 figures: $(VENV)/installed-dev
 	$(BIN)/python scripts/figures.py $(FIGURES) $(if $(LOGS),--logs $(LOGS))
+	$(if $(FIGURES),,rm -rf build/ladder)
 	$(MAKE) pictures
 
-pictures: $(VENV)/installed
+build/ladder/memory.png: $(VENV)/installed
+	$(BIN)/torchrun --standalone --nproc-per-node 4 scripts/train_ring.py --steps 40 --output build/ladder \
+	  --strategies none,ddp,zero1,zero2,zero3,fsdp
+
+# The figure "strategies" leaves build/strategies-4; without it the pictures of that run stay as they are.
+pictures: $(VENV)/installed build/ladder/memory.png
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png
 	$(BIN)/ringsim animate --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.gif
 	$(BIN)/ringsim sweep --network gbe --network dgx-h100-cluster --ranks 2:32 --sizes 4KiB:1GiB -o docs/sweep.png
@@ -89,7 +95,9 @@ pictures: $(VENV)/installed
 	$(BIN)/python scripts/draw_accuracy.py docs/accuracy.png
 	$(BIN)/ringsim animate --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o build/ring.html
 	$(call screenshot,build/ring.html#t=0.4,docs/animation.png,1280,980)
-	test ! -e report/report.html || $(call screenshot,report/report.html,docs/report-page.png,1100,1000)
+	cp build/ladder/memory.png docs/zero.png
+	test ! -e build/strategies-4/report.png || cp build/strategies-4/report.png docs/report.png
+	test ! -e build/strategies-4/report.html || $(call screenshot,build/strategies-4/report.html,docs/report-page.png,1100,1000)
 
 wheel: $(VENV)/installed-dev
 	rm -rf dist

@@ -42,7 +42,7 @@ ORPHAN_S = 1.0  # after which a worker sees that the process that started it is 
 
 
 class LocalPool:
-    """So many processes, started when they are first needed and kept until `close`."""
+    """A pool of `jobs` processes, which are started when they are first needed and kept until `close`."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
@@ -120,9 +120,9 @@ def _end_of_process(said: str) -> str:
     """In one line, with what joblib knows of the end, such as SIGKILL(-9)."""
     codes = re.search(r"exit codes of the workers are \{(.*?)\}", said)
     if not codes:
-        return f"the worker processes cannot go on: {' '.join(said.split())}"
+        return f"the worker processes cannot continue: {' '.join(said.split())}"
     ends = ", ".join(dict.fromkeys(codes[1].split(", ")))
-    return f"a worker process ended: {ends}; if it was killed for want of memory, take fewer --jobs or fewer ranks"
+    return f"a worker process ended: {ends}; if it was killed because memory ran out, use fewer --jobs or fewer ranks"
 
 
 CONNECT_S = 10  # until a scheduler must have answered
@@ -194,7 +194,7 @@ class DaskCluster:
         except KilledWorker:
             raise WorkerError(
                 f"Dask cluster {self._address}: several workers ended while they computed the same task; if they were "
-                "killed for want of memory, take fewer ranks, or workers with fewer threads"
+                "killed because memory ran out, use fewer ranks, or workers with fewer threads"
             ) from None
 
     def _threads(self) -> dict[str, int]:
@@ -263,7 +263,7 @@ class Workers:
         if jobs < 1:
             raise ValueError(f"jobs {jobs}: must be at least 1")
         if dask is not None and jobs > 1:
-            raise ValueError(f"jobs {jobs} and a Dask cluster, {dask}: give one of both")
+            raise ValueError(f"jobs {jobs} and a Dask cluster, {dask}: give only one of them")
         self._pool = DaskCluster(dask, tell) if dask is not None else LocalPool(jobs) if jobs > 1 else None
 
     def __enter__(self) -> Self:

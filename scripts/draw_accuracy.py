@@ -1,23 +1,24 @@
 """Draw predicted against measured times, docs/accuracy.png, from the points of docs/points/.
 
-usage: python scripts/draw_accuracy.py [OUTPUT.png]
+usage: python scripts/draw_accuracy.py OUTPUT.png
 """
 
 import re
-import sys
 from pathlib import Path
 
+import click
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from accuracy_points import Point, read_points
+from accuracy_points import PLACES, Point, read_points
 from figures import REGISTRY, ROOT, read_registry
+from figures import Figure as MeasuredFigure
+from ringsim.console import OneLineCommand
 from ringsim.report.plots.style import new_figure, palette, save_figure
 from ringsim.units import format_time
 
-FOLDER = Path("docs/points")
-PLACES = ("GPU cluster", "testbed", "loopback", "shared memory", "training step")
+FOLDER = ROOT / "docs/points"
 BAND = 0.10
 
 
@@ -28,17 +29,18 @@ def draw_accuracy(points: list[Point], date: str) -> Figure:
     """
     figure = new_figure(9.0, 5.6)
     axes = figure.subplots(gridspec_kw={"left": 0.1, "right": 0.97, "top": 0.84, "bottom": 0.12})
-    _set_axes(axes, np.array([time for point in points for time in point[1:]]))
+    _set_axes(axes, np.array([(point.predicted_s, point.measured_s) for point in points]))
     colours = palette()
     hues = dict(zip(PLACES, (colours.vermillion, colours.blue, colours.sky, colours.orange, colours.ink), strict=True))
     for place in PLACES:
-        chosen = np.array([point[1:] for point in points if point.place == place])
-        if len(chosen):
-            error = np.median(np.abs(chosen[:, 0] / chosen[:, 1] - 1))
+        chosen = [point for point in points if point.place == place]
+        if chosen:
+            error = np.median([point.error for point in chosen])
             label = f"{place}: {len(chosen):,} points, median error {error:.1%}"
-            axes.plot(chosen[:, 1], chosen[:, 0], "o", markersize=3.5, alpha=0.7, color=hues[place], label=label, mew=0)
+            measured_s, predicted_s = zip(*((point.measured_s, point.predicted_s) for point in chosen), strict=True)
+            axes.plot(measured_s, predicted_s, "o", markersize=3.5, alpha=0.7, color=hues[place], label=label, mew=0)
     axes.legend(loc="upper left", fontsize=9, frameon=False, handletextpad=0.2, markerscale=1.8)
-    inside = np.mean([abs(point.predicted_s / point.measured_s - 1) <= BAND for point in points])
+    inside = np.mean([point.error <= BAND for point in points])
     figure.text(0.1, 0.945, "Predicted and measured times", fontsize=14, fontweight="bold", va="center")
     told = (
         f"{len(points):,} collectives and training steps, none of them used for calibration; {inside:.0%} within 10 %"
@@ -62,22 +64,36 @@ def _set_axes(axes: Axes, times_s: np.ndarray) -> None:
 
 
 def dates_of(files: list[Path]) -> str:
-    """Return when the points were measured, or from when to when, as the pages say of the figures that wrote them."""
+    """Return when the points were measured, or from when to when, as the pages say of the figures that wrote them.
+
+    Raises ValueError for a file that no figure of scripts/figures.toml writes.
+    """
     registry = read_registry(REGISTRY)
-    parts = [registry[file.stem].part.read(ROOT / registry[file.stem].page) for file in files]
-    dates = sorted({date for part in parts for date in re.findall(r"^Measured on (\S+) at", part, re.MULTILINE)})
-    return " to ".join(dict.fromkeys([*dates[:1], *dates[-1:]]))
+    dates: set[str] = set()
+    for file in files:
+        writers = [figure for figure in registry.values() if _writes(figure, file)]
+        if not writers:
+            raise ValueError(f"{file}: no command of {REGISTRY.name} writes it: remove it, or name it there")
+        parts = (figure.part.read(ROOT / figure.page) for figure in writers)
+        dates.update(date for part in parts for date in re.findall(r"^Measured on (\S+) at", part, re.MULTILINE))
+    ends = [*sorted(dates)[:1], *sorted(dates)[-1:]]
+    return " to ".join(dict.fromkeys(ends))
 
 
-def main() -> None:
-    """Draw it."""
-    output = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/accuracy.png")
+def _writes(figure: MeasuredFigure, file: Path) -> bool:
+    return any(f"--points {file.relative_to(ROOT)}" in command for command in figure.commands)
+
+
+@click.command("draw_accuracy", cls=OneLineCommand)
+@click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
+def main(output: Path) -> None:
+    """Draw the picture into OUTPUT."""
     files = sorted(FOLDER.glob("*.csv"))
     points = [point for file in files for point in read_points(file)]
     if not points:
-        sys.exit(f"{FOLDER}: no points: measure them with scripts/figures.py own-networks clusters")
+        raise ValueError(f"{FOLDER}: no points: measure them with scripts/figures.py own-networks clusters")
     save_figure(lambda: draw_accuracy(points, dates_of(files)), output, "light")
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="draw_accuracy")

@@ -1,16 +1,16 @@
 """Draw the idea of the project, docs/idea.svg: an algorithm, its schedule, and what follows from it.
 
-usage: python scripts/draw_idea.py [OUTPUT.svg]
+usage: python scripts/draw_idea.py OUTPUT.svg
 
 Nothing in the picture is typed: the code is that of the function below, and it is proved, simulated, and executed by
 four processes on torch.distributed when the picture is drawn.
 """
 
 import inspect
-import sys
 import tempfile
 from pathlib import Path
 
+import click
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -20,6 +20,7 @@ from matplotlib.patches import FancyBboxPatch
 import collectives
 from ringsim import Network, Schedule, Transfer, simulate, verify
 from ringsim.analysis import ChunkStates
+from ringsim.console import OneLineCommand
 from ringsim.report.contributor_colours import contributor_colours
 from ringsim.report.plots.chunk_grid import draw_cells, name_cells
 from ringsim.report.plots.lanes import Lanes, draw_bars, set_time_axis
@@ -148,9 +149,10 @@ def _execute(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def main() -> None:
-    """Execute, then draw."""
-    output = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/idea.svg")
+@click.command("draw_idea", cls=OneLineCommand)
+@click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
+def main(output: Path) -> None:
+    """Execute the schedule, then draw the picture into OUTPUT."""
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_execute, (folder,), nprocs=RANKS)
         executed = [torch.load(f"{folder}/{rank}.pt") for rank in range(RANKS)]
@@ -158,4 +160,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="draw_idea")

@@ -8,7 +8,8 @@
 
 scripts/figures.toml lists the figures. What a figure measures is known by a digest of its sources, which stands in the
 page; it does not change with docstrings and comments, and needs no history of commits. Digests of single files stand
-below it, so that a message can name what has changed.
+below it, so that a message can name what has changed. A figure is stale, too, if the page shows other commands than
+the registry has, and --check names figures of pages that the registry does not have.
 """
 
 import ast
@@ -18,30 +19,32 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from collectives.probes import provenance
 from generated_part import GeneratedPart
-from ringsim.console import OneLineCommand
-from ringsim.files import read_text
+from ringsim.console import OneLineCommand, message_of
+from ringsim.files import check, decode, naming_place, parse_toml, read_text
 
 ROOT = Path(__file__).parents[1]
 REGISTRY = Path(__file__).with_suffix(".toml")
 SOURCES = re.compile(r"^<!-- sources (\w+) -->$", re.MULTILINE)
 FILES = re.compile(r"^<!-- files (.*) -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- figure: (.*) -->$", re.MULTILINE)
 ADMITTED = "**The code has changed since this was measured.**"
+NOT_MEASURED = "**This has not been measured yet.**"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A published figure, as scripts/figures.toml describes it.
 
-    measures: files and folders of Python code. transport: how messages travel, for the page. needs: root, where a
+    measures: files, and folders of Python code. transport: how messages travel, for the page. needs: root, where a
     command makes a testbed. is_markdown: whether the commands print a part of a page rather than text.
     """
 
@@ -78,22 +81,39 @@ class Figure:
             path = root / name
             if not path.exists():
                 raise ValueError(f"{self.name}: measures {name!r}: there is no such file")
-            files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+            found = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+            if not found:
+                raise ValueError(f"{self.name}: measures {name!r}: must be a folder with Python files, or a file")
+            files += found
         return {file.relative_to(root).as_posix(): code_of(file) for file in files}
 
     def is_admitted(self, root: Path) -> bool:
-        """Return whether the page says that the figure is older than its sources."""
-        return ADMITTED in self.part.read(root / self.page)
+        """Return whether the page says that the figure is older than its sources, or not measured yet."""
+        text = self.part.read(root / self.page)
+        return ADMITTED in text or NOT_MEASURED in text
 
     def is_fresh(self, root: Path) -> bool:
-        """Return whether the page has a figure of the sources as they are.
+        """Return whether the page has a figure of the sources and commands as they are.
 
         Raises ValueError if the page has no place for it.
         """
-        return SOURCES.findall(self.part.read(root / self.page)) == [self.digest(root)]
+        is_of_sources = SOURCES.findall(self.part.read(root / self.page)) == [self.digest(root)]
+        return is_of_sources and self._has_its_commands(root)
+
+    def _has_its_commands(self, root: Path) -> bool:
+        lines = self.part.read(root / self.page).split("\n")
+        return all((command if self.is_markdown else f"$ {command}") in lines for command in self._shown_commands())
+
+    def _shown_commands(self) -> list[str]:
+        """Return the commands as a reader repeats them, without the folders of one machine."""
+        return [command.replace("{logs}", "LOGS_DIR").replace("-{sources}", "") for command in self.commands]
 
     def changed(self, root: Path) -> list[str]:
-        """Return the sources that differ from those in the page: all of `measures` if it was never measured."""
+        """Return what differs from the page: sources, and the commands; all of `measures` if it was never measured."""
+        commands = [] if self._has_its_commands(root) else ["its commands"]
+        return [*self._changed_sources(root), *commands]
+
+    def _changed_sources(self, root: Path) -> list[str]:
         noted = FILES.findall(self.part.read(root / self.page))
         if len(noted) != 1:
             return list(self.measures)
@@ -118,7 +138,7 @@ class Figure:
             f"Python {where['python']}, torch {where['torch']}, OMP_NUM_THREADS=1{transport}.",
             "",
         ]
-        commands = [command.replace("{logs}", "LOGS_DIR").replace("-{sources}", "") for command in self.commands]
+        commands = self._shown_commands()
         if self.is_markdown:
             lines += [f"<!-- not run: it takes {self.minutes:g} minutes -->", "```bash", *commands, "```", "", *outputs]
         else:
@@ -127,19 +147,33 @@ class Figure:
         return "\n".join(lines)
 
     def admitted(self, root: Path) -> str:
-        """Return its text with the statement that the code has changed since."""
+        """Return its text with the statement, if that is true, that the code has changed or that there is no figure."""
         text = self.part.read(root / self.page)
-        return text if ADMITTED in text else f"{ADMITTED}\n\n{text}"
+        for statement in (ADMITTED, NOT_MEASURED):
+            text = text.replace(statement, "").strip("\n")
+        if self.is_fresh(root):
+            return text
+        return f"{ADMITTED}\n\n{text}" if text else NOT_MEASURED
 
 
 def code_of(path: Path) -> str:
-    """Return what a Python file does: its syntax tree without docstrings, which comments and layout do not change."""
-    tree = ast.parse(read_text(path))
+    """Return what a Python file does: its syntax tree without docstrings, which comments and layout do not change.
+
+    Of other files all text counts. Raises ValueError, with the place, for a file that is not Python.
+    """
+    if path.suffix != ".py":
+        return read_text(path)
+    try:
+        tree = ast.parse(read_text(path))
+    except SyntaxError as error:
+        raise ValueError(f"{path}, line {error.lineno}: is not Python: {error.msg}") from None
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
             node
         ):
             node.body = node.body[1:]
+        if isinstance(node, ast.JoinedStr):  # Python 3.12 puts empty texts between the parts of some
+            node.values = [part for part in node.values if not isinstance(part, ast.Constant) or part.value]
     # Python 3.12 has one more field and 3.13 leaves out what is empty; the digest is that of 3.11.
     more = {"show_empty": True} if sys.version_info >= (3, 13) else {}
     return ast.dump(tree, **more).replace(", type_params=[]", "")
@@ -150,19 +184,31 @@ def _digest(text: str, length: int) -> str:
 
 
 def read_registry(path: Path) -> dict[str, Figure]:
-    """Return the figures by name."""
-    found = tomllib.loads(read_text(path))
-    return {
-        name: Figure(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
-        for name, entry in found.items()
-    }
+    """Return the figures by name. Raises ValueError with file, place and rule."""
+    with naming_place(path):
+        figures = {name: _figure(name, entry) for name, entry in parse_toml(read_text(path)).items()}
+        if not figures:
+            raise ValueError("must have at least one figure")
+    return figures
+
+
+def _figure(name: str, entry: Any) -> Figure:
+    figure = decode(Figure, {**entry, "name": name} if isinstance(entry, dict) else entry, name)
+    with naming_place(name):
+        check(figure, not_empty=("commands", "measures"))
+        for command in figure.commands:
+            if command.split()[:1] not in (["python"], ["torchrun"]):
+                raise ValueError(f"command {command!r}: must begin with python or torchrun")
+    return figure
 
 
 def _output(command: str, root: Path) -> str:
     words = shlex.split(command)
     program = [str(Path(sys.executable).with_name(words[0])), *words[1:]]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
-    done = subprocess.run(program, cwd=root, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        program, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode:
         raise ValueError(f"{command}: ended with {done.returncode}")
     return done.stdout
@@ -182,10 +228,25 @@ def _git(root: Path, *arguments: str) -> str:
 def stale(figures: Sequence[Figure], root: Path) -> list[str]:
     """Return a line for each figure that is older than its sources and does not say so."""
     return [
-        f"{figure.page}: {figure.name} is older than {', '.join(figure.changed(root))}: measure again with `python "
+        f"{figure.page}: {figure.name} is older than {_some(figure.changed(root))}: measure again with `python "
         f"scripts/figures.py {figure.name}` ({figure.minutes:g} minutes), or let it say so with --admit"
         for figure in figures
         if not figure.is_fresh(root) and not figure.is_admitted(root)
+    ]
+
+
+def _some(names: Sequence[str], most: int = 4) -> str:
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more])
+
+
+def unknown(figures: Sequence[Figure], root: Path) -> list[str]:
+    """Return a line for each figure in a page that `figures` do not have there: nothing would measure it again."""
+    known = {(figure.page, figure.name) for figure in figures}
+    pages = [*root.glob("*.md"), *sorted(root.glob("docs/**/*.md"))]
+    marks = [(page.relative_to(root).as_posix(), name) for page in pages for name in MARK.findall(read_text(page))]
+    return [
+        f"{page}: {name} is not in {REGISTRY.name} with this page" for page, name in marks if (page, name) not in known
     ]
 
 
@@ -199,31 +260,47 @@ def listed(figure: Figure, root: Path) -> str:
 @click.command("figures", cls=OneLineCommand)
 @click.argument("names", nargs=-1)
 @click.option("--list", "is_list", is_flag=True, help="Print the figures: page, minutes, needs and state.")
-@click.option("--check", is_flag=True, help="Exit with 1 if a figure is older than its sources and does not say so.")
+@click.option("--check", "is_check", is_flag=True, help="Exit with 1 if a figure is stale and does not say so.")
 @click.option("--admit", is_flag=True, help="Write into the page that a figure is older than its sources.")
 @click.option("--logs", default="", help="Folder of public logs; figures that need it are left out without.")
-def main(names: tuple[str, ...], is_list: bool, check: bool, admit: bool, logs: str) -> None:
+def main(names: tuple[str, ...], is_list: bool, is_check: bool, admit: bool, logs: str) -> None:
     """Measure the named figures again, or all, and write them into their pages."""
     figures = read_registry(REGISTRY)
-    if unknown := [name for name in names if name not in figures]:
-        raise click.UsageError(f"no figure {unknown[0]!r}: there are {', '.join(figures)}")
-    chosen = [figures[name] for name in names or figures]
-    if check:
-        lines = stale(chosen, ROOT)
+    if wrong := [name for name in names if name not in figures]:
+        raise click.UsageError(f"no figure {wrong[0]!r}: there are {', '.join(figures)}")
+    if is_list + is_check + admit > 1:
+        raise click.UsageError("--list, --check and --admit: must be given one at a time")
+    chosen = [figures[name] for name in dict.fromkeys(names or figures)]
+    if is_check:
+        lines = stale(chosen, ROOT) + ([] if names else unknown(chosen, ROOT))
         click.echo("\n".join(lines), nl=bool(lines), err=True)
         sys.exit(bool(lines))
     for figure in chosen:
         figure.part.check(ROOT / figure.page)
     if is_list:
         click.echo("\n".join(listed(figure, ROOT) for figure in chosen))
-        return
+    elif admit:
+        for figure in chosen:
+            figure.part.write(ROOT / figure.page, figure.admitted(ROOT))
+    else:
+        _measure(chosen, ROOT, logs)
+
+
+def _measure(chosen: Sequence[Figure], root: Path, logs: str) -> None:
+    """Measure one after the other, and write each at once. Raises ValueError at the end with those that failed."""
+    failed = []
     for figure in chosen:
-        if not admit and not logs and figure.needs_logs:
+        if figure.needs_logs and not logs:
             click.echo(f"{figure.name}: left out: needs --logs", err=True)
             continue
         click.echo(f"{figure.name}: about {figure.minutes:g} minutes", err=True)
-        text = figure.admitted(ROOT) if admit else figure.measure(ROOT, logs)
-        figure.part.write(ROOT / figure.page, text)
+        try:
+            figure.part.write(root / figure.page, figure.measure(root, logs))
+        except (ValueError, OSError) as error:
+            click.echo(f"{figure.name}: {message_of(error)}", err=True)
+            failed.append(figure.name)
+    if failed:
+        raise ValueError(f"not measured: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -3,15 +3,13 @@
     python scripts/synthesis_fidelity.py -o build/synthesis
     python scripts/synthesis_fidelity.py -o build/synthesis --only "all_reduce, 1 MiB"
 
-Each testbed is calibrated with probes. On that network the best named algorithm, with its number of segments and rank
-placement, is chosen by predicted times, and a schedule is searched for. Both are then timed in turn.
+Each testbed is calibrated with probes. On that network `synthesize` searches for a schedule, and chooses the best named
+algorithm, with its number of segments and rank placement, by predicted times. Both are then timed interleaved.
 It takes half an hour; what was found and measured is kept in the output folder.
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 
 import click
@@ -19,7 +17,6 @@ import click
 from collectives.benchmark.plan import COLLECTIVES
 from fidelity import MIB, Place, calibrated, measured
 from netns_testbed import why_not
-from ringsim.analysis import candidates, find_placement
 from ringsim.calibration import ComparedCase, cases_of_measurements, compare_measurements
 from ringsim.console import OneLineCommand
 from ringsim.files import atomic_file, read_json
@@ -27,8 +24,8 @@ from ringsim.formats import msccl_lines
 from ringsim.network import Cluster
 from ringsim.registry import build
 from ringsim.schedule import Schedule, permute_ranks
-from ringsim.simulation import OURS, predict_call
-from ringsim.synthesis import SearchOptions, synthesize
+from ringsim.simulation import OURS
+from ringsim.synthesis import SearchOptions, Synthesis, synthesize
 from ringsim.units import format_size, format_time
 
 SLOW = {2: "250mbit"}
@@ -37,9 +34,6 @@ TIMED = ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor", "broad
 SIZES = (MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 FEW_CALLS = ("-n", "5", "--calls", "1", "-w", "1")  # of a cell whose calls take seconds
 PROBED = "4MiB"  # larger messages take minutes on the slow link
-SEGMENTS = (1, 4, 16)
-MAX_TRANSFERS = 2000  # of a named algorithm that is simulated
-PLACEMENTS = 24  # that are simulated for each algorithm: all of four ranks
 FOUND = "found"
 TARGET = 0.10  # by which the measured gain may differ from the predicted one
 HEAD = (
@@ -72,30 +66,12 @@ class Cell:
         return self.place.hosts * self.place.ranks_per_host
 
 
-def best_named(cell: Cell, network: Cluster) -> Schedule:
-    """Return the named algorithm with the shortest predicted call, under a name with its segments and placement."""
-    return min(_placed(cell, network), key=lambda schedule: predict_call(schedule, network, cell.size_bytes, OURS))
-
-
-def _placed(cell: Cell, network: Cluster) -> Iterator[Schedule]:
-    """Yield each algorithm in several numbers of segments, as it is, and with the best placement of its plain form."""
-    collective, as_it_is = COLLECTIVES[cell.function], tuple(range(cell.num_ranks))
-    for name in candidates(collective, [network]):
-        try:
-            order = _order(cell, name, network)
-        except ValueError:  # not for so many ranks
-            continue
-        for segments, placement in product(SEGMENTS, dict.fromkeys((as_it_is, order))):
-            label = name if segments == 1 else f"{name}/{segments}"
-            schedule = build(collective, label, cell.num_ranks, cell.size_bytes)
-            if schedule.num_transfers <= MAX_TRANSFERS:
-                label += "" if placement == as_it_is else f" on {','.join(map(str, placement))}"
-                yield replace(permute_ranks(schedule, placement), algorithm=label)
-
-
-def _order(cell: Cell, name: str, network: Cluster) -> tuple[int, ...]:
-    schedule = build(COLLECTIVES[cell.function], name, cell.num_ranks, cell.size_bytes)
-    return find_placement(schedule, network, cell.size_bytes, budget=PLACEMENTS).order
+def best_named(synthesis: Synthesis, cell: Cell) -> Schedule:
+    """Return the fastest built-in algorithm, under a name with its segments and placement."""
+    best = synthesis.named[0]
+    schedule = build(COLLECTIVES[cell.function], best.algorithm, cell.num_ranks, cell.size_bytes)
+    order = tuple(range(cell.num_ranks)) if best.order is None else best.order
+    return replace(permute_ranks(schedule, order), algorithm=best.options)
 
 
 def files_of(cell: Cell, network: Cluster, folder: Path, seconds: float, again: bool) -> dict[str, Path]:
@@ -103,12 +79,12 @@ def files_of(cell: Cell, network: Cluster, folder: Path, seconds: float, again: 
 
     again: whether they are made in any case.
     """
-    listed = folder / f"{cell.place.name}-{cell.name}.json"
+    listed = folder / f"{cell.place.name}-{cell.name}-schedules.json"
     if again or not listed.exists():
-        collective, options = COLLECTIVES[cell.function], SearchOptions(seconds)
-        found = synthesize(collective, network, cell.num_ranks, cell.size_bytes, options).schedule
-        named, files = best_named(cell, network), {}
-        for name, kind, schedule in ((named.algorithm, "named", named), (FOUND, FOUND, found)):
+        collective, options = COLLECTIVES[cell.function], SearchOptions(seconds, runtime=OURS)
+        synthesis, files = synthesize(collective, network, cell.num_ranks, cell.size_bytes, options), {}
+        named = best_named(synthesis, cell)
+        for name, kind, schedule in ((named.algorithm, "named", named), (FOUND, FOUND, synthesis.found_schedule)):
             files[name] = str(folder / f"{cell.place.name}-{cell.name}-{kind}.xml")
             with atomic_file(Path(files[name])) as file:
                 file.writelines(line.encode() for line in msccl_lines(schedule, with_places=True))

@@ -53,7 +53,7 @@ from trainers.checkpoints.output import locked
 told = []
 with locked(Path(), told.append):
     pass
-assert told == (["--output .: cannot be locked (this system has no flock): see to it that no other run writes there"]
+assert told == (["--output .: cannot be locked (this system has no flock): make sure that no other run writes there"]
                 if SYSTEM == "Windows" else []), told
 from trainers.cli.group import main as trainers
 assert CliRunner().invoke(trainers, ["train", "--help"]).exit_code == 0

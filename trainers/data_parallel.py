@@ -20,7 +20,7 @@ class DriftError(RuntimeError):
     """Ranks that should hold the same model do not."""
 
 
-ADVICE = "every rank must take the same steps, with the optimizer that model.optimizer(...) gives"
+ADVICE = "every rank must make the same steps, with the optimizer that model.optimizer(...) gives"
 
 
 class DataParallel(nn.Module):
@@ -64,12 +64,13 @@ class DataParallel(nn.Module):
         if broadcast:
             if differs := first_mismatch_of_kinds(model, self.group):
                 raise ValueError(
-                    f"{differs}: broadcast=True gives values, not layers; make the same model on every rank"
+                    f"{differs}: broadcast=True sends values, not layers; make the same model on every rank"
                 )
             broadcast_state(model, self.group)
         elif differs := first_mismatch(model, self.group):
             raise ValueError(
-                f"{differs}; seed all ranks alike before making the model, or give broadcast=True for that of rank 0"
+                f"{differs}; use the same seed on all ranks before making the model, or give broadcast=True to use the "
+                "model of rank 0"
             )
         self.model = model
         self.strategy = (make_strategy(strategy) if isinstance(strategy, str) else strategy)(model, self.group)
@@ -202,7 +203,7 @@ class DataParallel(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load a state into the plain model. assign: refused, since strategies know the parameters as they are."""
         if assign:
-            raise ValueError("assign=True: the parameters must stay the ones the strategy was made for; leave it out")
+            raise ValueError("assign=True: the strategy needs the original parameters: leave it out")
         return self.strategy.load_into(self.model, state_dict, strict)
 
     def __deepcopy__(self, _: object) -> Any:

@@ -1,1 +1,1 @@
-"""The collectives timed beside torch.distributed's own: `torchrun --nproc-per-node 4 -m collectives.benchmark`."""
+"""Benchmark of the collectives and of torch.distributed's: `torchrun --nproc-per-node 4 -m collectives.benchmark`."""

@@ -95,7 +95,7 @@ def elements_of(collective: Collective, size_bytes: int, dtype: str, num_ranks: 
     if size_bytes < least_bytes:
         raise ValueError(
             f"size {size_bytes} B: {collective.value} of {dtype} on {num_ranks} ranks needs at least {least_bytes}; "
-            "begin (-b) with that"
+            "begin (-b) with this size"
         )
     return size_bytes // least_bytes * multiple
 
@@ -158,7 +158,7 @@ class Pattern:
 def pattern(case: BenchmarkCase, seed: int) -> Pattern:
     """Return the data of `case`, the same for the same seed.
 
-    Raises ValueError if sums of so many ranks could be rounded.
+    Raises ValueError if a sum over this number of ranks could be rounded.
     """
     low, high = _values(case)
     generator = torch.Generator().manual_seed(seed)
@@ -174,7 +174,9 @@ def _values(case: BenchmarkCase) -> tuple[int, int]:
     exact = _largest_exact(case.torch_dtype)
     high = min((exact - 1) // (case.num_ranks if case.op in ("sum", "avg") else 1), MAX_VALUE)
     if high < 2:
-        raise ValueError(f"dtype {case.dtype}: sums of {case.num_ranks} ranks cannot all be exact; take a larger one")
+        raise ValueError(
+            f"dtype {case.dtype}: sums of {case.num_ranks} ranks cannot all be exact: choose a larger dtype"
+        )
     return 0, high
 
 

@@ -79,7 +79,7 @@ def _listed(known: Sequence[str] | None) -> Callable[..., tuple[str, ...]]:
 def _gone(_: click.Context, option: click.Parameter, value: bool) -> None:
     if value:
         raise click.BadParameter(
-            "this comparison is gone; measure Open MPI with osu_allreduce, whose logs ringsim calibrate reads",
+            "this comparison was removed; measure Open MPI with osu_allreduce, whose logs ringsim calibrate reads",
             param=option,
         )
 
@@ -150,7 +150,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     hidden=True,
     expose_value=False,
     callback=_gone,
-    help="Rivals to leave out.",
+    help="Implementations to leave out.",
 )
 @click.option("--probes", is_flag=True, help="Probe messages and additions first, for ringsim calibrate.")
 @click.option(
@@ -236,7 +236,7 @@ def _plan(
 def _check_nccl_tests(plan: BenchmarkPlan) -> None:
     """Raise UsageError for what nccl-tests' lines have no place for."""
     if len(plan.algorithms) > 1 or plan.plain_ring:
-        raise click.UsageError(f"--format {NCCL_TESTS}: its table is of one algorithm: give --algorithm once")
+        raise click.UsageError(f"--format {NCCL_TESTS}: its table shows one algorithm: give --algorithm once")
     if len(plan.in_place) != 2:
         raise click.UsageError(f"--format {NCCL_TESTS}: it has both halves: leave out --in-place, --out-of-place")
 
@@ -273,5 +273,5 @@ def _write(measurements: Measurements, output: Path | None) -> None:
             file.write(measurements.as_text().encode())
     wrong = sum(times.wrong or 0 for times in measurements.collectives)
     if wrong:
-        click.echo(f"benchmark: {wrong} elements are wrong: the table says which", err=True)
+        click.echo(f"benchmark: {wrong} elements are wrong: see the table", err=True)
         sys.exit(1)

@@ -125,13 +125,13 @@ class BenchmarkPlan:
         reduction_of(OPS[self.op], dtype)
         if self.op == "avg" and not dtype.is_floating_point:
             raise ValueError(
-                f"--op avg: torch.distributed on Gloo has no average of {self.dtype} to be timed beside: take --op sum "
+                f"--op avg: torch.distributed on Gloo has no average of {self.dtype} to compare with: choose --op sum "
                 f"or a floating-point --dtype"
             )
 
     def _check_recorded(self, num_ranks: int) -> None:
         if self.record_bytes is not None and not self.record:
-            raise ValueError("--record-size: nothing is recorded; give --record too")
+            raise ValueError("--record-size: nothing is recorded: also give --record")
         if self.record and num_ranks == 1:
             raise ValueError("--record: needs at least 2 ranks; 1 has nothing to send")
         for case in self.recorded(num_ranks):

@@ -1,4 +1,4 @@
-"""`record`: single runs of our algorithms, transfer by transfer, to be laid beside their predictions."""
+"""`record`: single runs of our algorithms, transfer by transfer, for comparison with their predictions."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

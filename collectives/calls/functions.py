@@ -301,7 +301,7 @@ def all_reduce_coalesced(
     accumulate: torch.dtype | None = None,
     wire: torch.dtype | None = None,
 ) -> Work | None:
-    """Reduce each of `tensors` over all ranks, in place, as one long tensor: so many latencies less.
+    """Reduce `tensors` over all ranks, in place, in a single collective, which saves the latencies of separate calls.
 
     tensors: at least one, all of one dtype and on one device. Raises ValueError otherwise.
     """

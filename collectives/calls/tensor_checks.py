@@ -113,9 +113,11 @@ def check_alike(name: str, tensor: torch.Tensor, other_name: str, other: torch.T
 
 
 def block_lengths(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, num_ranks: int) -> list[int]:
-    """Return the elements of each rank's block of `tensor`, of which each has so many rows, or equally many if None.
+    """Return the number of elements of each rank's block of `tensor`.
 
-    Raises ValueError unless these are all rows, of the first dimension.
+    sizes: number of rows of each block, along the first dimension; None: the rows are divided equally.
+
+    Raises ValueError unless the blocks cover all rows.
     """
     num_rows = tensor.size(0) if tensor.dim() else 1
     row = tensor.numel() // num_rows if num_rows else 0

@@ -35,7 +35,7 @@ class _Known(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """The storage of a number has so many more bytes from now on, or fewer."""
+    """A change in the size of the storage called `number`, in bytes; negative if it shrinks."""
 
     number: int
     size_bytes: int

@@ -185,7 +185,7 @@ def _set_stream(stream: Any) -> None:
 
 @contextmanager
 def pretended_cuda(num_devices: int) -> Iterator[None]:
-    """In the block the program has so many CUDA devices, if there are none."""
+    """Make torch report `num_devices` CUDA devices within the block, unless the machine has real ones."""
     if torch.cuda.is_available():
         yield
         return

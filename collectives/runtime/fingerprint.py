@@ -188,14 +188,14 @@ def default_check(group: dist.ProcessGroup) -> CallCheck:
 
 
 def check_calls(group: dist.ProcessGroup | None = None, check: CallCheck = CallCheck.EVERY) -> None:
-    """Compare, from now on and before they are carried out, the calls of all ranks of `group` that `check` says.
+    """Compare the calls of all ranks of `group` that `check` selects, before they are carried out, from now on.
 
     group: the default group if None.
-    check: to be the same on every rank. NEW is the default where the group has a backend for the CPU, EVERY with
-    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. Ranks that are about to do different things then raise MismatchError, all of
-    them, with what each was about to do; a rank that calls nothing is named by all others after the group's timeout. To
-    compare takes as much time as a small collective: EVERY costs that on every call, NEW only on the first one with so
-    many elements of a dtype, an operation and an algorithm.
+    check: must be the same on every rank. The default is NEW where the group has a backend for the CPU, and EVERY with
+    TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL. If ranks are about to make different calls, all of them raise MismatchError,
+    which lists the call of each; a rank that makes no call is named by all others after the group's timeout. A
+    comparison takes as long as a small collective: EVERY compares each call, NEW only the first call with a given
+    number of elements, dtype, operation and algorithm.
 
     With NEW, ranks that disagree on calls of which the group has seen one before raise CollectiveError, after the
     group's timeout at the latest, which also says which calls they have made: see docs/collectives.md.

@@ -224,13 +224,14 @@ class NcclTransport(ChunkTransport):
 
 
 class SharedMemoryTransport(ChunkTransport):
-    """Ranks of a host read what they receive where its sender has put it.
+    """A transport within a host: the receiver reads a chunk where its sender has put it.
 
-    To send, a rank publishes where the chunk is: in the tensor, if that lies in a region; in its own segment, to which
-    it copies it if it is not there yet; or, if it has only been passed on to this rank, where it was published first.
-    The receiver adds it, or copies it, from there. What is to be sent on is added straight to where it is published
-    from. Nothing is overwritten that somebody may still read (rule 4): in the segment each chunk has its own place
-    in the portion, and in the tensor a chunk is published only if what overwrites it was made from it (`plan.stays`).
+    To send a chunk, a rank publishes its location: in the tensor, if that lies in a region; in the rank's own segment,
+    to which the chunk is copied if it is not there yet; or, if it was only forwarded to this rank, where it was
+    published first. The receiver adds it, or copies it, from there. Sums that will be forwarded are written directly to
+    the place from which they are published. Nothing is overwritten while another rank may still read it (rule 4): in
+    the segment each chunk has its own place in the portion, and in the tensor a chunk is published only if the data
+    that overwrites it was computed from it (`plan.stays`).
 
     plan: of this rank. local: the ranks of this host. token: stands for the schedule and the tensor.
     is_last: whether this is the last portion, after which the caller may change the tensor.

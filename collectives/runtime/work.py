@@ -55,13 +55,13 @@ WaitFor = Callable[["Future[None]", float | None], object]
 
 
 class Work(dist.Work):
-    """A collective in progress, as a `torch.distributed.Work`, which torch accepts in place of its own.
+    """A collective in progress, as a `torch.distributed.Work` that torch accepts like the handles of its backends.
 
-    The tensors the collective was given must not be touched before it has completed. It completes also if nobody waits
-    for it, and before the program ends.
+    The tensors of the collective must not be read or written before it has completed. It completes even if nobody
+    waits for it, and before the program ends.
 
-    wait_for: blocks until the future is done, for at most so many seconds, and raises what made it fail.
-    stream_sync: of a collective on CUDA tensors.
+    wait_for: blocks until the future is done or the given number of seconds has passed, and raises the error of a
+    collective that failed. stream_sync: synchronises the CUDA stream of a collective on CUDA tensors.
 
         >>> tensor = torch.ones(3)
         >>> work = collectives.all_reduce(tensor, async_op=True)

@@ -72,7 +72,7 @@ CROWDED = Patience(range(1), 0.00002)
 
 
 def _patience(num_threads: int) -> Patience:
-    """Return that of each of so many threads, which may all have something to do."""
+    """Return the patience of each of `num_threads` threads that may all be busy at once."""
     return WITH_A_CORE if num_threads <= len(os.sched_getaffinity(0)) else CROWDED
 
 
@@ -230,7 +230,7 @@ class LocalRanks:
         return location & (1 << OWNER_SHIFT) - 1 >= FIRST_ADDRESS
 
     def allocate(self, length: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
-        """Return a place in the slot for a chunk of so many elements: its location, and the tensor, (length,)."""
+        """Return a free place in the slot for a chunk of `length` elements: its location, and the tensor, (length,)."""
         offset = self._filled
         self._filled = offset + -(-length * dtype.itemsize // CACHE_LINE) * CACHE_LINE
         return self.rank << OWNER_SHIFT | offset, self._segments[self.rank].view(offset, length, dtype)

@@ -36,9 +36,9 @@ def why_not_explained(schedule: Schedule) -> str | None:
     """Why `schedule` is too large to look at each of its transfers; None if it is not."""
     num_transfers = schedule.num_transfers
     if num_transfers > MAX_TRANSFERS:
-        return f"{num_transfers:,} transfers are more than the {MAX_TRANSFERS:,} that are looked at one by one"
+        return f"{num_transfers:,} transfers: at most {MAX_TRANSFERS:,} are examined one by one"
     if num_transfers * _BYTES_PER_TRANSFER > free_bytes():
-        return f"too little memory is free to look at {num_transfers:,} transfers one by one"
+        return f"too little free memory to examine {num_transfers:,} transfers one by one"
     return None
 
 

@@ -40,7 +40,9 @@ class Links:
         """
         num_ranks = topology.num_ranks
         if num_ranks * (num_ranks - 1) > MAX_PAIRS:
-            raise ValueError(f"{num_ranks} ranks have more than {MAX_PAIRS:,} pairs, which are looked at one by one")
+            raise ValueError(
+                f"{num_ranks} ranks have more than {MAX_PAIRS:,} pairs: at most that many are examined one by one"
+            )
         require_sound(topology)
         src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))
         paths, processors = topology.paths(src, dst), topology.processors

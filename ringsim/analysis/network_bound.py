@@ -74,7 +74,7 @@ def bound_of(collective: Collective, network: AnyNetwork, num_ranks: int, size_b
 
     That is where ranks read each other's memory, and where there are more than `MAX_PAIRS` pairs of them.
 
-    Raises ValueError if the network has no room for so many ranks.
+    Raises ValueError if the network has no room for `num_ranks` ranks.
 
         >>> from ringsim import Collective, load_network
         >>> from ringsim.analysis import bound_of
@@ -148,7 +148,7 @@ def _throughputs(collective: Collective, links: Links, groups: list[Ints], size_
 
 
 def _total(links: Links, group: Ints, num_bytes: float) -> Cut:
-    """Return the bound by so many bytes in messages between different groups of ranks."""
+    """Return the bound that follows from `num_bytes` bytes of messages between different groups of ranks."""
     network = FlowNetwork(links.rows(group[links.src] != group[links.dst]), is_passed_on=False)
     for rank in range(links.num_ranks):
         network.add(SOURCE, ("from", rank), np.inf)
@@ -200,7 +200,7 @@ class FlowCut(NamedTuple):
     burst_bytes: float
 
     def bound(self, num_bytes: float, network: "FlowNetwork") -> Cut:
-        """Return the seconds that so many bytes take to pass; none if all ranks are behind the cut."""
+        """Return the time in which `num_bytes` bytes cross the cut; 0 s if all ranks are behind it."""
         time_s = max(num_bytes - self.burst_bytes, 0) / self.bytes_per_s if self.bytes_per_s else 0.0
         names = [network.links.names[resource] for resource in self.resource]
         return Cut(time_s, tuple(self.ranks.tolist()), tuple(names))

@@ -76,7 +76,7 @@ def find_placement(
     """
     budget = default_budget(schedule) if budget is None else budget
     if budget < 1:
-        raise ValueError(f"budget {budget}: must be at least 1, since the order as it is has to be simulated")
+        raise ValueError(f"budget {budget}: must be at least 1, since the given order is simulated")
     search = _Search(schedule, network, size_bytes, budget, on_progress, workers or Workers())
     search.simulate([tuple(range(schedule.num_ranks))])
     first = _first_free(schedule)

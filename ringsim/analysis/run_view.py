@@ -232,7 +232,7 @@ def check_animated(schedule: Schedule) -> None:
     for quantity, value, limit in quantities:
         if value > limit:
             raise ValueError(
-                f"{schedule} has {value:,} {quantity}: an animation shows at most {limit:,}; take fewer ranks or "
+                f"{schedule} has {value:,} {quantity}: an animation shows at most {limit:,}: use fewer ranks or "
                 f"segments, or ringsim simulate --trace, which holds more"
             )
 

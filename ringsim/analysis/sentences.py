@@ -17,7 +17,7 @@ MAX_NAMED = 8  # scattered chunks that are named, and senders whose chunks are l
 class Action(IntEnum):
     """The ways in which a receiver applies a chunk; `TRANSFER_TEMPLATES` says it in words."""
 
-    ADD_SHARE = 0  # it had nothing but its own share
+    ADD_SHARE = 0  # it held only its own contribution
     ADD_SUM = 1
     COPY = 2
 
@@ -32,17 +32,17 @@ COMPLETE = ", complete"  # added where the chunk is finished
 DOES = ("adds its contribution", "adds it to its sum", "copies it")  # of a receiver, by `Action`
 
 _GOALS: dict[Collective, str] = {
-    Collective.ALL_REDUCE: "every rank has a share of its own of every chunk; in the end every rank must hold the sum "
-    "of all {ranks} shares of every chunk",
-    Collective.REDUCE_SCATTER: "every rank has a share of its own of every chunk; in the end each rank must hold the "
-    "sum of all {ranks} shares of its own part",
-    Collective.REDUCE: "every rank has a share of its own of every chunk; in the end rank 0 must hold the sum of all "
-    "{ranks} shares of every chunk",
-    Collective.ALL_GATHER: "every rank has a part of the data; in the end every rank must hold all parts",
-    Collective.BROADCAST: "rank 0 has all of the data; in the end every rank must hold it",
-    Collective.GATHER: "every rank has a part of the data; in the end rank 0 must hold all parts",
-    Collective.SCATTER: "rank 0 has all of the data; in the end every rank must hold its part",
-    Collective.ALL_TO_ALL: "every rank has a block for every rank; in the end every rank must hold the blocks for it",
+    Collective.ALL_REDUCE: "every rank starts with its contribution to every chunk; at the end every rank must hold "
+    "the sum of all {ranks} contributions to every chunk",
+    Collective.REDUCE_SCATTER: "every rank starts with its contribution to every chunk; at the end each rank must hold "
+    "the sum of all {ranks} contributions to its part of the data",
+    Collective.REDUCE: "every rank starts with its contribution to every chunk; at the end rank 0 must hold the sum of "
+    "all {ranks} contributions to every chunk",
+    Collective.ALL_GATHER: "every rank has a part of the data; at the end every rank must hold all parts",
+    Collective.BROADCAST: "rank 0 has all of the data; at the end every rank must hold it",
+    Collective.GATHER: "every rank has a part of the data; at the end rank 0 must hold all parts",
+    Collective.SCATTER: "rank 0 has all of the data; at the end every rank must hold its part",
+    Collective.ALL_TO_ALL: "every rank has a block for every rank; at the end every rank must hold the blocks for it",
 }
 
 

@@ -132,7 +132,7 @@ def format_stall(stall: Stall) -> list[str]:
     first = stall.first[0]
     lines = [
         f"{stall.num_unfinished} of {stall.num_transfers} transfers cannot happen, from step {first.step}, "
-        f"rank {first.src} -> {first.dst}, chunk {first.chunk}; nothing ends after {format_time(stall.until_s)}"
+        f"rank {first.src} -> {first.dst}, chunk {first.chunk}; nothing finishes after {format_time(stall.until_s)}"
     ]
     lines += [f"{name} failed at {format_time(at_s)}" for name, at_s in stall.failed]
     for rank in stall.ranks[:MAX_RANKS_SHOWN]:

@@ -214,7 +214,7 @@ class Sweep:
         if len({cell.collective for cell in sweep.cells}) != 1:
             raise ValueError("cells: there must be at least one, and all of the same collective")
         if missing := {cell.network for cell in sweep.cells} - sweep.networks.keys():
-            raise ValueError(f"networks: says nothing of {min(missing)!r}, which cells name")
+            raise ValueError(f"networks: {min(missing)!r} is missing, but cells name it")
         return sweep
 
     def _header(self) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
             with naming_place(f"{path}, line {line}"):
                 cell = _read_line(row)
                 if cell.place in seen:
-                    raise ValueError("a line above is of the same cell: there must be one")
+                    raise ValueError("an earlier line describes the same cell: remove one of them")
                 seen.add(cell.place)
             yield cell
     except csv.Error as error:

@@ -68,12 +68,16 @@ class SweepPlan:
     ) -> Self:
         """Return the plan of a file. Raises ValueError, in one line, for an algorithm that has changed since."""
         if planned.timing != timing.name and any(not why_not(network, LIBRARY) for network in networks.values()):
-            raise ValueError("its times leave out NCCL's protocols, as those of older versions do: sweep anew")
+            raise ValueError(
+                "its times do not include NCCL's protocols, since an older version wrote them: run the sweep again"
+            )
         limit = math.inf if planned.max_transfers is None else planned.max_transfers
         plan = cls.of(collective, planned.algorithms, planned.ranks, planned.sizes_bytes, networks, limit, timing)
         for algorithm in plan.cells.algorithms:
             if plan.cells.file_hashes.get(algorithm, "") != planned.file_hashes.get(algorithm, ""):
-                raise ValueError(f"algorithm {algorithm!r}: its file has changed since the sweep began: sweep anew")
+                raise ValueError(
+                    f"algorithm {algorithm!r}: its file has changed since the sweep began: run the sweep again"
+                )
         return plan
 
     def places(self) -> list[Place]:
@@ -166,7 +170,7 @@ class SweepRun:
         finally:
             _build_sizes.cache_clear()
         if self.algorithms == (LIBRARY,) and all(cell.num_steps is None for cell in self._cells.values()):
-            raise ValueError(f"nothing of the sweep can be simulated: {self._cells[self._places[0]].skipped}")
+            raise ValueError(f"no cell of the sweep can be simulated: {self._cells[self._places[0]].skipped}")
 
     def _require_another(self, task: "SweepTask", refusal: str) -> None:
         """Raise ValueError if an algorithm has refused all numbers of ranks; why it did so for the most."""
@@ -240,7 +244,8 @@ def _simulate(task: SweepTask, place: Place, built: "_Built") -> SweepCell:
     algorithm, num_ranks, name, size_bytes = place
     network = task.plan.networks[name]
     skipped = built.skipped or task.without_room.get((name, num_ranks), "")
-    if len(task.plan.networks) > 1 and (reason := why_not(network, algorithm)):
+    # One that no network of the sweep has was asked for by name, and is simulated, as on a single network.
+    if (reason := why_not(network, algorithm)) and not all(why_not(n, algorithm) for n in task.plan.networks.values()):
         skipped = skipped or f"{name} {reason}"
     time_s = task.plan.timing.time_s(built.schedule, network, size_bytes) if built.schedule and not skipped else None
     return _cell(task.plan, place, built.num_steps, built.num_transfers, time_s, skipped)
@@ -311,7 +316,7 @@ def _build_sizes(
 ) -> tuple[dict[int, _Built], str]:
     """Return the schedule for each size, and why there is none for any."""
     if file_hash(collective, algorithm) != expected_hash:
-        raise WorkerError(f"algorithm {algorithm!r}: its file is another, or has changed since the sweep began")
+        raise WorkerError(f"algorithm {algorithm!r}: its file has been replaced or changed since the sweep began")
     variants: dict[int, _Built] = {}
     by_size = {}
     try:

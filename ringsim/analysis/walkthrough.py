@@ -70,11 +70,13 @@ def _first_steps(schedule: Schedule) -> tuple[tuple[ToldPhase, ...], str]:
 
     Where all steps follow the rule of a ring, its phases are known all the same.
     """
-    shares = f"the shares of {schedule.num_ranks:,} ranks in {schedule.num_chunks:,} chunks are too many to follow"
+    shares = (
+        f"the contributions of {schedule.num_ranks:,} ranks in {schedule.num_chunks:,} chunks are too many to examine"
+    )
     if schedule.num_ranks * max(schedule.num_ranks, schedule.num_chunks) > MAX_COUNTS // 4:
-        return (), f"no step is told, as {shares}: take fewer ranks"
+        return (), f"no step is listed, because {shares}: use fewer ranks"
     told = tuple(tell_step(schedule, held) for held in walk_holdings(schedule, FIRST_STEPS))
-    skipped = f"only the first {len(told)} steps are told, as {shares}: take fewer ranks to see all"
+    skipped = f"only the first {len(told)} steps are listed, because {shares}: use fewer ranks to see all"
     halves = _halves_of_ring(schedule)
     if not halves:
         return (ToldPhase("the first steps", 0, len(told) - 1, "", told),), skipped
@@ -127,27 +129,27 @@ def _rule(schedule: Schedule, first_step: int, last_step: int) -> str:
 def _costs(schedule: Schedule, size_bytes: int, phases: Sequence[ToldPhase]) -> tuple[str, ...]:
     cost, num_ranks = cost_of(schedule), schedule.num_ranks
     if num_ranks == 1:
-        return ("one rank has nothing to send",)
+        return ("a single rank has nothing to send",)
     parts = ", ".join(f"{phase.last - phase.first + 1} of {phase.name}" for phase in phases) if len(phases) > 1 else ""
     steps = f"{plural(schedule.num_steps, 'step')}{f', {parts}' if parts else ''}"
     sentences = [
         f"{steps}; an algorithm in which a rank sends to one other in a step needs at least {cost.steps_bound}, since "
-        f"after each step at most twice as many ranks know of a share"
+        f"the number of ranks that hold a contribution at most doubles in each step"
     ]
     if phases and all(phase.rule for phase in phases):
-        back = f", and {num_ranks - 1} more until it has come round to all others" if len(phases) > 1 else ""
-        kind = "a chunk is complete" if schedule.collective.reduces else "a chunk has come round to all"
+        back = f", and {num_ranks - 1} more until it has reached all other ranks" if len(phases) > 1 else ""
+        kind = "a chunk is complete" if schedule.collective.reduces else "a chunk has reached all ranks"
         sentences.append(
-            f"in a ring a chunk moves on by one rank a step: n - 1 = {num_ranks - 1} steps until {kind}{back}"
+            f"in a ring a chunk moves by one rank per step: n - 1 = {num_ranks - 1} steps until {kind}{back}"
         )
     size = format_size(cost.sent * size_bytes)
     beside = (
-        "which is that bound"
+        "which equals this bound"
         if cost.sent <= cost.sent_bound * (1 + 1e-9)
-        else f"so this is {cost.sent / cost.sent_bound:.3g} times the bound"
+        else f"which is {cost.sent / cost.sent_bound:.3g} times the bound"
     )
     sentences.append(
-        f"the rank that sends most sends {size}, {cost.sent:.4g} times the data; no algorithm can do with less than "
+        f"the busiest sender sends {size}, {cost.sent:.4g} times the data; every algorithm needs at least "
         f"{_bound(schedule)} = {cost.sent_bound:.4g} times (Patarasuk and Yuan 2009), {beside}"
     )
     return tuple(sentences)

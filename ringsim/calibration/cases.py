@@ -173,7 +173,7 @@ def cases_of_measurements(measurements: Measurements, num_nodes: int, file: str)
     for index, times in enumerate(measurements.collectives):
         if times.wrong:
             raise ValueError(
-                f"{file}: collectives[{index}]: wrong is {times.wrong}: its results were wrong, so its times say "
+                f"{file}: collectives[{index}]: wrong is {times.wrong}: its results were wrong, so the times say "
                 f"nothing; find out why, and measure again"
             )
         seconds = times.together_s if one_clock else times.times_s

@@ -58,7 +58,7 @@ def compare_run(run: RecordedRun, network: AnyNetwork, name: str, trusted: Colle
     columns = (predicted.step, predicted.src, predicted.dst, predicted.chunk)
     if run.transfers != list(zip(*(column.tolist() for column in columns), strict=True)):
         raise ValueError(
-            f"{run}: other transfers were recorded than the algorithm has in this version: record it again"
+            f"{run}: the recorded transfers differ from those of the algorithm in this version: record it again"
         )
     return ComparedRun(run, name, predicted, _measured(run, predicted))
 

@@ -25,7 +25,7 @@ SIZE_CLASSES = (("< 64 KiB", 0, 2**16), ("64 KiB - 1 MiB", 2**16, 2**20), (">= 1
 
 _WITHOUT_SCHEDULE = {
     RAW_SOCKETS: "bare sockets have no schedule",
-    PLAIN_RING: "a ring that is written by hand has no schedule",
+    PLAIN_RING: "the hand-written ring has no schedule",
     OPENMPI: "Open MPI has no schedule",
 }
 
@@ -253,7 +253,7 @@ def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:
     if transport != "shm":
         return without_shared_memory(network)
     if not shares_memory(network) and not uniform_of(network):
-        raise ValueError("it went through shared memory, of which the network file says nothing")
+        raise ValueError("it used shared memory, which the network file does not describe")
     return network
 
 

@@ -44,8 +44,8 @@ def contradiction_line(cases: Iterable[TimedCase]) -> str:
         f"contradictory: {slow.collective} {format_size(slow.size_bytes)} on {plural(slow.num_ranks, 'rank')} of "
         f"{plural(slow.num_nodes, 'host')} takes {format_time(slow.calibrated_s)} in {_name(slow, fast)} and "
         f"{format_time(fast.calibrated_s)} in {_name(fast, slow)}, {_factor((fast, slow)):.1f} times as long, and "
-        f"{_num_apart(pairs)} of their {len(pairs)} common timings are more than {_APART:.1f} times apart{more}: they "
-        "are not of one setting: calibrate them apart"
+        f"{_num_apart(pairs)} of their {len(pairs)} common timings differ by more than a factor of {_APART:.1f}{more}: "
+        "their settings differ: calibrate them separately"
     )
 
 
@@ -66,8 +66,8 @@ def _line_within(cases: Iterable[TimedCase]) -> str:
         f"contradictory: {worst.collective} {format_size(worst.size_bytes)} on {plural(worst.num_ranks, 'rank')} of "
         f"{plural(worst.num_nodes, 'host')} takes {format_time(min(worst.times_s))} to "
         f"{format_time(max(worst.times_s))} in {worst.file_name}, and {sum(_range(case) > _APART for case in own)} of "
-        f"the {len(own)} timings that it has several times are more than {_APART:.1f} times apart: its runs are not of "
-        "one setting: put them into files of their own, and calibrate them apart"
+        f"its {len(own)} repeated timings differ by more than a factor of {_APART:.1f}: the settings of its runs "
+        "differ: put them into separate files, and calibrate these separately"
     )
 
 
@@ -109,8 +109,8 @@ def undecided_line(parameters: Iterable[FittedParameter], cases: Sequence[TimedC
     if not undecided or not measure:
         return ""
     return (
-        f"undecided: the logs do not tell {undecided} of the parameters, which are as they were believed to be before; "
-        f"a log of {measure} would tell more"
+        f"undecided: the logs do not determine {undecided} of the parameters, which keep their prior values; "
+        f"a log of {measure} would determine more"
     )
 
 
@@ -229,7 +229,7 @@ def _seen(calibration: Calibration, tests: tuple[str, ...] = ()) -> set[int]:
 
 
 def nic_line(cluster: Cluster, num_senders: int) -> str:
-    """Return one line if it is a guess how fast so many ranks of a host send; "" if not."""
+    """Return one line if the rate at which `num_senders` ranks of a host send is a guess; "" if it is known."""
     known = guessed_from(cluster, num_senders)
     if known is None:
         return ""

@@ -75,12 +75,12 @@ def _need(probes: list[Probe], things: str, least: int) -> list[Probe]:
 def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
     """Return the host on which the probes would take the times, elapsed and of cores, that they took.
 
-    A message takes cores `a + b m` at its two ends together: half at each, a as overheads, b as copying. An addition
-    takes m/R. These three are fitted to the CPU times, which hardly depend on what else is going on; where ranks
-    outnumber cores, a is at least what a further message in flight takes (`_core_s`). What is then missing from the
-    elapsed time of the smallest message is latency; from that of the largest, the memory's doing. What a message takes
-    longer by its own call is the call's. `shared_memory_of` adds the costs of shared memory, and `with_late_calls`
-    those of calls that wait for a core.
+    A message occupies cores for `a + b m` at its two ends together, half at each: a is overhead, b copying. An addition
+    takes m/R. These three are fitted to the CPU times, which hardly depend on other load; where ranks outnumber cores,
+    a is at least the time of a further message in flight (`_core_s`). The rest of the elapsed time of the smallest
+    message is attributed to latency, and that of the largest message to memory. The additional time of a message that
+    is sent by a separate call is the cost of the call. `shared_memory_of` adds the costs of shared memory, and
+    `with_late_calls` those of calls that wait for a core.
 
     Raises ValueError when probes are missing.
     """
@@ -161,17 +161,19 @@ LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for
 
 
 def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: bool = False) -> Cluster:
-    """Return the hosts on which the probes would take the times that they took.
+    """Return the hosts whose predicted probe times are those that were measured.
 
-    links_alike: take all hosts' links for alike, and those within a host for free, where there are no pings to tell.
+    links_alike: assume that all hosts have equal links, and that links within a host cost nothing, if there are no
+    pings from which this could be determined.
 
-    What a message costs the cores at its ends, and the rate of additions, are `calibrate_host`'s. Bandwidth is what a
-    link gives in a shift, both ways at once, to long messages; where pings show links of other rates, the shift goes at
-    the pace of the slowest, and the others are as much faster. What is then missing of the time of the smallest message
-    is latency. What links save up follows from shifts after a pause. Namespaces or containers of one machine with a
-    rank each share its cores; those with several ranks get an equal part each, where the cores can be divided.
+    The costs of a message on the cores at its ends, and the rate of additions, are those of `calibrate_host`. Bandwidth
+    is the rate of long messages in a shift, which uses both directions at once; where pings show links of different
+    rates, the shift runs at the pace of the slowest link, and the others are faster in proportion. The rest of the time
+    of the smallest message is latency. Burst sizes follow from shifts after a pause. Namespaces or containers of
+    one machine with a single rank each share its cores; with several ranks each they get equal parts of the cores, if
+    the cores can be divided.
 
-    Raises ValueError when probes are missing, or the hosts are not alike in their numbers of ranks.
+    Raises ValueError if probes are missing, or the hosts have different numbers of ranks.
     """
     rank_hosts = RankHosts.from_measurements(measurements)
     if rank_hosts is None:

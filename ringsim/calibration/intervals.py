@@ -176,7 +176,7 @@ def _with_other_nics_s(network: Cluster, rates: Rates, columns: QuestionColumns,
 
 
 def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:
-    """Return the rates with parameters, named as in `LogParameters`, that are so many times as large."""
+    """Return the rates with parameters multiplied by `ratios`, whose keys are those of `LogParameters`."""
 
     def ratio(name: str) -> float:
         return ratios.get(name, 1.0)

@@ -51,7 +51,7 @@ def choose(
 
 
 def _unknown(network: AnyNetwork, why: str) -> ValueError:
-    return ValueError(f"{given_name(network)}: what NCCL would take is not known: {why}")
+    return ValueError(f"{given_name(network)}: NCCL's choice is not known: {why}")
 
 
 def _fastest(known: Iterable[Formula]) -> Formula:
@@ -76,7 +76,7 @@ def why_unknown(network: AnyNetwork, num_ranks: int, ranks_per_host: int | None 
     if not spec.protocols:
         return "it does not describe NCCL: give --network with a file that does"
     if num_ranks == 1:
-        return "one rank sends nothing"
+        return "a single rank sends nothing"
     if spec.max_ranks is not None and num_ranks > spec.max_ranks:
         return f"its hosts have {spec.max_ranks} ranks"
     if spec.placed_hosts or math.isinf(link.bandwidth_bytes_per_s):

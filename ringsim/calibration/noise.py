@@ -37,9 +37,9 @@ class PredictedTime:
 
 
 def with_interval(fit: ProbeFit, predict: Callable[[Cluster], float], num_draws: int | None = None) -> PredictedTime:
-    """Return what `predict` gives for the fitted network, with its interval over the networks of the bootstrap.
+    """Return the prediction for the fitted network, with its interval over the networks of the bootstrap.
 
-    num_draws: only so many of them, where a prediction takes long.
+    num_draws: use only the first `num_draws` of these networks, for predictions that take long; None: all.
     """
     times = [predict(draw) for draw in fit.draws[:num_draws]]
     time_s = predict(fit.cluster)

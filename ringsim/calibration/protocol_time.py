@@ -24,10 +24,10 @@ only where it says `switch_hop_latency`: there trees are between the hosts (NCCL
 on once and, in a tree of more than two, a half of it twice. Between protocols the times pass smoothly (see
 `_SHARPNESS`), as chunks and channels change with the size long before the protocol does.
 
-A ring across hosts goes at the pace of its slowest link, as each of its steps waits for that, and protocol and chunk
-follow from the bytes of a rank. Where it was measured what a step of so many bytes takes (`Library.ring_steps`), a ring
-takes the shortest start, and that for each of its hops, instead. Within a host the bytes of `Library.ring_fill` steps
-more take time, while the ring begins and ends: the fewer ranks, the more of the whole that is.
+A ring across hosts runs at the pace of its slowest link, since each step waits for that link; protocol and chunk follow
+from the bytes per rank. Where the time of a ring step was measured as a function of its bytes (`Library.ring_steps`),
+the time of a ring is the shortest start plus the measured time of each hop. Within a host, the bytes of
+`Library.ring_fill` additional steps take time while the ring fills and drains: the fewer ranks, the larger their part.
 """
 
 import math
@@ -308,7 +308,7 @@ def _tree_bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
 
 
 def _tree_correction(protocol: Protocol, size_bytes: Floats) -> Floats:
-    """Return the share of its bandwidth that a tree reaches with so many bytes, by NCCL's table."""
+    """Return the fraction of its bandwidth that a tree reaches at each size, from NCCL's table."""
     corrections = _TREE_CORRECTION.get(protocol.name, (1,))
     at = np.log2(np.maximum(size_bytes, _TREE_CORRECTION_FROM) / _TREE_CORRECTION_FROM)
     reached: Floats = np.interp(at, np.arange(len(corrections)), corrections)

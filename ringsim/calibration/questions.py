@@ -19,9 +19,9 @@ TESTS = (*RING_TESTS, *CHAIN_TESTS, *MESSAGE_TESTS)  # all that there is a formu
 
 
 class Question(NamedTuple):
-    """A collective (or one of MESSAGE_TESTS) of a size on so many ranks of so many hosts, whose time is asked for.
+    """A collective (or one of MESSAGE_TESTS) whose time is to be predicted: its size, ranks and hosts.
 
-    settings: what NCCL was told to take.
+    settings: the algorithm, protocol and channels that NCCL's environment variables asked for.
     """
 
     test: str

@@ -53,7 +53,7 @@ def _setting(names: Sequence[str]) -> Callable[[str], str]:
         unknown = [name for name in text.removeprefix("^").split(",") if name.lower() not in names]
         if unknown:
             example = f"{names[0]},{names[1]} or ^{names[1]}"
-            raise ValueError(f"{text!r}: {unknown[0]!r} is none of {', '.join(names)}: write it as {example}")
+            raise ValueError(f"{text!r}: {unknown[0]!r} must be one of {', '.join(names)}: write it as {example}")
         return text.lower()
 
     return parse

@@ -186,15 +186,15 @@ def library_choice(
         choice = choose(network, schedule.collective, num_ranks, size, runtime=runtime)
         return replace(choice, schedule=in_given_places(choice.schedule))
     if num_ranks == 1 or num_ranks > (network.spec.max_ranks or num_ranks):
-        return None  # one rank sends nothing, and the simulation says that there is no room for too many
+        return None  # a single rank sends nothing, and the simulation says that there is no room for too many
     if network.spec.protocols and by_default and not is_given("algorithm"):
         try:
             chosen = choose(network, schedule.collective, num_ranks, size, runtime=runtime)
         except ValueError as error:
-            click.echo(f"{error}; a ring is simulated", err=True)
+            click.echo(f"{error}; a ring is simulated instead", err=True)
         else:
             click.echo(
-                f"{network.name}: NCCL would take {chosen.schedule.algorithm}; --algorithm names another", err=True
+                f"{network.name}: NCCL would use {chosen.schedule.algorithm}; --algorithm names another", err=True
             )
             return replace(chosen, schedule=in_given_places(chosen.schedule))
     return fastest_protocol(schedule, network, size, runtime=runtime)
@@ -230,8 +230,8 @@ def say_left_out(name: str, network: AnyNetwork) -> None:
     """Says on stderr which parts of a network's file a simulation does not go by; nothing if it goes by all."""
     if network.spec.protocols or network.spec.library != Library():
         click.echo(
-            f"{name}: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the file); "
-            "ringsim simulate, explain, sweep and ddp --backend nccl use them, and ringsim compare if it is given logs",
+            f"{name}: this prediction does not include NCCL's protocols and trees ([[protocol]] and [library] in the "
+            "file); ringsim simulate, explain, sweep and ddp --backend nccl use them, and ringsim compare for logs",
             err=True,
         )
 

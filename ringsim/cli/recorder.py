@@ -45,7 +45,7 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
     if exit_code < 0:
         raise ValueError(f"{request.program}: its process was ended by {signal.Signals(-exit_code).name}")
     if (output.is_file() and _version_of(output) == before) or not output.exists():
-        raise ValueError(f"{request.program}: it ended its process itself, as by os._exit, before it was recorded")
+        raise ValueError(f"{request.program}: it ended its process, as by os._exit, before it was recorded")
     return ProgramTrace.load(output)
 
 
@@ -78,12 +78,12 @@ def request_of(trace: ProgramTrace, file: Path) -> TraceRequest:
     """
     request = trace.request
     if request is None:
-        raise ValueError(f"{file}: does not say how it was recorded: make it anew with ringsim trace")
+        raise ValueError(f"{file}: does not contain how it was recorded: record it again with ringsim trace")
     folder = Path(request.folder)
     is_there = folder.is_dir() if request.is_module else (folder / request.program).is_file()
     if not is_there:
         missing = request.folder if request.is_module else folder / request.program
-        raise ValueError(f"{file}: was recorded of {missing}, which is not there: make it anew with ringsim trace")
+        raise ValueError(f"{file}: was recorded of {missing}, which does not exist: record it again with ringsim trace")
     return request
 
 

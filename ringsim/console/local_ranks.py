@@ -32,12 +32,12 @@ GRACE_S = 40.0  # for torchrun to end its ranks: it leaves them 30 s itself, and
 
 
 def check_local_rank(num_ranks: int, arguments: Sequence[str]) -> str:
-    """Run a program once, as if it were the first of `num_ranks` ranks, and returns what it prints.
+    """Run a program once, as if it were the first of `num_ranks` ranks, and return its output.
 
-    arguments: as of `run_local_ranks`, with an option by which the program only looks at its options. What is wrong
-    with them is then said once and in one line; torchrun would add its own traceback.
+    arguments: as of `run_local_ranks`, with an option that makes the program only check its options. Errors in them are
+    then printed once, on one line; torchrun would add its own traceback.
 
-    Raises ValueError with what the program said last on stderr, if it fails.
+    Raises ValueError with the program's last line on stderr if it fails.
     """
     ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
     environment = os.environ | ranks | {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
@@ -81,7 +81,7 @@ def run_local_ranks(
     if endings:  # as the job ended by itself
         raise KeyboardInterrupt(endings[0])
     if job.returncode:
-        said = f":\n{errors.strip()}" if quiet else "; what it said is above"
+        said = f":\n{errors.strip()}" if quiet else "; its output is above"
         raise OSError(f"torchrun {shlex.join(given)} ended with exit code {job.returncode}{said}")
 
 

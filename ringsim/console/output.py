@@ -28,10 +28,10 @@ CLEAR_LINE = "\r\033[K"
 
 
 class Progress:
-    """In a `with` block: phases, one after the other, each begun by `begin`.
+    """Draw the progress of consecutive phases on a terminal; a context manager. `begin` starts the next phase.
 
-    rank: all but rank 0 draw nothing. delay_s: nothing is drawn before so many seconds have passed, for what is mostly
-    over by then.
+    rank: only rank 0 draws. delay_s: draw nothing during the first `delay_s` seconds, for work that is usually done by
+    then.
     """
 
     def __init__(self, *, rank: int = 0, delay_s: float = 0.0) -> None:

@@ -13,9 +13,9 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yield a new file to write to, which takes the place of `path` when the block ends without an error.
 
     After an error, an interrupt included, nothing is left of it and the file that was there before is
-    untouched. It is on the disk before it replaces the old one, so a crash of the machine leaves one of the
-    two whole. A symbolic link stays, and what it leads to is replaced. What is no regular file, such as a FIFO
-    or a device, is never replaced: it is written to as it is. Raises OSError if it cannot be written.
+    unchanged. It is on the disk before it replaces the old one; a crash of the machine therefore leaves one of the
+    two complete. A symbolic link stays, and its target is replaced. Anything but a regular file, such as a FIFO
+    or a device, is written to in place and never replaced. Raises OSError if it cannot be written.
     """
     path = Path(path)
     target = file_to_replace(path)
@@ -42,7 +42,7 @@ def json_text(data: Any) -> str:
 def file_to_replace(path: Path) -> Path | None:
     """Return the path, perhaps of a file to come, that a rename may replace: `path` without symbolic links.
 
-    None if there is something that is no regular file. (Where a link in /proc leads to a pipe or to a deleted file,
+    None if there is something that is not a regular file. (Where a link in /proc leads to a pipe or to a deleted file,
     as /dev/stdout does then, the path that it shows is none of a file.)
     """
     target = Path(os.path.realpath(path))

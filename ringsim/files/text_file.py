@@ -61,7 +61,7 @@ def parse_json(text: str) -> Any:
         data = json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"{place}: is not whole JSON: {error.msg}; it was cut off or edited") from None
+        raise ValueError(f"{place}: is incomplete JSON: {error.msg}; it was cut off or edited") from None
     except (ValueError, RecursionError) as error:
         raise _in_words(error) from None
     _require_plain(data)
@@ -86,7 +86,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def quoted(value: object, most: int = 60) -> str:
-    """Return a value as messages show it: not more than so many characters of it, in one line."""
+    """Return a value as messages show it: on one line, shortened to at most `most` characters."""
     return shortened(repr(value), most)
 
 
@@ -108,7 +108,7 @@ def _object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, value in pairs:
         if name in made:
-            raise ValueError(f"{quoted(name)} is there twice in one object: must be there once")
+            raise ValueError(f"{quoted(name)} appears twice in one object: must appear once")
         made[name] = value
     return made
 

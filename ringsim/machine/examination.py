@@ -64,14 +64,16 @@ def _cores(readings: Readings) -> Opinion:
         fact += f", of which this process may use {cores:g}"
     whole = int(cores)
     if whole < RANKS_OF_LEAST:
-        meaning = "Two ranks take turns on a core: times are those of the scheduler."
+        meaning = "Two ranks share a core: the scheduler determines their times."
         advice = "Measure where there are at least two cores, or read every time as an upper bound."
         return Level.NOTE, fact, meaning, advice
-    apart = f"Up to {whole} ranks have a core each, and poll while they wait; of more, who waits gives up its core."
+    apart = (
+        f"Up to {whole} ranks have a core each, and poll while they wait; with more, a waiting rank gives its core up."
+    )
     beside = f"DDP hides communication behind the backward pass only with up to {whole // 2} rank{'s' * (whole > 3)}."
     if cores == all_cores:
         return Level.OK, fact, f"{apart} {beside}"
-    advice = f"Start at most {whole} ranks (taskset or the container's limit holds the rest)."
+    advice = f"Start at most {whole} ranks (taskset or the container's limit holds back the rest)."
     return Level.NOTE, fact, f"{apart} {beside}", advice
 
 
@@ -81,7 +83,7 @@ def _load(readings: Readings) -> Opinion | None:
         return None
     fact = f"load {load:.1f} in the last minute"
     if load <= max(cores - RANKS_OF_LEAST, 0.5):  # half a core is what the system itself may need
-        return Level.OK, fact, "Nothing else takes the cores that two ranks need."
+        return Level.OK, fact, "The cores that two ranks need are free."
     meaning = f"Fewer than {RANKS_OF_LEAST} of the {cores:g} cores were free: probes will be noisy."
     return Level.NOTE, fact, meaning, "Wait until nothing else runs (uptime, top)."
 
@@ -92,9 +94,9 @@ def _steal(readings: Readings) -> Opinion | None:
         return None
     fact = f"the hypervisor took {steal:.1%} of the last moment"
     if steal <= MUCH_STEAL:
-        return Level.OK, fact, "The cores are this machine's own, as far as it can tell."
-    meaning = "Cores are away while ranks wait for one another: long times that no model predicts."
-    return Level.NOTE, fact, meaning, "Measure at another time, or on a host of your own."
+        return Level.OK, fact, "As far as can be seen from here, no other machine shares the cores."
+    meaning = "The hypervisor takes cores away while ranks wait for each other; no model predicts these long times."
+    return Level.NOTE, fact, meaning, "Measure at another time, or on a dedicated host."
 
 
 def _frequency(readings: Readings) -> Opinion:
@@ -116,9 +118,9 @@ def _clock(readings: Readings) -> Opinion:
     source = f"source {clock.source}, " if clock.source else ""
     fact = f"{source}resolution {format_time(clock.resolution_s)}, {format_time(clock.read_s)} a reading"
     if clock.source not in SLOW_SOURCES and max(clock.read_s, clock.resolution_s) <= SLOW_CLOCK_S:
-        return Level.OK, fact, "Far below what a message takes."
+        return Level.OK, fact, "Far below the time of a message."
     advice = "Boot with clocksource=tsc if the processor's counter is steady, or trust long messages only."
-    return Level.NOTE, fact, "Reading the clock takes a visible part of a short message.", advice
+    return Level.NOTE, fact, "Reading the clock takes a significant part of the time of a short message.", advice
 
 
 def _interface(readings: Readings) -> Opinion:
@@ -129,12 +131,12 @@ def _interface(readings: Readings) -> Opinion:
         if not missing:
             return Level.OK, fact, "Gloo sends through that interface, also between ranks of this host."
         there = ", ".join(gloo.interfaces) or "none"
-        meaning = f"There is no interface {missing[0]} here, so Gloo cannot start; there are: {there}."
+        meaning = f"There is no interface {missing[0]} here, so Gloo cannot start. The interfaces are: {there}."
         return Level.PROBLEM, fact, meaning, "Set it to one of those, or unset it."
-    fact = f"the host's name, {gloo.hostname}, leads to {gloo.address or 'no address of it'}"
+    fact = f"the host's name, {gloo.hostname}, resolves to {gloo.address or 'no address of this host'}"
     if gloo.address and not is_loopback(gloo.address):
         return Level.OK, fact, "Gloo listens there, and ranks of other hosts must be able to reach it."
-    listens = "listens on loopback" if gloo.address else "takes loopback instead"
+    listens = "listens on loopback" if gloo.address else "uses loopback instead"
     meaning = f"Gloo {listens}: ranks of this host can meet, those of others cannot."
     advice = "On several hosts set GLOO_SOCKET_IFNAME to the interface between them (ip -br address)."
     return Level.NOTE, fact, meaning, advice
@@ -147,7 +149,7 @@ def _torch(readings: Readings) -> Opinion:
         return Level.PROBLEM, "torch is not installed", "Nothing can be measured.", install
     if torch.trouble:
         fact, meaning = f"torch {torch.version}: {torch.trouble}", "It cannot be imported, so nothing can be measured."
-        return Level.PROBLEM, fact, meaning, "Install it anew; the message says what is missing."
+        return Level.PROBLEM, fact, meaning, "Install it again; the message names the missing part."
     fact = f"torch {torch.version}, backends {', '.join(torch.backends) or 'none'}"
     if "gloo" not in torch.backends:
         meaning = "ringsim measure and the strategy comparison start Gloo, which this build does not have."
@@ -193,7 +195,7 @@ def _gpu(readings: Readings) -> Opinion:
         return Level.OK, "no nvidia-smi", "Tensors are those of the CPU, over Gloo."
     if not readings.gpus:
         meaning = "nvidia-smi is there but names no GPU: its driver does not answer."
-        return Level.NOTE, "no GPU answers", meaning, "Run nvidia-smi and see what it says."
+        return Level.NOTE, "no GPU answers", meaning, "Run nvidia-smi to see the error."
     fact = f"{len(readings.gpus)}: {', '.join(dict.fromkeys(readings.gpus))}"
     if "nccl" in readings.torch.backends:
         return Level.OK, fact, "NCCL can be used."

@@ -117,21 +117,21 @@ class Probe:
     """The times of one small experiment, done on all ranks at once.
 
     kind: "shift": every rank sends `in_flight` messages of `size_bytes` to its right neighbour while it receives as
-    many from its left one, and waits for all; "shift/rested": such a round after a pause, until each rank knows that
-    all have done it; "ping/R": rank R and the one after it send each other a message in turn, the others being idle;
-    "exchange/K": K pairs of neighbours send each other one both ways at once; "reduce": every rank adds what its left
-    neighbour has sent, in float32, and sends the sum on as in a shift, of which only the addition is timed,
-    "reduce/bfloat16" and others in theirs; "fresh": it copies `size_bytes` into memory that is new to it; "call": a
-    shift in which each message is sent by its own call, as collectives are; "call/dist": every rank calls torch's
-    all_reduce on a group of itself. Through shared memory: "shm/shift": every rank passes on to its right neighbour the
-    sum of its own chunk and of what has just come; "shm/copy", "shm/add": it sends ROUNDS_PER_RUN its own
-    chunks, which the neighbour copies or adds; "shm/call": as "call". With "/cached" after it: the same, with the same
-    chunks in each run. With "/cold" after it: one call, after a walk through memory; "/warm": without one; "/async":
-    cold, and by a thread of the group. With "_cpu" after it: the same, but seconds of a core, in all threads of a rank
-    (of additions, in the thread that adds).
-    times_s: seconds that one such round took, each the mean over a block of rounds without a pause, since a
-    collective is a sum over steps too, and the mean over the ranks that have a part in it; at least one. Cold, warm and
-    asynchronous calls are timed one by one, so that those that wait for a core can be told from the others.
+    many from its left one, and waits for all; "shift/rested": one such round after a pause, until each rank knows that
+    all have finished it; "ping/R": ranks R and R + 1 send each other a message alternately while the others are idle;
+    "exchange/K": K pairs of neighbours send each other a message simultaneously; "reduce": every rank adds what its
+    left neighbour has sent, in float32, and sends the sum on as in a shift, of which only the addition is timed
+    ("reduce/bfloat16" and others: in that dtype); "fresh": every rank copies `size_bytes` into memory that it has not
+    written before; "call": a shift in which each message is sent by a separate call, as collectives are; "call/dist":
+    every rank calls torch's all_reduce on a group that consists of this rank only. Through shared memory: "shm/shift":
+    every rank passes to its right neighbour the sum of a chunk and of the chunk that it has just received; "shm/copy",
+    "shm/add": every rank sends ROUNDS_PER_RUN of its chunks, which the neighbour copies or adds; "shm/call": as "call".
+    Suffixes: "/cached": with the same chunks in each run; "/cold": one call after walking through memory; "/warm": one
+    call without such a walk; "/async": one after such a walk, carried out by a thread of the group; "_cpu": CPU
+    seconds of all threads of a rank (of the adding thread, for additions) instead of elapsed seconds.
+    times_s: seconds per round, at least one value; each is the mean over the ranks that take part and over a block of
+    rounds without a pause, as a collective is also a sum over steps. Cold, warm and asynchronous calls are timed
+    individually, so that calls that wait for a core can be told from the others.
     """
 
     kind: values.Name
@@ -175,7 +175,7 @@ class Measurements(JsonFile):
         return f"Measurements({', '.join([f'{self.num_ranks} ranks', *parts])}{f', {machine}' if machine else ''})"
 
     def probes_of(self, kind: str, in_flight: int | None = None) -> list[Probe]:
-        """Return the probes of a kind, by size; in_flight: only those with so many messages."""
+        """Return the probes of a kind, sorted by size; in_flight: only those with this number of messages in flight."""
         wanted = [p for p in self.probes if p.kind == kind and in_flight in (None, p.in_flight)]
         return sorted(wanted, key=lambda probe: probe.size_bytes)
 
@@ -206,7 +206,7 @@ def pooled(turns: Sequence[Measurements]) -> Measurements:
     probes = []
     for same in zip(*(turn.probes for turn in turns), strict=True):
         if len({(probe.kind, probe.size_bytes, probe.in_flight) for probe in same}) > 1:
-            raise ValueError(f"{same[0].kind} of {same[0].size_bytes} bytes: another turn has not probed that")
+            raise ValueError(f"{same[0].kind} of {same[0].size_bytes} bytes: another round has not probed it")
         probes.append(replace(same[0], times_s=tuple(time_s for probe in same for time_s in probe.times_s)))
     return replace(turns[0], probes=tuple(probes))
 

@@ -12,9 +12,9 @@ from ringsim.network.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class CalibratedCells:
-    """One collective on so many ranks of so many hosts, in these sizes.
+    """The sizes at which one collective was timed on a number of ranks and hosts.
 
-    rows: a digest of each timing that was used, as `TimedCase.rows` has them; empty in files of older versions.
+    rows: a digest of each timing that was used, as in `TimedCase.rows`; empty in files of older versions.
     """
 
     collective: values.Name
@@ -47,7 +47,7 @@ class Calibration:
 
     def __post_init__(self) -> None:
         if len(set(self.parameters)) < len(self.parameters):
-            raise ValueError("parameters: one of them stands there twice: name each once")
+            raise ValueError("parameters: one of them is listed twice: name each once")
         wrong = next((place for place, draw in enumerate(self.draws) if len(draw) != len(self.parameters)), None)
         if wrong is not None:
             raise ValueError(
@@ -107,7 +107,7 @@ class AnyNetwork(Protocol):
         """Return the same network with other values of these fields of its spec."""
 
     def topology(self, num_ranks: int) -> Topology:
-        """Return what the engines see of it. Raises ValueError if it has no room for so many ranks."""
+        """Return the topology that the engines use. Raises ValueError if there is no room for `num_ranks` ranks."""
 
     def as_dict(self) -> Mapping[str, Any]:
         """Return what identifies it, for JSON."""
@@ -154,9 +154,9 @@ class Cluster:
         return replace(self, spec=replace(self.spec, **changes))
 
     def topology(self, num_ranks: int) -> Topology:
-        """Return what the engines see of it.
+        """Return the topology that the engines use.
 
-        Raises ValueError if there is no room for so many ranks, or what is said to be slow or to fail is not there.
+        Raises ValueError if there is no room for `num_ranks` ranks, or a slow or failing resource does not exist.
         """
         try:
             return ClusterTopology(self.spec, num_ranks)

@@ -15,9 +15,9 @@ Use = tuple[Ints, Floats | float]  # a column of paths: the resource, and how mu
 
 
 class ClusterTopology(Topology):
-    """Columns by rank, host and NIC hold the numbers of resources; a path gathers those of its two ends.
+    """The resources of each rank, host and NIC, as columns of numbers; a path combines those of its two ends.
 
-    Raises ValueError if the spec has no room for so many ranks, or names what is not there.
+    Raises ValueError if the spec has no room for `num_ranks` ranks, or names a resource that does not exist.
     """
 
     def __init__(self, spec: Spec, num_ranks: int) -> None:

@@ -34,7 +34,7 @@ def make_fabric(spec: Spec, layout: RankLayout, catalogue: Catalogue) -> Fabric:
 
 
 class _Leaves:
-    """Leaf switches, each with the next so many hosts, under a core that limits nothing."""
+    """Leaf switches with `hosts_per_leaf` consecutive hosts each, under a core that limits nothing."""
 
     def __init__(self, switch: Switch, layout: RankLayout, catalogue: Catalogue) -> None:
         self._switch = switch

@@ -140,9 +140,10 @@ def quantities(described: spec.Spec) -> dict[str, float]:
 
 
 def scaled(described: spec.Spec, ratios: Mapping[str, float]) -> spec.Spec:
-    """Return the spec in which quantities are so many times as large, each named by its place as for `value_of`.
+    """Return the spec with quantities multiplied by `ratios`, whose keys are places as for `value_of`.
 
-    In a list of tables that is each of them. No share becomes more than 1. Places that there are not change nothing.
+    A place in a list of tables means every table of the list. Shares are limited to 1. Places that the spec does not
+    have are ignored.
     """
 
     def times(place: str, field: str, value: Any) -> Any:

@@ -69,11 +69,11 @@ def _spec(fields: Fields) -> spec.Spec:
 
 def _all_alike(fields: Fields) -> Fields:
     if "host" not in fields:
-        raise ValueError("neither [host] nor [[hosts]]: say what the hosts are")
+        raise ValueError("neither [host] nor [[hosts]]: describe the hosts")
     template = fields["host"]
     count = template.get("num_hosts")
     if count is not None and "ranks_per_host" not in template:
-        raise refusal("host.count", count, "give host.ranks too, the ranks of each host")
+        raise refusal("host.count", count, "also give host.ranks, the ranks of each host")
     placing = {key: template[key] for key in ("ranks_per_host", "num_hosts") if key in template}
     return {"host": _host(template), **placing}
 
@@ -98,7 +98,9 @@ def _host(*layers: Mapping[str, Any]) -> spec.Host:
 def _require_bandwidth(place: str, link: spec.Link) -> None:
     if link.burst_bytes and math.isinf(link.bandwidth_bytes_per_s):
         raise refusal(
-            f"{place}.burst", link.burst_bytes, f"give {place}.bandwidth too, without which all passes at once"
+            f"{place}.burst",
+            link.burst_bytes,
+            f"give {place}.bandwidth as well, without which there is no limit to exceed",
         )
 
 
@@ -118,7 +120,7 @@ def _library(fields: Fields) -> spec.Library:
         if step.time_s <= 0:
             raise ValueError(f"{place}.time: must be greater than 0")
         if step.message_bytes in steps:
-            raise ValueError(f"{place}.message = {step.message_bytes}: another one has that message already")
+            raise ValueError(f"{place}.message = {step.message_bytes}: another ring step has this message size already")
         steps[step.message_bytes] = step
     return spec.Library(**{**fields, "ring_steps": tuple(step for _, step in sorted(steps.items()))})
 
@@ -126,7 +128,7 @@ def _library(fields: Fields) -> spec.Library:
 def _placed_hosts(placed: Sequence[Fields], template: Fields) -> tuple[spec.PlacedHost, ...]:
     for key, field in (("ranks", "ranks_per_host"), ("count", "num_hosts")):
         if field in template:
-            raise refusal(f"host.{key}", template[field], "must be left out, since [[hosts]] says it")
+            raise refusal(f"host.{key}", template[field], "must be left out, since [[hosts]] contains it")
     hosts = tuple(spec.PlacedHost(host["name"], host["ranks"], _host(template, host)) for host in placed)
     _check_names(hosts)
     _check_ranks(hosts)
@@ -157,7 +159,7 @@ def _cables(fields: Fields, hosts: Sequence[spec.PlacedHost]) -> tuple[spec.Cabl
     if cables and not hosts:
         raise ValueError("links: need [[hosts]], so that they can name them")
     if cables and "switch" in fields:
-        raise ValueError("switch: must be left out, since [[links]] says how the hosts are connected")
+        raise ValueError("switch: must be left out, since [[links]] describes how the hosts are connected")
     ends: set[frozenset[str]] = set()
     for place, cable in enumerate(cables):
         _require_bandwidth(f"links[{place}]", cable)
@@ -175,14 +177,14 @@ def _check_reach(cables: Sequence[spec.Cable], hosts: Sequence[spec.PlacedHost])
     for host in hosts[1:]:
         if host.name not in reached:
             ranks = f"(rank {first.ranks[0]}) to {host.name} (rank {host.ranks[0]})"
-            raise ValueError(f"links: there is no way from {first.name} {ranks}")
+            raise ValueError(f"links: there is no path from {first.name} {ranks}")
 
 
 def _switch(fields: Fields, sections: Fields) -> spec.Switch:
     switch = fields.get("switch", {})
     for key, field in (("uplink", "uplink_bytes_per_s"), ("oversubscription", "oversubscription")):
         if field in switch and "hosts_per_leaf" not in switch:
-            raise ValueError(f"switch.{key}: give switch.hosts too, the hosts of each leaf switch")
+            raise ValueError(f"switch.{key}: also give switch.hosts, the hosts of each leaf switch")
     if "oversubscription" in switch:
         if "uplink_bytes_per_s" in switch:
             raise ValueError("switch.oversubscription: give this or switch.uplink, not both")

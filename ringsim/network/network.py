@@ -11,7 +11,7 @@ from ringsim.network.cluster_topology import ClusterTopology
 from ringsim.network.spec import Host, Link, Processor, Spec, require_number
 from ringsim.network.topology import Topology
 
-PRIVATE_LINKS = "private_links: there are no such networks any more; describe hosts with a cable between each two"
+PRIVATE_LINKS = "private_links: this setting was removed: describe hosts with a cable between each pair"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class SharedMemoryNetwork:
 
     def __post_init__(self) -> None:
         if not shares_memory(self.cluster):
-            raise ValueError(f"{self.place}: not one host with a [host.shared_memory]")
+            raise ValueError(f"{self.place}: must be one host with a [host.shared_memory]")
 
     @property
     def name(self) -> str:

@@ -103,10 +103,12 @@ class PlacedHost:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """The leaf switches, each with so many hosts; None: one switch with all hosts on it.
+    """The leaf switches.
 
+    hosts_per_leaf: number of hosts on each leaf; None: one switch with all hosts on it.
     uplink_bytes_per_s: of all uplinks of a leaf together, in each direction.
-    oversubscription: instead of it, how many times the bandwidth of the NICs below exceeds that of the uplinks.
+    oversubscription: in place of `uplink_bytes_per_s`, the ratio of the bandwidth of the NICs below a leaf to that of
+    its uplinks.
     """
 
     latency_s: float = 0.0
@@ -172,9 +174,9 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class RingStep:
-    """The seconds that a step of a ring across hosts takes with so many bytes of each rank, as they were measured.
+    """The measured time of a step of a ring across hosts in which each rank sends `message_bytes`.
 
-    The start of the collective is not in them.
+    It does not include the start of the collective.
     """
 
     message_bytes: int
@@ -195,9 +197,9 @@ class Library:
     switch_hop_latency_s: from host to host, where trees join the switches of several hosts; None: nothing joins them.
     channels: of a large call, each of which occupies a multiprocessor of the GPU; 0: not known.
     link_channels: likewise of a ring within a host; 0: as many.
-    ring_steps: of a ring across hosts, by growing message; none: a ring takes what the protocols say.
-    ring_ranks: of each host, with which the ring steps were measured.
-    ring_fill: of a ring within a host: the bytes of so many steps more than its hops take time, as links fill.
+    ring_steps: of a ring across hosts, in the order of message size; none: its time follows from the protocols.
+    ring_ranks: ranks per host with which the ring steps were measured.
+    ring_fill: of a ring within a host: additional steps whose bytes take time while the links fill.
     """
 
     tree_share: float | None = None

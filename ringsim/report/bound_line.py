@@ -22,10 +22,10 @@ def _percent(share: float) -> str:
 def bound_reason(bound: NetworkBound) -> str:
     """Return what the bound follows from."""
     if bound.latency_s >= bound.throughput_s:
-        return "latencies alone"
+        return "latency only"
     if not bound.ranks:
-        return "all bytes over all links"
-    names = ", ".join(bound.resources[:MAX_NAMED_RESOURCES]) or "what a pair of ranks carries"
+        return "total bytes over all links"
+    names = ", ".join(bound.resources[:MAX_NAMED_RESOURCES]) or "the bandwidth of a pair of ranks"
     more = len(bound.resources) - MAX_NAMED_RESOURCES
     behind = (
         f"{plural(len(bound.ranks), 'rank')}"

@@ -41,7 +41,7 @@ def format_fit(fit: LogFit, wide: bool = False) -> str:
     wide: with the collectives, ranks and sizes in which each parameter was seen, instead of their number.
     """
     width = None if wide else WIDTH
-    rows = [("parameter", "value", "95 % between", "seen in")]
+    rows = [("parameter", "value", "95 % interval", "seen in")]
     for fitted in fit.parameters:
         seen = _seen(fitted) if wide or not fitted.seen_in else plural(len(fitted.seen_in), "timing")
         value, low, high = (_shown(fitted.name, number) for number in (fitted.value, fitted.low, fitted.high))
@@ -102,7 +102,7 @@ def format_probe_fit(fit: ProbeFit, wide: bool = False) -> str:
     wide: with the probes that each parameter was fitted to.
     """
     width = None if wide else WIDTH
-    rows: list[tuple[str, ...]] = [("parameter", "value", "95 % between", *(["probes"] if wide else []))]
+    rows: list[tuple[str, ...]] = [("parameter", "value", "95 % interval", *(["probes"] if wide else []))]
     for name, value in fit.values.items():
         bounds = [format_value(name, bound) for bound in (fit.low[name], fit.high[name])]
         between = "" if math.isinf(fit.low[name]) else " .. ".join(bounds)

@@ -73,7 +73,7 @@ def _sweep(sweep: Sweep) -> str:
 def _timeline(timeline: Timeline) -> str:
     """Return its lanes, or why there are none."""
     if timeline.num_ranks > MAX_RANKS or len(timeline) > MAX_TRANSFERS:
-        why = f"no lanes: they are drawn here for at most {MAX_RANKS} ranks and {MAX_TRANSFERS:,} transfers"
+        why = f"no timeline: it is drawn here for at most {MAX_RANKS} ranks and {MAX_TRANSFERS:,} transfers"
         return _page(repr(timeline), "", [why])
     from ringsim.report.plots.run_pages import draw_timeline  # noqa: PLC0415  matplotlib takes long to import
     from ringsim.report.plots.style import drawing, inline_svg  # noqa: PLC0415

@@ -87,19 +87,19 @@ def _is_unchanged(report: Mapping[str, Any]) -> bool:
 def _times(report: Mapping[str, Any]) -> str:
     before_s, now_s = report["time_before_s"], report["time_s"]
     if now_s is None:
-        return "never ends, in any order that was simulated: something fails"
+        return "never ends, in any simulated order, because of a failure"
     if _is_unchanged(report):
         return f"{format_time(now_s)}: no faster order found"
     if before_s is None:
-        return f"never ends -> {format_time(now_s)}, it ends now"
+        return f"never ends -> {format_time(now_s)}: now it ends"
     return f"{format_time(before_s)} -> {format_time(now_s)}, {report['gain']:.2f} times as fast"
 
 
 def _what_may_help(report: Mapping[str, Any]) -> str:
     """Return what to try where no order does."""
     if report["time_s"] is None:
-        return "ringsim simulate says what fails, and who waits for whom"
-    every = "a ring sends through every NIC whatever the order; " if "ring" in report["algorithm"] else ""
+        return "ringsim simulate reports which part fails and which ranks wait"
+    every = "a ring uses every NIC in any order; " if "ring" in report["algorithm"] else ""
     return f"{every}ringsim explain simulates all other algorithms"
 
 
@@ -124,10 +124,10 @@ def parse_placement(text: str) -> tuple[int, ...]:
     try:
         data = parse_json(content)
     except ValueError as error:
-        raise ValueError(f"{text}: holds no order: it must be numbers as 0,2,1,3, or JSON: {error}") from None
+        raise ValueError(f"{text}: is not an order: must be numbers such as 0,2,1,3, or JSON: {error}") from None
     ranks = data.get("order") if isinstance(data, dict) else data
     if not isinstance(ranks, list) or not all(values.is_whole(rank) for rank in ranks):
-        raise ValueError(f'{text}: holds no order: JSON must be a list of ranks, or have one as "order"')
+        raise ValueError(f'{text}: is not an order: JSON must be a list of ranks, or have one as "order"')
     return tuple(ranks)
 
 

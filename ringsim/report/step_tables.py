@@ -21,6 +21,7 @@ from ringsim.units import format_size, format_time, plural
 
 MAX_BETTER = 4  # alternatives that are listed
 BETTER = "The step would take"  # heads them
+_ROUNDING_S = 1e-9  # what a step is slowed by less is the rounding of times
 
 
 def format_trace_prediction(prediction: TracePrediction, tokens: int | None = None) -> str:
@@ -62,7 +63,7 @@ def step_title(prediction: TracePrediction) -> str:
 
 def notes_on_algorithms(prediction: TracePrediction) -> list[str]:
     """Return why some algorithms are not NCCL's choice, and why some of its choices are not simulated."""
-    not_chosen = f"not what NCCL would take: {prediction.not_chosen}" if prediction.not_chosen else ""
+    not_chosen = f"not NCCL's choice: {prediction.not_chosen}" if prediction.not_chosen else ""
     return [note for note in (not_chosen, prediction.by_formula) if note]
 
 
@@ -75,11 +76,13 @@ def step_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[st
     if computing.roofline and computing.scale > 1:
         rows.append(("utilization", f"{1 / computing.scale:.1%} of the peak rates"))
     if prediction.core_scale != 1:
-        share = f"{prediction.core_scale:.4g} times as long as recorded, by the ranks that share a core"
+        share = f"{prediction.core_scale:.4g} times as long as recorded, because ranks share a core"
         rows.append(("cores", share))
-    if timeline.slowed_s:
-        why = "channels of calls occupy multiprocessors" if computing.on_gpu else "calls need the cores meanwhile"
-        rows.append(("slowed", f"{format_time(timeline.slowed_s)} of the computing, as {why}"))
+    if timeline.slowed_s >= _ROUNDING_S:
+        why = (
+            "channels of calls occupy multiprocessors" if computing.on_gpu else "calls need the cores at the same time"
+        )
+        rows.append(("slowed", f"{format_time(timeline.slowed_s)}, because {why}"))
     rows.append(("exposed", f"{_time(timeline.exposed_s)} of {_time(timeline.communication_s)} of communication"))
     if len(prediction.steps_s) > 1:
         ends = _time(min(prediction.steps_s)), _time(max(prediction.steps_s))
@@ -180,12 +183,12 @@ def _step(prediction: Prediction) -> str:
     rows += [
         ("exposed", f"{_time(step.exposed_s)} of {_time(step.communication_s)} of communication"),
         ("optimizer", format_time(step.optimizer_s)),
-        ("step", f"{_time(step.step_s)}; one process alone {format_time(step.single_s)}"),
+        ("step", f"{_time(step.step_s)}; single process {format_time(step.single_s)}"),
         ("efficiency", f"{100 * step.efficiency:.1f} %"),
     ]
     lines = [wrap_text(title, indent="  "), *(f"  {line}" for line in align_columns(rows))]
     if step.not_chosen:
-        lines.append(wrap_text(f"  not what {LIBRARY} would take: {step.not_chosen}", indent="  "))
+        lines.append(wrap_text(f"  not {LIBRARY}'s choice: {step.not_chosen}", indent="  "))
     by_formula = dict.fromkeys(other.by_formula for other in (step, *prediction.scaling) if other.by_formula)
     lines += [wrap_text(f"  {line}", indent="  ") for line in by_formula]
     return "\n".join(lines)
@@ -214,13 +217,13 @@ def _bucket_rows(buckets: Sequence[BucketTimes]) -> Iterator[Row]:
 def _sweep(prediction: Prediction) -> str:
     rows = []
     for step in prediction.sweep:
-        mark = "recommended" if step is prediction.step else "torch's own" if step is prediction.default else ""
+        mark = "recommended" if step is prediction.step else "torch's default" if step is prediction.default else ""
         times = (_cell_of(time_s) for time_s in (step.communication_s, step.exposed_s, step.step_s))
         cap = TableCell(str(step.config.caps), step.config.caps.rest_bytes)
         rows.append((cap, count_cell(len(step.buckets)), *times, _percent(step), TableCell(mark, 0)))
     why = [reason(prediction.sweep, prediction.step)]
     if prediction.default is not prediction.step:
-        why.append(f"{prediction.speedup:.3f} times as fast as torch's own")
+        why.append(f"{prediction.speedup:.3f} times as fast as torch's default")
     table = DataTable(("cap_mb", "buckets", "sending", "exposed", "step", "efficiency", ""), rows)
     return "\n".join([*table.lines(), *(wrap_text(f"  {line}", indent="  ") for line in why if line)])
 

@@ -21,7 +21,7 @@ def synthesis_dict(
         "found_s": synthesis.found_s,
         "num_tried": synthesis.num_tried,
         "bound": synthesis.bound.as_dict() if synthesis.bound else None,
-        "named": [{"algorithm": one.algorithm, "time_s": one.time_s, "skipped": one.skipped or None}
+        "named": [{"algorithm": one.algorithm, "order": one.order, "time_s": one.time_s, "skipped": one.skipped or None}
                   for one in synthesis.named],
     }  # fmt: skip
 
@@ -41,7 +41,7 @@ def format_synthesis(
         )
     if synthesis.is_named:
         tried = plural(synthesis.num_tried, "schedule")
-        text = f"None of {tried} that were tried is faster than this built-in one; the fastest takes "
+        text = f"None of {tried} that were tried is faster than this built-in algorithm; the fastest of them takes "
         blocks.append(wrap_text(f"{text}{format_time(synthesis.found_s)}.", width))
     blocks.append("\n".join(_named_lines(synthesis, width)))
     return "\n\n".join(blocks)
@@ -52,9 +52,9 @@ def _named_lines(synthesis: Synthesis, width: int | None) -> list[str]:
     skipped = []
     for one in synthesis.named:
         if one.time_s is None:
-            skipped.append(f"{one.algorithm} skipped: {one.skipped}")
+            skipped.append(f"{one.options} skipped: {one.skipped}")
         else:
-            rows.append((one.algorithm, format_time(one.time_s), _times(one, synthesis)))
+            rows.append((one.options, format_time(one.time_s), _times(one, synthesis)))
     return [*align_columns(rows, "lrr"), *(wrap_text(line, width, "  ") for line in skipped)]
 
 

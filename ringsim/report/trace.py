@@ -1,8 +1,9 @@
 """`write_trace`: timelines as a trace file for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
-Each rank is a process. What it applies is a thread of it, and what it sends is another, or several where it sends to
-several at once, since slices of one thread must not overlap. An arrow leads from each sending to its application. In
-a run that never finishes, a thread of each rank that hangs says what it does without end, or waits for.
+Each rank is a process. One thread of it shows the chunks that the rank applies; another one shows its sends, or several
+where sends overlap, since the slices of one thread must not. An arrow leads from each send to the application of its
+chunk. In a run that never finishes, each rank that hangs has a thread that names the operation it hangs in, or waits
+for.
 """
 
 import json
@@ -58,7 +59,7 @@ def trace_lines(
 
 
 def event_lines(num_transfers: int, lines: Iterator[str], name: str) -> Iterator[bytes]:
-    """Yield a trace file whose events are `lines`, of so many transfers.
+    """Yield a trace file whose events are `lines`, which describe `num_transfers` transfers.
 
     Raises ValueError, which names the file, for more than MAX_TRANSFERS transfers.
     """

@@ -34,7 +34,7 @@ def format_walkthrough(
     wide: with all that would not help, and not only the nearest to it.
     """
     blocks = [_heading(schedule, size_bytes, told), *map(_phase, told.phases)]
-    blocks.append(_block("How much that is", map(_sentence, told.costs)))
+    blocks.append(_block("Amount of data and number of steps", map(_sentence, told.costs)))
     blocks.append(_block("What bounds it", _bounds(explanation, advice, bound)))
     blocks.append(_block("What would help most, by simulation", _alternatives(advice, wide)))
     return "\n\n".join(blocks)
@@ -73,7 +73,7 @@ def _steps(phase: ToldPhase) -> Iterator[str]:
     if len(shown) < len(phase.steps):
         last = phase.steps[-1]
         if len(phase.steps) > len(shown) + 1:
-            yield f"steps {shown[-1].number + 1} to {last.number - 1} go on likewise"
+            yield f"steps {shown[-1].number + 1} to {last.number - 1} follow the same pattern"
         yield f"step {last.number}  {last.sentence}"
 
 
@@ -92,7 +92,7 @@ def _alternatives(advice: Advice, wide: bool) -> Iterator[str]:
         rows = [(_what(other), format_time(other.sorting_s), _gain(advice, other)) for other in helping]
         yield from align_columns(rows)
     else:
-        yield "nothing of what was tried"
+        yield "none of the alternatives that were simulated"
     others = [other for other in timed if other not in helping]
     if others:
         shown = others if wide else others[:_NEAREST]

@@ -12,7 +12,7 @@ def require_memory(purpose: str, num_bytes: float) -> None:
     free = free_bytes()
     if num_bytes > free:
         raise ValueError(
-            f"{purpose}: would take {format_size(num_bytes)} of memory; {format_size(free)} is free: take fewer ranks"
+            f"{purpose}: would take {format_size(num_bytes)} of memory; {format_size(free)} is free: use fewer ranks"
         )
 
 

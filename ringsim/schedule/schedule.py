@@ -13,8 +13,8 @@ Steps are an order, not a barrier. Within a step the order of the rows counts.
 2. Transfers of one rank on one channel leave in step order, each after the one before it has left. Channels are
    independent of each other.
 3. A rank applies what it receives for one chunk in step order: REDUCE adds into the chunk, COPY overwrites it. This
-   fixes the order of the additions, so a result is the same bit for bit on every run. What it receives on one
-   connection, which is one channel of one sender, it applies in step order, too, one after the other.
+   fixes the order of the additions: every run gives bit-identical results. Chunks received on one connection, which is
+   one channel of one sender, are also applied in step order, one after the other.
 4. A write to a chunk waits until the rank's own earlier sends of that chunk, this step's included, have left.
 
 Every wait points to an earlier step or row, or from a write to a send of the same step, so a schedule cannot

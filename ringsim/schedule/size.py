@@ -29,7 +29,7 @@ def require_few_transfers(make: Callable[[int], Schedule], num_ranks: int) -> No
     """Raise ValueError if `make(num_ranks)` would have more transfers than one wants to wait for."""
     estimate = estimated_transfers(make, num_ranks)
     if estimate > MAX_COUNTED:
-        raise ValueError(f"{format_count(estimate)} transfers, above {format_count(MAX_COUNTED)}; take fewer ranks")
+        raise ValueError(f"{format_count(estimate)} transfers, above {format_count(MAX_COUNTED)}: use fewer ranks")
 
 
 def format_count(count: float) -> str:

@@ -19,7 +19,7 @@ REDUCE = Transfer._fields.index("reduce")
 
 
 def require_count(name: str, value: object, least: int = 1) -> None:
-    """Raise ValueError unless it is a whole number of at least so many."""
+    """Raise ValueError unless `value` is a whole number that is not less than `least`."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise ValueError(f"{name} {quoted(value)}: must be a whole number")
     if value < least:

@@ -81,7 +81,7 @@ def require_equal_shares(schedule: Schedule) -> None:
     if schedule.num_chunks % collective.num_shares(num_ranks):
         count = "square of the number" if collective is Collective.ALL_TO_ALL else "number"
         raise ScheduleError(
-            f"{schedule}: {schedule.num_chunks} chunks cannot be shared out equally; the number of chunks must be a "
+            f"{schedule}: {schedule.num_chunks} chunks cannot be divided equally; the number of chunks must be a "
             f"multiple of the {count} of ranks"
         )
 
@@ -102,7 +102,7 @@ def _check_partition(schedule: Schedule) -> None:
             shares = np.diff(bounds[:: num_chunks // num_shares])
             if (shares != num_elements // num_shares).any():
                 raise ScheduleError(
-                    f"{schedule}: partition: {num_elements} elements are not shared out equally to the ranks"
+                    f"{schedule}: partition: {num_elements} elements are not divided equally among the ranks"
                 )
 
 
@@ -257,7 +257,7 @@ WIDTH = 80  # columns of a terminal
 
 
 def draw_grid(schedule: Schedule, marked_step: int, marked_rank: int | None) -> str:
-    """Return the grid around one cell, which gets a `>` in front; of so many ranks that it fits 80 columns.
+    """Return the steps x ranks around one cell, which is marked with `>`; as many ranks as fit into 80 columns.
 
     `c3+r1` in a rank's column: chunk 3 arrives from rank 1 and is added; `c3=r1`: it overwrites.
     """

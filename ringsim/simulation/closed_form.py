@@ -88,7 +88,7 @@ def closed_form_s(
     *,
     runtime: Runtime = RULE,
 ) -> float | None:
-    """Return the seconds of an algorithm, as `build` makes it, on `network`; None if there is no formula.
+    """Return the seconds of an algorithm, as `algorithm` makes it, on `network`; None if there is no formula.
 
     runtime: as of `simulate`.
 

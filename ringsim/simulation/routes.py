@@ -61,7 +61,7 @@ class Ends(NamedTuple):
         return cls(src, dst, keys // num_ranks, channel)
 
     def of_workers(self, num_workers: int) -> "Ends":
-        """Return the connections of so many workers, one after the other: each has its own, between the same ranks."""
+        """Return the connections of `num_workers` workers, each with separate ones between the same ranks."""
         src, dst, channel = (np.tile(column, num_workers) for column in (self.src, self.dst, self.channel))
         num_senders = self.sender.max(initial=0) + 1
         sender = np.concatenate([self.sender + worker * num_senders for worker in range(num_workers)])

@@ -87,8 +87,9 @@ def assemble(
 ) -> Schedule:
     """Return the schedule of these parts, one after the other.
 
-    num_waves: into so many each chunk is cut. A wave does what the whole would, and the next one follows as soon as the
-    busiest resource has served it, so that the second part of a wave goes on beside the first part of the next.
+    num_waves: number of pieces into which each chunk is divided. Every wave runs all parts on one piece of each chunk;
+    the next wave starts as soon as the busiest resource has served it, and the second part of a wave overlaps with the
+    first part of the next.
     """
     period_s = period_of(parts)
     rows, begin_s = [], 0.0

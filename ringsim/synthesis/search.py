@@ -8,11 +8,11 @@ from itertools import islice, product
 
 import numpy as np
 
-from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of, candidates
+from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of, candidates, find_placement
 from ringsim.network import AnyNetwork, memory_of
 from ringsim.registry import build
-from ringsim.schedule import Bools, Collective, Schedule, require_few_transfers, verify
-from ringsim.simulation import lists_more_than, predict_time
+from ringsim.schedule import Bools, Collective, Schedule, permute_ranks, require_few_transfers, verify
+from ringsim.simulation import RULE, Runtime, lists_more_than, predict_time
 from ringsim.synthesis.drafts import LEAST_S, Draft, Problem, drafts
 from ringsim.synthesis.islands import is_connected, islands_of
 from ringsim.synthesis.matching import NotConnectedError
@@ -26,6 +26,11 @@ MAX_OVERLAYS = 64
 FEW_TRANSFERS = 2**11  # of what is tried with each overlay
 MAX_TRANSFERS = 2**15  # of what is tried; on many ranks MAX_PER_PAIR of each pair
 MAX_PER_PAIR = 16
+SEGMENTS = (4, 16)  # in which built-in algorithms are tried
+LEAST_GAIN = 0.98  # times the time of its plain form, below which another form of an algorithm is listed
+NUM_PLACED = 3  # built-in algorithms for which a placement is searched for
+MAX_PLACED_RANKS = 16
+NUM_PLACEMENTS = 24  # that are simulated for a built-in algorithm: all of four ranks
 MAX_NAMED_TRANSFERS = 2**19  # of named algorithms, of which each transfer has to be looked at
 LEFT_FOR_BEST = 0.7  # of the time, that is not spent on trying all overlays
 LEFT_FOR_BALANCE = 0.7  # of the time left then, that is spent on making halves of an all_reduce fit to each other
@@ -38,11 +43,20 @@ GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
 
 @dataclass(frozen=True, slots=True)
 class NamedTime:
-    """A built-in algorithm and its seconds; None, and the reason, where it was not simulated."""
+    """A built-in algorithm and its seconds; None, and the reason, where it was not simulated.
+
+    algorithm: with its number of segments, if there are several. order: the placement of the ranks; None: as they are.
+    """
 
     algorithm: str
     time_s: float | None
     skipped: str = ""
+    order: tuple[int, ...] | None = None
+
+    @property
+    def options(self) -> str:
+        """The algorithm and the placement as options of commands have them."""
+        return self.algorithm if self.order is None else f"{self.algorithm} --order {','.join(map(str, self.order))}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,13 +64,14 @@ class Synthesis:
     """The result of a search.
 
     schedule: the fastest one, proved; `is_named` if that is a built-in algorithm, as none found was faster.
-    found_s: the seconds of the fastest one that was found; infinite if the time was up before.
+    found_schedule, found_s: the fastest one that was found, and its seconds.
     bound: None where none is known. named: by growing time. num_tried: schedules that were simulated.
     """
 
     schedule: Schedule
     time_s: float
     is_named: bool
+    found_schedule: Schedule
     found_s: float
     bound: NetworkBound | None
     named: tuple[NamedTime, ...]
@@ -83,7 +98,7 @@ class SearchOptions:
     seconds: for which it goes on; at least one schedule is found. A simulation under way then is given up when twice
     the time is over. enough: times the bound, at which it ends earlier.
     chunks_per_rank: in how many chunks a rank's share goes (of a broadcast or reduce: all of the data); None: several
-    numbers are tried.
+    numbers are tried. runtime: how ranks execute what is compared: by the rule of execution, or as a library does.
 
     Raises ValueError for no time, and for less than one chunk.
     """
@@ -92,6 +107,7 @@ class SearchOptions:
     chunks_per_rank: int | None = None
     seed: int = 0
     enough: float = GOOD_ENOUGH
+    runtime: Runtime = RULE
 
     def __post_init__(self) -> None:
         if not self.seconds > 0:
@@ -184,16 +200,18 @@ class _SynthesisSearch:
                 raise
         if self._best is None:
             raise ValueError(f"{self._network.place}: no links were found that lead to all ranks")
-        found_s, schedule = self._best
+        found_s, found_schedule = self._best
         self._say("proving")
-        verify(schedule)
-        named = tuple(sorted(self._named(), key=lambda one: np.inf if one.time_s is None else one.time_s))
-        best_s = named[0].time_s if named else None
-        is_named = best_s is not None and best_s <= found_s
-        if is_named:
-            schedule = self._build(named[0].algorithm)
-        time_s = found_s if best_s is None else min(found_s, best_s)
-        return Synthesis(schedule, time_s, is_named, found_s, self._bound, named, self._state.num_tried)
+        verify(found_schedule)
+        named = sorted(self._named(), key=_order_of_named)
+        if found_s > self._options.enough * self._problem.bound_s:  # then another form may be faster
+            named = self._with_variants(named)
+        schedule, time_s, is_named = found_schedule, found_s, False
+        if named and named[0].time_s is not None and named[0].time_s <= found_s:
+            schedule, time_s, is_named = self._build(named[0].algorithm, named[0].order), named[0].time_s, True
+        return Synthesis(
+            schedule, time_s, is_named, found_schedule, found_s, self._bound, tuple(named), self._state.num_tried
+        )
 
     def _search(self, counts: list[int], seed: int) -> None:
         """Try a few chunks on all overlays, other numbers of chunks on the best of them, then other random numbers."""
@@ -310,18 +328,44 @@ class _SynthesisSearch:
                 is_ended = True
                 yield NamedTime(name, None, "interrupted")
 
-    def _named_time(self, name: str) -> NamedTime:
+    def _with_variants(self, named: list[NamedTime]) -> list[NamedTime]:
+        """Return built-in algorithms by time: also in segments, and the fastest of these with ranks placed otherwise.
+
+        A variant is listed only if it gains. The time for this is as long as that for the search.
+        """
+        ends_at, known = time.monotonic() + self._options.seconds, list(named)
+        for variants in (self._in_segments, self._placed):
+            for one in tuple(known)[: NUM_PLACED if variants == self._placed else None]:
+                if one.time_s is not None and time.monotonic() < ends_at:
+                    best_s = one.time_s * LEAST_GAIN
+                    faster = (other for other in variants(one) if other.time_s is not None and other.time_s < best_s)
+                    known += sorted(faster, key=_order_of_named)[:1]
+            known.sort(key=_order_of_named)
+        return known
+
+    def _in_segments(self, plain: NamedTime) -> Iterator[NamedTime]:
+        for name in (f"{plain.algorithm}/{segments}" for segments in SEGMENTS):
+            if self._build(name).num_transfers <= FEW_TRANSFERS:
+                yield self._named_time(name)
+
+    def _placed(self, one: NamedTime) -> Iterator[NamedTime]:
+        schedule = self._build(one.algorithm)
+        if self._problem.num_ranks <= MAX_PLACED_RANKS and schedule.num_transfers <= FEW_TRANSFERS:
+            placed = find_placement(schedule, self._network, self._problem.size_bytes, budget=NUM_PLACEMENTS)
+            yield self._named_time(one.algorithm, placed.order)
+
+    def _named_time(self, name: str, order: tuple[int, ...] | None = None) -> NamedTime:
         try:
-            schedule = self._build(name)
+            schedule = self._build(name, order)
         except ValueError as error:
-            return NamedTime(name, None, str(error))
+            return NamedTime(name, None, str(error), order)
         if lists_more_than(MAX_NAMED_TRANSFERS, schedule, self._network, self._problem.size_bytes):
-            return NamedTime(name, None, f"more than {MAX_NAMED_TRANSFERS:,} transfers")
+            return NamedTime(name, None, f"more than {MAX_NAMED_TRANSFERS:,} transfers", order)
         most_s = self._options.seconds
         try:
-            return NamedTime(name, self._time_s(schedule, time.monotonic() + most_s))
+            return NamedTime(name, self._time_s(schedule, time.monotonic() + most_s), order=order)
         except TimeoutError:
-            return NamedTime(name, None, f"its simulation takes longer than {most_s:g} s (--seconds)")
+            return NamedTime(name, None, f"its simulation takes longer than {most_s:g} s (--seconds)", order)
 
     def _time_s(self, schedule: Schedule, ends_at: float) -> float:
         """Return the simulated time. Raises TimeoutError if it is not known at this moment of `time.monotonic`."""
@@ -330,9 +374,15 @@ class _SynthesisSearch:
             if time.monotonic() > ends_at:
                 raise TimeoutError
 
-        return predict_time(schedule, self._network, self._problem.size_bytes, on_progress=stop_late)
+        runtime = self._options.runtime
+        return predict_time(schedule, self._network, self._problem.size_bytes, runtime=runtime, on_progress=stop_late)
 
-    def _build(self, name: str) -> Schedule:
+    def _build(self, name: str, order: tuple[int, ...] | None = None) -> Schedule:
         make = partial(build, self._problem.collective, name, size_bytes=self._problem.size_bytes)
         require_few_transfers(make, self._problem.num_ranks)
-        return make(self._problem.num_ranks)
+        schedule = make(self._problem.num_ranks)
+        return schedule if order is None else permute_ranks(schedule, order)
+
+
+def _order_of_named(one: NamedTime) -> float:
+    return np.inf if one.time_s is None else one.time_s

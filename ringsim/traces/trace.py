@@ -179,11 +179,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """What is to be recorded: a program, and the rank of which job it shall be.
+    """A request to record a program as one rank of a job.
 
-    program: the path of a script, or (`is_module`) the name of a module. num_steps: recorded after three to warm up.
-    output: the file for the trace. folder: the working directory of the program; "" is that of the recorder.
-    device: that the program is told it has.
+    program: the path of a script, or (`is_module`) the name of a module. num_steps: recorded after three warm-up steps.
+    output: the file for the trace. folder: the working directory of the program; "": that of the recorder.
+    device: the device that the program is told it has.
     """
 
     program: str

@@ -69,11 +69,11 @@ def assign_buckets(profile: StepProfile, caps: BucketCaps, phase: Phase = Phase.
 
 
 def fill_buckets(order: Iterable[int], parameters: Sequence[Parameter], caps: BucketCaps | None) -> list[list[int]]:
-    """Append each to the bucket of its dtype and device, then close that if it has reached its cap.
+    """Append each parameter to the bucket of its dtype and device, and close the bucket once it has reached its cap.
 
-    So buckets overshoot, and no parameter is split. What is open at the end follows, for each dtype and device:
-    there the reducer goes through a hash table, whose order, the last to appear first, is the C++ library's.
-    caps: None for buckets without limit.
+    Buckets therefore exceed their caps, and no parameter is split. Buckets still open at the end follow, one for each
+    dtype and device, in reverse order of appearance: the reducer iterates over a hash table, whose order is the C++
+    library's. caps: None for buckets without limit.
     """
     closed: list[list[int]] = []
     open_buckets: dict[Hashable, list[int]] = {}

@@ -44,10 +44,10 @@ def simulate_step(
 ) -> StepTimeline:
     """Return the timeline of a step.
 
-    groups: those of the trace. on_gpu: whether streams do the work.
-    seconds: how long a computation takes while calls occupy so many multiprocessors.
-    pace: of computing, and of calls, while both are under way; 1 where there are cores for both, and without effect on
-    a GPU. number: of the step among those that make calls, so that in several steps other calls are late.
+    groups: those of the trace. on_gpu: whether streams carry out computations and calls.
+    seconds: duration of a computation while calls occupy the given number of multiprocessors.
+    pace: relative speed of computing, and of calls, while both are in progress; 1 where there are cores for both; not
+    used on a GPU. number: of the step among those that make calls; it determines which calls are late.
 
     Raises ValueError for a call that cannot be simulated, such as send.
     """

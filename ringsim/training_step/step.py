@@ -106,9 +106,9 @@ class PredictedStep:
 def predict_step(
     profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig = TORCH_DEFAULTS
 ) -> PredictedStep:
-    """Return a step of `num_ranks` ranks that each do what the profile says; if calls may be late, the typical one.
+    """Return a step of `num_ranks` ranks that all follow the profile; if calls may be late, the typical step.
 
-    Raises ValueError for an algorithm that there is not, and a network without room for so many ranks.
+    Raises ValueError for an unknown algorithm, and for a network without room for `num_ranks` ranks.
     """
     buckets = assign_buckets(profile, config.caps, config.phase)
     copy_rate = _copy_rate(network, num_ranks, config)

@@ -1,4 +1,4 @@
-"""`TraceScaling`: the step of a program on several numbers of ranks, each recorded as a job of so many."""
+"""`TraceScaling`: the step of a program on several numbers of ranks, recorded once for each of them."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -15,9 +15,10 @@ _SAME_WORK = 0.01  # share by which the FLOPs of a rank may differ, as those of 
 
 
 class ScaledStep(NamedTuple):
-    """A step on so many ranks.
+    """A step on `num_ranks` ranks.
 
-    efficiency: the step on the fewest ranks, over this one; 1 where no time passes, and 0 for a step that never ends.
+    efficiency: time of the step on the fewest ranks, divided by the time of this one; 1 where no time passes, and 0
+    for a step that never ends.
     total_tokens_per_s: on all ranks; None if it is not known how many tokens a step has.
     """
 

@@ -107,7 +107,7 @@ class BucketChoice:
 
 
 def choose_buckets(fit: ProbeFit, profile: StepProfile, num_ranks: int, least_gain: float = 1.0) -> BucketChoice:
-    """Return the choice for a step on so many ranks. Raises ValueError where the network has no room for them."""
+    """Return the best buckets for `num_ranks` ranks. Raises ValueError if the network has no room for them."""
     config = ddp_config(fit.cluster, num_ranks)
     caps = [BucketCaps.from_mb(cap) for cap in CAPS_MB]
     steps = tuple(sweep_caps(profile, fit.cluster, num_ranks, config, caps))

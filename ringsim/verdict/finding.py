@@ -14,11 +14,11 @@ HALF = 0.5  # of a step: what takes more than the rest together bounds it
 class Topic(Enum):
     """The questions that a verdict answers, in the order in which it is asked."""
 
-    BOUND = "What bounds you?"
-    ALGORITHM = "Which algorithm?"
-    BUCKET = "Which bucket size?"
-    RANKS = "What would twice the ranks cost?"
-    SURE = "How sure is this?"
+    BOUND = "What limits performance?"
+    ALGORITHM = "Which algorithm should you use?"
+    BUCKET = "Which bucket size should you use?"
+    RANKS = "What happens with twice as many ranks?"
+    SURE = "How reliable are these answers?"
 
 
 @dataclass(frozen=True, slots=True)

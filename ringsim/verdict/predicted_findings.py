@@ -1,4 +1,4 @@
-"""The answers for a directory without probes: what predictions for a network, and training runs, say by themselves."""
+"""The answers for a directory without probes, from predictions for a network and from training runs."""
 
 from ringsim.analysis import Sweep
 from ringsim.units import format_size, plural
@@ -8,7 +8,7 @@ from ringsim.verdict.run_directory import RunDirectory
 
 MEASURE = "ringsim measure --ranks 2 -o measured.json"
 TRAIN = "torchrun --nproc-per-node 2 -m trainers compare-strategies --output report"
-_UNKNOWN = "Not known: no file here says it."
+_UNKNOWN = "Not known: no file here contains the necessary data."
 _MIB = 2**20
 
 
@@ -27,16 +27,16 @@ def _bound(contents: RunDirectory) -> Finding:
     for file, comparison in contents.comparisons.items():
         shares |= {f"{file}, {run.name}": run.sync_share for run in comparison.runs if run.num_ranks > 1}
     if not shares and any(job.num_ranks == 1 for job in contents.jobs.values()):
-        return Finding(Topic.BOUND, "Computing: one rank has nobody to synchronise with.", (), TRAIN)
+        return Finding(Topic.BOUND, "Computation: a single rank does not communicate.", (), TRAIN)
     if not shares:
         return _predicted_bound(contents)
     name, share = max(shares.items(), key=lambda item: item[1])
-    spends = f"spends {percent(share)} of its time synchronising or waiting for other ranks"
+    spends = f"{percent(share)} of its time on synchronisation and waiting for other ranks"
     if share < HALF:
-        answer = f"Computing: of the training runs here {name} waits most, and it {spends}."
+        answer = f"Computation: even {name}, the run with the most communication, spends only {spends}."
     else:
-        answer = f"Synchronising: {name} {spends}. What bounds that needs probes."
-    return Finding(Topic.BOUND, answer, (f"Taken from the logs of {plural(len(shares), 'run')}.",), MEASURE)
+        answer = f"Synchronisation: {name} spends {spends}. Measure probes to find out what limits it."
+    return Finding(Topic.BOUND, answer, (f"From the logs of {plural(len(shares), 'run')}.",), MEASURE)
 
 
 def _predicted_bound(contents: RunDirectory) -> Finding:
@@ -45,23 +45,23 @@ def _predicted_bound(contents: RunDirectory) -> Finding:
     for file, run in contents.simulated.items():
         if run.time_s and run.path_s:
             most = max(run.path_s, key=lambda name: run.path_s[name])
-            used = f"; {run.bottleneck} is used most" if run.bottleneck else ""
+            used = f"; the busiest resource is {run.bottleneck}" if run.bottleneck else ""
             reasons.append(
                 f"{file}: {run.collective.value} {run.algorithm} of {format_size(run.size_bytes)} on {run.num_ranks} "
-                f"ranks of {run.network} takes {roughly(run.time_s)}, most of it {most}{used}."
+                f"ranks of {run.network} takes {roughly(run.time_s)}, mostly {most}{used}."
             )
     for file, prediction in contents.predicted.items():
         step = prediction.step
         if step.step_s and step.exposed_s is not None:
             share = step.exposed_s / step.step_s
-            bound = "Computing" if share < HALF else "Communication"
+            bound = "compute-bound" if share < HALF else "communication-bound"
             answer = (
-                f"{bound} bounds a training step on {step.num_ranks} ranks of {prediction.network}, as predicted: "
-                f"{roughly(step.exposed_s)} of {roughly(step.step_s)} ({percent(share)}) are exposed communication."
+                f"A training step on {step.num_ranks} ranks of {prediction.network} is predicted to be {bound}: "
+                f"{roughly(step.exposed_s)} of {roughly(step.step_s)} ({percent(share)}) is exposed communication."
             )
             return Finding(Topic.BOUND, answer, (f"Predicted by ringsim ddp, in {file}.", *reasons))
     if reasons:
-        return Finding(Topic.BOUND, f"Of the collectives that were simulated: {reasons[0]}", tuple(reasons[1:]))
+        return Finding(Topic.BOUND, f"For the simulated collectives only: {reasons[0]}", tuple(reasons[1:]))
     return Finding(Topic.BOUND, _UNKNOWN, (), _ddp(contents) or MEASURE)
 
 
@@ -71,7 +71,7 @@ def _algorithm(contents: RunDirectory) -> Finding:
     command = _sweep(contents) or MEASURE
     if not reasons:
         return Finding(Topic.ALGORITHM, _UNKNOWN, (), command)
-    answer = "On the networks of the sweeps, which need not be this machine's, the fastest are named below."
+    answer = "The fastest algorithms on the networks of the sweeps are listed below. Your network may differ."
     return Finding(Topic.ALGORITHM, answer, tuple(reasons), command)
 
 
@@ -86,7 +86,7 @@ def _winners(file: str, sweep: Sweep) -> list[str]:
         ]
         if words:
             sizes = f"{format_size(words[0][0])} to {format_size(words[-1][0])}"
-            reasons.append(f"{file}: on {network} with {most} ranks, of {sizes}: {by_size(words)}.")
+            reasons.append(f"{file}: on {network} with {most} ranks, {sizes}: {by_size(words)}.")
     return reasons
 
 
@@ -96,12 +96,12 @@ def _bucket(contents: RunDirectory) -> Finding:
         if steps:
             best = min(steps, key=lambda step: step.step_s or 0.0)
             own = prediction.default_step_s
-            than = f" instead of {roughly(own)} with torch's own caps" if own else ""
+            than = f" instead of {roughly(own)} with torch's default caps" if own else ""
             answer = (
-                f"Of those predicted for {prediction.network}, bucket_cap_mb {best.cap_bytes / _MIB:g} has the "
-                f"shortest step: {roughly(best.step_s or 0.0)}{than}."
+                f"Set bucket_cap_mb to {best.cap_bytes / _MIB:g} on {prediction.network}: a step is predicted to take "
+                f"{roughly(best.step_s or 0.0)}{than}."
             )
-            return Finding(Topic.BUCKET, answer, (f"Predicted by ringsim ddp, in {file}.",))
+            return Finding(Topic.BUCKET, answer, (f"The shortest of the steps predicted by ringsim ddp, in {file}.",))
     return Finding(Topic.BUCKET, _UNKNOWN, (), _ddp(contents, "--bucket-cap-mb 1:256") or TRAIN)
 
 

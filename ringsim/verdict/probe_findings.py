@@ -1,4 +1,4 @@
-"""The answers from probes: what bounds, which algorithm, which bucket size, and what twice the ranks would cost."""
+"""The answers from probes: the limiting cost, the algorithm, the bucket size, and the cost of twice as many ranks."""
 
 import statistics
 
@@ -14,13 +14,13 @@ from ringsim.verdict.records import StrategyResult
 from ringsim.verdict.subject import Forecast, Subject
 
 _SIMULATED = (
-    "Shares are those of a ring, simulated on the network fitted to the probes, as it is and then without one cost "
-    "after another."
+    "The shares come from simulations of a ring on the network fitted to the probes: with all costs, and then with one "
+    "cost after another removed."
 )
 _MEANINGS = {
     Bound.STRAGGLER: "waiting for it",
     Bound.CORES: "waiting for a core",
-    Bound.LATENCY: "messages and calls, whatever their size",
+    Bound.LATENCY: "fixed cost of messages and calls",
     Bound.BANDWIDTH: "moving and adding bytes",
 }
 
@@ -28,7 +28,7 @@ _MEANINGS = {
 def bound_of_sizes(subject: Subject, forecast: Forecast) -> Finding:
     """Return what bounds an all_reduce, from probes alone."""
     words = [(a.size_bytes, f"by {a.bound.value}") for a in forecast.attributions]
-    where = " at every size looked at" if len({name for _, name in words}) == 1 else ""
+    where = " at all simulated sizes" if len({name for _, name in words}) == 1 else ""
     answer = f"An all_reduce on {subject.num_ranks} ranks is bound {by_size(words)}{where}."
     shown = [forecast.attributions[0], forecast.at(subject.size_bytes)][-len(forecast.attributions) :]
     reasons = [_shares(attribution) for attribution in shown]
@@ -51,13 +51,13 @@ def bound_of_step(
     takes = f"takes {roughly(best.step_s)} with `{best.strategy}`"
     if free is None:
         waiting = " and waiting for a straggler" if waited_s else ""
-        parts = f"{roughly(cost_s)} of them ({percent(share)}) are synchronisation{waiting}"
+        parts = f"{roughly(cost_s)} of this ({percent(share)}) is synchronisation{waiting}"
     else:
         parts = f"{roughly(free.step_s)} without synchronisation (`{free.strategy}`), {percent(share)} less"
-    bound = "Computing bounds a training step"
+    bound = "The training step is compute-bound"
     if share >= HALF:
         inner = _bound(attribution, best, waited_s).value
-        bound = f"Synchronising gradients bounds a training step, and {inner} bounds that"
+        bound = f"The training step is bound by the synchronisation of gradients, mostly by {inner}"
     reasons = [_cost(best, free, cost_s, waited_s), _inside(attribution, best, waited_s)]
     if slowest:
         reasons.append(straggling_rank(slowest))
@@ -69,17 +69,17 @@ def _cost(best: StrategyResult, free: StrategyResult | None, cost_s: float, wait
     """Say how much of the cost of synchronising is the synchronisation itself, and how much is waiting."""
     own_s = roughly(best.measured_sync_s)
     if free is not None:
-        rest = "the rest is waiting for late ranks, and computing that communication slows down"
+        rest = "the rest is waiting for late ranks, and computation that communication slows down"
         if cost_s <= best.measured_sync_s:
-            rest = "as much of it as the difference lacks is hidden, or within what steps vary"
+            rest = "the part of it that is missing from the difference overlaps with computation, or is noise"
         return (
-            f"Steps with and without synchronisation took turns and differ by {roughly(cost_s)}; the synchronisation "
-            f"itself takes {own_s}, as the last rank to arrive sees it; {rest}."
+            f"Steps with and without synchronisation were interleaved and differ by {roughly(cost_s)}; the "
+            f"synchronisation itself takes {own_s}, measured on the last rank to arrive; {rest}."
         )
     counted = f", and {roughly(waited_s)} of waiting for the straggler" if waited_s else ""
     return (
-        f"That is {own_s} of synchronisation, as the last rank to arrive sees it{counted}. It leaves out other waiting "
-        "for late ranks; what a step would take without synchronisation is measured by training with `none` too."
+        f"This is {own_s} of synchronisation, measured on the last rank to arrive{counted}. It does not include other "
+        "waiting for late ranks; train with `none` as well to measure a step without synchronisation."
     )
 
 
@@ -87,8 +87,8 @@ def straggling_rank(slowest: SlowestRank) -> str:
     """Return the sentence on the rank that the others wait for."""
     typical_s = statistics.median(slowest.wait_s.values())
     return (
-        f"Rank {slowest.rank} is a straggler: the others wait {roughly(typical_s)} for it in a step, measured with "
-        f"{listed([f'`{name}`' for name in slowest.wait_s])}."
+        f"Rank {slowest.rank} is a straggler: the other ranks wait {roughly(typical_s)} for it in each step (measured "
+        f"with {listed([f'`{name}`' for name in slowest.wait_s])})."
     )
 
 
@@ -101,10 +101,10 @@ def _inside(attribution: Attribution, result: StrategyResult, waited_s: float) -
     bound = _bound(attribution, result, waited_s)
     if bound is Bound.STRAGGLER and waited_s:
         return (
-            f"Within the synchronisation a straggler counts most: {roughly(waited_s)} is waiting for it, "
-            f"{roughly(result.measured_sync_s)} the synchronisation itself."
+            f"Most of the synchronisation is due to a straggler: ranks wait {roughly(waited_s)} for it, and the "
+            f"synchronisation itself takes {roughly(result.measured_sync_s)}."
         )
-    return f"Within the synchronisation {bound.value} counts most. {_shares(attribution)}"
+    return f"Most of the synchronisation is due to {bound.value}. {_shares(attribution)}"
 
 
 def _shares(attribution: Attribution) -> str:
@@ -124,7 +124,7 @@ def _what_ifs(cluster: Cluster, attributions: list[Attribution]) -> list[str]:
     sentences = []
     if without_stragglers(cluster) != cluster:
         sentences.append(
-            f"{_slow_parts(cluster)} as slow as the others: were they alike, {size} would take {roughly(without_s)} "
+            f"{_slow_parts(cluster)} slower than the others: with equal speeds, {size} would take {roughly(without_s)} "
             f"instead of {now}."
         )
     worst = max(attributions, key=lambda attribution: attribution.share(Bound.CORES))
@@ -157,10 +157,10 @@ def algorithm_finding(subject: Subject, forecast: Forecast, ranking: StrategyRan
     words = by_size([(choice.size_bytes, f"`{choice.chosen}`") for choice in choices])
     others = any(choice.chosen != BASELINE for choice in choices)
     on = f"On {subject.num_ranks} ranks"
-    use = f"{on} all-reduce with {words}." if others else f"{on} all-reduce with `{BASELINE}` at every size."
+    use = f"{on} use {words} for all_reduce." if others else f"{on} use `{BASELINE}` for all_reduce at every size."
     reasons = [_gain(choice) for choice in _turning_points(choices)]
     if not others:
-        reasons.append("No other algorithm is faster by more than predictions scatter about what was measured.")
+        reasons.append("No other algorithm is faster by more than the error of the predictions.")
     if measured := _measured(subject):
         reasons.append(measured)
     if ranking is None:
@@ -189,19 +189,22 @@ def _strategy(ranking: StrategyRanking) -> str:
     best = ranking.best
     if not ranking.draws:
         return f"Train with `{best.strategy}`: its step of {roughly(best.step_s)} is the shortest of those tried."
-    takes = f"a step takes {roughly(best.step_s)} with it"
-    return f"Train with `{best.strategy}` or any that cannot be told from it: {takes}."
+    names = listed([f"`{result.strategy}`" for result in ranking.draws])
+    return (
+        f"Train with `{best.strategy}`: a step takes {roughly(best.step_s)}. The difference to {names} is within the "
+        "noise."
+    )
 
 
 def _draws(ranking: StrategyRanking) -> list[str]:
     if not ranking.draws:
         return []
     names = listed([f"`{result.strategy}` ({roughly(result.step_s)})" for result in ranking.draws])
-    return [f"Not slower beyond what steps vary: {names}."]
+    return [f"Steps of similar length: {names}."]
 
 
 def _measured(subject: Subject) -> str:
-    """Ours beside torch's own, where both were timed: at the largest size."""
+    """Return the times of our fastest algorithm and of torch at the largest size at which both were timed."""
     timed: dict[int, dict[str, CollectiveTimes]] = {}
     for entry in subject.measurements.collectives:
         if entry.collective is Collective.ALL_REDUCE:
@@ -212,8 +215,8 @@ def _measured(subject: Subject) -> str:
     entries = timed[max(both)]
     ours = min((e for name, e in entries.items() if name != TORCH), key=lambda entry: entry.median_s)
     return (
-        f"Measured at {format_size(max(both))}: `{ours.algorithm}` {roughly(ours.median_s)}, torch.distributed's "
-        f"own {roughly(entries[TORCH].median_s)}."
+        f"Measured at {format_size(max(both))}: `{ours.algorithm}` {roughly(ours.median_s)}, torch.distributed "
+        f"{roughly(entries[TORCH].median_s)}."
     )
 
 
@@ -223,8 +226,8 @@ def bucket_finding(subject: Subject, buckets: BucketChoice | None) -> Finding:
         command = f"torchrun --nproc-per-node {subject.num_ranks} -m trainers compare-strategies --output report"
         return Finding(
             Topic.BUCKET,
-            "Not known: nothing here says when each gradient of a step is ready.",
-            ("The strategy comparison records that; or give ringsim ddp the layers of your own model.",),
+            "Not known: no file here records when each gradient of a step is ready.",
+            ("The strategy comparison records this; or describe the layers of your model for ringsim ddp.",),
             command,
         )
     best, default = buckets.best, buckets.default
@@ -233,16 +236,16 @@ def bucket_finding(subject: Subject, buckets: BucketChoice | None) -> Finding:
         longest = max(buckets.steps, key=lambda step: step.step_s)
         return Finding(
             Topic.BUCKET,
-            "Leave bucket_cap_mb as torch has it: no other is surely better for this model.",
+            "Keep the default bucket_cap_mb: no other value is reliably better for this model.",
             (
-                f"Predicted for DDP on Gloo: a step takes {roughly(default.step_s)} with torch's caps, "
-                f"{roughly(best.step_s)} with the best of those tried ({best.config.caps}, {count}), "
+                f"Predicted for DDP on Gloo: a step takes {roughly(default.step_s)} with torch's default caps, "
+                f"{roughly(best.step_s)} with the best value tried ({best.config.caps}, {count}), "
                 f"{roughly(longest.step_s)} with the worst ({longest.config.caps}).",
             ),
         )
     return Finding(
         Topic.BUCKET,
-        f"Set bucket_cap_mb to {best.config.caps}: {count} instead of torch's {len(default.buckets)}.",
+        f"Set bucket_cap_mb to {best.config.caps}: {count} instead of {len(default.buckets)} with torch's default.",
         (
             f"Predicted for DDP on Gloo: a step takes {roughly(best.step_s)} instead of "
             f"{roughly(default.step_s)}, {times(buckets.gain)} as fast.",
@@ -251,9 +254,9 @@ def bucket_finding(subject: Subject, buckets: BucketChoice | None) -> Finding:
 
 
 def ranks_finding(subject: Subject, forecast: Forecast) -> Finding:
-    """Return what twice the ranks would cost, simulated on the fitted network."""
+    """Return the cost of twice as many ranks, simulated on the fitted network."""
     if len(forecast.scaled) < 2:
-        return Finding(Topic.RANKS, "Not known: the fitted network has no room for twice the ranks.")
+        return Finding(Topic.RANKS, "Not known: the fitted network has no room for twice as many ranks.")
     now, twice = forecast.scaled[:2]
     size = format_size(subject.size_bytes)
     now_s, twice_s = now.all_reduce_s.time_s, twice.all_reduce_s.time_s
@@ -262,7 +265,7 @@ def ranks_finding(subject: Subject, forecast: Forecast) -> Finding:
         f"On {twice.num_ranks} ranks{_where(subject, twice)} an all_reduce of {size} would take "
         f"{with_ends(twice.all_reduce_s)}, {growth:.1f} times as long as on {now.num_ranks}."
     )
-    reasons = ["By simulation of a ring on the network fitted to the probes, with more ranks of the same kind."]
+    reasons = ["Simulated with a ring on the network fitted to the probes, with more ranks of the same kind."]
     if now.step_s and twice.step_s and subject.profile:
         reasons.append(_step(now, twice, subject.profile.step_s))
     return Finding(Topic.RANKS, answer, tuple(reasons))
@@ -281,7 +284,7 @@ def _step(now: ScaledTime, twice: ScaledTime, alone_s: float) -> str:
     assert twice.step_s is not None
     kept = [percent(alone_s / step.time_s) if step.time_s > 0 else "all" for step in (now.step_s, twice.step_s)]
     return (
-        f"A step with DDP, each rank computing as much as now, would take {with_ends(twice.step_s)} instead of "
-        f"{with_ends(now.step_s)}: each rank keeps {kept[1]} of its speed alone, now {kept[0]}."
-        f" That ranks also slow each other's computing, where they share cores, is not in it."
+        f"A step with DDP and the same batch per rank would take {with_ends(twice.step_s)} instead of "
+        f"{with_ends(now.step_s)}: the efficiency per rank would be {kept[1]} instead of {kept[0]}."
+        f" This does not include the slower computation of ranks that share cores."
     )

@@ -36,7 +36,7 @@ KINDS = (
     "comparisons and training runs"
 )
 NO_KIND = (
-    "is JSON, but of no kind that a report shows: it takes that of ringsim measure, compare, simulate, explain, ddp "
+    "is JSON, but not of a kind that a report shows: use that of ringsim measure, compare, simulate, explain, ddp "
     "and sweep, and of trainers"
 )
 
@@ -80,7 +80,7 @@ def read_directory(folder: Path) -> RunDirectory:
     for number, path in enumerate([folder] if alone else _files(folder)):
         name = path.name if alone else str(path.relative_to(folder))
         if number == MAX_FILES:
-            contents.refused[name] = f"is beyond the first {MAX_FILES} files: give a smaller directory"
+            contents.refused[name] = f"is not among the first {MAX_FILES} files: give a smaller directory"
             break
         try:
             _read(path, name, contents)
@@ -101,7 +101,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _read(path: Path, name: str, contents: RunDirectory) -> None:
     if not path.is_file():
-        raise ValueError("is no regular file")
+        raise ValueError("is not a regular file")
     suffix = path.suffix.lower()
     if suffix == ".json":
         _read_json_file(path, name, contents)
@@ -119,10 +119,10 @@ def _why_none(path: Path) -> str:
     try:
         read_logs([path])
     except (ValueError, OSError):
-        return "is none of the kinds of files that a report is made of"
+        return "is not a kind of file that a report shows"
     return (
-        "is a log of a benchmark: ringsim calibrate makes a network of it, ringsim compare -o a comparison; a report "
-        "takes those"
+        "is a log of a benchmark, which a report does not show: make a network of it with ringsim calibrate, or a "
+        "comparison with ringsim compare -o"
     )
 
 
@@ -131,7 +131,7 @@ def _read_json_file(path: Path, name: str, contents: RunDirectory) -> None:
     if not isinstance(data, dict):
         raise ValueError(NO_KIND)
     if "traceEvents" in data:
-        raise ValueError("is a trace, which ui.perfetto.dev shows; a report takes what --json prints")
+        raise ValueError("is a trace for ui.perfetto.dev; a report shows the output of --json")
     kind, read = _kind_of(data)
     key = _folder(path, name) if kind == "sessions" else name
     getattr(contents, kind)[key] = read(data)
@@ -151,12 +151,12 @@ def _kind_of(data: dict[str, Any]) -> tuple[str, Callable[[Any], object]]:
 def _read_log(path: Path, name: str, contents: RunDirectory) -> None:
     if is_job_log(path):
         if not path.with_name("report.json").exists():
-            raise ValueError("is the log of a strategy comparison that has not ended; a report takes its report.json")
+            raise ValueError("is the log of a strategy comparison that has not ended; a report shows its report.json")
         return
     log = TrainingLog.load(path)
     contents.logs[_folder(path, name)] = log
     if log.num_damaged:
-        contents.refused[name] = f"{log.num_damaged} of its lines are damaged and left out"
+        contents.refused[name] = f"{log.num_damaged} of its lines are damaged and were skipped"
 
 
 def _folder(path: Path, name: str) -> str:

@@ -98,27 +98,30 @@ def _certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
 
 def _answer(errors: Sequence[float], noise: ProbeNoise | None, only_fitted: bool) -> str:
     worst = max(errors, default=0.0)
-    off = f"what was both predicted and measured is off by {percent(worst)} in the median"
+    off = f"the median error of the predictions is {percent(worst)}"
     if noise and noise.too_wide:
         size = format_size(noise.probe.size_bytes)
         seen = f"; {off}" if errors else ""
         return (
-            f"Not very: the machine was busy when messages of {size} were probed{seen}. Measure again when it is quiet."
+            f"Not reliable: the machine was busy while messages of {size} were probed{seen}. Measure again on an idle "
+            "machine."
         )
     if not errors and only_fitted:
-        return "Not known: what was measured here was used in the calibration; ringsim compare takes other logs, too."
+        return (
+            "Not known: all measurements here were used in the calibration. Compare with other logs: ringsim compare."
+        )
     if not errors and noise is None:
-        return "Not known: nothing here was both predicted and measured; ringsim compare writes what was."
+        return "Not known: no prediction here has a measurement to compare with. Make some with ringsim compare."
     if not errors:
-        return "Only as far as the probes go: nothing here was both predicted and measured."
-    return f"Fairly: {off}." if worst <= MISFIT else f"Enough to see what is larger, not by how many per cent: {off}."
+        return "Not verified: the predictions follow from the probes, and no measurement here checks them."
+    return f"Reliable: {off}." if worst <= MISFIT else f"Reliable for a ranking, but not for small differences: {off}."
 
 
 def _noise(file: str, noise: ProbeNoise) -> str:
     if noise.too_wide:
         return f"{file}: {noise.line()}."
     low, high = noise.predicted.off_by
-    return f"{file}: noise of the probes alone moves a prediction by {low:+.0%} to {high:+.0%} (95 % interval)."
+    return f"{file}: the noise of the probes alone changes a prediction by {low:+.0%} to {high:+.0%} (95 % interval)."
 
 
 def _compared(subject: Subject) -> tuple[float, str] | None:
@@ -130,8 +133,8 @@ def _compared(subject: Subject) -> tuple[float, str] | None:
     spread = statistics.median(case.spread for case in cases)
     draws = sum(abs(case.error or 0.0) <= case.spread for case in cases)
     return statistics.median(errors), (
-        f"{subject.file}: {_errors(errors)} for collectives predicted from the probes; the measured times themselves "
-        f"vary by {percent(spread)} (10th to 90th percentile, median), and {draws} of the errors are within that."
+        f"{subject.file}: {_errors(errors)} for collectives predicted from the probes; the measured times "
+        f"vary by {percent(spread)} (10th to 90th percentile, median), and {draws} of the errors are within that range."
     )
 
 

@@ -104,9 +104,9 @@ def plan(
     host_rates: Mapping[int, str] | None = None,
     congestion_control: str = CUBIC,
 ) -> TestbedPlan:
-    """Return a testbed of so many hosts; `rate` for all, in tc's units, but for those in `host_rates`.
+    """Return a testbed of `hosts` hosts, whose links have `rate`, in tc's units, or their own rate in `host_rates`.
 
-    Raises ValueError for a number of hosts that it cannot have, a host that it does not have, and a wrong rate.
+    Raises ValueError for an invalid number of hosts, a host that the testbed does not have, and an invalid rate.
     """
     if not 1 <= hosts <= MAX_HOSTS:
         raise ValueError(f"{hosts} hosts: there must be from 1 to {MAX_HOSTS}")

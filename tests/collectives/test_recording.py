@@ -328,7 +328,7 @@ def test_how_a_program_takes_its_stop_does_not_matter(program: Path) -> None:
     ("way", "message"),
     [
         ("catches all", "it catches BaseException in each step, and so cannot be stopped"),
-        ("leaves", "it ended its process itself, as by os._exit, before it was recorded"),
+        ("leaves", "it ended its process, as by os._exit, before it was recorded"),
         ("crashes", "its process was ended by SIGSEGV"),
     ],
 )
@@ -356,7 +356,7 @@ def test_a_program_with_a_wrong_line_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.py"], "trace: nowhere.py: there is no such file; for a module, put -m before it"),
+        (["nowhere.py"], "trace: nowhere.py: there is no such file; for a module, write -m before the name"),
         (["-o", "-", __file__], "trace: --output -: the program may print to stdout itself; name a file"),
         (["--ranks", "4", "--rank", "4", __file__], ": rank 4: must be less than the 4 ranks"),
     ],

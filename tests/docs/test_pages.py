@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import NAMES, ROOT, Block, as_pattern, blocks, with_outputs, words_of
+from tests.docs.pages import BLOCK, NAMES, ROOT, Block, as_pattern, blocks, with_outputs, words_of
+from tests.test_commands import COMMANDS as COMMAND_OBJECTS
 
 # What a reader has who stands in a checkout; what the commands write stays out of ours.
 CHECKOUT = ("README.md", "docs", "examples", "scripts", "collectives", "ringsim", "trainers")
@@ -19,6 +20,7 @@ COMMANDS = ("ringsim ", "trainers ", "torchrun ", "python ", "make ", "pip ", "s
 MARKS = ("", "slow", "varies", "file", "not run")
 GENERATED = ("made by", "end of", "imports of")  # parts of pages that scripts write
 TIMEOUT_S = 600
+LINK = re.compile(r"\[(.*?)\]\(.*?\)")
 
 
 @pytest.fixture
@@ -93,14 +95,32 @@ def test_a_page_runs_as_printed_with_what_takes_long(page: str, checkout: Path) 
     run_page(page, checkout, slow=True)
 
 
-def inline_commands() -> list[str]:
-    """The commands within the README's sentences and tables that can be typed as they are."""
-    code = re.findall(r"`((?:ringsim|trainers) [^`]*)`", (ROOT / "README.md").read_text())
-    return [command for command in code if " -" in command and "FILE" not in command]
+def inline_commands(page: str) -> list[str]:
+    """The commands within a page's sentences and tables, each in one line."""
+    return re.findall(r"`((?:ringsim|trainers) [^`]*)`", BLOCK.sub("", (ROOT / page).read_text()).replace("\n", " "))
+
+
+def typed_commands() -> list[str]:
+    """Those of the README that can be typed as they are."""
+    return [command for command in inline_commands("README.md") if " -" in command and "FILE" not in command]
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_the_commands_in_sentences_exist(page: str) -> None:
+    """And have the options that stand behind them, of which nothing else would try the names."""
+    for text in inline_commands(page):
+        words = text.split()
+        known = [name for name in (" ".join(words[:2]), words[0]) if name in COMMAND_OBJECTS]
+        assert known, f"{page}: `{text}`: there is no such command"
+        command = COMMAND_OBJECTS["trainers train" if known[0] == "trainers" else known[0]]
+        assert known[0] != words[0] or words[1].startswith("-"), f"{page}: `{text}`: there is no such command"
+        options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in options]
+        assert unknown == [], f"{page}: `{text}`"
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(c, marks=pytest.mark.slow) if c.startswith("trainers") else c for c in inline_commands()]
+    "command", [pytest.param(c, marks=pytest.mark.slow) if c.startswith("trainers") else c for c in typed_commands()]
 )
 def test_the_commands_in_the_readmes_sentences_run(command: str, checkout: Path) -> None:
     """The first ones that a reader types."""
@@ -118,16 +138,46 @@ def test_commands_are_in_blocks_that_are_run() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    """Every file that a page links to is there."""
-    for page in NAMES:
-        for target in links(page):
-            assert (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}: there is no such file"
+    """Every file that a page links to is there, and every heading."""
+    for page in [*NAMES, "CHANGELOG.md"]:
+        for file, anchor in links(page):
+            target = (ROOT / page).parent / file if file else ROOT / page
+            assert target.exists(), f"{page}: {file}: there is no such file"
+            if anchor and target.suffix == ".md":
+                assert anchor in anchors(target), f"{page}: {file}#{anchor}: there is no such heading"
 
 
-def links(page: str) -> list[str]:
-    """The files that a page links to, without their anchors."""
-    targets = re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text())
-    return [target.partition("#")[0] for target in targets if not target.startswith(("http", "#", "mailto"))]
+def test_every_picture_is_in_a_page_and_drawn_by_make() -> None:
+    """Otherwise nobody would see it, or it would stay as it was when the code changes."""
+    shown = {((ROOT / page).parent / file).resolve() for page in NAMES for file, _ in links(page)}
+    pictures = {path for kind in ("png", "svg", "gif") for path in (ROOT / "docs").rglob(f"*.{kind}")}
+    assert pictures
+    assert {path.name for path in pictures if path.resolve() not in shown} == set()
+    recipes = (ROOT / "Makefile").read_text().partition("\npictures:")[2].partition("\n\n")[0]
+    assert {path.name for path in pictures if f"docs/{path.name}" not in recipes} == set()
+
+
+def links(page: str) -> list[tuple[str, str]]:
+    """The files and headings that a page links to; of headings of its own the file is empty."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", (ROOT / page).read_text()))
+    return [target.partition("#")[::2] for target in targets if not target.startswith(("http", "mailto"))]
+
+
+def anchors(path: Path) -> set[str]:
+    """The headings of a page as links name them, on the site and on GitHub."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", path.read_text()), re.MULTILINE)
+    slugs = [
+        re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", LINK.sub(r"\1", text)).strip().lower()) for text in headings
+    ]
+    counts = {slug: slugs.count(slug) for slug in slugs}
+    return {slug if not number else f"{slug}_{number}" for slug in slugs for number in range(counts[slug])}
+
+
+def test_anchors_are_as_the_site_makes_them(tmp_path: Path) -> None:
+    """Without signs, code and links; what comes twice has a number; lines of programs are none."""
+    page = tmp_path / "page.md"
+    page.write_text("# The `ring`: 2(n - 1) steps\n\n## Again\n\n```python\n# no heading\n```\n\n## [Again](x.md)\n")
+    assert anchors(page) == {"the-ring-2n-1-steps", "again", "again_1"}
 
 
 def test_three_dots_stand_for_any_lines() -> None:

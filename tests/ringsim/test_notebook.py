@@ -154,7 +154,7 @@ def test_a_timeline_is_shown_as_its_lanes() -> None:
     assert "c3 → r1</text>" in html
     large = html_of(ringsim.simulate(ringsim.ring_all_reduce(100), NETWORK, 40_000))
     assert "<svg" not in str(large)
-    assert "no lanes: they are drawn here for at most 64 ranks and 5,000 transfers" in str(large)
+    assert "no timeline: it is drawn here for at most 64 ranks and 5,000 transfers" in str(large)
     assert "nothing is sent" in str(html_of(ringsim.simulate(ringsim.ring_all_reduce(1), NETWORK, 40_000)))
     at_once = ringsim.simulate(RING, ringsim.network.read_network("[host]\nranks = 1\n", "free.toml"), 8)
     assert "<svg" in str(html_of(at_once))

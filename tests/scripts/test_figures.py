@@ -1,12 +1,15 @@
 """The published figures: which are older than the code that they measure, on a made-up project."""
 
+import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import figures
-from figures import ADMITTED, Figure, listed, read_registry, stale
+from figures import ADMITTED, NOT_MEASURED, Figure, code_of, listed, read_registry, stale, unknown
 
 CODE = '"""A module."""\n\n\ndef double(number):\n    """Return it twice."""\n    return 2 * number  # as asked\n'
 
@@ -40,9 +43,9 @@ def test_a_figure_is_stale_until_it_is_measured_and_again_when_the_code_changes(
     )
     (root / "sources/more.py").write_text("")
     assert figure.changed(root) == ["sources/double.py", "sources/more.py"]
-    (root / "sources/double.py").unlink()
+    (root / "sources/double.py").rename(root / "sources/renamed.py")
     (root / "sources/more.py").unlink()
-    assert figure.changed(root) == ["sources/double.py"]
+    assert figure.changed(root) == ["sources/double.py", "sources/renamed.py"]
 
 
 def test_code_that_changes_while_it_is_measured_makes_the_figure_stale(root: Path) -> None:
@@ -102,10 +105,64 @@ def test_a_page_may_say_that_its_figure_is_older(root: Path) -> None:
     figure = made()
     for _ in range(2):
         figure.part.write(root / "pages.md", figure.admitted(root))
-    assert (root / "pages.md").read_text().count(ADMITTED) == 1
+    assert figure.part.read(root / "pages.md") == NOT_MEASURED
     assert stale([figure], root) == []
     figure.part.write(root / "pages.md", figure.measure(root, ""))
-    assert ADMITTED not in (root / "pages.md").read_text()
+    assert NOT_MEASURED not in (root / "pages.md").read_text()
+    (root / "sources/double.py").write_text("")
+    for _ in range(2):
+        figure.part.write(root / "pages.md", figure.admitted(root))
+    assert (root / "pages.md").read_text().count(ADMITTED) == 1
+    assert stale([figure], root) == []
+
+
+def test_a_fresh_figure_does_not_say_that_it_is_older(root: Path) -> None:
+    """Not when it is asked to, and no longer when the code is again as it was measured."""
+    figure = made()
+    measured = figure.measure(root, "")
+    for text in (measured, f"{ADMITTED}\n\n{measured}"):
+        figure.part.write(root / "pages.md", text)
+        assert figure.admitted(root) == measured.strip("\n")
+
+
+def test_other_commands_make_a_figure_stale(root: Path) -> None:
+    """What the page shows is what the registry would run: as text and as Markdown."""
+    for is_markdown in (False, True):
+        figure = made(is_markdown=is_markdown)
+        figure.part.write(root / "pages.md", figure.measure(root, ""))
+        assert stale([figure], root) == []
+        (line,) = stale([made(commands=("python -c 'print(6)'",), is_markdown=is_markdown)], root)
+        assert "twice is older than its commands: measure again" in line
+
+
+def test_a_figure_that_the_registry_does_not_have_is_named(root: Path) -> None:
+    """It was renamed, deleted, or moved to another page."""
+    (root / "docs").mkdir()
+    assert unknown([made()], root) == []
+    assert unknown([], root) == ["pages.md: twice is not in figures.toml with this page"]
+    (root / "pages.md").rename(root / "docs/pages.md")
+    assert unknown([made()], root) == ["docs/pages.md: twice is not in figures.toml with this page"]
+
+
+def test_many_changed_sources_are_counted(root: Path) -> None:
+    """A folder that is new among the sources makes no message of a hundred lines."""
+    for number in range(9):
+        (root / f"sources/more{number}.py").write_text("")
+    made().part.write(root / "pages.md", "<!-- files sources/double.py:0 -->")
+    (line,) = stale([made()], root)
+    assert "sources/double.py, sources/more0.py, sources/more1.py, sources/more2.py, 7 more: measure" in line
+
+
+def test_the_code_of_a_file_is_the_same_on_every_python(tmp_path: Path) -> None:
+    """Python 3.12 puts an empty text behind some parts of an f-string; of other files every letter counts."""
+    path = tmp_path / "formatted.py"
+    path.write_text('text = f"{1}" f"{2}"\n')
+    assert "value=''" not in code_of(path)
+    (tmp_path / "network.toml").write_text("# words\n")
+    assert code_of(tmp_path / "network.toml") == "# words\n"
+    path.write_text("one = 1\ndef (\n")
+    with pytest.raises(ValueError, match=r"formatted.py, line 2: is not Python: invalid syntax"):
+        code_of(path)
 
 
 def test_a_command_that_fails_leaves_the_page(root: Path) -> None:
@@ -119,16 +176,73 @@ def test_a_command_that_fails_leaves_the_page(root: Path) -> None:
     ("changes", "message"),
     [
         ({"measures": ("gone.py",)}, "twice: measures 'gone.py': there is no such file"),
+        ({"measures": ("empty",)}, "twice: measures 'empty': must be a folder with Python files"),
         ({"name": "other"}, "has 0 lines"),
     ],
 )
 def test_a_wrong_registry(root: Path, changes: dict[str, object], message: str) -> None:
     """A source or a place in the page that there is not."""
+    (root / "empty").mkdir()
     (root / "pages.md").write_text(f"<!-- figure: twice -->\n{ADMITTED[:-1]}\n<!-- end of twice -->\n")
     name = str(changes.pop("name", "twice"))
     figure = Figure(name, **{**{f: getattr(made(**changes), f) for f in ("page", "commands", "measures", "minutes")}})
     with pytest.raises(ValueError, match=message):
         stale([figure], root)
+
+
+ENTRY = """[twice]
+page = "pages.md"
+commands = ["python -c 'print(42)'"]
+measures = ["sources"]
+minutes = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("minutes = 1", "", "twice: minutes is missing"),
+        ("minutes = 1", 'minutes = "long"', 'twice.minutes = "long": must be a finite number'),
+        ("minutes = 1", "minutes = 1\ncolour = 3", "twice.colour: unknown key; known here are name, page"),
+        ('["sources"]', '"sources"', 'twice.measures = "sources": must be a list'),
+        ('["sources"]', "[]", "twice: measures: must have at least one entry"),
+        ("python -c", "pytest -q", "twice: command \"pytest -q 'print(42)'\": must begin with python or torchrun"),
+        ("python -c 'print(42)'", "", "twice: command '': must begin with python or torchrun"),
+        (ENTRY, "twice = 3", "twice = 3: must be a table of keys and values"),
+        (ENTRY, "", "must have at least one figure"),
+        ("[twice]", "[twice", "is not TOML: Expected ']'"),
+    ],
+)
+def test_a_mistake_in_the_registry_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """With the file, the figure, the key and the rule."""
+    path = tmp_path / "figures.toml"
+    path.write_text(ENTRY.replace(old, new))
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{path}: {message}')}"):
+        read_registry(path)
+
+
+def run(
+    root: Path, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], registry: str = ENTRY
+) -> tuple[int, str]:
+    """The exit code of the command in a project, and what it prints."""
+    (root / "figures.toml").write_text(registry)
+    monkeypatch.setattr(figures, "ROOT", root)
+    monkeypatch.setattr(figures, "REGISTRY", root / "figures.toml")
+    result = CliRunner().invoke(figures.main, arguments)
+    return result.exit_code, result.output
+
+
+def test_a_figure_that_fails_keeps_none_from_being_measured(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are in the page, and the exit code is that of an error; a command that reads finds nothing to read."""
+    (root / "pages.md").write_text("".join(f"<!-- figure: {n} -->\n<!-- end of {n} -->\n" for n in ("first", "twice")))
+    first = ENTRY.replace("[twice]", "[first]").replace("print(42)", "input()")
+    status, printed = run(root, monkeypatch, [], first + ENTRY)
+    assert status == 2
+    assert "first: python -c 'input()': ended with 1\n" in printed
+    assert printed.endswith("figures: not measured: first\n")
+    assert run(root, monkeypatch, ["twice", "--check"], first + ENTRY) == (0, "")
+    assert run(root, monkeypatch, ["--check"], ENTRY)[1] == "pages.md: first is not in figures.toml with this page\n"
+    assert run(root, monkeypatch, ["--check", "--admit"], ENTRY)[0] == 2
 
 
 def test_every_figure_of_the_project_has_its_place() -> None:
@@ -137,3 +251,14 @@ def test_every_figure_of_the_project_has_its_place() -> None:
         figure.part.check(figures.ROOT / figure.page)
         assert figure.digest(figures.ROOT)
         assert all(command.split()[0] in ("python", "torchrun") for command in figure.commands)
+
+
+PROGRAM = re.compile(r"(?<![\w/.])(?:-m ([\w.]+)|((?:scripts|examples)/\w+\.py))")
+
+
+@pytest.mark.parametrize("figure", read_registry(figures.REGISTRY).values(), ids=lambda figure: figure.name)
+def test_a_figure_measures_the_programs_that_it_starts(figure: Figure) -> None:
+    """The scripts, examples and modules that its commands name."""
+    started = {script or module.replace(".", "/") for c in figure.commands for module, script in PROGRAM.findall(c)}
+    assert started
+    assert {name for name in started if not any(name.startswith(source) for source in figure.measures)} == set()

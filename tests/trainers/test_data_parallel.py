@@ -60,7 +60,10 @@ def one_layer_more(rank: int) -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (one_bias_off, "parameter 4.bias differs between rank 0 and rank 2, by up to 0.25; seed all ranks alike"),
+        (
+            one_bias_off,
+            "parameter 4.bias differs between rank 0 and rank 2, by up to 0.25; use the same seed on all ranks",
+        ),
         (one_buffer_off, "buffer running_mean differs between rank 0 and ranks 1, 2, by up to 3; seed"),
     ],
 )
@@ -95,7 +98,7 @@ def test_other_layers_are_found(ranks: RankPool, broadcast: bool) -> None:
     first, second = ranks.run(refusal, one_layer_more, broadcast, num_ranks=2)
     assert first == second
     assert "parameter 0.weight of (2, 2) torch.float32 on rank 0 is parameter 1.weight of (2, 2)" in first
-    advice = ": broadcast=True gives values, not layers; make the same model on every rank"
+    advice = ": broadcast=True sends values, not layers; make the same model on every rank"
     assert first.endswith(advice) == broadcast
 
 
@@ -281,7 +284,7 @@ def test_drift_is_found(ranks: RankPool) -> None:
     for found in ranks.run(drifted, num_ranks=2):
         assert found == (
             "identical",
-            "parameter 0.weight differs between rank 0 and rank 1, by up to 0.5; every rank must take the same steps, "
+            "parameter 0.weight differs between rank 0 and rank 1, by up to 0.5; every rank must make the same steps, "
             "with the optimizer that model.optimizer(...) gives",
         )
 

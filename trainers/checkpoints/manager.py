@@ -122,7 +122,7 @@ class CheckpointManager:
         if isinstance(trouble, OSError):
             reason = f"{trouble.filename or self.output}: cannot be written: {trouble.strerror}"
         kept = self.folder.newest_first()
-        return f"{reason}; {f'--resume goes on from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
+        return f"{reason}; {f'--resume continues from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
 
     def close(self) -> None:
         """Write no more, so that another run may have the directory."""
@@ -143,8 +143,8 @@ def _read_back(path: Path) -> None:
     except ValueError as error:
         path.unlink()
         raise ValueError(
-            f"{path}: could not be read back without running code: in the states of model and optimizer must be "
-            f"nothing but tensors and Python's own numbers and strings"
+            f"{path}: could not be read back without running code: the states of model and optimizer must "
+            f"contain only tensors and Python's numbers and strings"
         ) from error
 
 
@@ -168,7 +168,7 @@ def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _
             told[1] = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         except ValueError as error:
             told[1] = str(error)
-    with naming_failures(f"rank {group.rank()}: hearing what rank 0 decides failed"):
+    with naming_failures(f"rank {group.rank()}: receiving rank 0's decision failed"):
         dist.broadcast_object_list(told, group=group, group_src=0)
     if told[1]:
         raise ValueError(told[1])
@@ -182,7 +182,7 @@ def first_fault(fault: str, group: dist.ProcessGroup) -> str:
     fault: what went wrong on this rank, or "". The rank is named unless all ranks say the same.
     """
     faults: list[Any] = [None] * group.size()
-    with naming_failures(f"rank {group.rank()}: hearing what went wrong on other ranks failed"):
+    with naming_failures(f"rank {group.rank()}: receiving the errors of other ranks failed"):
         dist.all_gather_object(faults, fault, group=group)
     if len(set(faults)) == 1:
         return fault

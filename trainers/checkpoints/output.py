@@ -137,7 +137,7 @@ class OutputLock:
         with suppress(OSError, UnicodeDecodeError):
             if said := self._path.read_text().strip():
                 return said.splitlines()[0]
-        return "a process that has not said which"
+        return "another process"
 
     def refusal(self) -> str:
         """Say why the directory cannot be used, and what to do."""
@@ -193,4 +193,4 @@ def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> 
 
 def without_lock(lock: OutputLock) -> str:
     """Say what a user should know where there are no locks."""
-    return f"--output {lock.folder}: cannot be locked ({lock.missing}): see to it that no other run writes there"
+    return f"--output {lock.folder}: cannot be locked ({lock.missing}): make sure that no other run writes there"

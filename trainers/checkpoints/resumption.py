@@ -84,7 +84,7 @@ def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> N
     with suppress(OSError):  # a rank need not be allowed to look there
         names += [path.name for path in folder.newest_first()[:1]]
     seen: list[Any] = [None] * group.size()
-    with naming_failures(f"rank {group.rank()}: hearing which checkpoints other ranks see failed"):
+    with naming_failures(f"rank {group.rank()}: receiving the list of checkpoints from other ranks failed"):
         dist.all_gather_object(seen, (socket.gethostname(), names), group)
     for rank, (host, newest) in enumerate(seen):
         if newest:
@@ -121,7 +121,7 @@ def _whole_checkpoints(
         else:
             yield _Whole(path, content, checkpoint)
     if paths:
-        raise ValueError(f"--resume: none of the checkpoints in {folder.folder} is good; give another --output")
+        raise ValueError(f"--resume: none of the checkpoints in {folder.folder} can be read; give another --output")
 
 
 def _checked(checkpoint: Checkpoint, path: Path, wanted: dict[str, Any]) -> Checkpoint:
@@ -129,7 +129,7 @@ def _checked(checkpoint: Checkpoint, path: Path, wanted: dict[str, Any]) -> Chec
     if checkpoint.step != (by_name := CheckpointFolder.step_of(path)):
         raise ValueError(f"checkpoint {path}: step: is {checkpoint.step}, must be {by_name} by the name of the file")
     if not all(isinstance(checkpoint.config.get(name), dict) for name in ("task", "training")):
-        raise ValueError(f"checkpoint {path}: is of no training session")
+        raise ValueError(f"checkpoint {path}: is not from a training session")
     refuse_other_run(checkpoint.config, wanted, path)
     return checkpoint
 
@@ -147,11 +147,11 @@ def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> N
     if differing:
         raise OtherRunError(
             f"checkpoint {path}: is of a run with {'; '.join(differing)}: "
-            f"resume with what it began with, or give another --output"
+            f"resume with the original settings, or give another --output"
         )
     if "none" in strategies and max(counts) > 1:
         raise OtherRunError(
-            f"checkpoint {path}: with the strategy none each rank has a model of its own, and only that of rank 0 was "
+            f"checkpoint {path}: with the strategy none each rank has a different model, and only that of rank 0 was "
             f"saved: there is nothing to resume; give another --output"
         )
     if strategies[0] != strategies[1] and any(strategy_info(name).saves_vectors for name in strategies):
@@ -169,7 +169,7 @@ def _refuse_other_ranks(strategies: tuple[str, str], counts: tuple[int, int], pa
         before, now = (f"{name} on {count} ranks" for name, count in zip(strategies, counts, strict=True))
         raise OtherRunError(
             f"checkpoint {path}: is of the strategy {before}, now {now}, and with {keeping[0]} each rank has a state "
-            f"of its own; resume with what it began with, or give another --output"
+            f"of its own; resume with the original settings, or give another --output"
         )
 
 

@@ -42,7 +42,7 @@ class StepLog:
         self.mark = _mark_of(kept)
         if trouble := _damage(content, good, self.mark, mark):
             beside = f" it is kept as {_keep_beside(path, content).name}, and" if content else ""
-            say(f"{path}: {trouble}:{beside} the run goes on with the {len(kept)} good lines up to step {begin}")
+            say(f"{path}: {trouble}:{beside} the run continues with the {len(kept)} good lines up to step {begin}")
         if not path.exists() or content != b"".join(kept):
             with atomic_file(path) as file:
                 file.write(b"".join(kept))
@@ -104,7 +104,7 @@ def _damage(content: bytes, good: list[bytes], mark: Mark, expected: Mark | None
     if expected and expected["lines"] != mark["lines"]:
         return f"has {mark['lines']} good lines of the {expected['lines']} that the run had written by then"
     if expected and expected["crc32"] != mark["crc32"]:
-        return "has other lines than the run had written by then"
+        return "its lines differ from those that the run had written by then"
     num_bad = len(content.splitlines()) - len(good)
     return f"{num_bad} of its lines {'is' if num_bad == 1 else 'are'} damaged" if num_bad else ""
 

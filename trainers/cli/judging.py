@@ -102,7 +102,9 @@ def _require_task(path: Path, config: Mapping[str, Any], task: Task, given: Mapp
     """Raise ValueError if a checkpoint with this config is of another task, but for the options that are `given`."""
     saved, now = config.get("task"), task.config()
     if not isinstance(saved, dict):
-        raise ValueError(f"checkpoint {path}: is of no training session: evaluate takes those of trainers train")
+        raise ValueError(
+            f"checkpoint {path}: is not from a training session: evaluate reads checkpoints of trainers train"
+        )
     may_differ = {*given, "learning_rate", *(["data_sha256"] if "data" in given else [])}
     differing = [
         f"{name} {saved.get(name)}, now {now.get(name)}"
@@ -119,7 +121,9 @@ def _shape(path: Path, config: dict[str, Any]) -> ModelConfig:
     names = ModelConfig.__dataclass_fields__
     if not isinstance(task, dict) or not all(isinstance(task.get(name), int) for name in names):
         name = task.get("task", "its own") if isinstance(task, dict) else "its own"
-        raise click.UsageError(f"{path}: is of the task {name}, which writes no text: sample needs one of the task lm")
+        raise click.UsageError(
+            f"{path}: is of the task {name}, which does not produce text: sample needs one of the task lm"
+        )
     if task["vocabulary"] < NUM_BYTE_VALUES:
         raise click.UsageError(f"{path}: its vocabulary is {task['vocabulary']}: for text it must be {NUM_BYTE_VALUES}")
     return ModelConfig(**{name: task[name] for name in names})

@@ -137,6 +137,6 @@ def refuse_recording() -> None:
     """Raise UsageError if `ringsim trace` records a command that trains with several strategies in turn."""
     if os.environ.get("TORCHELASTIC_RUN_ID") == RECORDING_ID:
         raise click.UsageError(
-            "it trains several times, and ringsim trace records one training: "
+            "it trains several times, but ringsim trace records one training: "
             "record -m trainers --strategy NAME, or run it without ringsim trace"
         )

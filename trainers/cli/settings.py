@@ -60,12 +60,12 @@ def _unknown_options(arguments: Sequence[str]) -> Iterator[str]:
     rest = iter(arguments)
     for argument in rest:
         if not argument.startswith("--") or argument == "--":
-            raise click.UsageError(f"{argument}: is no option; those of the task are --NAME VALUE")
+            raise click.UsageError(f"{argument}: is not an option; options of the task are --NAME VALUE")
         name, equals, value = argument.removeprefix("--").partition("=")
         if not equals:
             value = next(rest, "--")
             if value.startswith("--"):
-                raise click.UsageError(f"--{name}: is no option of ours, and as one of the task needs a value")
+                raise click.UsageError(f"--{name}: is not an option of trainers; an option of the task needs a value")
         yield f"{name}={value}"
 
 
@@ -193,14 +193,14 @@ def task_of_run(path: Path, task: str | None) -> tuple[str, int, dict[str, Any]]
     """
     if not path.exists():
         if task is None:
-            raise ValueError(f"{path}: is not there, so give the task of the checkpoint: --task NAME, and its options")
+            raise ValueError(f"{path}: does not exist: give the task of the checkpoint: --task NAME, and its options")
         return task, 0, {}
     text = read_text(path)
     with naming_place(path):
         data = parse_toml(text)
         name, seed, options = data.get("task"), data.get("seed"), data.get(TASK_OPTIONS, {})
         if not isinstance(name, str) or not isinstance(seed, int):
-            raise ValueError("has no task and seed: must be the file that a run has left")
+            raise ValueError("has no task and seed: must be the file that a run wrote")
         if task is not None and task != name:
             return task, seed, {}
         return name, seed, _checked_options(name, _table_of_task(options))
@@ -212,7 +212,7 @@ def _checked_options(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in given.items():
         name = key.replace("-", "_")
         if not name.isidentifier():
-            raise ValueError(f"{key!r}: is no name of a task's option")
+            raise ValueError(f"{key!r}: is not the name of a task's option")
         require_option(task, name)
         wanted = _type_of(task, name)
         if not _may_be(value, wanted):
@@ -232,7 +232,7 @@ def _may_be(value: object, wanted: type | None) -> bool:
 def as_toml(context: click.Context, task_options: Mapping[str, Any], **others: Any) -> str:
     """Return all options of a command as `--config` reads them. others: what differs from what was given."""
     values = {**context.params, **others}
-    lines = ["# The options of this run: give --config this file, and another --output, to have it once more."]
+    lines = ["# The options of this run: to repeat it, give this file as --config, and another --output."]
     for flag, option in _in_files(context.command).items():
         value = values[str(option.name)]
         if value is not None:

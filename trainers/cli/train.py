@@ -158,5 +158,5 @@ def _check_output(config: TrainConfig) -> None:
     if not config.resume and (checkpoints := CheckpointFolder(config.output).newest_first()):
         raise click.UsageError(
             f"--output {config.output}: there is {checkpoints[0].name} of a run already: "
-            f"--resume goes on with it; or give another --output"
+            f"continue it with --resume, or give another --output"
         )

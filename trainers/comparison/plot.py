@@ -37,7 +37,7 @@ def _draw_losses(axes: Axes, rows: Sequence[ComparisonRow]) -> None:
     }
     draw_loss_curves(axes, curves)
     axes.set_ylabel("loss of the whole batch")
-    axes.set_title("the same losses", fontsize=points(10))
+    axes.set_title("same losses", fontsize=points(10))
     axes.legend(frameon=False, fontsize=points(8), handlelength=3)
 
 
@@ -57,7 +57,7 @@ def _draw_times(axes: Axes, rows: Sequence[ComparisonRow]) -> None:
     axes.set_xlim(0, 1.15 * max(whole))
     axes.set_ylim(0.4, len(rows) + 1.1)
     axes.set_xlabel("time of a batch (ms)")
-    axes.set_title("how much faster", fontsize=points(10))
+    axes.set_title("speed-up", fontsize=points(10))
     axes.grid(axis="x", color=colours.light_grey)
     axes.set_axisbelow(True)
     axes.legend(frameon=False, fontsize=points(8), ncols=2, loc="upper right")

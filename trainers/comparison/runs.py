@@ -11,7 +11,8 @@ from ringsim.verdict import TrainingComparison
 HEADER = ("", "ranks", "batch ms", "speed-up", "efficiency", "exposed", "loss off", "grad off")
 FOOTNOTE = (
     "exposed: the share of the time in which a rank communicates or waits for others and does not compute, with the "
-    "strategy none waiting alone; off: the largest difference from one process, of gradients over the largest one"
+    "strategy none waiting alone; off: the largest difference from a single process, of gradients relative to the "
+    "largest gradient"
 )
 
 

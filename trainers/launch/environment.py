@@ -59,8 +59,8 @@ def _check_alone(environment: Mapping[str, str]) -> None:
     for name, things in (("SLURM_NTASKS", "tasks"), ("SLURM_JOB_NUM_NODES", "nodes")):
         if (count := environment.get(name, "1")) != "1":
             raise ValueError(
-                f"the job has {count} {things}, but srun has not started this process: start it with srun; "
-                f"or with env -u SLURM_JOB_ID, if one process is what you want"
+                f"the job has {count} {things}, but this process was not started by srun: start it with srun; "
+                f"or with env -u SLURM_JOB_ID, to run one process"
             )
 
 
@@ -71,7 +71,7 @@ def device(local_rank: int, num_gpus: int) -> str:
     if local_rank >= num_gpus:
         raise ValueError(
             f"local rank {local_rank}: this process sees {num_gpus} {'GPU' if num_gpus == 1 else 'GPUs'}, counted from "
-            f"0: start no more ranks on a node than that (Slurm: with --gpus-per-node, not --gpus-per-task), "
+            f"0: start at most one rank per GPU (Slurm: with --gpus-per-node, not --gpus-per-task), "
             f"or set CUDA_VISIBLE_DEVICES= for the CPU"
         )
     return f"cuda:{local_rank}"
@@ -80,7 +80,7 @@ def device(local_rank: int, num_gpus: int) -> str:
 def _by_torchrun(environment: Mapping[str, str], said: str) -> DistributedEnvironment:
     for name in (*RANK_VARIABLES, *MEETING_VARIABLES):
         if not environment.get(name):
-            what_to_do = f"start it with torchrun, which sets both; or unset {said}"
+            what_to_do = f"start it with torchrun, which sets both, or unset {said}"
             raise ValueError(f"{name} is not set, but {said} is: {what_to_do}")
     rank, num_ranks, local_rank, ranks_per_node = (_number(environment, name) for name in RANK_VARIABLES)
     slurm.checked_port(environment["MASTER_PORT"])
@@ -108,7 +108,7 @@ def _torchrun_node(environment: Mapping[str, str], ranks_before: int, ranks_per_
     if ranks_before % ranks_per_node:
         raise ValueError(
             f"RANK={environment['RANK']}, LOCAL_RANK={environment['LOCAL_RANK']}: on nodes with {ranks_per_node} ranks "
-            f"each these do not go together; if nodes differ, set GROUP_RANK to the node's number"
+            f"each these contradict each other; if nodes differ, set GROUP_RANK to the node's number"
         )
     return ranks_before // ranks_per_node
 

@@ -71,7 +71,7 @@ def _set_meeting_point(environment: DistributedEnvironment) -> None:
     if environment.rank == 0 and environment.node != 0 and not os.environ.get("MASTER_ADDR"):
         name = os.environ.get("SLURMD_NODENAME", "its node")
         raise ValueError(
-            f"rank 0 is on node {environment.node}, not on the first, where the others look for it: "
+            f"rank 0 is on node {environment.node}, but the others look for it on the first node: "
             f"set MASTER_ADDR={name}, or leave out --distribution=arbitrary"
         )
     address, port = slurm.meeting_point(os.environ, one_node=environment.num_ranks == environment.ranks_per_node)
@@ -101,7 +101,7 @@ def _not_joined(environment: DistributedEnvironment, timeout_s: float, error: Ex
     if "EADDRINUSE" in cause or getattr(error, "errno", None) == errno.EADDRINUSE:
         return f"MASTER_PORT={port} is in use on {address}: set another, or let torchrun --standalone choose one"
     who = f"rank {environment.rank} of {environment.num_ranks} on node {environment.node}"
-    return f"{who} did not meet the others at {address}:{port} (timeout {timeout_s:g} s; docs/slurm.md): {cause}"
+    return f"{who} did not reach the other ranks at {address}:{port} (timeout {timeout_s:g} s; docs/slurm.md): {cause}"
 
 
 def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -> "Store":
@@ -142,7 +142,7 @@ def _answer_all(store: "Store", name: str, num_ranks: int, timeout_s: float) -> 
             if store.check([f"attempt/{name} has {rank}"]):
                 missing.discard(rank)
         if missing and time.monotonic() > deadline:
-            raise RuntimeError(f"no word of rank {', '.join(map(str, sorted(missing)))} in {timeout_s:g} s")
+            raise RuntimeError(f"no response from rank {', '.join(map(str, sorted(missing)))} in {timeout_s:g} s")
         if missing:
             time.sleep(POLL_S)
 
@@ -164,9 +164,9 @@ def loopback_store(port: int, timeout: timedelta = DEFAULT_TIMEOUT) -> "TCPStore
 
 
 def stay_on_loopback(environment: Mapping[str, str]) -> bool:
-    """Return whether ranks of one node can do with loopback, as whoever started them has put them on one host.
+    """Return whether loopback suffices for the ranks of one node, since their launcher has put them on one host.
 
-    (Ranks that were started by hand may be in containers, or network namespaces, of their own: then MASTER_ADDR is an
+    (Ranks that were started by hand may be in different containers or network namespaces: then MASTER_ADDR is an
     address by which they reach each other.)
     """
     by_agent = bool(environment.get("TORCHELASTIC_RUN_ID")) or not environment.get("RANK")  # torchrun; srun, or alone
@@ -202,8 +202,12 @@ def check_reachable(environment: Mapping[str, str]) -> None:
     name = socket.gethostname()
     address = gloo_address(name)
     if address is None or is_loopback(address):
-        leads = "leads to no address of it" if address is None else f"leads to {address}, which is the host itself"
+        leads = (
+            "does not resolve to an address of this host"
+            if address is None
+            else f"resolves to {address}, a loopback address"
+        )
         raise ValueError(
-            f"the name of this host, {name}, {leads}: no other node can reach it there; "
-            f"set GLOO_SOCKET_IFNAME to the interface that leads to the others, such as eth0 (ip -br address)"
+            f"the name of this host, {name}, {leads}: no other node can reach it there: "
+            f"set GLOO_SOCKET_IFNAME to the interface to the other nodes, such as eth0 (ip -br address)"
         )

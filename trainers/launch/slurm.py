@@ -28,7 +28,7 @@ def tasks_by_node(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)
         if match is None:
-            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE={text}: not as Slurm writes it, such as 2(x3),1")
+            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE={text}: must be in Slurm's format, such as 2(x3),1")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
@@ -64,8 +64,8 @@ def first_node(environment: Mapping[str, str]) -> str:
         return nodes
     if shutil.which("scontrol", path=environment.get("PATH")) is None:
         raise ValueError(
-            f"{name}={nodes}: scontrol, which tells the first of them, is not on the PATH: "
-            f"put Slurm's commands there, or set MASTER_ADDR to the first node"
+            f"{name}={nodes}: scontrol, which lists them, is not on the PATH: "
+            f"add Slurm's commands, or set MASTER_ADDR to the first node"
         )
     return _expanded(name, nodes, environment)[0]
 

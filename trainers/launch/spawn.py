@@ -99,7 +99,9 @@ def _check(num_ranks: int, environment: Mapping[str, str]) -> None:
     tasks = environment.get("SLURM_STEP_NUM_TASKS", "1") if slurm.in_step(environment) else "1"
     if environment.get("RANK") or tasks != "1":
         starter = "torchrun" if environment.get("RANK") else "srun"
-        raise ValueError(f"{num_ranks} ranks were asked for by a rank that {starter} has started: ask only one of them")
+        raise ValueError(
+            f"{num_ranks} ranks were requested, but {starter} has already started ranks: use only one of the two"
+        )
 
 
 @contextmanager

@@ -20,7 +20,7 @@ ON_NAN = ("stop", "skip")
 AMP_DTYPES = ("bfloat16",)
 LOG_EVERY = 10
 CHECK_EVERY = 100  # steps between two checks for drift, where there should be none
-OTHERWISE = "or leave --compile out"
+OTHERWISE = "or leave out --compile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +152,13 @@ class StepConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(StepConfig):
-    """How a task is trained on any number of ranks, and what is kept of it.
+    """The settings with which a task is trained on any number of ranks, logged and saved.
 
-    epochs: the task's own if None. steps: end after so many, if the epochs have not ended before.
+    epochs: None: the task's default. steps: maximum number of steps; training ends earlier if the epochs do.
     save_every, log_every, check_every: in steps; log_every or check_every 0: never; check_every None: CHECK_EVERY,
-    with "none" never. save_every may be in epochs as well: "1epoch". tensorboard: whether what is logged is written for
-    TensorBoard as well. eval_every: steps between two evaluations on held-out data, by rank 0; 0: none while it trains.
-    keep: how many checkpoints. profile: where to write a time line of some steps. A path may be given as text as well.
+    or never with the strategy "none". save_every may also be in epochs: "1epoch". tensorboard: also log for
+    TensorBoard. eval_every: steps between two evaluations on held-out data by rank 0; 0: no evaluation during training.
+    keep: number of checkpoints to keep. profile: file for a timeline of some steps. Paths may be given as text.
 
     Raises ValueError for a value out of range.
     """
@@ -201,7 +201,7 @@ class TrainConfig(StepConfig):
         return has_line(done, self.log_every, num_steps) or self.evaluates(done)
 
     def evaluates(self, done: int) -> bool:
-        """Return whether the model is evaluated after so many steps."""
+        """Return whether the model is evaluated after `done` steps."""
         return self.eval_every > 0 and done % self.eval_every == 0
 
     def _saves(self) -> tuple[int, bool]:
@@ -225,7 +225,7 @@ def check_log(tensorboard: bool, log_every: int, eval_every: int = 0, check_ever
         if every is not None and every < 0:
             raise ValueError(f"--{option}-every {every}: must be at least 0, which is never")
     if tensorboard and not log_every and not eval_every:
-        raise ValueError("--tensorboard: with --log-every 0 there is nothing to write for it")
+        raise ValueError("--tensorboard: with --log-every 0 there is nothing to write")
 
 
 def has_line(done: int, log_every: int, num_steps: int) -> bool:

@@ -27,7 +27,7 @@ def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
     if "gradient_norm" in line:
         parts.append(f"gradient norm {format_norm(line['gradient_norm'])}")
     if line.get("skipped"):
-        parts.append(f"{plural(line['skipped'], 'step')} left out")
+        parts.append(f"{plural(line['skipped'], 'step')} skipped")
     return ", ".join([f"step {line['step']}/{num_steps}: {parts[0]}", *parts[1:], *describe_process(line)])
 
 

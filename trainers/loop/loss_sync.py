@@ -53,10 +53,10 @@ def exchange_losses(group: dist.ProcessGroup, loss: float, stop: bool, asked: in
 
     Raises StoppedError on every rank if one has to stop.
     """
-    with naming_failures("telling each other the loss failed"):
+    with naming_failures("exchanging the losses failed"):
         losses, stops = gather_numbers([loss, float(CANNOT_GO_ON if stop else asked)], group).T.tolist()
     if CANNOT_GO_ON in stops:
-        raise StoppedError(f"rank {stops.index(CANNOT_GO_ON)} cannot go on")
+        raise StoppedError(f"rank {stops.index(CANNOT_GO_ON)} cannot continue")
     return RankLosses(losses, int(max(stops)))
 
 

@@ -63,7 +63,7 @@ def summary(trainer: Trainer, result: dict[str, Any]) -> str:
         f"  {plural(steps, 'step')} of {trainer.batches}{resumed}; {result['train_s']:.1f} s",
     ]
     if result["skipped_steps"]:
-        lines.append(f"  {plural(result['skipped_steps'], 'step')} left out, as the loss was not finite")
+        lines.append(f"  {plural(result['skipped_steps'], 'step')} skipped because the loss was not finite")
     if result["last_loss"] is not None:
         lines.append(f"  loss of the last step {result['last_loss']:.4f}")
     if held := result["memory_bytes"]:

@@ -28,18 +28,20 @@ LEAST_BETWEEN_LINES_S = 1.0  # that are told: nobody reads more, and the file ha
 MAX_SKIPPED_IN_A_ROW = 10  # more than that is not a bad batch, but a bad model
 
 RESTART_COUNTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")  # as Slurm and torchrun name them
-TO_GO_ON = "--resume goes on from the last checkpoint, at which they still agreed"
+TO_GO_ON = "--resume continues from the last checkpoint, at which they still agreed"
 
 Say = Callable[[str], None]
 
 
 class Trainer:
-    """Made on all ranks of `group` at once. What it computes follows from task and config, interrupted or not.
+    """Train a task as a config describes; a collective, made on all ranks of `group`.
 
-    say: told, on rank 0, what a user should know.
+    Task and config determine the result, whether training is interrupted and resumed or not.
 
-    Raises ValueError on every rank for what does not go together, as Batches, TrainStep, CheckpointManager and
-    `usable_checkpoints` do.
+    say: called on rank 0 with each message for the user.
+
+    Raises ValueError on every rank for settings that contradict each other, as Batches, TrainStep, CheckpointManager
+    and `usable_checkpoints` do.
 
     >>> from pathlib import Path
     >>> from trainers import TrainConfig, Trainer, distributed_environment, init_process_group, load_task
@@ -99,7 +101,7 @@ class Trainer:
                 break
             self._say(f"checkpoint {path}: {fault}")
         else:
-            self._say(f"no checkpoint in {self.config.output} yet{_restarted()}: beginning with the first step")
+            self._say(f"no checkpoint in {self.config.output} yet{_restarted()}: starting with the first step")
             return None
         self.first_step = self.num_done = checkpoint.step
         self._say(f"resumed from {path}: {self.first_step} of {self.num_steps} steps are done")
@@ -107,7 +109,7 @@ class Trainer:
         if ranks_before != num_ranks:
             self._say(
                 f"it is of {ranks_before} ranks, now {num_ranks}: the batches are the same, the random states are "
-                f"drawn anew, losses will agree to rounding"
+                f"new, and losses will agree to rounding"
             )
         before = checkpoint.config["training"]["strategy"]
         if before != self.config.strategy:
@@ -192,10 +194,8 @@ class Trainer:
         if result.trouble:
             trouble = f"training step {step}: {result.trouble}"
             if self.meter.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
-                raise DivergedError(
-                    f"{trouble}, after {MAX_SKIPPED_IN_A_ROW} steps in a row that were left out for that"
-                )
-            self._say(f"{trouble}: the step is left out on all ranks")
+                raise DivergedError(f"{trouble}, after {MAX_SKIPPED_IN_A_ROW} steps skipped in a row")
+            self._say(f"{trouble}: all ranks skip the step")
         self.meter.add(result, self.batches.num_samples(step))
 
     def _keep(self, done: int) -> None:
@@ -237,7 +237,7 @@ class Trainer:
         self.meter.restart()
 
     def _evaluate(self) -> dict[str, float | None]:
-        """Return the figures, on rank 0; collective. What is trained, and the numbers drawn next, stay as they are."""
+        """Return the figures, on rank 0; collective. Neither the model nor the random number generators change."""
         figures: dict[str, float | None] = {}
         with naming_failures("gathering the parameters failed"):
             self.train_step.model.unshard()
@@ -246,7 +246,7 @@ class Trainer:
             with span("evaluate"):
                 figures = evaluate(self.task, self.train_step.model.model)
             set_random_state(before, self._device)
-        with naming_failures("waiting for rank 0, which evaluates the model, failed"):
+        with naming_failures("waiting for rank 0 to evaluate the model failed"):
             dist.barrier(self.group)  # so that their waiting is no part of the next step
         return figures
 
@@ -292,7 +292,7 @@ def _restarted() -> str:
     for name in RESTART_COUNTS:
         if (count := os.environ.get(name, "0")) != "0":
             return (
-                f", though the job was started before ({name}={count}); if it has saved any, {socket.gethostname()} "
+                f", though the job was started before ({name}={count}); if it saved any, {socket.gethostname()} "
                 "does not see them: give an --output on a file system that all nodes share"
             )
     return ""

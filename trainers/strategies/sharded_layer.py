@@ -123,12 +123,12 @@ backward_pass = torch._C._current_graph_task_id  # the number of the one that is
 
 
 class ShardedLayer:
-    """`module`, which gathers the parameters of `weights` before its passes and lets go of them afterwards.
+    """`module`, which gathers the parameters of `weights` before its passes and releases them afterwards.
 
     Every node of autograd's graph that a forward pass makes may read the parameters, which are gathered before the
     first of them runs. Nodes to which the outputs do not lead (hidden in an object, left in an attribute) cannot be
-    watched: where there are any, the memory is held until the optimizer's step. What is sent is the same, since another
-    rank may have none.
+    watched: where there are any, the memory is held until the optimizer's step. The messages do not depend on this,
+    since another rank may have no such nodes.
 
     stays: keep them from a forward pass to the end of its backward pass, as those of the whole model.
     is_whole: whether the parameters are there.

@@ -133,7 +133,7 @@ class LanguageModel(SeededTask):
         prompt = self.tokens[-length:]
         drawn = bytes(sample_continuation(model, prompt, length, SHOWN_BYTES, NUM_BYTE_VALUES, self.seed))
         return (
-            f"the end of the text:\n{printable(prompt.tobytes())}\n\nhow the model goes on:\n{printable(bytes(drawn))}"
+            f"the end of the text:\n{printable(prompt.tobytes())}\n\ncontinued by the model:\n{printable(bytes(drawn))}"
         )
 
     def config(self) -> Config:

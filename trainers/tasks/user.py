@@ -23,7 +23,9 @@ def load_user_task(name: str, seed: int, options: dict[str, Any]) -> Task:
     function = _function(name)
     task: Task = _call(name, "it", lambda: function(seed=seed, **options))
     if missing := [part for part in _PARTS if not _call(name, f"its {part}", partial(_has, task, part))]:
-        raise ValueError(f"task {name!r}: it returned {_kind(task)}, which lacks {', '.join(missing)} of a Task")
+        raise ValueError(
+            f"task {name!r}: it returned {_kind(task)}, which lacks {', '.join(missing)}, which a Task must have"
+        )
     _check_values(name, task)
     return task
 
@@ -33,12 +35,12 @@ def _function(name: str) -> Callable[..., Any]:
     if not (module_name and function_name) or module_name.startswith("."):
         raise ValueError(f"task {name!r}: give a module and a function: MODULE:FUNCTION")
     if module_name.endswith(".py"):
-        raise ValueError(f"task {name!r}: give the module, not its file: {module_name[:-3]}:{function_name}")
+        raise ValueError(f"task {name!r}: give the module instead of its file: {module_name[:-3]}:{function_name}")
     function = getattr(_module(name, module_name), function_name, None)
     if function is None:
         raise ValueError(f"task {name!r}: there is no function {function_name!r} in the module {module_name!r}")
     if not callable(function):
-        raise ValueError(f"task {name!r}: {function_name!r} is no function, but {_kind(function)}")
+        raise ValueError(f"task {name!r}: {function_name!r} is not a function, but {_kind(function)}")
     return function  # type: ignore[no-any-return]
 
 

@@ -28,7 +28,7 @@ from ringsim.schedule import Schedule
 FILMS = (".gif", ".mp4")
 RECORD = (
     "A record knows only when a transfer was issued and when it was applied: a measured bar lasts from one to the "
-    "other, and a predicted one, too, begins when the transfer is issued."
+    "other, and a predicted bar also begins when the transfer is issued."
 )
 ANIMATION = OutputFile((".html", *FILMS, ""), stdout=True)
 

@@ -41,7 +41,7 @@ def _summary(findings: Sequence[MachineFinding]) -> str:
     problems = [finding.subject for finding in findings if finding.level is Level.PROBLEM]
     notes = [finding.subject for finding in findings if finding.level is Level.NOTE]
     if problems:
-        return f"Measuring is impossible here until this is mended: {', '.join(problems)}."
+        return f"You cannot measure here until this is fixed: {', '.join(problems)}."
     if notes:
-        return f"Measuring is possible; mind {', '.join(notes)}."
-    return "Measuring is possible, and nothing here stands in its way."
+        return f"You can measure here; note: {', '.join(notes)}."
+    return "You can measure here; no problems were found."

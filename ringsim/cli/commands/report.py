@@ -33,11 +33,11 @@ FOLDER = click.Path(path_type=Path, exists=True)
 def report(folder: Path, output: Path, as_json: bool) -> None:
     """Write one page with a verdict on all measurements, predictions and training runs in DIR, or in one file.
 
-    The page says what bounds you, which algorithm and bucket size to use, what twice the ranks would cost, and how sure
-    that is; below it are pictures, tables that a click on a heading sorts, and where everything comes from. It reads
-    measurements of ringsim measure, what ringsim compare, sweep --csv and calibrate wrote, what ringsim simulate,
-    explain, ddp and sweep printed with --json, and the output directories of trainers, also in directories below
-    DIR. Files of other kinds and damaged ones are named.
+    The page answers what limits performance, which algorithm and bucket size to use, what happens with twice as many
+    ranks, and how reliable the answers are. Below are pictures, tables that a click on a heading sorts, and the sources
+    of all data. The command reads the files of ringsim measure, compare, sweep --csv and calibrate, the --json output
+    of ringsim simulate, explain, ddp and sweep, and the output directories of trainers, also in directories below
+    DIR. It lists damaged files and files of other kinds.
     """
     require_one_stdout(as_json, output)
     contents = read_directory(folder)

@@ -161,7 +161,7 @@ def _check_output(output: Path | None, style: str | None, ranks: list[int] | Non
     """Refuse a file that cannot show what is asked for."""
     suffix = output.suffix.lower() if output else ""
     if suffix == PAGE and style:
-        raise click.UsageError("--style has no effect on a page, which is light or dark as the browser is")
+        raise click.UsageError("--style has no effect on a page, which follows the browser's light or dark mode")
     if suffix == PERFETTO and ranks:
         raise click.UsageError(
             f"--output {output}: a file for ui.perfetto.dev holds one step, not one for each of --ranks: "
@@ -227,7 +227,7 @@ def _require_times(file: Path, trace: ProgramTrace, computing: Computing) -> Non
     """Refuse a trace without times if nothing says how long its operators take."""
     if computing.roofline is None and any(step.is_watched and not step.compute_s for step in trace.steps):
         raise click.UsageError(
-            f"{file}: it was recorded with --fake, so nobody knows how long its computations take: give --gpu, "
+            f"{file}: it was recorded with --fake, so the times of its computations are not known: give --gpu, "
             "or --flops and --memory-bandwidth"
         )
 

@@ -198,7 +198,7 @@ def _network(name: str, facts: Mapping[str, Any]) -> AnyNetwork:
         return Network.from_dict(facts)
     cluster = load_network(name)
     if json.loads(json.dumps(cluster.as_dict())) != facts:
-        raise ValueError(f"network {name}: is another than when the sweep began: restore it, or sweep anew")
+        raise ValueError(f"network {name}: has changed since the sweep began: restore it, or run the sweep again")
     return cluster
 
 
@@ -257,4 +257,4 @@ def _write(run: SweepRun, table: Path | None) -> str:
         file.write(run.sweep().csv_text().encode())
     trusted = "".join(f" --trust {shlex.quote(name)}" for name in run.algorithms if needs_trust(name))
     done = f"{run.num_done} of {run.num_cells} cells are in {table}"
-    return f"; {done}: ringsim sweep --from {shlex.quote(str(table))}{trusted} goes on"
+    return f"; {done}; resume with: ringsim sweep --from {shlex.quote(str(table))}{trusted}"

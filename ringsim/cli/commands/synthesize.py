@@ -35,7 +35,7 @@ def _parse_seconds(text: str) -> float:
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError:
-        raise ValueError(f"{text!r} is no number of seconds") from None
+        raise ValueError(f"{text!r} is not a number of seconds") from None
     if not 0 < seconds <= MAX_SECONDS:
         raise ValueError(f"{text}: must be greater than 0 and at most {MAX_SECONDS:g}, since a search takes time")
     return seconds

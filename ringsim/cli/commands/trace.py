@@ -67,7 +67,7 @@ def trace(
         raise click.UsageError("--output -: the program may print to stdout itself; name a file")
     check_writable(f"--output {output}", output.parent)
     if not is_module and not Path(program).is_file():
-        raise click.UsageError(f"{program}: there is no such file; for a module, put -m before it")
+        raise click.UsageError(f"{program}: there is no such file; for a module, write -m before the name")
     steps = steps or (1 if fake else 3)
     # Times of this CPU are those of the program's way on CPUs; times that a GPU's rates give, of its way on GPUs.
     told = Device(device) if device else Device.CUDA if fake else Device.CPU

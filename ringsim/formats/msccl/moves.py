@@ -143,7 +143,7 @@ class _Run:
                 raise ScheduleError(f"{program.file}: gpu {rank}: {_ending(location, held, chunk)}")
         for held in self._arrived:
             if held.is_pending:
-                self._fail(held.receiver, f"receives chunk {held.chunk}, of which nothing is made")
+                self._fail(held.receiver, f"receives chunk {held.chunk}, which is not used")
 
     def _fill(self) -> None:
         """Fill the input buffers as the collective has them."""
@@ -191,7 +191,7 @@ class _Run:
 
     def _read(self, place: int, step: Instruction, location: Location) -> Held:
         if location not in self._buffers:
-            self._fail(step, f"reads {location}, where nothing has been put yet")
+            self._fail(step, f"reads {location}, where nothing has been written yet")
         access = self._accesses.setdefault(location, _Access(START, []))
         self._check_after(step, place, location, access.write, "reads")
         access.reads.append(place)

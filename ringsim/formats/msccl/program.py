@@ -211,7 +211,7 @@ class _Reader:
                 gpu.fail("is there twice")
         missing = next((number for number in range(self._num_ranks) if number not in gpus), None)
         if missing is not None:
-            self._root.fail(f"ngpus {self._num_ranks}: there is no gpu {missing}")
+            self._root.fail(f"ngpus {self._num_ranks}: gpu {missing} is missing")
         blocks = tuple(block for number in range(self._num_ranks) for block in self._gpu(number, gpus[number]))
         own_name = self._root.xml.get("name", "")
         name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in own_name)

@@ -47,7 +47,7 @@ class Gloo:
             if not self._test:
                 where = f"{self.file}: line {self._rows[0].line}"
                 raise ValueError(
-                    f"{where}: the log does not tell Gloo's algorithm: keep the command or the line Algorithm:"
+                    f"{where}: the log does not contain Gloo's algorithm: keep the command or the line Algorithm:"
                 )
             ranks = self.shape.num_ranks()
             is_part = self._test == "all_gather"  # it prints what one rank gives

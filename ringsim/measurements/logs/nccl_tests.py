@@ -30,7 +30,7 @@ _ROW = re.compile(r"^\d+\s+\d+\s+[a-z_]\w*\s")
 _WITHIN = re.compile(r"\bNCCL (?:INFO|WARN|TRACE)\b")
 _LIKE_A_ROW = re.compile(rf"\s(?:{'|'.join(ELEMENT_BYTES)})\s.*\d\.\d+\s.*\d\.\d+")
 _RANK_MISSING = (
-    "is a line of a rank missing? Restore it, or remove the others too and give --nodes and --ranks-per-node"
+    "is the line of a rank missing? Restore it, or also remove the others and give --nodes and --ranks-per-node"
 )
 # What a table may be by its columns alone: (reduces, has a root).
 _BY_COLUMNS = {
@@ -111,15 +111,15 @@ class NcclTests:
             self._columns = line.lstrip("# ").split()
         elif self._columns and _ROW.match(line) and (match := _WITHIN.search(line)):
             place = f"{self.file}: line {number}"
-            self._left_out.append(f"{place}: {quoted(match[0])} stands in the row: print NCCL's lines to another file")
+            self._left_out.append(f"{place}: {quoted(match[0])} is in the row: write NCCL's log to another file")
         elif self._columns and _ROW.match(line):
             self._add(self._row(number, line))
         elif self._columns and _LIKE_A_ROW.search(line):
             begin = quoted(line.split(maxsplit=1)[0])
             self._left_out.append(f"{self.file}: line {number}: looks like a row, but begins with {begin}: remove that")
         elif "Out of bounds" in line and "FAILED" in line and not self._has_wrong:
-            raise ValueError(f"{line.lstrip('# ')}: its results were wrong, so its times "
-                             "say nothing; run the benchmark again")  # fmt: skip
+            raise ValueError(f"{line.lstrip('# ')}: its results were wrong, so the times "
+                             "are not valid: run the benchmark again")  # fmt: skip
         elif not self.shape.look_at(line):
             self._environment.look_at(line)
             if "Avg bus bandwidth" in line:
@@ -129,7 +129,9 @@ class NcclTests:
         self._environment.note_row()
         if row.wrong:
             place = f"{self.file}: line {row.line}: #wrong {row.wrong}"
-            self._left_out.append(f"{place}: its results were wrong, so its times say nothing; run the benchmark again")
+            self._left_out.append(
+                f"{place}: its results were wrong, so the times are not valid: run the benchmark again"
+            )
             self._has_wrong = True
         elif row.size > 0 and row.sides:
             self._rows.append(row)

@@ -36,7 +36,7 @@ def read_logs(
         given = LogShape(own.num_nodes or num_nodes, own.ranks_per_node or ranks_per_node)
         read += [(table, own) for table in read_log(Path(path), given.num_ranks)]
     if of_all != LogShape() and all(_tells(table) for table, _ in read):
-        raise ValueError(f"{read[0][0].file}: tells its ranks and hosts, as all logs here do: leave out --nodes and "
+        raise ValueError(f"{read[0][0].file}: contains its ranks and hosts, like all logs here: leave out --nodes and "
                          "--ranks-per-node, or write LOG:nodes=2,ranks-per-node=4 for one that is wrong")  # fmt: skip
     tables = tuple(_placed(table, own, of_all) for table, own in read)
     _refuse_other_machines(tables)
@@ -108,9 +108,9 @@ def _placed(table: LogTable, own: LogShape, of_all: LogShape) -> LogTable:
     if nodes is None and per_node and ranks:
         nodes = -(-ranks // per_node)
     if ranks is None or nodes is None:
-        unknown = "how many ranks there were" if ranks is None else f"on how many hosts its {ranks} ranks were"
-        raise ValueError(f"{table.file}: line {table.rows[0].line}: the log does not tell {unknown}: give --nodes and "
-                         "--ranks-per-node, or write LOG:nodes=2,ranks-per-node=4 for this log")  # fmt: skip
+        unknown = "the number of ranks" if ranks is None else f"the number of hosts of its {ranks} ranks"
+        raise ValueError(f"{table.file}: line {table.rows[0].line}: the log does not contain {unknown}: give --nodes "
+                         "and --ranks-per-node, or write LOG:nodes=2,ranks-per-node=4 for this log")  # fmt: skip
     if own.ranks_per_node and nodes * own.ranks_per_node != ranks:
         raise ValueError(f"{table.file}: {ranks} ranks in the log, but {plural(nodes, 'host')} of "
                          f"{own.ranks_per_node} were given for it: leave that out")  # fmt: skip

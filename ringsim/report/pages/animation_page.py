@@ -60,7 +60,7 @@ def _span(views: Sequence[RunView]) -> tuple[float, float]:
 
 def _title(views: Sequence[RunView]) -> str:
     schedule = views[0].schedule
-    names = " beside ".join(dict.fromkeys(run.name.partition(",")[0] for run in views))
+    names = " compared with ".join(dict.fromkeys(run.name.partition(",")[0] for run in views))
     ranks, size = plural(schedule.num_ranks, "rank"), format_size(views[0].size_bytes)
     return f"{schedule.collective.value}, {names}: {ranks}, {size}"
 

@@ -31,17 +31,18 @@ def _subtitle(verdict: Verdict) -> str:
     """Return what the answers go by, in one line."""
     subject = verdict.subject
     if subject is None:
-        return (
-            "Without probes of a machine: what follows is what the predictions and runs in the files say by themselves."
-        )
+        return "These files contain no probes of a machine. The answers follow from the predictions and runs alone."
     where = subject.measurements.provenance
-    cores, machine = where.get("cores", "?"), where.get("machine", "a machine that is not named")
-    return f"By {subject.file}: {subject.num_ranks} ranks, {machine}, {cores} cores, {where.get('date', 'no date')}"
+    cores, machine = where.get("cores", "?"), where.get("machine", "unknown machine")
+    return (
+        f"Based on {subject.file}: {subject.num_ranks} ranks, {machine}, {cores} cores, "
+        f"{where.get('date', 'unknown date')}"
+    )
 
 
 def _finding(finding: Finding) -> str:
     reasons = "".join(f"<li>{_words(reason)}</li>" for reason in finding.reasons)
-    why = f"<details><summary>why</summary><ul>{reasons}</ul></details>" if reasons else ""
+    why = f"<details><summary>Why?</summary><ul>{reasons}</ul></details>" if reasons else ""
     todo = f'<p class="todo">To find out: <code>{escape(finding.command)}</code></p>' if finding.command else ""
     return (
         f'<div class="finding" data-topic="{finding.topic.name.lower()}"><h2>{escape(finding.topic.value)}</h2>'

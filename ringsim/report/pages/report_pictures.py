@@ -58,7 +58,7 @@ def _pictures(verdict: Verdict) -> Iterator[str]:
     yield _ranks(verdict)
     if forecast and (buckets := forecast.buckets):
         steps = [(step.config.caps.rest_bytes, step.step_s) for step in buckets.steps]
-        yield _caps("A step with DDP against the size of its buckets, predicted", steps, buckets.default.step_s)
+        yield _caps("Predicted step with DDP by bucket size", steps, buckets.default.step_s)
     yield from _training(verdict.contents)
     yield _critical_paths(verdict.contents)
     yield from _predicted_steps(verdict.contents)
@@ -123,7 +123,7 @@ def _bounds(attributions: Sequence[Attribution]) -> str:
         for attribution in attributions
     ]
     first = attributions[0]
-    title = f"What an all_reduce by a {first.algorithm} on {first.num_ranks} ranks is spent on, by size"
+    title = f"Time of an all_reduce ({first.algorithm}, {first.num_ranks} ranks) by cause and size"
     named = {bound.value: colour for bound, colour in colours.items()}
     return _share_chart(title, "share of the predicted time", rows, named)
 
@@ -146,7 +146,7 @@ def _collectives(where: str, comparison: Comparison) -> Iterator[str]:
 def _ranks(verdict: Verdict) -> str:
     if not (verdict.forecast and verdict.subject):
         return ""
-    name = f"all_reduce of {format_size(verdict.subject.size_bytes)} by a ring"
+    name = f"all_reduce of {format_size(verdict.subject.size_bytes)} on a ring"
     curves = []
     for curve, field in ((name, "all_reduce_s"), ("a step with DDP", "step_s")):
         seen = [(entry.num_ranks, getattr(entry, field)) for entry in verdict.forecast.scaled if getattr(entry, field)]
@@ -154,7 +154,7 @@ def _ranks(verdict: Verdict) -> str:
             ranks, times = zip(*seen, strict=True)
             ends = [time.low_s for time in times], [time.high_s for time in times]
             curves.append(Curve(curve, ranks, [time.time_s for time in times], *ends))
-    note = "Bars: 95 % interval from the probes' noise."
+    note = "Bars: 95 % interval due to the noise of the probes."
     return _line_chart("More ranks of the same kind, predicted", curves, _RANKS, _TIMES, note)
 
 
@@ -163,7 +163,7 @@ def _caps(title: str, steps: Sequence[tuple[int, float | None]], default_s: floa
     caps, times = zip(*sorted((cap, time_s) for cap, time_s in steps if time_s is not None), strict=True)
     curves = [Curve("step by bucket_cap_mb", caps, times)]
     if default_s is not None:
-        curves.append(Curve("torch's own caps", (caps[0], caps[-1]), (default_s,) * 2, marker=""))
+        curves.append(Curve("torch's default caps", (caps[0], caps[-1]), (default_s,) * 2, marker=""))
     return _line_chart(title, curves, _Scale("bucket_cap_mb", format_size, 2), _Scale("", format_time))
 
 
@@ -193,7 +193,7 @@ def _critical_paths(contents: RunDirectory) -> str:
     hues = palette()
     colours = {"bandwidth": hues.blue, "latency": hues.sky, "contention": hues.orange, "reduction": hues.peach,
                "waiting": hues.vermillion}  # fmt: skip
-    title = "What simulated collectives spend their time on"
+    title = "Time of simulated collectives by cause"
     return _share_chart(title, "share of the time on the critical path", rows, colours)
 
 
@@ -201,7 +201,7 @@ def _predicted_steps(contents: RunDirectory) -> Iterator[str]:
     for file, prediction in contents.predicted.items():
         sizes = [(step.cap_bytes, step.step_s) for step in prediction.sweep if step.step_s is not None]
         if sizes:
-            yield _caps(f"A step with DDP against the size of its buckets ({file})", sizes)
+            yield _caps(f"Predicted step with DDP by bucket size ({file})", sizes)
         steps = [step for step in prediction.scaling if step.efficiency is not None]
         shares = [step.efficiency or 0.0 for step in steps]
         curve = Curve("efficiency", [step.num_ranks for step in steps], shares)

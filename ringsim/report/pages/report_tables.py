@@ -57,8 +57,8 @@ def _section(name: str, title: str, columns: str, note: str = "") -> Callable[[R
     "Strategies of gradient synchronisation",
     "strategy | sync predicted | sync measured | 10 % to 90 % | error | step predicted | step measured | tokens/s | "
     "final loss | ranks identical | file",
-    "Synchronisation from the last gradient's being ready, as the last rank to arrive sees it: waiting for late "
-    "ranks counts in the step alone.",
+    "Synchronisation begins when the last gradient is ready, and is measured on the last rank to arrive: waiting for "
+    "late ranks is part of the step only.",
 )
 def _strategies(verdict: Verdict) -> Iterator[Row]:
     for file, job in verdict.contents.jobs.items():
@@ -75,8 +75,8 @@ def _strategies(verdict: Verdict) -> Iterator[Row]:
     "collectives",
     "Collectives",
     "collective | algorithm | size | ranks | memory | measured | 10 % to 90 % | busbw | predicted | error | file",
-    "Predicted from the probes of the same file alone; dist is torch.distributed's own. Errors leave out waiting "
-    "for ranks that began late, where that is known.",
+    "Predictions use only the probes of the same file; dist is torch.distributed. Errors exclude the waiting for "
+    "ranks that started late, where that is known.",
 )
 def _collectives(verdict: Verdict) -> Iterator[Row]:
     """Yield measured collectives, with predictions where there are any."""
@@ -100,10 +100,10 @@ def _collectives(verdict: Verdict) -> Iterator[Row]:
 
 @_section(
     "bounds",
-    "What an all_reduce by a ring is spent on",
+    "Time of an all_reduce on a ring, by cause",
     " | ".join(("size", "predicted", *(bound.value for bound in Bound), "bound")),
-    "Simulated four times: as it is, without stragglers, with cores for all, and without the costs of messages; "
-    "each share is what the time shrinks by.",
+    "From four simulations: with all costs, without stragglers, with a core for every thread, and without the fixed "
+    "costs of messages. Each share is the time saved by the change.",
 )
 def _bounds(verdict: Verdict) -> Iterator[Row]:
     for attribution in verdict.forecast.attributions if verdict.forecast else ():
@@ -115,7 +115,7 @@ def _bounds(verdict: Verdict) -> Iterator[Row]:
     "algorithms",
     "Algorithms of all_reduce",
     "size | algorithm | predicted | times as fast as the ring | ",
-    "Simulated on the network fitted to the probes, with what a call costs.",
+    "Simulated on the network fitted to the probes, including the cost of a call.",
 )
 def _algorithms(verdict: Verdict) -> Iterator[Row]:
     for choice in verdict.forecast.algorithms if verdict.forecast else ():
@@ -129,8 +129,8 @@ def _algorithms(verdict: Verdict) -> Iterator[Row]:
 @_section(
     "parameters",
     "The fitted network",
-    "parameter | value | 95 % between | from the probes | file",
-    "Intervals sort by their width relative to the value.",
+    "parameter | value | 95 % interval | from the probes | file",
+    "Intervals are sorted by their width relative to the value.",
 )
 def _parameters(verdict: Verdict) -> Iterator[Row]:
     for subject in verdict.subjects:
@@ -148,7 +148,7 @@ def _buckets(verdict: Verdict) -> Iterator[Row]:
     if buckets is None:
         return
     caps = [(count_cell(step.config.caps.rest_bytes / 2**20, 2), step) for step in buckets.steps]
-    for cap, step in (*caps, (TableCell("torch's own", 0.0), buckets.default)):
+    for cap, step in (*caps, (TableCell("torch's default", 0.0), buckets.default)):
         mark = "best" if step is buckets.best else ""
         yield cap, count_cell(len(step.buckets)), time_cell(step.step_s), time_cell(step.exposed_s), mark
 
@@ -156,7 +156,7 @@ def _buckets(verdict: Verdict) -> Iterator[Row]:
 @_section(
     "ranks",
     "More ranks of the same kind, predicted",
-    "ranks | all_reduce | 95 % between | step with DDP | 95 % between",
+    "ranks | all_reduce | 95 % interval | step with DDP | 95 % interval",
 )
 def _ranks(verdict: Verdict) -> Iterator[Row]:
     for entry in verdict.forecast.scaled if verdict.forecast else ():
@@ -185,8 +185,8 @@ def _compared(verdict: Verdict) -> Iterator[Row]:
 
 @_section(
     "trainings",
-    "One process beside several",
-    "file | run | ranks | a batch | speed-up | efficiency | exposed communication | loss off by",
+    "Several ranks compared with one",
+    "file | run | ranks | time per batch | speed-up | efficiency | exposed communication | loss difference",
 )
 def _trainings(verdict: Verdict) -> Iterator[Row]:
     for file, comparison in verdict.contents.comparisons.items():
@@ -218,8 +218,8 @@ def _runs(verdict: Verdict) -> Iterator[Row]:
 
 @_section(
     "winners",
-    "The fastest of sweeps",
-    "file | network | ranks | size | fastest | time | times as fast as the ring | busbw",
+    "Fastest algorithms of the sweeps",
+    "file | network | ranks | size | algorithm | time | times as fast as the ring | busbw",
 )
 def _winners(verdict: Verdict) -> Iterator[Row]:
     for file, sweep in verdict.contents.sweeps.items():
@@ -234,7 +234,7 @@ def _winners(verdict: Verdict) -> Iterator[Row]:
     "Simulated collectives",
     "collective | algorithm | size | ranks | network | time | busbw | steps | transfers | critical path | "
     "bottleneck | file",
-    "What ringsim simulate and explain predicted.",
+    "Predictions of ringsim simulate and ringsim explain.",
 )
 def _simulated(verdict: Verdict) -> Iterator[Row]:
     for file, run in verdict.contents.simulated.items():
@@ -255,8 +255,8 @@ def _path(run: SimulatedCollective) -> str:
 @_section(
     "ddp",
     "Training steps with DDP",
-    f"network | {_STEP_COLUMNS} | step with torch's own caps | one process alone | file",
-    "What ringsim ddp predicted, with the bucket_cap_mb that was asked for, or the best of several.",
+    f"network | {_STEP_COLUMNS} | step with torch's default caps | single process | file",
+    "Predictions of ringsim ddp, with the given bucket_cap_mb, or the best of several.",
 )
 def _ddp(verdict: Verdict) -> Iterator[Row]:
     for file, prediction in verdict.contents.predicted.items():
@@ -264,7 +264,7 @@ def _ddp(verdict: Verdict) -> Iterator[Row]:
         yield prediction.network, *_step_cells(prediction.step), *others, file
 
 
-@_section("ddp_varied", "Training steps with other buckets and ranks", f"varied | {_STEP_COLUMNS} | file")
+@_section("ddp_varied", "Training steps with other bucket sizes or ranks", f"varied | {_STEP_COLUMNS} | file")
 def _ddp_varied(verdict: Verdict) -> Iterator[Row]:
     for file, prediction in verdict.contents.predicted.items():
         for kind, steps in (("bucket size", prediction.sweep), ("ranks", prediction.scaling)):
@@ -279,7 +279,7 @@ def _step_cells(step: PredictedDdpStep) -> tuple[TableCell, ...]:
     return *counts, *times, share_cell(step.efficiency if step.step_s is not None else None)
 
 
-@_section("files", "Where this comes from", "file | kind | machine | cores | date | versions | command")
+@_section("files", "Sources", "file | kind | machine | cores | date | versions | command")
 def _origins(verdict: Verdict) -> Iterator[Row]:
     """Yield each file with its kind and what it notes of where it comes from."""
     contents = verdict.contents
@@ -302,6 +302,6 @@ def _origins(verdict: Verdict) -> Iterator[Row]:
         yield name, kind, *noted, ", ".join(versions) or "-", str(where.get("command", "-"))
 
 
-@_section("refused", "Files that are not, or not wholly, in this report", "file | why")
+@_section("refused", "Files missing from this report, or only partly used", "file | reason")
 def _refused(verdict: Verdict) -> Iterator[Row]:
     yield from sorted(verdict.contents.refused.items())

@@ -85,11 +85,11 @@ def points_per_unit(axes: Axes) -> tuple[float, float]:
 
 
 def strided(count: int, needed: float, room: float) -> range:
-    """Return every which of `count` things has its name, if each has `room` points and a name needs so many."""
+    """Return the indices of the items to label, if an item has `room` points and a label needs `needed` points."""
     stride = next(stride for stride in (1, 2, 4, 8, 16, 32, 64, 128) if stride * room >= needed or stride == 128)
     return range(0, count, stride)
 
 
 def shifted(axes: Axes, transform: Transform, x: float = 0.0, y: float = 0.0) -> Transform:
-    """Return a transform to places that lie so many points to the right, and above."""
+    """Return a transform that also shifts by `x` points to the right and `y` points upwards."""
     return transform + ScaledTranslation(x / 72, y / 72, axes.figure.dpi_scale_trans)

@@ -51,7 +51,7 @@ def draw_chunk_grid(
     states: ChunkStates,
     *,
     margins: dict[str, float],
-    heading: str = "What each rank holds of each chunk",
+    heading: str = "Contributions that each rank holds of each chunk",
 ) -> None:
     """Draw a panel for each state; a cell is a chunk on a rank, with a stripe for each rank whose share is in it.
 

@@ -178,7 +178,7 @@ class _ChunksFrame:
     def draw(self, time_s: float) -> None:
         axes, schedule = self._axes, self._run.schedule
         axes.clear()
-        axes.set_title("what each rank holds of each chunk", fontsize=8, pad=5)
+        axes.set_title("contributions that each rank holds of each chunk", fontsize=8, pad=5)
         name_cells(axes, schedule.num_ranks, schedule.num_chunks, with_ranks=True)
         held, finished = self._state(time_s)
         draw_cells(axes, held, finished, held)
@@ -232,7 +232,7 @@ def _title(run: RunView) -> str:
 def _moment(run: RunView, time_s: float) -> tuple[str, str]:
     """Phase and step, and the sentence of that step."""
     if not run.sentences:
-        return "", "one rank has nothing to send"
+        return "", "a single rank has nothing to send"
     if run.stall is None and time_s >= run.timeline.time_s:
         return "done", f"All {len(run.sentences)} steps are done, and every rank holds its result."
     step = min(int(np.searchsorted(run.step_end_s, time_s)), len(run.sentences) - 1)
@@ -240,7 +240,7 @@ def _moment(run: RunView, time_s: float) -> tuple[str, str]:
     sentence = run.sentences[step]
     if run.stall is not None and time_s >= run.stall.until_s:
         hanging = next((rank for rank in run.stall.ranks if rank.doing != "waits"), run.stall.ranks[0])
-        sentence = f"rank {hanging.rank} hangs, and all others wait: nothing more can happen"
+        sentence = f"rank {hanging.rank} hangs, and all others wait: the run cannot continue"
     return (
         f"{phase.name}: step {step} (the steps are 0 to {len(run.sentences) - 1})",
         f"{sentence[0].upper()}{sentence[1:]}.",
@@ -266,7 +266,7 @@ def _save_gif(film: Film, path: Path, on_progress: OnProgress) -> None:
 def _save_mp4(film: Film, path: Path, on_progress: OnProgress) -> None:
     if not FFMpegWriter.isAvailable():
         raise ValueError(
-            f"{path}: an .mp4 is written by ffmpeg, which is not installed: install it, or take .gif or .html"
+            f"{path}: an .mp4 is written by ffmpeg, which is not installed: install it, or choose .gif or .html"
         )
     writer = FFMpegWriter(fps=_FRAMES_PER_S, extra_args=["-pix_fmt", "yuv420p", "-vf", _EVEN])
     with tempfile.TemporaryDirectory() as directory:

@@ -185,7 +185,7 @@ def draw_lanes(axes: Axes, lanes: Lanes) -> None:
     set_time_axis(axes, lanes)
     axes.set_xlabel(f"time ({lanes.unit})", fontsize=points(9))
     title: dict[str, Any] = {"fontsize": points(11), "fontweight": "bold"}
-    axes.set_title("What each rank does, and when", loc="left", pad=points(lanes.height_above + _LEGEND_LEVEL), **title)
+    axes.set_title("Timeline of each rank", loc="left", pad=points(lanes.height_above + _LEGEND_LEVEL), **title)
     if not len(lanes.timeline):
         axes.text(0.5, 0, "nothing is sent", ha="center", va="center", fontsize=points(10))
         return
@@ -348,7 +348,7 @@ def _draw_stall(axes: Axes, lanes: Lanes) -> Handles:
         axes.axvline(at_s * lanes.scale, label=f"{name} failed", **failure)
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= lanes.until_s * lanes.scale])
     end, beside, lane = lanes.stopped_s * lanes.scale, points(_PHASE_GAP), _least_points(axes, lanes)
-    axes.text(end, 1, f" nothing ends after {format_time(stall.until_s)}", va="center", fontsize=points(9),
+    axes.text(end, 1, f" nothing finishes after {format_time(stall.until_s)}", va="center", fontsize=points(9),
               transform=_level(axes, 0), color=colours.vermillion, fontweight="bold")  # fmt: skip
     size = min(points(_TEXT), max(0.8 * lane, points(5.0)))
     shown = {stall.ranks[index].rank for index in strided(len(stall.ranks), size + 1, lane)}

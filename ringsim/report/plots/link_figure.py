@@ -44,7 +44,7 @@ def draw_links(schedule: Schedule, network: AnyNetwork, size_bytes: int, explana
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=_SHARES)
     more = int((usage.utilisation > 0).sum()) - len(links)
     title = f"{schedule}, {format_size(size_bytes)}: {format_time(explanation.timeline.time_s)}"
-    title += f" (the {len(links)} links that are used most; {more} more)" if more else ""
+    title += f" (the {len(links)} busiest links; {more} more)" if more else ""
     figure.suptitle(title, x=0.01, ha="left", fontsize=points(12), fontweight="bold")
     _draw_times(left, schedule, network, explanation, links)
     _draw_use(right, explanation, links)

@@ -43,7 +43,7 @@ def save_plot(result: object, path: str | os.PathLike[str], style: str | None = 
 @singledispatch
 def draw(result: object) -> Figure:
     """Return the page for a result, under matplotlib's settings as they are."""
-    raise TypeError(f"{type(result).__name__}: there is no picture of it; RunView and run_sweep make results")
+    raise TypeError(f"{type(result).__name__}: cannot be drawn; draw a RunView, or a result of run_sweep")
 
 
 draw.register(RunView, draw_run_page)

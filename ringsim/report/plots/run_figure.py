@@ -54,7 +54,7 @@ def _note(compared: ComparedRun, every: int) -> str:
     run = compared.run
     parts = [f"network {compared.network}"]
     low, high = (format_time(time_s) for time_s in (min(run.runs_s), max(run.runs_s)))
-    parts.append(f"the middle one of {len(run.runs_s)} runs, which took {low} to {high}")
+    parts.append(f"the median of {len(run.runs_s)} runs, which took {low} to {high}")
     if run.clock_error_s:
         parts.append(f"clocks within {format_time(run.clock_error_s)}")
     if every > 1:
@@ -141,5 +141,5 @@ def _draw_steps(axes: Axes, compared: ComparedRun) -> None:
     axes.set_xlabel("step", fontsize=points(9))
     axes.set_ylabel(unit, fontsize=points(9))
     axes.tick_params(labelsize=points(8), color=palette().grey)
-    axes.set_title("What each transfer took, from being issued to being applied", loc="left", fontsize=points(9),
+    axes.set_title("Duration of each transfer, from its issue to its application", loc="left", fontsize=points(9),
                    color=palette().dark_grey)  # fmt: skip

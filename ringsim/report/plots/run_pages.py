@@ -44,9 +44,9 @@ def draw_run_page(view: RunView) -> Figure:
     head, top, middle, bottom = figure.subfigures(4, 1, squeeze=False, height_ratios=heights)[:, 0]
     _write_title(head, view, notes, title_height)
     draw_lanes(top.subplots(gridspec_kw=_margins(height, above, 0.5, left)), lanes)
-    stopped = ": of what was applied before everything stopped" if view.stall else ""
+    stopped = ": of the transfers before the run stopped" if view.stall else ""
     draw_chunk_grid(middle, view.states, margins=_margins(grid_height, 0.5, 0.3) | _panel_gaps(view.states),
-                    heading=f"What each rank holds of each chunk{stopped}")  # fmt: skip
+                    heading=f"Contributions that each rank holds of each chunk{stopped}")  # fmt: skip
     edges = _margins(_SIZES_HEIGHT, 0.4, 0.6)
     border = edges["left"] + _SIZES_SHARE * (edges["right"] - edges["left"])
     draw_sizes(bottom.subplots(gridspec_kw=edges | {"right": border}), view)
@@ -96,7 +96,7 @@ def _draw_graphs(figure: SubFigure, schedule: Schedule, view: RunView | None, pl
     graph, slow = (view.graph, slow_pairs(view.troubles)) if view else (lay_out_graph(schedule), set())
     layouts = lay_out_trees(schedule) or (graph,)
     panels = figure.subplots(1, len(layouts), squeeze=False, gridspec_kw=place)[0]
-    panels[0].set_title("Who sends to whom", loc="left", fontsize=points(11), fontweight="bold")
+    panels[0].set_title("Messages between ranks", loc="left", fontsize=points(11), fontweight="bold")
     for number, (axes, layout) in enumerate(zip(panels, layouts, strict=True), 1):
         draw_graph(axes, layout, slow)
         if len(layouts) > 1:

@@ -20,7 +20,7 @@ def draw_sizes(axes: Axes, view: RunView) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     sizes = view.by_size.sizes_bytes
     if not len(sizes):
-        _say(axes, "the run never finishes, however small the data")
+        _say(axes, "the run never finishes at any size")
         return
     axes.set_xscale("log", base=2)
     axes.set_xlim(sizes[0], sizes[-1])
@@ -81,7 +81,7 @@ def _draw_regimes(axes: Axes, view: RunView) -> list[Line2D]:
     (first, last), colours, lines = axes.get_xlim(), palette(), []
     floor_s, crossover = view.by_size.floor_s, view.by_size.crossover_bytes
     if floor_s > 0:
-        text = f"even 0 bytes take {format_time(floor_s)}"
+        text = f"0 bytes take {format_time(floor_s)}"
         lines.append(axes.axhline(floor_s, color=colours.dark_grey, linestyle=":", linewidth=1.2, label=text))
     border = last if floor_s > 0 else first
     if crossover is not None:

@@ -168,8 +168,8 @@ def _draw_sweep(axes: Axes, prediction: Prediction) -> None:
     set_axis(axes.yaxis, "", format_time)
     draw_curves(axes, [Curve("step", caps, [step.step_s for step in steps])])
     for name, time_s, colour, stroke in (
-        ("torch's own: 1, then 25", prediction.default.step_s, palette().dark_grey, "--"),
-        ("one process alone", prediction.step.single_s, palette().orange, ":"),
+        ("torch's default: 1, then 25", prediction.default.step_s, palette().dark_grey, "--"),
+        ("single process", prediction.step.single_s, palette().orange, ":"),
     ):
         axes.axhline(time_s, color=colour, linestyle=stroke, linewidth=1.6, label=name)
     if prediction.step in steps:
@@ -251,7 +251,7 @@ _MAX_LABELS = 7  # on a curve, which may have a third of the page
 
 
 class Scaled(Protocol):
-    """A step on so many ranks, of a recorded program or of DDP; its times are infinite if it never ends."""
+    """A step of a recorded program or of DDP on `num_ranks` ranks; its times are infinite if it never ends."""
 
     @property
     def num_ranks(self) -> int: ...
@@ -328,5 +328,5 @@ def _labelled(ranks: Sequence[int], values: Sequence[float]) -> list[tuple[int, 
 
 
 def annotate(axes: Axes, text: str, at: tuple[float, float], above: float) -> None:
-    """Write a text above a point, by so many points."""
+    """Write a text `above` points above a data point."""
     axes.annotate(text, at, (0, above), textcoords="offset points", ha="center", fontsize=points(8))

@@ -136,7 +136,7 @@ def _use(style: str) -> None:
         known = ", ".join(name for name in matplotlib.style.available if not name.startswith("_"))
         why = "" if not Path(style).exists() else f" ({' '.join(str(error).split())})"
         raise ValueError(
-            f"{style!r} is no style{why}: give light, dark, a file of matplotlib settings, or one of {known}"
+            f"{style!r} is not a style{why}: give light, dark, a file of matplotlib settings, or one of {known}"
         ) from None
 
 
@@ -166,7 +166,7 @@ class Page(Figure):
 
 
 def new_figure(width: float, height: float, **rest: Any) -> Figure:
-    """Return an empty page of so many inches, larger or smaller as the user's font is."""
+    """Return an empty page of `width` by `height` inches, scaled with the user's font size."""
     scale = font_scale()
     return Page(figsize=(width * scale, height * scale), dpi=setting("figure.dpi", _DPI), **rest)
 

@@ -142,7 +142,7 @@ def _told_apart(sweep: Sweep, network: str) -> set[str]:
 
 
 def _why_no_curve(sweep: Sweep, network: str, num_ranks: int) -> str:
-    """Why nothing can be drawn in the panel of so many ranks."""
+    """Return the reason why the panel of `num_ranks` ranks is empty."""
     cells = [cell for cell in sweep.cells if (cell.network, cell.num_ranks) == (network, num_ranks)]
     reasons = dict.fromkeys(cell.skipped for cell in cells if cell.skipped)
     return f"skipped: {'; '.join(reasons)}" if reasons else "no time passes, so there is nothing to draw"
@@ -163,7 +163,7 @@ def _notes(sweep: Sweep) -> list[str]:
     if len(sweep.ranks) > _MAX_PANELS:
         least, middle, largest = panel_ranks(sweep.ranks)
         drawn = f"time against size is drawn for {least}, {middle} and {largest} ranks"
-        notes.insert(0, f"{drawn}; for the others the map says who is fastest")
+        notes.insert(0, f"{drawn}; for the others the map shows the fastest")
     if len(notes) > _MAX_NOTES:
         notes[_MAX_NOTES - 1 :] = [f"and {len(notes) - _MAX_NOTES + 1} more skipped"]
     made = ", ".join(str(sweep.provenance[name]) for name in ("ringsim", "date", "command") if name in sweep.provenance)

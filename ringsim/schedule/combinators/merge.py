@@ -39,7 +39,7 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
                 "collective, ranks and chunks must agree"
             )
     if any(other.partition is not first.partition for other in others):
-        raise ScheduleError(f"merge: {first} and another cut a tensor differently; all must cut it alike")
+        raise ScheduleError(f"merge: {first} and another divide a tensor differently; all must divide it alike")
     steps = MergedSteps([schedule.steps for schedule in schedules])
     num_chunks = first.num_chunks * len(schedules)
     return replace(first, algorithm=algorithm or first.algorithm, num_chunks=num_chunks, steps=steps)

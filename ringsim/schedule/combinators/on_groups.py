@@ -40,7 +40,7 @@ def on_groups(
     start = np.zeros(len(ranks), np.int64) if first_chunk is None else whole_numbers("first_chunk", first_chunk)
     members = np.unique(ranks)
     if ranks.shape[1] != schedule.num_ranks or len(members) != ranks.size or len(start) != len(ranks):
-        raise ScheduleError(f"on_groups: {schedule}: each group must have {schedule.num_ranks} ranks of its own")
+        raise ScheduleError(f"on_groups: {schedule}: each group must have {schedule.num_ranks} different ranks")
     if members[0] < 0 or members[-1] >= num_ranks or start.min() < 0 or start.max() + schedule.num_chunks > num_chunks:
         raise ScheduleError(f"on_groups: {schedule}: not within {num_ranks} ranks and {num_chunks} chunks")
     steps = GroupedSteps(schedule, ranks, start, num_ranks)

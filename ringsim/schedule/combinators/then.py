@@ -35,7 +35,7 @@ def then(
             f"then: {first} has {first.num_chunks} chunks, {second} has {second.num_chunks}; both must agree"
         )
     if first.partition is not second.partition:
-        raise ScheduleError(f"then: {first} and {second} cut a tensor differently; both must cut it alike")
+        raise ScheduleError(f"then: {first} and {second} divide a tensor differently; both must divide it alike")
     steps = ThenSteps(first.steps, second.steps, lookback)
     return Schedule(collective, algorithm, first.num_ranks, first.num_chunks, steps, first.partition)
 

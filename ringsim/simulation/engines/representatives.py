@@ -41,7 +41,7 @@ class Representatives:
     connections: Connections
 
     def time_s(self, topology: Topology, chunk_bytes: int) -> float:
-        """Return the seconds until the last rank has finished, if all chunks have so many bytes."""
+        """Return the seconds until the last rank has finished, if all chunks have `chunk_bytes` bytes."""
         rows = self.rows()
         sizes = np.full(int(rows.chunk.max()) + 1, chunk_bytes)
         run = EventRun(TransferCosts(rows, topology, sizes), RowConnections(self.number(rows), self.connections))

@@ -1,9 +1,9 @@
 """Transfers that must happen at the same times, since nothing tells them apart: one of each class is simulated.
 
-Classes come from colour refinement, as graph theory has it: two transfers keep one colour as long as they cost the
-same, wait for transfers of one colour, and share resources of one colour with transfers of the same colours. What is
-left in the end is an equitable partition. The rails of NCCL's rings, for example, are all alike, and so are their
-hosts. Colours are 64-bit hashes, so that a step is coloured in a few NumPy operations.
+Classes come from colour refinement, as in graph theory: two transfers keep the same colour as long as they cost the
+same, wait for transfers of one colour, and share resources of one colour with transfers of the same colours. The result
+is an equitable partition. The rails of NCCL's rings, for example, are all alike, and so are their hosts. Colours are
+64-bit hashes, so that a few NumPy operations colour a step.
 
 A class is sent on one connection, which stands for all connections of its class. It uses of a resource what all of them
 use of it, so that the fair rates are the same: each resource of a class is filled alike.

@@ -168,7 +168,9 @@ def test_data_follows_the_seed() -> None:
 
 def test_sums_that_are_rounded_are_refused() -> None:
     """Of so many ranks that not even zeros and ones have an exact sum."""
-    with pytest.raises(ValueError, match="dtype bfloat16: sums of 200 ranks cannot all be exact; take a larger one"):
+    with pytest.raises(
+        ValueError, match="dtype bfloat16: sums of 200 ranks cannot all be exact: choose a larger dtype"
+    ):
         pattern(replace(CASE, dtype="bfloat16", num_ranks=200), seed=0)
 
 

@@ -91,7 +91,7 @@ def test_polling_is_compared_with_and_without(tmp_path: Path) -> None:
         ("-n 0", "Invalid value for '-n' / '--iterations': 0 is not in the range x>=1."),
         (
             "--openmpi",
-            "Invalid value for '--openmpi' / '--raw-sockets': this comparison is gone; measure Open MPI with "
+            "Invalid value for '--openmpi' / '--raw-sockets': this comparison was removed; measure Open MPI with "
             "osu_allreduce, whose logs ringsim calibrate reads",
         ),
         ("--timeout 0s", "Invalid value for '--timeout': 0.0 s: must be greater than 0 and at most 86400"),

@@ -91,7 +91,7 @@ def test_nothing_is_recorded_unasked(ranks: RankPool) -> None:
 @pytest.mark.parametrize(
     ("changes", "num_ranks", "message"),
     [
-        ({"record": False, "record_bytes": 64}, 2, "--record-size: nothing is recorded; give --record too"),
+        ({"record": False, "record_bytes": 64}, 2, "--record-size: nothing is recorded: also give --record"),
         ({}, 1, "--record: needs at least 2 ranks; 1 has nothing to send"),
         ({"record_bytes": 2}, 2, "size 2 B: all_reduce of float32 on 2 ranks needs at least 4"),
         (

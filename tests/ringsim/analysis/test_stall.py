@@ -83,7 +83,7 @@ def test_as_text_and_json() -> None:
     lines = format_stall(stall)
     assert lines[:2] == [
         f"{stall.num_unfinished} of 264 transfers cannot happen, from step 0, rank 1 -> 2, chunk 0; "
-        f"nothing ends after {stall.until_s * 1e6:.4g} us",
+        f"nothing finishes after {stall.until_s * 1e6:.4g} us",
         "host1.nic0.out failed at 0 ns",
     ]
     assert "rank 1 was last active at" in lines[3]

@@ -103,6 +103,27 @@ def test_max_transfers_holds_for_few_ranks_too() -> None:
     assert sweep.skipped() == ["ring on 4 ranks skipped: 24 transfers, above 10"]
 
 
+def test_what_is_skipped_for_one_reason_on_several_numbers_of_ranks_is_one_line() -> None:
+    """In order of ranks; another reason, and another set of algorithms, have their own."""
+    networks = {"plain": FAST, "gpus": load_network("dgx-h100")}
+    sweep = run_sweep(ALL_REDUCE, ["ring", "gloo_ring", "nvls"], [8, 4, 2], [1024], networks)
+    assert sorted(sweep.skipped()) == [
+        "gloo_ring on 2, 4 and 8 ranks skipped: gpus describes NCCL, not Gloo",
+        "nvls on 2, 4 and 8 ranks skipped: plain does not describe NCCL",
+    ]
+
+
+@pytest.mark.parametrize(("name", "preset"), [("gloo_ring", "dgx-h100"), ("nvls", "gbe")])
+def test_an_algorithm_that_no_network_has_is_simulated_on_all_or_one(name: str, preset: str) -> None:
+    """It was asked for by name: how many networks there are does not matter."""
+    network = load_network(preset)
+    times = [
+        {cell.time_s for cell in run_sweep(ALL_REDUCE, [name], [8], [1024], networks).cells}
+        for networks in ({"a": network}, {"a": network, "b": network})
+    ]
+    assert times[0] == times[1] != {None}
+
+
 def test_a_network_without_room_is_skipped() -> None:
     """Said once for all algorithms; the other numbers of ranks are simulated. If there are none, it is a mistake."""
     networks = {"dgx-h100": load_network("dgx-h100")}
@@ -158,7 +179,7 @@ def test_csv_can_be_read_by_others(tmp_path: Path) -> None:
     [
         ("# {", "{{", "line 1: not a ringsim-sweep file; `ringsim sweep --csv` writes one"),
         ('"version": 1', '"version": 2', "line 1: version 2 of ringsim-sweep: this ringsim reads version 1"),
-        ('{"fast":', '{"quick":', "networks: says nothing of 'fast', which cells name"),
+        ('{"fast":', '{"quick":', "networks: 'fast' is missing, but cells name it"),
         ("num_ranks,", "ranks,", "line 3: num_ranks is missing"),
         ("ring,3,1000,", "ring,0,1000,", "line 3: num_ranks = 0: must be a whole number from 2 to"),
         ("ring,8,1000,", "ring,8,1e3,", "line 7: size_bytes = 1000.0: must be a whole number"),
@@ -166,7 +187,7 @@ def test_csv_can_be_read_by_others(tmp_path: Path) -> None:
         ("ring,8,1000,", "ring,8,1000,1,2,0,,3,4\n#", "line 7: time_s 0: must be greater than 0, as its algbw"),
         ("ring,8,1000,", "ring,8,1000,1,2,inf,,,\n#", "line 7: time_s = Infinity: must be seconds, at least 0 and"),
         ("ring,8,1000,", "ring,8,1000,1,2,3,,,4,5,6\n#", "line 7: .*none without a name"),
-        ("ring,8,1000,", "ring,3,1000,", "line 7: a line above is of the same cell"),
+        ("ring,8,1000,", "ring,3,1000,", "line 7: an earlier line describes the same cell"),
         ("ring,8,1000,", 'ring,8,1000,1,"2\n', "line 6: is not CSV: "),
         ("ring,8,1000,", f"{'ring' * 50000},8,1000,", "is not CSV: field larger than field limit"),
         ('"version": 1', '"version": ' + "[" * 10**5, "line 1: not a ringsim-sweep file"),
@@ -250,5 +271,5 @@ def test_a_file_that_changes_while_it_is_swept_is_noticed(tmp_path: Path) -> Non
     path.write_text("from ringsim import ring_all_reduce as mine\n")
     run = SweepRun(SweepPlan.of(ALL_REDUCE, [f"{path}:mine"], [3], [8], {"fast": FAST}))
     path.write_text("from ringsim import ring_all_reduce as mine  # another\n")
-    with pytest.raises(WorkerError, match=r"its file is another, or has changed since the sweep began"):
+    with pytest.raises(WorkerError, match=r"its file has been replaced or changed since the sweep began"):
         run.finish(Workers(), lambda _: None)

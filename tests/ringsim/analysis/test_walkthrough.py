@@ -53,11 +53,11 @@ def test_the_cost_of_a_ring_is_the_bound() -> None:
     """Steps and bytes, and what no algorithm can undercut."""
     assert walkthrough_of("ring", 4).costs == (
         "6 steps, 3 of reduce-scatter, 3 of all-gather; an algorithm in which a rank sends to one other in a step "
-        "needs at least 2, since after each step at most twice as many ranks know of a share",
-        "in a ring a chunk moves on by one rank a step: n - 1 = 3 steps until a chunk is complete, and 3 more until it "
-        "has come round to all others",
-        "the rank that sends most sends 1.5 MiB, 1.5 times the data; no algorithm can do with less than "
-        "2(n - 1)/n = 1.5 times (Patarasuk and Yuan 2009), which is that bound",
+        "needs at least 2, since the number of ranks that hold a contribution at most doubles in each step",
+        "in a ring a chunk moves by one rank per step: n - 1 = 3 steps until a chunk is complete, and 3 more until it "
+        "has reached all other ranks",
+        "the busiest sender sends 1.5 MiB, 1.5 times the data; every algorithm needs at least "
+        "2(n - 1)/n = 1.5 times (Patarasuk and Yuan 2009), which equals this bound",
     )
 
 
@@ -66,14 +66,14 @@ def test_the_cost_of_a_tree_is_above_it() -> None:
     costs = walkthrough_of("binomial_tree", 8).costs
     assert len(costs) == 2
     assert costs[1] == (
-        "the rank that sends most sends 3 MiB, 3 times the data; no algorithm can do with less than "
-        "2(n - 1)/n = 1.75 times (Patarasuk and Yuan 2009), so this is 1.71 times the bound"
+        "the busiest sender sends 3 MiB, 3 times the data; every algorithm needs at least "
+        "2(n - 1)/n = 1.75 times (Patarasuk and Yuan 2009), which is 1.71 times the bound"
     )
 
 
 def test_one_rank_and_too_many() -> None:
     """Nothing to send; and too much to look at each share."""
-    assert walkthrough_of("ring", 1).costs == ("one rank has nothing to send",)
+    assert walkthrough_of("ring", 1).costs == ("a single rank has nothing to send",)
     told = walkthrough_of("ring", 300)
     assert [phase[:3] for phase in told.phases] == [("reduce-scatter", 0, 298), ("all-gather", 299, 597)]
     assert [phase.rule for phase in told.phases] == [
@@ -86,10 +86,10 @@ def test_one_rank_and_too_many() -> None:
         == "every rank r sends chunk (r - 3) mod 300 to rank (r + 1) mod 300, which adds its contribution: 4 of 300"
     )
     assert told.skipped == (
-        "only the first 3 steps are told, as the shares of 300 ranks in 300 chunks are too many to follow: take fewer "
-        "ranks to see all"
+        "only the first 3 steps are listed, because the contributions of 300 ranks in 300 chunks are too many to "
+        "examine: use fewer ranks to see all"
     )
-    assert told.costs[-1].endswith("which is that bound")
+    assert told.costs[-1].endswith("which equals this bound")
     assert [phase.name for phase in walkthrough_of("two_shot", 300).phases] == ["the first steps"]
     assert walkthrough_of("ring", 5000).phases == ()
 

@@ -117,7 +117,7 @@ def test_calibrate_then_compare_measurements(measurements: Path, tmp_path: Path)
 def test_measurements_are_not_compared_by_protocols(logs: tuple[Path, Path], measurements: Path) -> None:
     """And that is said; logs are."""
     network = Path(__file__).parents[3] / "docs" / "networks" / "calibrated.toml"
-    told = f"{network}: this prediction leaves out NCCL's protocols and trees"
+    told = f"{network}: this prediction does not include NCCL's protocols and trees"
     assert run("compare", measurements, "--network", network).stderr.startswith(told)
     assert run("compare", logs[0], "--network", network).stderr == ""
 
@@ -143,7 +143,7 @@ def test_measurements_that_cannot_be_read(measurements: Path) -> None:
     """Cut off, or of another version."""
     whole = measurements.read_text()
     measurements.write_text(whole[: len(whole) // 2])
-    assert "is not whole JSON" in refused("calibrate", measurements)
+    assert "is incomplete JSON" in refused("calibrate", measurements)
     measurements.write_text(whole.replace('"version": 3', '"version": 99'))
     assert "version 99 of ringsim-measurements: this ringsim reads versions up to 3" in refused(
         "calibrate", measurements
@@ -191,5 +191,5 @@ def test_times_of_wrong_results_are_refused(measurements: Path, tmp_path: Path) 
     bad, network = tmp_path / "wrong.json", tmp_path / "mine.toml"
     bad.write_text(json.dumps(saved))
     run("calibrate", measurements, "-o", network)
-    told = f"{bad}: collectives[1]: wrong is 5: its results were wrong, so its times say nothing"
+    told = f"{bad}: collectives[1]: wrong is 5: its results were wrong, so the times are not valid"
     assert told in refused("compare", bad, "--network", network)

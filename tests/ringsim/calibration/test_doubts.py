@@ -57,8 +57,8 @@ def test_logs_of_different_settings_are_named(tmp_path: Path) -> None:
     assert " ms in tcp.log and " in line
     num_apart = sum(factor > 1.25**2 for factor in factors.values())
     assert 0 < num_apart < len(factors)
-    assert f" {num_apart} of their {len(factors)} common timings are more than 1.6 times apart: " in line
-    assert line.endswith("calibrate them apart")
+    assert f" {num_apart} of their {len(factors)} common timings differ by more than a factor of 1.6: " in line
+    assert line.endswith("calibrate them separately")
 
 
 def test_runs_of_different_settings_in_one_log_are_named(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_runs_of_different_settings_in_one_log_are_named(tmp_path: Path) -> None
     line = contradiction_line(cases(both))
     assert line.startswith("contradictory: all_reduce ")
     assert " in both.log, and " in line
-    assert line.endswith("put them into files of their own, and calibrate them apart")
+    assert line.endswith("put them into separate files, and calibrate these separately")
     assert contradiction_line(cases(twice)) == ""
 
 

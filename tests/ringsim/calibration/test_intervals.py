@@ -84,7 +84,7 @@ def test_the_commands_show_them(tmp_path: Path) -> None:
     known, asked, net = tmp_path / "known.log", tmp_path / "asked.log", tmp_path / "net.toml"
     known.write_text(nccl_log("all_reduce", 16, 2, noise=0.01))
     asked.write_text(nccl_log("all_reduce", 64, 8, noise=0.01))
-    assert "undecided: the logs do not tell " in printed("calibrate", known, "-o", net)
+    assert "undecided: the logs do not determine " in printed("calibrate", known, "-o", net)
     assert "a log of all_reduce on one host, with 8 ranks, would tell more" in as_json("calibrate", known)["undecided"]
     text = printed("compare", asked, "--network", net)
     assert " 80 %  " in text

@@ -262,7 +262,7 @@ def test_where_nothing_is_known_nothing_is_chosen() -> None:
     slow = preset.with_spec(host=Host())
     for cluster, num_ranks, why in (
         (plain, 8, "it does not describe NCCL: give --network with a file that does"),
-        (preset, 1, "one rank sends nothing"),
+        (preset, 1, "a single rank sends nothing"),
         (load_network("dgx-h100"), 16, "its hosts have 8 ranks"),
         (slow, 16, "it does not describe hosts that are all alike, with the bandwidth of their links and NICs"),
         (preset, 12, "12 ranks do not fill its hosts of 8"),

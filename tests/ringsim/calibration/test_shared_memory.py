@@ -99,9 +99,7 @@ def test_what_went_otherwise_is_predicted_otherwise() -> None:
     over_gloo = compare(measured(4, transport="gloo"), cluster)
     assert all(case.error is not None and case.error > 0.1 for case in over_gloo.cases)
     silent = compare(measured(4), one_host())
-    assert {case.how for case in silent.cases} == {
-        "it went through shared memory, of which the network file says nothing"
-    }
+    assert {case.how for case in silent.cases} == {"it used shared memory, which the network file does not describe"}
 
 
 def test_a_reduce_scatter_in_place_is_predicted_in_place() -> None:

@@ -23,14 +23,14 @@ def test_a_path_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Named after what it shows."""
     monkeypatch.chdir(tmp_path)
     run("animate", "--ranks", "4", "--compare", "ring,gloo_ring")
-    assert "ring beside gloo_ring" in (tmp_path / "ringsim-all_reduce-ring-gloo_ring-4.html").read_text()
+    assert "ring compared with gloo_ring" in (tmp_path / "ringsim-all_reduce-ring-gloo_ring-4.html").read_text()
 
 
 def test_segments_are_named(tmp_path: Path) -> None:
     """The schedules of both have the same name."""
     path = tmp_path / "ring.html"
     run("animate", "--ranks", "4", "--compare", "ring,ring/4", "-o", path)
-    assert "<h1>all_reduce, ring beside ring/4: 4 ranks, 64 MiB</h1>" in path.read_text()
+    assert "<h1>all_reduce, ring compared with ring/4: 4 ranks, 64 MiB</h1>" in path.read_text()
 
 
 def test_a_measured_run_beside_its_prediction(tmp_path: Path) -> None:

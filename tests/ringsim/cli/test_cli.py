@@ -37,9 +37,8 @@ def test_what_is_not_simulated_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     """In one line on stderr, for a network that has it."""
     monkeypatch.chdir(Path(__file__).parents[3] / "docs" / "networks")
     told = (
-        "calibrated.toml: this prediction leaves out NCCL's protocols and trees ([[protocol]] and [library] in the "
-        "file); ringsim simulate, explain, sweep and ddp --backend nccl use them, and ringsim compare if it is given "
-        "logs"
+        "calibrated.toml: this prediction does not include NCCL's protocols and trees ([[protocol]] and [library] in "
+        "the file); ringsim simulate, explain, sweep and ddp --backend nccl use them, and ringsim compare for logs"
     )
     for network, line in (("calibrated.toml", f"{told}\n"), ("racks.toml", "")):
         result = run("order", "--ranks", "4", "--budget", "2", "--network", network)
@@ -101,9 +100,9 @@ def test_candidates_are_what_the_network_has() -> None:
 
 
 def test_what_nccl_takes_may_be_unknown() -> None:
-    """Where hosts are not full it is said, and a ring is simulated."""
+    """Where hosts are not full it is said, and a ring is simulated instead."""
     result = invoke("simulate", "--network", "dgx-h100-cluster", "--ranks", "12")
-    told = "what NCCL would take is not known: 12 ranks do not fill its hosts of 8; a ring is simulated"
+    told = "NCCL's choice is not known: 12 ranks do not fill its hosts of 8; a ring is simulated instead"
     assert result.stderr == f"dgx-h100-cluster: {told}\n"
     assert result.stdout.startswith("all_reduce ring, 12 ranks")
     alone = run("simulate", "--network", "dgx-h100-cluster", "--ranks", "1", "--json")
@@ -138,11 +137,11 @@ def test_what_is_too_large_to_explain_is_simulated_all_the_same() -> None:
     """The short form, and why; options that need more are refused in one line."""
     output = printed("simulate", "--ranks", "1025")
     assert "critical path" not in output
-    assert output.splitlines()[-2].startswith("  not explained: 2,099,200 transfers are more than")
+    assert output.splitlines()[-2].startswith("  not explained: 2,099,200 transfers: at most")
     assert as_json("simulate", "--ranks", "1025")["explained"] is None
     for option in (["--per-rank"], ["--trace", "no.json"]):
         told = refused("simulate", "--ranks", "1025", *option)
-        assert told.startswith(f"ringsim: {option[0]}: 2,099,200 transfers are more than")
+        assert told.startswith(f"ringsim: {option[0]}: 2,099,200 transfers: at most")
 
 
 def test_a_failure_is_a_result(tmp_path: Path) -> None:
@@ -174,7 +173,7 @@ def test_a_style_is_chosen(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.svg"
         run("plot", "--ranks", "2", "--style", style, "-o", path)
         assert f"fill: {face}" in path.read_text()
-    told = "Invalid value for '--style': 'drak' is no style: give light, dark, a file of matplotlib settings, or"
+    told = "Invalid value for '--style': 'drak' is not a style: give light, dark, a file of matplotlib settings, or"
     assert told in refused("plot", "--style", "drak", "-o", tmp_path / "no.png")
     for command in (["sweep"], ["ddp", "--layers", "x.toml"]):
         assert "--style has no effect without --output" in refused(*command, "--style", "dark")

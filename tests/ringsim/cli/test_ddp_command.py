@@ -166,7 +166,7 @@ def test_nccl_takes_what_its_formula_says() -> None:
     assert step["not_chosen"] is None
     text = printed("ddp", *options, "--network", "ib-100g")
     why = "ib-100g: it does not describe NCCL: give --network with a file that does"
-    assert f"not what NCCL would take: {why}" in " ".join(text.split())
+    assert f"not NCCL's choice: {why}" in " ".join(text.split())
     assert "all_reduce" not in text
 
 
@@ -238,4 +238,4 @@ def test_lines_across_are_told_apart_without_colours() -> None:
     sweep = (step, predict_step(PROFILE, load_network("gbe"), 2, DdpConfig(caps=BucketCaps.from_mb(1))))
     figure = draw_prediction(Prediction(PROFILE, load_network("gbe").as_dict(), step, step, sweep=sweep))
     strokes = {line.get_label(): line.get_linestyle() for axes in figure.findobj(Axes)[1:] for line in axes.lines}
-    assert strokes == {"step": "-", "torch's own: 1, then 25": "--", "one process alone": ":"}
+    assert strokes == {"step": "-", "torch's default: 1, then 25": "--", "single process": ":"}

@@ -13,8 +13,8 @@ def test_a_ring_of_four() -> None:
     assert max(map(len, printed("explain", "--ranks", "4", "--size", "1MiB").splitlines())) <= 80
     assert lines[:6] == [
         "all_reduce ring, 4 ranks, 1 MiB in 4 chunks of 256 KiB",
-        "Every rank has a share of its own of every chunk; in the end every rank must hold the sum of all 4 shares of "
-        "every chunk.",
+        "Every rank starts with its contribution to every chunk; at the end every rank must hold the sum of all 4 "
+        "contributions to every chunk.",
         "",
         "reduce-scatter, steps 0 to 2",
         "  In step s rank r sends chunk (r - s - 1) mod 4 to rank (r + 1) mod 4: after the first step, the chunk that "
@@ -48,7 +48,7 @@ def test_of_many_steps_only_some_are_told() -> None:
     lines = printed("explain", "--ranks", "16", "--size", "1MiB", "--wide").splitlines()
     start = lines.index("reduce-scatter, steps 0 to 14")
     assert [line[:9] for line in lines[start + 2 : start + 5]] == ["  step 0 ", "  step 1 ", "  step 2 "]
-    assert lines[start + 5] == "  steps 3 to 13 go on likewise"
+    assert lines[start + 5] == "  steps 3 to 13 follow the same pattern"
     assert lines[start + 6].startswith("  step 14  every rank r sends chunk (r - 15) mod 16")
 
 
@@ -87,8 +87,8 @@ def test_a_rank_placement() -> None:
 def test_one_rank() -> None:
     """Nothing to send, nothing to gain."""
     text = printed("explain", "--ranks", "1")
-    assert "One rank has nothing to send." in text
-    assert "nothing of what was tried" in text
+    assert "A single rank has nothing to send." in text
+    assert "none of the alternatives that were simulated" in text
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_rows_that_are_left_out(tmp_path: Path) -> None:
     assert (exit_code, cells) == (0, {(4, 1)})
     lines = errors.splitlines()
     assert lines[0] == (
-        f"left out: {path}: line 20: #wrong 12: its results were wrong, so its times say nothing; "
+        f"left out: {path}: line 20: #wrong 12: its results were wrong, so the times are not valid: "
         "run the benchmark again"
     )
     assert (len(lines), lines[-1]) == (9, "left out: 2 more rows")

@@ -163,11 +163,11 @@ def test_what_cannot_be_recorded_again_is_refused(file: Path, request_: TraceReq
     recorded(replace(request_, rank=3)).save(file)
     assert f"{file}: rank 3: must be less than the 2 ranks" in refused(*command[:-1], "2:8")
     replace(recorded(request_), request=None).save(file)
-    assert f"{file}: does not say how it was recorded: make it anew with ringsim trace" in refused(*command)
+    assert f"{file}: does not contain how it was recorded: record it again with ringsim trace" in refused(*command)
     recorded(replace(request_, folder="/nowhere", is_module=True)).save(file)
     assert f"{file}: was recorded of /nowhere, which is not there" in refused(*command)
     recorded(request_).save(file)
     program = file.parent / "program" / "train.py"
     program.unlink()
-    assert f"{file}: was recorded of {program}, which is not there: make it anew" in refused(*command)
+    assert f"{file}: was recorded of {program}, which does not exist: record it again" in refused(*command)
     assert recordings(file) == []

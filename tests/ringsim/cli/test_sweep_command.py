@@ -97,8 +97,8 @@ def test_an_interrupted_sweep_keeps_its_cells_and_goes_on(folder: Path, jobs: st
     kept = Sweep.from_csv(folder / "cells.csv")
     assert (job.returncode, out) == (130, "")
     assert err == (
-        f"ringsim: interrupted; {len(kept.cells)} of 12 cells are in cells.csv: "
-        "ringsim sweep --from cells.csv --trust own.py:blocks goes on\n"
+        f"ringsim: interrupted; {len(kept.cells)} of 12 cells are in cells.csv; resume with: "
+        "ringsim sweep --from cells.csv --trust own.py:blocks\n"
     )
     assert left_of(processes) == []
     assert len(processes) >= int(jobs) * (jobs > "1")
@@ -112,9 +112,9 @@ def test_a_worker_that_dies_leaves_the_cells_of_others(folder: Path) -> None:
     kept = Sweep.from_csv(folder / "cells.csv")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "ringsim: a worker process ended: SIGKILL(-9); if it was killed for want of memory, take fewer --jobs or fewer "
-        f"ranks; {len(kept.cells)} of 12 cells are in cells.csv: ringsim sweep --from cells.csv --trust own.py:dies "
-        "goes on\n"
+        "ringsim: a worker process ended: SIGKILL(-9); if it was killed because memory ran out, use fewer --jobs or "
+        f"fewer ranks; {len(kept.cells)} of 12 cells are in cells.csv; resume with: ringsim sweep --from cells.csv "
+        "--trust own.py:dies\n"
     )
     assert_goes_on(folder, "dies", kept)
 
@@ -175,8 +175,7 @@ def test_a_sweep_on_private_links_is_refused(tmp_path: Path) -> None:
     private = {"latency_s": 1e-5, "bandwidth_bytes_per_s": 1e9, "private_links": True}
     change_header(path, networks={str(tmp_path / "net.toml"): private})
     assert refused("sweep", "--from", path) == (
-        f"ringsim: {path}: private_links: there are no such networks any more; describe hosts with a cable between "
-        "each two\n"
+        f"ringsim: {path}: private_links: this setting was removed: describe hosts with a cable between each pair\n"
     )
 
 
@@ -190,7 +189,7 @@ def test_times_of_an_older_version_without_protocols_are_not_mixed(tmp_path: Pat
     for unknown in ((), ("timing",)):
         change_header(path, planned={key: value for key, value in encode(planned).items() if key not in unknown})
         done = invoke("sweep", "--from", path, "--csv", tmp_path / "done.csv")
-        why = "its times leave out NCCL's protocols, as those of older versions do: sweep anew"
+        why = "its times do not include NCCL's protocols, since an older version wrote them: run the sweep again"
         stderr = f"wrote {tmp_path / 'done.csv'}\n" if goes_on else f"ringsim: {path}: {why}\n"
         assert (done.exit_code, done.stderr) == (0 if goes_on else 2, stderr)
 
@@ -211,7 +210,7 @@ def test_a_sweep_of_which_nothing_can_be_run_is_refused() -> None:
     """In one line, which names no network that nobody gave; with another algorithm beside it, it is skipped alone."""
     line = refused("sweep", "--algorithm", "nccl", "--ranks", "2,4", "--sizes", "1KiB")
     assert line.endswith(
-        "nothing of the sweep can be simulated: the default network (--latency, --bandwidth): what NCCL would take is "
+        "no cell of the sweep can be simulated: the default network (--latency, --bandwidth): NCCL's choice is "
         "not known: it does not describe NCCL: give --network with a file that does\n"
     )
     both = run("sweep", "--algorithm", "ring,nccl", "--ranks", "2", "--sizes", "1KiB")
@@ -222,7 +221,7 @@ def test_a_network_that_has_changed_is_not_mixed_with_what_was(tmp_path: Path) -
     """Times on two networks would stand in one table."""
     path = unfinished(tmp_path)
     (tmp_path / "net.toml").write_text('[host]\nranks = 1\n[host.nic]\nbandwidth = "2GB/s"\n')
-    why = "is another than when the sweep began: restore it, or sweep anew"
+    why = "has changed since the sweep began: restore it, or run the sweep again"
     assert refused("sweep", "--from", path) == f"ringsim: {path}: network {tmp_path / 'net.toml'}: {why}\n"
 
 
@@ -237,7 +236,10 @@ def test_a_network_that_has_changed_is_not_mixed_with_what_was(tmp_path: Path) -
             {"max_transfers": "many"},
             'planned.max_transfers = "many": must be null for no limit, or a number, at least 1',
         ),
-        ({"file_hashes": {"ring": "00"}}, "algorithm 'ring': its file has changed since the sweep began: sweep anew"),
+        (
+            {"file_hashes": {"ring": "00"}},
+            "algorithm 'ring': its file has changed since the sweep began: run the sweep again",
+        ),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:

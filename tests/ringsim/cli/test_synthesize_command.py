@@ -59,7 +59,8 @@ def test_a_bound_by_pairs_of_ranks_names_them() -> None:
     """Where each message is copied at its two ends, and nothing else limits it."""
     bound = NetworkBound(0.0, 1.0, (0,))
     assert (
-        bound_line(bound, 1.5) == "50.0 % above what this network allows (1 s: what a pair of ranks carries to rank 0)"
+        bound_line(bound, 1.5)
+        == "50.0 % above what this network allows (1 s: the bandwidth of a pair of ranks to rank 0)"
     )
 
 
@@ -69,7 +70,7 @@ def test_a_bound_by_pairs_of_ranks_names_them() -> None:
         ((*RING[:2], "--ranks", 7), "its hosts have 6 ranks: 7 were asked for"),
         (("--ranks", 1), "num_ranks 1: must be at least 2"),
         (("--seconds", "0"), "must be greater than 0"),
-        (("--seconds", "soon"), "is no number of seconds"),
+        (("--seconds", "soon"), "is not a number of seconds"),
         (("--size", "0"), "size 0: must be at least 1 byte"),
         ((*RING, "--chunks-per-rank", 4096), "chunks_per_rank 4096: must be at most 546 here"),
         (("--network", "docs/networks/shared-memory.toml", "--ranks", 2), "messages take no time on it"),

@@ -68,7 +68,7 @@ def test_torchrun_gets_the_ranks_and_the_script(
     assert capfd.readouterr() == (given, "it failed\n")
 
 
-@pytest.mark.parametrize(("quiet", "said"), [(False, "; what it said is above"), (True, ":\nit failed")])
+@pytest.mark.parametrize(("quiet", "said"), [(False, "; its output is above"), (True, ":\nit failed")])
 def test_a_failure_names_the_command(monkeypatch: pytest.MonkeyPatch, quiet: bool, said: str) -> None:
     """As one would type it, and its exit code; what was kept quiet is said now."""
     stand_in(monkeypatch, f"{TELLING}; sys.exit(3)")

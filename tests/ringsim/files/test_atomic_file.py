@@ -1,4 +1,4 @@
-"""Files are replaced as a whole; what is no regular file is written to as it is."""
+"""Files are replaced as a whole; what is not a regular file is written to as it is."""
 
 import os
 import stat

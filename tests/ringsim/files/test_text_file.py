@@ -21,13 +21,13 @@ def shortened(value: object) -> str:
     [
         ("", "is empty: must hold JSON"),
         (" \n", "is empty: must hold JSON"),
-        ('{\n"a": ', "line 2, column 6: is not whole JSON: Expecting value; it was cut off or edited"),
+        ('{\n"a": ', "line 2, column 6: is incomplete JSON: Expecting value; it was cut off or edited"),
         ('{"a": [1, NaN]}', "a[1]: nan: must be a finite number"),
         ('{"a b": -Infinity}', "a b: -inf: must be a finite number"),
         ("[1e400]", "[0]: inf: must be a finite number"),
         ('{"a": 9223372036854775808}', "a: a whole number must fit 64 bits"),
         (f'{{"a": {{"b": -1{"0" * 5000}}}}}', "a whole number must fit 64 bits"),
-        ('{"a": 1, "b": {"a": 1, "a": 1}}', "'a' is there twice in one object: must be there once"),
+        ('{"a": 1, "b": {"a": 1, "a": 1}}', "'a' appears twice in one object: must appear once"),
         ('{"a": ["\\ud800"]}', "a[0]: '\\ud800': has half of a surrogate pair"),
         ('{"\\udfff": 1}', "'\\udfff': has half of a surrogate pair"),
         *((text, "is nested too deeply: at most 100 levels") for text in DEEP.values()),
@@ -78,7 +78,7 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.json: is not UTF-8 text: invalid start byte at byte 1"):
         read_json(path)
     path.write_text("[")
-    with pytest.raises(ValueError, match=r"a\.json: line 1, column 2: is not whole JSON"):
+    with pytest.raises(ValueError, match=r"a\.json: line 1, column 2: is incomplete JSON"):
         read_json(path)
     with pytest.raises(IsADirectoryError):
         read_json(tmp_path)

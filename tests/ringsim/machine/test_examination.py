@@ -64,8 +64,8 @@ def test_a_good_machine_has_nothing_to_note() -> None:
         ("cpu", {"governor": "powersave"}, "frequency", "governor powersave, 3000 MHz now, at most 3000 MHz"),
         ("clock", {"source": "hpet"}, "clock", "source hpet, resolution 1 ns, 50 ns a reading"),
         ("clock", {"read_s": 2e-6}, "clock", "source tsc, resolution 1 ns, 2 us a reading"),
-        ("gloo", {"address": "127.0.1.1"}, "interface", "the host's name, node, leads to 127.0.1.1"),
-        ("gloo", {"address": None}, "interface", "the host's name, node, leads to no address of it"),
+        ("gloo", {"address": "127.0.1.1"}, "interface", "the host's name, node, resolves to 127.0.1.1"),
+        ("gloo", {"address": None}, "interface", "the host's name, node, resolves to no address of this host"),
         ("torch", {"version": "2.5.1"}, "torch", "torch 2.5.1, backends gloo"),
         ("sharing", {"shm_free_bytes": 2**26}, "shared memory", "/dev/shm 8 GiB, 64 MiB free, memfd"),
         ("sharing", {"shm_bytes": None}, "shared memory", "no /dev/shm, memfd"),
@@ -98,7 +98,7 @@ def test_what_makes_measuring_impossible(part: str, values: dict[str, Any], subj
     with patch("ringsim.cli.commands.doctor.read_machine", return_value=readings):
         result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[-1] == f"Measuring is impossible here until this is mended: {subject}."
+    assert result.stdout.splitlines()[-1] == f"You cannot measure here until this is fixed: {subject}."
 
 
 def test_gpus_need_a_torch_that_can_use_them() -> None:
@@ -122,7 +122,7 @@ def test_the_command_has_a_line_for_each_finding() -> None:
         assert line.split()[0] == entry["level"]
     with patch("ringsim.cli.commands.doctor.read_machine", return_value=with_readings("cpu", load=9.0)):
         result = CliRunner().invoke(main, ["doctor"])
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "Measuring is possible; mind load.")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "You can measure here; note: load.")
 
 
 def test_this_machine_can_be_read() -> None:

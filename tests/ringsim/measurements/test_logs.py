@@ -131,7 +131,7 @@ def test_rows_that_cannot_be_used_are_told(tmp_path: Path) -> None:
     table = read(tmp_path, with_row(wrong + "\n>>1048576 262144 float sum -1 100.0 10.49 15.73 0"))
     assert len(table.rows) == len(SIZES)
     assert table.left_out == (
-        f"{tmp_path}/a.log: line 20: #wrong 12: its results were wrong, so its times say nothing; "
+        f"{tmp_path}/a.log: line 20: #wrong 12: its results were wrong, so the times are not valid: "
         "run the benchmark again",
         f"{tmp_path}/a.log: line 22: looks like a row, but begins with '>>1048576': remove that",
     )
@@ -142,7 +142,7 @@ def test_results_that_are_not_a_number_are_wrong(tmp_path: Path, wrong: str, is_
     """Those that were not looked at are not."""
     table = read(tmp_path, with_row(nccl_row("all_reduce", 2**20, 4, [1e-4, 1e-4], wrong)))
     assert len(table.rows) == len(SIZES) + (not is_left_out)
-    place = f"{tmp_path}/a.log: line 20: #wrong {wrong}: its results were wrong, so its times say nothing; run the "
+    place = f"{tmp_path}/a.log: line 20: #wrong {wrong}: its results were wrong, so the times are not valid: run the "
     assert table.left_out == ((f"{place}benchmark again",) if is_left_out else ())
 
 
@@ -152,7 +152,7 @@ def test_a_line_of_nccl_within_a_row(tmp_path: Path) -> None:
     table = read(tmp_path, with_row(f"{row[:50]} node0:12:34 [0] NCCL INFO Channel 00/02 : 0 1 2 3"))
     assert len(table.rows) == len(SIZES)
     assert table.left_out == (
-        f"{tmp_path}/a.log: line 20: 'NCCL INFO' stands in the row: print NCCL's lines to another file",
+        f"{tmp_path}/a.log: line 20: 'NCCL INFO' is in the row: write NCCL's log to another file",
     )
 
 
@@ -187,7 +187,7 @@ def test_ranks_follow_from_the_counts(tmp_path: Path, test: str) -> None:
 
 
 def test_rows_without_times_and_lines_between_tables(tmp_path: Path) -> None:
-    """A line without times is no row, nor is a line between two tables."""
+    """A line without times is no row, nor is the line between two tables."""
     untimed = "     1048576        262144     float     sum      -1" + 2 * "      N/A     N/A     N/A    N/A"
     between = "# nThread 1 nGpus 4 minBytes 8\n: the float weights took 1.5 of 2.5 GiB\n"
     text = with_row(untimed) + between + nccl_log("all_gather", 4)
@@ -371,7 +371,7 @@ def without_rank(rank: int, test: str = "all_reduce") -> str:
         ("", "line 1: no table of nccl-tests, OSU micro-benchmarks or Gloo's benchmark in it"),
         (
             only_row(nccl_row("all_reduce", 2**20, 4, [1e-4], "12")),
-            "line 9: #wrong 12: its results were wrong, so its times say nothing; run the benchmark again"
+            "line 9: #wrong 12: its results were wrong, so the times are not valid: run the benchmark again"
         ),
         (with_row("     1048576        262144     float     sum      -1    100.0"), "line 20: 6 values under"),
         (
@@ -382,17 +382,17 @@ def without_rank(rank: int, test: str = "all_reduce") -> str:
         (without_rank(3), "times 1.333, which is 2(n - 1)/n for the n = 3 ranks that the log names"),
         (
             without_rank(3, "all_gather"),
-            "line 18: 1073741824 bytes are 4 times the count, one for each rank, but the log names 3 ranks: is a line"
+            "line 18: 1073741824 bytes are 4 times the count, one for each rank, but the log names 3 ranks: is the line"
         ),
         (
             with_row("     1048576        262144     float     sum      -1    100.0     nan     nan      0"),
             "line 20: 1048576 bytes in 0.0001 s are 10.5 GB/s, but the row says nan: it contradicts itself",
         ),
         (without_rank(1), "the list of ranks has no line of rank 1, but one of rank 3"),
-        ("# OSU MPI Allreduce Latency Test v5.7\n# Size Avg\n8   1.0\n", "line 3: the log does not tell how many"),
+        ("# OSU MPI Allreduce Latency Test v5.7\n# Size Avg\n8   1.0\n", "line 3: the log does not contain the"),
         (
             "mpirun -np 4 osu_allreduce\n# OSU MPI Allreduce Latency Test v5.7\n# Size Avg\n8   1.0\n",
-            "line 4: the log does not tell on how many hosts its 4 ranks were: give --nodes and --ranks-per-node",
+            "line 4: the log does not contain the number of hosts of its 4 ranks: give --nodes and --ranks-per-node",
         ),
         (nccl_log("all_reduce", 4) + nccl_log("all_reduce", 4, device="NVIDIA H100"), "logs of different machines"),
         (with_row(f"{'9' * 5000} 1 float sum -1 1.0 1.0 1.0 0"), "line 20: '99999999"),

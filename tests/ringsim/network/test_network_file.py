@@ -80,7 +80,7 @@ def test_a_burst_belongs_to_each_direction_of_a_link() -> None:
 
 MISTAKES = [
     ("[host\n", "is not TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
-    ("", "neither [host] nor [[hosts]]: say what the hosts are"),
+    ("", "neither [host] nor [[hosts]]: describe the hosts"),
     ("host = 3\n", "host = 3: must be a table of keys and values"),
     ("[[host]]\n", "host = [{}]: must be a table of keys and values"),
     (HOST + "[slow_link]\n", "slow_link = {}: must be a list of tables, [[slow_link]]"),
@@ -103,17 +103,17 @@ MISTAKES = [
     (HOST + '[host.nic]\nduplex = "both"\n', 'host.nic.duplex = "both": must be "full" or "half"'),
     (
         HOST + "[host.nic]\nburst = 131072\n",
-        "host.nic.burst = 131072: give host.nic.bandwidth too, without which all passes at once",
+        "host.nic.burst = 131072: give host.nic.bandwidth as well, without which there is no limit to exceed",
     ),
     (
         TWO + '[[links]]\nbetween = ["a", "b"]\nburst = 5\n',
-        "links[0].burst = 5: give links[0].bandwidth too, without which all passes at once",
+        "links[0].burst = 5: give links[0].bandwidth as well, without which there is no limit to exceed",
     ),
     ("[host]\nranks = 0\n", "host.ranks = 0: must be a whole number from 1 to 1048576"),
     ("[rank]\nlate_share = 1.5\n", "rank.late_share = 1.5: must be a finite number, at least 0 and at most 1"),
     ("[host]\ncopies = nan\n", "host.copies = NaN: must be a finite number, at least 1e-09"),
-    ("[host]\ncount = 2\n", "host.count = 2: give host.ranks too, the ranks of each host"),
-    (TWO + "[host]\nranks = 2\n", "host.ranks = 2: must be left out, since [[hosts]] says it"),
+    ("[host]\ncount = 2\n", "host.count = 2: also give host.ranks, the ranks of each host"),
+    (TWO + "[host]\nranks = 2\n", "host.ranks = 2: must be left out, since [[hosts]] contains it"),
     ("[[hosts]]\nranks = [0]\n", "hosts[0]: name is missing"),
     (
         '[[hosts]]\nname = "a.b"\nranks = [0]\n',
@@ -139,13 +139,13 @@ MISTAKES = [
     ),
     (
         TWO + '[switch]\n[[links]]\nbetween = ["a", "b"]\n',
-        "switch: must be left out, since [[links]] says how the hosts are connected",
+        "switch: must be left out, since [[links]] describes how the hosts are connected",
     ),
     (
         TWO + '[[links]]\nbetween = ["a", "x"]\n[[links]]\nbetween = ["b", "y"]\n',
-        "links: there is no way from a (rank 0) to b (rank 1)",
+        "links: there is no path from a (rank 0) to b (rank 1)",
     ),
-    (HOST + '[switch]\nuplink = "1GB/s"\n', "switch.uplink: give switch.hosts too, the hosts of each leaf switch"),
+    (HOST + '[switch]\nuplink = "1GB/s"\n', "switch.uplink: also give switch.hosts, the hosts of each leaf switch"),
     (
         HOST + '[switch]\nhosts = 2\nuplink = "1GB/s"\noversubscription = 2\n',
         "switch.oversubscription: give this or switch.uplink, not both",
@@ -173,7 +173,7 @@ MISTAKES = [
     ),
     (
         HOST + 2 * '[[library.ring_step]]\nmessage = 8\ntime = "1us"\n',
-        "library.ring_step[1].message = 8: another one has that message already",
+        "library.ring_step[1].message = 8: another ring step has this message size already",
     ),
     (
         "[host.nic]\ncount = 2000000\n",
@@ -185,7 +185,7 @@ MISTAKES = [
     ),
     (
         HOST + '[calibration]\nparameters = ["a", "a"]\ndraws = [[1.0, 2.0]]\n',
-        "calibration: parameters: one of them stands there twice: name each once",
+        "calibration: parameters: one of them is listed twice: name each once",
     ),
     (HOST + '[[failure]]\nat = "1s"\n', "failure[0]: give either link or rank"),
     (HOST + '[[failure]]\nlink = "x"\nrank = 1\n', "failure[0]: give either link or rank"),

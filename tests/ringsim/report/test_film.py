@@ -52,13 +52,13 @@ def test_a_run_that_hangs_says_so() -> None:
     film.draw(film.times_s[-1])
     texts = [text.get_text() for text in film.figure.texts]
     assert "never finishes" in texts[0]
-    assert texts[2] == "Rank 2 hangs, and all others wait: nothing more can happen."
+    assert texts[2] == "Rank 2 hangs, and all others wait: the run cannot continue."
 
 
 def test_an_mp4_needs_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line says so, and nothing is left behind."""
     monkeypatch.setattr(FFMpegWriter, "isAvailable", classmethod(lambda _: False))
-    with pytest.raises(ValueError, match="an .mp4 is written by ffmpeg, which is not installed: install it, or take"):
+    with pytest.raises(ValueError, match="an .mp4 is written by ffmpeg, which is not installed: install it, or choose"):
         save_film([made("ring", 4)], tmp_path / "ring.mp4")
     assert list(tmp_path.iterdir()) == []
 

@@ -156,7 +156,7 @@ def test_what_hangs_is_drawn() -> None:
     assert extents[..., 0].max() < axes.get_xlim()[1]
     shown = " ".join(texts(figure))
     assert "After 300 us nothing gets from rank 0 to rank 1." in shown
-    assert "of what was applied before everything stopped" in shown
+    assert "of the transfers before the run stopped" in shown
     assert "with 256 KiB it never finishes" in shown
 
 
@@ -165,7 +165,7 @@ def test_a_run_that_never_begins_is_drawn(tmp_path: Path) -> None:
     failing = read_network(f"{NIC}[[failure]]\nrank = 0\n[[failure]]\nrank = 1\n", "test.toml")
     figure = draw_run_page(view_of(2, network=failing))
     figure.savefig(tmp_path / "page.png")
-    assert "the run never finishes, however small the data" in texts(figure)
+    assert "the run never finishes at any size" in texts(figure)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ def test_settings_are_as_before_afterwards() -> None:
     """Also after an error."""
     before = dict(mpl.rcParams)
     plot(ring_all_reduce(2), style="dark")
-    with pytest.raises(ValueError, match="^'no such' is no style: give light, dark, a file of matplotlib settings, or"):
+    with pytest.raises(
+        ValueError, match="^'no such' is not a style: give light, dark, a file of matplotlib settings, or"
+    ):
         plot(ring_all_reduce(2), style="no such")
     assert dict(mpl.rcParams) == before
 
@@ -31,7 +33,7 @@ def test_a_file_that_is_no_style_is_refused(tmp_path: Path) -> None:
         assert palette().paper == "#FFFFFF"
     path.write_bytes(b"\xff\xfe\x00")
     with (
-        pytest.raises(ValueError, match="mine.mplstyle' is no style [(].*[)]: give light") as caught,
+        pytest.raises(ValueError, match="mine.mplstyle' is not a style [(].*[)]: give light") as caught,
         drawing(str(path)),
     ):
         pass

@@ -52,6 +52,28 @@ def test_a_cell_has_the_colour_of_its_winner() -> None:
     assert labels == ["direct", "all skipped"]
 
 
+def test_a_tie_with_the_ring_is_grey() -> None:
+    """On 5 ranks a hierarchy is the ring; without the ring in the sweep there is nothing to tie with."""
+    sweep = sweep_of(["hierarchical", "ring"], [5], [1 << 20])
+    assert winning_names(sweep, "one").tolist() == [["tied"]]
+    (patch,) = draw_winner_map(Figure().subplots(), sweep, "one", styles_of(sweep.algorithms))
+    assert patch.get_label() == "ring, within 2% of the fastest"
+    assert winning_names(sweep_of(["hierarchical", "direct"], [5], [1 << 20]), "one").tolist() == [["hierarchical"]]
+    assert winning_names(sweep_of(["ring", "two_shot"], [5], [8]), "one").tolist() == [["two_shot"]]
+
+
+def test_of_many_curves_those_that_are_never_fastest_are_grey() -> None:
+    """The ring keeps its colour; few curves keep theirs."""
+    names = ["direct", "two_shot", "binomial_tree", "parameter_server", "naive_ring", "ring"]
+    for some, grey in ((names, {"binomial_tree", "parameter_server", "naive_ring", "two_shot"}), (names[2:], set())):
+        sweep, axes = sweep_of(some, [8], [8, 1 << 10]), Figure().subplots()
+        draw_sweep_curves(axes, sweep, "one", 8, styles_of(sweep.algorithms))
+        assert {str(line.get_label()) for line in axes.get_lines() if line.get_linewidth() == 1} == grey
+        told = {text.get_text() for part in draw_sweep(sweep).subfigs for key in part.legends for text in key.texts}
+        assert (f"{len(grey)} others" in told) == bool(grey)
+        assert not grey & told
+
+
 def test_lines_are_the_times_of_the_cells() -> None:
     """One line an algorithm in each panel."""
     sweep = sweep_of(["ring", "direct"], [4], [1 << 10, 1 << 20])
@@ -83,8 +105,8 @@ def texts_of(figure: Figure) -> list[str]:
 def test_what_has_no_curve_is_named_with_its_reason() -> None:
     """Ranks that have no panel, below the pictures; in a panel without a curve, why it has none."""
     said = " ".join(texts_of(draw_sweep(sweep_of(["ring"], [2, 4, 8, 16], [1 << 10]))))
-    assert "time against size is drawn for 2, 8 and 16 ranks; for the others the map says who is fastest" in said
-    assert "the map says" not in " ".join(texts_of(draw_sweep(sweep_of(["ring"], [2, 4, 8], [1 << 10]))))
+    assert "time against size is drawn for 2, 8 and 16 ranks; for the others the map shows the fastest" in said
+    assert "the map shows" not in " ".join(texts_of(draw_sweep(sweep_of(["ring"], [2, 4, 8], [1 << 10]))))
     large = draw_sweep(sweep_of(["direct"], [4, 1000], [1 << 10]))
     assert "skipped: 1e6 transfers, above 10000" in texts_of(large)
     free = read_network("[host]\nranks = 1\n", "free.toml")

@@ -218,9 +218,9 @@ def ring_on(groups: list[list[int]], first_chunk: list[int] | None = None) -> Sc
             )
             for other in (build(Collective.ALL_REDUCE, "ring", 4), build(Collective.ALL_GATHER, "ring", 3), DIRECT)
         ),
-        (lambda: ring_on([[0, 1]]), f"{GROUPS}each group must have 3 ranks of its own"),
-        (lambda: ring_on([[0, 1, 2], [2, 3, 4]]), f"{GROUPS}each group must have 3 ranks of its own"),
-        (lambda: ring_on([[0, 1, 2], [3, 4, 5]], [0]), f"{GROUPS}each group must have 3 ranks of its own"),
+        (lambda: ring_on([[0, 1]]), f"{GROUPS}each group must have 3 different ranks"),
+        (lambda: ring_on([[0, 1, 2], [2, 3, 4]]), f"{GROUPS}each group must have 3 different ranks"),
+        (lambda: ring_on([[0, 1, 2], [3, 4, 5]], [0]), f"{GROUPS}each group must have 3 different ranks"),
         (lambda: ring_on([[0, 1, 7]]), f"{GROUPS}not within 7 ranks and 5 chunks"),
         (lambda: ring_on([[0, 1, -1]]), f"{GROUPS}not within 7 ranks and 5 chunks"),
         (lambda: ring_on([[0, 1, 2]], [3]), f"{GROUPS}not within 7 ranks and 5 chunks"),

@@ -26,7 +26,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_message_says_what_it_takes_what_there_is_and_what_to_do() -> None:
     """And what fits goes through."""
     require_memory("it", LITTLE)
-    message = r"^it: would take 2 MiB of memory; 1 MiB is free: take fewer ranks$"
+    message = r"^it: would take 2 MiB of memory; 1 MiB is free: use fewer ranks$"
     with pytest.raises(ValueError, match=message):
         require_memory("it", 2 * LITTLE)
 
@@ -95,7 +95,7 @@ def test_algorithms_lists_what_can_be_counted() -> None:
     """The others are named below the table, with the reason."""
     result = CliRunner().invoke(main, ["algorithms", "--ranks", "100000", "--collective", "all_gather"])
     assert result.exit_code == 0
-    assert "all_gather ring skipped: 1e10 transfers, above 1e8; take fewer ranks" in result.stdout.splitlines()
+    assert "all_gather ring skipped: 1e10 transfers, above 1e8: use fewer ranks" in result.stdout.splitlines()
 
 
 ALL_REDUCE = [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE]

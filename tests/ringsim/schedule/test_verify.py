@@ -231,7 +231,7 @@ def test_counts_do_not_wrap_round() -> None:
 def test_chunks_must_be_shared_out_equally() -> None:
     """Where each chunk belongs to a rank, every rank must have as many."""
     uneven = Schedule.from_transfers(Collective.ALL_GATHER, "uneven", 2, 3, [])
-    assert "3 chunks cannot be shared out equally" in fault_of(uneven)
+    assert "3 chunks cannot be divided equally" in fault_of(uneven)
 
 
 def test_transfers_that_bring_nothing_new_are_counted() -> None:

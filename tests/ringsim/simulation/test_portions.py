@@ -127,5 +127,5 @@ def test_only_one_host_whose_ranks_share_memory() -> None:
     for spec in (Spec(), replace(shared.spec, ranks_per_host=2, num_hosts=2), replace(shared.spec, ranks_per_host=2)):
         cluster = replace(shared, spec=spec)
         assert not shares_memory(cluster)
-        with pytest.raises(ValueError, match="host: not one host"):
+        with pytest.raises(ValueError, match="host: must be one host"):
             SharedMemoryNetwork(cluster)

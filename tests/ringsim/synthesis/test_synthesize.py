@@ -9,9 +9,11 @@ from unittest.mock import Mock
 import pytest
 
 from cabled_networks import fully_connected, hosts, hypercube, islands, star, torus
-from ringsim import Collective, Schedule, algorithm, msccl_lines, predict_time, verify
+from ringsim import Collective, Schedule, algorithm, msccl_lines, permute_ranks, predict_time, verify
 from ringsim.analysis import BOUNDED
 from ringsim.network import AnyNetwork, load_network, read_network
+from ringsim.registry import base_name, build
+from ringsim.simulation import OURS
 from ringsim.synthesis import SearchOptions, SearchState, overlay, search, synthesize
 from ringsim.synthesis.islands import islands_of
 from ringsim.synthesis.search import usable_links
@@ -48,6 +50,33 @@ def test_uniform_networks_are_used_as_well_as_they_can_be(name: str, collective:
     assert synthesis.bound
     assert synthesis.time_s <= best_s
     assert synthesis.time_s <= 1.02 * synthesis.bound.time_s
+
+
+@pytest.mark.parametrize("name", ["parameter_server", "double_binary_tree"])
+def test_built_in_algorithms_are_tried_in_segments_and_placed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a slow host a pipelined parameter server is faster, and so are two trees of which that host is a leaf."""
+    monkeypatch.setattr(search, "candidates", lambda *_: [name])
+    synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, SearchOptions(seconds=3, chunks_per_rank=1))
+    plain = {one.algorithm: one.time_s for one in synthesis.named if "/" not in one.algorithm and one.order is None}
+    variants = [one for one in synthesis.named if "/" in one.algorithm or one.order is not None]
+    assert any("/" in one.algorithm for one in variants)
+    assert any(one.order is not None for one in variants) == (name == "double_binary_tree")
+    for one in variants:
+        before_s = plain[base_name(one.algorithm)]
+        assert one.time_s is not None
+        assert before_s is not None
+        assert one.time_s < before_s
+        schedule = build(Collective.ALL_REDUCE, one.algorithm, 4, 2**20)
+        placed = schedule if one.order is None else permute_ranks(schedule, one.order)
+        assert predict_time(placed, star(2), 2**20) == pytest.approx(one.time_s)
+        assert ("--order" in one.options) == (one.order is not None)
+
+
+def test_a_search_compares_what_a_runtime_executes() -> None:
+    """A rank of ours does one transfer after the other, so what is found takes longer than by the rule."""
+    options = SearchOptions(seconds=100, chunks_per_rank=1, enough=1.5, runtime=OURS)
+    synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, options)
+    assert synthesis.time_s == pytest.approx(predict_time(synthesis.schedule, star(2), 2**20, runtime=OURS))
 
 
 @pytest.mark.parametrize(
@@ -98,9 +127,9 @@ def test_the_same_seed_finds_the_same() -> None:
 def test_chunks_per_rank_are_as_given() -> None:
     """All_gather has so many for each rank, broadcast in all."""
     synthesis = synthesize(Collective.ALL_GATHER, torus(3, 3), 9, LARGE, SearchOptions(1, chunks_per_rank=5))
-    assert synthesis.schedule.num_chunks == 45
+    assert synthesis.found_schedule.num_chunks == 45
     synthesis = synthesize(Collective.BROADCAST, torus(3, 3), 9, LARGE, SearchOptions(1, chunks_per_rank=7))
-    assert synthesis.schedule.num_chunks == 7
+    assert synthesis.found_schedule.num_chunks == 7
 
 
 def test_an_interrupt_keeps_the_best() -> None:
@@ -120,11 +149,11 @@ def test_a_simulation_ends_soon_after_the_search(monkeypatch: pytest.MonkeyPatch
     """The second schedule is given up when twice the time is over while it is simulated; the first one is kept."""
     now_s, calls = [0.0], [0]
 
-    def simulated(*arguments: Any, on_progress: Callable[[int], object]) -> float:
+    def simulated(*arguments: Any, on_progress: Callable[[int], object], **options: Any) -> float:
         calls[0] += 1
         now_s[0] += 1000.0 * (calls[0] == 2)
         on_progress(1)
-        return predict_time(*arguments)
+        return predict_time(*arguments, **options)
 
     monkeypatch.setattr(search, "time", Mock(monotonic=lambda: now_s[0]))
     monkeypatch.setattr(search, "predict_time", simulated)

@@ -42,7 +42,7 @@ CELL = {"collective": "all_reduce", "algorithm": "ring", "size_bytes": 64, "num_
         "predicted_by": "simulating ring"}  # fmt: skip
 
 
-NO_KIND = "is JSON, but of no kind that a report shows: it takes that of"
+NO_KIND = "is JSON, but not of a kind that a report shows: use that of"
 SWEPT = "'format': 'ringsim-sweep', 'version': 1, 'networks': {}, 'provenance': {}"
 
 
@@ -104,12 +104,16 @@ def test_a_file_of_each_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("notes.txt", "hello", "is none of the kinds of files that a report is made of"),
-        ("run.log", nccl_log("all_reduce", 4), "is a log of a benchmark: ringsim calibrate makes a network of it, "),
+        ("notes.txt", "hello", "is not a kind of file that a report shows"),
+        (
+            "run.log",
+            nccl_log("all_reduce", 4),
+            "is a log of a benchmark, which a report does not show: make a network of it with ringsim calibrate, ",
+        ),
         ("a.json", "[1, 2]", f"{NO_KIND} ringsim measure, compare, simulate, explain, ddp and sweep, and of trainers"),
         ("a.json", '{"format": "other"}', NO_KIND),
         ("a.json", '{"format": ["ringsim-report"]}', NO_KIND),
-        ("a.json", '{"traceEvents": []}', "is a trace, which ui.perfetto.dev shows"),
+        ("a.json", '{"traceEvents": []}', "is a trace for ui.perfetto.dev"),
         (
             "a.json",
             '{"format": "ringsim-sweep", "version": 2}',
@@ -146,7 +150,7 @@ def test_what_is_not_ours_is_named_in_one_line(tmp_path: Path, name: str, conten
         ("simulated.json", "explained", [], "explained = []: must be an object"),
         ("ddp.json", "step", {}, "step: num_ranks is missing"),
         ("ddp.json", "scaling", [3], "scaling[0] = 3: must be a table"),
-        ("sweep.json", "networks", {}, "networks: says nothing of 'uniform', which cells name"),
+        ("sweep.json", "networks", {}, "networks: 'uniform' is missing, but cells name it"),
     ],
 )
 def test_a_prediction_is_read_with_care(tmp_path: Path, file: str, field: str, value: object, reason: str) -> None:
@@ -206,7 +210,7 @@ def test_damaged_lines_of_a_log_are_counted(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text(LOG + '{"step": 3, "lo')
     contents = read_directory(tmp_path)
     assert len(contents.logs[tmp_path.name].entries) == 2
-    assert contents.refused == {"log.jsonl": "1 of its lines are damaged and left out"}
+    assert contents.refused == {"log.jsonl": "1 of its lines are damaged and were skipped"}
 
 
 def test_the_log_of_a_strategy_comparison_is_no_training_run(tmp_path: Path) -> None:
@@ -217,7 +221,7 @@ def test_the_log_of_a_strategy_comparison_is_no_training_run(tmp_path: Path) -> 
     (tmp_path / "tensorboard" / "events.out.tfevents.1.vm.2.0").write_bytes(b"\0")
     contents = read_directory(tmp_path)
     assert contents.refused == {
-        "log.jsonl": "is the log of a strategy comparison that has not ended; a report takes its report.json"
+        "log.jsonl": "is the log of a strategy comparison that has not ended; a report shows its report.json"
     }
     (tmp_path / "report.json").write_text(json.dumps({"format": "ringsim-report", "version": 9}))
     contents = read_directory(tmp_path)
@@ -228,7 +232,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     """Nor a link that leads nowhere."""
     os.mkfifo(tmp_path / "a.json")
     (tmp_path / "b.json").symlink_to(tmp_path / "nowhere")
-    assert read_directory(tmp_path).refused == {"a.json": "is no regular file", "b.json": "is no regular file"}
+    assert read_directory(tmp_path).refused == {"a.json": "is not a regular file", "b.json": "is not a regular file"}
 
 
 def test_an_empty_directory_is_one_line(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_one_bound_at_every_size(measurements: Measurements, bound: str) -> None
     """It is said of all sizes."""
     answer = verdict_on(measurements).finding(Topic.BOUND).answer
     ranks = measurements.num_ranks
-    assert answer == f"An all_reduce on {ranks} ranks is bound by {bound} at every size looked at."
+    assert answer == f"An all_reduce on {ranks} ranks is bound by {bound} at all simulated sizes."
 
 
 def test_bandwidth_bounds_long_messages() -> None:
@@ -66,9 +66,9 @@ def test_a_straggler_is_named_and_taken_away() -> None:
     """The link with its name, and the time without it, which is the simulator's on the network without it."""
     finding = verdict_on(made_measurements(4, 8, hosts(slow=SLOW))).finding(Topic.BOUND)
     assert finding.answer.endswith("by a straggler from 16 KiB on.")
-    (sentence,) = [reason for reason in finding.reasons if "as slow as the others" in reason]
+    (sentence,) = [reason for reason in finding.reasons if "slower than the others" in reason]
     assert sentence.startswith(
-        "host2.nic0.out and host2.nic0.in are 5 times as slow as the others: were they alike, 16"
+        "host2.nic0.out and host2.nic0.in are 5 times slower than the others: with equal speeds, 16"
     )
     without_s = all_reduce_s(hosts(), "ring", 4, 2**24)
     said = re.search(r"would take (\d+) ms instead", sentence)
@@ -99,7 +99,7 @@ def test_the_fastest_algorithm_is_chosen_where_it_is_sure() -> None:
         assert choice.times_s[choice.fastest] <= choice.times_s["ring"]
         assert choice.gain.time_s == pytest.approx(choice.times_s["ring"] / choice.times_s[choice.fastest])
     assert verdict.forecast.algorithms[0].chosen != "ring"  # which sends six messages one after the other
-    assert f"all-reduce with `{verdict.forecast.algorithms[0].chosen}` " in verdict.finding(Topic.ALGORITHM).answer
+    assert f"use `{verdict.forecast.algorithms[0].chosen}` " in verdict.finding(Topic.ALGORITHM).answer
     gain = PredictedTime(1.2, 0.9, 1.4)
     assert AlgorithmChoice(64, {"direct": 1.0, "ring": 1.2}, gain).chosen == "ring"  # not sure
     sure = PredictedTime(1.2, 1.15, 1.4)
@@ -117,12 +117,12 @@ def test_errors_that_all_predictions_have_in_common_do_not_count() -> None:
 def test_how_sure_it_is_follows_the_errors() -> None:
     """Measured as predicted; twice as long; and without collectives that could tell."""
     right = verdict_on(made_measurements(2)).finding(Topic.SURE)
-    assert right.answer.startswith("Fairly: what was both predicted and measured is off by ")
+    assert right.answer.startswith("Reliable: the median error of the predictions is ")
     wrong = verdict_on(made_measurements(2, slower=2.0)).finding(Topic.SURE)
-    assert "is off by 50 % in the median" in wrong.answer
+    assert "the median error of the predictions is 50 %" in wrong.answer
     measurements = made_measurements(2)
     alone = Measurements(2, measurements.provenance, measurements.probes)
-    assert verdict_on(alone).finding(Topic.SURE).answer.startswith("Only as far as the probes go")
+    assert verdict_on(alone).finding(Topic.SURE).answer.startswith("Not verified: ")
 
 
 def test_computing_bounds_a_step() -> None:
@@ -134,14 +134,12 @@ def test_computing_bounds_a_step() -> None:
         made_strategy("flat", 3, 0.030, 0.130),
     )
     assert verdict.finding(Topic.BOUND).answer == (
-        "Computing bounds a training step: it takes 100 ms with `ring`, and 90 ms without synchronisation (`none`), "
+        "The training step is compute-bound: it takes 100 ms with `ring`, and 90 ms without synchronisation (`none`), "
         "10 % less."
     )
     answer = verdict.finding(Topic.ALGORITHM).answer
     assert answer.startswith("Train with `ring`: its step of 100 ms is the shortest of those tried.")
-    assert verdict.finding(Topic.BUCKET).answer.startswith(
-        ("Set bucket_cap_mb to ", "Leave bucket_cap_mb as torch has it")
-    )
+    assert verdict.finding(Topic.BUCKET).answer.startswith(("Set bucket_cap_mb to ", "Keep the default bucket_cap_mb"))
 
 
 def test_what_synchronising_costs_is_measured_without_it() -> None:
@@ -151,17 +149,17 @@ def test_what_synchronising_costs_is_measured_without_it() -> None:
         Topic.BOUND
     )
     assert finding.answer == (
-        "Computing bounds a training step: it takes 54 ms with `ring`, and 40 ms without synchronisation (`none`), "
+        "The training step is compute-bound: it takes 54 ms with `ring`, and 40 ms without synchronisation (`none`), "
         "27 % less."
     )
-    assert "differ by 15 ms; the synchronisation itself takes 4.3 ms, as the last rank" in finding.reasons[0]
+    assert "differ by 15 ms; the synchronisation itself takes 4.3 ms, measured on the" in finding.reasons[0]
     alone = verdict_on_job(ring, measurements=made_measurements(2)).finding(Topic.BOUND)
-    assert alone.answer.endswith("it takes 54 ms with `ring`; 4.3 ms of them (8 %) are synchronisation.")
-    assert "It leaves out other waiting for late ranks" in alone.reasons[0]
+    assert alone.answer.endswith("it takes 54 ms with `ring`; 4.3 ms of this (8 %) is synchronisation.")
+    assert "It does not include other waiting for late ranks" in alone.reasons[0]
     mostly_waiting = verdict_on_job(
         made_strategy("none", 2, 1e-6, 0.02), ring, measurements=made_measurements(2)
     ).finding(Topic.BOUND)
-    assert mostly_waiting.answer.startswith("Synchronising gradients bounds a training step")
+    assert mostly_waiting.answer.startswith("The training step is bound by the synchronisation of gradients")
 
 
 def test_synchronising_bounds_a_step() -> None:
@@ -169,8 +167,8 @@ def test_synchronising_bounds_a_step() -> None:
     measurements = made_measurements(3, 8, hosts(bandwidth=1e7))
     verdict = verdict_on_job(made_strategy("ring", 3, 0.5, 0.6), measurements=measurements)
     assert verdict.finding(Topic.BOUND).answer == (
-        "Synchronising gradients bounds a training step, and bandwidth bounds that: it takes 600 ms with `ring`; "
-        "500 ms of them (83 %) are synchronisation."
+        "The training step is bound by the synchronisation of gradients, mostly by bandwidth: it takes 600 ms with "
+        "`ring`; 500 ms of this (83 %) is synchronisation."
     )
 
 
@@ -180,12 +178,11 @@ def test_a_rank_that_all_others_wait_for_is_a_straggler() -> None:
     verdict = verdict_on_job(*results)
     finding = verdict.finding(Topic.BOUND)
     assert finding.answer == (
-        "Synchronising gradients bounds a training step, and a straggler bounds that: it takes 100 ms with "
-        "`ring`; 70 ms of them (70 %) are synchronisation and waiting for a straggler."
+        "The training step is bound by the synchronisation of gradients, mostly by a straggler: it takes 100 ms with "
+        "`ring`; 70 ms of this (70 %) is synchronisation and waiting for a straggler."
     )
-    assert any(
-        reason.startswith("Rank 1 is a straggler: the others wait 60 ms for it in a step") for reason in finding.reasons
-    )
+    sentence = "Rank 1 is a straggler: the other ranks wait 60 ms for it in each step"
+    assert any(reason.startswith(sentence) for reason in finding.reasons)
     little = [made_strategy(name, 3, 0.010, 0.100, waits_s=0.0001, straggler=1) for name in ("ring", "flat", "ddp")]
     report = JobReport.from_dict(made_job(made_measurements(3), little))
     assert slowest_rank(report.strategies) is None
@@ -221,10 +218,13 @@ def test_predictions_for_a_network_answer_without_probes() -> None:
     prediction = DdpPrediction("mine", steps[0], 0.11, (steps[0], steps[2]), (steps[0], steps[1]))
     verdict = judge(RunDirectory("made", predicted={"ddp.json": prediction}))
     assert verdict.finding(Topic.BOUND).answer == (
-        "Computing bounds a training step on 64 ranks of mine, as predicted: 10 ms of 110 ms (9 %) are exposed "
+        "A training step on 64 ranks of mine is predicted to be compute-bound: 10 ms of 110 ms (9 %) is exposed "
         "communication."
     )
-    assert "bucket_cap_mb 100 has the shortest step: 100 ms" in verdict.finding(Topic.BUCKET).answer
+    assert verdict.finding(Topic.BUCKET).answer == (
+        "Set bucket_cap_mb to 100 on mine: a step is predicted to take 100 ms instead of 110 ms with torch's default "
+        "caps."
+    )
     assert verdict.finding(Topic.RANKS).answer == (
         "On 128 ranks of mine a step with DDP would take 130 ms instead of 110 ms."
     )
@@ -235,8 +235,8 @@ def test_predictions_for_a_network_answer_without_probes() -> None:
 @pytest.mark.parametrize(
     ("used", "answer"),
     [
-        (True, "Not known: what was measured here was used in the calibration; ringsim compare takes other logs, too."),
-        (False, "Enough to see what is larger, not by how many per cent: what was both predicted and measured is off"),
+        (True, "Not known: all measurements here were used in the calibration."),
+        (False, "Reliable for a ranking, but not for small differences: the median error of the predictions is "),
     ],
 )
 def test_what_a_network_was_fitted_to_does_not_say_how_sure_it_is(used: bool, answer: str) -> None:
@@ -250,7 +250,7 @@ def test_one_rank_alone_is_bound_by_computing() -> None:
     """The strategy comparison on one rank has probes of nothing that is sent."""
     alone = Measurements(1, {"cores": 2})
     verdict = verdict_on_job(made_strategy("ring", 1, 0.0, 0.1), measurements=alone)
-    assert verdict.finding(Topic.BOUND).answer == "Computing: one rank has nobody to synchronise with."
+    assert verdict.finding(Topic.BOUND).answer == "Computation: a single rank does not communicate."
 
 
 def test_a_log_says_how_much_is_synchronising() -> None:
@@ -258,7 +258,7 @@ def test_a_log_says_how_much_is_synchronising() -> None:
     log = TrainingLog((LogEntry(10, 2.0, 100.0, 0.7),))
     verdict = judge(RunDirectory("made", logs={"runs/mlp": log}))
     assert verdict.finding(Topic.BOUND).answer.startswith(
-        "Synchronising: runs/mlp spends 70 % of its time synchronising"
+        "Synchronisation: runs/mlp spends 70 % of its time on synchronisation"
     )
 
 
@@ -267,7 +267,7 @@ def test_a_busy_machine_is_not_trusted() -> None:
     measurements = made_measurements(2)
     with patch("ringsim.calibration.noise.TOO_WIDE", 0.0):
         finding = verdict_on(measurements).finding(Topic.SURE)
-    assert finding.answer.startswith("Not very: the machine was busy when messages of ")
+    assert finding.answer.startswith("Not reliable: the machine was busy while messages of ")
     assert "this machine was busy: a message of " in finding.reasons[0]
 
 

@@ -130,7 +130,7 @@ def test_a_worker_with_another_version_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("jobs", "dask", "message"), [(0, None, "jobs 0: must be at least 1"), (2, "tcp://a:1", "give one of both")]
+    ("jobs", "dask", "message"), [(0, None, "jobs 0: must be at least 1"), (2, "tcp://a:1", "give only one of them")]
 )
 def test_senseless_workers_are_refused(jobs: int, dask: str | None, message: str) -> None:
     """Before anything is started."""

@@ -137,11 +137,11 @@ def test_without_locks_it_is_said_once_and_done_all_the_same(tmp_path: Path, mon
     with locked(tmp_path, said.append):
         pass
     assert said == [
-        f"--output {tmp_path}: cannot be locked (No locks available): see to it that no other run writes there"
+        f"--output {tmp_path}: cannot be locked (No locks available): make sure that no other run writes there"
     ]
 
 
 def test_a_lock_that_says_nothing(tmp_path: Path) -> None:
     """Its holder found no room on the disk, say."""
     (tmp_path / LOCK).write_bytes(b"\xff")
-    assert OutputLock(tmp_path).holder() == "a process that has not said which"
+    assert OutputLock(tmp_path).holder() == "another process"

@@ -149,7 +149,7 @@ def test_of_no_training_session_is_passed_over(ranks: RankPool, tmp_path: Path, 
     resumed = ranks.run(run, config(tmp_path, resume=True, steps=9), num_ranks=2)
     assert [each.error for each in resumed] == ["", ""]
     assert resumed[0].said == [
-        f"checkpoint {tmp_path / 'checkpoint-4.pt'}: is of no training session",
+        f"checkpoint {tmp_path / 'checkpoint-4.pt'}: is not from a training session",
         f"resumed from {tmp_path / 'checkpoint-2.pt'}: 2 of 9 steps are done",
     ]
     assert {each.fingerprint for each in resumed} == {expected}

@@ -75,7 +75,7 @@ def content(*steps: int) -> str:
         ("nonsense\n[1]\n" + content(1, 2, 3), (1, 2, 3), "2 of its lines are damaged"),
         (content(1, 2, 2, 3), (1, 2, 3), "1 of its lines is damaged"),
         (content(1, 3), (1, 3), "has 2 good lines of the 3 that the run had written by then"),
-        (content(1, 2, 3).replace("20", "21"), None, "has other lines than the run had written by then"),
+        (content(1, 2, 3).replace("20", "21"), None, "its lines differ from those that the run had written by then"),
         ("", (), "has 0 good lines of the 3 that the run had written by then"),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_damaged_log_is_kept_beside(tmp_path: Path, damaged: str, kept: tuple[
         StepLog(path, 3, mark, said.append).close()
         beside = f" it is kept as {name}, and" if damaged else ""
         num_kept = 3 if kept is None else len(kept)
-        assert said == [f"{path}: {trouble}:{beside} the run goes on with the {num_kept} good lines up to step 3"]
+        assert said == [f"{path}: {trouble}:{beside} the run continues with the {num_kept} good lines up to step 3"]
         assert not damaged or (tmp_path / name).read_text() == damaged
         assert kept is None or read_log(path) == lines(*kept)
 

@@ -44,7 +44,7 @@ def refusal(tmp_path: Path, text: str, *arguments: str) -> str:
         ("[task-options]\nd-model = 0.5", "trainers: FILE: d-model = 0.5: must be a whole number"),
         ("[task-options]\nlearning-rate = 'x'", 'trainers: FILE: learning-rate = "x": must be a number'),
         ("task = 'mlp'\n[task-options]\nheads = 4", "trainers: FILE: --heads: the task mlp has no such option; it has"),
-        ("[task-options]\n'a b' = 4", "trainers: FILE: 'a b': is no name of a task's option"),
+        ("[task-options]\n'a b' = 4", "trainers: FILE: 'a b': is not the name of a task's option"),
         ("task = ", "trainers: FILE: is not TOML: "),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_task_is_given_where_there_is_no_file_of_the_run(trained: Path, tmp_pa
     path.write_bytes((trained / "checkpoint-3.pt").read_bytes())
     done = invoke("evaluate", str(path))
     assert (done.exit_code, done.stderr) == (
-        2, f"trainers: {tmp_path / 'run.toml'}: is not there, so give the task of the checkpoint: --task NAME, and its "
+        2, f"trainers: {tmp_path / 'run.toml'}: does not exist: give the task of the checkpoint: --task NAME, and its "
         f"options\n",
     )  # fmt: skip
     done = invoke("evaluate", str(path), "--task", "mlp")
@@ -80,7 +80,7 @@ def test_the_model_of_the_strategy_comparison_writes_too(trained: Path, tmp_path
     save_checkpoint(tmp_path / "checkpoint.pt", Checkpoint(run.model_state, {}, {"model": sizes}, 3))
     assert invoke("sample", str(tmp_path / "checkpoint.pt"), "--prompt", "one").exit_code == 0
     done = invoke("evaluate", str(tmp_path / "checkpoint.pt"), "--task", "lm")
-    assert "is of no training session: evaluate takes those of trainers train" in done.stderr
+    assert "is not from a training session: evaluate reads checkpoints of trainers train" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_model_of_the_strategy_comparison_writes_too(trained: Path, tmp_path
         ("sample {run}", "Missing option '--prompt'"),
         ("sample {run}/nothing --prompt x", "nothing: cannot be read: No such file or directory"),
         ("sample {run}/run.toml --prompt x", "run.toml: is truncated, damaged or not a checkpoint"),
-        ("sample {mlp} --prompt x", "is of the task mlp, which writes no text: sample needs one of the task lm"),
+        ("sample {mlp} --prompt x", "is of the task mlp, which does not produce text: sample needs one of the task lm"),
         ("evaluate {empty}", "there is no checkpoint in this directory, such as checkpoint-50.pt"),
     ],
 )

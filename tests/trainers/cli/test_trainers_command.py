@@ -60,8 +60,8 @@ from trainers.strategy_names import STRATEGY_NAMES
         ("--set heads=4 --heads 4", "trainers: --heads is given twice"),
         ("--set heads", "trainers: --set heads: must be NAME=VALUE, such as d-model=64"),
         ("--task mlp --heads 4", "trainers: --heads: the task mlp has no such option; it has --learning-rate"),
-        ("--heads", "trainers train: --heads: is no option of ours, and as one of the task needs a value"),
-        ("train extra", "trainers train: extra: is no option; those of the task are --NAME VALUE"),
+        ("--heads", "trainers train: --heads: is not an option of trainers; an option of the task needs a value"),
+        ("train extra", "trainers train: extra: is not an option; options of the task are --NAME VALUE"),
         ("lm", "trainers: No such command 'lm'."),
         (
             "--timeout 0",
@@ -89,7 +89,7 @@ def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert done.stderr == (
         f"trainers train: --output {tmp_path}: there is checkpoint-30.pt of a run already: "
-        f"--resume goes on with it; or give another --output\n"
+        f"continue it with --resume, or give another --output\n"
     )
 
 
@@ -142,7 +142,7 @@ def test_the_language_model_on_two_ranks(launcher: Launcher, tmp_path: Path) -> 
     result = json.loads((output / "result.json").read_text())
     assert result["training"]["num_ranks"] == 2
     assert result["evaluation"]["loss"] < lines[0]["loss"] - 0.5
-    assert "the model goes on:\n" in done.stdout
+    assert "continued by the model:\n" in done.stdout
     assert f"\nlm: {result['num_parameters']:,} parameters, strategy bucketed on 2 ranks\n" in done.stdout
     assert "\n  40 steps of batch 8 per rank, 16 in all; " in done.stdout
     held = result["memory_bytes"]

@@ -80,11 +80,10 @@ def test_one_process(environment: dict[str, str]) -> None:
 
 
 BY_TORCHRUN = "torchrun sets both, do not set them yourself"
-WITH_TORCHRUN = "start it with torchrun, which sets both; or unset"
+WITH_TORCHRUN = "start it with torchrun, which sets both, or unset"
 BY_SRUN = "start it with srun, and unset those that you have set yourself"
 WITH_SRUN = (
-    "but srun has not started this process: start it with srun; or with env -u SLURM_JOB_ID, if one process is what "
-    "you want"
+    "but this process was not started by srun: start it with srun; or with env -u SLURM_JOB_ID, to run one process"
 )
 
 
@@ -102,7 +101,7 @@ WITH_SRUN = (
         ({**TORCHRUN, "GROUP_RANK": "5"}, "GROUP_RANK=5: no more than 4 nodes can come before this rank's"),
         (
             without(TORCHRUN, "GROUP_RANK"),
-            "RANK=5, LOCAL_RANK=1: on nodes with 3 ranks each these do not go together; "
+            "RANK=5, LOCAL_RANK=1: on nodes with 3 ranks each these contradict each other; "
             "if nodes differ, set GROUP_RANK to the node's number",
         ),
         (
@@ -151,7 +150,7 @@ def test_more_ranks_than_gpus_are_refused(num_gpus: int, sees: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
         device(num_gpus, num_gpus)
     assert str(caught.value) == (
-        f"local rank {num_gpus}: this process sees {sees}, counted from 0: start no more ranks on a node than that "
+        f"local rank {num_gpus}: this process sees {sees}, counted from 0: start at most one rank per GPU "
         "(Slurm: with --gpus-per-node, not --gpus-per-task), or set CUDA_VISIBLE_DEVICES= for the CPU"
     )
 
@@ -179,7 +178,7 @@ def test_rank_0_elsewhere_than_on_the_first_node(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
         init_process_group(DistributedEnvironment(rank=0, num_ranks=3, local_rank=0, ranks_per_node=2, node=1), 1)
     assert str(caught.value) == (
-        "rank 0 is on node 1, not on the first, where the others look for it: "
+        "rank 0 is on node 1, but the others look for it on the first node: "
         "set MASTER_ADDR=node02, or leave out --distribution=arbitrary"
     )
 

@@ -120,7 +120,9 @@ def test_ranks_that_do_not_meet_say_where_they_looked(two_ranks: tuple[socket.so
     server.close()
     with pytest.raises(ConnectionError) as caught:
         init_process_group(DistributedEnvironment(1, 2, 1, 2, 0), 1)
-    beginning = f"rank 1 of 2 on node 0 did not meet the others at 127.0.0.1:{port} (timeout 1 s; docs/slurm.md): "
+    beginning = (
+        f"rank 1 of 2 on node 0 did not reach the other ranks at 127.0.0.1:{port} (timeout 1 s; docs/slurm.md): "
+    )
     assert str(caught.value).startswith(beginning)
     assert "\n" not in str(caught.value)
 

@@ -69,7 +69,7 @@ def test_a_rank_may_have_died_before_the_others_came(store: dist.TCPStore) -> No
     client = dist.TCPStore("127.0.0.1", store.port, is_master=False, timeout=timedelta(seconds=30))
     with pytest.raises(RuntimeError):
         attempt_store(client, 1, NUM_RANKS, 0.05)
-    with pytest.raises(RuntimeError, match=r"no word of rank 1, 2 in 0.05 s"):
+    with pytest.raises(RuntimeError, match=r"no response from rank 1, 2 in 0.05 s"):
         attempt_store(client, 0, NUM_RANKS, 0.05)
     assert meet(store, 1, 7) == ["7"] * NUM_RANKS
 
@@ -159,8 +159,8 @@ def test_a_name_that_leads_to_the_host_itself_is_refused(monkeypatch: pytest.Mon
     with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
         check_reachable(OTHERS)
     assert str(caught.value) == (
-        "the name of this host, here, leads to 127.0.1.1, which is the host itself: no other node can reach it there; "
-        "set GLOO_SOCKET_IFNAME to the interface that leads to the others, such as eth0 (ip -br address)"
+        "the name of this host, here, resolves to 127.0.1.1, a loopback address: no other node can reach it there: "
+        "set GLOO_SOCKET_IFNAME to the interface to the other nodes, such as eth0 (ip -br address)"
     )
 
 
@@ -168,7 +168,10 @@ def test_a_name_that_leads_to_the_host_itself_is_refused(monkeypatch: pytest.Mon
 def test_a_name_that_leads_nowhere_is_refused(monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]) -> None:
     """Gloo would take the loopback address; 192.0.2.7 is for documents, no host has it."""
     resolving(monkeypatch, *addresses)
-    with pytest.raises(ValueError, match=r"^the name of this host, here, leads to no address of it: no other node can"):
+    with pytest.raises(
+        ValueError,
+        match=r"^the name of this host, here, does not resolve to an address of this host: no other node can",
+    ):
         check_reachable(OTHERS)
 
 

@@ -35,7 +35,9 @@ def test_tasks_by_node(text: str, counts: list[int]) -> None:
 @pytest.mark.parametrize("text", ["", "2(x3", "2,", "two", "2(3)"])
 def test_tasks_by_node_refuses_other_text(text: str) -> None:
     """With the variable's name."""
-    with pytest.raises(ValueError, match=r"^SLURM_STEP_TASKS_PER_NODE=.*: not as Slurm writes it, such as 2\(x3\),1$"):
+    with pytest.raises(
+        ValueError, match=r"^SLURM_STEP_TASKS_PER_NODE=.*: must be in Slurm's format, such as 2\(x3\),1$"
+    ):
         tasks_by_node(text)
 
 
@@ -56,8 +58,8 @@ def test_without_scontrol_it_says_what_is_missing(nodes: str, tmp_path: Path) ->
     with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
         first_node({"SLURM_STEP_NODELIST": nodes, "PATH": str(tmp_path)})
     assert str(caught.value) == (
-        f"SLURM_STEP_NODELIST={nodes}: scontrol, which tells the first of them, is not on the PATH: "
-        "put Slurm's commands there, or set MASTER_ADDR to the first node"
+        f"SLURM_STEP_NODELIST={nodes}: scontrol, which lists them, is not on the PATH: "
+        "add Slurm's commands, or set MASTER_ADDR to the first node"
     )
 
 

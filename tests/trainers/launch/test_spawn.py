@@ -178,11 +178,11 @@ def session(process: Path) -> int | None:
     ("num_ranks", "environment", "message"),
     [
         (0, {}, "0 ranks: there must be at least 1"),
-        (4, {"RANK": "0"}, "4 ranks were asked for by a rank that torchrun has started: ask only one of them"),
+        (4, {"RANK": "0"}, "4 ranks were requested, but torchrun has already started ranks: use only one of the two"),
         (
             4,
             {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"},
-            "4 ranks were asked for by a rank that srun has started: ask only one of them",
+            "4 ranks were requested, but srun has already started ranks: use only one of the two",
         ),
     ],
 )

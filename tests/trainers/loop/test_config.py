@@ -36,7 +36,7 @@ WARM_UP = {"lr_schedule": "cosine", "warmup_steps": 3}
         ({"save_every": "soon"}, "--save-every soon: must be a number of steps, such as 100, or of epochs, such as 1e"),
         ({"keep": 0}, "--keep 0: must be at least 1"),
         ({"log_every": -1}, "--log-every -1: must be at least 0, which is never"),
-        ({"log_every": 0, "tensorboard": True}, "--tensorboard: with --log-every 0 there is nothing to write for it"),
+        ({"log_every": 0, "tensorboard": True}, "--tensorboard: with --log-every 0 there is nothing to write"),
         ({"check_every": -1}, "--check-every -1: must be at least 0, which is never"),
     ],
 )
@@ -117,4 +117,4 @@ def test_a_resumed_run_has_the_rates_of_the_uninterrupted_one(ranks: RankPool, t
     resumed = ranks.run(run, replace(parts, resume=True), num_ranks=2)[0]
     assert (resumed.losses, resumed.fingerprint) == (expected.losses, expected.fingerprint)
     longer = ranks.run(run, replace(parts, resume=True, epochs=4), num_ranks=2)[0]
-    assert "is of a run with schedule_steps 12, now 16: resume with what it began with" in longer.error
+    assert "is of a run with schedule_steps 12, now 16: resume with the original settings" in longer.error

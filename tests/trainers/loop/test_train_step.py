@@ -60,5 +60,5 @@ def told(group: dist.ProcessGroup) -> list[object]:
 
 def test_what_one_rank_is_asked_all_know(ranks: RankPool) -> None:
     """A rank that cannot go on at all counts for more."""
-    heard = [([0.0, 1.0, 2.0], 0), signal.SIGUSR1, "rank 2 cannot go on"]
+    heard = [([0.0, 1.0, 2.0], 0), signal.SIGUSR1, "rank 2 cannot continue"]
     assert ranks.run(told, num_ranks=3) == [heard] * 3

@@ -69,10 +69,10 @@ def test_without_any_good_checkpoint_all_ranks_refuse(ranks: RankPool, tmp_path:
         flip(path)
     for each in ranks.run(run, config(tmp_path, resume=True), num_ranks=2):
         assert each.error == (
-            f"ValueError: --resume: none of the checkpoints in {tmp_path} is good; give another --output"
+            f"ValueError: --resume: none of the checkpoints in {tmp_path} can be read; give another --output"
         )
     begun = ranks.run(run, config(tmp_path / "new", resume=True), num_ranks=2)[0]
-    assert begun.said == [f"no checkpoint in {tmp_path / 'new'} yet: beginning with the first step"]
+    assert begun.said == [f"no checkpoint in {tmp_path / 'new'} yet: starting with the first step"]
     assert len(begun.losses) == NUM_STEPS
 
 
@@ -126,10 +126,10 @@ def test_a_state_that_could_not_be_read_back_is_found_at_once(ranks: RankPool, t
     first, second = ranks.run(run, config(tmp_path), {"rate": np.float64(0.05)}, num_ranks=2)
     assert first.error == (
         f"StoppedError: training step 4: {tmp_path / 'checkpoint-4.pt'}: could not be read back without running code: "
-        f"in the states of model and optimizer must be nothing but tensors and Python's own numbers and strings; "
+        f"the states of model and optimizer must contain only tensors and Python's numbers and strings; "
         f"there is no checkpoint yet"
     )
-    assert second.error == "StoppedError: training step 4: rank 0 cannot go on"
+    assert second.error == "StoppedError: training step 4: rank 0 cannot continue"
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
@@ -164,9 +164,9 @@ def test_a_full_disk_stops_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
         first, second = ranks.run(run, config(disk, save_every=2), num_ranks=2)
         assert first.error == (
             f"StoppedError: training step 4: {disk / 'checkpoint-4.pt'}: cannot be written: No space left on device; "
-            f"--resume goes on from checkpoint-2.pt"
+            f"--resume continues from checkpoint-2.pt"
         )
-        assert second.error == "StoppedError: training step 4: rank 0 cannot go on"
+        assert second.error == "StoppedError: training step 4: rank 0 cannot continue"
         assert sorted(path.name for path in disk.iterdir()) == ["checkpoint-2.pt", "log.jsonl"]
         elsewhere = ranks.run(run, config(tmp_path / "elsewhere"), num_ranks=2)[0]
         resumed = ranks.run(run, config(disk, save_every=100, keep=1, resume=True), None, 7, num_ranks=2)[0]
@@ -231,6 +231,6 @@ def test_a_trace_that_cannot_be_written_stops_all_ranks(ranks: RankPool, tmp_pat
     first, second = ranks.run(run, asked, num_ranks=2)
     assert first.error == (
         f"StoppedError: training step 6: {tmp_path / 'file'}: cannot be written: "
-        f"File exists; --resume goes on from checkpoint-4.pt"
+        f"File exists; --resume continues from checkpoint-4.pt"
     )
-    assert second.error == "StoppedError: training step 6: rank 0 cannot go on"
+    assert second.error == "StoppedError: training step 6: rank 0 cannot continue"

@@ -79,7 +79,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     report = json.loads((folder / "report.json").read_text())
     assert StepProfile.from_dict(report["profile"]) == StepProfile.load(profile)
     page = (folder / "report.html").read_text()
-    assert "What bounds you?" in page
+    assert "What limits performance?" in page
     assert 'data-name="strategies"' in page
     assert sum(p.elements for p in StepProfile.load(profile).parameters) == report["num_parameters"]
     assert [result["strategy"] for result in report["strategies"]] == DEFAULT_STRATEGIES.split(",")
@@ -139,7 +139,7 @@ def test_one_rank(tmp_path: Path) -> None:
     [
         ("", "RANK is not set: start it with torchrun: torchrun --nproc-per-node 4 -m trainers compare-strategies"),
         ("--heads 3", "--d-model 128: must be divisible by --heads 3"),
-        ("--log-every 0 --tensorboard", "--tensorboard: with --log-every 0 there is nothing to write for it"),
+        ("--log-every 0 --tensorboard", "--tensorboard: with --log-every 0 there is nothing to write"),
         (
             "--strategies ring,rung",
             f"Invalid value for '--strategies': 'rung' is not one of {', '.join(STRATEGY_NAMES)}; did you mean ring?",

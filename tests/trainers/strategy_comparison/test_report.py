@@ -76,7 +76,7 @@ def test_the_report_says_in_words_if_the_machine_was_busy() -> None:
     report = made_job(made_measurements(2), [made_strategy("ring", 2, 0.01, 0.1)])
     with patch("ringsim.calibration.from_probes._RESAMPLED", 4):
         verdict = judge_report(report)
-    assert verdict.finding(Topic.BOUND).answer.startswith("Computing bounds a training step")
+    assert verdict.finding(Topic.BOUND).answer.startswith("The training step is compute-bound")
     assert busy_lines(verdict) == []
     with patch("ringsim.calibration.noise.TOO_WIDE", 0.0):
         (line,) = busy_lines(verdict)

@@ -218,7 +218,7 @@ def test_a_continuation_is_shown_and_draws_nothing_from_torch() -> None:
     shown = task.show(model)
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training
-    head, _, continuation = shown.partition("\n\nhow the model goes on:\n")
+    head, _, continuation = shown.partition("\n\ncontinued by the model:\n")
     assert head == f"the end of the text:\n{english_text()[-32:].decode()}"
     assert 0 < len(continuation) <= 200
     assert shown.replace("\n", "").isprintable()
@@ -232,7 +232,7 @@ def test_a_diverged_model_is_shown_too() -> None:
     task = load_task("lm", 0, **SMALL)
     model = task.model()
     nn.init.constant_(model.head.bias, math.nan)
-    assert "how the model goes on" in task.show(model)
+    assert "continued by the model" in task.show(model)
 
 
 def test_what_is_no_text_is_made_printable() -> None:

@@ -70,7 +70,7 @@ class Partly(Task):
     assert load_task("mine:Own", 0).name == "whole"
     assert refusal("mine:Partly") == (
         "task 'mine:Partly': it returned an object of the class Partly, which lacks name, num_samples, "
-        "global_batch_size, epochs, model, optimizer, batch, evaluate, show, config of a Task"
+        "global_batch_size, epochs, model, optimizer, batch, evaluate, show, config, which a Task must have"
     )
 
 
@@ -79,17 +79,17 @@ class Partly(Task):
     [
         ("absent:make", "there is no module 'absent', neither in the current directory nor installed"),
         ("mine.absent:make", "there is no module 'mine.absent', neither in the current directory nor installed"),
-        ("mine.py:make", "give the module, not its file: mine:make"),
+        ("mine.py:make", "give the module instead of its file: mine:make"),
         (":make", "give a module and a function: MODULE:FUNCTION"),
         ("mine:", "give a module and a function: MODULE:FUNCTION"),
         (".mine:make", "give a module and a function: MODULE:FUNCTION"),
         ("mine:absent", "there is no function 'absent' in the module 'mine'"),
-        ("mine:NUMBER", "'NUMBER' is no function, but an object of the class int"),
+        ("mine:NUMBER", "'NUMBER' is not a function, but an object of the class int"),
         ("mine:failing", "it raised KeyError: 'a b'"),
         ("mine:with_no_seed", "it raised TypeError: with_no_seed() got an unexpected keyword argument 'seed'"),
         ("mine:nothing", "it returned None, which lacks name, num_samples, global_batch_size, epochs, model, "
-                         "optimizer, batch, loss, evaluate, show, config of a Task"),
-        ("mine:Lossless", "it returned an object of the class Lossless, which lacks loss of a Task"),
+                         "optimizer, batch, loss, evaluate, show, config, which a Task must have"),
+        ("mine:Lossless", "it returned an object of the class Lossless, which lacks loss, which a Task must have"),
         ("mine:Unready", "its num_samples raised RuntimeError: not read yet"),
         ("mine:Empty", "its num_samples is 0; it must be an int of at least 1"),
         ("mine:Halves", "its global_batch_size is 2.5; it must be an int of at least 1"),

@@ -7,7 +7,7 @@ class GraphView {
   constructor(run, parent, compact) {
     this.run = run;
     this.compact = compact;
-    this.canvas = makeCanvas(parent, "The ranks, and the chunks that travel between them");
+    this.canvas = makeCanvas(parent, "Ranks, and chunks in transit between them");
     this.pairs = new Map();
     run.src.forEach((src, row) => this.pairs.set(`${src} ${run.dst[row]}`, [src, run.dst[row]]));
   }

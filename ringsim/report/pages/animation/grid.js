@@ -3,7 +3,7 @@
 class GridView {
   constructor(run, parent, onChunk) {
     this.run = run;
-    this.canvas = makeCanvas(parent, "What each rank holds of each chunk");
+    this.canvas = makeCanvas(parent, "Contributions that each rank holds of each chunk");
     this.canvas.classList.add("clickable");
     this.canvas.addEventListener("click", (event) => onChunk(this.chunkAt(event.offsetX)));
   }

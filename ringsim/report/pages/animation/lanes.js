@@ -4,7 +4,7 @@
 class LanesView {
   constructor(run, parent, onTick) {
     this.run = run;
-    this.canvas = makeCanvas(parent, "What each rank does, and when");
+    this.canvas = makeCanvas(parent, "Timeline of each rank");
     this.canvas.classList.add("clickable");
     const scrub = (event) => event.buttons & 1 && onTick(this.tickAt(event.offsetX));
     this.canvas.addEventListener("pointerdown", (event) => { this.canvas.setPointerCapture(event.pointerId); scrub(event); });

@@ -21,11 +21,11 @@ class Section {
     this.keepHeights(several);
     const views = this.add("div", "views");
     const [graph, grid] = [views.appendChild(document.createElement("div")), views.appendChild(document.createElement("div"))];
-    graph.innerHTML = "<h3>Who sends to whom</h3><p class='key'></p>";
+    graph.innerHTML = "<h3>Messages between ranks</h3><p class='key'></p>";
     graph.querySelector(".key").textContent = this.run.numRanks <= FEW_RANKS
-      ? "A box that travels is a chunk; its stripes are the ranks whose shares are in it."
-      : "A dot that travels is a chunk: blue to be added, green a finished one to be copied.";
-    grid.innerHTML = "<h3>Who holds what</h3><p class='key'></p>";
+      ? "A moving box is a chunk in transit; its stripes are the ranks whose contributions it contains."
+      : "A moving dot is a chunk in transit: blue if it will be added, green if it is complete and will be copied.";
+    grid.innerHTML = "<h3>Chunks on each rank</h3><p class='key'></p>";
     this.gridKey = grid.querySelector(".key");
     this.graph = new GraphView(this.run, graph, several);
     this.grid = new GridView(this.run, grid, (chunk) => player.choose(chunk));
@@ -91,8 +91,8 @@ class Section {
     this.graph.draw(tick, chosen, colours);
     this.grid.draw(tick, chosen, colours);
     this.gridKey.textContent = this.grid.striped
-      ? "A row for each rank. Stripes: whose shares are in the chunk; the number: how many. Green frame: complete."
-      : this.run.reduces ? "A row for each rank. The darker the more shares are in the chunk. Green: complete." : "A row for each rank. Green: the chunk is there.";
+      ? "One row per rank. Stripes: the ranks whose contributions the chunk contains; number: how many. Green frame: complete."
+      : this.run.reduces ? "One row per rank. The darker a cell, the more contributions the chunk contains. Green: complete." : "One row per rank. Green: the rank has the chunk.";
   }
 }
 
@@ -241,11 +241,11 @@ class Player {
   }
 
   showKey(colours) {
-    const signs = [["blue", "sends, to be added"], ["sky", "sends, to be copied"], ["orange", "adds"], ["green", "copies"]];
+    const signs = [["blue", "sends (to be added)"], ["sky", "sends (to be copied)"], ["orange", "adds"], ["green", "copies"]];
     const present = signs.filter(([name]) => this.sections.some(({ run }) => run.action.some((action) => (action === COPY) === (name === "sky" || name === "green"))));
     if (this.sections.some(({ run }) => run.stalled.length)) present.push(["vermillion", "sends without end"]);
     const html = present.map(([name, text]) => `<i style="background:${colours[name]}"></i>${text}`).join(" ");
-    const note = "; a bar names the chunk and its receiver, a thin line below is a message on its way";
+    const note = ". A bar shows the chunk and its receiver; a thin line below it is a message in transit";
     document.getElementById("lanes-key").innerHTML = html + note;
   }
 }

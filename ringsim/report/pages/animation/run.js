@@ -50,7 +50,7 @@ class Run {
         const cell = this.cell(this.dst[row], this.chunk[row]);
         holds[cell] = this.action[row] === COPY ? this.message[row] : holds[cell] | this.message[row];
         this.result[row] = holds[cell];
-        if (countBits(holds[cell]) !== this.held[row]) throw new Error(`transfer ${row}: the page counts other shares`);
+        if (countBits(holds[cell]) !== this.held[row]) throw new Error(`transfer ${row}: the page counts other contributions`);
       }
     }
   }

@@ -71,7 +71,7 @@ def test_refused_files_are_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     text = report_page(judge(read_directory(tmp_path)), "title")
     assert column(text, "refused", 0) == ["notes.txt"]
-    assert column(text, "refused", 1) == ["is none of the kinds of files that a report is made of"]
+    assert column(text, "refused", 1) == ["is not a kind of file that a report shows"]
 
 
 def test_what_files_say_is_text() -> None:
@@ -92,8 +92,8 @@ def test_what_was_simulated_is_shown(page: Path) -> None:
     assert "bandwidth 99.0%, latency 1.0%" in column(text, "simulated", 9)
     assert column(text, "ddp_varied", 0) == ["bucket size"] * 4 + ["ranks"] * 2
     for title in (
-        "What simulated collectives spend their time on",
-        "A step with DDP against the size of its buckets (ddp.json)",
+        "Time of simulated collectives by cause",
+        "Predicted step with DDP by bucket size (ddp.json)",
         "Efficiency of a step with DDP by number of ranks (ddp.json)",
         "all_reduce on 4 ranks of uniform, simulated (sweep.json)",
     ):

@@ -1,0 +1,73 @@
+"""The points of the picture of accuracy, and the picture that is drawn from them."""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import draw_accuracy
+from accuracy_points import Point, read_points, write_points
+
+POINTS = [Point("GPU cluster", 1e-3, 1.25e-3), Point("loopback", 2e-3, 2e-3), Point("loopback", 3e-3, 2e-3)]
+
+
+def test_points_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """In a folder that is made for them."""
+    path = tmp_path / "points/clusters.csv"
+    write_points(path, POINTS)
+    assert read_points(path) == POINTS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", ": the first line is '': must be 'place,predicted_s,measured_s'"),
+        ("place,predicted_s\nloopback,1\n", ": the first line is 'place,predicted_s': must be"),
+        ("place,predicted_s,measured_s\nloopback,1\n", ", line 2: has 2 values: must have 3"),
+        ("place,predicted_s,measured_s\nloopback,1,2\nloopback,1,x\n", ", line 3: could not convert"),
+        ("place,predicted_s,measured_s\nloopback,1,0\n", ", line 2: measured_s = 0.0: must be"),
+        ("place,predicted_s,measured_s\nloopback,nan,1\n", ", line 2: predicted_s = NaN: must be"),
+        ("place,predicted_s,measured_s\nmoon,1,1\n", ', line 2: place = "moon": must be one of GPU cluster'),
+    ],
+)
+def test_a_broken_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """With its line; a point of an unknown place would be counted and not drawn."""
+    path = tmp_path / "points.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="^" + re.escape(f"{path}{message}")):
+        read_points(path)
+
+
+def test_the_caption_counts_the_points() -> None:
+    """By place, with the median error, and all of them within the band."""
+    figure = draw_accuracy.draw_accuracy(POINTS, "2026-11-26")
+    (legend,) = [axes.get_legend() for axes in figure.axes]
+    assert legend is not None
+    told = [text.get_text() for text in legend.get_texts()]
+    assert told == ["GPU cluster: 1 points, median error 20.0%", "loopback: 2 points, median error 25.0%"]
+    (caption,) = [text.get_text() for text in figure.texts if "none of them" in text.get_text()]
+    assert caption.startswith("3 collectives and training steps")
+    assert caption.endswith("; 33% within 10 %; 2026-11-26")
+
+
+def test_no_picture_without_points_or_of_points_that_nothing_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file is written by a command of scripts/figures.toml."""
+    monkeypatch.setattr(draw_accuracy, "ROOT", tmp_path)
+    monkeypatch.setattr(draw_accuracy, "FOLDER", tmp_path)
+    for message in ("no points: measure them", "typed.csv: no command of figures.toml writes it"):
+        result = CliRunner().invoke(draw_accuracy.main, [str(tmp_path / "accuracy.png")])
+        assert result.exit_code == 2
+        assert message in result.output
+        write_points(tmp_path / "typed.csv", POINTS)
+    assert not (tmp_path / "accuracy.png").exists()
+
+
+def test_the_points_of_the_repository_can_be_drawn() -> None:
+    """Their files are whole, and figures write them."""
+    files = sorted(draw_accuracy.FOLDER.glob("*.csv"))
+    assert files
+    assert all(read_points(file) for file in files)
+    draw_accuracy.dates_of(files)
