@@ -49,7 +49,7 @@ def test_what_is_not_simulated_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_simulate_takes_what_nccl_would() -> None:
     """On a network that describes NCCL, unless an algorithm is named; it says so, and the start is part of the time."""
     command = ["simulate", "--network", "dgx-h100", "--ranks", "8", "--size", "4GiB"]
-    assert run(*command).stderr == "dgx-h100: NCCL would take nvls; --algorithm names another\n"
+    assert run(*command).stderr == "dgx-h100: NCCL would use nvls; --algorithm names another\n"
     small = [*command[:-1], "8"]
     chosen, named = (as_json(*small, *more) for more in ([], ["--algorithm", "ring"]))
     assert (chosen["algorithm"], named["algorithm"]) == ("nccl_ring", "ring")
@@ -137,7 +137,7 @@ def test_what_is_too_large_to_explain_is_simulated_all_the_same() -> None:
     """The short form, and why; options that need more are refused in one line."""
     output = printed("simulate", "--ranks", "1025")
     assert "critical path" not in output
-    assert output.splitlines()[-2].startswith("  not explained: 2,099,200 transfers: at most")
+    assert output.splitlines()[-1].startswith("  not explained: 2,099,200 transfers: at most ")
     assert as_json("simulate", "--ranks", "1025")["explained"] is None
     for option in (["--per-rank"], ["--trace", "no.json"]):
         told = refused("simulate", "--ranks", "1025", *option)
