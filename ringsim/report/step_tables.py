@@ -21,6 +21,7 @@ from ringsim.units import format_size, format_time, plural
 
 MAX_BETTER = 4  # alternatives that are listed
 BETTER = "The step would take"  # heads them
+_ROUNDING_S = 1e-9  # what a step is slowed by less is the rounding of times
 
 
 def format_trace_prediction(prediction: TracePrediction, tokens: int | None = None) -> str:
@@ -77,7 +78,7 @@ def step_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[st
     if prediction.core_scale != 1:
         share = f"{prediction.core_scale:.4g} times as long as recorded, because ranks share a core"
         rows.append(("cores", share))
-    if timeline.slowed_s:
+    if timeline.slowed_s >= _ROUNDING_S:
         why = (
             "channels of calls occupy multiprocessors" if computing.on_gpu else "calls need the cores at the same time"
         )

@@ -4,6 +4,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from ringsim.report import step_page
 from ringsim.traces import TraceRequest
 from ringsim.training_step import predict_scaling, predict_trace
@@ -30,6 +32,14 @@ def test_the_page_of_a_step() -> None:
     assert "<li>10 ms with communication that takes no time</li>" in page
     assert "<td>gloo_ring</td>" in page
     assert not re.search(r"(src|href)=\"(?!#)", page)
+
+
+@pytest.mark.parametrize(("slowed_s", "is_told"), [(5e-21, False), (2e-6, True)])
+def test_a_rounding_error_does_not_slow_a_step(slowed_s: float, is_told: bool) -> None:
+    """A real delay has a row, and the rest of a subtraction of times has none."""
+    prediction = predict_trace(trace_of(2), NETWORK)
+    slowed = replace(prediction, timeline=replace(prediction.timeline, slowed_s=slowed_s))
+    assert ("slowed" in headings(step_page(slowed))) == is_told
 
 
 def test_the_page_of_a_scaling() -> None:
