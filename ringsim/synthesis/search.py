@@ -193,9 +193,11 @@ class _SynthesisSearch:
         self._s_per_transfer = 0.0
 
     def run(self) -> Synthesis:
+        is_interrupted = False
         try:
             self._search(self._counts(), self._options.seed)
         except KeyboardInterrupt:
+            is_interrupted = True
             if self._best is None:
                 raise
         if self._best is None:
@@ -204,7 +206,8 @@ class _SynthesisSearch:
         self._say("proving")
         verify(found_schedule)
         named = sorted(self._named(), key=_order_of_named)
-        if found_s > self._options.enough * self._problem.bound_s:  # then another form may be faster
+        may_be_faster = found_s > self._options.enough * self._problem.bound_s
+        if may_be_faster and not is_interrupted:
             named = self._with_variants(named)
         schedule, time_s, is_named = found_schedule, found_s, False
         if named and named[0].time_s is not None and named[0].time_s <= found_s:
@@ -321,8 +324,8 @@ class _SynthesisSearch:
         names = candidates(self._problem.collective, [self._network])
         is_ended = False
         for name in names:
-            self._say(f"simulating {name}")
             try:
+                self._say(f"simulating {name}")
                 yield NamedTime(name, None, "interrupted") if is_ended else self._named_time(name)
             except KeyboardInterrupt:
                 is_ended = True
@@ -331,22 +334,31 @@ class _SynthesisSearch:
     def _with_variants(self, named: list[NamedTime]) -> list[NamedTime]:
         """Return built-in algorithms by time: also in segments, and the fastest of these with ranks placed otherwise.
 
-        A variant is listed only if it gains. The time for this is as long as that for the search.
+        A variant is listed only if it gains. The time for this is as long as that for the search; a KeyboardInterrupt
+        ends it as well.
         """
         ends_at, known = time.monotonic() + self._options.seconds, list(named)
-        for variants in (self._in_segments, self._placed):
-            for one in tuple(known)[: NUM_PLACED if variants == self._placed else None]:
-                if one.time_s is not None and time.monotonic() < ends_at:
-                    best_s = one.time_s * LEAST_GAIN
-                    faster = (other for other in variants(one) if other.time_s is not None and other.time_s < best_s)
-                    known += sorted(faster, key=_order_of_named)[:1]
+        try:
+            for variants in (self._in_segments, self._placed):
+                for one in tuple(known)[: NUM_PLACED if variants == self._placed else None]:
+                    if one.time_s is not None and time.monotonic() < ends_at:
+                        self._say(f"simulating forms of {one.algorithm}")
+                        known += self._faster(one.time_s, variants(one))
+                known.sort(key=_order_of_named)
+        except KeyboardInterrupt:
             known.sort(key=_order_of_named)
         return known
 
+    def _faster(self, time_s: float, variants: Iterator[NamedTime]) -> list[NamedTime]:
+        """Return the fastest variant in a list, or an empty one if none gains."""
+        gaining = (one for one in variants if one.time_s is not None and one.time_s < LEAST_GAIN * time_s)
+        return sorted(gaining, key=_order_of_named)[:1]
+
     def _in_segments(self, plain: NamedTime) -> Iterator[NamedTime]:
-        for name in (f"{plain.algorithm}/{segments}" for segments in SEGMENTS):
-            if self._build(name).num_transfers <= FEW_TRANSFERS:
-                yield self._named_time(name)
+        num_transfers = self._build(plain.algorithm).num_transfers
+        for segments in SEGMENTS:
+            if segments * num_transfers <= FEW_TRANSFERS:
+                yield self._named_time(f"{plain.algorithm}/{segments}")
 
     def _placed(self, one: NamedTime) -> Iterator[NamedTime]:
         schedule = self._build(one.algorithm)

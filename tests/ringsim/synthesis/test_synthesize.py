@@ -145,6 +145,29 @@ def test_an_interrupt_keeps_the_best() -> None:
     verify(synthesis.schedule)
 
 
+@pytest.mark.parametrize("phase", ["simulating ring", "simulating forms of ring"])
+def test_an_interrupt_while_built_in_algorithms_are_simulated_keeps_the_others(phase: str) -> None:
+    """Those that were simulated before are compared."""
+
+    def interrupt(state: SearchState) -> None:
+        if state.phase == phase:
+            raise KeyboardInterrupt
+
+    options = SearchOptions(seconds=5, chunks_per_rank=1)
+    synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, options, on_state=interrupt)
+    verify(synthesis.schedule)
+    times = [one.time_s for one in synthesis.named if one.time_s is not None]
+    assert times == sorted(times)
+    assert synthesis.time_s == min([synthesis.found_s, *times[:1]])
+
+
+def test_many_ranks_are_not_simulated_in_segments() -> None:
+    """They would be too many transfers."""
+    options = SearchOptions(seconds=0.5, chunks_per_rank=1)
+    synthesis = synthesize(Collective.ALL_GATHER, hosts(8, 2, 1), 32, LARGE, options)
+    assert not any("/" in one.algorithm or one.order for one in synthesis.named if one.algorithm == "ring")
+
+
 def test_a_simulation_ends_soon_after_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second schedule is given up when twice the time is over while it is simulated; the first one is kept."""
     now_s, calls = [0.0], [0]
