@@ -122,9 +122,9 @@ def row(cell: Cell, label: str, named: ComparedCase, found: ComparedCase) -> str
 
 @click.command("synthesis_fidelity", cls=OneLineCommand, context_settings={"show_default": True})
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default="build/synthesis")
-@click.option("--seconds", type=float, default=10.0, help="Of each search.")
+@click.option("--seconds", type=float, default=10.0, help="Duration of each search.")
 @click.option("--again", is_flag=True, help="Search and measure again what the output folder has already.")
-@click.option("--only", multiple=True, help="Cells whose title has these words; repeatable.")
+@click.option("--only", multiple=True, help="Words in the title of the cells to measure; repeatable.")
 @click.option("--search", "searching", is_flag=True, help="Only calibrate and search; measure another time.")
 def main(output: Path, seconds: float, again: bool, only: tuple[str, ...], searching: bool) -> None:
     """Calibrate, search, measure; print the table."""

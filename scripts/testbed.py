@@ -25,9 +25,15 @@ def parse_host_rates(texts: tuple[str, ...]) -> dict[int, str]:
 
 @click.command("testbed", cls=OneLineCommand, context_settings={"show_default": True})
 @click.option("--hosts", type=INT, default=2, help="Number of hosts.")
-@click.option("--rate", help="Of each host's link, both ways, as tc writes it: 1gbit.  [default: not limited]")
-@click.option("--host-rate", "host_rates", multiple=True, metavar="HOST=RATE", help="Of one, from 0; repeatable.")
-@click.option("--ranks-per-host", type=IntRange(min=1), default=1, help="Of the torchrun on each host.")
+@click.option("--rate", help="Rate of each host's link in each direction, such as 1gbit.  [default: not limited]")
+@click.option(
+    "--host-rate",
+    "host_rates",
+    multiple=True,
+    metavar="HOST=RATE",
+    help="Rate of the link of one host (from 0); repeatable.",
+)
+@click.option("--ranks-per-host", type=IntRange(min=1), default=1, help="Number of ranks on each host.")
 @click.option(
     "--network",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -44,7 +50,7 @@ def main(
     cleaning: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Run COMMAND, what torchrun takes as script, on their own hosts, each in a network namespace; needs root."""
+    """Run COMMAND, a script and its options as torchrun has them, on several hosts: network namespaces; needs root."""
     if cleaning:
         click.echo("\n".join(f"removed {name}" for name in clean()) or "nothing left behind")
         return 0

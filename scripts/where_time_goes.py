@@ -76,8 +76,8 @@ def row(tensor: torch.Tensor, algorithm: str, iterations: int, spent: Seconds) -
 
 
 @click.command(cls=torchrun.TorchrunCommand, context_settings={"show_default": True})
-@click.option("--algorithm", default=AUTO, help="Of ours.")
-@click.option("-n", "--iterations", type=IntRange(4), default=200, help="Of each size.")
+@click.option("--algorithm", default=AUTO, help="Algorithm of this project's all_reduce.")
+@click.option("-n", "--iterations", type=IntRange(4), default=200, help="Number of calls of each size.")
 def main(**options: Any) -> None:
     """Print where rank 0's time goes in an all_reduce of each size, in microseconds (medians)."""
     torchrun.num_ranks(START)
