@@ -64,7 +64,7 @@ def one_layer_more(rank: int) -> nn.Module:
             one_bias_off,
             "parameter 4.bias differs between rank 0 and rank 2, by up to 0.25; use the same seed on all ranks",
         ),
-        (one_buffer_off, "buffer running_mean differs between rank 0 and ranks 1, 2, by up to 3; seed"),
+        (one_buffer_off, "buffer running_mean differs between rank 0 and ranks 1, 2, by up to 3; use the same seed"),
     ],
 )
 def test_ranks_that_differ_are_told_so(ranks: RankPool, make: Callable[[int], nn.Module], message: str) -> None:

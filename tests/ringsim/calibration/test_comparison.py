@@ -191,5 +191,5 @@ def test_times_of_wrong_results_are_refused(measurements: Path, tmp_path: Path) 
     bad, network = tmp_path / "wrong.json", tmp_path / "mine.toml"
     bad.write_text(json.dumps(saved))
     run("calibrate", measurements, "-o", network)
-    told = f"{bad}: collectives[1]: wrong is 5: its results were wrong, so the times are not valid"
+    told = f"{bad}: collectives[1]: wrong is 5: its results were wrong, so the times say nothing"
     assert told in refused("compare", bad, "--network", network)

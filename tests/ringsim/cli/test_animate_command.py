@@ -63,7 +63,7 @@ def test_a_gif(tmp_path: Path) -> None:
         ("--measured no.json", "ringsim: no.json: No such file or directory"),
         (
             "--ranks 128",
-            "ringsim: all_reduce ring over 128 ranks has 32,512 transfers: an animation shows at most 12,000;",
+            "ringsim: all_reduce ring over 128 ranks has 32,512 transfers: an animation shows at most 12,000:",
         ),
         (
             "-o ring.png",

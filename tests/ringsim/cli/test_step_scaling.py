@@ -165,7 +165,7 @@ def test_what_cannot_be_recorded_again_is_refused(file: Path, request_: TraceReq
     replace(recorded(request_), request=None).save(file)
     assert f"{file}: does not contain how it was recorded: record it again with ringsim trace" in refused(*command)
     recorded(replace(request_, folder="/nowhere", is_module=True)).save(file)
-    assert f"{file}: was recorded of /nowhere, which is not there" in refused(*command)
+    assert f"{file}: was recorded of /nowhere, which does not exist" in refused(*command)
     recorded(request_).save(file)
     program = file.parent / "program" / "train.py"
     program.unlink()

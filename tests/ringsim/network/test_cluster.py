@@ -314,7 +314,7 @@ def test_a_network_is_read_as_it_was_written() -> None:
 def test_private_links_of_older_versions_are_refused() -> None:
     """With what to do instead; ports could be named there, too."""
     assert Network.from_dict({**PORTS.as_dict(), "private_links": False}) == PORTS
-    with pytest.raises(ValueError, match=r"private_links: .* describe hosts with a cable between each two"):
+    with pytest.raises(ValueError, match=r"private_links: .* describe hosts with a cable between each pair"):
         Network.from_dict({**PORTS.as_dict(), "private_links": True})
 
 

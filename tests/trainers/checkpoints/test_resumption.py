@@ -215,7 +215,7 @@ def test_a_log_that_lost_lines_is_told(ranks: RankPool, tmp_path: Path, expected
     resumed = ranks.run(run, config(tmp_path, resume=True, steps=9), num_ranks=2)
     assert resumed[0].said[1] == (
         f"{log}: has 3 good lines of the 4 that the run had written by then: it is kept as log.jsonl.damaged, and the "
-        f"run goes on with the 3 good lines up to step 4"
+        f"run continues with the 3 good lines up to step 4"
     )
     assert (tmp_path / "log.jsonl.damaged").read_bytes() == damaged
     assert {each.fingerprint for each in resumed} == {expected}

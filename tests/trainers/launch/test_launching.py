@@ -86,7 +86,7 @@ def test_a_mistake_is_one_line_and_exit_code_2() -> None:
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert lines == [
-        "where: RANK is not set, but LOCAL_RANK is: start it with torchrun, which sets both; or unset LOCAL_RANK"
+        "where: RANK is not set, but LOCAL_RANK is: start it with torchrun, which sets both, or unset LOCAL_RANK"
     ]
     assert "torch.distributed" not in done.stderr
 

@@ -38,7 +38,7 @@ def test_samples_are_told_where_there_are_no_tokens() -> None:
             {"loss": None, "skipped": 10},
             "step 20/100: no loss, 800 samples/s, 10 ms a step, 25% exposed communication, ",
         ),
-        ({"skipped": 1}, ", gradient norm 0.75, 1 step left out, memory "),
+        ({"skipped": 1}, ", gradient norm 0.75, 1 step skipped, memory "),
         ({"gradient_norm": None}, ", gradient norm not finite, memory "),
         ({"peak_memory_bytes": None}, ", gradient norm 0.75, 1:01 left"),
     ],
