@@ -42,9 +42,7 @@ def draw_accuracy(points: list[Point], date: str) -> Figure:
     axes.legend(loc="upper left", fontsize=9, frameon=False, handletextpad=0.2, markerscale=1.8)
     inside = np.mean([point.error <= BAND for point in points])
     figure.text(0.1, 0.945, "Predicted and measured times", fontsize=14, fontweight="bold", va="center")
-    told = (
-        f"{len(points):,} collectives and training steps, none of them used for calibration; {inside:.0%} within 10 %"
-    )
+    told = f"{len(points):,} times, none of them used for calibration; {inside:.0%} within 10 %"
     told += f"; {date}" if date else ""
     figure.text(0.1, 0.885, told, fontsize=9.5, color=colours.dark_grey, va="center")
     return figure

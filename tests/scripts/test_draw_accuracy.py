@@ -47,7 +47,7 @@ def test_the_caption_counts_the_points() -> None:
     told = [text.get_text() for text in legend.get_texts()]
     assert told == ["GPU cluster: 1 points, median error 20.0%", "loopback: 2 points, median error 25.0%"]
     (caption,) = [text.get_text() for text in figure.texts if "none of them" in text.get_text()]
-    assert caption.startswith("3 collectives and training steps")
+    assert caption.startswith("3 times")
     assert caption.endswith("; 33% within 10 %; 2026-11-26")
 
 
