@@ -41,7 +41,10 @@ def format_synthesis(
         )
     if synthesis.is_named:
         tried = plural(synthesis.num_tried, "schedule")
-        text = f"None of {tried} that were tried is faster than this built-in algorithm; the fastest of them takes "
+        name = synthesis.named[0].options
+        text = (
+            f"None of {tried} that were tried is faster than the built-in algorithm {name}; the fastest of them takes "
+        )
         blocks.append(wrap_text(f"{text}{format_time(synthesis.found_s)}.", width))
     blocks.append("\n".join(_named_lines(synthesis, width)))
     return "\n\n".join(blocks)

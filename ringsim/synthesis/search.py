@@ -63,8 +63,8 @@ class NamedTime:
 class Synthesis:
     """The result of a search.
 
-    schedule: the fastest one, proved; `is_named` if that is a built-in algorithm, as none found was faster.
-    found_schedule, found_s: the fastest one that was found, and its seconds.
+    schedule: the fastest one; `is_named` if that is a built-in algorithm, as none found was faster.
+    found_schedule, found_s: the fastest one that was found, proved, and its seconds.
     bound: None where none is known. named: by growing time. num_tried: schedules that were simulated.
     """
 
