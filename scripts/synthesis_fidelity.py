@@ -9,7 +9,7 @@ It takes half an hour; what was found and measured is kept in the output folder.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -22,10 +22,8 @@ from ringsim.console import OneLineCommand
 from ringsim.files import atomic_file, read_json
 from ringsim.formats import msccl_lines
 from ringsim.network import Cluster
-from ringsim.registry import build
-from ringsim.schedule import Schedule, permute_ranks
 from ringsim.simulation import OURS
-from ringsim.synthesis import SearchOptions, Synthesis, synthesize
+from ringsim.synthesis import SearchOptions, synthesize
 from ringsim.units import format_size, format_time
 
 SLOW = {2: "250mbit"}
@@ -66,14 +64,6 @@ class Cell:
         return self.place.hosts * self.place.ranks_per_host
 
 
-def best_named(synthesis: Synthesis, cell: Cell) -> Schedule:
-    """Return the fastest built-in algorithm, under a name with its segments and placement."""
-    best = synthesis.named[0]
-    schedule = build(COLLECTIVES[cell.function], best.algorithm, cell.num_ranks, cell.size_bytes)
-    order = tuple(range(cell.num_ranks)) if best.order is None else best.order
-    return replace(permute_ranks(schedule, order), algorithm=best.options)
-
-
 def files_of(cell: Cell, network: Cluster, folder: Path, seconds: float, again: bool) -> dict[str, Path]:
     """Return the files of both schedules, by their names, the named one first; they are made unless they are there.
 
@@ -83,8 +73,9 @@ def files_of(cell: Cell, network: Cluster, folder: Path, seconds: float, again: 
     if again or not listed.exists():
         collective, options = COLLECTIVES[cell.function], SearchOptions(seconds, runtime=OURS)
         synthesis, files = synthesize(collective, network, cell.num_ranks, cell.size_bytes, options), {}
-        named = best_named(synthesis, cell)
-        for name, kind, schedule in ((named.algorithm, "named", named), (FOUND, FOUND, synthesis.found_schedule)):
+        best = synthesis.named[0]
+        named = best.schedule(collective, cell.num_ranks, cell.size_bytes)
+        for name, kind, schedule in ((best.options, "named", named), (FOUND, FOUND, synthesis.found_schedule)):
             files[name] = str(folder / f"{cell.place.name}-{cell.name}-{kind}.xml")
             with atomic_file(Path(files[name])) as file:
                 file.writelines(line.encode() for line in msccl_lines(schedule, with_places=True))
@@ -94,7 +85,7 @@ def files_of(cell: Cell, network: Cluster, folder: Path, seconds: float, again: 
 
 
 def compared(cell: Cell, network: Cluster, files: dict[str, Path], folder: Path, again: bool) -> list[ComparedCase]:
-    """Return the times of the named and the found schedule, beside their predictions."""
+    """Return the measured and the predicted times of the named and the found schedule."""
     size, schedules = str(cell.size_bytes), ",".join(map(str, files.values()))
     arguments = ("--collective", cell.function, "-b", size, "-e", size, "--algorithm", schedules)
     few = FEW_CALLS if cell.size_bytes > 4 * MIB else ()

@@ -1,18 +1,17 @@
 """`synthesize`: the fastest schedule of a collective on a network that is found in some time."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice, product
 
 import numpy as np
 
-from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of, candidates, find_placement
+from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of
 from ringsim.network import AnyNetwork, memory_of
-from ringsim.registry import build
-from ringsim.schedule import Bools, Collective, Schedule, permute_ranks, require_few_transfers, verify
-from ringsim.simulation import RULE, Runtime, lists_more_than, predict_time
+from ringsim.schedule import Bools, Collective, Schedule, verify
+from ringsim.simulation import RULE, Runtime, predict_time
+from ringsim.synthesis.built_in import BuiltInAlgorithms, NamedTime
 from ringsim.synthesis.drafts import LEAST_S, Draft, Problem, drafts
 from ringsim.synthesis.islands import is_connected, islands_of
 from ringsim.synthesis.matching import NotConnectedError
@@ -26,12 +25,6 @@ MAX_OVERLAYS = 64
 FEW_TRANSFERS = 2**11  # of what is tried with each overlay
 MAX_TRANSFERS = 2**15  # of what is tried; on many ranks MAX_PER_PAIR of each pair
 MAX_PER_PAIR = 16
-SEGMENTS = (4, 16)  # in which built-in algorithms are tried
-LEAST_GAIN = 0.98  # times the time of its plain form, below which another form of an algorithm is listed
-NUM_PLACED = 3  # built-in algorithms for which a placement is searched for
-MAX_PLACED_RANKS = 16
-NUM_PLACEMENTS = 24  # that are simulated for a built-in algorithm: all of four ranks
-MAX_NAMED_TRANSFERS = 2**19  # of named algorithms, of which each transfer has to be looked at
 LEFT_FOR_BEST = 0.7  # of the time, that is not spent on trying all overlays
 LEFT_FOR_BALANCE = 0.7  # of the time left then, that is spent on making halves of an all_reduce fit to each other
 NUM_KEPT = 3  # overlays that are looked into
@@ -39,24 +32,6 @@ NUM_LOOKED_AT = 8  # drafts that are simulated of all those that were made
 MAX_RESTARTS = 1000
 SAME = 1e-6  # times closer than this fraction are equal
 GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTime:
-    """A built-in algorithm and its seconds; None, and the reason, where it was not simulated.
-
-    algorithm: with its number of segments, if there are several. order: the placement of the ranks; None: as they are.
-    """
-
-    algorithm: str
-    time_s: float | None
-    skipped: str = ""
-    order: tuple[int, ...] | None = None
-
-    @property
-    def options(self) -> str:
-        """The algorithm and the placement as options of commands have them."""
-        return self.algorithm if self.order is None else f"{self.algorithm} --order {','.join(map(str, self.order))}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,16 +180,24 @@ class _SynthesisSearch:
         found_s, found_schedule = self._best
         self._say("proving")
         verify(found_schedule)
-        named = sorted(self._named(), key=_order_of_named)
-        may_be_faster = found_s > self._options.enough * self._problem.bound_s
-        if may_be_faster and not is_interrupted:
-            named = self._with_variants(named)
+        named = self._named(with_forms=not is_interrupted and found_s > self._options.enough * self._problem.bound_s)
         schedule, time_s, is_named = found_schedule, found_s, False
         if named and named[0].time_s is not None and named[0].time_s <= found_s:
-            schedule, time_s, is_named = self._build(named[0].algorithm, named[0].order), named[0].time_s, True
+            problem = self._problem
+            schedule = named[0].schedule(problem.collective, problem.num_ranks, problem.size_bytes)
+            time_s, is_named = named[0].time_s, True
         return Synthesis(
             schedule, time_s, is_named, found_schedule, found_s, self._bound, tuple(named), self._state.num_tried
         )
+
+    def _named(self, *, with_forms: bool) -> list[NamedTime]:
+        """Return the built-in algorithms by time; with other forms of them, where one may be faster."""
+        problem, seconds = self._problem, self._options.seconds
+        built_in = BuiltInAlgorithms(
+            problem.collective, self._network, problem.num_ranks, problem.size_bytes, seconds, self._time_s, self._say
+        )
+        named = built_in.as_they_are()
+        return built_in.with_forms(named) if with_forms else named
 
     def _search(self, counts: list[int], seed: int) -> None:
         """Try a few chunks on all overlays, other numbers of chunks on the best of them, then other random numbers."""
@@ -319,66 +302,6 @@ class _SynthesisSearch:
         self._state.phase = phase
         self._on_state(self._state)
 
-    def _named(self) -> Iterator[NamedTime]:
-        """Yield the times of the built-in algorithms, until a KeyboardInterrupt."""
-        names = candidates(self._problem.collective, [self._network])
-        is_ended = False
-        for name in names:
-            try:
-                self._say(f"simulating {name}")
-                yield NamedTime(name, None, "interrupted") if is_ended else self._named_time(name)
-            except KeyboardInterrupt:
-                is_ended = True
-                yield NamedTime(name, None, "interrupted")
-
-    def _with_variants(self, named: list[NamedTime]) -> list[NamedTime]:
-        """Return built-in algorithms by time: also in segments, and the fastest of these with ranks placed otherwise.
-
-        A variant is listed only if it gains. The time for this is as long as that for the search; a KeyboardInterrupt
-        ends it as well.
-        """
-        ends_at, known = time.monotonic() + self._options.seconds, list(named)
-        try:
-            for variants in (self._in_segments, self._placed):
-                for one in tuple(known)[: NUM_PLACED if variants == self._placed else None]:
-                    if one.time_s is not None and time.monotonic() < ends_at:
-                        self._say(f"simulating forms of {one.algorithm}")
-                        known += self._faster(one.time_s, variants(one))
-                known.sort(key=_order_of_named)
-        except KeyboardInterrupt:
-            known.sort(key=_order_of_named)
-        return known
-
-    def _faster(self, time_s: float, variants: Iterator[NamedTime]) -> list[NamedTime]:
-        """Return the fastest variant in a list, or an empty one if none gains."""
-        gaining = (one for one in variants if one.time_s is not None and one.time_s < LEAST_GAIN * time_s)
-        return sorted(gaining, key=_order_of_named)[:1]
-
-    def _in_segments(self, plain: NamedTime) -> Iterator[NamedTime]:
-        num_transfers = self._build(plain.algorithm).num_transfers
-        for segments in SEGMENTS:
-            if segments * num_transfers <= FEW_TRANSFERS:
-                yield self._named_time(f"{plain.algorithm}/{segments}")
-
-    def _placed(self, one: NamedTime) -> Iterator[NamedTime]:
-        schedule = self._build(one.algorithm)
-        if self._problem.num_ranks <= MAX_PLACED_RANKS and schedule.num_transfers <= FEW_TRANSFERS:
-            placed = find_placement(schedule, self._network, self._problem.size_bytes, budget=NUM_PLACEMENTS)
-            yield self._named_time(one.algorithm, placed.order)
-
-    def _named_time(self, name: str, order: tuple[int, ...] | None = None) -> NamedTime:
-        try:
-            schedule = self._build(name, order)
-        except ValueError as error:
-            return NamedTime(name, None, str(error), order)
-        if lists_more_than(MAX_NAMED_TRANSFERS, schedule, self._network, self._problem.size_bytes):
-            return NamedTime(name, None, f"more than {MAX_NAMED_TRANSFERS:,} transfers", order)
-        most_s = self._options.seconds
-        try:
-            return NamedTime(name, self._time_s(schedule, time.monotonic() + most_s), order=order)
-        except TimeoutError:
-            return NamedTime(name, None, f"its simulation takes longer than {most_s:g} s (--seconds)", order)
-
     def _time_s(self, schedule: Schedule, ends_at: float) -> float:
         """Return the simulated time. Raises TimeoutError if it is not known at this moment of `time.monotonic`."""
 
@@ -388,13 +311,3 @@ class _SynthesisSearch:
 
         runtime = self._options.runtime
         return predict_time(schedule, self._network, self._problem.size_bytes, runtime=runtime, on_progress=stop_late)
-
-    def _build(self, name: str, order: tuple[int, ...] | None = None) -> Schedule:
-        make = partial(build, self._problem.collective, name, size_bytes=self._problem.size_bytes)
-        require_few_transfers(make, self._problem.num_ranks)
-        schedule = make(self._problem.num_ranks)
-        return schedule if order is None else permute_ranks(schedule, order)
-
-
-def _order_of_named(one: NamedTime) -> float:
-    return np.inf if one.time_s is None else one.time_s

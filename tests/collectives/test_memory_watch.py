@@ -12,7 +12,7 @@ from collectives.recording.memory import MemoryWatch, _all
 
 
 def test_all_tensors_and_optimizers_are_found() -> None:
-    """Those of derived classes are among them."""
+    """Objects of derived classes are among them."""
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     for kind, thing in ((Tensor, torch.ones(1)), (Tensor, model.weight), (Optimizer, optimizer)):

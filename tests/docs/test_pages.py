@@ -101,7 +101,7 @@ def inline_commands(page: str) -> list[str]:
 
 
 def typed_commands() -> list[str]:
-    """Those of the README that can be typed as they are."""
+    """Return the README's commands that can be typed as they are."""
     return [command for command in inline_commands("README.md") if " -" in command and "FILE" not in command]
 
 

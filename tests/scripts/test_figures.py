@@ -126,7 +126,7 @@ def test_a_fresh_figure_does_not_say_that_it_is_older(root: Path) -> None:
 
 
 def test_other_commands_make_a_figure_stale(root: Path) -> None:
-    """What the page shows is what the registry would run: as text and as Markdown."""
+    """The page shows the commands that the registry would run, as text and as Markdown."""
     for is_markdown in (False, True):
         figure = made(is_markdown=is_markdown)
         figure.part.write(root / "pages.md", figure.measure(root, ""))

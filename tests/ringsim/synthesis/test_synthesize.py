@@ -14,7 +14,7 @@ from ringsim.analysis import BOUNDED
 from ringsim.network import AnyNetwork, load_network, read_network
 from ringsim.registry import base_name, build
 from ringsim.simulation import OURS
-from ringsim.synthesis import SearchOptions, SearchState, overlay, search, synthesize
+from ringsim.synthesis import SearchOptions, SearchState, built_in, overlay, search, synthesize
 from ringsim.synthesis.islands import islands_of
 from ringsim.synthesis.search import usable_links
 from tests.ringsim.made_networks import made_network
@@ -55,7 +55,7 @@ def test_uniform_networks_are_used_as_well_as_they_can_be(name: str, collective:
 @pytest.mark.parametrize("name", ["parameter_server", "double_binary_tree"])
 def test_built_in_algorithms_are_tried_in_segments_and_placed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a slow host a pipelined parameter server is faster, and so are two trees of which that host is a leaf."""
-    monkeypatch.setattr(search, "candidates", lambda *_: [name])
+    monkeypatch.setattr(built_in, "candidates", lambda *_: [name])
     synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, SearchOptions(seconds=3, chunks_per_rank=1))
     plain = {one.algorithm: one.time_s for one in synthesis.named if "/" not in one.algorithm and one.order is None}
     variants = [one for one in synthesis.named if "/" in one.algorithm or one.order is not None]
@@ -68,6 +68,7 @@ def test_built_in_algorithms_are_tried_in_segments_and_placed(name: str, monkeyp
         assert one.time_s < before_s
         schedule = build(Collective.ALL_REDUCE, one.algorithm, 4, 2**20)
         placed = schedule if one.order is None else permute_ranks(schedule, one.order)
+        verify(placed)
         assert predict_time(placed, star(2), 2**20) == pytest.approx(one.time_s)
         assert ("--order" in one.options) == (one.order is not None)
 

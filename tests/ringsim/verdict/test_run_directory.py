@@ -187,7 +187,7 @@ def test_one_file_alone_has_a_report(tmp_path: Path) -> None:
 
 
 def test_the_terminal_names_commands_for_what_is_not_known(tmp_path: Path) -> None:
-    """As the page does: here of a network file alone, which says nothing of a step or an algorithm."""
+    """A network file alone answers neither which algorithm to use nor what bounds a step."""
     shutil.copy(Path(__file__).parents[3] / "docs" / "networks" / "racks.toml", tmp_path / "racks.toml")
     told = " ".join(run("report", tmp_path / "racks.toml", "-o", tmp_path / "out.html").stdout.split())
     assert "To find out: ringsim ddp --layers LAYERS.toml --network racks.toml" in told

@@ -1,0 +1,136 @@
+"""`BuiltInAlgorithms`: the times of the algorithms that a search is compared with, as they are and in other forms."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ringsim.analysis import candidates, find_placement
+from ringsim.network import AnyNetwork
+from ringsim.registry import build
+from ringsim.schedule import Collective, Schedule, permute_ranks, require_few_transfers
+from ringsim.simulation import lists_more_than
+
+SEGMENTS = (4, 16)  # in which built-in algorithms are tried
+LEAST_GAIN = 0.98  # times the time of its plain form, below which another form of an algorithm is listed
+NUM_PLACED = 3  # built-in algorithms for which a placement is searched for
+MAX_PLACED_RANKS = 16
+MAX_FORM_TRANSFERS = 2**11  # of a built-in algorithm in another form
+NUM_PLACEMENTS = 24  # that are simulated for a built-in algorithm: all of four ranks
+MAX_TRANSFERS = 2**19  # of which each has to be looked at
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTime:
+    """A built-in algorithm and its seconds; None, and the reason, where it was not simulated.
+
+    algorithm: with its number of segments, if there are several. order: the placement of the ranks; None: as they are.
+    """
+
+    algorithm: str
+    time_s: float | None = None
+    skipped: str = ""
+    order: tuple[int, ...] | None = None
+
+    @property
+    def options(self) -> str:
+        """The algorithm and the placement as options of commands have them."""
+        return self.algorithm if self.order is None else f"{self.algorithm} --order {','.join(map(str, self.order))}"
+
+    @property
+    def sorting_s(self) -> float:
+        """Its seconds, infinite where it was not simulated."""
+        return np.inf if self.time_s is None else self.time_s
+
+    def schedule(self, collective: Collective, num_ranks: int, size_bytes: int) -> Schedule:
+        """Build it. Raises ValueError where the algorithm cannot be built, or has too many transfers."""
+        make = partial(build, collective, self.algorithm, size_bytes=size_bytes)
+        require_few_transfers(make, num_ranks)
+        schedule = make(num_ranks)
+        return schedule if self.order is None else permute_ranks(schedule, self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltInAlgorithms:
+    """The built-in algorithms of a collective on a network, each of which is simulated for at most `seconds`.
+
+    time_s: returns the simulated seconds of a schedule; raises TimeoutError if they are not known at the moment of
+    `time.monotonic` that it is given. say: is told what is done.
+    """
+
+    collective: Collective
+    network: AnyNetwork
+    num_ranks: int
+    size_bytes: int
+    seconds: float
+    time_s: Callable[[Schedule, float], float]
+    say: Callable[[str], object]
+
+    def as_they_are(self) -> list[NamedTime]:
+        """Return all of them by time; after a KeyboardInterrupt the rest are skipped."""
+        return sorted(self._as_they_are(), key=lambda one: one.sorting_s)
+
+    def _as_they_are(self) -> Iterator[NamedTime]:
+        is_ended = False
+        for name in candidates(self.collective, [self.network]):
+            try:
+                self.say(f"simulating {name}")
+                yield NamedTime(name, skipped="interrupted") if is_ended else self._timed(name)
+            except KeyboardInterrupt:
+                is_ended = True
+                yield NamedTime(name, skipped="interrupted")
+
+    def with_forms(self, named: list[NamedTime]) -> list[NamedTime]:
+        """Return them by time: also in segments, and the fastest of these with ranks placed otherwise.
+
+        A form is listed only if it gains. All forms together are simulated for `seconds`, or until a KeyboardInterrupt.
+        """
+        ends_at, known = time.monotonic() + self.seconds, list(named)
+        try:
+            for forms, most in ((self._in_segments, None), (self._placed, NUM_PLACED)):
+                for one in tuple(known)[:most]:
+                    if one.time_s is not None and time.monotonic() < ends_at:
+                        self.say(f"simulating forms of {one.algorithm}")
+                        known += _fastest_gaining(one.time_s, forms(one))
+                known.sort(key=lambda one: one.sorting_s)
+        except KeyboardInterrupt:
+            known.sort(key=lambda one: one.sorting_s)
+        return known
+
+    def _in_segments(self, plain: NamedTime) -> Iterator[NamedTime]:
+        num_transfers = self._schedule(plain).num_transfers
+        for segments in SEGMENTS:
+            if segments * num_transfers <= MAX_FORM_TRANSFERS:
+                yield self._timed(f"{plain.algorithm}/{segments}")
+
+    def _placed(self, one: NamedTime) -> Iterator[NamedTime]:
+        schedule = self._schedule(one)
+        if self.num_ranks <= MAX_PLACED_RANKS and schedule.num_transfers <= MAX_FORM_TRANSFERS:
+            placed = find_placement(schedule, self.network, self.size_bytes, budget=NUM_PLACEMENTS)
+            yield self._timed(one.algorithm, placed.order)
+
+    def _timed(self, name: str, order: tuple[int, ...] | None = None) -> NamedTime:
+        def skip(why: str) -> NamedTime:
+            return NamedTime(name, skipped=why, order=order)
+
+        try:
+            schedule = self._schedule(NamedTime(name, order=order))
+        except ValueError as error:
+            return skip(str(error))
+        if lists_more_than(MAX_TRANSFERS, schedule, self.network, self.size_bytes):
+            return skip(f"more than {MAX_TRANSFERS:,} transfers")
+        try:
+            return NamedTime(name, self.time_s(schedule, time.monotonic() + self.seconds), order=order)
+        except TimeoutError:
+            return skip(f"its simulation takes longer than {self.seconds:g} s (--seconds)")
+
+    def _schedule(self, one: NamedTime) -> Schedule:
+        return one.schedule(self.collective, self.num_ranks, self.size_bytes)
+
+
+def _fastest_gaining(time_s: float, forms: Iterator[NamedTime]) -> list[NamedTime]:
+    """Return the fastest form in a list, or an empty one if none gains on `time_s`."""
+    gaining = (one for one in forms if one.sorting_s < LEAST_GAIN * time_s)
+    return sorted(gaining, key=lambda one: one.sorting_s)[:1]
