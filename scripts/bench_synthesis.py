@@ -48,8 +48,8 @@ LARGE: Networks = {
 def main() -> None:
     """Print a line for each network and collective."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--large", action="store_true", help="128 and 512 ranks")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each search")
+    parser.add_argument("--large", action="store_true", help="Networks of 128 and 512 ranks.")
+    parser.add_argument("--seconds", type=float, default=20.0, help="Duration of each search, in seconds.")
     given = parser.parse_args()
     click.echo(f"{'network':34} {'ranks':>5} {'collective':11} {'found':>6} {'named':>6} {'CPU s':>6} {'first':>6}")
     for name, (make, num_ranks, enough) in (LARGE if given.large else NETWORKS).items():

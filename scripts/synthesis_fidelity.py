@@ -67,11 +67,12 @@ class Cell:
 def files_of(cell: Cell, network: Cluster, folder: Path, seconds: float, again: bool) -> dict[str, Path]:
     """Return the files of both schedules, by their names, the named one first; they are made unless they are there.
 
+    seconds: of the search, which is not ended early, and tries other forms of built-in algorithms in any case.
     again: whether they are made in any case.
     """
-    listed = folder / f"{cell.place.name}-{cell.name}-schedules.json"
+    listed = folder / f"{cell.place.name}-{cell.name}-{seconds:g}s.json"
     if again or not listed.exists():
-        collective, options = COLLECTIVES[cell.function], SearchOptions(seconds, runtime=OURS)
+        collective, options = COLLECTIVES[cell.function], SearchOptions(seconds, runtime=OURS, enough=0.0)
         synthesis, files = synthesize(collective, network, cell.num_ranks, cell.size_bytes, options), {}
         best = synthesis.named[0]
         named = best.schedule(collective, cell.num_ranks, cell.size_bytes)

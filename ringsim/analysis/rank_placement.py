@@ -6,6 +6,7 @@ the budget allows for all orders there are (by default for up to 5 ranks) is the
 """
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 from ringsim.analysis.congestion import Congestion
 from ringsim.network import AnyNetwork, Ints
 from ringsim.schedule import Schedule, permute_ranks
-from ringsim.simulation import predict_time
+from ringsim.simulation import RULE, Runtime, predict_time
 from ringsim.workers import Workers
 
 MAX_SIMULATED_ORDERS = 120  # all there are of 5 ranks
@@ -52,19 +53,23 @@ class RankPlacement:
         return 1.0 if same else self.time_before_s / self.time_s if self.time_s else math.inf
 
 
-def find_placement(
+def find_placement(  # noqa: PLR0913  a search has so many limits
     schedule: Schedule,
     network: AnyNetwork,
     size_bytes: int,
     *,
     seed: int = 0,
     budget: int | None = None,
+    seconds: float = math.inf,
+    runtime: Runtime = RULE,
     on_progress: Callable[[int], object] = lambda _: None,
     workers: Workers | None = None,
 ) -> RankPlacement:
     """Return a fast order of the ranks for this size; the same one for the same seed. The root keeps its place.
 
     budget: how many orders are simulated at most; `default_budget` without it.
+    seconds: after which the search ends, with the best order so far, which then depends on the machine's speed.
+    runtime: how ranks execute the schedule, as of `predict_time`.
     on_progress: is told how many have been simulated since it was last told.
     workers: who simulates; without them this process. The placement is the same.
 
@@ -77,7 +82,8 @@ def find_placement(
     budget = default_budget(schedule) if budget is None else budget
     if budget < 1:
         raise ValueError(f"budget {budget}: must be at least 1, since the given order is simulated")
-    search = _Search(schedule, network, size_bytes, budget, on_progress, workers or Workers())
+    time_s = partial(_permuted_s, schedule, network, size_bytes, runtime)
+    search = _Search(time_s, budget, time.monotonic() + seconds, on_progress, workers or Workers())
     search.simulate([tuple(range(schedule.num_ranks))])
     first = _first_free(schedule)
     if math.factorial(min(schedule.num_ranks - first, 20)) <= budget:
@@ -86,7 +92,7 @@ def find_placement(
         rng = np.random.default_rng(seed)
         topology = network.topology(schedule.num_ranks)
         congestion = Congestion(schedule, topology, schedule.chunk_bytes(size_bytes))
-        search.simulate(list(_starts(congestion, schedule, rng)))
+        search.simulate(list(_starts(congestion, schedule, rng, search.is_over)))
         search.climb(congestion, first, rng)
     return search.result()
 
@@ -106,19 +112,23 @@ class _Search:
 
     def __init__(
         self,
-        schedule: Schedule,
-        network: AnyNetwork,
-        size_bytes: int,
+        time_s: Callable[[Ranks], float],
         budget: int,
+        ends_at: float,
         on_progress: Callable[[int], object],
         workers: Workers,
     ) -> None:
-        self._time_s = partial(_permuted_s, schedule, network, size_bytes)
+        self._time_s = time_s
         self._budget = budget
+        self._ends_at = ends_at
         self._on_progress = on_progress
         self._workers = workers
         self._times_s: dict[Ranks, float] = {}
         self._times_ahead_s: dict[Ranks, float] = {}  # of orders whose turn has not come
+
+    def is_over(self) -> bool:
+        """Whether the budget or the time is spent; never before one order was simulated."""
+        return bool(self._times_s) and (len(self._times_s) >= self._budget or time.monotonic() > self._ends_at)
 
     def simulate(self, orders: Sequence[Ranks]) -> None:
         """Simulate these, as far as the budget goes."""
@@ -127,9 +137,9 @@ class _Search:
             self._simulate(order)
 
     def _simulate(self, order: Ranks) -> float | None:
-        """Its time; None if the budget is spent."""
+        """Its time; None if the budget or the time is spent."""
         if order not in self._times_s:
-            if len(self._times_s) >= self._budget:
+            if self.is_over():
                 return None
             if order not in self._times_ahead_s:
                 self._times_ahead_s[order] = self._time_s(order)
@@ -182,8 +192,8 @@ class _Search:
         return next(order for order, time_s in self._times_s.items() if time_s <= least * (1 + SAME))
 
 
-def _permuted_s(schedule: Schedule, network: AnyNetwork, size_bytes: int, order: Ranks) -> float:
-    return predict_time(permute_ranks(schedule, order), network, size_bytes)
+def _permuted_s(schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, order: Ranks) -> float:
+    return predict_time(permute_ranks(schedule, order), network, size_bytes, runtime=runtime)
 
 
 def _best_change(at: Ints, congestion: Congestion, first: int, rng: np.random.Generator) -> Ints:
@@ -191,14 +201,16 @@ def _best_change(at: Ints, congestion: Congestion, first: int, rng: np.random.Ge
     return min((_changed(at, first, rng) for _ in range(NUM_LOOKED_AT)), key=congestion.estimate_s)
 
 
-def _starts(congestion: Congestion, schedule: Schedule, rng: np.random.Generator) -> Iterator[Ranks]:
-    """Orders that look good, the best first."""
+def _starts(
+    congestion: Congestion, schedule: Schedule, rng: np.random.Generator, is_over: Callable[[], bool]
+) -> Iterator[Ranks]:
+    """Orders that look good, the best first; is_over: whether no more are looked for."""
     if not len(congestion):
         return
     first, as_it_is = _first_free(schedule), np.arange(schedule.num_ranks)
     near = _nearest_neighbours(congestion, schedule.num_ranks)
     random = [np.append(as_it_is[:first], rng.permutation(as_it_is[first:])) for _ in range(NUM_RANDOM_STARTS)]
-    orders = [near, *(_improved(congestion, start, first, rng) for start in (near, as_it_is, *random))]
+    orders = [near, *(_improved(congestion, start, first, rng, is_over) for start in (near, as_it_is, *random))]
     orders.sort(key=congestion.estimate_s)
     yield from dict.fromkeys(tuple(order.tolist()) for order in orders)
 
@@ -214,10 +226,14 @@ def _nearest_neighbours(congestion: Congestion, num_ranks: int) -> Ints:
     return np.array(order)
 
 
-def _improved(congestion: Congestion, order: Ints, first: int, rng: np.random.Generator) -> Ints:
+def _improved(
+    congestion: Congestion, order: Ints, first: int, rng: np.random.Generator, is_over: Callable[[], bool]
+) -> Ints:
     """Change the order at random, as long as the estimate does not get worse."""
     estimate_s = congestion.estimate_s(order)
     for _ in range(min(MAX_ESTIMATED_ORDERS, MAX_ESTIMATED_PAIRS // len(congestion))):
+        if is_over():
+            break
         changed = _changed(order, first, rng)
         changed_s = congestion.estimate_s(changed)
         if changed_s <= estimate_s:

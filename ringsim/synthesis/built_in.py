@@ -2,16 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from ringsim.analysis import candidates, find_placement
 from ringsim.network import AnyNetwork
-from ringsim.registry import build
+from ringsim.registry import base_name, build
 from ringsim.schedule import Collective, Schedule, permute_ranks, require_few_transfers
-from ringsim.simulation import lists_more_than
+from ringsim.simulation import Runtime, lists_more_than
 
 SEGMENTS = (4, 16)  # in which built-in algorithms are tried
 LEAST_GAIN = 0.98  # times the time of its plain form, below which another form of an algorithm is listed
@@ -19,6 +19,7 @@ NUM_PLACED = 3  # built-in algorithms for which a placement is searched for
 MAX_PLACED_RANKS = 16
 MAX_FORM_TRANSFERS = 2**11  # of a built-in algorithm in another form
 NUM_PLACEMENTS = 24  # that are simulated for a built-in algorithm: all of four ranks
+INTERRUPTED = "interrupted"  # why an algorithm was skipped
 MAX_TRANSFERS = 2**19  # of which each has to be looked at
 
 
@@ -40,6 +41,11 @@ class NamedTime:
         return self.algorithm if self.order is None else f"{self.algorithm} --order {','.join(map(str, self.order))}"
 
     @property
+    def is_interrupted(self) -> bool:
+        """Whether a KeyboardInterrupt kept it from being simulated."""
+        return self.skipped == INTERRUPTED
+
+    @property
     def sorting_s(self) -> float:
         """Its seconds, infinite where it was not simulated."""
         return np.inf if self.time_s is None else self.time_s
@@ -48,7 +54,7 @@ class NamedTime:
         """Build it. Raises ValueError where the algorithm cannot be built, or has too many transfers."""
         make = partial(build, collective, self.algorithm, size_bytes=size_bytes)
         require_few_transfers(make, num_ranks)
-        schedule = make(num_ranks)
+        schedule = replace(make(num_ranks), algorithm=self.options)
         return schedule if self.order is None else permute_ranks(schedule, self.order)
 
 
@@ -56,8 +62,9 @@ class NamedTime:
 class BuiltInAlgorithms:
     """The built-in algorithms of a collective on a network, each of which is simulated for at most `seconds`.
 
+    runtime: how ranks execute them. say: is told what is done.
     time_s: returns the simulated seconds of a schedule; raises TimeoutError if they are not known at the moment of
-    `time.monotonic` that it is given. say: is told what is done.
+    `time.monotonic` that it is given.
     """
 
     collective: Collective
@@ -65,6 +72,7 @@ class BuiltInAlgorithms:
     num_ranks: int
     size_bytes: int
     seconds: float
+    runtime: Runtime
     time_s: Callable[[Schedule, float], float]
     say: Callable[[str], object]
 
@@ -77,10 +85,10 @@ class BuiltInAlgorithms:
         for name in candidates(self.collective, [self.network]):
             try:
                 self.say(f"simulating {name}")
-                yield NamedTime(name, skipped="interrupted") if is_ended else self._timed(name)
+                yield NamedTime(name, skipped=INTERRUPTED) if is_ended else self._timed(name)
             except KeyboardInterrupt:
                 is_ended = True
-                yield NamedTime(name, skipped="interrupted")
+                yield NamedTime(name, skipped=INTERRUPTED)
 
     def with_forms(self, named: list[NamedTime]) -> list[NamedTime]:
         """Return them by time: also in segments, and the fastest of these with ranks placed otherwise.
@@ -89,26 +97,37 @@ class BuiltInAlgorithms:
         """
         ends_at, known = time.monotonic() + self.seconds, list(named)
         try:
-            for forms, most in ((self._in_segments, None), (self._placed, NUM_PLACED)):
-                for one in tuple(known)[:most]:
-                    if one.time_s is not None and time.monotonic() < ends_at:
-                        self.say(f"simulating forms of {one.algorithm}")
-                        known += _fastest_gaining(one.time_s, forms(one))
-                known.sort(key=lambda one: one.sorting_s)
+            for one in tuple(known):
+                known += self._gaining(one, self._in_segments, ends_at)
+            for one in fastest_of_each(known)[:NUM_PLACED]:
+                known += self._gaining(one, self._placed, ends_at)
         except KeyboardInterrupt:
-            known.sort(key=lambda one: one.sorting_s)
-        return known
+            pass
+        return sorted(known, key=lambda one: one.sorting_s)
 
-    def _in_segments(self, plain: NamedTime) -> Iterator[NamedTime]:
+    def _gaining(
+        self, one: NamedTime, forms: Callable[[NamedTime, float], Iterator[NamedTime]], ends_at: float
+    ) -> list[NamedTime]:
+        """Return the fastest of the forms in a list, or an empty one if none gains, or the time is up."""
+        seconds = ends_at - time.monotonic()
+        if one.time_s is None or seconds <= 0:
+            return []
+        self.say(f"simulating forms of {one.algorithm}")
+        gaining = [form for form in forms(one, seconds) if form.sorting_s < LEAST_GAIN * one.time_s]
+        return sorted(gaining, key=lambda form: form.sorting_s)[:1]
+
+    def _in_segments(self, plain: NamedTime, _: float) -> Iterator[NamedTime]:
         num_transfers = self._schedule(plain).num_transfers
         for segments in SEGMENTS:
             if segments * num_transfers <= MAX_FORM_TRANSFERS:
                 yield self._timed(f"{plain.algorithm}/{segments}")
 
-    def _placed(self, one: NamedTime) -> Iterator[NamedTime]:
+    def _placed(self, one: NamedTime, seconds: float) -> Iterator[NamedTime]:
         schedule = self._schedule(one)
         if self.num_ranks <= MAX_PLACED_RANKS and schedule.num_transfers <= MAX_FORM_TRANSFERS:
-            placed = find_placement(schedule, self.network, self.size_bytes, budget=NUM_PLACEMENTS)
+            placed = find_placement(
+                schedule, self.network, self.size_bytes, budget=NUM_PLACEMENTS, seconds=seconds, runtime=self.runtime
+            )
             yield self._timed(one.algorithm, placed.order)
 
     def _timed(self, name: str, order: tuple[int, ...] | None = None) -> NamedTime:
@@ -117,12 +136,11 @@ class BuiltInAlgorithms:
 
         try:
             schedule = self._schedule(NamedTime(name, order=order))
+            if lists_more_than(MAX_TRANSFERS, schedule, self.network, self.size_bytes, runtime=self.runtime):
+                return skip(f"more than {MAX_TRANSFERS:,} transfers")
+            return NamedTime(name, self.time_s(schedule, time.monotonic() + self.seconds), order=order)
         except ValueError as error:
             return skip(str(error))
-        if lists_more_than(MAX_TRANSFERS, schedule, self.network, self.size_bytes):
-            return skip(f"more than {MAX_TRANSFERS:,} transfers")
-        try:
-            return NamedTime(name, self.time_s(schedule, time.monotonic() + self.seconds), order=order)
         except TimeoutError:
             return skip(f"its simulation takes longer than {self.seconds:g} s (--seconds)")
 
@@ -130,7 +148,9 @@ class BuiltInAlgorithms:
         return one.schedule(self.collective, self.num_ranks, self.size_bytes)
 
 
-def _fastest_gaining(time_s: float, forms: Iterator[NamedTime]) -> list[NamedTime]:
-    """Return the fastest form in a list, or an empty one if none gains on `time_s`."""
-    gaining = (one for one in forms if one.sorting_s < LEAST_GAIN * time_s)
-    return sorted(gaining, key=lambda one: one.sorting_s)[:1]
+def fastest_of_each(known: list[NamedTime]) -> list[NamedTime]:
+    """Return the fastest form of each algorithm, by time."""
+    fastest: dict[str, NamedTime] = {}
+    for one in sorted(known, key=lambda one: one.sorting_s):
+        fastest.setdefault(base_name(one.algorithm), one)
+    return list(fastest.values())

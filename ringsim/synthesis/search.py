@@ -38,7 +38,7 @@ GOOD_ENOUGH = 1.001  # times the bound, at which a search ends
 class Synthesis:
     """The result of a search.
 
-    schedule: the fastest one; `is_named` if that is a built-in algorithm, as none found was faster.
+    schedule: the fastest one, proved; `is_named` if that is a built-in algorithm, as none found was faster.
     found_schedule, found_s: the fastest one that was found, proved, and its seconds.
     bound: None where none is known. named: by growing time. num_tried: schedules that were simulated.
     """
@@ -168,36 +168,55 @@ class _SynthesisSearch:
         self._s_per_transfer = 0.0
 
     def run(self) -> Synthesis:
-        is_interrupted = False
-        try:
-            self._search(self._counts(), self._options.seed)
-        except KeyboardInterrupt:
-            is_interrupted = True
-            if self._best is None:
-                raise
+        is_interrupted = self._is_search_interrupted()
         if self._best is None:
             raise ValueError(f"{self._network.place}: no links were found that lead to all ranks")
         found_s, found_schedule = self._best
-        self._say("proving")
-        verify(found_schedule)
+        is_interrupted |= self._prove(found_schedule)
         named = self._named(with_forms=not is_interrupted and found_s > self._options.enough * self._problem.bound_s)
         schedule, time_s, is_named = found_schedule, found_s, False
         if named and named[0].time_s is not None and named[0].time_s <= found_s:
             problem = self._problem
             schedule = named[0].schedule(problem.collective, problem.num_ranks, problem.size_bytes)
             time_s, is_named = named[0].time_s, True
+            self._prove(schedule)
         return Synthesis(
             schedule, time_s, is_named, found_schedule, found_s, self._bound, tuple(named), self._state.num_tried
         )
 
+    def _is_search_interrupted(self) -> bool:
+        """Search; return whether a KeyboardInterrupt ended it, which is raised if nothing is known yet."""
+        try:
+            self._search(self._counts(), self._options.seed)
+        except KeyboardInterrupt:
+            if self._best is None:
+                raise
+            return True
+        return False
+
+    def _prove(self, schedule: Schedule) -> bool:
+        """Prove a schedule, and begin again after a first KeyboardInterrupt, so that what is known is not lost.
+
+        Return whether there was one.
+        """
+        try:
+            self._say("proving")
+            verify(schedule)
+        except KeyboardInterrupt:
+            verify(schedule)
+            return True
+        return False
+
     def _named(self, *, with_forms: bool) -> list[NamedTime]:
         """Return the built-in algorithms by time; with other forms of them, where one may be faster."""
-        problem, seconds = self._problem, self._options.seconds
+        problem, seconds, runtime = self._problem, self._options.seconds, self._options.runtime
         built_in = BuiltInAlgorithms(
-            problem.collective, self._network, problem.num_ranks, problem.size_bytes, seconds, self._time_s, self._say
-        )
+            problem.collective, self._network, problem.num_ranks, problem.size_bytes, seconds, runtime, self._time_s,
+            self._say,
+        )  # fmt: skip
         named = built_in.as_they_are()
-        return built_in.with_forms(named) if with_forms else named
+        is_interrupted = any(one.is_interrupted for one in named)
+        return built_in.with_forms(named) if with_forms and not is_interrupted else named
 
     def _search(self, counts: list[int], seed: int) -> None:
         """Try a few chunks on all overlays, other numbers of chunks on the best of them, then other random numbers."""

@@ -100,11 +100,11 @@ def synthesize(
             SearchOptions(seconds, chunks_per_rank, seed),
             on_state=lambda state: _show(progress, state),
         )
-        explanation = None if why_not_explained(synthesis.schedule) else explain(synthesis.schedule, network, size)
-        result = synthesis_dict(synthesis, network, size, seed, explanation)
-        if output:
+        if output:  # before what takes longer, so that Ctrl-C there does not lose it
             with output_file(output) as file:
                 file.writelines(line.encode() for line in msccl_lines(synthesis.schedule, with_places=True))
+        explanation = None if why_not_explained(synthesis.schedule) else explain(synthesis.schedule, network, size)
+        result = synthesis_dict(synthesis, network, size, seed, explanation)
         if plot:
             from ringsim.report.plots.link_figure import save_links  # noqa: PLC0415  takes most of a second to import
 

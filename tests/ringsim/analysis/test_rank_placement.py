@@ -13,6 +13,7 @@ from ringsim.analysis.rank_placement import default_budget, find_placement
 from ringsim.registry import build
 from ringsim.report.placement_report import format_placement, parse_placement, placement_dict
 from ringsim.schedule import verify
+from ringsim.simulation import OURS
 from ringsim.workers import Workers
 from tests.ringsim.commands import as_json, printed, refused, run
 
@@ -92,6 +93,23 @@ def test_the_root_keeps_its_place(collective: str) -> None:
     found = find_placement(schedule, load_network(str(EXAMPLE)), SIZE, budget=12)
     assert found.order[0] == 0
     assert found.time_s < found.time_before_s
+
+
+@pytest.mark.parametrize("num_ranks", [4, 16])
+def test_a_search_without_time_keeps_the_places(num_ranks: int) -> None:
+    """The given order alone is simulated, of few ranks as of many."""
+    found = find_placement(build(Collective.ALL_REDUCE, "ring", num_ranks), load_network(str(EXAMPLE)), SIZE, seconds=0)
+    assert found.evaluations == 1
+    assert found.order == tuple(range(num_ranks))
+
+
+def test_orders_are_compared_as_a_runtime_executes_them() -> None:
+    """One step after the other, which takes longer."""
+    schedule, network = build(Collective.ALL_REDUCE, "double_binary_tree/4", 4), load_network(str(EXAMPLE))
+    found = find_placement(schedule, network, SIZE, runtime=OURS)
+    placed = permute_ranks(schedule, found.order)
+    assert found.time_s == predict_time(placed, network, SIZE, runtime=OURS)
+    assert found.time_s != predict_time(placed, network, SIZE)
 
 
 def test_the_ring_of_the_example_goes_from_host_to_host_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cabled_networks import fully_connected, hosts, hypercube, islands, star, torus
 from ringsim import Collective, Schedule, algorithm, msccl_lines, permute_ranks, predict_time, verify
-from ringsim.analysis import BOUNDED
+from ringsim.analysis import BOUNDED, find_placement
 from ringsim.network import AnyNetwork, load_network, read_network
 from ringsim.registry import base_name, build
 from ringsim.simulation import OURS
@@ -160,6 +160,54 @@ def test_an_interrupt_while_built_in_algorithms_are_simulated_keeps_the_others(p
     times = [one.time_s for one in synthesis.named if one.time_s is not None]
     assert times == sorted(times)
     assert synthesis.time_s == min([synthesis.found_s, *times[:1]])
+    assert all("/" not in one.algorithm and one.order is None for one in synthesis.named)
+
+
+def test_an_interrupt_while_a_schedule_is_proved_keeps_it() -> None:
+    """It is proved then, and no forms of built-in algorithms are tried."""
+    phases: list[str] = []
+
+    def interrupt(state: SearchState) -> None:
+        phases.append(state.phase)
+        if state.phase == "proving":
+            raise KeyboardInterrupt
+
+    options = SearchOptions(seconds=5, chunks_per_rank=1)
+    synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, options, on_state=interrupt)
+    assert "proving" in phases
+    assert not any(phase.startswith("simulating forms") for phase in phases)
+    verify(synthesis.schedule)
+
+
+def test_a_built_in_algorithm_that_is_written_is_named_with_its_form_and_proved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever reads the file sees segments and placement, and a form that breaks the contract is not written."""
+    prove = Mock(wraps=verify)
+    monkeypatch.setattr(search, "verify", prove)
+    monkeypatch.setattr("ringsim.synthesis.drafts.WAVES", ())  # so that what is found is slow
+    synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, SearchOptions(3, chunks_per_rank=1))
+    assert synthesis.is_named
+    assert "/" in synthesis.schedule.algorithm
+    assert synthesis.schedule.algorithm == synthesis.named[0].options
+    assert [call.args[0] for call in prove.call_args_list] == [synthesis.found_schedule, synthesis.schedule]
+
+
+def test_placements_are_searched_for_in_what_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And by what the runtime executes, since on many ranks placements alone would take several times as long."""
+    place = Mock(wraps=find_placement)
+    monkeypatch.setattr(built_in, "find_placement", place)
+    options = SearchOptions(seconds=2, chunks_per_rank=1, enough=0.0, runtime=OURS)
+    synthesize(Collective.ALL_REDUCE, hosts(2, 1, 1), 4, 2**20, options)
+    assert place.call_count
+    assert all(0 < call.kwargs["seconds"] < 2 and call.kwargs["runtime"] is OURS for call in place.call_args_list)
+
+
+def test_forms_are_placed_of_different_algorithms() -> None:
+    """Not of two forms of one: the fastest of each stands for it."""
+    times = {"ring": 3.0, "ring/4": 1.0, "tree": 2.0, "hierarchical@4": 2.5, "hierarchical@4/4": 2.2}
+    fastest = built_in.fastest_of_each([built_in.NamedTime(name, time_s) for name, time_s in times.items()])
+    assert [one.algorithm for one in fastest] == ["ring/4", "tree", "hierarchical@4/4"]
 
 
 def test_many_ranks_are_not_simulated_in_segments() -> None:
