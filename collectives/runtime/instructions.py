@@ -27,6 +27,17 @@ from ringsim.schedule import (
 )
 
 POSTED_AHEAD = 2  # receives posted beyond the one being waited for
+POSTED_SHARE = 16  # of several peers: one of so many chunks, if that is more
+
+
+def posted_ahead(program: RankProgram, num_chunks: int) -> int:
+    """Return how many receives are posted beyond the one being waited for, in a schedule of so many chunks.
+
+    Peers are not equally fast: a rank that waits for one of them must not keep the others from sending. But what is
+    posted takes memory, so that it is little of the tensor.
+    """
+    has_one_peer = len({receive.peer for receive in program.receives}) < 2
+    return POSTED_AHEAD if has_one_peer else max(POSTED_AHEAD, num_chunks // POSTED_SHARE)
 
 
 class Opcode(IntEnum):
@@ -72,8 +83,9 @@ class RankPart:
     @classmethod
     def posted(cls, schedule: Schedule, program: RankProgram, peers: tuple[int, ...]) -> Self:
         """Return the part whose messages are posted and sent each by itself."""
-        sends, instructions = tuple(program.sends), instructions_of(program)
-        return cls(schedule, program, peers, sends, instructions, num_staging_buffers(program))
+        ahead = posted_ahead(program, schedule.num_chunks)
+        sends, instructions = tuple(program.sends), instructions_of(program, ahead)
+        return cls(schedule, program, peers, sends, instructions, num_staging_buffers(program, ahead))
 
     @classmethod
     def batched(cls, schedule: Schedule, program: RankProgram, peers: tuple[int, ...]) -> Self:
@@ -93,9 +105,12 @@ class RankPart:
         return self.program.receives[index]
 
 
-def instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]:
-    """Everything a rank does, in order: each receive and send once with each opcode that applies to it."""
-    return tuple(_InstructionWriter(program).instructions)
+def instructions_of(program: RankProgram, ahead: int = POSTED_AHEAD) -> tuple[RankInstruction, ...]:
+    """Everything a rank does, in order: each receive and send once with each opcode that applies to it.
+
+    ahead: receives posted beyond the one being waited for, as far as they can be.
+    """
+    return tuple(_InstructionWriter(program, ahead).instructions)
 
 
 def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]:
@@ -126,12 +141,12 @@ def num_staging_buffers_in_a_step(program: RankProgram) -> int:
     return max(Counter(receive.step for receive in program.receives if receive.needs_staging).values(), default=0)
 
 
-def num_staging_buffers(program: RankProgram) -> int:
+def num_staging_buffers(program: RankProgram, ahead: int = POSTED_AHEAD) -> int:
     """How many receives that need a staging buffer are posted and not yet applied, at most."""
     receives = program.receives
     return max(
         (
-            sum(receive.needs_staging for receive in receives[index : _horizon(receives, index)])
+            sum(receive.needs_staging for receive in receives[index : _horizon(receives, index, ahead)])
             for index in range(len(receives))
         ),
         default=0,
@@ -141,9 +156,9 @@ def num_staging_buffers(program: RankProgram) -> int:
 class _InstructionWriter:
     """Goes through the program as the rank will."""
 
-    def __init__(self, program: RankProgram) -> None:
+    def __init__(self, program: RankProgram, ahead: int) -> None:
         self.instructions: list[RankInstruction] = []
-        self._receives = program.receives
+        self._receives, self._ahead = program.receives, ahead
         self._num_posted = 0
         self._sends: list[Send] = []
         self._under_way: list[int] = []
@@ -169,7 +184,7 @@ class _InstructionWriter:
 
         to_send: what can be sent already and is not, since it waits for this.
         """
-        for receive in self._receives[self._num_posted : _horizon(self._receives, applied)]:
+        for receive in self._receives[self._num_posted : _horizon(self._receives, applied, self._ahead)]:
             if not receive.needs_staging:
                 if any(step <= receive.after_send_step for step in self._to_issue[receive.chunk]):
                     return  # nothing may land where a send is yet to read
@@ -213,16 +228,14 @@ class _InstructionWriter:
         self._under_way = [index for index in self._under_way if index not in sent]
 
 
-def _horizon(receives: Sequence[Receive], applied: int) -> int:
+def _horizon(receives: Sequence[Receive], applied: int, ahead: int) -> int:
     """How many receives to have posted before the one numbered `applied` is waited for.
 
     At least all of its step: rule 4 makes a rank wait for its own sends of this step, and so does every
     peer, each of which therefore must find its receive posted.
     """
     horizon = applied
-    while horizon < len(receives) and (
-        horizon <= applied + POSTED_AHEAD or receives[horizon].step == receives[applied].step
-    ):
+    while horizon < len(receives) and (horizon <= applied + ahead or receives[horizon].step == receives[applied].step):
         horizon += 1
     return horizon
 

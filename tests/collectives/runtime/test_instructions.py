@@ -8,12 +8,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from collectives.runtime.instructions import POSTED_AHEAD, Opcode, instructions_of, num_staging_buffers
+from collectives.runtime.instructions import (
+    POSTED_AHEAD,
+    Opcode,
+    instructions_of,
+    num_staging_buffers,
+    posted_ahead,
+)
 from ringsim import Collective, Schedule
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
 from tests.ringsim.strategies import schedules
+
+AHEAD = st.sampled_from((POSTED_AHEAD, 4 * POSTED_AHEAD))
 
 
 def programs(schedule: Schedule) -> list[RankProgram]:
@@ -21,11 +29,11 @@ def programs(schedule: Schedule) -> list[RankProgram]:
     return [rank_program(schedule, rank) for rank in range(schedule.num_ranks)]
 
 
-@given(schedules(channels_of_a_pair=2))
-def test_each_instruction_is_given_once_and_in_order(schedule: Schedule) -> None:
+@given(schedules(channels_of_a_pair=2), AHEAD)
+def test_each_instruction_is_given_once_and_in_order(schedule: Schedule, ahead: int) -> None:
     """A receive is posted, waited for, applied and posted again; a send is issued, and waited for before the end."""
     for program in programs(schedule):
-        instructions = instructions_of(program)
+        instructions = instructions_of(program, ahead)
         assert len(set(instructions)) == len(instructions) == 4 * len(program.receives) + 2 * len(program.sends)
         at = {instruction: position for position, instruction in enumerate(instructions)}
         for index in range(len(program.receives)):
@@ -39,12 +47,12 @@ def test_each_instruction_is_given_once_and_in_order(schedule: Schedule) -> None
             assert indices == sorted(indices)
 
 
-@given(schedules(channels_of_a_pair=2))
-def test_nothing_is_overwritten_while_it_is_sent(schedule: Schedule) -> None:
+@given(schedules(channels_of_a_pair=2), AHEAD)
+def test_nothing_is_overwritten_while_it_is_sent(schedule: Schedule, ahead: int) -> None:
     """Rule 4: before a chunk is written, and before anything may land in it, the sends that read it have left."""
     for program in programs(schedule):
         left: set[int] = set()
-        for opcode, index in instructions_of(program):
+        for opcode, index in instructions_of(program, ahead):
             if opcode is Opcode.WAIT_SEND:
                 left.add(index)
             if opcode is Opcode.APPLY:
@@ -65,24 +73,24 @@ def test_nothing_is_overwritten_while_it_is_sent(schedule: Schedule) -> None:
                 assert left.issuperset(reading)
 
 
-@given(schedules(channels_of_a_pair=2))
-def test_staging_buffers_suffice(schedule: Schedule) -> None:
+@given(schedules(channels_of_a_pair=2), AHEAD)
+def test_staging_buffers_suffice(schedule: Schedule, ahead: int) -> None:
     """Never are more receives that need a staging buffer posted and not yet applied than there are such buffers."""
     for program in programs(schedule):
         used = most = 0
-        for opcode, index in instructions_of(program):
+        for opcode, index in instructions_of(program, ahead):
             if program.receives and program.receives[min(index, len(program.receives) - 1)].needs_staging:
                 used += (opcode is Opcode.POST_RECV) - (opcode is Opcode.APPLY)
             most = max(most, used)
-        assert most <= num_staging_buffers(program)
+        assert most <= num_staging_buffers(program, ahead)
 
 
 class Rendezvous:
     """All ranks of a schedule, where a send leaves when its receive is posted, in the order of its pair of ranks."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, ahead: int) -> None:
         self.programs = programs(schedule)
-        self.left = [list(instructions_of(program)) for program in self.programs]
+        self.left = [list(instructions_of(program, ahead)) for program in self.programs]
         self.posted: Counter[tuple[int, int]] = Counter()  # receives, by sender and receiver
         self.issued: Counter[tuple[int, int]] = Counter()
 
@@ -130,26 +138,27 @@ def crowded_schedule(seed: int) -> Schedule:
 
 
 @settings(max_examples=300, deadline=None)
-@example(111549041)  # rank 2 would wait for what it sent in step 8 to leave before it sends what is of step 6
-@given(st.integers(0, 2**32))
-def test_no_rank_waits_for_ever(seed: int) -> None:
+@example(111549041, 2)  # rank 2 would wait for what it sent in step 8 to leave before it sends what is of step 6
+@given(st.integers(0, 2**32), AHEAD)
+def test_no_rank_waits_for_ever(seed: int, ahead: int) -> None:
     """Whatever the channels: also if no message leaves before its receive is posted."""
-    assert Rendezvous(crowded_schedule(seed)).run()
+    assert Rendezvous(crowded_schedule(seed), ahead).run()
 
 
 @pytest.mark.parametrize(("collective", "name"), ALGORITHMS, ids=lambda value: getattr(value, "value", value))
 @pytest.mark.parametrize("num_ranks", [2, 5, 6, 8])
-def test_no_algorithm_waits_for_ever(collective: Collective, name: str, num_ranks: int) -> None:
+@pytest.mark.parametrize("ahead", [POSTED_AHEAD, 4 * POSTED_AHEAD])
+def test_no_algorithm_waits_for_ever(collective: Collective, name: str, num_ranks: int, ahead: int) -> None:
     """The same."""
-    assert Rendezvous(build(collective, name, num_ranks)).run()
+    assert Rendezvous(build(collective, name, num_ranks), ahead).run()
 
 
-@given(schedules(channels_of_a_pair=2))
-def test_a_send_to_another_peer_waits_for_those_before_it_on_its_channel(schedule: Schedule) -> None:
+@given(schedules(channels_of_a_pair=2), AHEAD)
+def test_a_send_to_another_peer_waits_for_those_before_it_on_its_channel(schedule: Schedule, ahead: int) -> None:
     """Rule 2; and what goes to one peer is issued in step order, since that is how it is received."""
     for program in programs(schedule):
         left: set[int] = set()
-        for opcode, index in instructions_of(program):
+        for opcode, index in instructions_of(program, ahead):
             if opcode is Opcode.WAIT_SEND:
                 left.add(index)
             if opcode is Opcode.SEND:
@@ -177,4 +186,19 @@ def test_a_rank_of_a_ring_of_two() -> None:
         "repost_recv 1",
         "wait_send 1",
     ]
-    assert POSTED_AHEAD == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "num_ranks", "expected"),
+    [
+        ("ring", 64, 2),
+        ("bidirectional_ring", 4, 2),
+        ("bidirectional_ring/16", 4, 8),
+        ("direct", 8, 2),
+        ("direct", 64, 4),
+    ],
+)
+def test_more_receives_are_posted_of_several_peers(name: str, num_ranks: int, expected: int) -> None:
+    """A sixteenth of the chunks, so that buffers take little of the tensor's memory."""
+    schedule = build(Collective.REDUCE_SCATTER, name, num_ranks)
+    assert posted_ahead(rank_program(schedule, 0), schedule.num_chunks) == expected
