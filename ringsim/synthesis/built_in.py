@@ -76,16 +76,22 @@ class BuiltInAlgorithms:
     time_s: Callable[[Schedule, float], float]
     say: Callable[[str], object]
 
-    def as_they_are(self) -> list[NamedTime]:
-        """Return all of them by time; after a KeyboardInterrupt the rest are skipped."""
-        return sorted(self._as_they_are(), key=lambda one: one.sorting_s)
+    def as_they_are(self, *, is_interrupted: bool = False) -> list[NamedTime]:
+        """Return all of them by time; after a KeyboardInterrupt the rest are skipped.
 
-    def _as_they_are(self) -> Iterator[NamedTime]:
+        is_interrupted: whether there was one before; then all of them together are simulated for `seconds`.
+        """
+        ends_at = time.monotonic() + self.seconds if is_interrupted else np.inf
+        return sorted(self._as_they_are(ends_at), key=lambda one: one.sorting_s)
+
+    def _as_they_are(self, ends_at: float) -> Iterator[NamedTime]:
         is_ended = False
         for name in candidates(self.collective, [self.network]):
             try:
                 self.say(f"simulating {name}")
-                yield NamedTime(name, skipped=INTERRUPTED) if is_ended else self._timed(name)
+                seconds = min(self.seconds, ends_at - time.monotonic())
+                is_ended |= seconds <= 0
+                yield NamedTime(name, skipped=INTERRUPTED) if is_ended else self._timed(name, seconds)
             except KeyboardInterrupt:
                 is_ended = True
                 yield NamedTime(name, skipped=INTERRUPTED)
@@ -97,7 +103,8 @@ class BuiltInAlgorithms:
         """
         ends_at, known = time.monotonic() + self.seconds, list(named)
         try:
-            for one in tuple(known):
+            simulated = [one for one in known if one.time_s is not None]
+            for one in sorted(simulated, key=lambda one: self._schedule(one).num_transfers):  # so that most are reached
                 known += self._gaining(one, self._in_segments, ends_at)
             for one in fastest_of_each(known)[:NUM_PLACED]:
                 known += self._gaining(one, self._placed, ends_at)
@@ -116,11 +123,11 @@ class BuiltInAlgorithms:
         gaining = [form for form in forms(one, seconds) if form.sorting_s < LEAST_GAIN * one.time_s]
         return sorted(gaining, key=lambda form: form.sorting_s)[:1]
 
-    def _in_segments(self, plain: NamedTime, _: float) -> Iterator[NamedTime]:
+    def _in_segments(self, plain: NamedTime, seconds: float) -> Iterator[NamedTime]:
         num_transfers = self._schedule(plain).num_transfers
         for segments in SEGMENTS:
             if segments * num_transfers <= MAX_FORM_TRANSFERS:
-                yield self._timed(f"{plain.algorithm}/{segments}")
+                yield self._timed(f"{plain.algorithm}/{segments}", seconds)
 
     def _placed(self, one: NamedTime, seconds: float) -> Iterator[NamedTime]:
         schedule = self._schedule(one)
@@ -128,9 +135,9 @@ class BuiltInAlgorithms:
             placed = find_placement(
                 schedule, self.network, self.size_bytes, budget=NUM_PLACEMENTS, seconds=seconds, runtime=self.runtime
             )
-            yield self._timed(one.algorithm, placed.order)
+            yield self._timed(one.algorithm, seconds, placed.order)
 
-    def _timed(self, name: str, order: tuple[int, ...] | None = None) -> NamedTime:
+    def _timed(self, name: str, seconds: float, order: tuple[int, ...] | None = None) -> NamedTime:
         def skip(why: str) -> NamedTime:
             return NamedTime(name, skipped=why, order=order)
 
@@ -138,11 +145,11 @@ class BuiltInAlgorithms:
             schedule = self._schedule(NamedTime(name, order=order))
             if lists_more_than(MAX_TRANSFERS, schedule, self.network, self.size_bytes, runtime=self.runtime):
                 return skip(f"more than {MAX_TRANSFERS:,} transfers")
-            return NamedTime(name, self.time_s(schedule, time.monotonic() + self.seconds), order=order)
+            return NamedTime(name, self.time_s(schedule, time.monotonic() + seconds), order=order)
         except ValueError as error:
             return skip(str(error))
         except TimeoutError:
-            return skip(f"its simulation takes longer than {self.seconds:g} s (--seconds)")
+            return skip(f"its simulation takes longer than {seconds:g} s (--seconds)")
 
     def _schedule(self, one: NamedTime) -> Schedule:
         return one.schedule(self.collective, self.num_ranks, self.size_bytes)

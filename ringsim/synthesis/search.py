@@ -173,7 +173,7 @@ class _SynthesisSearch:
             raise ValueError(f"{self._network.place}: no links were found that lead to all ranks")
         found_s, found_schedule = self._best
         is_interrupted |= self._prove(found_schedule)
-        named = self._named(with_forms=not is_interrupted and found_s > self._options.enough * self._problem.bound_s)
+        named = self._named(found_s, is_interrupted)
         schedule, time_s, is_named = found_schedule, found_s, False
         if named and named[0].time_s is not None and named[0].time_s <= found_s:
             problem = self._problem
@@ -207,16 +207,17 @@ class _SynthesisSearch:
             return True
         return False
 
-    def _named(self, *, with_forms: bool) -> list[NamedTime]:
+    def _named(self, found_s: float, is_interrupted: bool) -> list[NamedTime]:
         """Return the built-in algorithms by time; with other forms of them, where one may be faster."""
         problem, seconds, runtime = self._problem, self._options.seconds, self._options.runtime
         built_in = BuiltInAlgorithms(
             problem.collective, self._network, problem.num_ranks, problem.size_bytes, seconds, runtime, self._time_s,
             self._say,
         )  # fmt: skip
-        named = built_in.as_they_are()
-        is_interrupted = any(one.is_interrupted for one in named)
-        return built_in.with_forms(named) if with_forms and not is_interrupted else named
+        named = built_in.as_they_are(is_interrupted=is_interrupted)
+        if is_interrupted or any(one.is_interrupted for one in named):
+            return named
+        return built_in.with_forms(named) if found_s > self._options.enough * problem.bound_s else named
 
     def _search(self, counts: list[int], seed: int) -> None:
         """Try a few chunks on all overlays, other numbers of chunks on the best of them, then other random numbers."""

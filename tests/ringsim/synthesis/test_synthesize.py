@@ -1,5 +1,6 @@
 """Synthesis: what is found is right, near the bound, never slower than built-in algorithms, and the same when read."""
 
+import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -13,7 +14,7 @@ from ringsim import Collective, Schedule, algorithm, msccl_lines, permute_ranks,
 from ringsim.analysis import BOUNDED, find_placement
 from ringsim.network import AnyNetwork, load_network, read_network
 from ringsim.registry import base_name, build
-from ringsim.simulation import OURS
+from ringsim.simulation import OURS, RULE
 from ringsim.synthesis import SearchOptions, SearchState, built_in, overlay, search, synthesize
 from ringsim.synthesis.islands import islands_of
 from ringsim.synthesis.search import usable_links
@@ -160,7 +161,36 @@ def test_an_interrupt_while_built_in_algorithms_are_simulated_keeps_the_others(p
     times = [one.time_s for one in synthesis.named if one.time_s is not None]
     assert times == sorted(times)
     assert synthesis.time_s == min([synthesis.found_s, *times[:1]])
-    assert all("/" not in one.algorithm and one.order is None for one in synthesis.named)
+    if phase == "simulating ring":
+        assert all("/" not in one.algorithm and one.order is None for one in synthesis.named)
+
+
+def test_after_an_interrupt_built_in_algorithms_are_simulated_for_the_time_of_the_search() -> None:
+    """All together, since whoever pressed Ctrl-C waits for them."""
+    deadlines: list[float] = []
+
+    def time_s(_: Schedule, ends_at: float) -> float:
+        deadlines.append(ends_at)
+        return 1.0
+
+    built = built_in.BuiltInAlgorithms(Collective.ALL_REDUCE, star(), 4, 2**16, 60.0, RULE, time_s, lambda _: None)
+    began = time.monotonic()
+    assert not any(one.is_interrupted for one in built.as_they_are(is_interrupted=True))
+    assert max(deadlines) <= time.monotonic() + 60
+    assert max(deadlines) - min(deadlines) < 1e-3 + time.monotonic() - began
+    late = built_in.BuiltInAlgorithms(Collective.ALL_REDUCE, star(), 4, 2**16, 0.0, RULE, time_s, lambda _: None)
+    assert all(one.is_interrupted for one in late.as_they_are(is_interrupted=True))
+
+
+def test_algorithms_of_few_transfers_are_tried_in_segments_first() -> None:
+    """So that a short time reaches a slow one of few transfers, which may be the fastest in segments."""
+    said: list[str] = []
+    built = built_in.BuiltInAlgorithms(
+        Collective.ALL_REDUCE, star(), 4, 2**16, 60.0, RULE, lambda schedule, _: float(schedule.num_steps), said.append
+    )
+    named = [built_in.NamedTime(name, time_s) for name, time_s in (("ring", 1.0), ("parameter_server", 2.0))]
+    built.with_forms(named)
+    assert said[:2] == ["simulating forms of parameter_server", "simulating forms of ring"]
 
 
 def test_an_interrupt_while_a_schedule_is_proved_keeps_it() -> None:
