@@ -32,7 +32,7 @@ def signals_held() -> Iterator[None]:
 
 
 def run_apart(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, in a session of its own: Ctrl-C in a terminal does not reach it."""
+    """Run a command to its end, in another session: Ctrl-C in a terminal does not reach it."""
     return subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True
     )
