@@ -7,6 +7,7 @@ from ringsim.calibration.doubts import (
     contradiction_line,
     doubt_line,
     nic_line,
+    one_host_line,
     senders_per_host,
     settings_line,
     undecided_line,

@@ -241,3 +241,15 @@ def nic_line(cluster: Cluster, num_senders: int) -> str:
         f"log of {plural(num_senders, 'rank')} on each of several hosts, or give calibrate --nic, such as "
         f"{num_nics}x400Gbit/s"
     )
+
+
+def one_host_line(cluster: Cluster, num_ranks: int) -> str:
+    """Return one line if more ranks are predicted for a host than it was calibrated with; "" for other networks."""
+    known, cores = cluster.calibration.num_ranks if cluster.calibration else None, cluster.spec.host.cores
+    if known is None or num_ranks <= known:
+        return ""
+    shared = f", which share its {plural(cores, 'core')}" if cores else ""
+    return (
+        f"extrapolated: {cluster.name} is one host, calibrated on {plural(known, 'rank')}, predicted for "
+        f"{num_ranks:,}{shared}; for several hosts calibrate with probes of several"
+    )

@@ -208,6 +208,7 @@ def probe_calibration(file: str, cluster: Cluster, draws: Sequence[Cluster], mea
     noise, latency_noise = _noises(cluster, measurements) if measurements.num_ranks > 1 else (0.0, 0.0)
     return Calibration(
         (file,),
+        num_ranks=measurements.num_ranks if cluster.spec.ranks_per_host is None else None,
         noise=noise,
         latency_noise=latency_noise,
         parameters=tuple(names[place] for place in kept),

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from ringsim.analysis import LIBRARY
-from ringsim.calibration import LibraryChoice, choose, fastest_protocol, nic_line
+from ringsim.calibration import LibraryChoice, choose, fastest_protocol, nic_line, one_host_line
 from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity, say
 from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
 from ringsim.registry import ALGORITHMS, build, names_file
@@ -236,14 +236,14 @@ def say_left_out(name: str, network: AnyNetwork) -> None:
         )
 
 
-def _say_guessed_nics(network: Cluster) -> None:
-    """Says on stderr if the command has ranks on several hosts whose NICs were measured with fewer of them sending."""
+def _say_guesses(network: Cluster) -> None:
+    """Says on stderr if the command has more ranks on a host, or sending from it, than the network was measured on."""
     params = click.get_current_context().params
     ranks, scaling = params.get("ranks") or 1, params.get("scaling") or []
     most = max([*(ranks if isinstance(ranks, list) else [ranks]), *scaling])
     per_host = network.spec.ranks_per_host
-    line = nic_line(network, per_host) if per_host and most > per_host else ""
-    if line:
+    nics = nic_line(network, per_host) if per_host and most > per_host else ""
+    for line in filter(None, [nics, one_host_line(network, most)]):
         click.echo(line, err=True)
 
 
@@ -283,7 +283,7 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
             _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth")
             loaded = {name: load(name) for name in names}
             for network in loaded.values():
-                _say_guessed_nics(network)
+                _say_guesses(network)
             networks: dict[str, AnyNetwork] = {**loaded}
         else:
             rates = bandwidth, reduce_bandwidth or math.inf

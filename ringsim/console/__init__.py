@@ -42,5 +42,5 @@ from ringsim.console.parameters import (
     parse_numbers,
     parse_share,
 )
-from ringsim.console.signals import ENDINGS, ended_once, handling
+from ringsim.console.signals import ENDINGS, ended_once, endings_noted, handling
 from ringsim.console.torchrun import TorchrunCommand, check_writable, num_ranks, require_torch

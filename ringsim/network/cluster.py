@@ -32,6 +32,7 @@ class Calibration:
     files: the names of the logs or measurements, without their folders.
     senders_per_host: the most ranks of a host that sent to other hosts at once, if the bandwidth of its NICs is that of
     all of them together; None where `host.nic` says how many NICs there are, or nothing crossed hosts.
+    num_ranks: that were probed, if all of them were on one host; None otherwise.
     noise, latency_noise: how far times lie from the fit, as a deviation of their logarithms, where bytes take them and
     where latencies do; None: as much. parameters, draws: what was fitted, and some equally likely networks: how many
     times as large each of these is there. 0 and none where not known.
@@ -40,6 +41,7 @@ class Calibration:
     files: tuple[str, ...] = field(default=(), metadata={"key": "from"})
     cells: tuple[CalibratedCells, ...] = ()
     senders_per_host: Annotated[int, values.count] | None = None
+    num_ranks: Annotated[int, values.count] | None = field(default=None, metadata={"key": "ranks"})
     noise: Annotated[float, values.number(0, 100)] = 0.0  # a factor of e ** 100 is beyond that of any two times
     latency_noise: Annotated[float, values.number(0, 100)] | None = None
     parameters: tuple[values.Name, ...] = ()

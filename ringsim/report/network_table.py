@@ -139,7 +139,7 @@ def named_network(network: Mapping[str, Any]) -> list[str]:
 
 def uniform_note(network: Mapping[str, Any]) -> str:
     """Return what to know of results on a uniform network, of its `as_dict`; "" for a network of hosts."""
-    return ONE_PORT if _is_uniform(network) else ""
+    return ", ".join(network_facts(network)) if _is_uniform(network) else ""
 
 
 def _is_uniform(network: Mapping[str, Any]) -> bool:

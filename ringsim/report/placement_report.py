@@ -100,7 +100,7 @@ def _what_may_help(report: Mapping[str, Any]) -> str:
     if report["time_s"] is None:
         return "ringsim simulate reports which part fails and which ranks wait"
     every = "a ring uses every NIC in any order; " if "ring" in report["algorithm"] else ""
-    return f"{every}ringsim explain simulates all other algorithms"
+    return f"{every}ringsim explain simulates all other algorithms, and ringsim synthesize searches for a schedule"
 
 
 def _slow_hops(state: Mapping[str, Any]) -> str:

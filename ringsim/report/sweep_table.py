@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from ringsim.analysis import BASELINE, Sweep, Winner
-from ringsim.report.network_table import describe_network, uniform_note
+from ringsim.report.network_table import network_facts
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_size, format_time, plural
 
 _GAP = "   "
-_NARROWEST = 20  # characters of a line of notes, however narrow the terminal is said to be
 
 
 def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
@@ -42,7 +41,7 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
     if len(sweep.algorithms) > 1:
         gain = f"how many times as fast as {runner_up(sweep)}"
         title = f"{sweep.collective.value}, the fastest of {len(sweep.algorithms)} algorithms, its time, and {gain}"
-    about = ", ".join(describe_network(sweep.networks[network]))
+    about = ", ".join(network_facts(sweep.networks[network]))
     sizes = ["", *(format_size(size) for size in sweep.sizes_bytes)]
     columns = [fastest_column(sweep, network, num_ranks) for num_ranks in sweep.ranks]
     blocks = [
@@ -51,8 +50,6 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
     ]
     heading = [title, f"network {network}" + (f": {about}" if about else "")]
     head = [wrap_text(line, width, "  ") for line in heading]
-    if note := uniform_note(sweep.networks[network]):
-        head.append(wrap_text(note, max(width, _NARROWEST), "  "))
     return "\n\n".join(["\n".join(head), *blocks])
 
 

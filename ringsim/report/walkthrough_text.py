@@ -1,13 +1,13 @@
 """A `Walkthrough` and the `Advice` beside it as text for people, and the latter as JSON."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ringsim.analysis import Advice, Alternative, Explanation, NetworkBound, ToldPhase, Walkthrough
 from ringsim.report.bound_line import bound_line
+from ringsim.report.network_table import uniform_note
 from ringsim.report.run_summary import lines
-from ringsim.schedule import Schedule
 from ringsim.text_table import align_columns
 from ringsim.units import format_size, format_time, plural
 
@@ -19,8 +19,7 @@ _FAR = 0.2  # above the bound: what is nearer leaves a search little to gain
 
 
 def format_walkthrough(
-    schedule: Schedule,
-    size_bytes: int,
+    run: Mapping[str, Any],
     told: Walkthrough,
     explanation: Explanation | None,
     advice: Advice,
@@ -30,10 +29,10 @@ def format_walkthrough(
 ) -> str:
     """Return the steps, the costs, what bounds the run, and what would help most, each under its heading.
 
-    bound: the least time of any algorithm, if it is known.
+    run: as `summarise` returns it. bound: the least time of any algorithm, if it is known.
     wide: with all that would not help, and not only the nearest to it.
     """
-    blocks = [_heading(schedule, size_bytes, told), *map(_phase, told.phases)]
+    blocks = [_heading(run, told), *map(_phase, told.phases)]
     blocks.append(_block("Amount of data and number of steps", map(_sentence, told.costs)))
     blocks.append(_block("What bounds it", _bounds(explanation, advice, bound)))
     blocks.append(_block("What would help most, by simulation", _alternatives(advice, wide)))
@@ -48,12 +47,14 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _heading(schedule: Schedule, size_bytes: int, told: Walkthrough) -> str:
-    chunk = format_size(size_bytes / schedule.num_chunks)
-    chunks = f" in {schedule.num_chunks} chunks of {chunk}" if schedule.num_chunks > 1 else ""
-    ranks = plural(schedule.num_ranks, "rank")
-    title = f"{schedule.collective.value} {schedule.algorithm}, {ranks}, {format_size(size_bytes)}{chunks}"
-    return "\n".join([title, _sentence(told.goal), *([_sentence(told.skipped)] if told.skipped else [])])
+def _heading(run: Mapping[str, Any], told: Walkthrough) -> str:
+    chunk = format_size(run["size_bytes"] / run["num_chunks"])
+    chunks = f" in {run['num_chunks']} chunks of {chunk}" if run["num_chunks"] > 1 else ""
+    ranks = plural(run["num_ranks"], "rank")
+    title = f"{run['collective']} {run['algorithm']}, {ranks}, {format_size(run['size_bytes'])}{chunks}"
+    note = uniform_note(run["network"])
+    about = [f"Network: {note}."] if note else []
+    return "\n".join([title, *about, _sentence(told.goal), *([_sentence(told.skipped)] if told.skipped else [])])
 
 
 def _phase(phase: ToldPhase) -> str:

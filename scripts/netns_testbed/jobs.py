@@ -28,8 +28,9 @@ def run_together(commands: Sequence[Sequence[str]], environment: Mapping[str, st
     try:
         for command in commands:
             # In a session of its own: Ctrl-C reaches us alone, and not every rank prints a traceback for it.
-            job = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
-            jobs.append(job)
+            with signals_held():  # until it is known whom to end
+                job = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+                jobs.append(job)
         return _first_failure(jobs)
     finally:
         with signals_held():

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from netns_testbed.plan import owner
+from ringsim.console import endings_noted
 
 NETNS = Path("/var/run/netns")  # where `ip netns` keeps them
 DEATH_S = 10.0  # a killed process is gone at once, unless the kernel is busy on its behalf
@@ -16,12 +17,25 @@ DEATH_S = 10.0  # a killed process is gone at once, unless the kernel is busy on
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold back Ctrl-C and its like until the block ends: a second one must not stop the tidying up."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    """Hold back Ctrl-C and its like until the block ends: a second one must not stop the tidying up.
+
+    A mask would hold them back from this thread alone: one of NumPy's libraries would take them, and Python would raise
+    KeyboardInterrupt here.
+    """
+    endings: list[int] = []
     try:
-        yield
+        with endings_noted() as endings:
+            yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number in endings[:1]:
+            signal.raise_signal(number)
+
+
+def run_apart(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, in another session: Ctrl-C in a terminal does not reach it."""
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True
+    )
 
 
 def clean() -> list[str]:
@@ -54,7 +68,7 @@ def _remove(namespaces: Sequence[str]) -> None:
     with signals_held():
         end_processes(namespaces)
         for namespace in namespaces:
-            done = subprocess.run(["ip", "netns", "del", namespace], capture_output=True, text=True, check=False)
+            done = run_apart(["ip", "netns", "del", namespace])
             if done.returncode and (NETNS / namespace).exists():
                 raise OSError(f"ip netns del {namespace}: {done.stderr.strip()}")
 

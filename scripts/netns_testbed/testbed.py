@@ -4,13 +4,12 @@ import atexit
 import itertools
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from netns_testbed.jobs import Ending, run_together
-from netns_testbed.leftovers import end_processes, remove_testbed
+from netns_testbed.leftovers import end_processes, remove_testbed, run_apart, signals_held
 from netns_testbed.plan import CUBIC, INTERFACE, RENO, Command, plan
 from ringsim.console import ended_once, run_local_ranks
 
@@ -82,7 +81,7 @@ def congestion_control() -> str:
 def why_not() -> str | None:
     """Return why no testbed can be made here, found out by making a small one; None if it can."""
     try:
-        with Testbed(1, "1gbit"):
+        with ended_once(), Testbed(1, "1gbit"):
             return None
     except OSError as error:
         return str(error)
@@ -118,7 +117,8 @@ def _check_tools() -> None:
 
 
 def _perform(command: Command) -> None:
-    done = subprocess.run(command.arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    with signals_held():  # what is being made when a signal comes would be made after all is taken away
+        done = run_apart(command.arguments)
     if done.returncode:
         said = "; ".join(line for line in done.stderr.splitlines() if line.strip()) or f"exit code {done.returncode}"
         raise OSError(f"cannot make {command.makes} here: {said} ({' '.join(command.arguments)})")

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from netns_testbed.leftovers import NETNS, clean
+from netns_testbed.leftovers import NETNS, clean, signals_held
 from netns_testbed.plan import owner
 from netns_testbed.testbed import Testbed, why_not
 from testbed import main
@@ -233,6 +234,51 @@ def test_signals_in_the_middle_leave_nothing(tmp_path: Path) -> None:
     assert code in (128 + signal.SIGTERM, 128 + signal.SIGINT), errors
     assert left_of(ranks) == []
     assert not mentioning(str(tmp_path))
+
+
+def test_signals_are_held_whichever_thread_takes_them() -> None:
+    """A mask would leave them to another thread, for which Python interrupts the main one; the first comes last."""
+    ended = threading.Event()
+    other = threading.Thread(target=ended.wait)
+    other.start()
+    steps = []
+
+    def interrupted_twice() -> None:
+        with signals_held():
+            for step in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.05)
+                steps.append(step)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_twice()
+    ended.set()
+    other.join()
+    assert steps == [0, 1]
+
+
+@needs_testbed
+@pytest.mark.parametrize("delay_s", [0.02, 0.1, 0.3])
+def test_two_signals_while_a_testbed_is_made_leave_no_namespace(delay_s: float) -> None:
+    """Also of one that only finds out whether there can be any."""
+    program = "import os; from netns_testbed import why_not; print(os.getpid(), flush=True)\nwhile True: why_not()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT / "scripts",
+        env=ENVIRONMENT,
+    )
+    with process:
+        assert process.stdout
+        process.stdout.readline()
+        time.sleep(delay_s)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.005)
+        process.wait(TIMEOUT_S)
+    assert [name for name in namespaces() if owner(name) == process.pid] == []
 
 
 @needs_testbed

@@ -45,7 +45,7 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
         "walkthrough": told.as_dict(),
         "bound": bound.as_dict() if bound else None,
     }
-    text = format_walkthrough(schedule, size, told, explanation, advice, bound, wide=wide)
+    text = format_walkthrough(result, told, explanation, advice, bound, wide=wide)
     if not library:  # NCCL executes no schedule that is given to it
         text += search_hint(advice, bound)
     if not wide:

@@ -41,12 +41,12 @@ ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor"
     default="measurements.json",
     help="Write the measurements to this file, as JSON.",
 )
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[BENCHMARK OPTIONS]")
 def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     """Probe messages and additions on local ranks, time the collectives, and write both to a measurements file.
 
-    OPTIONS are those of the benchmark, such as -b 1KiB -e 16MiB --algorithm ring --json; see
-    python -m collectives.benchmark --help. It starts torchrun --nproc-per-node RANKS -m collectives.benchmark --probes;
+    BENCHMARK OPTIONS are, for example, -b 1KiB -e 16MiB --algorithm ring --json; see python -m collectives.benchmark
+    --help. It starts torchrun --nproc-per-node RANKS -m collectives.benchmark --probes;
     on several hosts, start that yourself, on each of them. If the probes lie too far apart for predictions, the last
     line says so.
     """

@@ -57,7 +57,7 @@ def _curves(prediction: Prediction) -> list[Callable[[Axes], None]]:
     curves: list[Callable[[Axes], None]] = [partial(_draw_sweep, prediction=prediction)] if prediction.sweep else []
     if prediction.scaling:
         curves.append(partial(draw_step_times, steps=prediction.scaling))
-        curves.append(partial(draw_efficiency, steps=prediction.scaling, reference="of one process alone"))
+        curves.append(partial(draw_efficiency, steps=prediction.scaling, reference="step of one rank / step"))
     return curves
 
 

@@ -9,13 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.calibration import calibrate_logs, cases_of_tables, contradiction_line, doubt_line, nic_line
+from ringsim.calibration import (
+    calibrate,
+    calibrate_logs,
+    cases_of_tables,
+    contradiction_line,
+    doubt_line,
+    nic_line,
+    one_host_line,
+)
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.from_logs import LogFit
 from ringsim.measurements import read_logs
 from ringsim.network import network_text, read_network
 from tests.ringsim.commands import as_json, printed, run
 from tests.ringsim.made_logs import LOGS, SIZES, TRUE, nccl_log
+from tests.ringsim.made_probes import hosts, made_measurements
 
 TCP = TRUE.nic_bytes_per_s / 4  # bytes per second of the NIC, a quarter of that of TRUE
 
@@ -283,3 +292,17 @@ def test_the_command_says_it_last(tmp_path: Path) -> None:
     assert line.startswith("implausible: ")
     with_json = run("calibrate", *paths, "--json")
     assert with_json.stderr.strip() == json.loads(with_json.stdout)["implausible"] == line
+
+
+def test_more_ranks_than_were_probed_on_a_host(tmp_path: Path) -> None:
+    """A line on stderr, from the file as well; none for as many, nor where ranks are on hosts of their own."""
+    network = tmp_path / "host.toml"
+    network.write_text(network_text(calibrate(made_measurements(2), "host").cluster))
+    tree = "simulate", "--network", network, "--size", "1KiB", "--algorithm", "binomial_tree"
+    said = run(*tree, "--ranks", 2000).stderr
+    assert said == (
+        "extrapolated: host is one host, calibrated on 2 ranks, predicted for 2,000, which share its 2 cores; for "
+        "several hosts calibrate with probes of several\n"
+    )
+    assert run(*tree, "--ranks", 2).stderr == ""
+    assert one_host_line(calibrate(made_measurements(2, cluster=hosts())).cluster, 4) == ""

@@ -122,6 +122,18 @@ def test_one_rank_takes_no_time_and_has_no_bandwidth() -> None:
     assert (result["time_s"], result["num_transfers"], result["busbw_bytes_per_s"]) == (0.0, 0, None)
 
 
+def test_the_network_that_was_assumed_is_named() -> None:
+    """Its latency and its bandwidth; a network that was named is not described."""
+    for command in ("simulate", "explain"):
+        assert "latency 10 us, bandwidth 1.25 GB/s, each rank has one" in printed(command, "--ranks", "4")
+        assert "latency 10 us" not in printed(command, "--ranks", "4", "--network", "gbe")
+
+
+def test_measure_says_how_it_is_called() -> None:
+    """The options of the benchmark follow its own."""
+    assert printed("measure", "--help").startswith("Usage: ringsim measure [OPTIONS] [BENCHMARK OPTIONS]\n")
+
+
 def test_simulate_says_where_the_time_goes() -> None:
     """The seconds of the critical path add up to the time; the link that is used most has its name."""
     result = as_json("simulate", "--network", "loopback", "--ranks", "4", "--per-rank")

@@ -11,8 +11,9 @@ def test_a_ring_of_four() -> None:
     """Each step in a sentence with its arithmetic, below the rule of its phase."""
     lines = printed("explain", "--ranks", "4", "--size", "1MiB", "--wide").splitlines()
     assert max(map(len, printed("explain", "--ranks", "4", "--size", "1MiB").splitlines())) <= 80
-    assert lines[:6] == [
+    assert lines[:7] == [
         "all_reduce ring, 4 ranks, 1 MiB in 4 chunks of 256 KiB",
+        "Network: latency 10 us, bandwidth 1.25 GB/s, each rank has one full-duplex port.",
         "Every rank starts with its contribution to every chunk; at the end every rank must hold the sum of all 4 "
         "contributions to every chunk.",
         "",
@@ -21,7 +22,7 @@ def test_a_ring_of_four() -> None:
         "it received and added its contribution to in the step before.",
         "  step 0  every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds its contribution: 2 of 4",
     ]
-    assert lines[6] == "          rank 0: chunk 3, rank 1: chunk 0, rank 2: chunk 1, rank 3: chunk 2"
+    assert lines[7] == "          rank 0: chunk 3, rank 1: chunk 0, rank 2: chunk 1, rank 3: chunk 2"
     assert "all-gather, steps 3 to 5" in lines
     assert "  time           1.318 ms" in lines
 

@@ -18,8 +18,7 @@ def test_a_row_for_each_size_and_a_column_for_each_number_of_ranks() -> None:
     assert format_sweep(sweep).splitlines() == [
         "all_reduce, the fastest of 2 algorithms, its time, and how many times as fast as",
         "  the ring",
-        "network one: latency 10 us, bandwidth 1 GB/s",
-        "each rank has one full-duplex port",
+        "network one: latency 10 us, bandwidth 1 GB/s, each rank has one full-duplex port",
         "",
         "         4 ranks                              8 ranks",
         "1000 B   recursive_doubling     22 us  2.8x   recursive_doubling    33 us  4.3x",
