@@ -155,13 +155,13 @@ def arguments(target: Target, algorithms: Sequence[str], quick: bool, shared: bo
 
 
 @click.command("bench_collectives", cls=OneLineCommand, context_settings={"show_default": True})
-@click.option("--ranks", default="2,3,4,8", help="Numbers of local ranks.")
-@click.option("--algorithm", "algorithms", multiple=True, default=("ring",), help="Repeatable; for all that have it.")
-@click.option("--only", multiple=True, help="Targets whose heading has these words; repeatable.")
+@click.option("--ranks", default="2,3,4,8", help="Numbers of ranks on this machine, such as 2,4.")
+@click.option("--algorithm", "algorithms", multiple=True, default=("ring",), help="Algorithm to measure; repeatable.")
+@click.option("--only", multiple=True, help="Measure only targets with these words in their heading; repeatable.")
 @click.option("--shared", is_flag=True, help="Allocate the tensors with collectives.empty.")
-@click.option("--quick", is_flag=True, help="Few sizes and iterations: whether it works, not how fast it is.")
+@click.option("--quick", is_flag=True, help="Measure few sizes and iterations, to test the script.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Keep what was measured in that folder."
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder in which to keep the measurements."
 )
 def main(
     ranks: str, algorithms: tuple[str, ...], only: tuple[str, ...], shared: bool, quick: bool, output: Path | None
@@ -171,7 +171,8 @@ def main(
     targets = [target for target in TARGETS if not only or any(words in target.heading for words in only)]
     if not targets:
         raise click.UsageError(
-            f"--only {only[0]}: no heading has these words: {'; '.join(target.heading for target in TARGETS)}"
+            f"--only {only[0]}: no target has these words in its heading; "
+            f"the headings are: {'; '.join(target.heading for target in TARGETS)}"
         )
     where = provenance()
     click.echo(f"# {where['machine']}, {where['cores']} cores, torch {where['torch']}, {where['date']}")

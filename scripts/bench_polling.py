@@ -30,9 +30,20 @@ TRIED = 10  # calls, to find out how many a turn has
 
 
 @click.command(cls=TorchrunCommand, name="bench_polling.py", context_settings={"show_default": True})
-@click.option("--size", "sizes", type=SIZE, multiple=True, default=("1KiB", "64KiB", "1MiB", "16MiB"))
-@click.option("--turns", type=IntRange(2), default=20, help="Runs of each policy.")
-@click.option("--turn", "turn_s", type=FloatRange(1e-3), default=0.05, help="Seconds that a turn takes, about.")
+@click.option(
+    "--size",
+    "sizes",
+    type=SIZE,
+    multiple=True,
+    default=("1KiB", "64KiB", "1MiB", "16MiB"),
+    help="Size of the tensor; repeatable.",
+)
+@click.option(
+    "--turns", type=IntRange(2), default=20, help="Number of runs with each scheduling policy of Gloo's threads."
+)
+@click.option(
+    "--turn", "turn_s", type=FloatRange(1e-3), default=0.05, help="Approximate duration of a run, in seconds."
+)
 def main(sizes: tuple[int, ...], turns: int, turn_s: float) -> None:
     """Print the median, p10 and p90 of the time of a call, as Gloo's threads are and as SCHED_BATCH, and the ratio."""
     num_ranks(START)

@@ -121,7 +121,7 @@ def report_memory() -> None:
 
 
 @click.command()
-@click.option("--large", is_flag=True, help="Also 65,536 ranks: 8.6 billion transfers, about two minutes.")
+@click.option("--large", is_flag=True, help="Also simulate 65,536 ranks: 8.6 billion transfers, about two minutes.")
 def main(large: bool) -> None:
     """Time the simulator, on one core."""
     where = provenance()

@@ -221,10 +221,12 @@ def heading(config: ModelConfig, steps: int) -> Iterator[str]:
 
 
 @click.command(cls=torchrun.TorchrunCommand, context_settings={"show_default": True})
-@click.option("-n", "--steps", type=IntRange(4), default=60, help="Of each program.")
+@click.option(
+    "-n", "--steps", type=IntRange(4), default=60, help="Number of timed steps of each program, after the warm-up."
+)
 @click.option("--d-model", type=IntRange(4), default=256, help="Width of the model.")
-@click.option("--layers", type=IntRange(1), default=4, help="Blocks of the model.")
-@click.option("--tokens", type=IntRange(2), default=32, help="Of each rank in a step.")
+@click.option("--layers", type=IntRange(1), default=4, help="Number of transformer blocks of the model.")
+@click.option("--tokens", type=IntRange(2), default=32, help="Number of tokens per rank and step.")
 def main(steps: int, d_model: int, layers: int, tokens: int) -> None:
     """Print what a step of each program takes, and where the time of one on "ring" goes."""
     torchrun.num_ranks(START)

@@ -79,9 +79,11 @@ def rows(hosts: Hosts, model: str, found: dict[str, Any]) -> list[str]:
 
 
 @click.command(cls=OneLineCommand, context_settings={"show_default": True})
-@click.option("--steps", type=IntRange(8), default=60, help="Of each strategy.")
-@click.option("--only", multiple=True, help="Hosts whose title has these words; repeatable.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Keep the reports there.")
+@click.option("--steps", type=IntRange(8), default=60, help="Number of steps with each strategy.")
+@click.option("--only", multiple=True, help="Train only on hosts with these words in their title; repeatable.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder in which to keep the reports."
+)
 def main(steps: int, only: tuple[str, ...], output: Path | None) -> None:
     """Train with each model on each of ALL_HOSTS, and print the ratios."""
     where = provenance()

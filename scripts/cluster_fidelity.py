@@ -199,7 +199,11 @@ def table(results: list[Result]) -> str:
 @click.command("cluster_fidelity", cls=OneLineCommand)
 @click.argument("logs", metavar="LOGS_DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @workers_options
-@click.option("--points", type=click.Path(path_type=Path, dir_okay=False), help="CSV file for each pair of times.")
+@click.option(
+    "--points",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="CSV file to write, with a row for each predicted and measured time.",
+)
 def main(logs: Path, points: Path | None, workers: Workers) -> None:
     """Calibrate on some of the logs, predict others; print the table."""
     pairs = list(_pairs())

@@ -158,7 +158,11 @@ def main() -> None:
 
 @main.command()
 @click.argument("output", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--files", type=click.Path(exists=True, path_type=Path), help="Results of a machine, to read as well.")
+@click.option(
+    "--files",
+    type=click.Path(exists=True, path_type=Path),
+    help="Folder with measurements of a machine; adds commands that read them.",
+)
 @click.option("--jobs", default=2, show_default=True, help="Number of processes that run commands.")
 def record(output: Path, files: Path | None, jobs: int) -> None:
     """Run every command, with the ringsim that is installed in this environment, and keep what it answers in OUTPUT."""
@@ -187,7 +191,7 @@ def _answer(arguments: list[str]) -> dict[str, Any]:
 @main.command()
 @click.argument("before", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("after", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--words", is_flag=True, help="Show differences of words as well.")
+@click.option("--words", is_flag=True, help="Show differences in wording as well.")
 def compare(before: Path, after: Path, words: bool) -> None:
     """Show where two recordings differ; the exit code is 1 if exit codes, files or numbers do."""
     old, new = _read(before), _read(after)

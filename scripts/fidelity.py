@@ -202,9 +202,13 @@ def training_row(training: Training, folder: Path, again: bool, found: list[Poin
 
 @click.command("fidelity", cls=OneLineCommand, context_settings={"show_default": True})
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default="fidelity")
-@click.option("--points", type=click.Path(path_type=Path, dir_okay=False), help="CSV file for each pair of times.")
-@click.option("--again", is_flag=True, help="Measure again what the output folder has already.")
-@click.option("--only", multiple=True, help="Experiments whose title has these words; repeatable.")
+@click.option(
+    "--points",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="CSV file to write, with a row for each predicted and measured time.",
+)
+@click.option("--again", is_flag=True, help="Repeat the measurements that are already in the output folder.")
+@click.option("--only", multiple=True, help="Run only experiments with these words in their title; repeatable.")
 def main(output: Path, points: Path | None, again: bool, only: tuple[str, ...]) -> None:
     """Measure, calibrate, predict, compare; print the table."""
     reason = why_not()

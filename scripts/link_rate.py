@@ -42,7 +42,7 @@ def receive_rate(connection: socket.socket, size_bytes: int) -> float:
     while got < size_bytes:
         received = connection.recv_into(buffer, min(len(buffer), size_bytes - got))  # no more: the next follows at once
         if not received:
-            raise OSError("the other rank has gone")
+            raise OSError("the other rank has closed the connection before all bytes were sent")
         got += received
         if not counted_from and got >= size_bytes // 10:
             begin, counted_from = time.perf_counter(), got
@@ -50,7 +50,7 @@ def receive_rate(connection: socket.socket, size_bytes: int) -> float:
 
 
 @click.command("link_rate", cls=OneLineCommand, context_settings={"show_default": True})
-@click.option("--size", default="128MB", help="Bytes each way.")
+@click.option("--size", default="128MB", help="Number of bytes to send in each direction.")
 def main(size: str) -> None:
     """Print what arrives in Mbit/s of payload: one direction, the other, and both at the same time."""
     size_bytes = parse_size(size)
@@ -58,7 +58,9 @@ def main(size: str) -> None:
         raise ValueError(f"--size {size}: must be at least {format_size(len(PIECE))}")
     rank = int(os.environ.get("RANK", "-1"))
     if rank not in (0, 1) or "MASTER_ADDR" not in os.environ:
-        raise click.UsageError("it is for two ranks: start it with testbed.py --hosts 2 -- scripts/link_rate.py")
+        raise click.UsageError(
+            "link_rate.py must run on exactly two ranks: start it with testbed.py --hosts 2 -- scripts/link_rate.py"
+        )
     with connect(rank) as connection:
         for sender in (0, 1):
             if rank == sender:

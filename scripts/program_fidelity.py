@@ -104,9 +104,9 @@ def _split(text: str) -> list[str]:
     try:
         script, *arguments = shlex.split(text)
     except ValueError:
-        raise click.UsageError(f"{text!r}: must be a program and its arguments, as in a shell") from None
+        raise click.UsageError(f"{text!r}: must be a program and its arguments, quoted as in a shell") from None
     if not Path(script).is_file():
-        raise click.UsageError(f"{script}: there is no such program")
+        raise click.UsageError(f"{script}: there is no such file; give the path of a Python program")
     return [script, *arguments]
 
 
@@ -128,7 +128,7 @@ def _run(*command: str, cwd: Path | None = None) -> str:
     "policy",
     type=click.Choice(["normal", "batch"]),
     default="normal",
-    help="Of the programs, and of the probes: normal is what they have if they do not set it.",
+    help="Scheduling policy of Gloo's threads in the programs and probes; normal is the default of Linux.",
 )
 def main(programs: tuple[str, ...], ranks: int, turns: int, policy: GlooThreadPolicy) -> None:
     """Record, predict and run each program, in turns; print milliseconds of a step and errors of each turn."""

@@ -113,7 +113,7 @@ class Executor:
         shares_memory: bool = True,
     ) -> None:
         if schedule.num_ranks != group.size():
-            raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for as many")
+            raise ValueError(f"{schedule}: the group has {group.size()} ranks; build the schedule for {group.size()}")
         self.schedule = schedule
         self._group = weakref.ref(group)  # so that who keeps executors by group does not keep the group
         own = (group.rank() - root) % group.size()
@@ -190,7 +190,7 @@ class Executor:
         if not is_plain(tensor):
             raise ValueError(f"{self.schedule}: {_refusal(tensor)}")
         if self._places is not None and source is None:
-            raise ValueError(f"{self.schedule}: it needs a source beside the tensor for the result")
+            raise ValueError(f"{self.schedule}: pass source=, the input, in addition to the tensor for the result")
         transport = self._transports.of(tensor)
         options = RunOptions(reduce, source, share, wire or tensor.dtype, log, stamp, splits)
         if transport is POSTED:
@@ -344,8 +344,8 @@ def _hooks(log: list[Event] | None) -> Sequence[Hook]:
 
 def _refusal(tensor: torch.Tensor) -> str:
     if not tensor.is_contiguous():
-        return f"the tensor with strides {tensor.stride()} must be contiguous"
-    return "the tensor is a conjugated or negated view; resolve_conj, resolve_neg"
+        return f"the tensor has strides {tensor.stride()}: must be contiguous; call contiguous() on it"
+    return "the tensor is a conjugated or negated view: call resolve_conj() or resolve_neg() on it"
 
 
 def _put(chunks: list[torch.Tensor], tensor: torch.Tensor, numbers: Sequence[int], lengths: list[int]) -> None:

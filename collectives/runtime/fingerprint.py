@@ -171,7 +171,7 @@ class FingerprintCheck:
             error.args = (f"rank {self._rank}: before {words}: asking what {asked} failed: {cause}",)
             raise
         if different:
-            raise MismatchError(f"{different}; all must call the same with the same")
+            raise MismatchError(f"{different}; all ranks must make the same call with the same arguments")
 
 
 def default_check(group: dist.ProcessGroup) -> CallCheck:

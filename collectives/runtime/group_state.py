@@ -105,9 +105,11 @@ def resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     if group is None:
         raise ValueError("torch.distributed is not initialised: call dist.init_process_group first")
     if not isinstance(group, dist.ProcessGroup):  # torch's mark for it is a number
-        raise ValueError("group: this rank is not in it; only its members call its collectives")
+        raise ValueError("group: this rank is not a member; only members may call the collectives of a process group")
     if _is_destroyed(group):
-        raise ValueError("group: it has been destroyed; call its collectives before dist.destroy_process_group")
+        raise ValueError(
+            "group: the process group has been destroyed; call its collectives before dist.destroy_process_group"
+        )
     return group
 
 

@@ -112,8 +112,8 @@ class CollectiveQueue:
         if since is None or time.monotonic() < since + self._timeout_s:
             return
         self._broken = (
-            f"a callback of an earlier collective of this group has taken longer than {self._timeout_s:g} s; in a "
-            "callback wait for a later call by Work.wait(), not by a Future"
+            f"a callback of an earlier collective of this group has taken longer than {self._timeout_s:g} s; if "
+            "it waits for a later collective, use Work.wait() there instead of waiting for its Future"
         )
         while self._queue:
             with self._entering, suppress(IndexError):
@@ -160,7 +160,9 @@ class CollectiveQueue:
 
     def _refuse_nesting(self) -> None:
         if self._is_executing:
-            raise RuntimeError("a collective was called from within another one of the same group")
+            raise RuntimeError(
+                "a collective was called while this thread executes another one of the same process group"
+            )
 
     def _execute(self, call: Callable[[], None]) -> None:
         self._refuse_nesting()

@@ -76,7 +76,9 @@ class Sharing:
         if transport not in TRANSPORTS:
             raise ValueError(f"transport {transport!r}: must be one of {', '.join(TRANSPORTS)}")
         if self._shared is not None and not self._is_alone:
-            raise ValueError(f"transport {transport!r}: the group has one already; say it before the first collective")
+            raise ValueError(
+                f"transport {transport!r}: the group already has one; choose it before the first collective"
+            )
         self.transport = transport
 
     def of(self, group: dist.ProcessGroup) -> SharedBy:
@@ -152,7 +154,7 @@ def _find_out(group: dist.ProcessGroup, transport: str) -> SharedBy:
     if transport == "shm":
         _require_one_host(shared, reason)
     if transport == "auto" and reason:
-        _LOG.debug("rank %d sends everything by torch.distributed: %s", group.rank(), reason)
+        _LOG.debug("rank %d uses torch.distributed for all messages, not shared memory: %s", group.rank(), reason)
     return shared
 
 
@@ -175,7 +177,7 @@ def _new_meeting(group: dist.ProcessGroup, transport: str, slot_text: str) -> tu
         # So that whoever waits in vain comes to `_agreed` while the others still wait there.
         return Meeting(group.rank(), slot_bytes_of(slot_text), min(MEETING_TIMEOUT_S, timeout_s(group) / 2)), ""
     except OSError as error:
-        return None, f"there is no memory to share: {error}"
+        return None, f"cannot create a shared memory segment: {error}"
 
 
 def _met(meeting: Meeting, group: dist.ProcessGroup, own: Offer, offers: Sequence[Offer]) -> LocalRanks | None:
@@ -203,6 +205,6 @@ def _agreed(
     if own.host in failed:
         if local is not None:
             local.close()
-        local, reason = None, reason or f"rank {failed[own.host]} of this host cannot"
+        local, reason = None, reason or f"rank {failed[own.host]} on this host cannot"
     sharing = Counter(rank["host"] for rank in ranks if rank["shares"] and rank["host"] not in failed)
     return SharedBy(local, slot_bytes if sharing else 0, group.size() in sharing.values()), reason

@@ -94,7 +94,7 @@ def this_host() -> str:
 def check_settings(offers: Sequence[Offer], transport: str, slot_text: str) -> None:
     """Raise ValueError, on all ranks alike, if the ranks' settings differ or cannot be."""
     if different := disagreement([(rank, offer.settings) for rank, offer in enumerate(offers)], "how to send"):
-        raise ValueError(f"{different}; set the same on all")
+        raise ValueError(f"{different}; set the same values on all ranks")
     if transport not in TRANSPORTS:
         raise ValueError(f"{TRANSPORT}={_on_one_line(transport)}: must be one of {', '.join(TRANSPORTS)}")
     if not slot_bytes_of(slot_text):

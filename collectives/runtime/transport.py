@@ -101,8 +101,8 @@ def has_backend(group: dist.ProcessGroup, device: torch.device) -> bool:
 def _backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
     if not has_backend(group, device):
         raise ValueError(
-            f"the group has no backend for tensors on {device.type}: move them, or make the group with one, as "
-            'dist.init_process_group("cpu:gloo,cuda:nccl") does'
+            f"the group has no backend for tensors on {device.type}: move them, or create the process group with one, "
+            'such as dist.init_process_group("cpu:gloo,cuda:nccl")'
         )
     return group._get_backend(device).name()
 

@@ -112,7 +112,7 @@ class GlooTransport(ChunkTransport):
         work.wait()
         if eager is not None and eager.stamp is not None and eager.stamp[1] != self.stamp.digest:
             peer = self.part.peers[self.part.program.receives[index].peer]
-            detail = f": it has sent this in call {eager.stamp[0]}, and this rank is in call {self.stamp.position}"
+            detail = f": its message belongs to call {eager.stamp[0]}, and this rank is in call {self.stamp.position}"
             raise OtherCallError(peer, detail)
 
     def apply(self, index: int) -> None:

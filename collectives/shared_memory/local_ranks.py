@@ -106,7 +106,7 @@ class FailedLenderError(PeerError):
     """A rank has failed, so it may have changed its own memory while this one read there."""
 
     def __init__(self, peer: int) -> None:
-        super().__init__(f"rank {peer} has failed, and may have changed what this rank has read from its memory", peer)
+        super().__init__(f"rank {peer} has failed, and may have overwritten its tensor while this rank read it", peer)
 
 
 class LocalRanks:
@@ -248,7 +248,9 @@ class LocalRanks:
             except BlockingIOError:
                 said = b""
             if not said:
-                raise RuntimeError("its memory did not come: the limit on open files, or on memory, is reached")
+                raise RuntimeError(
+                    "the memory of the sender's tensor cannot be mapped: the limit on open files or memory is reached"
+                )
         return view
 
     def publish(self, peer: int, index: int, location: int) -> None:

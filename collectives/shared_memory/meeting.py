@@ -61,7 +61,7 @@ class Meeting:
                     connection = opening.enter_context(self._accepted(missing))
                     rank = _RANK.unpack(_read(connection, _RANK.size))[0]
                     if rank not in missing:
-                        raise OSError(f"rank {rank} came, not one of {sorted(missing)}")
+                        raise OSError(f"rank {rank} connected, but one of ranks {sorted(missing)} was expected")
                     connections[rank] = connection
                 segments = self._exchanged(connections)
                 opening.pop_all()
@@ -81,7 +81,7 @@ class Meeting:
             connection.settimeout(self._timeout_s)
             connection.connect(f"\0{name}")
             if _user_of(connection) != os.geteuid():
-                raise PermissionError("the process at the other end belongs to another user")
+                raise PermissionError("the process at the other end of the connection belongs to another user")
             connection.sendall(_RANK.pack(self._rank))
             opening.pop_all()
         return connection
@@ -153,7 +153,7 @@ def _received_segment(connection: socket.socket) -> Segment:
     if not data:
         raise ConnectionError("the other end has closed the connection")
     if not fds:
-        raise OSError("no file descriptor came: the limit on open files is reached")
+        raise OSError("no file descriptor was received: the limit on open files is reached")
     try:
         return Segment(fds[0])
     finally:

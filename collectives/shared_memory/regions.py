@@ -75,12 +75,12 @@ class Regions:
         length = whole_pages(size_bytes)
         # Linux gives the memory of a file even if it has to end processes for that.
         if length > (free := free_bytes()):
-            raise OSError(f"{format_size(free)} of memory is free")
+            raise OSError(f"{format_size(length)} are needed, and {format_size(free)} of memory is free")
         with self._entering:
             location = self._next_location
             self._next_location += -(-length // _GRANULE) * _GRANULE
         if location + length > self._end:  # after 256 TiB, whatever has been given back
-            raise OSError("this rank has used up its addresses")
+            raise OSError("this rank has used up the address space for shared tensors")
         fd = new_shared_file(_HEADER_BYTES + length, 0)
         try:
             os.pwrite(fd, location.to_bytes(8, "little"), 8 * _LOCATION)

@@ -55,7 +55,7 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
     if len({(case.collective, case.size_bytes, case.num_ranks) for case in used}) < 3:
         raise ValueError(
             f"{cases[0].file if cases else 'the logs'}: {len(used)} timings of {', '.join(TESTS)}: too few to fit; "
-            "at least 3 sizes are needed, best from some KiB to some 100 MiB"
+            "give logs with at least 3 sizes, ideally from some KiB to some 100 MiB"
         )
     fits = [_fit(LogParameters(used, nics, assumption), used) for assumption in assumptions(used, nics)]
     best = min(fits, key=lambda fitted: fitted.posterior.cost)

@@ -166,8 +166,8 @@ def _refuse_peers(trace: ProgramTrace) -> None:
                 way = "to" if call.collective == "send" else "from"
                 raise ValueError(
                     f"steps[{number}].calls[{index}]: {call.collective} {way} rank "
-                    f"{trace.groups[call.group].ranks[call.peer]}: ranks that do different things, as in a pipeline, "
-                    "cannot be predicted from one of them"
+                    f"{trace.groups[call.group].ranks[call.peer]}: the recording of one rank cannot predict "
+                    "programs whose ranks do different things, such as pipelines"
                 )
 
 
@@ -226,13 +226,15 @@ def fitted_scale(
 
     low, high = 0.0, 1.0
     if math.isinf(step_s(low)):
-        raise ValueError("communication never ends on this network, as something fails")
+        raise ValueError("the communication never ends on this network, because a rank or link fails in it")
     if step_s(low) > measured_s:
-        raise ValueError(f"communication alone takes {format_time(step_s(low))} on this network")
+        raise ValueError(
+            f"communication alone takes {format_time(step_s(low))} on this network, longer than the measured step"
+        )
     while step_s(high) < measured_s:
         low, high = high, 2 * high
         if high > MAX_SCALE:
-            raise ValueError("it computes next to nothing, and so no scale makes the step as long")
+            raise ValueError("the computations are too short: no scale makes the step as long as measured")
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (middle, high) if step_s(middle) < measured_s else (low, middle)
@@ -274,7 +276,7 @@ def _timed_steps(trace: ProgramTrace, computing: Computing) -> list[TracedStep]:
     """Return the steps whose computations can be timed: by a roofline, those whose operators were watched."""
     steps = [step for step in trace.steps if computing.roofline is None or step.is_watched]
     if not steps:
-        raise ValueError("the operators of its computations were not recorded, and so their FLOPs are not known")
+        raise ValueError("the operators of the computations were not recorded, so their FLOPs are unknown")
     return steps
 
 

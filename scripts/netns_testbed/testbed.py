@@ -98,7 +98,7 @@ def run_ranks(hosts: int, ranks_per_host: int, arguments: Sequence[str], slow: M
     with ended_once(), Testbed(hosts, RATE, slow or {}) as bed:
         code = bed.run(list(arguments), ranks_per_host).exit_code
     if code:
-        raise OSError(f"what ran on {hosts} hosts ended with exit code {code}; its output is above")
+        raise OSError(f"the command on {hosts} hosts ended with exit code {code}; its output is above")
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:

@@ -81,5 +81,5 @@ def test_a_program_that_there_is_not() -> None:
     assert fidelity("examples/fsdp.py gloo", "nowhere.py 1") == (
         2,
         "",
-        "program_fidelity: nowhere.py: there is no such program",
+        "program_fidelity: nowhere.py: there is no such file; give the path of a Python program",
     )

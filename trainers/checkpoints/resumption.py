@@ -168,8 +168,8 @@ def _refuse_other_ranks(strategies: tuple[str, str], counts: tuple[int, int], pa
     if keeping and (strategies[0] != strategies[1] or counts[0] != counts[1]):
         before, now = (f"{name} on {count} ranks" for name, count in zip(strategies, counts, strict=True))
         raise OtherRunError(
-            f"checkpoint {path}: is of the strategy {before}, now {now}, and with {keeping[0]} each rank has a state "
-            f"of its own; resume with the original settings, or give another --output"
+            f"checkpoint {path}: is of the strategy {before}, now {now}, and with {keeping[0]} each rank has its "
+            f"own state; resume with the original settings, or give another --output"
         )
 
 

@@ -174,5 +174,5 @@ def copy_saved(tensors: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]) -
     """Copy saved tensors into these. Raises ValueError for more or fewer, or another shape, which may be broadcast."""
     for tensor, value in zip(tensors, saved, strict=True):
         if tensor.shape != value.shape:
-            raise ValueError(f"a saved tensor of shape {tuple(value.shape)}: must be of shape {tuple(tensor.shape)}")
+            raise ValueError(f"a saved tensor has shape {tuple(value.shape)}: must have shape {tuple(tensor.shape)}")
         tensor.copy_(value)

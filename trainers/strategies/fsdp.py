@@ -47,8 +47,8 @@ class ShardedParameter:
         """Raise ShardingError for a hook that the backward pass has not called: it gives gradients to `whole`."""
         if self.sharded._backward_hooks:
             raise ShardingError(
-                f"{self._strategy} does not call hooks of parameters (register_hook): "
-                f"take register_post_accumulate_grad_hook, or the strategy zero3"
+                f"{self._strategy} does not call the hooks of Tensor.register_hook on parameters: "
+                f"use register_post_accumulate_grad_hook, or the strategy zero3"
             )
 
     def gathered(self) -> None:
@@ -80,8 +80,8 @@ class ShardedParameter:
         """Before the whole tensor goes, take over what has been written to it since it was gathered."""
         if not self.whole.untyped_storage().resizable():
             raise ShardingError(
-                f"{self._strategy}: somebody has made a NumPy array of a parameter, whose memory cannot be given back "
-                f"now; make it of parameter.detach().clone()"
+                f"{self._strategy}: a NumPy array shares the memory of a parameter, which therefore cannot be freed "
+                f"after the pass; make the array from parameter.detach().clone()"
             )
         (before, rows_before), (now, rows_now) = self._versions, self._counted()
         is_gone = self.whole.untyped_storage().size() < self.whole.nbytes
@@ -89,8 +89,8 @@ class ShardedParameter:
             return
         if is_gone:
             raise ShardingError(
-                f"{self._strategy}: what was written to parameters after unshard() is lost, as a backward pass has "
-                f"ended since: write after it, and before the next forward pass"
+                f"{self._strategy}: values that were written to parameters after unshard() are lost, because a "
+                f"backward pass has ended since; write them between a backward pass and the next forward pass"
             )
         # Also where nothing was counted, as of p.data.mul_(...).
         local(self.sharded).copy_(local(rows_like(self.whole, self.sharded)))
@@ -168,7 +168,7 @@ class Fsdp(Sharded):
             if len(some) > 1:
                 raise ValueError(
                     f"{self.name}: a layer has parameters of {', '.join(sorted(map(str, some)))}, and torch's "
-                    f"fully_shard takes one dtype for each; take zero3"
+                    f"fully_shard needs a single dtype per layer; use zero3"
                 )
 
     def _shard(self, parts: Sequence[LayerParts]) -> None:
@@ -207,7 +207,7 @@ class Fsdp(Sharded):
     def synchronise(self) -> None:
         if self._was_held:
             raise ShardingError(
-                f"{self.name}: only backward passes synchronise gradients; take the last one outside of no_sync()"
+                f"{self.name}: only backward passes synchronise gradients; run the last one outside no_sync()"
             )
 
     def set_sync(self, is_synced: bool) -> None:
@@ -230,13 +230,13 @@ class Fsdp(Sharded):
         """Raise ShardingError unless the gradients of the rows are there, and let go of whole parameters."""
         if self._iteration().post_backward_final_callback_queued and not _in_backward():
             raise ShardingError(
-                f"{self.name}: a backward pass has failed, so its gradients are not complete; call zero_grad(), and "
-                f"take a forward and a backward pass before the step"
+                f"{self.name}: a backward pass has failed, so the gradients are incomplete; call zero_grad(), and run "
+                f"a forward and a backward pass before optimizer.step()"
             )
         if any(own_gradient(pair.whole) is not None for pair in self._pairs):
             raise ShardingError(
-                f"{self.name}: there are gradients that no backward pass has synchronised: take the last one before a "
-                f"step outside of no_sync(), and torch.utils.checkpoint with use_reentrant=False"
+                f"{self.name}: some gradients have not been synchronised: run the last backward pass before "
+                f"optimizer.step() outside no_sync(), and use torch.utils.checkpoint with use_reentrant=False"
             )
         self._reshard()  # what a forward pass without a backward pass has left would be used again after the step
 
@@ -303,7 +303,7 @@ class Fsdp(Sharded):
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
         """Raise ValueError, as `zero3` does."""
-        raise ValueError(f"{self.name}: its passes are not compiled here; take ddp or zero2")
+        raise ValueError(f"{self.name}: its passes cannot be compiled; use ddp or zero2")
 
     def share_gradients(self) -> list[torch.Tensor]:
         """Return the rows that this rank has of the gradients."""

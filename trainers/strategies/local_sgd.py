@@ -104,16 +104,16 @@ class LocalSgd(Strategy):
         """Nothing; but who steps with another optimizer would never be averaged. Raises LocalStepError."""
         if self._optimizer is None:
             raise LocalStepError(
-                f"no optimizer has been made by model.optimizer(...): {self._name} averages the parameters after "
-                f"its steps, and with another optimizer the ranks would train apart"
+                f"no optimizer has been made with model.optimizer(...): {self._name} averages the parameters after "
+                f"that optimizer's steps; with any other optimizer the parameters of the ranks would diverge"
             )
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         """Make the optimizer, whose steps are counted. Raises ValueError for a second one."""
         if self._optimizer is not None:
             raise ValueError(
-                f"{self._name}: model.optimizer(...) has made an optimizer already, whose steps are counted; make one "
-                f"that has the parameters of both, in groups with different options if need be"
+                f"{self._name}: model.optimizer(...) has already made an optimizer, and supports only one; make one "
+                f"optimizer for all parameters, with parameter groups where their options differ"
             )
         self._optimizer = optimizer = make(self.parameters)
         if not getattr(optimizer, "_step_supports_amp_scaling", False):
@@ -183,8 +183,8 @@ class LocalSgd(Strategy):
         taken = own["taken"]
         if taken not in range(self._every) or any(state["taken"] != taken for state in states):
             raise ValueError(
-                f"a saved number of steps since the last average, {taken!r}: must be in 0 to {self._every - 1} and the "
-                f"same on all ranks"
+                f"the saved number of steps since the last average is {taken!r}: must be from 0 to {self._every - 1} "
+                f"and the same on all ranks"
             )
         self.module.load_state_dict(own["model"])
         self._optimizer.load_state_dict(own["optimizer"])

@@ -82,7 +82,7 @@ class ShardedWeights:
 def _require_numbers_of_elements(tensor: torch.Tensor, has_right_shape: bool) -> None:
     """Refuse a tensor of another shape, which would be that of one rank alone."""
     if not has_right_shape:
-        raise ValueError(f"is of shape {tuple(tensor.shape)}: only numbers for each element can be shared")
+        raise ValueError(f"has shape {tuple(tensor.shape)}: only state with the shape of the parameter can be sharded")
 
 
 class Sharded(Strategy):
@@ -194,8 +194,8 @@ class ShardedVectors(Sharded):
     def _compare(self) -> None:
         if differs := first_mismatch(self.module, self.group, buffers=False):
             raise ShardingError(
-                f"{differs}: with {self.name} only the optimizer that model.optimizer(...) gives may step the "
-                f"parameters, as a rank has the mean gradients of its share only"
+                f"{differs}: with {self.name} a rank has the mean gradients of its shard only, so only an optimizer "
+                f"made with model.optimizer(...) may change the parameters"
             )
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
@@ -208,7 +208,9 @@ class ShardedVectors(Sharded):
         return optimizer  # type: ignore[no-any-return]
 
     def _refuse_group(self, _: dict[str, Any]) -> None:
-        raise ValueError(f"{self.name} steps all parameters of the model already: no group can be added")
+        raise ValueError(
+            f"{self.name}: the optimizer already steps all parameters of the model: add_param_group cannot add others"
+        )
 
     def _zero_all(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the parameters, from which those of the shares are made, and these."""
@@ -266,9 +268,9 @@ class ShardedGradients(ShardedVectors):
         """Raise ShardingError where gradients of two steps would be added up."""
         if self._is_stepped and any(weights.share.grad is not None for weights in self._weights):
             raise ShardingError(
-                f"the gradients of the last step are still there: with {self.name} they are not those of the "
-                "parameters; call optimizer.zero_grad() or zero_grad() of the DataParallel before the next backward "
-                "pass"
+                f"the gradients of the last step are still there: {self.name} keeps them outside the parameters' grad, "
+                "so setting that to None does not clear them; call optimizer.zero_grad(), or zero_grad() of the "
+                "DataParallel, before the next backward pass"
             )
         self._is_stepped = False
 

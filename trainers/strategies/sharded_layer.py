@@ -235,8 +235,8 @@ class ShardedLayer:
     def _before_backward(self, num_steps: int, _: object) -> None:
         if num_steps < self._num_steps:
             raise ShardingError(
-                "a backward pass goes through a forward pass that was made before the optimizer's last step, with "
-                "other parameters: call backward() of every loss before optimizer.step()"
+                "a backward pass belongs to a forward pass from before the last optimizer.step(), which has changed "
+                "the parameters since: call backward() on every loss before optimizer.step()"
             )
         if not (self._in_backward and self.is_whole):
             self._in_backward, self.is_over = True, False

@@ -48,8 +48,8 @@ class ForeignOptimizers:
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             if parameter in self._own:
                 raise self._error(
-                    f"{type(optimizer).__name__} was made of the model's own parameters: with {self._name} "
-                    f"{self._reason}, and the ranks would train apart; make it with "
+                    f"{type(optimizer).__name__} was constructed from the model's own parameters: with {self._name} "
+                    f"{self._reason}, and the parameters of the ranks would diverge; make it with "
                     f"model.optimizer(lambda parameters: {type(optimizer).__name__}(parameters, ...))"
                 )
 
@@ -96,8 +96,8 @@ class Guard(ForeignOptimizers):
         changed = self._versions != [gradients.vector._version for gradients in self._gradients]
         if self._versions and changed:
             raise ShardingError(
-                f"gradients were changed after they were synchronised, which {self._name} does not see: clip with "
-                "model.clip_grad_norm_(...), and take the last backward pass before a step outside of no_sync()"
+                f"gradients were changed after they were synchronised, and {self._name} would ignore the change: clip "
+                "with model.clip_grad_norm_(...), and run the last backward pass before a step outside no_sync()"
             )
         if not all(map(_is_home, self._parameters, self._gradients)):
             raise unsynchronised_error()
@@ -113,23 +113,23 @@ def require_at_home(parameters: Iterable[nn.Parameter], home: FlatVector, name: 
 def forgotten_error(strategy: str) -> ShardingError:
     """Return the error for gradients that somebody has set to None at the parameters alone."""
     return ShardingError(
-        f"somebody else has set the gradients of parameters to None: {strategy} keeps the mean ones elsewhere "
-        "and would add to them; call optimizer.zero_grad() or zero_grad() of the DataParallel"
+        f"the gradients of parameters were set to None directly: {strategy} keeps the mean gradients elsewhere and "
+        "would accumulate into them; call optimizer.zero_grad(), or zero_grad() of the DataParallel"
     )
 
 
 def moved_error(name: str) -> ShardingError:
     """Make the error for parameters that are no longer where the strategy has put them."""
     return ShardingError(
-        f"the model's parameters have been moved, or have another dtype, since {name} was given them: model.to(...) "
-        "must come before DataParallel(model, ...), and new values are copied into the parameters in place"
+        f"the model's parameters have been moved, or have another dtype, since {name} was set up: call model.to(...) "
+        "before DataParallel(model, ...), and copy new values into the parameters in place"
     )
 
 
 def unsynchronised_error() -> ShardingError:
     """Make the error for a step with gradients of this rank alone."""
     return ShardingError(
-        "there are gradients that have not been synchronised: take the last backward pass before a step outside of "
+        "there are gradients that have not been synchronised: run the last backward pass before a step outside "
         "no_sync(), or call model.sync_gradients()"
     )
 
@@ -167,8 +167,8 @@ def check_shardable(
     _check_taken(make(list(shares)), shares, kind, name)
     if dependence := _dependence(make, {parameter.dim() for parameter in parameters}):
         raise ValueError(
-            f"{kind}: what it does with an element depends on {dependence}: with {name} a rank sees only its share of "
-            f"all elements, in one dimension; take SGD, Adam or AdamW, or another strategy"
+            f"{kind}: its update of an element depends on {dependence}: with {name} a rank sees only its shard of the "
+            f"elements, flattened; use SGD, Adam or AdamW, or another strategy"
         )
 
 
@@ -180,14 +180,14 @@ def _check_groups(
         differing = sorted(name for name in {*groups[0], *group} if group.get(name) != groups[0].get(name))
         if differing:
             raise ValueError(
-                f"{kind}: group {number} of the parameters has another {', '.join(differing)} than group 0: {strategy} "
-                f"steps all with the same options; give one group, or take another strategy"
+                f"{kind}: parameter group {number} differs from group 0 in {', '.join(differing)}: {strategy} needs "
+                f"the same options for all parameters; use one group, or another strategy"
             )
     taken = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if taken != {id(parameter) for parameter in parameters}:
         raise ValueError(
-            f"{kind}: has {len(taken)} parameters, the model {len(parameters)} that require a gradient: {strategy} "
-            f"steps all of them; switch the others off with requires_grad_(False), or take another strategy"
+            f"{kind}: has {len(taken)} parameters, but {len(parameters)} of the model require a gradient: {strategy} "
+            f"steps all of those; freeze the others with requires_grad_(False), or use another strategy"
         )
 
 
@@ -196,8 +196,8 @@ def _check_taken(optimizer: torch.optim.Optimizer, shares: Sequence[nn.Parameter
     taken = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
     if sorted(taken) != sorted(map(id, shares)):
         raise ValueError(
-            f"{kind}: was not made of the parameters that were given, but of others: with {strategy} a rank steps its "
-            f"share of them, and model.optimizer(lambda parameters: {kind}(parameters, ...)) must use what it is given"
+            f"{kind}: was not constructed from the parameters that the function was passed: with {strategy} these are "
+            f"the rank's shards; write model.optimizer(lambda parameters: {kind}(parameters, ...))"
         )
 
 

@@ -62,7 +62,9 @@ def _order(given: Any = None, *, ord: Any = None, p: Any = None, **_: Any) -> fl
     """Return the order of a norm that was asked for in one of torch's ways."""
     order = next((value for value in (given, ord, p) if value not in (None, "fro")), 2)
     if not float(order) > 0:
-        raise ValueError(f"norm of order {order}: of gradients that are shared among ranks it must be greater than 0")
+        raise ValueError(
+            f"norm of order {order}: the order must be greater than 0 for gradients that are sharded among ranks"
+        )
     return float(order)
 
 
@@ -89,9 +91,9 @@ class ReducedGradient(torch.Tensor):
         """Raise ShardingError, unless the model is only moved."""
         if func.__name__ not in MOVING:
             raise ShardingError(
-                "zero2 and zero3 leave no gradient at the model's parameters, nor does fsdp after unshard(), as a rank "
-                "has the mean of its share only: clip with model.clip_grad_norm_(...), or take the gradients that the "
-                "optimizer steps with, [p.grad for group in optimizer.param_groups for p in group['params']]"
+                "zero2 and zero3 leave no gradient in the model's parameters, nor does fsdp after unshard(), because a "
+                "rank has the mean gradients of its shard only: clip with model.clip_grad_norm_(...), or use the "
+                "optimizer's gradients, [p.grad for group in optimizer.param_groups for p in group['params']]"
             )
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))

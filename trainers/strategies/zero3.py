@@ -103,8 +103,8 @@ class Zero3(ShardedGradients):
         self._gathered = 0
         if not bool((everywhere == own).all()):
             raise ShardingError(
-                "the ranks have used different layers, or in another order: with zero3 each rank brings its share of "
-                "the same layer at the same time; let all ranks draw alike which layers they use"
+                "the ranks have used different layers, or the same layers in a different order: with zero3 all ranks "
+                "all-gather the parameters of a layer together; if layers are chosen at random, seed all ranks alike"
             )
 
     def synchronise(self) -> None:
@@ -140,4 +140,4 @@ class Zero3(ShardedGradients):
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
         """Raise ValueError: parameters come and go within a pass, which a compiled one does not expect."""
-        raise ValueError("zero3: its passes cannot be compiled; take zero1 or zero2")
+        raise ValueError("zero3: its passes cannot be compiled; use zero1 or zero2")

@@ -181,7 +181,7 @@ def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tupl
     assert places is not None  # of our own probes
     cores, ranks_here = measurements.provenance["cores"], places.physical_hosts.count(0)
     agreed: list[Any] = [network, pace_together(cores or 1, ranks_here)]
-    with naming_failures(f"rank {group.rank()}: hearing of rank 0's cores failed"):
+    with naming_failures(f"rank {group.rank()}: receiving the number of cores from rank 0 failed"):
         dist.broadcast_object_list(agreed, group=group, group_src=0)
     return agreed[0], agreed[1]
 

@@ -158,7 +158,7 @@ class RecordedRuns:
         with naming_failures(f"rank {self._group.rank()}: {place}"):
             trouble = exchange_losses(self._group, result.loss, stop=False).trouble
         if trouble:
-            raise DivergedError(f"{place}: {trouble}; a smaller --learning-rate may help")
+            raise DivergedError(f"{place}: {trouble}; try a smaller --learning-rate")
 
     def recording(self) -> Recording:
         """Return what all ranks have recorded."""

@@ -145,8 +145,9 @@ def test_misuse_is_refused_before_anything_is_sent(ranks: RankPool) -> None:
         ranks.run(misuses, num_ranks=2)
         == [
             [
-                "all_reduce ring over 3 ranks: the group has 2 ranks; build the schedule for as many",
-                "all_reduce ring over 2 ranks: the tensor with strides (1, 4) must be contiguous",
+                "all_reduce ring over 3 ranks: the group has 2 ranks; build the schedule for 2",
+                "all_reduce ring over 2 ranks: the tensor has strides (1, 4): must be contiguous; "
+                "call contiguous() on it",
                 "the tensor is on meta: must be on the CPU or on a CUDA device",
             ]
         ]

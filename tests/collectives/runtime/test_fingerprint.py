@@ -98,7 +98,8 @@ def test_all_are_told_the_same(trio: RankPool, pair: str, async_op: bool, backen
     assert len({message for message, *_ in results}) == 1
     message = results[0][0]
     assert re.fullmatch(
-        r"the ranks do not agree on what to do: ranks 0, 2: (.*); rank 1: (.*); all must call the same with the same",
+        r"the ranks do not agree on what to do: ranks 0, 2: (.*); rank 1: (.*); all ranks must make the same "
+        r"call with the same arguments",
         message,
     )
     assert usual in message.split("; rank 1: ")[0]

@@ -135,7 +135,7 @@ def test_a_destroyed_group_is_refused(backend: str) -> None:
     with RankPool(2) as pool:
         for messages in pool.run(called_on_destroyed, backend):
             assert set(messages) == {
-                "group: it has been destroyed; call its collectives before dist.destroy_process_group"
+                "group: the process group has been destroyed; call its collectives before dist.destroy_process_group"
             }
 
 

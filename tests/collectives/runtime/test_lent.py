@@ -258,7 +258,7 @@ def test_a_rank_at_its_limit(kind: int) -> None:
         ranks.start(limited, kind)
         reports = answers_of(ranks, [0, 1, 2])
         assert time.monotonic() - began_s < SOON_S
-    assert "its memory did not come: the limit on open files, or on memory, is reached" in reports[1]
+    assert "tensor cannot be mapped: the limit on open files or memory is reached" in reports[1]
     assert all(report.startswith(f"rank {rank}: all_reduce") for rank, report in reports.items())
 
 
@@ -323,7 +323,7 @@ def test_an_interrupted_rank_changes_its_tensor(lenders: tuple[int, ...], hosts:
         ranks.start(overwritten, lenders, hosts, "interrupt")
         reports = answers_of(ranks, [0, 1, 2])
     assert reports[0].startswith("KeyboardInterrupt")
-    assert "rank 0 has failed, and may have changed what this rank has read from its memory" in reports[1]
+    assert "rank 0 has failed, and may have overwritten its tensor while this rank read it" in reports[1]
     assert reports[2].startswith("CollectiveError: rank 2: ")
 
 

@@ -132,7 +132,7 @@ def with_settings(*settings: tuple[str, str]) -> Environment:
 
 
 GOOD = ("auto", "65536")
-LATER = "say it before the first collective"
+LATER = "choose it before the first collective"
 
 
 @pytest.mark.parametrize(
@@ -141,12 +141,12 @@ LATER = "say it before the first collective"
         (
             [GOOD, ("gloo", "65536"), GOOD],
             "the ranks do not agree on how to send: ranks 0, 2: transport auto, COLLECTIVES_SHM_SLOT_BYTES 65536; "
-            "rank 1: transport gloo, COLLECTIVES_SHM_SLOT_BYTES 65536; set the same on all",
+            "rank 1: transport gloo, COLLECTIVES_SHM_SLOT_BYTES 65536; set the same values on all ranks",
         ),
         (
             [("shm", "65536"), ("shm", "8192")],
             "the ranks do not agree on how to send: rank 0: transport shm, COLLECTIVES_SHM_SLOT_BYTES 65536; "
-            "rank 1: transport shm, COLLECTIVES_SHM_SLOT_BYTES 8192; set the same on all",
+            "rank 1: transport shm, COLLECTIVES_SHM_SLOT_BYTES 8192; set the same values on all ranks",
         ),
         ([("nccl", "65536")] * 2, "COLLECTIVES_TRANSPORT=nccl: must be one of auto, gloo, shm"),
         ([("", "65536")] * 2, "COLLECTIVES_TRANSPORT=: must be one of auto, gloo, shm"),
@@ -199,7 +199,7 @@ def test_where_one_rank_cannot(ranks: RankPool, hindered: int, hindrance: str) -
     for rank, (outcomes, _) in enumerate(ranks.run(begun, with_settings(*[GOOD] * 3), hindered, hindrance)[:3]):
         assert [(error, total, shares) for error, total, shares, _ in outcomes] == [("", 111.0, False)] * 2
         (first,), second = outcomes[0][3], outcomes[1][3]
-        assert first.startswith(f"rank {rank} sends everything by torch.distributed: ")
+        assert first.startswith(f"rank {rank} uses torch.distributed for all messages, not shared memory: ")
         assert reason in first or rank != hindered
         assert second == []
     answers = ranks.run(begun, with_settings(*[("shm", "65536")] * 3), hindered, hindrance)[:3]
@@ -214,8 +214,8 @@ def test_the_others_are_told_which_rank_cannot(ranks: RankPool) -> None:
     """Where the reason is that of one rank alone."""
     answers = ranks.run(begun, with_settings(*[("shm", "65536")] * 2), 1, "no memory")[:2]
     assert [outcomes[0][0] for outcomes, _ in answers] == [
-        "transport 'shm': not all ranks share memory (rank 1 of this host cannot); use 'auto'",
-        "transport 'shm': not all ranks share memory (there is no memory to share: "
+        "transport 'shm': not all ranks share memory (rank 1 on this host cannot); use 'auto'",
+        "transport 'shm': not all ranks share memory (cannot create a shared memory segment: "
         "[Errno 38] Function not implemented); use 'auto'",
     ]
 

@@ -96,7 +96,7 @@ def test_another_rank_than_was_expected() -> None:
             finally:
                 other.exception()
 
-    assert str(refused(with_wrong_rank)) == "rank 7 came, not one of [1]"
+    assert str(refused(with_wrong_rank)) == "rank 7 connected, but one of ranks [1] was expected"
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])

@@ -183,7 +183,7 @@ def test_a_limit_on_open_files(more: int) -> None:
         with limit_on_files(more):
             with pytest.raises(OSError, match="Too many open files"):
                 ranks[0].regions.new(1), ranks[0].regions.new(1)
-            with pytest.raises(RuntimeError, match="its memory did not come: the limit on open files, or on memory"):
+            with pytest.raises(RuntimeError, match="cannot be mapped: the limit on open files or memory"):
                 borrow(ranks[1], 0)
             ranks[1].fail()
         ranks[0].close_portion()
@@ -210,7 +210,7 @@ def test_what_is_made_of_the_memory_of_one_that_failed_is_not_passed_on() -> Non
         tensor.fill_(99.0)
         location, place = ranks[1].allocate(8, torch.float32)
         place.copy_(borrow(ranks[1], 0))
-        with pytest.raises(FailedLenderError, match="rank 0 has failed, and may have changed"):
+        with pytest.raises(FailedLenderError, match="rank 0 has failed, and may have overwritten"):
             ranks[1].publish(2, 0, location)
         assert ranks[2]._words[1][ranks_record(ranks[1])] != ranks[1]._stamp
         ranks[1].close_portion()

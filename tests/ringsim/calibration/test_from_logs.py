@@ -177,7 +177,7 @@ def test_what_the_network_does_not_know_is_not_predicted(
 
 def test_too_few_timings_are_refused(tmp_path: Path) -> None:
     """Three sizes are the least."""
-    with pytest.raises(ValueError, match="2 timings of .*: too few to fit; at least 3 sizes are needed"):
+    with pytest.raises(ValueError, match="2 timings of .*: too few to fit; give logs with at least 3 sizes"):
         calibrate_logs(cases(tmp_path, SHAPES[0])[:2], "made")
 
 

@@ -67,7 +67,10 @@ def test_calls_of_single_ranks_are_refused(collective: str, peer: str, tmp_path:
     traced(TracedStep((call(0), call(1)), (all_reduce(8), single)), groups=(ALL, Group((0, 2), "gloo"))).save(path)
     result = invoke("step", path, "--network", "gbe")
     assert result.exit_code == 2
-    assert f"steps[0].calls[1]: {collective} {peer}: ranks that do different things, as in a pipeline" in result.stderr
+    assert (
+        f"steps[0].calls[1]: {collective} {peer}: the recording of one rank cannot predict programs whose ranks do"
+        in result.stderr
+    )
 
 
 def test_computations_can_be_those_of_another_device(trace: Path) -> None:

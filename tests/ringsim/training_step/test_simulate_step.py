@@ -259,7 +259,9 @@ def test_a_step_that_never_ends_has_no_time_that_is_no_number(backend: Backend, 
     assert [span.end_s for span in timeline.calls] == [4.0, np.inf, np.inf, np.inf]
     assert [span.under_way_s for span in timeline.calls] == [4.0, np.inf, 0.0, 0.0]
     assert timeline.exposed_by_call() == [4.0, np.inf, 0.0, 0.0]
-    with pytest.raises(ValueError, match="^communication never ends on this network, as something fails$"):
+    with pytest.raises(
+        ValueError, match="^the communication never ends on this network, because a rank or link fails in it$"
+    ):
         fitted_scale(replace(traced(step, groups=(TWO,)), num_ranks=2), network, Computing(), 30.0)
 
 
@@ -404,7 +406,7 @@ def test_a_roofline_times_operators() -> None:
     step = TracedStep((compute(0.0, large, small),), ())
     prediction = predict_trace(traced(step), SECOND, Computing(on_gpu=True, roofline=GPUS["h100"], scale=2.0))
     assert prediction.timeline.step_s == pytest.approx(2 * (1e-3 + 5e-6))
-    with pytest.raises(ValueError, match="the operators of its computations were not recorded"):
+    with pytest.raises(ValueError, match="the operators of the computations were not recorded"):
         predict_trace(traced(TracedStep((compute(1.0),), ())), SECOND, Computing(roofline=GPUS["h100"]))
 
 
@@ -429,7 +431,7 @@ def test_the_scale_that_explains_a_measured_step() -> None:
         assert fitted_scale(trace, SECOND, Computing(on_gpu=True), measured_s) == pytest.approx(scale)
     with pytest.raises(ValueError, match="communication alone takes 4 s on this network"):
         fitted_scale(trace, SECOND, Computing(), 3.0)
-    with pytest.raises(ValueError, match="it computes next to nothing"):
+    with pytest.raises(ValueError, match="the computations are too short"):
         fitted_scale(traced(TracedStep((compute(0.0),), ()), groups=(ALL,)), SECOND, Computing(), 3.0)
 
 

@@ -40,12 +40,12 @@ FAULTS: list[tuple[str, tuple[str | int, ...], Callable[[Any], object], str]] = 
     (POWER, ("random_states", 0, "torch"), lambda state: state[1:], "rank 0: does not fit the task: "),
     (
         POWER, ("strategy_states", 1, "errors", 0), lambda error: error[:1],
-        "rank 1: does not fit the task: a saved tensor of shape (1, 3): must be of shape (60, 3)",
+        "rank 1: does not fit the task: a saved tensor has shape (1, 3): must have shape (60, 3)",
     ),
     (POWER, ("notes", "losses"), lambda _: GONE, "does not fit the task: 'losses'"),
     (
         DILOCO, ("strategy_states", 0, "outer", 0, "velocity"), lambda velocity: velocity[:1],
-        "does not fit the task: a saved tensor of shape (1,): must be of shape (",
+        "does not fit the task: a saved tensor has shape (1,): must have shape (",
     ),
     (
         DILOCO, ("strategy_states", 1, "optimizer", "state", 2, "exp_avg"), lambda moment: moment[:1],
@@ -53,8 +53,8 @@ FAULTS: list[tuple[str, tuple[str | int, ...], Callable[[Any], object], str]] = 
     ),
     (
         DILOCO, ("strategy_states", 1, "taken"), lambda _: 7,
-        "rank 0: does not fit the task: a saved number of steps since the last average, 4: must be in 0 to 4 and the "
-        "same on all ranks",
+        "rank 0: does not fit the task: the saved number of steps since the last average is 4: must be from 0 to 4 and "
+        "the same on all ranks",
     ),
 ]  # fmt: skip
 

@@ -298,11 +298,11 @@ def used(group: dist.ProcessGroup, name: str, use: Use) -> str:
     return ""
 
 
-FOREIGN = "ShardingError: SGD was made of the model's own parameters: with"
-REDUCED = "ShardingError: zero2 and zero3 leave no gradient at the model's parameters"
+FOREIGN = "ShardingError: SGD was constructed from the model's own parameters: with"
+REDUCED = "ShardingError: zero2 and zero3 leave no gradient in the model's parameters"
 DIFFERS = "ShardingError: parameter 0.weight differs between rank 0 and rank 1, by up to "
 UNSYNCHRONISED = "ShardingError: there are gradients that have not been synchronised"
-SET_TO_NONE = "ShardingError: somebody else has set the gradients of parameters to None"
+SET_TO_NONE = "ShardingError: the gradients of parameters were set to None directly"
 STILL_THERE = "ShardingError: the gradients of the last step are still there"
 EMPTY = "is empty: with zero3 a parameter is there only while its layer is called"
 MOVED = "ShardingError: the model's parameters have been moved, or have another dtype, since"
@@ -316,8 +316,8 @@ MOVED = "ShardingError: the model's parameters have been moved, or have another 
         ("zero1", by_hand, DIFFERS),
         ("zero1", own_clipping, "ShardingError: gradients were changed after they were synchronised"),
         ("zero1", never_synchronised, UNSYNCHRONISED),
-        ("zero1", moved, f"{MOVED} zero1 was given them"),
-        ("zero1", with_one_more_group, "ValueError: zero1 steps all parameters of the model already"),
+        ("zero1", moved, f"{MOVED} zero1 was set up"),
+        ("zero1", with_one_more_group, "ValueError: zero1: the optimizer already steps all parameters of the model"),
         (BUCKETS, own_optimizer, f"{FOREIGN} zero2 "),
         (BUCKETS, own_clipping, REDUCED),
         (BUCKETS, own_clipping_by_value, REDUCED),
@@ -332,9 +332,9 @@ MOVED = "ShardingError: the model's parameters have been moved, or have another 
         ("zero3", by_hand, f"ShardingError: 0.weight {EMPTY}"),
         ("zero3", forgotten_by_hand, SET_TO_NONE),
         ("zero3", kept, STILL_THERE),
-        ("zero3", cast, f"{MOVED} zero3 was given them"),
-        ("zero3", compiled, "ValueError: zero3: its passes cannot be compiled; take zero1 or zero2"),
-        ("zero3", from_before_a_step, "ShardingError: a backward pass goes through a forward pass that was made befo"),
+        ("zero3", cast, f"{MOVED} zero3 was set up"),
+        ("zero3", compiled, "ValueError: zero3: its passes cannot be compiled; use zero1 or zero2"),
+        ("zero3", from_before_a_step, "ShardingError: a backward pass belongs to a forward pass from before the last"),
         ("zero3", changed, f"ShardingError: 2.bias {EMPTY}"),
         ("zero3", borrowed, f"ShardingError: 0.weight {EMPTY}"),
         ("zero3", copied, f"ShardingError: 0.weight {EMPTY}"),
@@ -345,19 +345,27 @@ MOVED = "ShardingError: the model's parameters have been moved, or have another 
         ("fsdp", own_scaling_of_whole, REDUCED),
         ("fsdp", forgotten_whole, SET_TO_NONE),
         ("fsdp", of_two_dtypes, "ValueError: fsdp: a layer has parameters of torch.float32, torch.float64, and torch"),
-        ("fsdp", compiled, "ValueError: fsdp: its passes are not compiled here; take ddp or zero2"),
-        ("fsdp", synchronised_by_hand, "ShardingError: fsdp: only backward passes synchronise gradients; take the la"),
-        ("fsdp", never_synchronised, "ShardingError: fsdp: there are gradients that no backward pass has synchronised"),
-        ("fsdp", assigned, f"{MOVED} fsdp was given them"),
-        ("fsdp", assigned_whole, f"{MOVED} fsdp was given them"),
-        ("fsdp", replaced, f"{MOVED} fsdp was given them"),
-        ("fsdp", hooked, "ShardingError: fsdp does not call hooks of parameters (register_hook): take register_post_"),
-        ("fsdp", retried, "ShardingError: fsdp: a backward pass has failed, so its gradients are not complete; call z"),
-        ("fsdp", seen_as_an_array, "ShardingError: fsdp: somebody has made a NumPy array of a parameter, whose memor"),
-        ("fsdp", written_early, "ShardingError: fsdp: what was written to parameters after unshard() is lost, as a "),
-        ("local_sgd", without_optimizer, "LocalStepError: no optimizer has been made by model.optimizer(...): local_"),
-        ("local_sgd", second_optimizer, "ValueError: local_sgd: model.optimizer(...) has made an optimizer already, "),
-        ("diloco", own_optimizer, "LocalStepError: SGD was made of the model's own parameters: with diloco the param"),
+        ("fsdp", compiled, "ValueError: fsdp: its passes cannot be compiled; use ddp or zero2"),
+        ("fsdp", synchronised_by_hand, "ShardingError: fsdp: only backward passes synchronise gradients; run the las"),
+        ("fsdp", never_synchronised, "ShardingError: fsdp: some gradients have not been synchronised"),
+        ("fsdp", assigned, f"{MOVED} fsdp was set up"),
+        ("fsdp", assigned_whole, f"{MOVED} fsdp was set up"),
+        ("fsdp", replaced, f"{MOVED} fsdp was set up"),
+        ("fsdp", hooked, "ShardingError: fsdp does not call the hooks of Tensor.register_hook on parameters: use reg"),
+        (
+            "fsdp",
+            retried,
+            "ShardingError: fsdp: a backward pass has failed, so the gradients are incomplete; call zero",
+        ),
+        ("fsdp", seen_as_an_array, "ShardingError: fsdp: a NumPy array shares the memory of a parameter, which there"),
+        ("fsdp", written_early, "ShardingError: fsdp: values that were written to parameters after unshard() are l"),
+        ("local_sgd", without_optimizer, "LocalStepError: no optimizer has been made with model.optimizer(...): loca"),
+        ("local_sgd", second_optimizer, "ValueError: local_sgd: model.optimizer(...) has already made an optimizer, "),
+        (
+            "diloco",
+            own_optimizer,
+            "LocalStepError: SGD was constructed from the model's own parameters: with diloco the param",
+        ),
     ],
 )
 def test_misuse_is_an_error_on_every_rank(ranks: RankPool, name: str, use: Use, message: str) -> None:

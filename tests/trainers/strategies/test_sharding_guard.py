@@ -75,17 +75,17 @@ def made(group: dist.ProcessGroup, make: Callable[[Any], torch.optim.Optimizer] 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (None, "SGD: was not made of the parameters that were given, but of others: with zero1 a rank steps its share"),
-        (Lars, "Lars: what it does with an element depends on others"),
-        (partial(Clipping, lr=0.1), "Clipping: what it does with an element depends on others"),
-        (torch.optim.LBFGS, "LBFGS: what it does with an element depends on others"),
-        (torch.optim.Adafactor, "Adafactor: what it does with an element depends on others"),
+        (None, "SGD: was not constructed from the parameters that the function was passed: with zero1 these are"),
+        (Lars, "Lars: its update of an element depends on others"),
+        (partial(Clipping, lr=0.1), "Clipping: its update of an element depends on others"),
+        (torch.optim.LBFGS, "LBFGS: its update of an element depends on others"),
+        (torch.optim.Adafactor, "Adafactor: its update of an element depends on others"),
         (
             DecayingMatrices,
-            "DecayingMatrices: what it does with an element depends on the parameter's shape, such as (2, 4)",
+            "DecayingMatrices: its update of an element depends on the parameter's shape, such as (2, 4)",
         ),
-        (two_groups, "AdamW: group 1 of the parameters has another weight_decay than group 0"),
-        (but_one, "SGD: has 5 parameters, the model 6 that require a gradient"),
+        (two_groups, "AdamW: parameter group 1 differs from group 0 in weight_decay"),
+        (but_one, "SGD: has 5 parameters, but 6 of the model require a gradient"),
     ],
 )
 def test_an_optimizer_that_cannot_step_shares_is_refused(ranks: RankPool, make: Any, message: str) -> None:

@@ -75,7 +75,7 @@ def refused(group: dist.ProcessGroup) -> str:
 
 def test_a_norm_that_padding_changes_is_refused(ranks: RankPool) -> None:
     """As that of order 0."""
-    assert ranks.run(refused, num_ranks=2)[1].startswith("norm of order 0: of gradients that are shared among ranks")
+    assert ranks.run(refused, num_ranks=2)[1].startswith("norm of order 0: the order must be greater than 0")
 
 
 def scaled(group: dist.ProcessGroup, name: str, unscales: bool) -> list[torch.Tensor]:
