@@ -23,8 +23,6 @@ PATTERNS = (
     (r"\bmain job\b", "a private word", "'strategy comparison'"),
     (r"\bcold calls?\b", "a private word", "'call with cold caches'"),
 )
-# Helps that wait for other work on their script; remove each with its correction.
-NOT_YET = ("scripts/bench_synthesis.py",)
 # Likewise, for what errors and the helps of scripts say.
 MESSAGE_PATTERNS = (
     (r"(?:[;,:]|, or|, and) take\b", "'take' does not mean to choose", "'use' or 'run'"),
@@ -130,6 +128,6 @@ def test_helps_of_scripts_begin_with_a_noun_or_an_imperative() -> None:
     wrong = [
         f"{place}: {text}"
         for place, text in helps_of_scripts()
-        if not place.startswith(NOT_YET) and text.split()[:1] and text.split()[0].lower() in NO_FIRST_WORDS
+        if text.split()[:1] and text.split()[0].lower() in NO_FIRST_WORDS
     ]
     assert not wrong, "\n".join(wrong)

@@ -27,11 +27,11 @@ from ringsim.schedule import (
 )
 
 POSTED_AHEAD = 2  # receives posted beyond the one being waited for
-POSTED_SHARE = 16  # of several peers: one of so many chunks, if that is more
+POSTED_SHARE = 16  # of several peers: this part of the chunks, if that is more
 
 
 def posted_ahead(program: RankProgram, num_chunks: int) -> int:
-    """Return how many receives are posted beyond the one being waited for, in a schedule of so many chunks.
+    """Return how many receives of a schedule with `num_chunks` chunks are posted beyond the one being waited for.
 
     Peers are not equally fast: a rank that waits for one of them must not keep the others from sending. But what is
     posted takes memory, so that it is little of the tensor.

@@ -1,6 +1,8 @@
 """Commands that torchrun or srun starts on several ranks: who speaks of a mistake, and what torchrun must set."""
 
+import contextlib
 import importlib.util
+import json
 import os
 import sys
 import tempfile
@@ -35,12 +37,20 @@ class TorchrunCommand(OneLineCommand):
             # torchrun ends all ranks as soon as one exits: that must not happen before rank 0 has spoken.
             time.sleep(GRACE_S)
             sys.exit(exit_code)
+        _tell_torchrun(message)
         super().refuse(message, command, exit_code)
 
 
 def is_first_of_host() -> bool:
     """Whether torchrun or srun started this process as the first of its host, or neither started it."""
     return (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0")) == "0"
+
+
+def _tell_torchrun(message: str) -> None:
+    """Let torchrun repeat the message in its report of the failure, which comes last."""
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        with contextlib.suppress(OSError):
+            Path(file).write_text(json.dumps({"message": message, "timestamp": int(time.time())}))
 
 
 def _exit_silently(ctx: click.Context, _: click.Parameter, value: bool) -> None:
