@@ -122,11 +122,11 @@ def test_a_step_too_large_for_the_network_does_not_matter(file: Path, request_: 
     run("step", file, "--network", "dgx-h100", "--ranks", "4,8")
 
 
-@pytest.mark.parametrize("name", ["scaling.png", "scaling.svg", "scaling.html"])
+@pytest.mark.parametrize("name", ["scaling.png", "scaling.html"])
 def test_the_curve_is_drawn(file: Path, name: str) -> None:
     """It is a picture, or it stands on a page with the step on the most ranks."""
     path = file.parent / name
-    assert f"wrote {path}" in run("step", file, "--network", "gbe", "--ranks", "2:8", "-o", path).stderr
+    assert f"wrote {path}" in run("step", file, "--network", "gbe", "--ranks", "4,8", "-o", path).stderr
     assert path.stat().st_size > 1000
 
 
