@@ -140,7 +140,7 @@ def _minimum(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
 
 
 def _agreed_runs(workload: ProbeWorkload, blocks: Blocks, meeting: Executor) -> int:
-    """How many times eight rounds a block has, the same on all ranks, which also have met then."""
+    """Return the number of runs of eight rounds in a block, the same on all ranks, which it also brings together."""
     num_runs = 1
     meeting.run(torch.zeros(1))  # the others must not disturb it with what came before
     for _ in range(2):  # the first also warms up, and so tells too few

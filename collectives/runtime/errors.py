@@ -85,7 +85,7 @@ def flight_record_of(part: RankPart, failed: RankInstruction | None = None) -> F
 
 
 class CollectiveError(RuntimeError):
-    """A transfer failed or did not come in time; the message names rank, step, chunk and peer.
+    """A transfer failed or was not finished within the timeout; the message names rank, step, chunk and peer.
 
     At its end the message names the rank that failed first, the same on all ranks, where that can be found out: a
     neighbour that this rank was waiting for may have left only because it had lost another one.

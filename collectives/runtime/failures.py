@@ -239,9 +239,9 @@ def _store_of(group: dist.ProcessGroup) -> Any:
 
 
 def _server_of(store: Any, group: dist.ProcessGroup) -> int | None:
-    """Return the rank of `group` whose process takes `store` along when it ends: that of rank 0 of the job serves it.
+    """Return the rank of `group` whose process serves `store`, which ends with it: rank 0 of the job.
 
-    None if that is not in the group, or torchrun serves the store.
+    None if that rank is not in the group, or if torchrun serves the store.
     """
     while isinstance(store, PrefixStore):
         store = store.underlying_store

@@ -72,7 +72,7 @@ class Meeting:
             raise
 
     def _lower(self, names: Mapping[int, str]) -> list[int]:
-        """Those to which this rank connects, which needs nobody's answer; the others connect to this one."""
+        """Return the ranks to which this rank connects; the others connect to this one. A connect waits for no answer."""
         return sorted(peer for peer in names if peer < self._rank)
 
     def _connect(self, name: str) -> socket.socket:

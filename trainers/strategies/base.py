@@ -38,10 +38,10 @@ class GradientSync:
         self.synchronise()
 
     def set_sync(self, is_synced: bool) -> None:
-        """Hear whether backward passes are to be synchronised from now on."""
+        """Set whether gradients are synchronised at the end of the backward passes that follow."""
 
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:
-        """Let forward passes go through what `compile_module` makes of the plain model."""
+        """Run forward passes through the function that `compile_module` returns for the plain model."""
         compiled: Any = compile_module(self.module)
         self.module = compiled
 
@@ -56,11 +56,11 @@ class Strategy(GradientSync):
     param_sync: tuple[float, float] | None = None
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
-        """Return what `make` makes of the parameters that this rank is to step."""
+        """Return the optimizer that `make` builds for the parameters which this rank updates."""
         return make(self.parameters)
 
     def zero_grad(self) -> None:
-        """Forget the gradients that are kept elsewhere than at the parameters, if any are."""
+        """Clear gradients that are stored elsewhere than in `parameter.grad`, if there are any."""
 
     def gradient_norm(self) -> torch.Tensor:
         """Return the global norm of the synchronised gradients, also after the optimizer's step; collective."""

@@ -56,9 +56,9 @@ class ShardedParameter:
         self._versions = self._counted()
 
     def show_gradient(self) -> bool:
-        """Let the whole tensor have something in place of its gradient, if only its rows have one; return whether.
+        """Give the whole tensor a stand-in for its gradient if only this rank's rows have one; return whether it did.
 
-        With None there, whoever clips whole gradients would pass over it.
+        Code that clips the gradients of whole tensors would skip a tensor whose gradient is None.
         """
         if self.sharded.grad is None or self.whole.grad is not None:
             return False
@@ -66,18 +66,18 @@ class ShardedParameter:
         return True
 
     def hide_gradient(self) -> None:
-        """Remove what stands for a gradient. Raise ShardingError if somebody has set it to None meanwhile."""
+        """Remove the stand-in for the gradient. Raises ShardingError if the program has set it to None."""
         if self.whole.grad is None and self.sharded.grad is not None:
             raise forgotten_error(self._strategy)
         make_way(self.whole)
 
     def _counted(self) -> tuple[int, int]:
-        """How often autograd has seen something written to the whole tensor, and to this rank's rows."""
+        """Return autograd's version counters of the whole tensor and of this rank's rows."""
         return self.whole._version, self.sharded._version
 
     @torch.no_grad()
     def keep_written(self) -> None:
-        """Before the whole tensor goes, take over what has been written to it since it was gathered."""
+        """Copy values written to the whole tensor since it was gathered to this rank's rows, before it is freed."""
         if not self.whole.untyped_storage().resizable():
             raise ShardingError(
                 f"{self._strategy}: a NumPy array shares the memory of a parameter, which therefore cannot be freed "
@@ -342,7 +342,7 @@ def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable
 
 
 def _keep_hidden(module: nn.Module, _: object, output: object) -> None:
-    """Have a layer's parameters again whose output shows no tensor, so that nothing tells when its backward begins."""
+    """Gather a layer's parameters again if no tensor of its output tells when its backward pass begins."""
     shown = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(output))
     if torch.is_grad_enabled() and not shown and not _in_backward():
         _as_fsdp(module).unshard()

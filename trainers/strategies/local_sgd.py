@@ -21,7 +21,7 @@ class LocalStepError(RuntimeError):
 
 
 class OuterMomentum(NamedTuple):
-    """How DiLoCo takes a step from where the ranks began to their average: by SGD with Nesterov's momentum.
+    """The outer optimizer of DiLoCo, SGD with Nesterov's momentum, which steps from the old average to the new one.
 
     The defaults are those of the paper, section 3.
     """
@@ -31,9 +31,10 @@ class OuterMomentum(NamedTuple):
 
 
 class Average:
-    """The parameters of one dtype, and what their next average is made from.
+    """The parameters of one dtype, and the state of the outer optimizer.
 
-    start: where the ranks began; velocity: of the outer momentum; both None without it. All are (num_elements,).
+    start: the parameters after the last average. velocity: of the outer momentum. Both are (num_elements,), and None
+    without an outer optimizer.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], outer: OuterMomentum | None) -> None:
@@ -62,7 +63,7 @@ class Average:
         return self._flat.vector
 
     def _step(self, outer: OuterMomentum) -> None:
-        """Take the difference that the ranks have made for a gradient; in place, as models are large."""
+        """Step the outer optimizer; its gradient is `start` minus the new average. In place, as models are large."""
         assert self.start is not None
         assert self.velocity is not None
         change = torch.sub(self.start, self._flat.vector, out=self._flat.vector)

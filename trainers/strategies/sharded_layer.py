@@ -96,7 +96,7 @@ class LayerWeights(ShardedWeights):
 
     @torch.no_grad()
     def abandon(self) -> None:
-        """Leave the memory that was held to the graph: what it reads may be of before the optimizer's step."""
+        """Stop using the gathered memory, which an autograd graph may still read, with values of before the step."""
         for parameter in self.parameters:
             parameter.data = torch.empty(0, dtype=self.share.dtype, device=self.share.device)
         self._free(False)
@@ -165,7 +165,7 @@ class ShardedLayer:
             parameter.register_post_accumulate_grad_hook(self._arrived)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return a copy of the model, made while all is there, is a plain one: nothing is gathered for it."""
+        """Make a copy of the model a plain one: it is made while all parameters are gathered."""
         return ShardedLayer, (nn.Module(), (), False, int, int)
 
     def keep(self) -> None:
