@@ -72,7 +72,7 @@ class Meeting:
             raise
 
     def _lower(self, names: Mapping[int, str]) -> list[int]:
-        """Return the ranks to which this rank connects; the others connect to this one. A connect waits for no answer."""
+        """Return the ranks to which this rank connects; the others connect to this one. A connect needs no answer."""
         return sorted(peer for peer in names if peer < self._rank)
 
     def _connect(self, name: str) -> socket.socket:
