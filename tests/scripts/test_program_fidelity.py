@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from program_fidelity import measured_s
+from program_fidelity import main, measured_s
 from tests.processes import run_python
 
 ENDS_EARLY = """\
@@ -69,17 +70,19 @@ def test_a_program_that_fails_on_one_rank(tmp_path: Path) -> None:
         measured_s([str(script)], 2, "normal", tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "examples/fsdp.py 'gloo"])
-def test_text_that_is_no_command(text: str) -> None:
-    """It is refused in one line, like a program that there is not."""
-    message = f"program_fidelity: {text!r}: must be a program and its arguments, as in a shell"
-    assert fidelity(text) == (2, "", message)
-
-
-def test_a_program_that_there_is_not() -> None:
-    """It is refused before the probes, which take a while."""
-    assert fidelity("examples/fsdp.py gloo", "nowhere.py 1") == (
-        2,
-        "",
-        "program_fidelity: nowhere.py: there is no such file; give the path of a Python program",
-    )
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([""], "'': must be a program and its arguments, as in a shell"),
+        (["examples/fsdp.py 'gloo"], '"examples/fsdp.py \'gloo": must be a program and its arguments, as in a shell'),
+        (
+            ["examples/fsdp.py gloo", "nowhere.py 1"],
+            "nowhere.py: there is no such file; give the path of a Python program",
+        ),
+    ],
+)
+def test_a_program_that_there_is_not(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused in one line, before the probes, which take a while."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which the command sets
+    result = CliRunner().invoke(main, arguments)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"program_fidelity: {message}\n")
