@@ -73,8 +73,11 @@ def test_a_program_that_fails_on_one_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([""], "'': must be a program and its arguments, as in a shell"),
-        (["examples/fsdp.py 'gloo"], '"examples/fsdp.py \'gloo": must be a program and its arguments, as in a shell'),
+        ([""], "'': must be a program and its arguments, quoted as in a shell"),
+        (
+            ["examples/fsdp.py 'gloo"],
+            '"examples/fsdp.py \'gloo": must be a program and its arguments, quoted as in a shell',
+        ),
         (
             ["examples/fsdp.py gloo", "nowhere.py 1"],
             "nowhere.py: there is no such file; give the path of a Python program",
