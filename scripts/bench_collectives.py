@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import torch
+from torch.utils.benchmark import Timer
 
 from collectives.benchmark.table import ratio, rival_of
 from collectives.probes import provenance
@@ -19,6 +21,9 @@ from ringsim.units import format_size
 BENCHMARK = ["-m", "collectives.benchmark", "--cell-time", "300ms"]
 BEST = "best of these"
 LARGE = ("-b", "1MiB", "-e", "64MiB")
+MIB = 2**20
+COPY_S = 0.3  # for which copies of one size are timed
+COPY_HEAD = f"{'ranks':>7}  {'algorithm':<20} {'size':>7} {'ratio':>6}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ TARGETS = (
         )
     ),
 )
+ALL_REDUCE = TARGETS[2]
 _RIVALS = {TORCH: "torch.distributed", PLAIN_RING: "a plain ring"}
 
 
@@ -147,6 +153,23 @@ def _row(algorithm: str, ranks: str, ratios: Sequence[Ratio]) -> str:
     return f"{ranks:>7}  {algorithm:<20} {len(ratios):>5} {mean:>6.3f} {worst.value:>6.3f}  {where}"
 
 
+def copy_s(size_bytes: int) -> float:
+    """Return the median seconds of a `copy_` of that many bytes in this process, with one thread."""
+    tensors = {name: torch.ones(size_bytes, dtype=torch.uint8) for name in ("source", "target")}
+    median_s: float = Timer("target.copy_(source)", globals=tensors).blocked_autorange(min_run_time=COPY_S).median
+    return median_s
+
+
+def over_copies(files: Sequence[Measurements]) -> str:
+    """Return a row for each large all_reduce of ours, over the time of a copy of its bytes, which is measured now."""
+    rows = ["# all_reduce float32, from 1 MiB: ours over copy_ of the same bytes in one process", COPY_HEAD]
+    for one in (times for file in files for times in file.collectives):
+        if one.algorithm not in _RIVALS and one.size_bytes >= MIB:
+            times = one.median_s / copy_s(one.size_bytes)
+            rows.append(f"{one.num_ranks:>7}  {one.algorithm:<20} {format_size(one.size_bytes):>7} {times:>6.2f}")
+    return "\n".join(rows)
+
+
 def arguments(target: Target, algorithms: Sequence[str], quick: bool, shared: bool, file: Path) -> list[str]:
     """Return the arguments of torchrun that measure `target` into `file`. shared: whether ranks share the tensors."""
     mine = [option for name in target.algorithms(algorithms) for option in ("--algorithm", name)]
@@ -187,6 +210,8 @@ def main(
                 run_local_ranks(num_ranks, arguments(target, algorithms, quick, shared, file), quiet=True)
                 measured[target].append(Measurements.load(file))
     click.echo(format_targets(list(measured.items())))
+    if shared and ALL_REDUCE in measured:
+        click.echo(f"\n{over_copies(measured[ALL_REDUCE])}")
 
 
 if __name__ == "__main__":

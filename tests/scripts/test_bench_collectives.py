@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench_collectives import TARGETS, format_targets, ratios_of
+import bench_collectives
+from bench_collectives import TARGETS, copy_s, format_targets, over_copies, ratios_of
 from ringsim.measurements.measurements import Measurements
 from tests.collectives.benchmark.test_benchmark_tables import WHERE, times
 
@@ -53,6 +54,20 @@ def test_a_plain_ring_is_a_rival() -> None:
     assert ratio.value == pytest.approx(1.5)
     with pytest.raises(ValueError, match="all_reduce of 67108864 bytes: no times of plain_ring to compare with"):
         ratios_of(target, [Measurements(4, WHERE, collectives=both[:1])])
+
+
+def test_all_reduces_are_compared_with_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of ours from 1 MiB on, each with a copy of its bytes."""
+    monkeypatch.setattr(bench_collectives, "copy_s", lambda size_bytes: 1e-3 * size_bytes / 2**20)
+    measured = [times("ring", 64, 4e-3), times("dist", 2**23, 9e-3), times("ring", 2**23, 12e-3)]
+    _, _, *rows = over_copies([Measurements(4, WHERE, collectives=tuple(measured))]).splitlines()
+    assert [row.split() for row in rows] == [["4", "ring", "8", "MiB", "1.50"]]
+
+
+def test_a_copy_takes_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More for more bytes."""
+    monkeypatch.setattr(bench_collectives, "COPY_S", 0.01)
+    assert 0 < copy_s(2**10) < copy_s(2**24)
 
 
 def test_targets_ask_for_what_there_is() -> None:
