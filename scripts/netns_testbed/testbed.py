@@ -4,7 +4,9 @@ import atexit
 import itertools
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -90,15 +92,32 @@ def why_not() -> str | None:
 def run_ranks(hosts: int, ranks_per_host: int, arguments: Sequence[str], slow: Mapping[int, str] | None = None) -> None:
     """Run torchrun with these arguments there, to its end; what ends us ends its ranks and takes the hosts down.
 
+    What the ranks print goes to stderr, since whoever calls this prints a table of its own.
+
     slow: hosts with another rate than RATE. Raises OSError if it fails.
     """
     if hosts == 1:
-        run_local_ranks(ranks_per_host, arguments)
+        with _stdout_to_stderr():
+            run_local_ranks(ranks_per_host, arguments)
         return
-    with ended_once(), Testbed(hosts, RATE, slow or {}) as bed:
+    with ended_once(), _stdout_to_stderr(), Testbed(hosts, RATE, slow or {}) as bed:
         code = bed.run(list(arguments), ranks_per_host).exit_code
     if code:
         raise OSError(f"the command on {hosts} hosts ended with exit code {code}; its output is above")
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Let what is started in the block, and this process, write to stderr in place of stdout."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
