@@ -61,7 +61,7 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
     seed: int = 0,
     budget: int | None = None,
     seconds: float = math.inf,
-    runtime: Runtime = RULE,
+    runtime: Runtime | None = None,
     on_progress: Callable[[int], object] = lambda _: None,
     workers: Workers | None = None,
 ) -> RankPlacement:
@@ -69,7 +69,7 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
 
     budget: how many orders are simulated at most; `default_budget` without it.
     seconds: after which the search ends, with the best order so far, which then depends on the machine's speed.
-    runtime: how ranks execute the schedule, as of `predict_time`.
+    runtime: how ranks execute the schedule, as of `predict_time`; by the rule of execution without it.
     on_progress: is told how many have been simulated since it was last told.
     workers: who simulates; without them this process. The placement is the same.
 
@@ -82,7 +82,7 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
     budget = default_budget(schedule) if budget is None else budget
     if budget < 1:
         raise ValueError(f"budget {budget}: must be at least 1, since the given order is simulated")
-    time_s = partial(_permuted_s, schedule, network, size_bytes, runtime)
+    time_s = partial(_permuted_s, schedule, network, size_bytes, runtime or RULE)
     search = _Search(time_s, budget, time.monotonic() + seconds, on_progress, workers or Workers())
     search.simulate([tuple(range(schedule.num_ranks))])
     first = _first_free(schedule)

@@ -72,8 +72,8 @@ def test_device_and_backend_decide(backends: dict[str, str], device: str, transp
 
 
 NO_CPU = (
-    "the group has no backend for tensors on cpu: move them, or make the group with one, "
-    'as dist.init_process_group("cpu:gloo,cuda:nccl") does'
+    "the group has no backend for tensors on cpu: move them, or create the process group with one, "
+    'such as dist.init_process_group("cpu:gloo,cuda:nccl")'
 )
 
 
