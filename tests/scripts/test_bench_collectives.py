@@ -57,7 +57,7 @@ def test_a_plain_ring_is_a_rival() -> None:
 
 
 def test_all_reduces_are_compared_with_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of ours from 1 MiB on, each with a copy of its bytes."""
+    """Only all_reduces of this project, and only from 1 MiB on, each with a copy of its bytes."""
     monkeypatch.setattr(bench_collectives, "copy_s", lambda size_bytes: 1e-3 * size_bytes / 2**20)
     measured = [times("ring", 64, 4e-3), times("dist", 2**23, 9e-3), times("ring", 2**23, 12e-3)]
     _, _, *rows = over_copies([Measurements(4, WHERE, collectives=tuple(measured))]).splitlines()

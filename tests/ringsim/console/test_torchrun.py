@@ -1,4 +1,4 @@
-"""What a command that torchrun starts tells torchrun."""
+"""Messages of commands to the torchrun that started them."""
 
 import json
 from pathlib import Path
