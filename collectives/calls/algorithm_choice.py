@@ -20,6 +20,7 @@ from collectives.runtime import (
 )
 from ringsim.calibration import calibrate_host, calibrate_hosts, calibrate_uniform, num_hosts
 from ringsim.files import quoted
+from ringsim.limits import usable_cores
 from ringsim.measurements import Measurements
 from ringsim.network import AnyNetwork, Cluster, Network, load_network
 from ringsim.registry import ALGORITHMS, build, build_proved, is_built_in
@@ -86,7 +87,7 @@ class Chooser:
 
     def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
         measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, blocks=PROBED_BLOCKS, sizes=PROBED_SIZES)
-        self._network = _calibrated(measurements, num_cores())
+        self._network = _calibrated(measurements, usable_cores())
         return self._network
 
     def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
@@ -196,8 +197,3 @@ def named_with_digest(algorithm: str, schedule: Schedule) -> str:
         for column in (step.src, step.dst, step.chunk, step.reduce, step.channel):
             digest.update(np.ascontiguousarray(column).tobytes())
     return f"{algorithm} (schedule {digest.hexdigest()})"
-
-
-def num_cores() -> int:
-    """Return the cores that this process may use; where the system does not say, those that there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,5 +1,7 @@
 """`empty`: tensors that lie where the other ranks of the host can read them."""
 
+import errno
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -9,6 +11,8 @@ from collectives.calls.call import GroupRuntime
 from collectives.calls.rehearsal import rehearsal_of
 from collectives.runtime import CPU, Sharing, has_backend, record_as_lent, resolve, state_of
 from collectives.shared_memory import LocalRanks
+
+_LOG = logging.getLogger("collectives")
 
 
 def empty(
@@ -23,7 +27,7 @@ def empty(
     The memory is given back when the tensor and all views of it have gone, here, and the other ranks have begun another
     collective of the group. Its storage cannot be resized; a process that is forked from the rank also shares it; and
     until it has first been part of a collective it takes an open file. If the group shares no memory (`use_transport`),
-    it is a tensor like any other.
+    or this process has reached its limit on open files, it is a tensor like any other.
 
     size, dtype: as in `torch.empty`.
     group: the default group if None. The first time all its ranks must call this, or another collective; after that
@@ -47,7 +51,10 @@ def empty(
     try:
         return local.regions.new(like.nbytes).view(dtype).view(like.shape)
     except OSError as error:
-        raise RuntimeError(f"a tensor of {like.nbytes} bytes that ranks share: {error}") from error
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise RuntimeError(f"a tensor of {like.nbytes} bytes that ranks share: {error}") from error
+        _LOG.debug("rank %d shares no memory of a tensor of %d bytes: %s", group.rank(), like.nbytes, error)
+        return torch.empty(like.shape, dtype=dtype, device=CPU)
 
 
 def _local_ranks(group: dist.ProcessGroup) -> LocalRanks | None:

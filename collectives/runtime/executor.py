@@ -234,15 +234,20 @@ class Executor:
         uses_gloo = plan is None or plan.has_remote  # what comes through shared memory needs no place to land
         memory = self._memory(tensor, options, layout, part.num_staging_buffers if uses_gloo else 0)
         group, hooks = self.group, _hooks(options.log)
-        for cuts, tags in layout.portions:
-            portion = memory if cuts is None else memory.cut(cuts)
-            by_gloo = GlooTransport(part, portion, group, self._preposted, tags, stamp) if uses_gloo else None
-            transport: ChunkTransport | None = by_gloo
+        try:
+            for cuts, tags in layout.portions:
+                portion = memory if cuts is None else memory.cut(cuts)
+                by_gloo = GlooTransport(part, portion, group, self._preposted, tags, stamp) if uses_gloo else None
+                transport: ChunkTransport | None = by_gloo
+                if plan is not None:
+                    is_last = cuts is layout.portions[-1].cuts
+                    transport = SharedMemoryTransport(part, portion, plan, layout.token, by_gloo, is_last)
+                assert transport is not None
+                ScheduleRun(part, group, portion, transport, hooks).run()
+        except BaseException:  # KeyboardInterrupt, too, which may come between two portions
             if plan is not None:
-                is_last = cuts is layout.portions[-1].cuts
-                transport = SharedMemoryTransport(part, portion, plan, layout.token, by_gloo, is_last)
-            assert transport is not None
-            ScheduleRun(part, group, portion, transport, hooks).run()
+                plan.local.fail()
+            raise
 
     def _memory(
         self, tensor: torch.Tensor, options: RunOptions, layout: ChunkLayout, num_staging_buffers: int

@@ -27,7 +27,8 @@ from ringsim.schedule import (
 )
 
 POSTED_AHEAD = 2  # receives posted beyond the one being waited for
-POSTED_SHARE = 16  # of several peers: this part of the chunks, if that is more
+POSTED_SHARE = 16  # of several peers: this part of the chunks, if that is more,
+MOST_POSTED_AHEAD = 8  # and no more than that, which keep connections busy: each takes a buffer
 
 
 def posted_ahead(program: RankProgram, num_chunks: int) -> int:
@@ -37,7 +38,9 @@ def posted_ahead(program: RankProgram, num_chunks: int) -> int:
     posted takes memory, so that it is little of the tensor.
     """
     has_one_peer = len({receive.peer for receive in program.receives}) < 2
-    return POSTED_AHEAD if has_one_peer else max(POSTED_AHEAD, num_chunks // POSTED_SHARE)
+    if has_one_peer:
+        return POSTED_AHEAD
+    return min(max(POSTED_AHEAD, num_chunks // POSTED_SHARE), MOST_POSTED_AHEAD)
 
 
 class Opcode(IntEnum):

@@ -18,8 +18,9 @@ from collectives.runtime.transport import new_buffer
 MIN_BUFFER_BYTES = 4 * 2**10  # there is a size class for each power of two from here
 MAX_EAGER_BYTES = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time
 SPARE = 1  # buffers posted beyond those being waited for: a peer may be a collective ahead
-# Buffers that a fingerprint may need of a size class, as a rule: POSTED_AHEAD, the one waited for, and SPARE. More are
-# posted of several peers that send many chunks (`posted_ahead` in instructions.py), which is not counted here.
+# Buffers that a fingerprint may need of a size class: POSTED_AHEAD, the one waited for, and SPARE. From several peers
+# that send many chunks there may be up to MOST_POSTED_AHEAD instead (`posted_ahead` in instructions.py), which is not
+# counted here, since ranks would count differently.
 BUFFERS_PER_CLASS = 4
 STAMP_BYTES = 16  # position and digest of a call; as many as the elements that follow are aligned to
 LIMIT_BYTES = 16 * 2**20  # that fingerprints may take of the memory for each peer; those that come later are not eager

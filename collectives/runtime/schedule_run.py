@@ -32,14 +32,10 @@ class ScheduleRun:
         actions: Actions = self.transport.actions
         for hook in self.hooks:
             actions = hook(actions, self.part)
-        try:
-            self._do(self.transport.open, "before step 0")
-            self._execute(actions)
-            self.memory.finish()
-            self._do(self.transport.close, "after the last step")
-        except BaseException:
-            self.transport.fail()
-            raise
+        self._do(self.transport.open, "before step 0")
+        self._execute(actions)
+        self.memory.finish()
+        self._do(self.transport.close, "after the last step")
 
     def _do(self, what: Callable[[], None], when: str) -> None:
         try:

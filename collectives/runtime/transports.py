@@ -40,9 +40,6 @@ class ChunkTransport:
     def close(self) -> None:
         """End a run that went well."""
 
-    def fail(self) -> None:
-        """End a run that did not: whoever waits for this rank need not wait any longer."""
-
 
 class PostedReceive(NamedTuple):
     """A receive that is posted: where it lands, what to wait for, and the eager buffer if it is one."""
@@ -276,9 +273,6 @@ class SharedMemoryTransport(ChunkTransport):
         self.local.close_portion()
         if self.is_last:
             self.local.take_back()
-
-    def fail(self) -> None:
-        self.local.fail()
 
     def wait_recv(self, index: int) -> None:
         """Wait until a message is published, or has arrived from another host."""

@@ -35,6 +35,7 @@ from collectives.shared_memory.segment import (
     record_place,
     slot_offset,
 )
+from ringsim.limits import available_cores
 
 TOKEN_BITS = 31
 _MIXER = 1103515245  # odd, so that histories which differ in one portion never have the same digest
@@ -71,9 +72,13 @@ WITH_A_CORE = Patience(range(400), 0.0002)  # polls take some ten microseconds
 CROWDED = Patience(range(1), 0.00002)
 
 
-def _patience(num_threads: int) -> Patience:
-    """Return the patience of each of `num_threads` threads that may all be busy at once."""
-    return WITH_A_CORE if num_threads <= len(os.sched_getaffinity(0)) else CROWDED
+def patience_of(num_ranks: int, *, is_beside: bool) -> Patience:
+    """Return the patience of each of `num_ranks` ranks of a host.
+
+    is_beside: whether the thread that waits is one beside the program's own, which computes meanwhile.
+    """
+    num_threads = 2 * num_ranks if is_beside else num_ranks
+    return WITH_A_CORE if num_threads <= available_cores() else CROWDED
 
 
 class PeerError(RuntimeError):
@@ -144,7 +149,8 @@ class LocalRanks:
         self._filled = 0
         # While a thread of the program's own waits, the rank has nothing else to do; beside one that waits for a
         # collective that was begun earlier, the program computes.
-        self._own_patience, self._patience_beside = _patience(len(segments)), _patience(2 * len(segments))
+        self._own_patience = patience_of(len(segments), is_beside=False)
+        self._patience_beside = patience_of(len(segments), is_beside=True)
         self._patience = self._own_patience
         self._poll = select.poll()
         self._peer_of_fd = {connection.fileno(): peer for peer, connection in sockets.items()}

@@ -5,22 +5,25 @@ publishes something that lies there, so they have it before they are told to rea
 its rank says so in the region and in its own segment, and the others let go of it at their next portion.
 """
 
+import logging
 import mmap
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from threading import Lock
 from weakref import finalize
 
 import torch
 
 from collectives.shared_memory.segment import RELEASED, SharedFile, new_shared_file, whole_pages
-from ringsim.schedule import free_bytes
+from ringsim.limits import free_bytes
 from ringsim.units import format_size
 
 OWNER_SHIFT = 48  # a location is the rank in whose memory it is, and the address there
 FIRST_ADDRESS = 1 << 40  # smaller ones are those of the segment
+_LOG = logging.getLogger("collectives")
 _GRANULE_SHIFT = 21
 _GRANULE = 1 << _GRANULE_SHIFT  # regions begin at multiples of that, so that one is found without a search
 _HEADER_BYTES = mmap.PAGESIZE
@@ -58,6 +61,8 @@ class Regions:
     def __init__(self, rank: int, words: memoryview, sockets: Mapping[int, socket.socket]) -> None:
         self._words: memoryview | None = words  # None once it is closed, as a tensor may live on, and keep this alive
         self._sockets = sockets
+        self._rank = rank
+        self._numbers = count(1)  # of regions released, each taken by one thread, as tensors end in any
         self._entering = Lock()  # held for a moment only
         self._next_location, self._end = rank << OWNER_SHIFT | FIRST_ADDRESS, rank + 1 << OWNER_SHIFT
         self._at: dict[int, Region] = {}  # by granule
@@ -81,7 +86,7 @@ class Regions:
             self._next_location += -(-length // _GRANULE) * _GRANULE
         if location + length > self._end:  # after 256 TiB, whatever has been given back
             raise OSError("this rank has used up the address space for shared tensors")
-        fd = new_shared_file(_HEADER_BYTES + length, 0)
+        fd = new_shared_file(_HEADER_BYTES + length)
         try:
             os.pwrite(fd, location.to_bytes(8, "little"), 8 * _LOCATION)
             region = Region(fd)
@@ -106,8 +111,9 @@ class Regions:
         if fd is not None:
             try:
                 self._send(fd)
-            except OSError:  # too many are under way, or a rank has ended, which others find out
+            except OSError as error:  # too many are under way, or a rank has ended, which others find out
                 self._refused.add(region)
+                _LOG.debug("rank %d copies a tensor that others cannot be told of: %s", self._rank, error)
                 return None
             finally:
                 os.close(fd)
@@ -174,7 +180,7 @@ class Regions:
             os.close(fd)
         elif words is not None:  # nor is this a process that was forked from the rank
             region.words[_IS_RELEASED] = 1
-            words[RELEASED] += 1
+            words[RELEASED] = next(self._numbers)
 
     def _forget(self, region: Region) -> None:
         for granule in region.granules:

@@ -21,7 +21,7 @@ with suppress(ImportError):  # Windows has none, and nobody asks for a segment t
 
 CACHE_LINE = 64
 SLOTS = 2
-MAX_RECORDS = 2**14  # that a portion may have of one rank; what is not used takes no memory
+MAX_RECORDS = 2**14  # that a portion may have of one rank
 WORDS_PER_RECORD = 2
 STAMPS = 8  # a rank that begins a portion looks at the one before the last; others may have begun two more than it
 # Places of words, in units of 8 bytes; each that changes in a run is alone in its cache line.
@@ -85,11 +85,10 @@ def whole_pages(size_bytes: int) -> int:
     return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def new_shared_file(size_bytes: int, reserved_from: int) -> int:
+def new_shared_file(size_bytes: int) -> int:
     """Return a file descriptor of memory, all zero, which is closed when another program is started.
 
-    size_bytes: of whole pages. reserved_from: the byte from which on there must be memory at once; what is before takes
-    some as it is used.
+    size_bytes: of whole pages.
 
     Raises OSError where there is no such memory.
     """
@@ -97,7 +96,7 @@ def new_shared_file(size_bytes: int, reserved_from: int) -> int:
     try:
         os.ftruncate(fd, size_bytes)
         # Now, so that there is an error here, rather than a signal when it is first written to.
-        os.posix_fallocate(fd, reserved_from, size_bytes - reserved_from)
+        os.posix_fallocate(fd, 0, size_bytes)
         # A rank cannot take away what another one has mapped.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except OSError:
@@ -111,7 +110,7 @@ def new_segment_file(slot_bytes: int) -> int:
 
     Raises OSError where there is no such memory.
     """
-    return new_shared_file(WORDS_BYTES + SLOTS * whole_pages(slot_bytes), WORDS_BYTES)
+    return new_shared_file(WORDS_BYTES + SLOTS * whole_pages(slot_bytes))
 
 
 def record_place(portion: int, index: int) -> int:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from ringsim.analysis.critical_path import CriticalPath, critical_path
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.usage import LinkUsage, RankUsage, link_usage, rank_usage
+from ringsim.limits import free_bytes
 from ringsim.network import AnyNetwork
-from ringsim.schedule import Schedule, dependencies, free_bytes
+from ringsim.schedule import Schedule, dependencies
 from ringsim.simulation import RULE, OnProgress, Runtime, Timeline, ignore_progress, simulate, with_in_network_reduction
 
 MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many

@@ -151,9 +151,14 @@ class _Search:
         """Have several workers simulate those that are not known, as far as the budget goes."""
         unknown = [order for order in dict.fromkeys(orders) if order not in self._times_s | self._times_ahead_s]
         unknown = unknown[: self._budget - len(self._times_s)]
-        if self._workers.count > 1 and len(unknown) > 1:
-            for place, time_s in self._workers.run(self._time_s, unknown):
-                self._times_ahead_s[unknown[place]] = time_s
+        if self._workers.count == 1 or len(unknown) < 2:
+            return
+        # All at once, unless the time may be over in between.
+        num_at_once = len(unknown) if math.isinf(self._ends_at) else self._workers.count
+        for first in range(0, len(unknown), num_at_once):
+            together = unknown[first : first + num_at_once]
+            for place, time_s in self._workers.run(self._time_s, [] if self.is_over() else together):
+                self._times_ahead_s[together[place]] = time_s
 
     def climb(self, congestion: Congestion, first: int, rng: np.random.Generator) -> None:
         """Change the best order, and go on from each that is no slower."""

@@ -51,14 +51,8 @@ def examine(readings: Readings) -> list[MachineFinding]:
     return [MachineFinding(subject, *opinion) for subject, opinion in opinions if opinion is not None]
 
 
-def available_cores(readings: Readings) -> float:
-    """Return the cores' worth of time that the process can have."""
-    cpu = readings.cpu
-    return min(cpu.usable, cpu.quota) if cpu.quota is not None else cpu.usable
-
-
 def _cores(readings: Readings) -> Opinion:
-    all_cores, cores = readings.cpu.cores, available_cores(readings)
+    all_cores, cores = readings.cpu.cores, readings.cpu.available
     fact = f"{all_cores} core{'s' * (all_cores != 1)}"
     if cores < all_cores:
         fact += f", of which this process may use {cores:g}"
@@ -68,7 +62,8 @@ def _cores(readings: Readings) -> Opinion:
         advice = "Measure where there are at least two cores, or read every time as an upper bound."
         return Level.NOTE, fact, meaning, advice
     apart = (
-        f"Up to {whole} ranks have a core each, and poll while they wait; with more, a waiting rank gives its core up."
+        f"Up to {whole} ranks have a core each, and poll while they wait, or up to {whole // 2} if they compute "
+        "meanwhile; with more, a waiting rank gives its core up."
     )
     beside = f"DDP hides communication behind the backward pass only with up to {whole // 2} rank{'s' * (whole > 3)}."
     if cores == all_cores:
@@ -78,7 +73,7 @@ def _cores(readings: Readings) -> Opinion:
 
 
 def _load(readings: Readings) -> Opinion | None:
-    load, cores = readings.cpu.load, available_cores(readings)
+    load, cores = readings.cpu.load, readings.cpu.available
     if load is None:
         return None
     fact = f"load {load:.1f} in the last minute"

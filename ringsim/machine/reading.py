@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
 
+from ringsim.limits import available_cores
+
 _Answer = TypeVar("_Answer")
 
 
@@ -44,15 +46,14 @@ def is_loopback(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CpuReadings:
-    """usable: cores that this process may run on; quota: cores' worth of time that its cgroup is given.
+    """available: cores' worth of time that this process can have.
 
     load: runnable threads, the mean of the last minute. steal: the share of the time that a hypervisor took.
     governor: how the kernel chooses the frequency. mhz, max_mhz: of the first core.
     """
 
     cores: int
-    usable: int
-    quota: float | None = None
+    available: float
     load: float | None = None
     steal: float | None = None
     governor: str | None = None
@@ -136,26 +137,15 @@ def read_machine() -> Readings:
 
 def _cpu() -> CpuReadings:
     folder = Path("/sys/devices/system/cpu/cpu0/cpufreq")
-    cores = os.cpu_count() or 1
     return CpuReadings(
-        cores=cores,
-        usable=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores,
-        quota=_quota(_text("/sys/fs/cgroup/cpu.max")),
+        cores=os.cpu_count() or 1,
+        available=available_cores(),
         load=_told(lambda: os.getloadavg()[0]),
         steal=_steal(),
         governor=_text(folder / "scaling_governor"),
         mhz=_mhz(folder / "scaling_cur_freq"),
         max_mhz=_mhz(folder / "cpuinfo_max_freq"),
     )
-
-
-def _quota(text: str | None) -> float | None:
-    """Of "200000 100000" two cores; None of "max 100000"."""
-    try:
-        most, period = (text or "").split()
-        return int(most) / int(period)
-    except (ValueError, ZeroDivisionError):
-        return None
 
 
 def _steal() -> float | None:

@@ -116,40 +116,39 @@ class BuiltInAlgorithms:
         self, one: NamedTime, forms: Callable[[NamedTime, float], Iterator[NamedTime]], ends_at: float
     ) -> list[NamedTime]:
         """Return the fastest of the forms in a list, or an empty one if none gains, or the time is up."""
-        seconds = ends_at - time.monotonic()
-        if one.time_s is None or seconds <= 0:
+        if one.time_s is None or time.monotonic() >= ends_at:
             return []
         self.say(f"simulating forms of {one.algorithm}")
-        gaining = [form for form in forms(one, seconds) if form.sorting_s < LEAST_GAIN * one.time_s]
+        gaining = [form for form in forms(one, ends_at) if form.sorting_s < LEAST_GAIN * one.time_s]
         return sorted(gaining, key=lambda form: form.sorting_s)[:1]
 
-    def _in_segments(self, plain: NamedTime, seconds: float) -> Iterator[NamedTime]:
+    def _in_segments(self, plain: NamedTime, ends_at: float) -> Iterator[NamedTime]:
         num_transfers = self._schedule(plain).num_transfers
         for segments in SEGMENTS:
             if segments * num_transfers <= MAX_FORM_TRANSFERS:
-                yield self._timed(f"{plain.algorithm}/{segments}", seconds)
+                yield self._timed(f"{plain.algorithm}/{segments}", ends_at - time.monotonic())
 
-    def _placed(self, one: NamedTime, seconds: float) -> Iterator[NamedTime]:
+    def _placed(self, one: NamedTime, ends_at: float) -> Iterator[NamedTime]:
         schedule = self._schedule(one)
         if self.num_ranks <= MAX_PLACED_RANKS and schedule.num_transfers <= MAX_FORM_TRANSFERS:
             placed = find_placement(
-                schedule, self.network, self.size_bytes, budget=NUM_PLACEMENTS, seconds=seconds, runtime=self.runtime
-            )
-            yield self._timed(one.algorithm, seconds, placed.order)
+                schedule, self.network, self.size_bytes, budget=NUM_PLACEMENTS, seconds=ends_at - time.monotonic(),
+                runtime=self.runtime,
+            )  # fmt: skip
+            yield NamedTime(one.algorithm, placed.time_s, order=placed.order)
 
-    def _timed(self, name: str, seconds: float, order: tuple[int, ...] | None = None) -> NamedTime:
-        def skip(why: str) -> NamedTime:
-            return NamedTime(name, skipped=why, order=order)
-
+    def _timed(self, name: str, seconds: float) -> NamedTime:
         try:
-            schedule = self._schedule(NamedTime(name, order=order))
+            schedule = self._schedule(NamedTime(name))
             if lists_more_than(MAX_TRANSFERS, schedule, self.network, self.size_bytes, runtime=self.runtime):
-                return skip(f"more than {MAX_TRANSFERS:,} transfers")
-            return NamedTime(name, self.time_s(schedule, time.monotonic() + seconds), order=order)
+                return NamedTime(name, skipped=f"more than {MAX_TRANSFERS:,} transfers")
+            return NamedTime(name, self.time_s(schedule, time.monotonic() + seconds))
         except ValueError as error:
-            return skip(str(error))
+            return NamedTime(name, skipped=str(error))
         except TimeoutError:
-            return skip(f"its simulation takes longer than {seconds:g} s (--seconds)")
+            if seconds < self.seconds:
+                return NamedTime(name, skipped=INTERRUPTED)
+            return NamedTime(name, skipped=f"its simulation takes longer than {seconds:g} s (--seconds)")
 
     def _schedule(self, one: NamedTime) -> Schedule:
         return one.schedule(self.collective, self.num_ranks, self.size_bytes)

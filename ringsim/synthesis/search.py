@@ -168,7 +168,7 @@ class _SynthesisSearch:
         self._s_per_transfer = 0.0
 
     def run(self) -> Synthesis:
-        is_interrupted = self._is_search_interrupted()
+        is_interrupted = self._search_until_interrupted()
         if self._best is None:
             raise ValueError(f"{self._network.place}: no links were found that lead to all ranks")
         found_s, found_schedule = self._best
@@ -184,7 +184,7 @@ class _SynthesisSearch:
             schedule, time_s, is_named, found_schedule, found_s, self._bound, tuple(named), self._state.num_tried
         )
 
-    def _is_search_interrupted(self) -> bool:
+    def _search_until_interrupted(self) -> bool:
         """Search; return whether a KeyboardInterrupt ended it, which is raised if nothing is known yet."""
         try:
             self._search(self._counts(), self._options.seed)

@@ -196,9 +196,10 @@ def test_a_rank_of_a_ring_of_two() -> None:
         ("bidirectional_ring/16", 4, 8),
         ("direct", 8, 2),
         ("direct", 64, 4),
+        ("direct", 512, 8),
     ],
 )
 def test_more_receives_are_posted_of_several_peers(name: str, num_ranks: int, expected: int) -> None:
-    """A sixteenth of the chunks, so that buffers take little of the tensor's memory."""
+    """A sixteenth of the chunks, so that buffers take little of the tensor's memory, and few in any case."""
     schedule = build(Collective.REDUCE_SCATTER, name, num_ranks)
     assert posted_ahead(rank_program(schedule, 0), schedule.num_chunks) == expected

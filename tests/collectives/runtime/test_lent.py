@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,11 +17,21 @@ import torch.distributed as dist
 
 import collectives
 from collectives import CollectiveError, Executor
+from collectives.runtime.schedule_run import ScheduleRun
 from ringsim import Collective, Schedule, Transfer
 from ringsim.registry import build
 from tests.collectives.runtime.test_faults import NEEDS_MEMFD, SOON_S
 from tests.collectives.runtime.test_shared_faults import TIMEOUT_S, answers_of, shared_world
-from tests.collectives.shared_groups import ONE_HOST, PAIRS, fresh_group, kept_group, on_hosts, sharing_group
+from tests.collectives.shared_groups import (
+    ONE_HOST,
+    PAIRS,
+    SMALL_SLOT,
+    fresh_group,
+    kept_group,
+    on_hosts,
+    sharing_group,
+    slots_of,
+)
 from tests.fuzz.deaths import draw_case
 from tests.ranks import RankPool, Ranks
 
@@ -401,3 +412,39 @@ def from_threads(group: dist.ProcessGroup, allocations: int) -> bool:
 def test_tensors_of_several_threads(ranks: RankPool) -> None:
     """They come and go at any moment."""
     assert ranks.run(from_threads, 500) == [True] * 5
+
+
+def interrupted_in_between(in_slots_of: int) -> tuple[str, float]:
+    """Return a rank's error where rank 1 is interrupted when it has ended the first of many portions; and the time."""
+    run, num_run = ScheduleRun.run, []
+
+    def run_and_interrupt(portion: ScheduleRun) -> None:
+        run(portion)
+        num_run.append(1)
+        if group.rank() == 1:
+            raise KeyboardInterrupt
+
+    group = shared_world()
+    with slots_of(in_slots_of):
+        collectives.all_reduce(torch.ones(1), group=group)
+    began_s = time.monotonic()
+    with mock.patch.object(ScheduleRun, "run", run_and_interrupt):
+        try:
+            collectives.all_reduce(torch.ones(100_000), group=group)
+        except (KeyboardInterrupt, CollectiveError) as error:
+            told = f"{type(error).__name__}: {error}"
+            if group.rank() == 1:
+                time.sleep(TIMEOUT_S)  # not to end, which the others would hear of
+            return told, time.monotonic() - began_s
+    return f"nothing was raised after {len(num_run)} portions", 0.0
+
+
+def test_an_interrupt_between_two_portions() -> None:
+    """The others are told at once, as by one within a portion."""
+    with Ranks(3, TIMEOUT_S) as ranks:
+        ranks.start(interrupted_in_between, SMALL_SLOT)
+        reports = answers_of(ranks, [0, 1, 2])
+    assert reports[1][0].startswith("KeyboardInterrupt")
+    for rank in (0, 2):
+        assert reports[rank][0].startswith(f"CollectiveError: rank {rank}: all_reduce")
+        assert reports[rank][1] < SOON_S

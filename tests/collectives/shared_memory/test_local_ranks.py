@@ -1,19 +1,21 @@
 """How the ranks of a host wait for each other: in threads of one process, which do it as processes do."""
 
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 import torch
 
 from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError
-from collectives.shared_memory.local_ranks import LateRankError
+from collectives.shared_memory.local_ranks import CROWDED, WITH_A_CORE, LateRankError, patience_of
 from collectives.shared_memory.segment import (
     ASLEEP,
     AWAKE,
@@ -24,6 +26,8 @@ from collectives.shared_memory.segment import (
     Segment,
     new_segment_file,
 )
+from ringsim.machine import examine
+from tests.ringsim.machine.test_examination import GOOD
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
 TOKEN = 2**TOKEN_BITS - 1
@@ -348,3 +352,16 @@ def test_nobody_ended() -> None:
         for local in ranks:
             local.fail()
         assert [local.first_gone for local in ranks] == [None] * 3
+
+
+@pytest.mark.parametrize("cores", [2.0, 3.0, 4.5, 16.0])
+def test_who_polls_is_what_doctor_says(cores: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With that many cores, or cores' worth of time in a container; the words of the finding are taken apart here."""
+    monkeypatch.setattr("collectives.shared_memory.local_ranks.available_cores", lambda: cores)
+    readings = replace(GOOD, cpu=replace(GOOD.cpu, available=cores))
+    meaning = next(one.meaning for one in examine(readings) if one.subject == "cores")
+    told = re.match(r"Up to (\d+) ranks have a core each, and poll while they wait, or up to (\d+) if they", meaning)
+    assert told, meaning
+    for is_beside, most in zip((False, True), map(int, told.groups()), strict=True):
+        assert patience_of(most, is_beside=is_beside) is WITH_A_CORE
+        assert patience_of(most + 1, is_beside=is_beside) is CROWDED

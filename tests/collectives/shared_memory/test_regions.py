@@ -4,6 +4,7 @@ import gc
 import os
 import resource
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 
 from collectives.shared_memory import LocalRanks
 from collectives.shared_memory.local_ranks import FailedLenderError
+from collectives.shared_memory.segment import RELEASED
 from tests.collectives.shared_memory.test_local_ranks import TOKEN, local_ranks, open_portions
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
@@ -241,3 +243,39 @@ def test_who_lends_waits_until_all_have_finished() -> None:
             local.close_portion()
         with pytest.raises(RuntimeError, match="rank 2 has made other calls of this group than this rank"):
             ranks[0].take_back()
+
+
+def test_a_tensor_of_which_others_cannot_be_told(caplog: pytest.LogCaptureFixture) -> None:
+    """It is copied from then on, and the log says why; those that come when others have listened are not."""
+    with local_ranks(2) as ranks, caplog.at_level("DEBUG", "collectives"):
+        tensors = [new(ranks[0], 1.0) for _ in range(2000)]
+        open_portions(ranks)
+        lent = [ranks[0].lend(tensor) is not None for tensor in tensors]
+        num_lent = sum(lent)
+        assert 0 < num_lent < len(lent)
+        assert lent == [True] * num_lent + [False] * (len(lent) - num_lent)
+        assert "rank 0 copies a tensor that others cannot be told of: " in caplog.text
+        end_portion(ranks)
+        del tensors[1:]
+        for _ in range(2):
+            pass_portion(ranks)
+        assert ranks[0].lend(tensors[0]) is not None
+        assert ranks[0].lend(new(ranks[0], 1.0)) is not None
+
+
+def test_tensors_end_in_several_threads() -> None:
+    """The others are told as often as tensors end, and the memory of all of them is back."""
+    with local_ranks(2) as ranks:
+        maps = mapped()
+        tensors = [new(ranks[0], 1.0) for _ in range(200)]
+        open_portions(ranks)
+        for tensor in tensors:
+            lend(ranks[0], tensor, 1)
+        end_portion(ranks)
+        del tensor
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: tensors.pop() is None, range(200)))
+        assert ranks[0]._own_words[RELEASED] == 200
+        for _ in range(2):
+            pass_portion(ranks)
+        assert mapped() == maps

@@ -1,9 +1,11 @@
 """Orders of ranks: against all orders where there are few, and where one sees what is best."""
 
 import json
+from collections.abc import Iterator, Sequence
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -170,6 +172,25 @@ def test_several_processes_find_what_one_finds(tmp_path: Path, num_ranks: int, b
         found = find_placement(tree, network, SIZE, seed=3, budget=budget, on_progress=told[1].append, workers=workers)
     assert (found, told[1]) == (alone, told[0])
     assert alone.evaluations > 2
+
+
+@pytest.mark.timeout(240)
+def test_several_processes_keep_to_the_time(tmp_path: Path) -> None:
+    """When it is over they simulate no further orders ahead."""
+    network, tree = uneven_network(tmp_path, 2, 7), build(Collective.ALL_REDUCE, "binomial_tree", 7)
+    with Workers(jobs=2) as workers:
+        dict(workers.run(abs, [-1, -2]))  # they have started
+        begun: list[int] = []
+        run = workers.run
+
+        def counted(function: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+            begun.append(len(tasks))
+            return run(function, tasks)
+
+        with patch.object(workers, "run", counted):
+            found = find_placement(tree, network, SIZE, budget=5000, seconds=0.5, workers=workers)
+    assert 1 < found.evaluations < 5000
+    assert max(begun) == 2
 
 
 def test_where_all_pairs_are_alike_nothing_is_moved() -> None:

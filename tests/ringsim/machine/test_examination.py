@@ -24,7 +24,7 @@ from ringsim.machine.reading import (
 )
 
 GOOD = Readings(
-    CpuReadings(8, 8, load=0.2, steal=0.0, governor="performance", mhz=3000.0, max_mhz=3000.0),
+    CpuReadings(8, 8.0, load=0.2, steal=0.0, governor="performance", mhz=3000.0, max_mhz=3000.0),
     ClockReadings(1e-9, 5e-8, "tsc"),
     GlooReadings("", ("lo", "eth0"), "node", "10.0.0.5"),
     TorchReadings("2.13.0+cpu", ("gloo",)),
@@ -57,8 +57,8 @@ def test_a_good_machine_has_nothing_to_note() -> None:
 @pytest.mark.parametrize(
     ("part", "values", "subject", "words"),
     [
-        ("cpu", {"usable": 1}, "cores", "8 cores, of which this process may use 1"),
-        ("cpu", {"quota": 2.0}, "cores", "8 cores, of which this process may use 2"),
+        ("cpu", {"available": 1.0}, "cores", "8 cores, of which this process may use 1"),
+        ("cpu", {"available": 2.5}, "cores", "8 cores, of which this process may use 2.5"),
         ("cpu", {"load": 7.5}, "load", "load 7.5 in the last minute"),
         ("cpu", {"steal": 0.05}, "steal", "the hypervisor took 5.0% of the last moment"),
         ("cpu", {"governor": "powersave"}, "frequency", "governor powersave, 3000 MHz now, at most 3000 MHz"),
@@ -134,12 +134,6 @@ def test_this_machine_can_be_read() -> None:
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("False ('gloo',")
     assert done.stdout.endswith(" True\n")
-
-
-@pytest.mark.parametrize(("text", "quota"), [("200000 100000", 2.0), ("max 100000", None), ("", None), (None, None)])
-def test_the_quota_of_a_cgroup(text: str | None, quota: float | None) -> None:
-    """Of cpu.max; without a limit, or without the file, there is none."""
-    assert reading._quota(text) == quota
 
 
 def test_what_the_system_does_not_tell_is_none() -> None:

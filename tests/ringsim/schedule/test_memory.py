@@ -31,11 +31,6 @@ def test_the_message_says_what_it_takes_what_there_is_and_what_to_do() -> None:
         require_memory("it", 2 * LITTLE)
 
 
-def test_this_machine_has_some_memory() -> None:
-    """Otherwise nothing could be run here."""
-    assert memory.free_bytes() > LITTLE
-
-
 @pytest.mark.usefixtures("little")
 @pytest.mark.parametrize(
     ("collective", "algorithm", "num_ranks", "message"),

@@ -233,6 +233,44 @@ def test_placements_are_searched_for_in_what_time_is_left(monkeypatch: pytest.Mo
     assert all(0 < call.kwargs["seconds"] < 2 and call.kwargs["runtime"] is OURS for call in place.call_args_list)
 
 
+def test_a_form_has_what_is_left_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forms take as long together as all of them may, not each."""
+    monkeypatch.setattr(built_in, "candidates", lambda *_: ["ring", "direct"])
+    now_s, given_s = [0.0], list[float]()
+
+    def simulated_s(_: Schedule, ends_at: float) -> float:
+        given_s.append(ends_at - now_s[0])
+        now_s[0] += 3.0
+        return 1.0
+
+    monkeypatch.setattr(built_in, "time", Mock(monotonic=lambda: now_s[0]))
+    built = built_in.BuiltInAlgorithms(
+        Collective.ALL_GATHER, star(2), 4, 2**20, 10.0, OURS, simulated_s, lambda _: None
+    )
+    named = built.as_they_are()
+    assert given_s == [10.0, 10.0]
+    built.with_forms(named)
+    assert given_s[2:] == [10.0, 7.0, 4.0, 1.0]
+
+
+def test_what_there_was_no_time_for_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is skipped as interrupted, not for a number of seconds that nobody has given."""
+    monkeypatch.setattr(built_in, "candidates", lambda *_: ["ring", "direct", "bruck"])
+    now_s = [0.0]
+
+    def simulated_s(_: Schedule, ends_at: float) -> float:
+        now_s[0] += 6.0
+        if now_s[0] > ends_at:
+            raise TimeoutError
+        return 1.0
+
+    monkeypatch.setattr(built_in, "time", Mock(monotonic=lambda: now_s[0]))
+    built = built_in.BuiltInAlgorithms(
+        Collective.ALL_GATHER, star(2), 4, 2**20, 10.0, OURS, simulated_s, lambda _: None
+    )
+    assert [one.skipped for one in built.as_they_are(is_interrupted=True)] == ["", "interrupted", "interrupted"]
+
+
 def test_forms_are_placed_of_different_algorithms() -> None:
     """Not of two forms of one: the fastest of each stands for it."""
     times = {"ring": 3.0, "ring/4": 1.0, "tree": 2.0, "hierarchical@4": 2.5, "hierarchical@4/4": 2.2}
