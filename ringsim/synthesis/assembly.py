@@ -108,6 +108,19 @@ def assemble(
     return Schedule.from_columns(collective, name, num_ranks, num_chunks * num_waves, steps)
 
 
+def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
+    """Return the schedule with its transfers in the order of these times, in as few steps as keep it.
+
+    end_s: (num_transfers,), when each is over, in step order; none is over earlier than what it depends on. What a
+    transfer overwrites, if anything, has been made of what the rank has sent before of that chunk.
+    """
+    order = np.argsort(end_s, kind="stable")
+    fields = ("src", "dst", "chunk", "reduce", "channel")
+    columns = [np.concatenate([getattr(step, field) for step in schedule.steps])[order] for field in fields]
+    known = schedule.collective, schedule.algorithm, schedule.num_ranks, schedule.num_chunks
+    return Schedule.from_columns(*known, list(_steps(*columns)))
+
+
 def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> Iterator[Columns]:
     """Yield as few steps as keep the order: a new one begins where a transfer sends what its step has written."""
     first, written = 0, set[tuple[int, int]]()

@@ -10,7 +10,8 @@ import numpy as np
 from ringsim.analysis import BOUNDED, Links, NetworkBound, bound_of
 from ringsim.network import AnyNetwork, memory_of
 from ringsim.schedule import Bools, Collective, Schedule, verify
-from ringsim.simulation import RULE, Runtime, predict_time
+from ringsim.simulation import RULE, Runtime, predict_time, simulate
+from ringsim.synthesis.assembly import in_order_of
 from ringsim.synthesis.built_in import BuiltInAlgorithms, NamedTime
 from ringsim.synthesis.drafts import LEAST_S, Draft, Problem, drafts
 from ringsim.synthesis.islands import is_connected, islands_of
@@ -27,7 +28,8 @@ MAX_TRANSFERS = 2**15  # of what is tried; on many ranks MAX_PER_PAIR of each pa
 MAX_PER_PAIR = 16
 LEFT_FOR_BEST = 0.7  # of the time, that is not spent on trying all overlays
 LEFT_FOR_BALANCE = 0.7  # of the time left then, that is spent on making halves of an all_reduce fit to each other
-NUM_KEPT = 3  # overlays that are looked into
+NUM_KEPT = 3  # overlays that are looked into, and drafts whose order is improved
+ORDER_SHARE = 0.1  # of the time, that the simulation of such a draft may take
 NUM_LOOKED_AT = 8  # drafts that are simulated of all those that were made
 MAX_RESTARTS = 1000
 SAME = 1e-6  # times closer than this fraction are equal
@@ -188,6 +190,7 @@ class _SynthesisSearch:
         """Search; return whether a KeyboardInterrupt ended it, which is raised if nothing is known yet."""
         try:
             self._search(self._counts(), self._options.seed)
+            self._improve_order()
         except KeyboardInterrupt:
             if self._best is None:
                 raise
@@ -246,6 +249,23 @@ class _SynthesisSearch:
                 self._simulate(self._drafted(draft.overlay, draft.chunks_per_rank, seed + restart))
             if self._is_over():
                 return
+
+    def _improve_order(self) -> None:
+        """Try the best ones with their transfers in the order in which they are over by the rule of execution.
+
+        They are in the order of a plan that has no haste before its end, and of which a reduce_scatter is the reverse:
+        all that a slow rank sends comes first. A rank that executes one step after the other would wait for that with
+        what it could send to the slow rank meanwhile.
+        """
+        for _, draft in reversed(self._best_tried()[:NUM_KEPT]):
+            if draft.num_transfers * self._s_per_transfer > ORDER_SHARE * self._options.seconds:
+                continue
+            schedule = draft.schedule(NAME)
+            timeline = simulate(schedule, self._network, self._problem.size_bytes)
+            ordered = in_order_of(schedule, timeline.applied_s)
+            time_s = self._time_s(ordered, np.inf)
+            if self._best and time_s <= self._best[0] * (1 + SAME):
+                self._best = time_s, ordered
 
     def _in_time(self, known: list[Draft]) -> list[Draft]:
         """Return the drafts that can be simulated in the time that is left, the one with the best estimate first."""
