@@ -20,7 +20,7 @@ from collectives.runtime import (
 )
 from ringsim.calibration import calibrate_host, calibrate_hosts, calibrate_uniform, num_hosts
 from ringsim.files import quoted
-from ringsim.limits import usable_cores
+from ringsim.limits import available_cores
 from ringsim.measurements import Measurements
 from ringsim.network import AnyNetwork, Cluster, Network, load_network
 from ringsim.registry import ALGORITHMS, build, build_proved, is_built_in
@@ -87,7 +87,7 @@ class Chooser:
 
     def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
         measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, blocks=PROBED_BLOCKS, sizes=PROBED_SIZES)
-        self._network = _calibrated(measurements, usable_cores())
+        self._network = _calibrated(measurements, max(int(available_cores()), 1))
         return self._network
 
     def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:

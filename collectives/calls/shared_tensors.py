@@ -27,7 +27,7 @@ def empty(
     The memory is given back when the tensor and all views of it have gone, here, and the other ranks have begun another
     collective of the group. Its storage cannot be resized; a process that is forked from the rank also shares it; and
     until it has first been part of a collective it takes an open file. If the group shares no memory (`use_transport`),
-    or this process has reached its limit on open files, it is a tensor like any other.
+    or this process is about to reach its limit on open files, it is a tensor like any other.
 
     size, dtype: as in `torch.empty`.
     group: the default group if None. The first time all its ranks must call this, or another collective; after that

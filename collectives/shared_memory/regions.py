@@ -25,10 +25,21 @@ OWNER_SHIFT = 48  # a location is the rank in whose memory it is, and the addres
 FIRST_ADDRESS = 1 << 40  # smaller ones are those of the segment
 _LOG = logging.getLogger("collectives")
 _GRANULE_SHIFT = 21
+_FILES_TO_MAP = 3  # one that is received, one that is opened to map it, and one to know why that fails
 _GRANULE = 1 << _GRANULE_SHIFT  # regions begin at multiples of that, so that one is found without a search
 _HEADER_BYTES = mmap.PAGESIZE
 WAKE = b"w"  # what wakes a rank, with a file descriptor or without
 _LOCATION, _IS_RELEASED = 0, 1  # the words of the header
+
+
+def _require_files(fd: int) -> None:
+    """Raise OSError unless there is room for the files that a region of another rank takes while it is mapped."""
+    spare: list[int] = []
+    try:
+        spare += (os.dup(fd) for _ in range(_FILES_TO_MAP))
+    finally:
+        for each in spare:
+            os.close(each)
 
 
 class Region(SharedFile):
@@ -62,7 +73,7 @@ class Regions:
         self._words: memoryview | None = words  # None once it is closed, as a tensor may live on, and keep this alive
         self._sockets = sockets
         self._rank = rank
-        self._numbers = count(1)  # of regions released, each taken by one thread, as tensors end in any
+        self._numbers = count(1)  # of which each is written once, as tensors end in any thread
         self._entering = Lock()  # held for a moment only
         self._next_location, self._end = rank << OWNER_SHIFT | FIRST_ADDRESS, rank + 1 << OWNER_SHIFT
         self._at: dict[int, Region] = {}  # by granule
@@ -88,6 +99,7 @@ class Regions:
             raise OSError("this rank has used up the address space for shared tensors")
         fd = new_shared_file(_HEADER_BYTES + length)
         try:
+            _require_files(fd)
             os.pwrite(fd, location.to_bytes(8, "little"), 8 * _LOCATION)
             region = Region(fd)
         except OSError:
@@ -137,13 +149,13 @@ class Regions:
             self._at |= dict.fromkeys(region.granules, region)
             self._of_peers.setdefault(peer, []).append(region)
 
-    def has_released(self, peer: int, num_released: int) -> bool:
+    def has_released(self, peer: int, number: int) -> bool:
         """Whether another rank has released regions since this was asked last.
 
-        num_released: how many it has released so far.
+        number: that of its last release.
         """
-        has_released = self._seen_released.get(peer, 0) != num_released
-        self._seen_released[peer] = num_released
+        has_released = self._seen_released.get(peer, 0) != number
+        self._seen_released[peer] = number
         return has_released
 
     def let_go(self, peer: int) -> None:

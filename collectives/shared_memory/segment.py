@@ -28,7 +28,7 @@ STAMPS = 8  # a rank that begins a portion looks at the one before the last; oth
 FINISHED = 0  # the number of the last portion that the rank has finished
 FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have ended first, or FOR_ANOTHER_REASON
 FOR_ANOTHER_REASON = -1
-RELEASED = 2  # how many of its regions the rank has released (see `Regions`)
+RELEASED = 2  # another number whenever the rank has released a region (see `Regions`)
 ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_PORTION, or FOR_RANK plus a rank
 BEGUN = 2 * CACHE_LINE // 8  # the stamps of the last STAMPS portions that the rank has begun
 RECORDS = 3 * CACHE_LINE // 8
@@ -71,12 +71,13 @@ class Segment(SharedFile):
 
 def _mapped(fd: int) -> torch.Tensor:
     """(bytes,): the file in memory. Raises OSError where it cannot be mapped."""
+    path, size = f"/proc/self/fd/{fd}", os.fstat(fd).st_size
     try:
         with torch.inference_mode(False):  # else nobody could write there outside of that mode
             # Not mmap.mmap: that keeps a file descriptor of its own, of which there may be few.
-            path, size = f"/proc/self/fd/{fd}", os.fstat(fd).st_size
             return torch.from_file(path, shared=True, size=size, dtype=torch.uint8, device="cpu")
     except RuntimeError as error:
+        os.close(os.open(path, os.O_RDWR))  # which says in its own error that no more files can be opened
         raise OSError(str(error).splitlines()[0]) from error
 
 
@@ -87,8 +88,6 @@ def whole_pages(size_bytes: int) -> int:
 
 def new_shared_file(size_bytes: int) -> int:
     """Return a file descriptor of memory, all zero, which is closed when another program is started.
-
-    size_bytes: of whole pages.
 
     Raises OSError where there is no such memory.
     """

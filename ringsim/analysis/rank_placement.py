@@ -139,7 +139,8 @@ class _Search:
     def _simulate(self, order: Ranks) -> float | None:
         """Its time; None if the budget or the time is spent."""
         if order not in self._times_s:
-            if self.is_over():
+            is_ahead = order in self._times_ahead_s and len(self._times_s) < self._budget
+            if self.is_over() and not is_ahead:
                 return None
             if order not in self._times_ahead_s:
                 self._times_ahead_s[order] = self._time_s(order)
@@ -156,8 +157,10 @@ class _Search:
         # All at once, unless the time may be over in between.
         num_at_once = len(unknown) if math.isinf(self._ends_at) else self._workers.count
         for first in range(0, len(unknown), num_at_once):
+            if self.is_over():
+                return
             together = unknown[first : first + num_at_once]
-            for place, time_s in self._workers.run(self._time_s, [] if self.is_over() else together):
+            for place, time_s in self._workers.run(self._time_s, together):
                 self._times_ahead_s[together[place]] = time_s
 
     def climb(self, congestion: Congestion, first: int, rng: np.random.Generator) -> None:

@@ -266,6 +266,7 @@ class _SynthesisSearch:
             time_s = self._time_s(ordered, np.inf)
             if self._best and time_s <= self._best[0] * (1 + SAME):
                 self._best = time_s, ordered
+                self._state.best_s = time_s
 
     def _in_time(self, known: list[Draft]) -> list[Draft]:
         """Return the drafts that can be simulated in the time that is left, the one with the best estimate first."""

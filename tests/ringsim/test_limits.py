@@ -19,7 +19,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(limits, "PROCESS", tmp_path / "cgroup")
     monkeypatch.setattr(limits, "MACHINE", tmp_path / "meminfo")
     monkeypatch.setattr(limits, "GROUPS", folder)
-    monkeypatch.setattr(limits, "usable_cores", lambda: 4)
+    monkeypatch.setattr(limits, "_usable_cores", lambda: 4)
     return folder
 
 
@@ -27,7 +27,9 @@ def limit_memory(group: Path, most: str, used: int, files: int) -> None:
     """Write what a group may have, what it uses, and how much of that is of files that can be read again."""
     (group / "memory.max").write_text(f"{most}\n")
     (group / "memory.current").write_text(f"{used}\n")
-    (group / "memory.stat").write_text(f"anon 5\ninactive_file {files}\nactive_file 7\n")
+    (group / "memory.stat").write_text(
+        f"anon 5\ninactive_file {files // 2}\nactive_file {files // 4}\nslab_reclaimable {files // 4}\nslab 9\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,7 @@ def limit_memory(group: Path, most: str, used: int, files: int) -> None:
         ("900000 100000", "300000 100000", 3.0),
         ("900000 100000", "900000 100000", 4),
         ("", "unreadable", 4),
+        ("100000 0", "max", 4),
     ],
 )
 def test_cores(groups: Path, step: str, job: str, cores: float) -> None:
@@ -62,6 +65,8 @@ def test_free_memory(groups: Path) -> None:
     assert limits.free_bytes() == 2**30
     limit_memory(groups / "job", str(600 * MIB), 200 * MIB, 50 * MIB)
     assert limits.free_bytes() == 450 * MIB
+    (groups / "job" / "memory.stat").unlink()
+    assert limits.free_bytes() == 400 * MIB
     limit_memory(groups, str(600 * MIB), 700 * MIB, 0)
     assert limits.free_bytes() == 0
 
@@ -77,4 +82,4 @@ def test_a_system_that_says_nothing(groups: Path, monkeypatch: pytest.MonkeyPatc
 def test_this_machine() -> None:
     """It has a core and some memory; otherwise nothing could be run here."""
     assert limits.available_cores() > 0
-    assert 2**20 < limits.free_bytes() < limits.installed_bytes()
+    assert 2**20 < limits.free_bytes() <= limits.installed_bytes()

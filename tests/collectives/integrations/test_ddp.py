@@ -191,21 +191,22 @@ def test_the_last_bucket_alone_is_not_handed_over(ring_ranks: RankPool, accumula
         assert 0 < num_elements - sum(by_queue) < num_elements
 
 
-def at_its_limit(group: dist.ProcessGroup) -> tuple[bool, list[bool]]:
+def at_its_limit(group: dist.ProcessGroup, more: int) -> tuple[bool, list[bool]]:
     """Return whether training is as it is without a limit, and which gradients others read where they lie."""
     group = group_on("ring", group.size())
     kept = OPTIONS["find_unused_parameters"]  # buckets that stay as they are first made
     expected = train(collectives.DistributedDataParallel(Branches(), process_group=group, **kept), group.rank())
-    with limit_on_files(1) if group.rank() == 0 else nullcontext():
+    with limit_on_files(more) if group.rank() == 0 else nullcontext():
         module = collectives.DistributedDataParallel(Branches(), process_group=group, **kept)
-    trained = train(module, group.rank())
+        trained = train(module, group.rank())
     local = local_ranks(group)
     return trained == expected, [local.lend(each.grad) is not None for each in module.parameters()]
 
 
-def test_a_rank_that_can_open_no_more_files(ring_ranks: RankPool) -> None:
-    """Its buckets are torch's, which it copies, and nobody else is concerned."""
-    (is_same_0, lent_0), (is_same_1, lent_1) = ring_ranks.run(at_its_limit, num_ranks=2)
+@pytest.mark.parametrize("more", [2, 3])
+def test_a_rank_that_can_hardly_open_more_files(ring_ranks: RankPool, more: int) -> None:
+    """Its buckets are torch's, which it copies; it can still read those of others."""
+    (is_same_0, lent_0), (is_same_1, lent_1) = ring_ranks.run(at_its_limit, more, num_ranks=2)
     assert is_same_0
     assert is_same_1
     assert not all(lent_0)
