@@ -16,6 +16,7 @@ class Links:
     """Pairs of ranks, a row each.
 
     src, dst: (num_links,). fixed_s: (num_links,), what a message takes besides its bytes: overheads and latency.
+    send_s, receive_s: (num_links,), the overheads in that, of its sender and of its receiver.
     resource: (num_links, width), NONE where the row is shorter. s_per_byte: (num_links, width), the seconds of that
     resource which a byte takes; 0 where there is no resource.
     alone_s_per_byte: (num_links,), of a message that shares nothing.
@@ -26,6 +27,8 @@ class Links:
     src: Ints
     dst: Ints
     fixed_s: Floats
+    send_s: Floats
+    receive_s: Floats
     resource: Ints
     s_per_byte: Floats
     alone_s_per_byte: Floats
@@ -51,19 +54,20 @@ class Links:
         s_per_byte = np.zeros(paths.resource.shape)
         s_per_byte[is_used] = paths.use_per_byte[is_used] / topology.resources.capacity[paths.resource[is_used]]
         resource = np.where(is_used & (s_per_byte > 0), paths.resource, NONE)
-        fixed_s = processors.send_overhead_s[src] + paths.latency_s + processors.receive_overhead_s[dst]
+        send_s, receive_s = processors.send_overhead_s[src], processors.receive_overhead_s[dst]
+        fixed_s = send_s + paths.latency_s + receive_s
         alone = 1 / paths.alone_bytes_per_s(topology.resources)
         names, burst = topology.resources.names, topology.resources.burst_bytes
-        return cls(num_ranks, src, dst, fixed_s, resource, s_per_byte, alone, names, burst)
+        return cls(num_ranks, src, dst, fixed_s, send_s, receive_s, resource, s_per_byte, alone, names, burst)
 
     def rows(self, chosen: Bools) -> "Links":
         """Return these of the links."""
-        columns = ("src", "dst", "fixed_s", "resource", "s_per_byte", "alone_s_per_byte")
+        columns = ("src", "dst", "fixed_s", "send_s", "receive_s", "resource", "s_per_byte", "alone_s_per_byte")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
     def reversed(self) -> "Links":
         """Return the same links, each of which leads the other way."""
-        return replace(self, src=self.dst, dst=self.src)
+        return replace(self, src=self.dst, dst=self.src, send_s=self.receive_s, receive_s=self.send_s)
 
     def without_detours(self) -> "Links":
         """Return the links without those that do no more than others one after the other, through ranks on the way.

@@ -1,7 +1,7 @@
 """`Draft`: a schedule in the making, with an estimate of its time, so that only the promising ones are simulated."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,12 +55,26 @@ class Problem:
         halves = 2 if self.collective is Collective.ALL_REDUCE else 1
         return halves * (self.num_ranks - 1) * num_chunks
 
+    def overheads_s(self, parts: Sequence[Part]) -> float:
+        """Return the overheads of all that the busiest rank sends in these parts, or receives, if that is more."""
+        most_s = 0.0
+        for ends, of_rank, overhead_s in (
+            ([part.src for part in parts], self.links.src, self.links.send_s),
+            ([part.dst for part in parts], self.links.dst, self.links.receive_s),
+        ):
+            overheads_s = np.zeros(self.num_ranks)
+            overheads_s[of_rank] = overhead_s
+            num_messages = np.bincount(np.concatenate(ends), minlength=self.num_ranks)
+            most_s = max(most_s, float((num_messages * overheads_s).max()))
+        return most_s
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
     """The parts of a schedule, from which it can be assembled.
 
-    num_waves: see `assemble`. estimate_s: as if each link had its share of the network all the time.
+    num_waves: see `assemble`. estimate_s: as if each link had its share of the network all the time, but no less than
+    the overheads of a rank.
     """
 
     problem: Problem
@@ -146,6 +160,7 @@ class _Drafting:
         return max(sum(half.time_s for half in halves) - 2 * self._problem.latency_s, 0.0)
 
     def _draft(self, parts: tuple[Part, ...], num_waves: int, estimate_s: float) -> Draft:
+        estimate_s = max(estimate_s, num_waves * self._problem.overheads_s(parts))
         return Draft(self._problem, self._overlay, self._chunks_per_rank, parts, num_waves, estimate_s)
 
     def _copied(self, overlay: Overlay) -> Part:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from cabled_networks import fully_connected, hosts, hypercube, islands, star, torus
@@ -17,7 +18,9 @@ from ringsim.registry import base_name, build
 from ringsim.simulation import OURS, RULE, simulate
 from ringsim.synthesis import SearchOptions, SearchState, built_in, overlay, search, synthesize
 from ringsim.synthesis.assembly import in_order_of
+from ringsim.synthesis.drafts import Problem, drafts
 from ringsim.synthesis.islands import islands_of
+from ringsim.synthesis.overlay import overlays
 from ringsim.synthesis.search import usable_links
 from tests.ringsim.made_networks import made_network
 
@@ -416,3 +419,29 @@ def test_transfers_in_the_order_of_their_times(name: str) -> None:
         zip(timeline.src, timeline.dst, timeline.chunk, strict=True)
     )
     assert again.time_s <= timeline.time_s * (1 + 1e-9)
+
+
+OVERHEADS = """
+[host.link]
+latency = "10us"
+bandwidth = "1Gbit/s"
+[rank]
+send_overhead = "70us"
+receive_overhead = "50us"
+"""
+
+
+@pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER])
+def test_drafts_of_many_messages_are_not_promising(collective: Collective) -> None:
+    """No estimate is less than what the messages of a rank cost it, so small tensors are not cut into many pieces."""
+    network = read_network(OVERHEADS, "here")
+    links = usable_links(network, 4)
+    assert (links.send_s == 70e-6).all()
+    assert (links.reversed().send_s == 50e-6).all()
+    problem = Problem(collective, 2**16, links, islands_of(links), 1e-4, 1.3e-4, 2**15)
+    for count in (1, 32):
+        for draft in drafts(problem, next(iter(overlays(links, problem.islands))), count, seed=0):
+            num_sends = np.bincount(np.concatenate([step.src for step in draft.schedule("it").steps])).max()
+            assert draft.estimate_s >= num_sends * 70e-6 * (1 - 1e-9)
+            overheads_s = draft.num_waves * problem.overheads_s(draft.parts)
+            assert overheads_s <= predict_time(draft.schedule("it"), network, 2**16) * (1 + 1e-9)
