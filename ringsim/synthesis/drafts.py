@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringsim.analysis import Links
-from ringsim.network import Ints
+from ringsim.network import Floats, Ints
 from ringsim.schedule import Bools, Collective, Schedule
 from ringsim.synthesis.assembly import Part, assemble, period_of
 from ringsim.synthesis.matching import Matching
@@ -25,7 +25,7 @@ class Problem:
     """The collective to find a schedule for, its size, and the network as links.
 
     islands: see `islands_of`. bound_s, latency_s: no time is below the first, nor below the second for any size.
-    max_transfers: of a schedule that is cut into waves.
+    max_transfers: of a schedule that is cut into waves. in_order: whether a rank does one thing after the other.
     """
 
     collective: Collective
@@ -35,6 +35,7 @@ class Problem:
     bound_s: float
     latency_s: float
     max_transfers: int
+    in_order: bool
 
     @property
     def num_ranks(self) -> int:
@@ -56,17 +57,21 @@ class Problem:
         return halves * (self.num_ranks - 1) * num_chunks
 
     def overheads_s(self, parts: Sequence[Part]) -> float:
-        """Return the overheads of all that the busiest rank sends in these parts, or receives, if that is more."""
-        most_s = 0.0
-        for ends, of_rank, overhead_s in (
-            ([part.src for part in parts], self.links.src, self.links.send_s),
-            ([part.dst for part in parts], self.links.dst, self.links.receive_s),
-        ):
-            overheads_s = np.zeros(self.num_ranks)
-            overheads_s[of_rank] = overhead_s
-            num_messages = np.bincount(np.concatenate(ends), minlength=self.num_ranks)
-            most_s = max(most_s, float((num_messages * overheads_s).max()))
-        return most_s
+        """Return the overheads that are one after the other: all of a rank in order, else those of one pair of ranks."""
+        most_s, every_s = 0.0, np.zeros(self.num_ranks)
+        for part in parts:
+            num_messages = np.zeros((self.num_ranks, self.num_ranks))
+            np.add.at(num_messages, (part.src, part.dst), 1)
+            send_s, receive_s = (num_messages * overhead_s for overhead_s in self._overheads_s())
+            most_s = max(most_s, float(np.maximum(send_s, receive_s).max()))
+            every_s += send_s.sum(axis=1) + receive_s.sum(axis=0)
+        return float(every_s.max()) if self.in_order else most_s
+
+    def _overheads_s(self) -> Floats:
+        """Return what a message costs its sender and its receiver, (2, num_ranks, num_ranks)."""
+        overheads_s = np.zeros((2, self.num_ranks, self.num_ranks))
+        overheads_s[:, self.links.src, self.links.dst] = self.links.send_s, self.links.receive_s
+        return overheads_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +79,7 @@ class Draft:
     """The parts of a schedule, from which it can be assembled.
 
     num_waves: see `assemble`. estimate_s: as if each link had its share of the network all the time, but no less than
-    the overheads of a rank.
+    overheads that are one after the other.
     """
 
     problem: Problem

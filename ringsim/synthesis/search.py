@@ -161,8 +161,9 @@ class _SynthesisSearch:
         least_s = self._bound.time_s if self._bound else 0.0
         latency_s, most = self._bound.latency_s if self._bound else 0.0, max(MAX_TRANSFERS, MAX_PER_PAIR * num_ranks**2)
         self._problem = Problem(
-            collective, size_bytes, links, islands_of(links), max(least_s, LEAST_S), latency_s, most
-        )
+            collective, size_bytes, links, islands_of(links), max(least_s, LEAST_S), latency_s, most,
+            options.runtime.in_order,
+        )  # fmt: skip
         self._require_few_chunks()
         self._state = SearchState("searching", bound_s=least_s)
         self._tried: list[tuple[float, Draft]] = []
