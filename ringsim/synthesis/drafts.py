@@ -57,7 +57,7 @@ class Problem:
         return halves * (self.num_ranks - 1) * num_chunks
 
     def overheads_s(self, parts: Sequence[Part]) -> float:
-        """Return the overheads that are one after the other: all of a rank in order, else those of one pair of ranks."""
+        """Return the overheads that are one after the other: all of a rank in order, else those of a pair."""
         most_s, every_s = 0.0, np.zeros(self.num_ranks)
         for part in parts:
             num_messages = np.zeros((self.num_ranks, self.num_ranks))
