@@ -59,11 +59,11 @@ from trainers.cli.group import main as trainers
 assert CliRunner().invoke(trainers, ["train", "--help"]).exit_code == 0
 """
 TRAINING = """
-from collectives.calls.algorithm_choice import num_cores
+from ringsim.limits import available_cores
 from collectives.runtime import have_gloo_threads_batch_policy, set_gloo_thread_policy
 from trainers.launch.signals import delay_termination
 if __name__ == "__main__":
-    assert num_cores() >= 1
+    assert available_cores() >= 1
     assert (set_gloo_thread_policy(), have_gloo_threads_batch_policy()) == (0, False)
     delay_termination(lambda: False)
     from trainers.cli.group import main

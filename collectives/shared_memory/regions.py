@@ -38,8 +38,8 @@ def _require_files(fd: int) -> None:
     try:
         spare += (os.dup(fd) for _ in range(_FILES_TO_MAP))
     finally:
-        for each in spare:
-            os.close(each)
+        for file in spare:
+            os.close(file)
 
 
 class Region(SharedFile):
