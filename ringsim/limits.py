@@ -1,4 +1,4 @@
-"""What the system lets this process use: the time of cores, and memory, within its control groups (Linux cgroup v2).
+"""Limits of the system on this process: the time of cores, and memory, within its control groups (Linux cgroup v2).
 
 Containers and Slurm set the limits of control groups, and the kernel's numbers of the whole machine do not show them.
 """

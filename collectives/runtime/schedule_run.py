@@ -28,7 +28,10 @@ class ScheduleRun:
     hooks: Sequence[Hook] = ()
 
     def run(self) -> None:
-        """Do it. Raises CollectiveError when a peer fails or is later than the group's timeout."""
+        """Do it. Raises CollectiveError when a peer fails or is later than the group's timeout.
+
+        It is the caller that tells the other ranks of this host of an error, which may also come between two portions.
+        """
         actions: Actions = self.transport.actions
         for hook in self.hooks:
             actions = hook(actions, self.part)

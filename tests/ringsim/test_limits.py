@@ -59,7 +59,7 @@ def test_a_container_that_sees_its_group_as_the_outermost(groups: Path) -> None:
 
 
 def test_free_memory(groups: Path) -> None:
-    """What is kept of files can be had; no limit, or no such file, is none."""
+    """Memory that holds files counts as free, since the kernel gives it away; without a limit there is none."""
     assert limits.free_bytes() == 2**30
     limit_memory(groups / "job" / "step", "max", 900 * MIB, 0)
     assert limits.free_bytes() == 2**30
