@@ -250,7 +250,8 @@ class ChunkLayouts:
     def _tags(self, sizes_bytes: list[int], key: LayoutKey) -> list[int]:
         """Return the tags of the messages of chunks of those sizes."""
         own = numbered_tag(self._tag, key.number, key.stamped)
-        tags = [eager_tag(own, size) for size in sizes_bytes]
+        reduces = self._schedule.collective.reduces
+        tags = [eager_tag(own, size, reduces) for size in sizes_bytes]
         # What has no number shares its buffers with all else that has none, so that these are not counted.
         eager = key.eager and (key.number == 0 or self._preposted.reserve(set(tags)))
         return tags if eager else [own] * len(tags)

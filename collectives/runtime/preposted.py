@@ -17,6 +17,9 @@ from collectives.runtime.transport import new_buffer
 
 MIN_BUFFER_BYTES = 4 * 2**10  # there is a size class for each power of two from here
 MAX_EAGER_BYTES = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time
+# Where nothing is reduced, messages that are not eager land in their chunks. To copy a longer one out of its buffer takes
+# more time than its rendezvous, whose receive can be posted long before, as the chunk has rarely been sent before.
+MAX_EAGER_COPY_BYTES = 64 * 2**10
 SPARE = 1  # buffers posted beyond those being waited for: a peer may be a collective ahead
 # Buffers that a fingerprint may need of a size class: POSTED_AHEAD, the one waited for, and SPARE. From several peers
 # that send many chunks there may be up to MOST_POSTED_AHEAD instead (`posted_ahead` in instructions.py), which is not
@@ -139,12 +142,12 @@ def _post_unprofiled(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, 
         autograd._enable_record_function(True)
 
 
-def eager_tag(tag: int, size_bytes: int) -> int:
+def eager_tag(tag: int, size_bytes: int, reduces: bool) -> int:
     """Return the tag of a message of `size_bytes` in a collective of `tag`: `tag` itself if it is too long to be eager.
 
-    Both ends work it out from the length of the chunk, so they agree.
+    reduces: whether the collective reduces anything. Both ends know that, and the length of the chunk, so they agree.
     """
-    if size_bytes > MAX_EAGER_BYTES:
+    if size_bytes > (MAX_EAGER_BYTES if reduces else MAX_EAGER_COPY_BYTES):
         return tag
     size_class = max(size_bytes - 1, MIN_BUFFER_BYTES - 1).bit_length() - (MIN_BUFFER_BYTES - 1).bit_length()
     return tag + (size_class + 1 << SIZE_CLASS_SHIFT)

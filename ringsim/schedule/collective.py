@@ -28,6 +28,8 @@ class Collective(Enum):
     SCATTER = "scatter"
     ALL_TO_ALL = "all_to_all"
 
+    __hash__ = object.__hash__  # that of Enum is written in Python, and each call of a collective looks up several
+
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
         names = [collective.value for collective in cls]

@@ -23,6 +23,7 @@ from tests.collectives.shared_groups import kept_group, sharing_group
 from tests.ranks import RankPool
 
 
+@pytest.mark.parametrize("reduces", [False, True])
 @pytest.mark.parametrize(
     ("size_bytes", "size_class"),
     [
@@ -34,12 +35,22 @@ from tests.ranks import RankPool
         (preposted.MAX_EAGER_BYTES + 1, 0),
     ],
 )
-def test_both_ends_know_the_size_class_from_the_size(size_bytes: int, size_class: int) -> None:
+def test_both_ends_know_the_size_class_from_the_size(size_bytes: int, size_class: int, reduces: bool) -> None:
     """A power of two that is enough, and no larger than it must be; too long a message keeps its tag."""
-    tag = preposted.eager_tag(Tag.COLLECTIVE, size_bytes)
+    tag = preposted.eager_tag(Tag.COLLECTIVE, size_bytes, reduces)
     assert (tag & 0xFF, tag >> SIZE_CLASS_SHIFT) == (Tag.COLLECTIVE, size_class)
     assert size_class == 0 or size_bytes <= preposted.MIN_BUFFER_BYTES << size_class - 1
     assert size_class <= 1 or size_bytes > preposted.MIN_BUFFER_BYTES << size_class - 2
+
+
+def test_what_is_only_copied_is_eager_up_to_fewer_bytes() -> None:
+    """Longer messages land in their chunks."""
+    for size_bytes, reduces, is_eager in (
+        (preposted.MAX_EAGER_COPY_BYTES, False, True),
+        (preposted.MAX_EAGER_COPY_BYTES + 1, False, False),
+        (preposted.MAX_EAGER_COPY_BYTES + 1, True, True),
+    ):
+        assert preposted.is_eager(preposted.eager_tag(Tag.COLLECTIVE, size_bytes, reduces)) is is_eager
 
 
 def buffers(group: dist.ProcessGroup) -> Iterator[tuple[int, int]]:
@@ -111,7 +122,7 @@ def rooted_of_many_sizes(_: dist.ProcessGroup) -> list[bool]:
         return []
     right = []
     for turn in range(3):
-        for edge in (preposted.MIN_BUFFER_BYTES, preposted.MAX_EAGER_BYTES):
+        for edge in (preposted.MIN_BUFFER_BYTES, preposted.MAX_EAGER_COPY_BYTES, preposted.MAX_EAGER_BYTES):
             for length in (edge // 4 - 4, edge // 4, edge // 4 + 1):
                 places = torch.arange(length) % 64
                 passed, reduced, rounded, summed = (places.double().float() + group.rank() for _ in range(4))
@@ -130,7 +141,7 @@ def rooted_of_many_sizes(_: dist.ProcessGroup) -> list[bool]:
 def test_messages_that_carry_a_stamp(ranks: RankPool) -> None:
     """Rooted collectives and the calls after them; where the stamp is in front and where in the tag."""
     for right in ranks.run(rooted_of_many_sizes)[:4]:
-        assert right == [True] * 72
+        assert right == [True] * 108
 
 
 def profiled(_: dist.ProcessGroup, every_thread: bool) -> tuple[bool, bool, bool] | None:
@@ -164,7 +175,7 @@ def test_each_purpose_has_a_tag_of_its_own() -> None:
 def test_purpose_size_class_and_number_can_be_told_from_a_tag() -> None:
     """For every purpose, the largest size class, and a large number."""
     for purpose in Tag:
-        tag = eager_tag(numbered_tag(purpose, 4095), MAX_EAGER_BYTES)
+        tag = eager_tag(numbered_tag(purpose, 4095), MAX_EAGER_BYTES, reduces=True)
         assert tag & (1 << SIZE_CLASS_SHIFT) - 1 == purpose
         assert 0 < tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES < SIZE_CLASSES
         assert tag >> FINGERPRINT_SHIFT == 4095
