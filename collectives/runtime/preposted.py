@@ -17,8 +17,8 @@ from collectives.runtime.transport import new_buffer
 
 MIN_BUFFER_BYTES = 4 * 2**10  # there is a size class for each power of two from here
 MAX_EAGER_BYTES = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time
-# Where nothing is reduced, messages that are not eager land in their chunks. To copy a longer one out of its buffer takes
-# more time than its rendezvous, whose receive can be posted long before, as the chunk has rarely been sent before.
+# Where nothing is reduced, messages that are not eager land in their chunks. To copy a longer one out of its buffer
+# takes more time than its rendezvous, whose receive can be posted early, as its chunk has rarely been sent before.
 MAX_EAGER_COPY_BYTES = 64 * 2**10
 SPARE = 1  # buffers posted beyond those being waited for: a peer may be a collective ahead
 # Buffers that a fingerprint may need of a size class: POSTED_AHEAD, the one waited for, and SPARE. From several peers
