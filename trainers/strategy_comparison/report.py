@@ -30,7 +30,7 @@ Report = dict[str, Any]
 COLUMNS = ("strategy", "predicted", "measured", "error", "predicted", "step", "error", "loss")
 UNITS = ("", "sync ms", "sync ms", "", "step ms", "ms", "", "")
 WIDE_COLUMNS, WIDE_UNITS = (*COLUMNS, "spread", "tokens/s"), (*UNITS, "sync ms", "")
-MEMORY = ("memory", "predicted", "held", "params", "grads", "optim", "vectors", "activ")
+MEMORY = ("memory", "predicted", "held", "params", "grads", "optim", "buffers", "activ")
 MEMORY_UNITS = ("per rank", "MiB", "MiB", "MiB", "MiB", "MiB", "MiB", "MiB")
 
 
