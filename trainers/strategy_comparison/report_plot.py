@@ -89,7 +89,7 @@ def _name_run(figure: Figure, job: JobReport) -> None:
     where = job.measurements.provenance
     figure.suptitle(
         f"{job.num_ranks} ranks, {job.num_parameters:,} parameters — {where['machine']}, "
-        f"{where['cores']} cores, torch {where['torch']}",
+        f"{where['cores']} cores, torch {where['torch']}, {where['date'][:10]}",
         fontsize=points(10),
         color=palette().dark_grey,
     )
