@@ -83,14 +83,17 @@ build/ladder/memory.png: $(VENV)/installed
 pictures: $(VENV)/installed build/ladder/memory.png
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png
 	$(BIN)/ringsim animate --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.gif
-	$(BIN)/ringsim sweep --network gbe --network dgx-h100-cluster --ranks 2:32 --sizes 4KiB:1GiB -o docs/sweep.png
+	$(BIN)/ringsim sweep --network dgx-h100-cluster --ranks 2:32 --sizes 4KiB:1GiB -o docs/sweep.png
 	mkdir -p build
 	$(BIN)/ringsim calibrate examples/logs/*-1node.log examples/logs/*-2nodes.log -o build/my.toml
+	$(BIN)/ringsim compare examples/logs/all_reduce-8nodes.log --network build/my.toml -o build/compared
+	cp build/compared/times.png docs/compared.png
+	$(BIN)/ringsim plot --network docs/networks/slow-link.toml --ranks 4 --size 16MiB -o docs/slow-link.png
 	$(BIN)/ringsim ddp --layers docs/models/transformer.toml --network build/my.toml --backend nccl --ranks 16 \
 	  --bucket-cap-mb 8:128 --scaling 8:64 -o docs/ddp.png
 	sed -n '/<!-- file: train.py -->/,/^```$$/p' docs/tutorials/my-script.md | sed '1,2d;$$d' > build/train.py
 	$(BIN)/ringsim trace --fake --ranks 128 -o build/step.trace.json build/train.py
-	$(BIN)/ringsim step build/step.trace.json --network dgx-h100-cluster --gpu h100 -o docs/step.png
+	$(BIN)/ringsim step build/step.trace.json --network dgx-h100-cluster --gpu h100 --tokens 8192 -o docs/step.png
 	$(BIN)/python scripts/draw_idea.py docs/idea.svg
 	$(BIN)/python scripts/draw_accuracy.py docs/accuracy.png
 	$(BIN)/ringsim animate --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o build/ring.html

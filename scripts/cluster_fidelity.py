@@ -23,7 +23,7 @@ from ringsim.workers import Workers
 
 LARGE = 2**20  # bytes: what the targets are about
 BULK = 2**26  # bytes: there bandwidth alone decides
-RING, CHOSEN = 0.08, 0.12  # targets for the median |error|: the algorithm is a ring for certain; the library chose it
+RING, CHOSEN = 0.08, 0.12  # targets for the median |error|: a ring, or what sends a ring's bytes; the library's choice
 
 
 class Pair(NamedTuple):

@@ -64,6 +64,14 @@ def test_importing_collectives_without_torch_names_the_extra(program: str, tmp_p
     assert (done.returncode, last) == (1, f"ModuleNotFoundError: {rule}")
 
 
+def test_what_trainers_exports_names_the_extra_without_torch() -> None:
+    """The import of the package needs no torch, that of a name does."""
+    done = run_python("-c", WITHOUT_TORCH + "import trainers; from trainers import DataParallel")
+    last = done.stderr.splitlines()[-1]
+    rule = "trainers.DataParallel needs torch, which is not installed: pip install 'ringsim[torch]'"
+    assert (done.returncode, last) == (1, f"ModuleNotFoundError: {rule}")
+
+
 def test_torch_is_an_extra_that_development_has() -> None:
     """Both set-up commands install it; `pip install ringsim` does not."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -8,6 +8,8 @@ Importing this package loads no torch: what is asked of it is loaded then.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ringsim.console import needs_torch
+
 if TYPE_CHECKING:
     from trainers.data_parallel import DataParallel
     from trainers.launch.environment import distributed_environment
@@ -44,7 +46,13 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    try:
+        module = import_module(_MODULES[name])
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(needs_torch(f"trainers.{name}"), name="torch") from None
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

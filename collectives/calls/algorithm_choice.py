@@ -153,7 +153,7 @@ def use_network(network: AnyNetwork | str | os.PathLike[str], group: dist.Proces
 def add_candidate(
     algorithm: str, collective: Collective | str = Collective.ALL_REDUCE, group: dist.ProcessGroup | None = None
 ) -> None:
-    """Let the algorithm "auto" choose among `algorithm`, too, from now on, wherever the simulator finds it fastest.
+    """Let the algorithm "auto" also choose among `algorithm` from now on, wherever the simulator finds it fastest.
 
     algorithm: one of a user's own, FILE.py:FUNCTION or MSCCL's FILE.xml, or a built-in one that "auto" does not look
     at. It is proved here. To be called on every rank of the group, with the same arguments.

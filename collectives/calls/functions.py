@@ -86,7 +86,7 @@ def reduce_scatter_tensor(
     accumulate: torch.dtype | None = None,
     wire: torch.dtype | None = None,
 ) -> Work | None:
-    """Reduce `input` over all ranks and leave the r-th equal share of it in rank r's `output`.
+    """Reduce `input` over all ranks and leave the r-th of its equal parts in rank r's `output`.
 
     input: num_ranks times the elements of `output`, same dtype and device; it is not changed.
     op: as in `all_reduce`.
@@ -158,7 +158,7 @@ def reduce_scatter_v(
     accumulate: torch.dtype | None = None,
     wire: torch.dtype | None = None,
 ) -> Work | None:
-    """Reduce `input` over all ranks and leave the r-th of its shares, which may be uneven, in rank r's `output`.
+    """Reduce `input` over all ranks and leave the r-th of its parts, which may be uneven, in rank r's `output`.
 
     input: of the same dtype and device as `output`; it is not changed.
     input_split_sizes: the rows of `input`, along its first dimension, that are each rank's share; alike on all ranks.

@@ -14,7 +14,7 @@ from collectives.runtime import CPU
 
 
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
-    """torch's DistributedDataParallel, for the CPU, whose buckets collectives of ours leave where they are.
+    """torch's DistributedDataParallel, for the CPU, whose buckets the collectives use in place, without copying.
 
     It does what torch's does, with the same arguments, and is used with the backend "ring" or with `ddp_comm_hook`.
     torch's reducer allocates its buckets in C++, and asks no process group of CPU tensors for their memory; so here it

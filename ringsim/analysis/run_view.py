@@ -1,4 +1,4 @@
-"""`RunView`: one run of a schedule as figures, pages and films show it; each part is worked out when asked for."""
+"""`RunView`: one run of a schedule as figures, pages and animations show it; each part is worked out when asked for."""
 
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 

@@ -157,7 +157,7 @@ class Comparison:
 
 
 def compare(measurements: Measurements, cluster: Cluster, trusted: Collection[str] = ()) -> Comparison:
-    """Return the collectives of `measurements` beside simulations of the schedules that were executed.
+    """Return the collectives of `measurements` compared with simulations of the schedules that were executed.
 
     trusted: algorithms of Python files that may be run, see `build_recorded`; those of others are not predicted.
 

@@ -231,7 +231,8 @@ def say_left_out(name: str, network: AnyNetwork) -> None:
     if network.spec.protocols or network.spec.library != Library():
         click.echo(
             f"{name}: this prediction does not include NCCL's protocols and trees ([[protocol]] and [library] in the "
-            "file); ringsim simulate, explain, sweep and ddp --backend nccl use them, and ringsim compare for logs",
+            "file); ringsim simulate, explain, sweep, plot, animate, ddp --backend nccl and step --device cuda use "
+            "them, and ringsim compare for logs",
             err=True,
         )
 

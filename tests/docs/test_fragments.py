@@ -18,7 +18,7 @@ def run_fragments(group: dist.ProcessGroup) -> list[float]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    tensor, share = torch.tensor([float(group.rank())]), torch.empty(2)
+    tensor, shard = torch.tensor([float(group.rank())]), torch.empty(2)
     layer = torch.nn.Linear(2, 2)
     names: dict[str, Any] = {
         "collectives": collectives,
@@ -27,7 +27,7 @@ def run_fragments(group: dist.ProcessGroup) -> list[float]:
         "partial": partial,
         "group": group,
         "tensor": tensor,
-        "share": share,
+        "shard": shard,
         "whole": torch.ones(2 * group.size()),
         "model": torch.nn.parallel.DistributedDataParallel(layer),
         "module": fully_shard(torch.nn.Linear(2, 2), mesh=init_device_mesh("cpu", (group.size(),))),
@@ -42,7 +42,7 @@ def run_fragments(group: dist.ProcessGroup) -> list[float]:
             torch.nn.init.ones_(names["model"].bias)
         exec(compile("\n" * block.line + block.text, block.page, "exec"), names)
     names["work"].wait()
-    return [float(len(fragments)), tensor.item(), *share.tolist()]
+    return [float(len(fragments)), tensor.item(), *shard.tolist()]
 
 
 def test_the_fragments_run() -> None:

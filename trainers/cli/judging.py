@@ -62,7 +62,7 @@ def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
 
 @click.command("sample", epilog=examples("trainers sample runs/lm --prompt 'The import' --tokens 300 --seed 1"))
 @click.argument("checkpoint", type=CHECKPOINT)
-@click.option("--prompt", required=True, help="Text that the model continues.")
+@click.option("--prompt", default="The ", help="Text that the model continues.")
 @click.option("--tokens", type=IntRange(1, MAX_TOKENS), default=200, help="Number of bytes to sample.")
 @click.option(
     "--temperature",

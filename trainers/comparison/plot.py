@@ -37,7 +37,7 @@ def _draw_losses(axes: Axes, rows: Sequence[ComparisonRow]) -> None:
     }
     draw_loss_curves(axes, curves)
     axes.set_ylabel("loss of the whole batch")
-    axes.set_title("same losses", fontsize=points(10))
+    axes.set_title("losses", fontsize=points(10))
     axes.legend(frameon=False, fontsize=points(8), handlelength=3)
 
 
@@ -52,12 +52,13 @@ def _draw_times(axes: Axes, rows: Sequence[ComparisonRow]) -> None:
     label = "exposed communication"
     axes.barh(places, communicating, left=computing, color=colours.orange, height=0.6, label=label)
     for place, row, end in zip(places, rows, whole, strict=True):
-        axes.annotate(f"{row.speed_up:.2f} x", (end, place), (4, 0), textcoords="offset points", va="center")
+        text = f"{1 / row.speed_up:.2f} x as long" if row.speed_up < 0.995 else f"{row.speed_up:.2f} x as fast"
+        axes.annotate(text, (end, place), (4, 0), textcoords="offset points", va="center")
     axes.set_yticks(places, [row.run.name for row in rows])
-    axes.set_xlim(0, 1.15 * max(whole))
+    axes.set_xlim(0, 1.25 * max(whole))
     axes.set_ylim(0.4, len(rows) + 1.1)
     axes.set_xlabel("time of a batch (ms)")
-    axes.set_title("speed-up", fontsize=points(10))
+    axes.set_title("time of a batch, compared with the first", fontsize=points(10))
     axes.grid(axis="x", color=colours.light_grey)
     axes.set_axisbelow(True)
     axes.legend(frameon=False, fontsize=points(8), ncols=2, loc="upper right")

@@ -74,7 +74,7 @@ def summary(trainer: Trainer, result: dict[str, Any]) -> str:
 
 
 def _format_memory(held: dict[str, int]) -> str:
-    """Format as `parameters 1.5 MiB, gradients 1.5 MiB, optimizer 3 MiB, other vectors 0 B`."""
+    """Format as `parameters 1.5 MiB, gradients 1.5 MiB, optimizer 3 MiB, buffers of the strategy 0 B`."""
     names = {**{kind: kind for kind in held}, "vectors": "buffers of the strategy"}
     return ", ".join(f"{names[kind]} {format_size(size_bytes)}" for kind, size_bytes in held.items())
 

@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
+import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import distributed_c10d
 
 from collectives.recording import RecordingGroup, recording
@@ -16,6 +18,7 @@ from ringsim.traces import Group
 from ringsim.training_step import calls_of
 from trainers.loop.loss_sync import DivergedError, exchange_losses
 from trainers.loop.train_step import StepResult, TrainStep
+from trainers.strategies.zero import Zero1, Zero2
 from trainers.strategy_comparison.config import JobConfig
 from trainers.strategy_comparison.profile import ComputingTimes, Memory, RankProfile, measure_memory, profile_of
 from trainers.strategy_comparison.recorded_steps import RecordedStep, predict_steps
@@ -79,10 +82,14 @@ def _recorded_names(config: JobConfig) -> tuple[str, ...]:
 
 @dataclass(slots=True, eq=False)
 class _RecordedRun:
-    """A strategy whose steps are recorded on this rank. times: of the steps of UNSYNCHRONISED."""
+    """A strategy whose steps are recorded on this rank. times: of the steps of UNSYNCHRONISED.
+
+    initial: where ranks step shares of parameters that they have whole, these and their values before the first step.
+    """
 
     train_step: TrainStep
     num_steps: int
+    initial: list[tuple[nn.Parameter, torch.Tensor]]
     steps: list[RecordedStep] = field(default_factory=list)
     times: list[ComputingTimes] = field(default_factory=list)
 
@@ -90,7 +97,9 @@ class _RecordedRun:
     def made(cls, config: JobConfig, name: str, group: Any) -> Self:
         step = replace(config.step, strategy=name)
         train_step = TrainStep(config.task, step, group, num_steps=config.steps)
-        return cls(train_step, num_recorded(name, config.steps))
+        whole = train_step.model.model.parameters() if isinstance(train_step.model.strategy, Zero1 | Zero2) else ()
+        initial = [(parameter, parameter.detach().clone()) for parameter in whole]
+        return cls(train_step, num_recorded(name, config.steps), initial)
 
     @property
     def name(self) -> str:
@@ -98,6 +107,11 @@ class _RecordedRun:
 
     def take(self, step: int, recorder: Recorder) -> StepResult:
         """Take a step, and record it if it is not to warm up."""
+        # Gathered on a group that sends nothing, parameters have this rank's share in the places of all others. A step
+        # with such weights takes longer than one of training, as more of its numbers are denormal.
+        with torch.no_grad():
+            for parameter, values in self.initial:
+                parameter.copy_(values)
         recorder.end_step()  # of what came since the last one
         result = self.train_step.run(step)
         computed_s = [recorder.computed_s(moment_s) for moment_s in result.moments or ()]

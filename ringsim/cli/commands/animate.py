@@ -51,7 +51,7 @@ ANIMATION = OutputFile((".html", *FILMS, ""), stdout=True)
     "of several, the run of --algorithm, else the first.",
 )
 @trust_option
-@click.option("-o", "--output", type=ANIMATION, help="Write a page (.html) or a film (.gif or .mp4) to this file.")
+@click.option("-o", "--output", type=ANIMATION, help="Write a page (.html), or a .gif or .mp4, to this file.")
 def animate(
     schedule: Schedule,
     network: AnyNetwork,

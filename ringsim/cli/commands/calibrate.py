@@ -63,9 +63,9 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
     """Fit a network to FILES: a measurements file, or logs of nccl-tests, OSU micro-benchmarks or Gloo's benchmark.
 
     Logs of several collectives, sizes and numbers of hosts tell more than one. The network is for --network. The last
-    lines say so if the probes lie too far apart for predictions, if a latency is one that no cluster has, if logs
-    contradict each other, if they do not tell what all ranks of a host send together, if a setting of NCCL cannot be
-    followed, and which log would tell more.
+    lines warn if the probes lie too far apart for predictions, if a latency is one that no cluster has, if logs
+    contradict each other, if they do not show what all ranks of a host send together, or if a setting of NCCL cannot be
+    followed, and name the log that would tell more.
     """
     require_one_stdout(as_json, output)
     name = output.stem if output and output.suffix else "calibrated"

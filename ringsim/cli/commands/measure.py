@@ -48,7 +48,7 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     BENCHMARK OPTIONS are, for example, -b 1KiB -e 16MiB --algorithm ring --json; see python -m collectives.benchmark
     --help. It starts torchrun --nproc-per-node RANKS -m collectives.benchmark --probes;
     on several hosts, start that yourself, on each of them. If the probes lie too far apart for predictions, the last
-    line says so.
+    line is a warning.
     """
     require_torch("measure")
     if output != STDOUT:

@@ -116,8 +116,8 @@ def step(
 ) -> None:
     """Predict how long the steps of a recorded program take on a network.
 
-    FILE is a trace that ringsim trace wrote. Its calls are simulated with the algorithms that NCCL or Gloo would take,
-    beside its computations: on a CPU as the program waited for them, on CUDA in the order of streams.
+    FILE is a trace that ringsim trace wrote. Its calls are simulated with the algorithms that NCCL or Gloo would
+    use, together with its computations: on a CPU as the program waited for them, on CUDA in the order of streams.
 
     With --ranks the program runs again for each number of ranks, since what is sharded is cut into other sizes: the
     command that ringsim trace was given, in its folder, on hosts of as many ranks as the network has. FILE itself

@@ -66,12 +66,12 @@ _LOOKS = {
     "bruck": _Look("#21FC8D", "#64F805", Texture.DASH_DOT),
     "nccl_ring": _Look("#0C1598", "#1718C6", Texture.SOLID),
     "nccl_tree": _Look("#FD9D02", "#FEFEA3", Texture.DASH_DOT),
+    "nccl": _Look("#000000", "#FFFFFF", Texture.SOLID),
     "nvls": _Look("#6A2501", "#A1250A", Texture.DOTTED),
     "parameter_server": _Look("#5A5A5A", "#D0CDCB", Texture.DOTTED),
     "naive_ring": _Look("#7A7A7A", "#9A9A9A", Texture.DASH_DOT),
 }
 _USERS_OWN = (
-    _Look("#000000", "#FFFFFF", Texture.SOLID),
     _Look("#8C510A", "#A9743A", Texture.DASHED),
     _Look("#B2182B", "#DA4F58", Texture.DASH_DOT),
     _Look("#A68B00", "#C9A904", Texture.DOTTED),

@@ -101,11 +101,13 @@ def draw_sync_times(axes: Axes, results: Sequence[StrategyResult]) -> bool:
     for place, result in enumerate(results):
         if result.measured_sync_s > 0:
             error = f"{result.predicted_sync_s / result.measured_sync_s - 1:+.0%}"
-            at = (result.measured_sync_s, place)
-            axes.annotate(error, at, (0, 8), textcoords="offset points", ha="center", fontsize=points(8))
+            axes.annotate(error, (1, place), (-4, 0), axes.get_yaxis_transform(), "offset points", ha="right",
+                          va="center", fontsize=points(8))  # fmt: skip
+    axes.annotate("error", (1, 1), (-4, -12), "axes fraction", "offset points", ha="right", fontsize=points(8))
     set_axis(axes.xaxis, "gradient synchronisation of a step", format_time, log_base=10)
     axes.set_yticks(rows, [result.strategy for result in results], fontsize=points(9))
     axes.set_ylim(len(results) - 0.4, -1)
+    axes.margins(x=0.12)  # with room for the errors at the right end
     axes.grid(visible=False, axis="y")
     return bool(results)
 

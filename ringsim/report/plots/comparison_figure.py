@@ -21,6 +21,7 @@ _SIZE = (10.0, 5.6)  # inches
 _MAX_GROUPS = 24  # whose lines can be told apart
 _LINEAR_ERRORS = 0.5  # up to so large, errors stand on a linear axis in percent
 _BAND = 0.15  # opacity of an interval
+_SPREAD = 0.3  # opacity of the spread of the measured times
 _FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1e3, 1e4)
 
 
@@ -62,15 +63,16 @@ def draw_errors(comparison: Comparison) -> Figure:
     is_linear = bool((np.abs(ratios - 1) <= _LINEAR_ERRORS).all())
     for group in groups[:_MAX_GROUPS]:
         low, high = group.low_s / group.measured_s, group.high_s / group.measured_s
-        axes.vlines(group.sizes, low, high, color=palette().light_grey, linewidth=5, zorder=0)
+        axes.vlines(group.sizes, low, high, color=group.style.colour, alpha=_SPREAD, linewidth=5, zorder=0)
         axes.plot(group.sizes, group.ratios, linestyle=group.style.stroke, color=group.style.colour, linewidth=1,
                   label=group.label)  # fmt: skip
         _draw_points(axes, group, group.ratios)
     axes.axhline(1, color=palette().dark_grey, linewidth=1)
     _set_error_axis(axes, ratios, is_linear=is_linear)
     _draw_legend(
-        axes, groups, [Line2D([], [], color=palette().light_grey, linewidth=5, label="spread of the measured")]
-    )
+        axes, groups,
+        [Line2D([], [], color=palette().dark_grey, alpha=_SPREAD, linewidth=5, label="spread of the measured times")],
+    )  # fmt: skip
     return figure
 
 

@@ -47,6 +47,7 @@ _TOP, _SENDS, _APPLIES, _ROW_OF_MANY = -0.40, 0.45, (0.09, 0.40), 0.30  # of a l
 _STOPPED, _NOTES = 0.05, 0.5  # of the time: how far beyond its end what hangs is drawn, and the room for notes
 _TEXT, _SMALLEST_TEXT = 8.0, 5.5  # points
 _NAME_LENGTH, _NOTE_LENGTH = 12, 74  # characters
+_HIGHEST = 6.0  # inches, of all lanes together
 _PHASE_GAP, _PHASE_LEVEL, _LEGEND_LEVEL = 5.0, 15.0, 17.0  # points above the lanes
 
 Handles = list[Patch | Line2D]
@@ -177,7 +178,7 @@ def _groups_of(algorithm: str, num_ranks: int) -> tuple[str, ...]:
 def lanes_height(lanes: Lanes) -> tuple[float, float]:
     """Return the height in inches of the lanes with what stands around them, and how much of it is above them."""
     above = 0.28 + points(lanes.height_above + _LEGEND_LEVEL) / font_scale() / 72
-    return above + 0.55 + min(max(0.52 * lanes.height, 0.8), 9.0), above
+    return above + 0.55 + min(max(0.52 * lanes.height, 0.8), _HIGHEST), above
 
 
 def draw_lanes(axes: Axes, lanes: Lanes) -> None:
@@ -187,6 +188,8 @@ def draw_lanes(axes: Axes, lanes: Lanes) -> None:
     title: dict[str, Any] = {"fontsize": points(11), "fontweight": "bold"}
     axes.set_title("Timeline of each rank", loc="left", pad=points(lanes.height_above + _LEGEND_LEVEL), **title)
     if not len(lanes.timeline):
+        axes.set_xticks([])
+        axes.set_xlabel("")
         axes.text(0.5, 0, "nothing is sent", ha="center", va="center", fontsize=points(10))
         return
     handles = draw_bars(axes, lanes)
@@ -259,8 +262,8 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
     # What takes no time has a tick, which says when the chunk is in its place.
     tick: dict[str, Any] = {"marker": "|", "linestyle": "none", "markeredgewidth": 2}
     at_once, copies = applied & timeline.reduce & ~lasting, applied & ~timeline.reduce
-    add_lines(lanes.applies(at_once)[:, 1:3], "reduces at once", colours.orange, 2.0 if few else 0.5, **tick)
-    add_lines(lanes.applies(copies)[:, 1:3], "copy in place", colours.dark_grey, 2.0 if few else 0.5, **tick)
+    add_lines(lanes.applies(at_once)[:, 1:3], "adds (takes no time here)", colours.orange, 2.0 if few else 0.5, **tick)
+    add_lines(lanes.applies(copies)[:, 1:3], "overwrites", colours.dark_grey, 2.0 if few else 0.5, **tick)
     waiting = waiting_times(timeline)
     rank, gaps = np.repeat(np.arange(lanes.num_ranks), list(map(len, waiting))), np.concatenate(waiting)
     add_boxes(lanes.whole(rank, *gaps.T), "waits", facecolor=colours.light_grey, linewidth=0, zorder=0.9)

@@ -70,6 +70,10 @@ def _facts(prediction: Prediction) -> list[str]:
         f"{format_size(prediction.profile.gradient_bytes)} of gradients",
         *named_network(prediction.network),
     ]
+    return _wrapped(facts)
+
+
+def _wrapped(facts: Sequence[str]) -> list[str]:
     return textwrap.wrap(" · ".join(facts), _FACTS_LENGTH)
 
 
@@ -115,10 +119,9 @@ def _draw_computing(axes: Axes, step: PredictedStep) -> None:
     for name, time_s, colour in parts:
         text = f"{name} {format_time(time_s)}"
         if name == "exposed" and time_s:
-            axes.axvspan(now_s, now_s + time_s, color=palette().vermillion, alpha=0.13, linewidth=0, zorder=0)
-            draw_label(axes, 0, now_s, now_s + time_s, text, name, palette().vermillion)
+            draw_exposed(axes, [(now_s, now_s + time_s)])
         elif time_s:
-            draw_bar(axes, 0, now_s, now_s + time_s, colour, text, name[:3])
+            draw_bar(axes, 0, now_s, now_s + time_s, colour, text, name.partition(",")[0])
         now_s += time_s
 
 
@@ -129,14 +132,34 @@ def draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, t
     draw_label(axes, lane, begin_s, end_s, text, short, ink_on(colour))
 
 
-def draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> None:
-    """Write the longest of the two that fits; none if neither does."""
+def draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> bool:
+    """Write the longest of the two that fits, and return whether one does."""
     room = LANES_WIDTH * 72 * (end_s - begin_s) / axes.get_xlim()[1]
     for label in (text, short):
         if len(label) * _POINTS_PER_CHARACTER < room - 2:
             place = (begin_s + end_s) / 2, lane
             axes.text(*place, label, ha="center", va="center", fontsize=points(8.5), color=colour, zorder=3)
-            return
+            return True
+    return False
+
+
+def draw_exposed(axes: Axes, waits: Sequence[tuple[float, float]]) -> None:
+    """Shade the waits for communication through all lanes, and name them; if no name fits, the longest, from below."""
+    colour = palette().vermillion
+    for begin_s, end_s in waits:
+        axes.axvspan(begin_s, end_s, color=colour, alpha=0.13, linewidth=0, zorder=0)
+    texts = [f"exposed {format_time(end_s - begin_s)}" for begin_s, end_s in waits]
+    fits = [draw_label(axes, 0, *wait, text, "exposed", colour) for wait, text in zip(waits, texts, strict=True)]
+    if not waits or any(fits):
+        return
+    longest = max(range(len(waits)), key=lambda number: waits[number][1] - waits[number][0])
+    middle_s = sum(waits[longest]) / 2
+    is_left = middle_s < axes.get_xlim()[1] / 2
+    axes.annotate(
+        texts[longest], (middle_s, axes.get_ylim()[0]), (20 if is_left else -20, -26), textcoords="offset points",
+        ha="left" if is_left else "right", fontsize=points(8.5), color=colour, annotation_clip=False,
+        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8},
+    )  # fmt: skip
 
 
 def _num_lanes(step: PredictedStep) -> int:
@@ -192,19 +215,19 @@ def draw_traced_step(prediction: TracePrediction) -> Figure:
     timeline = prediction.timeline
     timeline.require_end()
     used = sorted({call.group for call in timeline.step.calls})
-    figure = new_figure(
-        _WIDTH, _TRACED_REST + _LANE * (1 + len(used)), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15)
-    )
-    device = "GPUs" if prediction.computing.on_gpu else "CPUs"
-    title = f"A step of a recorded program on {plural(prediction.trace.num_ranks, 'rank')}, {device}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=points(15), fontweight="bold")
-    axes = figure.subplots()
     facts = [
         f"step {format_time(timeline.step_s)} (exposed {format_time(timeline.exposed_s)})",
         f"{plural(len(timeline.calls), 'call')} of {format_size(timeline.step.size_bytes)}",
         *named_network(prediction.network)[:2],
     ]
-    axes.set_title(" · ".join(facts), loc="left", fontsize=points(10), color=palette().dark_grey)
+    lines = _wrapped(facts)
+    height = _TRACED_REST + _LINE * (len(lines) - 1) + _LANE * (1 + len(used))
+    figure = new_figure(_WIDTH, height, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
+    device = "GPUs" if prediction.computing.on_gpu else "CPUs"
+    title = f"A step of a recorded program on {plural(prediction.trace.num_ranks, 'rank')}, {device}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=points(15), fontweight="bold")
+    axes = figure.subplots()
+    axes.set_title("\n".join(lines), loc="left", fontsize=points(10), color=palette().dark_grey)
     names = [prediction.trace.groups[group].name for group in used]
     set_lanes(axes, ["compute", *names], timeline.step_s)
     _draw_traced_computing(axes, prediction)
@@ -216,9 +239,7 @@ def _draw_traced_computing(axes: Axes, prediction: TracePrediction) -> None:
     timeline = prediction.timeline
     for begin_s, end_s in _joined([(begin_s, end_s) for _, begin_s, end_s in timeline.computations]):
         draw_bar(axes, 0, begin_s, end_s, palette().light_grey, f"compute {format_time(end_s - begin_s)}", "")
-    for begin_s, end_s in _joined([(begin_s, end_s) for _, begin_s, end_s in timeline.waits]):
-        axes.axvspan(begin_s, end_s, color=palette().vermillion, alpha=0.13, linewidth=0, zorder=0)
-        draw_label(axes, 0, begin_s, end_s, f"exposed {format_time(end_s - begin_s)}", "", palette().vermillion)
+    draw_exposed(axes, _joined([(begin_s, end_s) for _, begin_s, end_s in timeline.waits]))
 
 
 def _joined(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -277,7 +298,7 @@ def draw_trace_scaling(scaling: TraceScaling) -> Figure:
     device = "GPUs" if first.computing.on_gpu else "CPUs"
     name = f"A step of a recorded program on {first.trace.num_ranks} to {last.trace.num_ranks} ranks, {device}"
     figure.suptitle(name, x=0.01, ha="left", fontsize=points(15), fontweight="bold")
-    facts = " · ".join(named_network(first.network)[:2])
+    facts = textwrap.shorten(" · ".join(named_network(first.network)[:2]), _FACTS_LENGTH, placeholder=" …")
     figure.text(0.01, 0.888, facts, fontsize=points(10), color=palette().dark_grey)
     times, shares = figure.subplots(1, 2)
     draw_step_times(times, scaling.steps)
@@ -310,7 +331,7 @@ def draw_efficiency(axes: Axes, steps: Sequence[Scaled], reference: str) -> None
     ranks, shares = zip(*((step.num_ranks, step.efficiency) for step in steps), strict=True)
     draw_curves(axes, [Curve("efficiency", ranks, shares)])
     for count, share in _labelled(ranks, shares):
-        annotate(axes, f"{100 * share:.0f} %", (count, share), 8)
+        annotate(axes, f"{100 * share:.3g} %", (count, share), 8)
     axes.set_ylim(0, 1.1 * max(1.0, *shares))
 
 

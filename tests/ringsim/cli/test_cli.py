@@ -38,7 +38,8 @@ def test_what_is_not_simulated_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(Path(__file__).parents[3] / "docs" / "networks")
     told = (
         "calibrated.toml: this prediction does not include NCCL's protocols and trees ([[protocol]] and [library] in "
-        "the file); ringsim simulate, explain, sweep and ddp --backend nccl use them, and ringsim compare for logs"
+        "the file); ringsim simulate, explain, sweep, plot, animate, ddp --backend nccl and step --device cuda use "
+        "them, and ringsim compare for logs"
     )
     for network, line in (("calibrated.toml", f"{told}\n"), ("racks.toml", "")):
         result = run("order", "--ranks", "4", "--budget", "2", "--network", network)

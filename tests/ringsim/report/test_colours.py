@@ -34,7 +34,7 @@ RGB_TO_XYZ = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522,
                        [0.0193339, 0.1191920, 0.9503041]])  # fmt: skip
 WHITE_POINT = np.array([0.95047, 1.0, 1.08883])  # D65
 APART = 20.0  # two patches side by side differ visibly from about 2.3 on; a thin line and its legend need much more
-OWN = [f"mine.py:{letter}" for letter in "abcd"]
+OWN = [f"mine.py:{letter}" for letter in "abc"]
 
 
 def linear(colour: str) -> Vector:
@@ -56,8 +56,8 @@ def distance(one: str, other: str, vision: str) -> float:
 
 
 def all_styles() -> dict[str, Style]:
-    """Of the built-in algorithms and four of a user's own."""
-    return styles_of([*dict.fromkeys(name for _, name in ALGORITHMS), *OWN])
+    """Of the built-in algorithms, NCCL's choice and three of a user's own."""
+    return styles_of([*dict.fromkeys(name for _, name in ALGORITHMS), "nccl", *OWN])
 
 
 def test_the_simulation_is_right() -> None:

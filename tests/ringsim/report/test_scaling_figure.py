@@ -27,7 +27,7 @@ def test_the_exposed_part_is_shaded() -> None:
         assert hidden[hidden[:, 0] == step.num_ranks][:, 1].max() == pytest.approx(step.compute_s)
         ends = exposed[exposed[:, 0] == step.num_ranks][:, 1]
         assert (ends.min(), ends.max()) == (pytest.approx(step.compute_s), pytest.approx(step.step_s))
-    assert labels(shares) == [f"{100 * step.efficiency:.0f} %" for step in SCALING.steps]
+    assert labels(shares) == [f"{100 * step.efficiency:.3g} %" for step in SCALING.steps]
     assert shares.get_ylabel() == "of the step on 2 ranks"
 
 

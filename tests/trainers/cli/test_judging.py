@@ -88,7 +88,6 @@ def test_the_model_of_the_strategy_comparison_writes_too(trained: Path, tmp_path
     [
         ("sample {run} --prompt x --tokens 0", "Invalid value for '--tokens': 0 is not in the range"),
         ("sample {run} --prompt x --temperature 0", "Invalid value for '--temperature': 0.0 is not in the range"),
-        ("sample {run}", "Missing option '--prompt'"),
         ("sample {run}/nothing --prompt x", "nothing: cannot be read: No such file or directory"),
         ("sample {run}/run.toml --prompt x", "run.toml: is truncated, damaged or not a checkpoint"),
         ("sample {mlp} --prompt x", "is of the task mlp, which does not produce text: sample needs one of the task lm"),

@@ -71,7 +71,7 @@ def test_what_is_held_is_told(
     expected = {"parameters": parameters, "gradients": gradients, "optimizer": optimizer, "vectors": vectors}
     results = ranks.run(told, config(tmp_path, strategy=strategy), num_ranks=2)
     assert [held for held, _ in results] == [expected, expected]
-    kinds = ("parameters", "gradients", "optimizer", "other vectors")
+    kinds = ("parameters", "gradients", "optimizer", "buffers of the strategy")
     sizes = [f"{kind} {format_size(held)}" for kind, held in zip(kinds, expected.values(), strict=True)]
     assert f"  memory of rank 0: {', '.join(sizes)}" in results[0][1].splitlines()
 

@@ -1,6 +1,8 @@
 """What is recorded of a job's strategies, and the time of a step that is made of it."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch.distributed as dist
@@ -13,7 +15,7 @@ from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls
 from tests.ranks import RankPool
 from trainers.loop.config import StepConfig
-from trainers.loop.train_step import TrainStep
+from trainers.loop.train_step import StepResult, TrainStep
 from trainers.strategy_comparison.config import JobConfig
 from trainers.strategy_comparison.profile import Memory, measure_memory
 from trainers.strategy_comparison.recorded_steps import RecordedStep, predict_steps, together
@@ -155,6 +157,33 @@ def test_every_strategy_is_recorded_and_predicted(ranks: RankPool) -> None:
         # What is sent before the last gradient is ready, with fsdp all, is in the step alone.
         assert 0 <= sync_s < step_s
         assert (sync_s < 1e-3) == (name in ("none", "fsdp", "fsdp_backend_ring")), name
+
+
+def losses_recorded(group: dist.ProcessGroup) -> list[list[float]]:
+    """Those of all steps, for a strategy that sends nothing and two in which ranks step shares of the parameters."""
+    with RecordedRuns(replace(CONFIG, strategies=("none", "zero1", "zero2")), group) as runs:
+        taken: dict[str, list[float]] = {run.name: [] for run in runs._runs}
+        for run in runs._runs:
+            plain = run.train_step.run
+            run.train_step.run = partial(_noting, plain, taken[run.name])  # type: ignore[method-assign]
+        runs.take_until(1.0)
+    return list(taken.values())
+
+
+def _noting(plain: Callable[[int], StepResult], losses: list[float], step: int) -> StepResult:
+    result = plain(step)
+    losses.append(result.loss)
+    return result
+
+
+def test_each_recorded_step_begins_with_the_initial_parameters(ranks: RankPool) -> None:
+    """Also where what is gathered is made up, so that it computes with numbers as those of training."""
+    for none, zero1, zero2 in ranks.run(losses_recorded, num_ranks=2):
+        assert zero1 == zero2
+        assert len(set(zero1)) > STEPS  # each has its batch
+        assert zero1[0] == none[0]
+        assert zero1[-1] == pytest.approx(zero1[0], rel=0.02)
+        assert none[-1] < 0.98 * none[0]  # it trains
 
 
 def recorded_and_held(group: dist.ProcessGroup) -> tuple[dict[str, Memory], dict[str, Memory]]:

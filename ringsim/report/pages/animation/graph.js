@@ -1,6 +1,7 @@
 // The ranks and hosts, the links between them, and the chunks that travel along these.
 
 const FEW_RANKS = 16; // up to so many, ranks and chunks have labels of their own
+const CROWDED = 3; // with more messages for each rank, boxes would lie on each other
 const MAX_SLOW_LABELS = 8; // of the slowest links; more could not be told apart
 
 class GraphView {
@@ -189,9 +190,10 @@ class GraphView {
     context.stroke();
     context.setLineDash([]);
     context.globalAlpha = 1;
-    if (radius >= 7) write(context, String(rank), x, y, { size: Math.min(15, radius), colour: colours.ink, bold: true });
-    else if (rank % 8 === 0) this.label(rank, String(rank), { size: 11, colour: colours.faint });
     if (failed) drawCross(context, x, y, radius * 1.5, colours.vermillion);
+    const halo = failed ? colours.paper : undefined; // so that the number can be read on the cross
+    if (radius >= 7) write(context, String(rank), x, y, { size: Math.min(15, radius), colour: colours.ink, bold: true, halo });
+    else if (rank % 8 === 0) this.label(rank, String(rank), { size: 11, colour: colours.faint });
     const slow = failed ? "failed" : trouble && trouble[1] > 1 ? `${trouble[1]}× slower` : "";
     const wrong = failed ? slow : stuck && doing === "waits" ? `waits for ${peer}` : stuck ? "hangs" : slow;
     if (wrong && this.spelled) this.label(rank, wrong, { size: 11, colour: colours.vermillion, bold: true });
@@ -221,7 +223,7 @@ class GraphView {
     for (let row = 0; row < run.numTransfers; row++) {
       if (run.start[row] <= tick && tick < run.applied[row] && (chosen === null || run.chunk[row] === chosen)) rows.push(row);
     }
-    const crowded = rows.length > 3 * run.numRanks; // boxes would lie on each other
+    const crowded = rows.length > CROWDED * run.numRanks;
     for (const row of rows) {
       const [src, dst] = [run.src[row], run.dst[row]];
       const never = run.arrived[row] === Infinity;

@@ -42,7 +42,9 @@ class GridView {
 
   drawNames(chosen) {
     const { context, colours, run } = this;
-    const everyRank = Math.ceil(12 / this.cellHeight), everyChunk = Math.ceil(18 / this.cellWidth);
+    setFont(context, 11, true);
+    const widest = context.measureText(String(run.numChunks - 1)).width + 4;
+    const everyRank = Math.ceil(12 / this.cellHeight), everyChunk = Math.ceil(widest / this.cellWidth);
     for (let rank = 0; rank < run.numRanks; rank += everyRank) {
       const text = run.numRanks <= 32 ? `rank ${rank}` : String(rank);
       write(context, text, this.left - 6, this.top + (rank + 0.5) * this.cellHeight, { size: 11, colour: colours.faint, align: "right" });

@@ -95,7 +95,7 @@ class LanesView {
     context.fillStyle = run.left[row] === Infinity ? colours.vermillion : copies ? colours.sky : colours.blue;
     this.bar(context, from, until, y, half / count);
     if (half / count >= 9 && until - from > 16) {
-      const text = until - from > 46 ? `${run.chunk[row]} → ${run.dst[row]}` : String(run.chunk[row]);
+      const text = until - from > 60 ? `c${run.chunk[row]} → r${run.dst[row]}` : String(run.chunk[row]);
       write(context, text, (from + until) / 2, y + half / count / 2 + 0.5, { size: 10.5, colour: copies && run.left[row] !== Infinity ? colours.ink : "#ffffff" });
     }
     this.drawReceived(context, row, colours, never);
@@ -126,10 +126,11 @@ class LanesView {
       const from = this.x(first ? run.stepEnd[first - 1] : 0), until = this.x(run.stepEnd[last]);
       context.fillStyle = colours.rule;
       if (first) context.fillRect(from - 0.5, 2, 1, this.top + this.lane * run.numRanks);
-      setFont(context, 11, true);
-      if (context.measureText(name).width < until - from - 4) {
-        write(context, name, (from + until) / 2, 9, { size: 11, colour: colours.blue, bold: true });
-      }
+      const size = [11, 9, 7.5].find((size) => {
+        setFont(context, size, true);
+        return context.measureText(name).width < until - from - 4;
+      });
+      if (size) write(context, name, (from + until) / 2, 9, { size, colour: colours.blue, bold: true });
     }
   }
 

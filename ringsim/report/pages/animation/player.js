@@ -8,6 +8,7 @@ const INTRODUCTION = "Before the first step.";
 class Section {
   constructor(data, number, parent, player) {
     this.run = new Run(data);
+    this.player = player;
     this.element = document.createElement("section");
     this.element.className = "run";
     this.element.id = `run-${number}`;
@@ -22,14 +23,19 @@ class Section {
     const views = this.add("div", "views");
     const [graph, grid] = [views.appendChild(document.createElement("div")), views.appendChild(document.createElement("div"))];
     graph.innerHTML = "<h3>Messages between ranks</h3><p class='key'></p>";
-    graph.querySelector(".key").textContent = this.run.numRanks <= FEW_RANKS
-      ? "A moving box is a chunk in transit; its stripes are the ranks whose contributions it contains."
-      : "A moving dot is a chunk in transit: blue if it will be added, green if it is complete and will be copied.";
+    graph.querySelector(".key").textContent = this.graphKey();
     grid.innerHTML = "<h3>Chunks on each rank</h3><p class='key'></p>";
     this.gridKey = grid.querySelector(".key");
     this.graph = new GraphView(this.run, graph, several);
     this.grid = new GridView(this.run, grid, (chunk) => player.choose(chunk));
     parent.append(this.element);
+  }
+
+  graphKey() {
+    const dot = "is a chunk in transit: blue if it will be added, green if it is complete and will be copied.";
+    if (this.run.numRanks > FEW_RANKS) return `A moving dot ${dot}`;
+    const box = "A moving box is a chunk in transit; its stripes are the ranks whose contributions it contains.";
+    return this.run.mostInStep() > CROWDED * this.run.numRanks ? `${box} Where many are in transit, boxes are smaller, or a dot ${dot}` : box;
   }
 
   // So that nothing below moves while the page plays.
@@ -66,10 +72,18 @@ class Section {
     const before = tick <= 0 && step === 0;
     this.phase.textContent = `${phase.name}: step ${step} (the steps are 0 to ${run.numSteps - 1})`;
     const sentence = run.sentences[step];
-    const over = run.end <= tick && !run.stalled.length ? ` Done after ${run.time}.` : "";
+    const over = run.end <= tick && !run.stalled.length ? ` Done after ${run.time}${this.lead(tick)}.` : "";
     this.sentence.textContent = `${before ? `${INTRODUCTION} Then ` : ""}${before ? sentence : capital(sentence)}.${over}`;
     this.element.dataset.step = step;
     this.list(tick, step, chosen);
+  }
+
+  // By how much the run is faster than the other, once both have ended.
+  lead(tick) {
+    const [other] = this.player.sections.map(({ run }) => run).filter((run) => run !== this.run);
+    if (!other || other.stalled.length || tick < TICKS) return "";
+    const times = +(other.end / this.run.end).toPrecision(3);
+    return times > 1 ? `; ${other.name} takes ${times} times as long` : "";
   }
 
   list(tick, step, chosen) {
@@ -244,8 +258,8 @@ class Player {
     const signs = [["blue", "sends (to be added)"], ["sky", "sends (to be copied)"], ["orange", "adds"], ["green", "copies"]];
     const present = signs.filter(([name]) => this.sections.some(({ run }) => run.action.some((action) => (action === COPY) === (name === "sky" || name === "green"))));
     if (this.sections.some(({ run }) => run.stalled.length)) present.push(["vermillion", "sends without end"]);
-    const html = present.map(([name, text]) => `<i style="background:${colours[name]}"></i>${text}`).join(" ");
-    const note = ". A bar shows the chunk and its receiver; a thin line below it is a message in transit";
+    const html = present.map(([name, text]) => `<span><i style="background:${colours[name]}"></i>${text}</span>`).join(" ");
+    const note = ". A bar shows the chunk and its receiver (c3 → r1: chunk 3 to rank 1); a thin line below it is a message in transit";
     document.getElementById("lanes-key").innerHTML = html + note;
   }
 }
