@@ -107,7 +107,7 @@ def draw_sync_times(axes: Axes, results: Sequence[StrategyResult]) -> bool:
     set_axis(axes.xaxis, "gradient synchronisation of a step", format_time, log_base=10)
     axes.set_yticks(rows, [result.strategy for result in results], fontsize=points(9))
     axes.set_ylim(len(results) - 0.4, -1)
-    axes.margins(x=0.12)  # with room for the errors at the right end
+    axes.margins(x=0.2)  # with room for the errors at the right end
     axes.grid(visible=False, axis="y")
     return bool(results)
 
