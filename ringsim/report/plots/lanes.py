@@ -262,7 +262,7 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
     # What takes no time has a tick, which says when the chunk is in its place.
     tick: dict[str, Any] = {"marker": "|", "linestyle": "none", "markeredgewidth": 2}
     at_once, copies = applied & timeline.reduce & ~lasting, applied & ~timeline.reduce
-    add_lines(lanes.applies(at_once)[:, 1:3], "reduces (takes no time here)", colours.orange, 2.0 if few else 0.5, **tick)
+    add_lines(lanes.applies(at_once)[:, 1:3], "reduces (takes no time)", colours.orange, 2.0 if few else 0.5, **tick)
     add_lines(lanes.applies(copies)[:, 1:3], "overwrites", colours.dark_grey, 2.0 if few else 0.5, **tick)
     waiting = waiting_times(timeline)
     rank, gaps = np.repeat(np.arange(lanes.num_ranks), list(map(len, waiting))), np.concatenate(waiting)
