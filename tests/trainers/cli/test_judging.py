@@ -71,6 +71,7 @@ def test_a_text_goes_on_by_the_seed(trained: Path) -> None:
     assert all(0 < len(text) <= 40 for text in texts)
     plain = invoke(*common[:-1])
     assert plain.stdout == f"one two{texts[0]}\n"
+    assert invoke("sample", str(trained), "--tokens", "5").stdout.startswith("The ")
 
 
 def test_the_model_of_the_strategy_comparison_writes_too(trained: Path, tmp_path: Path) -> None:

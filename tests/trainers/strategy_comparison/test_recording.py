@@ -160,7 +160,7 @@ def test_every_strategy_is_recorded_and_predicted(ranks: RankPool) -> None:
 
 
 def losses_recorded(group: dist.ProcessGroup) -> list[list[float]]:
-    """Those of all steps, for a strategy that sends nothing and two in which ranks step shares of the parameters."""
+    """Return the losses of all steps, without synchronisation and with two strategies that step shares."""
     with RecordedRuns(replace(CONFIG, strategies=("none", "zero1", "zero2")), group) as runs:
         taken: dict[str, list[float]] = {run.name: [] for run in runs._runs}
         for run in runs._runs:

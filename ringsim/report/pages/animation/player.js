@@ -35,7 +35,7 @@ class Section {
     const dot = "is a chunk in transit: blue if it will be added, green if it is complete and will be copied.";
     if (this.run.numRanks > FEW_RANKS) return `A moving dot ${dot}`;
     const box = "A moving box is a chunk in transit; its stripes are the ranks whose contributions it contains.";
-    return this.run.mostInStep() > CROWDED * this.run.numRanks ? `${box} Where many are in transit, boxes are smaller, or a dot ${dot}` : box;
+    return mostInStep(this.run) > CROWDED * this.run.numRanks ? `${box} Where many are in transit, boxes are smaller, or a dot ${dot}` : box;
   }
 
   // So that nothing below moves while the page plays.
@@ -43,7 +43,7 @@ class Section {
     const sentences = pageData.runs.flatMap((run) => run.sentences);
     const longest = Math.max(0, ...sentences.map((sentence) => sentence.length));
     this.sentence.style.minHeight = `${1.5 * Math.ceil(longest / (several ? LONG / 2 : LONG))}em`;
-    const most = Math.max(0, ...pageData.runs.flatMap(({ firstRow }) => firstRow.slice(1).map((row, step) => row - firstRow[step])));
+    const most = Math.max(...pageData.runs.map(mostInStep));
     this.maxLines = several ? MAX_LINES_BESIDE : MAX_LINES;
     const lines = Math.ceil(Math.min(most, this.maxLines + 1) / (several ? 1 : 2));
     this.transfers.style.setProperty("--lines", lines);

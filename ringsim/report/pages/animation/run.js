@@ -71,8 +71,6 @@ class Run {
 
   isComplete(cell, row) { return row !== NOTHING ? this.finished[row] === 1 : this.countOf(cell, row) === this.needed; }
 
-  mostInStep() { return Math.max(0, ...this.firstRow.slice(1).map((row, step) => row - this.firstRow[step])); }
-
   // The step that is under way: the first that is not over; at the end the last one.
   stepAt(tick) {
     const step = this.stepEnd.findIndex((end) => end >= tick);
@@ -115,6 +113,9 @@ class Run {
     return pair ? pair[3] ?? Infinity : Infinity;
   }
 }
+
+// How many transfers a step has at most.
+function mostInStep({ firstRow }) { return Math.max(0, ...firstRow.slice(1).map((row, step) => row - firstRow[step])); }
 
 function countBits(mask) {
   let count = 0;

@@ -167,13 +167,17 @@ def test_no_chunk_hides_the_number_of_a_rank(show: Show) -> None:
 
 
 def test_two_runs_side_by_side(show: Show) -> None:
-    """On one axis of time: when the first is done the other is still at it."""
+    """On one axis of time: when the first is done the other is still at it; at the end the page names the faster."""
     runs = [made("ring", 4), made("binomial_tree", 4)]
     dom = show(runs, "#t=0.6")
     assert len(texts(dom, "phase")) == len(texts(dom, "sentence")) == 2
     assert dom.count("<canvas") == 6
     assert "Done after" in texts(dom, "sentence")[0]
     assert "Done after" not in texts(dom, "sentence")[1]
+    faster, slower = texts(show(runs, "#t=1"), "sentence")
+    assert "takes" in faster
+    assert faster.endswith(" times as long.")
+    assert "times as long" not in slower
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), sorted(ALGORITHMS, key=str))
