@@ -179,16 +179,20 @@ class ShardedVectors(Sharded):
 
     So it must work element by element, as SGD, Adam and AdamW do, with the same options for all: `optimizer` tries
     that, and refuses others. A parameter without a gradient counts as one with zeros.
+
+    weights: the vectors.
     """
+
+    weights: Sequence[ShardedWeights]
 
     def _shard(self, vectors: Sequence[Sequence[nn.Parameter]]) -> list[ShardedWeights]:
         """Move the parameters into vectors, one for each of those lists."""
-        self._weights = [ShardedWeights(some, self.group) for some in vectors]
-        return self._weights
+        self.weights = weights = [ShardedWeights(some, self.group) for some in vectors]
+        return weights
 
     def _guarded(self, gradients: Sequence[FlatVector]) -> Guard:
         """gradients: the vectors in which the gradients lie, if they stay there."""
-        weights = self._weights
+        weights = self.weights
         return Guard([w.parameters for w in weights], [w.home for w in weights], gradients, self._compare, self.name)
 
     def _compare(self) -> None:
@@ -200,7 +204,7 @@ class ShardedVectors(Sharded):
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         """Make the optimizer of this rank's shares. Raises ValueError if it cannot step shares of the parameters."""
-        shares = [weights.share for weights in self._weights]
+        shares = [weights.share for weights in self.weights]
         check_shardable(make, self.parameters, shares, self.name)
         optimizer: Any = self.watch(make(shares))
         optimizer.add_param_group = self._refuse_group
@@ -225,14 +229,14 @@ class ShardedVectors(Sharded):
         """Forget the gradients of the shares, and what stands for them at the parameters."""
         for parameter in self.parameters:
             make_way(parameter)
-        for weights in self._weights:
+        for weights in self.weights:
             weights.share.grad = None
 
     def share_gradients(self) -> list[torch.Tensor]:
-        return [weights.share_gradient for weights in self._weights]
+        return [weights.share_gradient for weights in self.weights]
 
     def after_stepping(self) -> None:
-        for weights in self._weights:
+        for weights in self.weights:
             weights.gather()
 
     def whole(self, share: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
@@ -242,7 +246,7 @@ class ShardedVectors(Sharded):
         return self._weights_of_share(share).own_of_whole(whole)
 
     def _weights_of_share(self, share: torch.Tensor) -> ShardedWeights:
-        return next(weights for weights in self._weights if weights.share is share)
+        return next(weights for weights in self.weights if weights.share is share)
 
 
 class ShardedGradients(ShardedVectors):
@@ -262,11 +266,11 @@ class ShardedGradients(ShardedVectors):
 
     @lazily
     def _weights_of(self) -> dict[nn.Parameter, ShardedWeights]:
-        return {parameter: weights for weights in self._weights for parameter in weights.parameters}
+        return {parameter: weights for weights in self.weights for parameter in weights.parameters}
 
     def refuse_stepped(self) -> None:
         """Raise ShardingError where gradients of two steps would be added up."""
-        if self._is_stepped and any(weights.share.grad is not None for weights in self._weights):
+        if self._is_stepped and any(weights.share.grad is not None for weights in self.weights):
             raise ShardingError(
                 f"the gradients of the last step are still there: {self.name} keeps them outside the parameters' grad, "
                 "so setting that to None does not clear them; call optimizer.zero_grad(), or zero_grad() of the "

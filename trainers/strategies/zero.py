@@ -32,7 +32,7 @@ class Zero1(ShardedVectors):
 
     def synchronise(self) -> None:
         self._guard.before_synchronising()
-        for weights, gradients in zip(self._weights, self._gradients, strict=True):
+        for weights, gradients in zip(self.weights, self._gradients, strict=True):
             for parameter, view in zip(weights.parameters, gradients.views, strict=True):
                 take_gradient(parameter, view)
             collectives.reduce_scatter_tensor(weights.share_gradient, gradients.vector, dist.ReduceOp.AVG, self.group)
@@ -92,7 +92,7 @@ class Zero2(ShardedGradients):
     def on_grad(self, index: int) -> None:
         self._missing[self._bucket_of[index]].discard(index)
         # All ranks send the buckets in this order, and the last one when the backward pass ends, as `bucketed` does.
-        while self._num_sent < len(self._weights) - 1 and not self._missing[self._num_sent]:
+        while self._num_sent < len(self.weights) - 1 and not self._missing[self._num_sent]:
             self._send(async_op=True)
 
     def _send(self, async_op: bool) -> None:
@@ -100,14 +100,14 @@ class Zero2(ShardedGradients):
         self.refuse_stepped()
         if len(self._under_way) == MAX_UNDER_WAY:
             self._under_way.pop(0).finish()
-        weights = self._weights[self._num_sent]
+        weights = self.weights[self._num_sent]
         self._num_sent += 1
         vector, part = moved_gradients(weights, self.group.size()), torch.empty_like(weights.share_gradient)
         work = collectives.reduce_scatter_tensor(part, vector, dist.ReduceOp.AVG, self.group, async_op)
         self._under_way.append(_Reduction(weights, part, work))
 
     def on_backward_end(self) -> None:
-        while self._num_sent < len(self._weights):
+        while self._num_sent < len(self.weights):
             self._send(async_op=False)  # after those that are under way
         for reduction in self._under_way:
             reduction.finish()

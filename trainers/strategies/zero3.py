@@ -44,7 +44,7 @@ class Zero3(ShardedGradients):
             self._layers.append(ShardedLayer(part.module, weights, stays, on_gather, self._settle))
         self._gathered = 0  # a checksum of which layers were, in their order, since the ranks last compared theirs
         self._layer_of = {index: number for number, (_, indices) in enumerate(parts) for index in indices}
-        self._weights = [weights for layer in self._layers for weights in layer.weights]
+        self.weights = [weights for layer in self._layers for weights in layer.weights]
         self._guard = ForeignOptimizers(self.parameters, self.name)
         self._due: list[int] = []  # layers whose gradients are all there, and are to be reduced
         self._reduced: set[int] = set()

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed import distributed_c10d
 
 from collectives.recording import RecordingGroup, recording
@@ -18,7 +17,7 @@ from ringsim.traces import Group
 from ringsim.training_step import calls_of
 from trainers.loop.loss_sync import DivergedError, exchange_losses
 from trainers.loop.train_step import StepResult, TrainStep
-from trainers.strategies.zero import Zero1, Zero2
+from trainers.strategies.sharded import ShardedVectors, ShardedWeights
 from trainers.strategy_comparison.config import JobConfig
 from trainers.strategy_comparison.profile import ComputingTimes, Memory, RankProfile, measure_memory, profile_of
 from trainers.strategy_comparison.recorded_steps import RecordedStep, predict_steps
@@ -82,24 +81,21 @@ def _recorded_names(config: JobConfig) -> tuple[str, ...]:
 
 @dataclass(slots=True, eq=False)
 class _RecordedRun:
-    """A strategy whose steps are recorded on this rank. times: of the steps of UNSYNCHRONISED.
-
-    initial: where ranks step shares of parameters that they have whole, these and their values before the first step.
-    """
+    """A strategy whose steps are recorded on this rank. times: of the steps of UNSYNCHRONISED."""
 
     train_step: TrainStep
     num_steps: int
-    initial: list[tuple[nn.Parameter, torch.Tensor]]
     steps: list[RecordedStep] = field(default_factory=list)
     times: list[ComputingTimes] = field(default_factory=list)
 
     @classmethod
-    def made(cls, config: JobConfig, name: str, group: Any) -> Self:
+    def made(cls, config: JobConfig, name: str, group: Any, recorder: Recorder) -> Self:
         step = replace(config.step, strategy=name)
         train_step = TrainStep(config.task, step, group, num_steps=config.steps)
-        whole = train_step.model.model.parameters() if isinstance(train_step.model.strategy, Zero1 | Zero2) else ()
-        initial = [(parameter, parameter.detach().clone()) for parameter in whole]
-        return cls(train_step, num_recorded(name, config.steps), initial)
+        if isinstance(train_step.model.strategy, ShardedVectors):
+            for weights in train_step.model.strategy.weights:
+                _gather_initial(weights, recorder)
+        return cls(train_step, num_recorded(name, config.steps))
 
     @property
     def name(self) -> str:
@@ -107,11 +103,6 @@ class _RecordedRun:
 
     def take(self, step: int, recorder: Recorder) -> StepResult:
         """Take a step, and record it if it is not to warm up."""
-        # Gathered on a group that sends nothing, parameters have this rank's share in the places of all others. A step
-        # with such weights takes longer than one of training: zero1 was predicted a fifth too long on 2 ranks.
-        with torch.no_grad():
-            for parameter, values in self.initial:
-                parameter.copy_(values)
         recorder.end_step()  # of what came since the last one
         result = self.train_step.run(step)
         computed_s = [recorder.computed_s(moment_s) for moment_s in result.moments or ()]
@@ -121,6 +112,23 @@ class _RecordedRun:
             if self.name == UNSYNCHRONISED:
                 self.times.append(ComputingTimes.of(result, self.train_step.clock.before_last_s()))
         return result
+
+
+def _gather_initial(weights: ShardedWeights, recorder: Recorder) -> None:
+    """Let `weights.gather` bring the initial parameters, in time that is not recorded.
+
+    A group that sends nothing leaves this rank's share in the places of all others. With such parameters gradients
+    become subnormal numbers, with which processors are slow: a backward pass took up to 1.8 times as long, and zero1
+    was predicted a fifth too long on 2 ranks.
+    """
+    gather, initial = weights.gather, weights.home.vector.clone()
+
+    def gather_initial() -> None:
+        gather()
+        with recorder.stopped(), torch.no_grad():
+            weights.home.vector.copy_(initial)
+
+    weights.gather = gather_initial  # type: ignore[method-assign]
 
 
 class RecordedRuns:
@@ -136,7 +144,7 @@ class RecordedRuns:
         self._known = set(distributed_c10d._world.pg_map)
         with self._sending_nothing():
             alone = dist.new_group(list(range(group.size())))
-            self._runs = [_RecordedRun.made(config, name, alone) for name in _recorded_names(config)]
+            self._runs = [_RecordedRun.made(config, name, alone, self._recorder) for name in _recorded_names(config)]
         self._round = 0
         self._num_rounds = WARM_UP_STEPS + max(run.num_steps for run in self._runs)
 

@@ -160,8 +160,8 @@ def test_every_strategy_is_recorded_and_predicted(ranks: RankPool) -> None:
 
 
 def losses_recorded(group: dist.ProcessGroup) -> list[list[float]]:
-    """Return the losses of all steps, without synchronisation and with two strategies that step shares."""
-    with RecordedRuns(replace(CONFIG, strategies=("none", "zero1", "zero2")), group) as runs:
+    """Return the losses of all steps, without synchronisation and with three strategies that step shares."""
+    with RecordedRuns(replace(CONFIG, strategies=("none", "zero1", "zero2", "zero3")), group) as runs:
         taken: dict[str, list[float]] = {run.name: [] for run in runs._runs}
         for run in runs._runs:
             plain = run.train_step.run
@@ -178,8 +178,8 @@ def _noting(plain: Callable[[int], StepResult], losses: list[float], step: int) 
 
 def test_each_recorded_step_begins_with_the_initial_parameters(ranks: RankPool) -> None:
     """Also where what is gathered is made up, so that it computes with numbers as those of training."""
-    for none, zero1, zero2 in ranks.run(losses_recorded, num_ranks=2):
-        assert zero1 == zero2
+    for none, zero1, zero2, zero3 in ranks.run(losses_recorded, num_ranks=2):
+        assert zero1 == zero2 == zero3
         assert len(set(zero1)) > STEPS  # each has its batch
         assert zero1[0] == none[0]
         assert zero1[-1] == pytest.approx(zero1[0], rel=0.02)
