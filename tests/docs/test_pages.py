@@ -118,21 +118,33 @@ def inline_commands(page: str) -> list[str]:
     return re.findall(r"`((?:ringsim|trainers) [^`]*)`", BLOCK.sub("", (ROOT / page).read_text()).replace("\n", " "))
 
 
+def slow_commands(page: str) -> list[str]:
+    """The commands of the blocks that take long, which CI does not run, up to a program that is given its options."""
+    texts = [
+        block.text.replace("\\\n", "") for block in blocks(page) if block.language == "bash" and block.mark == "slow"
+    ]
+    found = [
+        found for text in texts for found in re.findall(r"\b(?:ringsim|trainers|collectives\.benchmark) [^|;\n]*", text)
+    ]
+    return [command.partition(".py ")[0] if command.startswith("ringsim trace") else command for command in found]
+
+
 def typed_commands() -> list[str]:
     """Return the README's commands that can be typed as they are."""
     return [command for command in inline_commands("README.md") if " -" in command and "FILE" not in command]
 
 
 @pytest.mark.parametrize("page", NAMES)
-def test_the_commands_in_sentences_exist(page: str) -> None:
-    """And have the options that stand behind them, of which nothing else would try the names."""
-    for text in inline_commands(page):
-        words = text.split()
+def test_the_commands_that_are_not_run_exist(page: str) -> None:
+    """Those in sentences and those that take long, with the options behind them, of which CI tries no other names."""
+    for text in inline_commands(page) + slow_commands(page):
+        words = shlex.split(text)
         known = [name for name in (" ".join(words[:2]), words[0]) if name in COMMAND_OBJECTS]
         assert known, f"{page}: `{text}`: there is no such command"
         command = COMMAND_OBJECTS["trainers train" if known[0] == "trainers" else known[0]]
         assert known[0] != words[0] or words[1].startswith("-"), f"{page}: `{text}`: there is no such command"
-        options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        others = COMMAND_OBJECTS["collectives.benchmark"].params if known[0] == "ringsim measure" else []
+        options = {option for parameter in [*command.params, *others] for option in parameter.opts} | {"--help"}
         unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in options]
         assert unknown == [], f"{page}: `{text}`"
 
