@@ -30,6 +30,7 @@ from collectives.probes import provenance
 from generated_part import GeneratedPart
 from ringsim.console import OneLineCommand, message_of
 from ringsim.files import check, decode, naming_place, parse_toml, read_text
+from ringsim.text_table import align_columns
 
 ROOT = Path(__file__).parents[1]
 REGISTRY = Path(__file__).with_suffix(".toml")
@@ -250,11 +251,11 @@ def unknown(figures: Sequence[Figure], root: Path) -> list[str]:
     ]
 
 
-def listed(figure: Figure, root: Path) -> str:
-    """Return a line about it."""
+def listed(figure: Figure, root: Path) -> tuple[str, ...]:
+    """Return its row of the list: name, page, minutes, what it needs, and its state."""
     state = "admitted" if figure.is_admitted(root) else "fresh" if figure.is_fresh(root) else "stale"
     needs = "--logs" if figure.needs_logs else figure.needs
-    return f"{figure.name:<14}{figure.page:<24}{figure.minutes:>3g} min  {needs:<8}{state}"
+    return figure.name, figure.page, f"{figure.minutes:g} min", needs, state
 
 
 @click.command("figures", cls=OneLineCommand)
@@ -278,7 +279,7 @@ def main(names: tuple[str, ...], is_list: bool, is_check: bool, admit: bool, log
     for figure in chosen:
         figure.part.check(ROOT / figure.page)
     if is_list:
-        click.echo("\n".join(listed(figure, ROOT) for figure in chosen))
+        click.echo("\n".join(align_columns([listed(figure, ROOT) for figure in chosen], "llrl")))
     elif admit:
         for figure in chosen:
             figure.part.write(ROOT / figure.page, figure.admitted(ROOT))

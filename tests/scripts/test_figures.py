@@ -80,11 +80,11 @@ def test_a_commit_whose_sources_were_changed_is_marked(root: Path) -> None:
 def test_a_state_for_each_figure(root: Path) -> None:
     """Stale, admitted, or fresh."""
     figure = made()
-    assert listed(figure, root).endswith("stale")
+    assert listed(figure, root)[-1] == "stale"
     figure.part.write(root / "pages.md", figure.admitted(root))
-    assert listed(figure, root).endswith("admitted")
+    assert listed(figure, root)[-1] == "admitted"
     figure.part.write(root / "pages.md", figure.measure(root, ""))
-    assert listed(figure, root).split() == ["twice", "pages.md", "1", "min", "fresh"]
+    assert listed(figure, root) == ("twice", "pages.md", "1 min", "", "fresh")
 
 
 def test_words_make_no_figure_stale(root: Path) -> None:
