@@ -29,7 +29,8 @@ class StrategyInfo:
     """The facts of a strategy that commands need before torch is loaded.
 
     number: it may take one after a slash.
-    is_exact: it trains as one process with the whole batch does.
+    is_exact: it trains as one process with the whole batch does, except for rounding.
+    sends_bf16: gradients are rounded to bfloat16 before they are sent.
     leaves_mean: each parameter's `grad` becomes the mean over all ranks.
     saves_vectors: the optimizer's state is saved as vectors, not by parameter.
     keeps_state: each rank keeps its own state, which checkpoints hold.
@@ -38,6 +39,7 @@ class StrategyInfo:
 
     number: Number | None = None
     is_exact: bool = True
+    sends_bf16: bool = False
     leaves_mean: bool = True
     saves_vectors: bool = False
     keeps_state: bool = False
@@ -57,10 +59,10 @@ STRATEGY_INFOS = {
     "rs_ag": StrategyInfo(),
     "ring": StrategyInfo(),
     "bucketed": _BUCKETED,
-    "bucketed_bf16": _BUCKETED,
+    "bucketed_bf16": replace(_BUCKETED, sends_bf16=True),
     "ddp": _BUCKETED,
     "ddp_hook": _BUCKETED,
-    "ddp_hook_bf16": _BUCKETED,
+    "ddp_hook_bf16": replace(_BUCKETED, sends_bf16=True),
     "ddp_backend_ring": replace(_BUCKETED, on_ring=True),
     "zero1": _ZERO,
     "zero2": replace(_ZERO, number=BUCKET),

@@ -70,7 +70,7 @@ def make_report(
     """For JSON. notes: of every rank, by strategy. profile: of a step without synchronisation."""
     tokens = tokens_per_step(config, measurements.num_ranks)
     results = [summarise(name, predictions[name], ranks, tokens) for name, ranks in notes.items()]
-    curves = [result["losses"] for result in results if strategy_info(result["strategy"]).is_exact]
+    curves = [result["losses"] for result in results if _has_same_curve(result["strategy"])]
     differences = [abs(a - b) for curve in curves[1:] for a, b in zip(curves[0], curve, strict=True)]
     return JobReport.FORMAT.write(
         {
@@ -86,6 +86,12 @@ def make_report(
             "strategies": results,
         }
     )
+
+
+def _has_same_curve(name: str) -> bool:
+    """Return whether the loss curve should be that of one process, as far as the order of sums lets it."""
+    info = strategy_info(name)
+    return info.is_exact and not info.sends_bf16
 
 
 def add_memory(report: Report, predicted: Mapping[str, Memory], notes: Mapping[str, Sequence[RankNotes]]) -> None:
@@ -195,13 +201,13 @@ def _footnotes(report: Report) -> list[str]:
     if differing := [name for name in drifting if name != "none"]:
         identical = f"RANKS DIFFER: the parameters of {', '.join(differing)} are not bit-identical on all ranks"
     names = [result["strategy"] for result in results]
-    inexact = [f"`{name}`" for name in names if name != "none" and not strategy_info(name).is_exact]
-    but_inexact = f" except of {', '.join(inexact)}, whose training is another one," if inexact else ""
+    others = [f"`{name}`" for name in names if name != "none" and not _has_same_curve(name)]
+    but_others = f" except of {', '.join(others)}, which train or round differently," if others else ""
     return [
         "sync: gradient synchronisation of one step, from the last gradient's being ready; measured: the median of "
         f"{results[0]['steps_measured']} steps, as the last rank to arrive sees it; spread: 10th to 90th "
         "percentile (--wide); predicted from point-to-point probes, and from steps that were recorded without sending.",
-        f"{identical}; loss curves{but_inexact} differ by at most {report['max_loss_difference']:.1e}.",
+        f"{identical}; loss curves{but_others} differ by at most {report['max_loss_difference']:.1e}.",
         f"{plural(report['num_ranks'], 'rank')}, {batch}, {report['num_parameters']:,} parameters; {where['machine']}, "
         f"{where['cores']} cores, torch {where['torch']}, OMP_NUM_THREADS={where['OMP_NUM_THREADS']}, {where['date']}.",
     ]

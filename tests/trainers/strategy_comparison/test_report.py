@@ -98,9 +98,10 @@ def test_what_comes_every_few_steps_is_shared_among_them() -> None:
     assert result["step_s"] == pytest.approx(1.5)
 
 
-def test_a_strategy_that_trains_otherwise_is_named() -> None:
+@pytest.mark.parametrize("name", ["diloco/8", "bucketed_bf16"])
+def test_a_strategy_that_trains_or_rounds_otherwise_is_named(name: str) -> None:
     """Its losses are not counted among those that should be the same."""
-    result = summarise("diloco/8", PREDICTION, [FIRST, SECOND], TOKENS)
+    result = summarise(name, PREDICTION, [FIRST, SECOND], TOKENS)
     where = {"machine": "m", "cores": 2, "torch": "t", "OMP_NUM_THREADS": "1", "date": "d"}
     report = {
         "strategies": [result],
@@ -110,6 +111,5 @@ def test_a_strategy_that_trains_otherwise_is_named() -> None:
         "num_parameters": 7,
         "max_loss_difference": 0.0,
     }
-    assert "loss curves except of `diloco/8`, whose training is another one, differ by at" in format_report(
-        report, True
-    )
+    text = format_report(report, True)
+    assert f"loss curves except of `{name}`, which train or round differently, differ by at" in text
