@@ -1,4 +1,4 @@
-"""`nearest` and `suggestion`: the known name that a user may have meant, for the messages of all packages."""
+"""What messages of all packages tell a user to try: the known name that may have been meant, and how to install."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -35,3 +35,12 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """
     meant = nearest(name, known)
     return f"; did you mean {meant}?" if meant else ""
+
+
+def to_install(extra: str) -> str:
+    """Return how a user gets an optional part: this project is on no package index.
+
+    >>> to_install("torch")
+    "run pip install '.[torch]' in your clone of ringsim"
+    """
+    return f"run pip install '.[{extra}]' in your clone of ringsim"

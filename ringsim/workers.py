@@ -17,6 +17,8 @@ from multiprocessing import resource_tracker
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from ringsim.suggestions import to_install
+
 
 class WorkerError(OSError):
     """A fault of a worker, in one line; not of a task."""
@@ -214,7 +216,7 @@ class DaskCluster:
             try:
                 from distributed import Client  # noqa: PLC0415  an extra, and slow to import
             except ModuleNotFoundError:
-                raise ValueError("Dask is not installed, which --dask needs: pip install 'ringsim[dask]'") from None
+                raise ValueError(f"Dask is not installed, which --dask needs: {to_install('dask')}") from None
             for name in LOGS:
                 logging.getLogger(name).setLevel(logging.CRITICAL)
             try:

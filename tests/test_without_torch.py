@@ -8,6 +8,7 @@ import pytest
 from tests.processes import ROOT, run_python
 
 # Torch then is not found, as where it is not installed.
+ADVICE = "needs torch, which is not installed: run pip install '.[torch]' in your clone of ringsim"
 WITHOUT_TORCH = """
 import sys
 from importlib.machinery import PathFinder
@@ -51,7 +52,7 @@ def test_simulating_needs_no_torch(command: str, tmp_path: Path) -> None:
 def test_what_needs_torch_says_so_in_one_line(program: str, command: str, place: str, tmp_path: Path) -> None:
     """With the command that installs it, and nothing is left behind."""
     done = run_python("-c", program, *command.split(), folder=tmp_path)
-    assert done.stderr == f"{place} needs torch, which is not installed: pip install 'ringsim[torch]'\n"
+    assert done.stderr == f"{place} {ADVICE}\n"
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
 
 
@@ -60,16 +61,14 @@ def test_importing_collectives_without_torch_names_the_extra(program: str, tmp_p
     """A traceback, as of any import that fails, but with what to do in its last line."""
     done = run_python("-c", program, folder=tmp_path)
     last = done.stderr.splitlines()[-1]
-    rule = "collectives needs torch, which is not installed: pip install 'ringsim[torch]'"
-    assert (done.returncode, last) == (1, f"ModuleNotFoundError: {rule}")
+    assert (done.returncode, last) == (1, f"ModuleNotFoundError: collectives {ADVICE}")
 
 
 def test_what_trainers_exports_names_the_extra_without_torch() -> None:
     """The import of the package needs no torch, that of a name does."""
     done = run_python("-c", WITHOUT_TORCH + "import trainers; from trainers import DataParallel")
     last = done.stderr.splitlines()[-1]
-    rule = "trainers.DataParallel needs torch, which is not installed: pip install 'ringsim[torch]'"
-    assert (done.returncode, last) == (1, f"ModuleNotFoundError: {rule}")
+    assert (done.returncode, last) == (1, f"ModuleNotFoundError: trainers.DataParallel {ADVICE}")
 
 
 def test_torch_is_an_extra_that_development_has() -> None:

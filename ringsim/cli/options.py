@@ -237,14 +237,20 @@ def say_left_out(name: str, network: AnyNetwork) -> None:
         )
 
 
-def _say_guesses(network: Cluster) -> None:
-    """Says on stderr if the command has more ranks on a host, or sending from it, than the network was measured on."""
+def _most_ranks() -> int:
+    """Return the largest number of ranks that the options of the running command have; 1 if they have none."""
     params = click.get_current_context().params
     ranks, scaling = params.get("ranks") or 1, params.get("scaling") or []
-    most = max([*(ranks if isinstance(ranks, list) else [ranks]), *scaling])
+    return int(max([*(ranks if isinstance(ranks, list) else [ranks]), *scaling]))
+
+
+def say_guesses(network: AnyNetwork, num_ranks: int) -> None:
+    """Says on stderr if more ranks are on a host, or send from it, than the network was measured on."""
+    if not isinstance(network, Cluster):
+        return
     per_host = network.spec.ranks_per_host
-    nics = nic_line(network, per_host) if per_host and most > per_host else ""
-    for line in filter(None, [nics, one_host_line(network, most)]):
+    nics = nic_line(network, per_host) if per_host and num_ranks > per_host else ""
+    for line in filter(None, [nics, one_host_line(network, num_ranks)]):
         click.echo(line, err=True)
 
 
@@ -284,7 +290,7 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
             _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth")
             loaded = {name: load(name) for name in names}
             for network in loaded.values():
-                _say_guesses(network)
+                say_guesses(network, _most_ranks())
             networks: dict[str, AnyNetwork] = {**loaded}
         else:
             rates = bandwidth, reduce_bandwidth or math.inf

@@ -10,6 +10,7 @@ import click
 
 from ringsim.console.output import clear_line
 from ringsim.schedule import ScheduleError
+from ringsim.suggestions import to_install
 
 MISTAKES = (click.ClickException, ValueError, OSError, ScheduleError)  # what a user got wrong, or the machine refuses
 LONGEST = 1000  # characters of a message
@@ -71,7 +72,7 @@ class OneLineCommand(click.Command):
 
 def needs_torch(command: str) -> str:
     """Return what is said to a user who installed only what simulates."""
-    return f"{command} needs torch, which is not installed: pip install 'ringsim[torch]'"
+    return f"{command} needs torch, which is not installed: {to_install('torch')}"
 
 
 def message_of(error: Exception) -> str:

@@ -160,6 +160,7 @@ def format_value(name: str, value: float) -> str:
     return format_rate(value) if name.endswith("bandwidth") else format_time(value)
 
 
+_ALIKE = 0.2  # from this on, N % longer is no longer about as far as N % shorter
 _COLUMNS = ("size", "ranks", "hosts", "predicted", "80 %", "measured", "error", "spread", "")
 
 
@@ -224,7 +225,7 @@ def _width_cell(compared: ComparedCase) -> TableCell:
         compared.interval.high_s / compared.predicted_s - 1,
     )
     width = max(shorter, longer)
-    if f"{shorter:.0%}" == f"{longer:.0%}":
+    if f"{shorter:.0%}" == f"{longer:.0%}" and width < _ALIKE:
         return TableCell(f"±{width:.0%}", width)
     return TableCell(f"{1 / (1 + shorter) - 1:+.0%} {longer:+.0%}", width)
 

@@ -18,6 +18,7 @@ from ringsim.verdict.probe_findings import (
     bucket_finding,
     ranks_finding,
 )
+from ringsim.verdict.records import UNIFORM
 from ringsim.verdict.run_directory import RunDirectory
 from ringsim.verdict.subject import Forecast, Subject, find_subjects, make_forecast
 
@@ -93,7 +94,17 @@ def _certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
             reasons.append(f"{file}: {_errors(held_out)} for collectives predicted from {compared.network}.")
     noise = probe_noise(subjects[0].measurements, subjects[0].fit) if subjects else None
     noisy = _noise(subjects[0].file, noise) if noise else ""
-    return Finding(Topic.SURE, _answer(errors, noise, only_fitted), tuple(filter(None, (noisy, *reasons))))
+    answer = _answer(errors, noise, only_fitted)
+    if errors and not subjects and (networks := _unchecked(contents)):
+        answer += f" There are also predictions for {', '.join(networks)}, but nothing here was measured on it."
+    return Finding(Topic.SURE, answer, tuple(filter(None, (noisy, *reasons))))
+
+
+def _unchecked(contents: RunDirectory) -> list[str]:
+    """Return the networks with a name that something was predicted or simulated for, and that no comparison is of."""
+    predicted = {prediction.network for prediction in contents.predicted.values()}
+    predicted |= {run.network for run in contents.simulated.values()}
+    return sorted(predicted - {UNIFORM} - {compared.network for compared in contents.cells.values()})
 
 
 def _answer(errors: Sequence[float], noise: ProbeNoise | None, only_fitted: bool) -> str:

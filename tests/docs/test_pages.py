@@ -123,10 +123,12 @@ def slow_commands(page: str) -> list[str]:
     texts = [
         block.text.replace("\\\n", "") for block in blocks(page) if block.language == "bash" and block.mark == "slow"
     ]
-    found = [
-        found for text in texts for found in re.findall(r"\b(?:ringsim|trainers|collectives\.benchmark) [^|;\n]*", text)
+    commands = [
+        command
+        for text in texts
+        for command in re.findall(r"\b(?:ringsim|trainers|collectives\.benchmark) [^|;\n]*", text)
     ]
-    return [command.partition(".py ")[0] if command.startswith("ringsim trace") else command for command in found]
+    return [command.partition(".py ")[0] if command.startswith("ringsim trace") else command for command in commands]
 
 
 def typed_commands() -> list[str]:
@@ -136,7 +138,7 @@ def typed_commands() -> list[str]:
 
 @pytest.mark.parametrize("page", NAMES)
 def test_the_commands_that_are_not_run_exist(page: str) -> None:
-    """Those in sentences and those that take long, with the options behind them, of which CI tries no other names."""
+    """Those in sentences and those that take long, with their options, whose names nothing else in CI tries."""
     for text in inline_commands(page) + slow_commands(page):
         words = shlex.split(text)
         known = [name for name in (" ".join(words[:2]), words[0]) if name in COMMAND_OBJECTS]

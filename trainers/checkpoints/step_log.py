@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ringsim.files import atomic_file, parse_json
+from ringsim.suggestions import to_install
 
 LOG = "log.jsonl"  # in the output directory
 FOLDER = "tensorboard"  # in the output directory
-ADVICE = "needs tensorboard, which is not installed: pip install 'ringsim[tensorboard]'"
+ADVICE = f"needs tensorboard, which is not installed: {to_install('tensorboard')}"
 
 
 class Mark(TypedDict):

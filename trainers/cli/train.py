@@ -110,9 +110,13 @@ def train(
     num_ranks = ranks or environment.num_ranks
     loaded = load_task(task, config.seed, **options)
     batches = config.batches(loaded, 0, num_ranks)
-    config.schedule(config.num_steps(loaded.epochs, batches.batches_per_epoch))
+    num_steps = config.num_steps(loaded.epochs, batches.batches_per_epoch)
+    config.schedule(num_steps)
     if environment.rank == 0:
         _check_output(config)
+        if config.steps is not None and num_steps < config.steps:
+            epochs = plural(config.epochs or loaded.epochs, "epoch")
+            say(f"trainers: --steps {config.steps}: the run ends after {num_steps} steps, with its {epochs} (--epochs)")
     if config.profile is not None:
         # Else torch's profiler talks on stderr. It is read when torch is loaded.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")

@@ -31,7 +31,7 @@ def draw_comparison(rows: Sequence[ComparisonRow], title: str) -> Figure:
 
 
 def _draw_losses(axes: Axes, rows: Sequence[ComparisonRow]) -> None:
-    """They should lie on one another."""
+    """Draw the losses, which should be one line."""
     curves = {
         f"{row.run.name}, {row.run.num_ranks} rank{'s' * (row.run.num_ranks > 1)}": row.run.losses for row in rows
     }
@@ -55,7 +55,7 @@ def _draw_times(axes: Axes, rows: Sequence[ComparisonRow]) -> None:
         text = f"{1 / row.speed_up:.2f} x as long" if row.speed_up < 0.995 else f"{row.speed_up:.2f} x as fast"
         axes.annotate(text, (end, place), (4, 0), textcoords="offset points", va="center")
     axes.set_yticks(places, [row.run.name for row in rows])
-    axes.set_xlim(0, 1.25 * max(whole))
+    axes.set_xlim(0, 1.45 * max(whole))
     axes.set_ylim(0.4, len(rows) + 1.1)
     axes.set_xlabel("time of a batch (ms)")
     axes.set_title("time of a batch, compared with the first", fontsize=points(10))

@@ -103,7 +103,7 @@ def _draw_times(axes: Axes, results: Sequence[StrategyResult]) -> None:
 
 
 def _draw_losses(axes: Axes, results: Sequence[StrategyResult], vocabulary: int) -> None:
-    """They should lie on one another, but for those without synchronisation."""
+    """Draw the losses, which should be one line but for those without synchronisation."""
     draw_loss_curves(axes, {result.strategy: result.losses for result in results})
     axes.axhline(math.log(vocabulary), color=palette().dark_grey, linewidth=0.8, linestyle=(0, (1, 3)))
     axes.text(
@@ -119,4 +119,4 @@ def _draw_losses(axes: Axes, results: Sequence[StrategyResult], vocabulary: int)
     axes.xaxis.label.set_fontsize(points(9))
     axes.tick_params(labelsize=points(8))
     axes.set_title("loss with each strategy, from the same start", fontsize=points(10))
-    axes.legend(frameon=False, ncols=1 + len(results) // 7, fontsize=points(8), handlelength=3)
+    axes.legend(frameon=False, fontsize=points(8), handlelength=3)

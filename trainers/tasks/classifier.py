@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ringsim.suggestions import to_install
 from trainers.tasks.base import SeededTask, evaluating
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 NUM_TRAIN = 8000
 NUM_TEST = 2000
 DISTANCE = 4.0  # of a cluster's centre from the origin, where the noise has deviation 1 in each direction
-INSTALL = "pip install 'ringsim[wine]'"
 NUM_TEST_WINES = 36  # of the 178 wines, a fifth
 
 
@@ -144,7 +144,7 @@ def _load() -> Examples:
     try:
         from sklearn.datasets import load_wine
     except ImportError as error:
-        raise ValueError(f"task wine: needs scikit-learn ({error}): {INSTALL}") from error
+        raise ValueError(f"task wine: needs scikit-learn ({error}): {to_install('wine')}") from error
     inputs, labels = load_wine(return_X_y=True)
     return Examples(inputs, labels)
 

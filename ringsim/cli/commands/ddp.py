@@ -67,7 +67,11 @@ CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
 )
 @click.option("--layers", "layers_file", type=FILE, help="TOML file of the step's layers (docs/reference/files.md).")
 @ranks_option
-@click.option("--backend", type=Choice(list(BACKENDS)), default="gloo", help="Backend of the process group.")
+@click.option(
+    "--backend",
+    type=Choice(list(BACKENDS)),
+    help="Backend of the process group [default: nccl if the network describes NCCL, else gloo].",
+)
 @click.option("--algorithm", type=ALL_REDUCE, help="Algorithm that reduces gradients [default: the backend's].")
 @click.option(
     "--workers",
@@ -123,7 +127,7 @@ def ddp(
     """Predict how long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
     refuse_without("style", output, "output")
     profile = _load(profile_file, layers_file)
-    config = _config(**settings)
+    config = _config(network, **settings)
     if not config.backend.chooses:
         say_left_out(network.name, network)
     prediction = _predict(profile, network, ranks, config, caps or [], scaling or [])
@@ -147,8 +151,9 @@ def _load(profile_file: Path | None, layers_file: Path | None) -> StepProfile:
 
 
 def _config(
+    network: AnyNetwork,
     *,
-    backend: str,
+    backend: str | None,
     algorithm: str | None,
     workers: int | None,
     phase: str,
@@ -157,7 +162,7 @@ def _config(
     no_overlap: bool,
     copy_bandwidth: float | None,
 ) -> DdpConfig:
-    chosen = BACKENDS[backend]
+    chosen = BACKENDS[backend or ("nccl" if network.spec.protocols else "gloo")]
     if workers:
         chosen = replace(chosen, runtime=replace(chosen.runtime, num_workers=workers))
     if algorithm:

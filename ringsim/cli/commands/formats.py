@@ -34,8 +34,8 @@ from ringsim.units import plural
     "--format",
     "form",
     type=Choice(["goal", "msccl"]),
-    required=True,
-    help="Output format: goal, the text that LogGOPSim reads, or msccl, the XML that MSCCL reads.",
+    help="Output format: goal, the text that LogGOPSim reads, or msccl, the XML that MSCCL reads "
+    "[default: by the suffix of --output, .goal or .xml].",
 )
 @click.option("-o", "--output", type=OUTPUT, required=True, help="Write the schedule to this file.")
 @size_option
@@ -44,10 +44,13 @@ from ringsim.units import plural
     type=RATE,
     help="Rate at which a rank adds (goal only); without it no calc is written.",
 )
-def export(schedule: Schedule, form: str, output: Path, size: int, reduce_bandwidth: float | None) -> None:
+def export(schedule: Schedule, form: str | None, output: Path, size: int, reduce_bandwidth: float | None) -> None:
     """Write a schedule for LogGOPSim (GOAL text, for --size bytes) or MSCCL (XML)."""
     from ringsim.formats import goal_lines, msccl_lines  # noqa: PLC0415
 
+    form = form or {".goal": "goal", ".xml": "msccl"}.get(output.suffix.lower())
+    if form is None:
+        raise click.UsageError(f"--output {output}: give --format, or a file that ends with .goal or .xml")
     with Progress() as progress:
         if form == "goal":
             progress.begin("writing transfers", schedule.num_transfers)

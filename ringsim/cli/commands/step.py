@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
-from ringsim.cli.options import ALL_REDUCE, network_options, refuse_without, say_left_out, style_option
+from ringsim.cli.options import ALL_REDUCE, network_options, refuse_without, say_guesses, say_left_out, style_option
 from ringsim.cli.recorder import record_again, request_of
 from ringsim.console import (
     FILE,
@@ -130,6 +130,8 @@ def step(
     on_gpu = device == "cuda" if device else trace.device is Device.CUDA or bool(network.spec.protocols)
     if not on_gpu:
         say_left_out(network.name, network)
+    if not ranks:
+        say_guesses(network, trace.num_ranks)
     for num_ranks in ranks or [trace.num_ranks]:
         network.topology(num_ranks)  # if there is no room for the ranks, this error names the network
     if compute_scale is not None and measured_step is not None:

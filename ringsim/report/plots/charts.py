@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import fill
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -15,7 +16,12 @@ from ringsim.verdict import StrategyResult
 
 _WIDEST, _THINNEST = 5.0, 1.2  # points
 _MARKS = 8  # on each curve
+_ALIKE = 0.01  # of the height of a picture: curves that are nowhere farther apart are one line
+_NAMES = 44  # characters of a line of the legend
 _BEYOND = 1e100  # losses come near to the end of floats, which no axis can hold
+_MOST_TICKS = 9
+# Widths in font sizes: of a label such as "200 ms" with its gap, and of the label that Axis.get_tick_space assumes.
+_LABEL_WIDTH, _COUNTED_WIDTH = 5, 3
 Label = Callable[[float], str]
 
 
@@ -49,21 +55,51 @@ def _holds(value: float) -> bool:
     return abs(value) < _BEYOND
 
 
+class _Decades(LogLocator):
+    """Ticks at 1, 2 and 5 of each decade as far as their labels have room, else at 1 and 3, or at some decades."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(numticks=room)
+        self._room = room
+
+    def tick_values(self, vmin: float, vmax: float) -> Any:
+        """Return the ticks of an axis with these ends."""
+        low, high = sorted((vmin, vmax))
+        if low <= 0:
+            return super().tick_values(vmin, vmax)
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for within in ((1, 2, 5), (1, 3), (1,)):
+            ticks = [factor * 10.0**power for power in decades for factor in within]
+            shown = [tick for tick in ticks if low <= tick <= high]
+            if 2 <= len(shown) <= self._room:
+                return shown
+        if len(shown) > self._room:
+            return super().tick_values(vmin, vmax)
+        return MaxNLocator(self._room - 1).tick_values(low, high)
+
+
+def _room(axis: Axis) -> int:
+    """Return how many labels of ticks an axis has room for, as far as its place is known before it is drawn."""
+    if axis is axis.axes.yaxis:
+        return _MOST_TICKS
+    return max(3, min(_MOST_TICKS, int(axis.get_tick_space() * _COUNTED_WIDTH / _LABEL_WIDTH)))
+
+
 def set_axis(axis: Axis, label: str, text: Label, log_base: int | None = None) -> None:
     """Name an axis and say how its values are written; log_base: 2 or 10 for a logarithmic axis."""
     axis.axes.grid(color=palette().light_grey, linewidth=0.6)
     axis.axes.set_axisbelow(True)
     axis.axes.spines[["top", "right"]].set_visible(False)
+    axis.set_tick_params(labelsize=points(8))
+    room = _room(axis)
     if log_base:
         (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log", base=log_base)
-        finer = (1, 2, 5) if log_base == 10 else (1,)
-        axis.set_major_locator(LogLocator(base=log_base, subs=finer, numticks=9))
+        axis.set_major_locator(_Decades(room) if log_base == 10 else LogLocator(base=log_base, numticks=room))
         axis.set_minor_locator(NullLocator())
     else:
-        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axis.set_major_locator(MaxNLocator(min(room, 6), steps=[1, 2, 5, 10]))
     axis.set_major_formatter(lambda value, _: text(value))
     axis.set_label_text(label, fontsize=points(9))
-    axis.set_tick_params(labelsize=points(8))
 
 
 def draw_shares(axes: Axes, rows: Sequence[tuple[str, Mapping[str, float]]], colours: Mapping[str, str]) -> bool:
@@ -115,15 +151,32 @@ def draw_sync_times(axes: Axes, results: Sequence[StrategyResult]) -> bool:
 def draw_loss_curves(axes: Axes, curves: Mapping[str, Sequence[float]]) -> bool:
     """Draw each curve against its step, the first the widest and below the others; return whether there is any point.
 
-    No curve has the marks of another, and they stand at other steps, so that those of equal curves can be seen.
+    Curves that would lie on one another are one line with all their names.
     """
-    for number, (name, losses) in enumerate(curves.items()):
+    lines = _told_apart(curves)
+    for number, (names, losses) in enumerate(lines):
         style, marker = series_style(number)
         width = max(_THINNEST, _WIDEST - 1.3 * number)
         stride = max(1, len(losses) // _MARKS)
         shown = [loss if _holds(loss) else math.nan for loss in losses]
+        label = fill(" ≈ ".join(names), _NAMES)
         axes.plot(range(1, len(losses) + 1), shown, linestyle=style.stroke, color=style.colour, linewidth=width,
                   marker=marker, markersize=max(5.0, width + 1.5), markeredgewidth=0.6, markeredgecolor=style.ink,
-                  markevery=(number * stride // max(len(curves), 1) % stride, stride), label=name)  # fmt: skip
+                  markevery=(number * stride // len(lines) % stride, stride), label=label)  # fmt: skip
     axes.set_xlabel("step")
     return any(curves.values())
+
+
+def _told_apart(curves: Mapping[str, Sequence[float]]) -> list[tuple[list[str], Sequence[float]]]:
+    """Return the curves that differ by more than _ALIKE of the height of all, each with the names of those like it."""
+    held = [loss for losses in curves.values() for loss in losses if _holds(loss)]
+    distance = _ALIKE * (max(held, default=0.0) - min(held, default=0.0))
+    lines: list[tuple[list[str], Sequence[float]]] = []
+    for name, losses in curves.items():
+        for names, drawn in lines:
+            if len(drawn) == len(losses) and all(abs(a - b) <= distance for a, b in zip(drawn, losses, strict=True)):
+                names.append(name)
+                break
+        else:
+            lines.append(([name], losses))
+    return lines

@@ -121,15 +121,17 @@ def _draw_computing(axes: Axes, step: PredictedStep) -> None:
         if name == "exposed" and time_s:
             draw_exposed(axes, [(now_s, now_s + time_s)])
         elif time_s:
-            draw_bar(axes, 0, now_s, now_s + time_s, colour, text, name.partition(",")[0])
+            fits = draw_bar(axes, 0, now_s, now_s + time_s, colour, text, name.partition(",")[0])
+            if name == "optimizer" and not fits:
+                axes.text(step.step_s, -0.5, text, ha="right", va="bottom", fontsize=points(8.5))
         now_s += time_s
 
 
-def draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, text: str, short: str) -> None:
-    """Draw a bar in a lane, with a text that has room in it."""
+def draw_bar(axes: Axes, lane: int, begin_s: float, end_s: float, colour: str, text: str, short: str) -> bool:
+    """Draw a bar in a lane, with a text that has room in it; return whether a text fits."""
     style: dict[str, Any] = {"facecolor": colour, "edgecolor": palette().paper, "linewidth": 0.8, "zorder": 2}
     axes.add_patch(Rectangle((begin_s, lane - BAR / 2), end_s - begin_s, BAR, **style))
-    draw_label(axes, lane, begin_s, end_s, text, short, ink_on(colour))
+    return draw_label(axes, lane, begin_s, end_s, text, short, ink_on(colour))
 
 
 def draw_label(axes: Axes, lane: int, begin_s: float, end_s: float, text: str, short: str, colour: str) -> bool:

@@ -36,7 +36,7 @@ def under_torchrun(program: str, *arguments: str) -> tuple[str, list[float], str
 @pytest.mark.parametrize("library", ["lightning", "accelerate"])
 def test_it_trains_on_ring_as_on_gloo(library: str, tmp_path: Path) -> None:
     """A mean of losses over ranks included, bit for bit, as two ranks are; and it learns."""
-    pytest.importorskip(library, reason=f"{library} is not installed: pip install 'ringsim[integrations]'")
+    pytest.importorskip(library, reason=f"{library} is not installed: pip install '.[integrations]'")
     folder = [str(tmp_path)] if library == "lightning" else []
     on_ring, on_gloo = (under_torchrun(f"{library}_program.py", backend, *folder) for backend in ("ring", "gloo"))
     assert on_ring[0] == "ring"
@@ -50,7 +50,7 @@ def test_it_trains_on_ring_as_on_gloo(library: str, tmp_path: Path) -> None:
 
 def test_accelerate_does_not_take_the_name_of_the_backend() -> None:
     """Which is why a program makes the group before; when this fails, it need not any more."""
-    pytest.importorskip("accelerate", reason="accelerate is not installed: pip install 'ringsim[integrations]'")
+    pytest.importorskip("accelerate", reason="accelerate is not installed: pip install '.[integrations]'")
     program = (
         "import collectives; from accelerate import Accelerator; from accelerate.utils import InitProcessGroupKwargs\n"
         "Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend='ring')])"

@@ -22,9 +22,11 @@ from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.from_logs import LogFit
 from ringsim.measurements import read_logs
 from ringsim.network import network_text, read_network
+from ringsim.traces import Group, TracedStep
 from tests.ringsim.commands import as_json, printed, run
 from tests.ringsim.made_logs import LOGS, SIZES, TRUE, nccl_log
 from tests.ringsim.made_probes import hosts, made_measurements
+from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
 
 TCP = TRUE.nic_bytes_per_s / 4  # bytes per second of the NIC, a quarter of that of TRUE
 
@@ -177,13 +179,16 @@ def test_nics_that_one_rank_used_are_a_guess_for_more(tmp_path: Path) -> None:
     assert "--nic, such as 8x400Gbit/s" in line
     assert line in read_network(network.read_text(), "few.toml").source
     layers = Path(__file__).parents[3] / "docs" / "models" / "transformer.toml"
-    eight = log(tmp_path / "eight.log", ranks=16)
+    eight, step = log(tmp_path / "eight.log", ranks=16), tmp_path / "step.json"
+    of_all = Group(tuple(range(16)), "nccl")
+    traced(TracedStep((compute(0.01), call(0)), (all_reduce(16),)), groups=(of_all,), num_ranks=16).save(step)
     for command in (
         ("simulate", "--ranks", 16),
         ("sweep", "--ranks", "8,16", "--sizes", "1KiB", "--algorithm", "ring"),
         ("ddp", "--layers", layers, "--ranks", 16),
         ("ddp", "--layers", layers, "--ranks", 8, "--scaling", "8,16"),
         ("compare", eight),
+        ("step", step),
     ):
         assert line in run(*command, "--network", network).stderr.splitlines(), command
     for command in (("simulate", "--ranks", 8), ("compare", tmp_path / "one_rank.log")):

@@ -12,7 +12,7 @@ from ringsim.calibration.intervals import Interval, intervals, noises
 from ringsim.calibration.protocol_time import Rates, predict, times_s
 from ringsim.calibration.questions import Question, QuestionColumns
 from ringsim.network import Cluster, Nics, network_text, read_network
-from ringsim.report import format_fit
+from ringsim.report import format_comparison, format_fit
 from tests.ringsim.calibration.test_nics import fitted, logs_of
 from tests.ringsim.commands import as_json, printed, refused, run
 from tests.ringsim.made_logs import TRUE, nccl_log
@@ -134,6 +134,18 @@ def test_a_lopsided_interval_is_shown_with_both_ends(tmp_path: Path) -> None:
     assert f" {shorter:+.0%} {longer:+.0%} " in printed("compare", asked, "--network", net)
     simulated = as_json("simulate", "--ranks", 2, "--size", "1GiB", "--network", net)
     assert simulated["predicted_low_s"] < simulated["time_s"] < simulated["predicted_high_s"]
+
+
+def test_a_wide_interval_is_never_said_to_reach_as_far_down_as_up(tmp_path: Path, network: Cluster) -> None:
+    """A factor of three is a time 67 % shorter or 200 % longer; a small one is about the same in both directions."""
+    comparison = compare_logs(logs_of(tmp_path, TRUE, ("all_gather", 16, 2)), network)
+    for factor, shown in ((1.1, " ±10% "), (3.0, " -67% +200% ")):
+        cases = [
+            replace(compared, interval=Interval(compared.predicted_s / factor, compared.predicted_s * factor))
+            for compared in comparison.cases
+            if compared.predicted_s is not None
+        ]
+        assert format_comparison(replace(comparison, cases=tuple(cases))).count(shown) == len(cases) > 0
 
 
 def test_noise_holds_four_of_five_residuals_whatever_their_shape() -> None:

@@ -323,7 +323,10 @@ def test_sweep_takes_all_algorithms_of_a_collective() -> None:
         ("calibrate log.txt --nic ٣x25GB/s", "'--nic': '٣x25GB/s' is not a number"),
         ("ddp --layers l.toml --bucket-cap-mb ٣", "'--bucket-cap-mb': '٣' is not a cap"),
         ("simulat", "ringsim: No such command 'simulat'."),
-        ("export -o all.xml", "ringsim export: Missing option '--format'. Choose from: goal, msccl"),
+        (
+            "export -o all.txt",
+            "ringsim export: --output all.txt: give --format, or a file that ends with .goal or .xml",
+        ),
     ],
 )
 def test_a_mistake_gets_one_line(arguments: str, message: str) -> None:

@@ -48,6 +48,16 @@ def test_the_source_of_the_times_is_told(tmp_path: Path) -> None:
         assert [line for line in told if "source" in line] == shown
 
 
+def test_the_backend_is_nccl_where_the_network_describes_it() -> None:
+    """As `ringsim step` and `ringsim simulate` have it; another one may be named."""
+    options = ("ddp", "--layers", str(DOCS / "models" / "transformer.toml"), "--ranks", "16", "--network")
+    by_nccl = as_json(*options, "dgx-h100-cluster", "--backend", "nccl")
+    assert as_json(*options, "dgx-h100-cluster") == by_nccl
+    by_gloo = as_json(*options, "dgx-h100-cluster", "--backend", "gloo")
+    assert by_gloo["step"]["step_s"] > by_nccl["step"]["step_s"]
+    assert as_json(*options, "gbe") == as_json(*options, "gbe", "--backend", "gloo")
+
+
 def test_layers_become_a_profile() -> None:
     """Registered as they are listed, ready in the reverse."""
     profile = read_layers(LAYERS, "my.toml")
@@ -230,6 +240,16 @@ def test_no_fact_of_a_step_s_picture_is_cut() -> None:
     [title] = [text for text in figure.findobj(Text) if text.get_text().startswith("A step of DDP")]
     assert title.get_window_extent().x0 == pytest.approx(facts.get_window_extent().x0, abs=3)
     assert facts.get_window_extent().y1 < title.get_window_extent().y0 < title.get_window_extent().y1 < figure.bbox.y1
+
+
+def test_the_optimizer_is_named_above_its_bar_where_that_is_too_short() -> None:
+    """Else inside."""
+    for optimizer_s, y in ((1e-3, -0.5), (0.25, 0.0)):
+        profile = replace(PROFILE, optimizer_s=optimizer_s)
+        step = predict_step(profile, load_network("gbe"), 2, DdpConfig())
+        figure = draw_prediction(Prediction(profile, load_network("gbe").as_dict(), step, step))
+        [named] = [text for text in figure.findobj(Text) if text.get_text().startswith("optimizer")]
+        assert named.get_position()[1] == y
 
 
 def test_lines_across_are_told_apart_without_colours() -> None:

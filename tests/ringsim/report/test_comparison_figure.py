@@ -1,15 +1,18 @@
 """Pictures of a comparison and of loss curves, and figures as SVG in a page."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ringsim.calibration import ComparedCase, Comparison, TimedCase
 from ringsim.report.plots.charts import Curve, draw_curves, draw_loss_curves, set_axis
 from ringsim.report.plots.comparison_figure import draw_errors, draw_times, format_factor, format_percent
 from ringsim.report.plots.style import drawing, inline_svg, new_figure
+from ringsim.units import format_time
 from tests.ringsim.report.test_lanes import legend_of
 
 
@@ -66,16 +69,36 @@ def test_the_legend_says_what_occurs() -> None:
     assert "measured, held out" not in entries
 
 
-def test_equal_loss_curves_can_be_told_apart() -> None:
+def test_loss_curves_can_be_told_apart() -> None:
     """Each has a marker or colour of its own, and its marks at other steps; the later ones are thinner, on top."""
     axes = Figure().subplots()
-    draw_loss_curves(axes, {f"strategy {number}": [3.0 - step / 30 for step in range(60)] for number in range(7)})
+    curves = {f"strategy {number}": [3.0 + number / 9 - step / 30 for step in range(60)] for number in range(7)}
+    draw_loss_curves(axes, curves | {"like the first": curves["strategy 0"]})
+    assert axes.get_lines()[0].get_label() == "strategy 0 ≈ like the first"
     lines = axes.get_lines()
     assert len({(line.get_color(), line.get_marker()) for line in lines}) == 7
     assert len({line.get_markevery()[0] for line in lines}) == 7
     widths = [line.get_linewidth() for line in lines]
     assert widths == sorted(widths, reverse=True)
     assert min(widths) > 1
+
+
+@pytest.mark.parametrize("width", [3.0, 12.0])
+@pytest.mark.parametrize("ends_ms", [(6, 19), (1.5, 80), (9, 9.5), (0.02, 200), (1e-3, 1e6)])
+def test_the_ticks_of_a_logarithmic_axis_have_room(ends_ms: tuple[float, float], width: float) -> None:
+    """At least two of them, and no label over the next."""
+    figure = new_figure(width, 2)
+    axes = figure.subplots()
+    axes.plot([end / 1e3 for end in ends_ms], [0, 1])
+    set_axis(axes.xaxis, "time", format_time, log_base=10)
+    axes.set_xlim(*(end / 1e3 for end in ends_ms))
+    FigureCanvasAgg(figure).draw()
+    low, high = axes.get_xlim()
+    labels = [
+        label.label1.get_window_extent() for label in axes.xaxis.get_major_ticks() if low <= label.get_loc() <= high
+    ]
+    assert len(labels) >= 2
+    assert all(left.x1 < right.x0 for left, right in pairwise(labels))
 
 
 def test_what_an_axis_cannot_hold_is_left_out() -> None:

@@ -246,6 +246,23 @@ def test_what_a_network_was_fitted_to_does_not_say_how_sure_it_is(used: bool, an
     assert verdict.finding(Topic.SURE).answer.startswith(answer)
 
 
+@pytest.mark.parametrize(("network", "is_told"), [("mine", False), ("other", True), ("uniform", False)])
+def test_predictions_for_a_network_that_nothing_was_measured_on_are_not_called_reliable(
+    network: str, is_told: bool
+) -> None:
+    """The errors of another network say nothing of it."""
+    cell = ComparedCell("all_reduce", "nccl", 2**20, 8, 1e-3, 1.01e-3, 0.1, False)
+    step = PredictedDdpStep(64, 2**20, 3, 0.02, 0.01, 0.11, 0.1)
+    contents = RunDirectory(
+        "made",
+        cells={"compare.json": ComparedCells("mine", (cell,))},
+        predicted={"ddp.json": DdpPrediction(network, step, None, (), ())},
+    )
+    answer = judge(contents).finding(Topic.SURE).answer
+    assert answer.startswith("Reliable: ")
+    assert answer.endswith(" There are also predictions for other, but nothing here was measured on it.") == is_told
+
+
 def test_one_rank_alone_is_bound_by_computing() -> None:
     """The strategy comparison on one rank has probes of nothing that is sent."""
     alone = Measurements(1, {"cores": 2})

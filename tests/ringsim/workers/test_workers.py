@@ -143,7 +143,7 @@ def test_without_dask_the_message_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "distributed", None)
     with (
         Workers(dask="tcp://127.0.0.1:1") as workers,
-        pytest.raises(ValueError, match=r"pip install 'ringsim\[dask\]'"),
+        pytest.raises(ValueError, match=r"pip install '\.\[dask\]'"),
     ):
         list(workers.run(squared, [1]))
 

@@ -13,7 +13,7 @@ from tests.trainers.points import config, run
 from trainers.checkpoints.step_log import FOLDER, Mark, StepLog, TensorBoardLog, read_log
 from trainers.cli.group import main
 
-ADVICE = "needs tensorboard, which is not installed: pip install 'ringsim[tensorboard]'"
+ADVICE = "needs tensorboard, which is not installed: run pip install '.[tensorboard]' in your clone of ringsim"
 FIGURES = {"loss", "samples_per_s", "step_s", "sync_share", "gradient_norm", "peak_memory_bytes", "time_left_s"}
 
 

@@ -93,6 +93,17 @@ def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
     )
 
 
+def test_a_run_that_ends_before_its_steps_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its epochs are over; not where the steps are fewer."""
+    monkeypatch.setattr("trainers.cli.train._run", lambda *_: 0)
+    said = {}
+    for steps in ("2", "100000"):
+        options = ["--task", "mlp", "--batch-size", "100", "--epochs", "1", "--output", str(tmp_path)]
+        said[steps] = CliRunner().invoke(main, [*options, "--steps", steps]).stderr
+    told = "trainers: --steps 100000: the run ends after 80 steps, with its 1 epoch (--epochs)\n"
+    assert said == {"2": "", "100000": told}
+
+
 def test_the_package_of_the_commands_is_the_program() -> None:
     """`python -m trainers.cli` ended without a word."""
     helped = [

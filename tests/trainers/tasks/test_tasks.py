@@ -143,7 +143,7 @@ def test_wine_without_scikit_learn_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     message = refusal("wine")
     assert message.startswith("task wine: needs scikit-learn (")
-    assert message.endswith("): pip install 'ringsim[wine]'")
+    assert message.endswith("): run pip install '.[wine]' in your clone of ringsim")
 
 
 def test_the_language_model_learns() -> None:
