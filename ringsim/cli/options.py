@@ -245,13 +245,26 @@ def _most_ranks() -> int:
 
 
 def say_guesses(network: AnyNetwork, num_ranks: int) -> None:
-    """Says on stderr if more ranks are on a host, or send from it, than the network was measured on."""
+    """Says on stderr if more ranks are on a host, or send from it, than the network was measured on.
+
+    And if its logs contradict each other.
+    """
     if not isinstance(network, Cluster):
         return
     per_host = network.spec.ranks_per_host
     nics = nic_line(network, per_host) if per_host and num_ranks > per_host else ""
-    for line in filter(None, [nics, one_host_line(network, num_ranks)]):
+    for line in filter(None, [contradiction_note(network), nics, one_host_line(network, num_ranks)]):
         click.echo(line, err=True)
+
+
+def contradiction_note(network: Cluster) -> str:
+    """Return one line if the network was calibrated from logs that contradict each other, as its source says; or ""."""
+    if "contradictory: " not in network.source:
+        return ""
+    return (
+        f"{network.name} was calibrated from logs that contradict each other (`source` in its file): its predictions "
+        "lie between them; calibrate them separately"
+    )
 
 
 def networks_options(command: Command, load: Callable[[str], Cluster] = load_simulated) -> Command:

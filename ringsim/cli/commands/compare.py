@@ -18,7 +18,14 @@ from ringsim.calibration import (
     settings_line,
 )
 from ringsim.cli.inputs import Timings, timings_options
-from ringsim.cli.options import load_simulated, network_name_option, refuse_without, style_option, trust_option
+from ringsim.cli.options import (
+    contradiction_note,
+    load_simulated,
+    network_name_option,
+    refuse_without,
+    style_option,
+    trust_option,
+)
 from ringsim.console import (
     Progress,
     Quantity,
@@ -101,7 +108,7 @@ def _say_guesses(comparison: Comparison, cluster: Cluster) -> None:
     predicted = [compared.case.question for compared in comparison.cases if compared.predicted_s is not None]
     lines = [nic_line(cluster, senders) for senders in sorted(senders_per_host(predicted))]
     most = list(filter(None, lines))[-1:]  # the line of the most senders, where several numbers are guesses
-    for line in filter(None, [*most, settings_line(cluster, predicted)]):
+    for line in filter(None, [contradiction_note(cluster), *most, settings_line(cluster, predicted)]):
         click.echo(line, err=True)
 
 

@@ -72,6 +72,17 @@ def test_logs_of_different_settings_are_named(tmp_path: Path) -> None:
     assert line.endswith("calibrate them separately")
 
 
+def test_a_network_from_logs_that_contradict_each_other_says_so_when_it_is_used(tmp_path: Path) -> None:
+    """In a line on stderr; one of logs that agree does not."""
+    rdma, tcp = log(tmp_path / "rdma.log"), log(tmp_path / "tcp.log", nic=TCP, seed=1)
+    told = "both was calibrated from logs that contradict each other (`source` in its file): its predictions lie "
+    for name, paths in (("both", (rdma, tcp)), ("one", (rdma,))):
+        network = tmp_path / f"{name}.toml"
+        run("calibrate", *paths, "-o", network)
+        for command in (("simulate", "--ranks", 16), ("compare", rdma)):
+            assert (told in run(*command, "--network", network).stderr) == (name == "both"), command
+
+
 def test_runs_of_different_settings_in_one_log_are_named(tmp_path: Path) -> None:
     """As of a file to which the output of each run is appended; runs that agree are not."""
     fast, slow = log(tmp_path / "rdma.log"), log(tmp_path / "tcp.log", nic=TCP, seed=1)
