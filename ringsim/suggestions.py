@@ -1,4 +1,4 @@
-"""What messages of all packages tell a user to try: the known name that may have been meant, and how to install."""
+"""Suggestions in the messages of all packages: the known name that a user may have meant, and how to install."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -245,26 +245,23 @@ def _most_ranks() -> int:
 
 
 def say_guesses(network: AnyNetwork, num_ranks: int) -> None:
-    """Says on stderr if more ranks are on a host, or send from it, than the network was measured on.
-
-    And if its logs contradict each other.
-    """
+    """Say on stderr if more ranks are on a host, or send from it, than the network was measured on."""
     if not isinstance(network, Cluster):
         return
     per_host = network.spec.ranks_per_host
     nics = nic_line(network, per_host) if per_host and num_ranks > per_host else ""
-    for line in filter(None, [contradiction_note(network), nics, one_host_line(network, num_ranks)]):
+    for line in filter(None, [nics, one_host_line(network, num_ranks)]):
         click.echo(line, err=True)
 
 
-def contradiction_note(network: Cluster) -> str:
-    """Return one line if the network was calibrated from logs that contradict each other, as its source says; or ""."""
-    if "contradictory: " not in network.source:
-        return ""
-    return (
-        f"{network.name} was calibrated from logs that contradict each other (`source` in its file): its predictions "
-        "lie between them; calibrate them separately"
-    )
+def say_contradiction(network: Cluster) -> None:
+    """Say on stderr if the network was calibrated from logs that contradict each other, as its source tells."""
+    if "contradictory: " in network.source:
+        click.echo(
+            f"{network.name} was calibrated from logs that contradict each other (`source` in its file): its "
+            "predictions lie between the logs; calibrate the logs separately",
+            err=True,
+        )
 
 
 def networks_options(command: Command, load: Callable[[str], Cluster] = load_simulated) -> Command:
@@ -303,6 +300,7 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
             _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth")
             loaded = {name: load(name) for name in names}
             for network in loaded.values():
+                say_contradiction(network)
                 say_guesses(network, _most_ranks())
             networks: dict[str, AnyNetwork] = {**loaded}
         else:

@@ -160,7 +160,7 @@ def format_value(name: str, value: float) -> str:
     return format_rate(value) if name.endswith("bandwidth") else format_time(value)
 
 
-_ALIKE = 0.2  # from this on, N % longer is no longer about as far as N % shorter
+_ALIKE = 0.2  # intervals at least as wide show both ends: N % longer is then not N % shorter
 _COLUMNS = ("size", "ranks", "hosts", "predicted", "80 %", "measured", "error", "spread", "")
 
 

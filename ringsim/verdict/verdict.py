@@ -96,7 +96,7 @@ def _certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
     noisy = _noise(subjects[0].file, noise) if noise else ""
     answer = _answer(errors, noise, only_fitted)
     if errors and not subjects and (networks := _unchecked(contents)):
-        answer += f" There are also predictions for {', '.join(networks)}, but nothing here was measured on it."
+        answer += f" There are also predictions for {', '.join(networks)}, with which no measurement here is compared."
     return Finding(Topic.SURE, answer, tuple(filter(None, (noisy, *reasons))))
 
 

@@ -103,7 +103,7 @@ def _draw_times(axes: Axes, results: Sequence[StrategyResult]) -> None:
 
 
 def _draw_losses(axes: Axes, results: Sequence[StrategyResult], vocabulary: int) -> None:
-    """Draw the losses, which should be one line but for those without synchronisation."""
+    """Draw the losses; those of strategies that train exactly should be one line."""
     draw_loss_curves(axes, {result.strategy: result.losses for result in results})
     axes.axhline(math.log(vocabulary), color=palette().dark_grey, linewidth=0.8, linestyle=(0, (1, 3)))
     axes.text(

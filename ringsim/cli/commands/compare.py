@@ -19,10 +19,10 @@ from ringsim.calibration import (
 )
 from ringsim.cli.inputs import Timings, timings_options
 from ringsim.cli.options import (
-    contradiction_note,
     load_simulated,
     network_name_option,
     refuse_without,
+    say_contradiction,
     style_option,
     trust_option,
 )
@@ -105,10 +105,11 @@ def compare(
 
 def _say_guesses(comparison: Comparison, cluster: Cluster) -> None:
     """Say which predictions are guesses, as the network or its logs do not tell."""
+    say_contradiction(cluster)
     predicted = [compared.case.question for compared in comparison.cases if compared.predicted_s is not None]
     lines = [nic_line(cluster, senders) for senders in sorted(senders_per_host(predicted))]
     most = list(filter(None, lines))[-1:]  # the line of the most senders, where several numbers are guesses
-    for line in filter(None, [contradiction_note(cluster), *most, settings_line(cluster, predicted)]):
+    for line in filter(None, [*most, settings_line(cluster, predicted)]):
         click.echo(line, err=True)
 
 

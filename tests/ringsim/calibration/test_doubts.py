@@ -76,11 +76,13 @@ def test_a_network_from_logs_that_contradict_each_other_says_so_when_it_is_used(
     """In a line on stderr; one of logs that agree does not."""
     rdma, tcp = log(tmp_path / "rdma.log"), log(tmp_path / "tcp.log", nic=TCP, seed=1)
     told = "both was calibrated from logs that contradict each other (`source` in its file): its predictions lie "
+    step, of_all = tmp_path / "step.json", Group(tuple(range(16)), "nccl")
+    traced(TracedStep((compute(0.01), call(0)), (all_reduce(16),)), groups=(of_all,), num_ranks=16).save(step)
     for name, paths in (("both", (rdma, tcp)), ("one", (rdma,))):
         network = tmp_path / f"{name}.toml"
         run("calibrate", *paths, "-o", network)
-        for command in (("simulate", "--ranks", 16), ("compare", rdma)):
-            assert (told in run(*command, "--network", network).stderr) == (name == "both"), command
+        for command in (("simulate", "--ranks", 16), ("compare", rdma), ("step", step)):
+            assert run(*command, "--network", network).stderr.count(told) == (name == "both"), command
 
 
 def test_runs_of_different_settings_in_one_log_are_named(tmp_path: Path) -> None:

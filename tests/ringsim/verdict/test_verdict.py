@@ -260,7 +260,9 @@ def test_predictions_for_a_network_that_nothing_was_measured_on_are_not_called_r
     )
     answer = judge(contents).finding(Topic.SURE).answer
     assert answer.startswith("Reliable: ")
-    assert answer.endswith(" There are also predictions for other, but nothing here was measured on it.") == is_told
+    assert (
+        answer.endswith(" There are also predictions for other, with which no measurement here is compared.") == is_told
+    )
 
 
 def test_one_rank_alone_is_bound_by_computing() -> None:
