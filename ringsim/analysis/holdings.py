@@ -143,17 +143,13 @@ def find_phases(
 
 
 def _names(schedule: Schedule, steps: Sequence[HeldStep]) -> tuple[str, str]:
-    """Return the names of what adds and of what copies, by where the sum of each chunk first appears.
-
-    A tree, or two, reduces to its root. A reduce-scatter leaves sums on all ranks, or on more than half of them where
-    their number is no power of two.
-    """
+    """Return the names of what adds and of what copies, by where the sum of each chunk first appears."""
     if not schedule.collective.reduces:
         return "reduce", schedule.collective.value.replace("_", "-")
     summed = _first_summed(schedule, steps)
     if summed.sum(axis=0).max(initial=0) > 1:
         return "all-reduce", "broadcast"
-    if 2 * summed.any(axis=1).sum() <= schedule.num_ranks:
+    if (summed == summed[:, :1]).all():
         return "reduce", "broadcast"
     return "reduce-scatter", "all-gather"
 

@@ -31,7 +31,7 @@ def draw_report(report: dict[str, Any]) -> Figure:
     figure = new_figure(*_SIZE, layout="constrained")
     left, right = figure.subplots(1, 2)
     job = JobReport.from_dict(report)
-    _draw_times(left, job.strategies)
+    _draw_times(left, job.synchronising)
     _draw_losses(right, job.strategies, report["model"]["vocabulary"])
     _name_run(figure, job)
     return figure
@@ -97,7 +97,7 @@ def _name_run(figure: Figure, job: JobReport) -> None:
 
 def _draw_times(axes: Axes, results: Sequence[StrategyResult]) -> None:
     """Draw a line per strategy that sends, on a logarithmic axis: one message per parameter takes far longer."""
-    draw_sync_times(axes, [result for result in results if result.predicted_sync_s > 0 and result.strategy != "none"])
+    draw_sync_times(axes, [result for result in results if result.predicted_sync_s > 0])
     axes.set_title("predicted from point-to-point probes, and measured", fontsize=points(10))
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=3, fontsize=points(8))
 

@@ -49,7 +49,7 @@ def test_the_source_of_the_times_is_told(tmp_path: Path) -> None:
 
 
 def test_the_backend_is_nccl_where_the_network_describes_it() -> None:
-    """As `ringsim step` and `ringsim simulate` have it; another one may be named."""
+    """Likewise by `ringsim step` and `ringsim simulate`; another one may be named."""
     options = ("ddp", "--layers", str(DOCS / "models" / "transformer.toml"), "--ranks", "16", "--network")
     by_nccl = as_json(*options, "dgx-h100-cluster", "--backend", "nccl")
     assert as_json(*options, "dgx-h100-cluster") == by_nccl

@@ -94,7 +94,7 @@ def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_run_that_ends_before_its_steps_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its epochs are over; not where the steps are fewer."""
+    """Where its epochs are over before; nothing is said where the steps are fewer."""
     monkeypatch.setattr("trainers.cli.train._run", lambda *_: 0)
     said = {}
     for steps in ("2", "100000"):
