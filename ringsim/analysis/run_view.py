@@ -208,11 +208,17 @@ class RunView:
         if floor_s in (0, np.inf) or not len(beyond):
             return None
         # Between two simulated sizes the time may have a kink, where a pipeline fills: so search, not interpolate.
-        first = int(beyond[0])
+        # Sizes that fill whole chunks alone: with chunks of one size few transfers may stand for all.
+        first, num_chunks = int(beyond[0]), self.schedule.num_chunks
         low, high = int(sizes[first - 1]) if first else 0, int(sizes[first])
-        return bisect_left(
-            range(high), 2 * floor_s, lo=low, key=lambda size: predict_time(self.schedule, self.network, size)
+        multiples = range(0, high + num_chunks, num_chunks)
+        place = bisect_left(
+            multiples,
+            2 * floor_s,
+            lo=low // num_chunks,
+            key=lambda size: predict_time(self.schedule, self.network, size),
         )
+        return num_chunks * place
 
 
 def check_few_ranks(num_ranks: int) -> None:

@@ -89,14 +89,19 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
     return "\n".join([f"{title}, {format_size(result['size_bytes'])}", *lines_of_text])
 
 
+def expected_row(low_s: float, high_s: float) -> tuple[str, str]:
+    """Return the interval of a prediction with its name."""
+    between = f"{format_time(low_s)} .. {format_time(high_s)}" if is_bounded(low_s, high_s) else NOT_BOUNDED
+    return f"expected to {INSIDE:.0%}", between
+
+
 def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("time", "never finishes" if result["time_s"] is None else format_time(result["time_s"]))]
     if library := result.get("library"):
         rows.append(("protocol", f"{library['protocol']}, {format_time(library['start_s'])} of the time is its start"))
     low_s, high_s = result.get("predicted_low_s"), result.get("predicted_high_s")
     if low_s is not None and high_s is not None:
-        between = f"{format_time(low_s)} .. {format_time(high_s)}" if is_bounded(low_s, high_s) else NOT_BOUNDED
-        rows.insert(1, (f"expected to {INSIDE:.0%}", between))
+        rows.insert(1, expected_row(low_s, high_s))
     if result["closed_form_s"] is not None:
         rows.append(("closed form", format_time(result["closed_form_s"])))
     for name in ("algbw", "busbw"):

@@ -7,7 +7,7 @@ from ringsim.training_step.layers import load_layers
 from ringsim.training_step.prediction import Prediction, reason, recommend
 from ringsim.training_step.profile import ELEMENT_BYTES, Parameter, StepProfile
 from ringsim.training_step.simulate_step import simulate_step
-from ringsim.training_step.step import BucketTimes, PredictedStep, predict_step, scale, sweep_caps
+from ringsim.training_step.step import BucketTimes, PredictedStep, ddp_interval, predict_step, scale, sweep_caps
 from ringsim.training_step.step_timeline import StepTimeline
 from ringsim.training_step.trace_prediction import (
     GPUS,
@@ -19,5 +19,6 @@ from ringsim.training_step.trace_prediction import (
     fitted_scale,
     pace_together,
     predict_trace,
+    trace_interval,
 )
 from ringsim.training_step.trace_scaling import TraceScaling, predict_scaling

@@ -40,7 +40,7 @@ class PlannedCall(NamedTuple):
 
     formula_s: the seconds by the library's own formula, start included, if nothing else is to be seen in a simulation,
     or it is too large for one.
-    channels: each of which occupies a multiprocessor of the GPU; 0 if it is not known.
+    channels: each of which occupies a multiprocessor of the GPU; 0 if it is not known. within: as of `LibraryChoice`.
     """
 
     size_bytes: int
@@ -48,6 +48,7 @@ class PlannedCall(NamedTuple):
     call: QueuedCall
     formula_s: float | None = None
     channels: int = 0
+    within: tuple[float, float] | None = None
 
 
 class GroupCalls:
@@ -77,6 +78,10 @@ class GroupCalls:
         self._too_large: dict[tuple[int, int], bool] = {}
         self._by_formula: set[str] = set()
 
+    def on(self, network: AnyNetwork) -> "GroupCalls":
+        """Return the collectives of the same group on another network."""
+        return GroupCalls(network, self._num_ranks, self.backend, self.ranks)
+
     def call(self, call: Call, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
         """Return a call that is ready then.
 
@@ -102,7 +107,7 @@ class GroupCalls:
                 time_s = choice.formula.time_s if choice.formula else self._formula_s(call.collective, sent_bytes)
             if time_s is None:
                 queued = queued._replace(call_s=call_s + choice.start_s, network=choice.network)
-            return PlannedCall(call.size_bytes, choice.protocol, queued, time_s, channels)
+            return PlannedCall(call.size_bytes, choice.protocol, queued, time_s, channels, choice.within)
         whole_bytes = -(-sent_bytes // element_bytes) * element_bytes
         if runtime.is_torch and not self.backend.chooses:
             work = local_work(_simulated_as(call.collective), TORCH, self._size, whole_bytes)
@@ -161,6 +166,10 @@ class GroupCalls:
             )
             self._alone_s[key] = call.call_s + messages_s
         return self._alone_s[key]
+
+    def call_alone_s(self, call: Call) -> float:
+        """Return the seconds of a call, start included, that is neither late nor beside another of this group."""
+        return self.alone_s(self.call(call), call.algorithm)
 
     def _schedule(self, collective: str, algorithm: str, size_bytes: int) -> tuple[Schedule, LibraryChoice | None]:
         """Return the schedule for all groups; sizes that are cut alike share one, and then its rows."""

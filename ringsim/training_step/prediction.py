@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ringsim.calibration import Interval
 from ringsim.training_step.profile import StepProfile
 from ringsim.training_step.step import PredictedStep
 from ringsim.units import format_size, format_time
@@ -17,7 +18,7 @@ class Prediction:
     """The step itself, one for each cap of a sweep, and one for each number of ranks.
 
     step: with the cap that is asked for, or recommended. default: with torch's own caps.
-    network: as its `as_dict` has it.
+    network: as its `as_dict` has it. interval: of the step, as of `ddp_interval`; None if it is not known.
     """
 
     profile: StepProfile
@@ -26,6 +27,7 @@ class Prediction:
     default: PredictedStep
     sweep: tuple[PredictedStep, ...] = ()
     scaling: tuple[PredictedStep, ...] = ()
+    interval: Interval | None = None
 
     def __repr__(self) -> str:
         step = self.step
@@ -42,6 +44,8 @@ class Prediction:
             "network": self.network,
             "profile": {**self.profile.as_dict(), "step_s": self.profile.step_s},
             "step": self.step.as_dict(),
+            "predicted_low_s": self.interval and self.interval.low_s,
+            "predicted_high_s": self.interval and self.interval.high_s,
             "default_step_s": self.default.as_dict()["step_s"],
             "sweep": [_without_buckets(step) for step in self.sweep],
             "scaling": [_without_buckets(step) for step in self.scaling],

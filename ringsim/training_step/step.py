@@ -9,14 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ringsim.calibration import Interval
 from ringsim.files import finite_or_none
 from ringsim.network import AnyNetwork
+from ringsim.traces import TracedStep
 from ringsim.training_step.buckets import BucketCaps, assign_buckets
 from ringsim.training_step.ddp_trace import TORCH_DEFAULTS, DdpConfig, trace_ddp
 from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.profile import StepProfile
 from ringsim.training_step.simulate_step import simulate_step
-from ringsim.training_step.step_timeline import typical_of
+from ringsim.training_step.step_interval import step_interval
+from ringsim.training_step.step_timeline import StepTimeline, typical_of
 
 LATE_STEPS = 5  # are simulated where calls may be late, so that it is not chance which of one step's calls are
 
@@ -111,15 +114,10 @@ def predict_step(
     Raises ValueError for an unknown algorithm, and for a network without room for `num_ranks` ranks.
     """
     buckets = assign_buckets(profile, config.caps, config.phase)
-    copy_rate = _copy_rate(network, num_ranks, config)
-    copy_s = [parameter.size_bytes / copy_rate for parameter in profile.parameters]
+    copy_s = _copy_s(profile, network, num_ranks, config)
     group = GroupCalls(network, num_ranks, config.backend)
     traced = trace_ddp(profile, buckets, copy_s, config)
-    steps = LATE_STEPS if any(all(group.late(call)) for call in traced.calls) else 1
-    timelines = [
-        simulate_step(traced, [group], lambda event, _: event.seconds, number=number) for number in range(steps)
-    ]
-    timeline = timelines[typical_of(timelines)]
+    timeline = _typical(traced, group)
     num_broadcasts = 1 if profile.buffer_bytes else 0
     exposed_s = timeline.exposed_by_call()
     start_s = sum(exposed_s[:num_broadcasts]) + profile.forward_s  # of the backward pass
@@ -150,6 +148,24 @@ def predict_step(
         not_chosen=group.why_not,
         by_formula=group.by_formula,
     )
+
+
+def ddp_interval(step: PredictedStep, profile: StepProfile, network: AnyNetwork) -> Interval | None:
+    """Return the interval of a step that was predicted for `network` from a profile; see `step_interval`."""
+    config = step.config
+    buckets = assign_buckets(profile, config.caps, config.phase)
+    traced = trace_ddp(profile, buckets, _copy_s(profile, network, step.num_ranks, config), config)
+    group = GroupCalls(network, step.num_ranks, config.backend)
+    return step_interval(network, traced.calls, [group], lambda scale: _typical(traced, group, scale).step_s)
+
+
+def _typical(traced: TracedStep, group: GroupCalls, scale: float = 1.0) -> StepTimeline:
+    """Return the typical one of as many steps as have to be simulated. scale: of the computations."""
+    steps = LATE_STEPS if any(all(group.late(call)) for call in traced.calls) else 1
+    timelines = [
+        simulate_step(traced, [group], lambda event, _: scale * event.seconds, number=number) for number in range(steps)
+    ]
+    return timelines[typical_of(timelines)]
 
 
 def scale(
@@ -191,8 +207,9 @@ def sweep_caps(
     return steps
 
 
-def _copy_rate(network: AnyNetwork, num_ranks: int, config: DdpConfig) -> float:
-    """Return the rate at which the slowest rank copies, in bytes per second."""
-    if config.copy_bytes_per_s is not None:
-        return config.copy_bytes_per_s
-    return float(network.topology(num_ranks).processors.reduce_bytes_per_s.min())
+def _copy_s(profile: StepProfile, network: AnyNetwork, num_ranks: int, config: DdpConfig) -> list[float]:
+    """Return how long the slowest rank copies the gradient of each parameter."""
+    bytes_per_s = config.copy_bytes_per_s
+    if bytes_per_s is None:
+        bytes_per_s = float(network.topology(num_ranks).processors.reduce_bytes_per_s.min())
+    return [parameter.size_bytes / bytes_per_s for parameter in profile.parameters]

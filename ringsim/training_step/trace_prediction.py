@@ -3,10 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
 from ringsim.analysis import better_networks
+from ringsim.calibration import Interval
 from ringsim.files import finite_or_none
 from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork
@@ -14,6 +16,7 @@ from ringsim.schedule import Collective
 from ringsim.traces import Group, Operator, ProgramTrace, TracedStep, TraceEvent
 from ringsim.training_step.group_calls import GroupCalls, element_bytes_of
 from ringsim.training_step.simulate_step import simulate_step
+from ringsim.training_step.step_interval import step_interval
 from ringsim.training_step.step_timeline import StepTimeline, typical_of
 from ringsim.units import format_time
 
@@ -91,7 +94,7 @@ class TracePrediction:
     better: the time of that step if something were better, by its name.
     not_chosen: why some algorithms are not what NCCL would take; "" if all are.
     by_formula: as of `GroupCalls`, of the first group that has any.
-    core_scale: as of `core_scale`.
+    core_scale: as of `core_scale`. interval: as of `trace_interval`; None if it is not known.
     """
 
     trace: ProgramTrace
@@ -103,6 +106,7 @@ class TracePrediction:
     not_chosen: str
     by_formula: str = ""
     core_scale: float = 1.0
+    interval: Interval | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON; a time that is infinite becomes None."""
@@ -120,6 +124,8 @@ class TracePrediction:
             "compute_scale": self.computing.scale,
             "core_scale": self.core_scale,
             **finite_or_none(times),
+            "predicted_low_s": self.interval and self.interval.low_s,
+            "predicted_high_s": self.interval and self.interval.high_s,
             "steps_s": finite_or_none(list(self.steps_s)),
             "better": finite_or_none(dict(self.better)),
             "not_chosen": self.not_chosen or None,
@@ -147,6 +153,11 @@ class _Simulation:
     def timelines(self, steps: Sequence[TracedStep], scale: float) -> list[StepTimeline]:
         """Return the timelines of steps one after the other."""
         return [self.timeline(step, scale, number) for step, number in zip(steps, _numbers(steps), strict=True)]
+
+    def typical_s(self, steps: Sequence[TracedStep], scale: float) -> float:
+        """Return the seconds of the typical one of steps."""
+        timelines = self.timelines(steps, scale)
+        return timelines[typical_of(timelines)].step_s
 
     def timeline(self, step: TracedStep, scale: float, number: int) -> StepTimeline:
         def seconds(event: TraceEvent, occupied: int) -> float:
@@ -210,6 +221,22 @@ def predict_trace(
     )
 
 
+def trace_interval(prediction: TracePrediction, network: AnyNetwork, algorithm: str = "") -> Interval | None:
+    """Return the interval of the typical step of a trace that was predicted for `network`; see `step_interval`.
+
+    algorithm: as of `predict_trace`.
+    """
+    trace, computing = prediction.trace, prediction.computing
+    steps = [_by_algorithm(step, algorithm) for step in _timed_steps(trace, computing)]
+    simulation = _Simulation(trace, network, computing)
+    return step_interval(
+        network,
+        prediction.timeline.step.calls,
+        simulation.groups,
+        lambda scale: simulation.typical_s(steps, computing.scale * scale),
+    )
+
+
 def fitted_scale(
     trace: ProgramTrace, network: AnyNetwork, computing: Computing, measured_s: float, algorithm: str = ""
 ) -> float:
@@ -220,10 +247,7 @@ def fitted_scale(
     steps = [_by_algorithm(step, algorithm) for step in _timed_steps(trace, computing)]
     simulation = _Simulation(trace, network, computing)
 
-    def step_s(scale: float) -> float:
-        timelines = simulation.timelines(steps, scale)
-        return timelines[typical_of(timelines)].step_s
-
+    step_s = partial(simulation.typical_s, steps)
     low, high = 0.0, 1.0
     if math.isinf(step_s(low)):
         raise ValueError("the communication never ends on this network, because a rank or link fails in it")

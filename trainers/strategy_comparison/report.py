@@ -190,6 +190,16 @@ def _memory_table(results: list[Report]) -> list[str]:
     return [*align_columns([MEMORY, MEMORY_UNITS, *rows], "lr"), ""]
 
 
+def _on_loss_curves(report: Report) -> str:
+    """Return how far the loss curves are from one another that should be equal; "" if there are no two of them."""
+    names = [result["strategy"] for result in report["strategies"] if result["strategy"] != "none"]
+    others = [f"`{name}`" for name in names if not _has_same_curve(name)]
+    if len(names) - len(others) < 2:
+        return ""
+    but_others = f", except those of {', '.join(others)} (trained or rounded differently)," if others else ""
+    return f"; loss curves{but_others} differ by at most {report['max_loss_difference']:.1e}"
+
+
 def _footnotes(report: Report) -> list[str]:
     results = report["strategies"]
     where = report["measurements"]["provenance"]
@@ -200,14 +210,11 @@ def _footnotes(report: Report) -> list[str]:
     identical = f"with every strategy{but_none} all ranks hold bit-identical parameters"
     if differing := [name for name in drifting if name != "none"]:
         identical = f"RANKS DIFFER: the parameters of {', '.join(differing)} are not bit-identical on all ranks"
-    names = [result["strategy"] for result in results]
-    others = [f"`{name}`" for name in names if name != "none" and not _has_same_curve(name)]
-    but_others = f" except of {', '.join(others)}, which train or round differently," if others else ""
     return [
         "sync: gradient synchronisation of one step, from the last gradient's being ready; measured: the median of "
         f"{results[0]['steps_measured']} steps, as the last rank to arrive sees it; spread: 10th to 90th "
         "percentile (--wide); predicted from point-to-point probes, and from steps that were recorded without sending.",
-        f"{identical}; loss curves{but_others} differ by at most {report['max_loss_difference']:.1e}.",
+        f"{identical}{_on_loss_curves(report)}.",
         f"{plural(report['num_ranks'], 'rank')}, {batch}, {report['num_parameters']:,} parameters; {where['machine']}, "
         f"{where['cores']} cores, torch {where['torch']}, OMP_NUM_THREADS={where['OMP_NUM_THREADS']}, {where['date']}.",
     ]

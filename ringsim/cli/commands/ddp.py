@@ -34,6 +34,7 @@ from ringsim.training_step import (
     Phase,
     Prediction,
     StepProfile,
+    ddp_interval,
     load_layers,
     recommend,
     scale,
@@ -187,4 +188,5 @@ def _predict(
         sweep = (*given, default) if len(given) > 1 else ()
         step = recommend(sweep) if sweep else (given or [default])[0]
         steps = scale(profile, network, scaling, step.config, bar.update)
-    return Prediction(profile, dict(network.as_dict()), step, default, sweep, tuple(steps))
+        interval = ddp_interval(step, profile, network)
+    return Prediction(profile, dict(network.as_dict()), step, default, sweep, tuple(steps), interval)

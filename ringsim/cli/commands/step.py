@@ -39,6 +39,7 @@ from ringsim.training_step import (
     fitted_scale,
     predict_scaling,
     predict_trace,
+    trace_interval,
 )
 from ringsim.units import parse_flops
 
@@ -144,6 +145,7 @@ def step(
             computing = replace(computing, scale=scale)
         if not ranks:
             prediction, scaling = predict_trace(trace, network, computing, algorithm or ""), None
+            prediction = replace(prediction, interval=trace_interval(prediction, network, algorithm or ""))
     if measured_step is not None or not ranks:
         _say_other_hosts(trace, network)
     if ranks:

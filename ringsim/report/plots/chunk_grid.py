@@ -82,7 +82,8 @@ def name_cells(axes: Axes, num_ranks: int, num_chunks: int, *, with_ranks: bool)
     if with_ranks:
         ranks = strided(num_ranks, points(8.0), per_rank)
         axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
-        axes.text(-0.5 - 2 / per_chunk, y, "chunk", fontsize=points(7), ha="right", va="center")
+        beside = min(-0.5, -points(_COUNT_SIZE) / 3 / per_chunk)  # the number of chunk 0 may be wider than its column
+        axes.text(beside - 2 / per_chunk, y, "chunk", fontsize=points(7), ha="right", va="center")
 
 
 def draw_cells(axes: Axes, held: Bools, finished: Bools, before: Bools) -> None:

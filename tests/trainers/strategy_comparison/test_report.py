@@ -103,8 +103,9 @@ def test_a_strategy_that_trains_or_rounds_otherwise_is_named(name: str) -> None:
     """Its losses are not counted among those that should be the same."""
     result = summarise(name, PREDICTION, [FIRST, SECOND], TOKENS)
     where = {"machine": "m", "cores": 2, "torch": "t", "OMP_NUM_THREADS": "1", "date": "d"}
+    equal = [{**result, "strategy": same} for same in ("ring", "ddp")]
     report = {
-        "strategies": [result],
+        "strategies": [result, *equal],
         "measurements": {"provenance": where},
         "num_ranks": 2,
         "train": {"batch_size": 5},
@@ -112,4 +113,5 @@ def test_a_strategy_that_trains_or_rounds_otherwise_is_named(name: str) -> None:
         "max_loss_difference": 0.0,
     }
     text = format_report(report, True)
-    assert f"loss curves except of `{name}`, which train or round differently, differ by at" in text
+    assert f"loss curves, except those of `{name}` (trained or rounded differently), differ by at" in text
+    assert "loss curves" not in format_report({**report, "strategies": [result, equal[0]]}, True)

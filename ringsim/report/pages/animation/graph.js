@@ -238,18 +238,18 @@ class GraphView {
   drawChunk(row, [x, y], stopped, crowded) {
     const { context, colours, run } = this;
     const edge = stopped ? colours.vermillion : run.action[row] === COPY ? colours.green : colours.ink;
-    if (!this.few || (crowded && this.chunkWidth < 32)) {
+    if (!this.few || crowded) {
       context.fillStyle = stopped ? colours.vermillion : run.action[row] === COPY ? colours.green : colours.blue;
       context.beginPath();
       context.arc(x, y, Math.max(2.5, this.radius * 0.4), 0, 2 * Math.PI);
       context.fill();
       return;
     }
-    const width = this.chunkWidth * (crowded ? 0.55 : 1), height = width * 0.64;
+    const width = this.chunkWidth, height = width * 0.64;
     context.fillStyle = colours.paper;
     context.fillRect(x - width / 2, y - height / 2, width, height);
     drawContent(context, run, run.message[row], x - width / 2, y, width, height * 0.5);
-    if (!crowded) write(context, String(run.chunk[row]), x, y - height * 0.22, { size: height * 0.46, colour: colours.ink, bold: true });
+    write(context, String(run.chunk[row]), x, y - height * 0.22, { size: height * 0.46, colour: colours.ink, bold: true });
     context.strokeStyle = edge;
     context.lineWidth = stopped ? 2.5 : 1.5;
     context.strokeRect(x - width / 2, y - height / 2, width, height);

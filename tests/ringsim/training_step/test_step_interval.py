@@ -1,0 +1,96 @@
+"""Between which times a step lies: hand-solved cases, and what the commands say of it."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringsim import Collective
+from ringsim.calibration import choose
+from ringsim.native import BACKENDS
+from ringsim.network import Calibration, Cluster, network_text, read_network
+from ringsim.traces import Group, TracedStep
+from ringsim.training_step import DdpConfig, ddp_interval, predict_step, predict_trace, trace_interval
+from tests.ringsim.calibration.test_nics import fitted, logs_of
+from tests.ringsim.commands import as_json, printed
+from tests.ringsim.made_logs import TRUE
+from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
+from tests.ringsim.training_step.test_step import EACH, ONE, TWO_BUCKETS, profile_of
+
+NOISE = 0.25
+# Of 2 ranks, an all_reduce of 2m bytes takes m s, all of it for bytes.
+HOSTS = read_network('[host]\nranks = 1\n[host.nic]\nlatency = "0s"\nbandwidth = "2B/s"\n', "hosts.toml")
+CALIBRATED = replace(HOSTS, calibration=Calibration(noise=NOISE, parameters=("host.nic.bandwidth",), draws=((1.0,),)))
+FACTOR = math.exp(1.2816 * math.hypot(NOISE, 0.06))  # another collective than was calibrated is off by 6 %
+
+
+def test_what_is_hidden_adds_nothing() -> None:
+    """Ready after 2 s, 8 bytes take 4 s; ready after 5, 16 bytes take 8 s: both as many times as long."""
+    step = predict_step(TWO_BUCKETS, CALIBRATED, 2, DdpConfig(EACH, ONE))
+    interval = ddp_interval(step, TWO_BUCKETS, CALIBRATED)
+    assert interval is not None
+    for end_s, factor in zip(interval, (1 / FACTOR, FACTOR), strict=True):
+        assert end_s == pytest.approx(3 + max(5, 2 + 4 * factor) + 8 * factor + 1)
+    assert interval.low_s < step.step_s < interval.high_s
+
+
+def test_a_step_that_hides_all_is_certain() -> None:
+    """But for the last bucket, which nothing hides: 8 bytes, which take 4 s."""
+    profile = profile_of([2, 8], [100.0, 2.0])
+    step = predict_step(profile, CALIBRATED, 2, DdpConfig(EACH, ONE))
+    interval = ddp_interval(step, profile, CALIBRATED)
+    assert interval is not None
+    assert interval == pytest.approx((104 + 4 / FACTOR, 104 + 4 * FACTOR))
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_no_interval_where_nothing_is_known_or_sent(num_ranks: int) -> None:
+    """A network that was not calibrated does not say how sure it is, and one rank sends nothing."""
+    network = HOSTS if num_ranks == 2 else CALIBRATED
+    step = predict_step(TWO_BUCKETS, network, num_ranks, DdpConfig(EACH, ONE))
+    assert ddp_interval(step, TWO_BUCKETS, network) is None
+
+
+@pytest.fixture(scope="module")
+def from_logs(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """Of hosts with 8 GPUs."""
+    return fitted(logs_of(tmp_path_factory.mktemp("logs"), TRUE, ("all_gather", 16, 2), ("all_reduce", 16, 2)))
+
+
+def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Cluster) -> None:
+    """A step of a single bucket, which nothing hides, is as uncertain as that all_reduce."""
+    profile = profile_of([2**24], [1.0])
+    step = predict_step(profile, from_logs, 16, DdpConfig(EACH, BACKENDS["nccl"]))
+    interval = ddp_interval(step, profile, from_logs)
+    within = choose(from_logs, Collective.ALL_REDUCE, 16, 2**26).within
+    assert interval is not None
+    assert within is not None
+    for end_s, factor in zip(interval, within, strict=True):
+        assert end_s - 5 == pytest.approx(factor * (step.step_s - 5))
+
+
+def test_a_recorded_step_has_one() -> None:
+    """Of 4 ranks, which compute for 3 s and wait for the first of two calls; the second one is made at the end."""
+    step = TracedStep((compute(3.0), call(0), call(1)), (all_reduce(16), all_reduce(8, is_async=True)))
+    trace = traced(step)
+    prediction = predict_trace(trace, CALIBRATED)
+    interval = trace_interval(prediction, CALIBRATED)
+    assert interval == pytest.approx((3 + 18 / FACTOR, 3 + 18 * FACTOR))
+    assert prediction.timeline.step_s == 3 + 18
+    assert trace_interval(predict_trace(trace, HOSTS), HOSTS) is None
+
+
+def test_commands_say_it(from_logs: Cluster, tmp_path: Path) -> None:
+    """In the table and in JSON, as `ringsim simulate` does; without a calibration there is no such row."""
+    network, profile, trace = tmp_path / "mine.toml", tmp_path / "profile.json", tmp_path / "step.trace.json"
+    network.write_text(network_text(from_logs))
+    profile_of([2**24], [1.0]).save(profile)
+    step = TracedStep((compute(3.0), call(0)), (all_reduce(2**26),))
+    traced(step, groups=(Group(tuple(range(16)), "nccl"),), num_ranks=16).save(trace)
+    for command in ("ddp", "--profile", str(profile), "--ranks", "16"), ("step", str(trace)):
+        assert "expected to 80%" in printed(*command, "--network", str(network))
+        assert "expected to 80%" not in printed(*command, "--network", "dgx-h100-cluster")
+        found = as_json(*command, "--network", str(network))
+        step_s = found["step_s"] if "step_s" in found else found["step"]["step_s"]
+        assert found["predicted_low_s"] < step_s < found["predicted_high_s"]
