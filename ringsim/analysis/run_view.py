@@ -31,8 +31,8 @@ class TimesBySize(NamedTuple):
     times_s: simulated, one for each of `sizes_bytes`; `closed_form_s` likewise, None if there is no formula. Both end
     before the first size with which the run never finishes.
     floor_s: the time at size 0, which is latency and overhead alone.
-    crossover_bytes: the smallest size that takes twice `floor_s`: below it latency is most of the time, above
-    it bandwidth and reduction are. None if the floor is 0 or no simulated size takes that long.
+    crossover_bytes: the smallest multiple of the number of chunks that takes twice `floor_s`: below it latency is most
+    of the time, above it bandwidth and reduction are. None if the floor is 0 or no simulated size takes that long.
     """
 
     sizes_bytes: Ints
@@ -208,7 +208,7 @@ class RunView:
         if floor_s in (0, np.inf) or not len(beyond):
             return None
         # Between two simulated sizes the time may have a kink, where a pipeline fills: so search, not interpolate.
-        # Sizes that fill whole chunks alone: with chunks of one size few transfers may stand for all.
+        # Only sizes of which all chunks have as many bytes: of such few transfers may stand for all.
         first, num_chunks = int(beyond[0]), self.schedule.num_chunks
         low, high = int(sizes[first - 1]) if first else 0, int(sizes[first])
         multiples = range(0, high + num_chunks, num_chunks)

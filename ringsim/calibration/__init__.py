@@ -22,7 +22,7 @@ from ringsim.calibration.from_probes import (
     num_hosts,
 )
 from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
-from ringsim.calibration.intervals import INSIDE, NOT_BOUNDED, Interval, SimulatedDraws, is_bounded
+from ringsim.calibration.intervals import INSIDE, NOT_BOUNDED, Interval, SimulatedDraws, interval_fields, is_bounded
 from ringsim.calibration.library_choice import (
     AS_LIBRARY,
     choose,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
-from ringsim.calibration.intervals import Interval, SimulatedDraws, intervals
+from ringsim.calibration.intervals import Interval, SimulatedDraws, interval_fields, intervals
 from ringsim.calibration.protocol_time import predict
 from ringsim.calibration.questions import TESTS
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
@@ -74,8 +74,7 @@ class ComparedCase:
             "num_ranks": case.num_ranks,
             "num_nodes": case.num_nodes,
             "predicted_s": self.predicted_s,
-            "predicted_low_s": self.interval and self.interval.low_s,
-            "predicted_high_s": self.interval and self.interval.high_s,
+            **interval_fields(self.interval),
             "measured_s": case.measured_s,
             "error": self.error,
             "spread": self.spread,

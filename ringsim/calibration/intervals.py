@@ -37,6 +37,12 @@ class Interval(NamedTuple):
     high_s: float
 
 
+def interval_fields(interval: Interval | None) -> dict[str, float | None]:
+    """Return the ends of an interval as fields for JSON, which are null where it is not known."""
+    low_s, high_s = interval or (None, None)
+    return {"predicted_low_s": low_s, "predicted_high_s": high_s}
+
+
 def is_bounded(low: float, high: float) -> bool:
     """Return whether an interval says something: is narrower than what is drawn of what is not known at all.
 

@@ -292,13 +292,17 @@ def with_numbers(value: Any, change: Callable[[str, float], Any]) -> Any:
 
 
 def with_free_bytes(spec: Spec) -> Spec:
-    """Return the spec on which bytes take no time, and only latencies and overheads do."""
+    """Return the spec on which bytes take no time, and only latencies and overheads do.
+
+    A slow link is no slower then, but for cores, which have no bandwidth.
+    """
 
     def free(field: str, number: float) -> float:
         return math.inf if field.endswith("_per_s") else 0 if field == "burst_bytes" else number
 
-    without_limits: Spec = with_numbers(spec, free)
-    return without_limits
+    free_spec: Spec = with_numbers(spec, free)
+    links = (slow if slow.link.endswith(".cores") else replace(slow, slowdown=1.0) for slow in free_spec.slow_links)
+    return replace(free_spec, slow_links=tuple(links))
 
 
 def require_quantities(spec: Spec) -> None:

@@ -40,7 +40,8 @@ class PlannedCall(NamedTuple):
 
     formula_s: the seconds by the library's own formula, start included, if nothing else is to be seen in a simulation,
     or it is too large for one.
-    channels: each of which occupies a multiprocessor of the GPU; 0 if it is not known. within: as of `LibraryChoice`.
+    channels: each of which occupies a multiprocessor of the GPU; 0 if it is not known. within: as of `LibraryChoice`;
+    None as well where groups share NICs of which it is not known how many there are.
     """
 
     size_bytes: int
@@ -55,6 +56,7 @@ class GroupCalls:
     """The collectives of a process group on a network.
 
     why_not: why some are not what the backend's library would take; "" if all are, or if it has one algorithm only.
+    is_steady: whether times do not depend on when a call begins.
 
     Raises ValueError for an algorithm that there is not.
     """
@@ -67,7 +69,7 @@ class GroupCalls:
         self._num_ranks = num_ranks
         self._groups = mirrored_groups(self.ranks, num_ranks)
         self._size = self._groups.shape[1]
-        self._is_steady = has_steady_times(network.topology(num_ranks))
+        self.is_steady = has_steady_times(network.topology(num_ranks))
         # So that a wrong name is an error now.
         build(*native_algorithm(backend, Collective.ALL_REDUCE), self._size, size_bytes=1)
         self._per_host = _ranks_per_host(network, self._groups[0])
@@ -107,7 +109,8 @@ class GroupCalls:
                 time_s = choice.formula.time_s if choice.formula else self._formula_s(call.collective, sent_bytes)
             if time_s is None:
                 queued = queued._replace(call_s=call_s + choice.start_s, network=choice.network)
-            return PlannedCall(call.size_bytes, choice.protocol, queued, time_s, channels, choice.within)
+            within = None if self._shares_guessed_nics else choice.within
+            return PlannedCall(call.size_bytes, choice.protocol, queued, time_s, channels, within)
         whole_bytes = -(-sent_bytes // element_bytes) * element_bytes
         if runtime.is_torch and not self.backend.chooses:
             work = local_work(_simulated_as(call.collective), TORCH, self._size, whole_bytes)
@@ -148,7 +151,7 @@ class GroupCalls:
 
     def depends_on_the_clock(self, algorithm: str) -> bool:
         """Return whether a call's time depends on when it begins: the network fails at a moment, or has jitter."""
-        return not self._is_steady and self.runtime(algorithm).network(self.network) is self.network
+        return not self.is_steady and self.runtime(algorithm).network(self.network) is self.network
 
     def alone_s(self, planned: PlannedCall, algorithm: str = "") -> float:
         """Return the seconds of a call while this group has no other under way."""
@@ -201,6 +204,11 @@ class GroupCalls:
             return LibraryChoice(schedule, size_bytes, network.spec.protocols[-1], network)
         return choose(network, kind, self._size, size_bytes, math.inf, ranks_per_host=self._per_host)
 
+    @property
+    def _shares_guessed_nics(self) -> bool:
+        """Whether groups side by side leave hosts; intervals take a group to be the only one that does."""
+        return len(self._groups) > 1 and self._per_host < self._size and not self.network.spec.host.nics.count
+
     def _channels(self, schedule: Schedule) -> int:
         library = self.network.spec.library
         is_ring_of_a_host = self._size == self._per_host and schedule.algorithm != "nvls"
@@ -219,7 +227,7 @@ class GroupCalls:
             why = "some of its hosts have more ranks of a group than others"
         if not why and self.backend.runtime.num_workers > 1:
             why = "several workers would be under way over one protocol only"
-        if not why and not self._is_steady:
+        if not why and not self.is_steady:
             why = "its times are drawn at random, or some of it fails"
         return f"{given_name(self.network)}: {why}" if why else ""
 

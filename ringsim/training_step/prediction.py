@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringsim.calibration import Interval
+from ringsim.calibration import Interval, interval_fields
 from ringsim.training_step.profile import StepProfile
 from ringsim.training_step.step import PredictedStep
 from ringsim.units import format_size, format_time
@@ -44,8 +44,7 @@ class Prediction:
             "network": self.network,
             "profile": {**self.profile.as_dict(), "step_s": self.profile.step_s},
             "step": self.step.as_dict(),
-            "predicted_low_s": self.interval and self.interval.low_s,
-            "predicted_high_s": self.interval and self.interval.high_s,
+            **interval_fields(self.interval),
             "default_step_s": self.default.as_dict()["step_s"],
             "sweep": [_without_buckets(step) for step in self.sweep],
             "scaling": [_without_buckets(step) for step in self.scaling],

@@ -54,7 +54,7 @@ class PredictedStep:
     exposed_s: during which the computing thread waits for communication after the backward pass.
     single_s: of one process that trains alone.
     not_chosen: why the algorithm is not what the backend's library would take; "" if it is, or if it has one only.
-    by_formula: as of `GroupCalls`.
+    by_formula: as of `GroupCalls`. number: as of `simulate_step`, of the typical step.
     """
 
     num_ranks: int
@@ -69,6 +69,7 @@ class PredictedStep:
     single_s: float
     not_chosen: str = ""
     by_formula: str = ""
+    number: int = 0
 
     @property
     def step_s(self) -> float:
@@ -115,9 +116,11 @@ def predict_step(
     """
     buckets = assign_buckets(profile, config.caps, config.phase)
     copy_s = _copy_s(profile, network, num_ranks, config)
-    group = GroupCalls(network, num_ranks, config.backend)
-    traced = trace_ddp(profile, buckets, copy_s, config)
-    timeline = _typical(traced, group)
+    traced, group = trace_ddp(profile, buckets, copy_s, config), GroupCalls(network, num_ranks, config.backend)
+    num_steps = LATE_STEPS if any(all(group.late(call)) for call in traced.calls) else 1
+    timelines = [_timeline(traced, group, number) for number in range(num_steps)]
+    typical = typical_of(timelines)
+    timeline = timelines[typical]
     num_broadcasts = 1 if profile.buffer_bytes else 0
     exposed_s = timeline.exposed_by_call()
     start_s = sum(exposed_s[:num_broadcasts]) + profile.forward_s  # of the backward pass
@@ -147,6 +150,7 @@ def predict_step(
         single_s=profile.step_s,
         not_chosen=group.why_not,
         by_formula=group.by_formula,
+        number=typical,
     )
 
 
@@ -156,16 +160,14 @@ def ddp_interval(step: PredictedStep, profile: StepProfile, network: AnyNetwork)
     buckets = assign_buckets(profile, config.caps, config.phase)
     traced = trace_ddp(profile, buckets, _copy_s(profile, network, step.num_ranks, config), config)
     group = GroupCalls(network, step.num_ranks, config.backend)
-    return step_interval(network, traced.calls, [group], lambda scale: _typical(traced, group, scale).step_s)
+    return step_interval(
+        network, traced.calls, [group], lambda scale: _timeline(traced, group, step.number, scale).step_s
+    )
 
 
-def _typical(traced: TracedStep, group: GroupCalls, scale: float = 1.0) -> StepTimeline:
-    """Return the typical one of as many steps as have to be simulated. scale: of the computations."""
-    steps = LATE_STEPS if any(all(group.late(call)) for call in traced.calls) else 1
-    timelines = [
-        simulate_step(traced, [group], lambda event, _: scale * event.seconds, number=number) for number in range(steps)
-    ]
-    return timelines[typical_of(timelines)]
+def _timeline(traced: TracedStep, group: GroupCalls, number: int, scale: float = 1.0) -> StepTimeline:
+    """Return the timeline of a step of DDP. number: as of `simulate_step`. scale: of the computations."""
+    return simulate_step(traced, [group], lambda event, _: scale * event.seconds, number=number)
 
 
 def scale(

@@ -3,12 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
 from ringsim.analysis import better_networks
-from ringsim.calibration import Interval
+from ringsim.calibration import Interval, interval_fields
 from ringsim.files import finite_or_none
 from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork
@@ -94,7 +93,8 @@ class TracePrediction:
     better: the time of that step if something were better, by its name.
     not_chosen: why some algorithms are not what NCCL would take; "" if all are.
     by_formula: as of `GroupCalls`, of the first group that has any.
-    core_scale: as of `core_scale`. interval: as of `trace_interval`; None if it is not known.
+    core_scale: as of `core_scale`. number: as of `simulate_step`, of that step.
+    interval: as of `trace_interval`; None if it is not known.
     """
 
     trace: ProgramTrace
@@ -106,6 +106,7 @@ class TracePrediction:
     not_chosen: str
     by_formula: str = ""
     core_scale: float = 1.0
+    number: int = 0
     interval: Interval | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -124,8 +125,7 @@ class TracePrediction:
             "compute_scale": self.computing.scale,
             "core_scale": self.core_scale,
             **finite_or_none(times),
-            "predicted_low_s": self.interval and self.interval.low_s,
-            "predicted_high_s": self.interval and self.interval.high_s,
+            **interval_fields(self.interval),
             "steps_s": finite_or_none(list(self.steps_s)),
             "better": finite_or_none(dict(self.better)),
             "not_chosen": self.not_chosen or None,
@@ -139,7 +139,7 @@ class TracePrediction:
 
 
 class _Simulation:
-    """The steps of a trace on a network; a collective of one size is simulated once, and a computation timed once."""
+    """Steps of a trace on a network; a collective of one size is simulated once, and a computation timed once."""
 
     def __init__(self, trace: ProgramTrace, network: AnyNetwork, computing: Computing) -> None:
         _refuse_peers(trace)
@@ -153,11 +153,6 @@ class _Simulation:
     def timelines(self, steps: Sequence[TracedStep], scale: float) -> list[StepTimeline]:
         """Return the timelines of steps one after the other."""
         return [self.timeline(step, scale, number) for step, number in zip(steps, _numbers(steps), strict=True)]
-
-    def typical_s(self, steps: Sequence[TracedStep], scale: float) -> float:
-        """Return the seconds of the typical one of steps."""
-        timelines = self.timelines(steps, scale)
-        return timelines[typical_of(timelines)].step_s
 
     def timeline(self, step: TracedStep, scale: float, number: int) -> StepTimeline:
         def seconds(event: TraceEvent, occupied: int) -> float:
@@ -218,23 +213,19 @@ def predict_trace(
         next((group.why_not for group in simulation.groups if group.why_not and len(group.ranks) > 1), ""),
         next((group.by_formula for group in simulation.groups if group.by_formula), ""),
         simulation.core_scale,
+        number,
     )
 
 
-def trace_interval(prediction: TracePrediction, network: AnyNetwork, algorithm: str = "") -> Interval | None:
-    """Return the interval of the typical step of a trace that was predicted for `network`; see `step_interval`.
+def trace_interval(prediction: TracePrediction, network: AnyNetwork) -> Interval | None:
+    """Return the interval of the typical step of a trace that was predicted for `network`; see `step_interval`."""
+    step, scale = prediction.timeline.step, prediction.computing.scale
+    simulation = _Simulation(prediction.trace, network, prediction.computing)
 
-    algorithm: as of `predict_trace`.
-    """
-    trace, computing = prediction.trace, prediction.computing
-    steps = [_by_algorithm(step, algorithm) for step in _timed_steps(trace, computing)]
-    simulation = _Simulation(trace, network, computing)
-    return step_interval(
-        network,
-        prediction.timeline.step.calls,
-        simulation.groups,
-        lambda scale: simulation.typical_s(steps, computing.scale * scale),
-    )
+    def step_s(longer: float) -> float:
+        return simulation.timeline(step, scale * longer, prediction.number).step_s
+
+    return step_interval(network, step.calls, simulation.groups, step_s)
 
 
 def fitted_scale(
@@ -247,7 +238,10 @@ def fitted_scale(
     steps = [_by_algorithm(step, algorithm) for step in _timed_steps(trace, computing)]
     simulation = _Simulation(trace, network, computing)
 
-    step_s = partial(simulation.typical_s, steps)
+    def step_s(scale: float) -> float:
+        timelines = simulation.timelines(steps, scale)
+        return timelines[typical_of(timelines)].step_s
+
     low, high = 0.0, 1.0
     if math.isinf(step_s(low)):
         raise ValueError("the communication never ends on this network, because a rank or link fails in it")

@@ -183,10 +183,11 @@ def _predict(
 ) -> Prediction:
     """With several caps torch's own are in the sweep too, and the best is taken for everything else."""
     every = [BucketCaps(cap, cap) for cap in caps] + [BucketCaps()]
-    with progress_bar(len(every) + len(scaling), "simulating", delay_s=1.0) as bar:
+    with progress_bar(len(every) + len(scaling) + 1, "simulating", delay_s=1.0) as bar:
         *given, default = sweep_caps(profile, network, ranks, config, every, bar.update)
         sweep = (*given, default) if len(given) > 1 else ()
         step = recommend(sweep) if sweep else (given or [default])[0]
         steps = scale(profile, network, scaling, step.config, bar.update)
         interval = ddp_interval(step, profile, network)
+        bar.update(1)
     return Prediction(profile, dict(network.as_dict()), step, default, sweep, tuple(steps), interval)

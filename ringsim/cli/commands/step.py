@@ -145,7 +145,8 @@ def step(
             computing = replace(computing, scale=scale)
         if not ranks:
             prediction, scaling = predict_trace(trace, network, computing, algorithm or ""), None
-            prediction = replace(prediction, interval=trace_interval(prediction, network, algorithm or ""))
+            if measured_step is None:  # else the computations were chosen so that it is right
+                prediction = replace(prediction, interval=trace_interval(prediction, network))
     if measured_step is not None or not ranks:
         _say_other_hosts(trace, network)
     if ranks:

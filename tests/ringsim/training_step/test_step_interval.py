@@ -7,11 +7,19 @@ from pathlib import Path
 import pytest
 
 from ringsim import Collective
-from ringsim.calibration import choose
+from ringsim.calibration import Interval, choose
 from ringsim.native import BACKENDS
 from ringsim.network import Calibration, Cluster, network_text, read_network
-from ringsim.traces import Group, TracedStep
-from ringsim.training_step import DdpConfig, ddp_interval, predict_step, predict_trace, trace_interval
+from ringsim.traces import Call, Group, TracedStep
+from ringsim.training_step import (
+    Computing,
+    DdpConfig,
+    ddp_interval,
+    predict_step,
+    predict_trace,
+    step_interval,
+    trace_interval,
+)
 from tests.ringsim.calibration.test_nics import fitted, logs_of
 from tests.ringsim.commands import as_json, printed
 from tests.ringsim.made_logs import TRUE
@@ -20,7 +28,8 @@ from tests.ringsim.training_step.test_step import EACH, ONE, TWO_BUCKETS, profil
 
 NOISE = 0.25
 # Of 2 ranks, an all_reduce of 2m bytes takes m s, all of it for bytes.
-HOSTS = read_network('[host]\nranks = 1\n[host.nic]\nlatency = "0s"\nbandwidth = "2B/s"\n', "hosts.toml")
+TEXT = '[host]\nranks = 1\n[host.nic]\nlatency = "0s"\nbandwidth = "2B/s"\n'
+HOSTS = read_network(TEXT, "hosts.toml")
 CALIBRATED = replace(HOSTS, calibration=Calibration(noise=NOISE, parameters=("host.nic.bandwidth",), draws=((1.0,),)))
 FACTOR = math.exp(1.2816 * math.hypot(NOISE, 0.06))  # another collective than was calibrated is off by 6 %
 
@@ -35,8 +44,8 @@ def test_what_is_hidden_adds_nothing() -> None:
     assert interval.low_s < step.step_s < interval.high_s
 
 
-def test_a_step_that_hides_all_is_certain() -> None:
-    """But for the last bucket, which nothing hides: 8 bytes, which take 4 s."""
+def test_only_what_nothing_hides_is_uncertain() -> None:
+    """The last bucket of a long backward pass: 8 bytes, which take 4 s."""
     profile = profile_of([2, 8], [100.0, 2.0])
     step = predict_step(profile, CALIBRATED, 2, DdpConfig(EACH, ONE))
     interval = ddp_interval(step, profile, CALIBRATED)
@@ -52,10 +61,45 @@ def test_no_interval_where_nothing_is_known_or_sent(num_ranks: int) -> None:
     assert ddp_interval(step, TWO_BUCKETS, network) is None
 
 
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        '[[failure]]\nlink = "host0.nic0.out"\nat = "10s"\n',
+        '[[failure]]\nlink = "host0.nic0.out"\nat = "18.5s"\n',
+        "[jitter]\nlatency = 0.1\nseed = 1\n",
+    ],
+)
+def test_no_interval_where_times_depend_on_the_clock(trouble: str) -> None:
+    """Such a step is not made longer by a factor; it may never end."""
+    network = replace(read_network(TEXT + trouble, "trouble.toml"), calibration=CALIBRATED.calibration)
+    step = predict_step(TWO_BUCKETS, network, 2, DdpConfig(EACH, ONE))
+    assert ddp_interval(step, TWO_BUCKETS, network) is None
+
+
+def test_a_slow_link_of_a_calibrated_network() -> None:
+    """Its bytes, too, take no time on the network of free bytes, by which the share of the latencies is known."""
+    slow = read_network(TEXT + '[[slow_link]]\nlink = "host1.nic0.out"\nslowdown = 4.0\n', "slow.toml")
+    network = replace(slow, calibration=CALIBRATED.calibration)
+    step = predict_step(TWO_BUCKETS, network, 2, DdpConfig(EACH, ONE))
+    interval = ddp_interval(step, TWO_BUCKETS, network)
+    assert interval is not None
+    for end_s, factor in zip(interval, (1 / FACTOR, FACTOR), strict=True):
+        assert end_s == pytest.approx(3 + max(5, 2 + 4 * 4 * factor) + 4 * 8 * factor + 1)
+
+
+def test_what_is_too_much_to_simulate_often_has_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two buckets, each of 4 transfers."""
+    step = predict_step(TWO_BUCKETS, CALIBRATED, 2, DdpConfig(EACH, ONE))
+    for most, has_one in ((8, True), (7, False)):
+        monkeypatch.setattr(step_interval, "MAX_TRANSFERS", most)
+        assert (ddp_interval(step, TWO_BUCKETS, CALIBRATED) is not None) == has_one
+
+
 @pytest.fixture(scope="module")
 def from_logs(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """Of hosts with 8 GPUs."""
-    return fitted(logs_of(tmp_path_factory.mktemp("logs"), TRUE, ("all_gather", 16, 2), ("all_reduce", 16, 2)))
+    shapes = ("all_gather", 8, 1), ("all_gather", 16, 2), ("all_reduce", 16, 2)
+    return fitted(logs_of(tmp_path_factory.mktemp("logs"), TRUE, *shapes))
 
 
 def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Cluster) -> None:
@@ -68,6 +112,39 @@ def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Cluster) -> N
     assert within is not None
     for end_s, factor in zip(interval, within, strict=True):
         assert end_s - 5 == pytest.approx(factor * (step.step_s - 5))
+
+
+def interval_of_groups(network: Cluster, *calls: Call, ranks: tuple[int, ...] = tuple(range(16))) -> Interval | None:
+    """Of a step on 16 GPUs with these calls of a group."""
+    events = tuple(call(index) for index in range(len(calls)))
+    trace = traced(TracedStep(events, calls), groups=(Group(ranks, "nccl"),), num_ranks=16)
+    return trace_interval(predict_trace(trace, network, Computing(on_gpu=True)), network)
+
+
+def test_groups_side_by_side_share_nics(from_logs: Cluster) -> None:
+    """How many NICs there are is a guess, and an interval takes a group to be the only one that uses them."""
+    assert interval_of_groups(from_logs, all_reduce(2**26), ranks=(0, 8)) is None
+    assert interval_of_groups(from_logs, all_reduce(2**26), ranks=tuple(range(8))) is not None
+    host = replace(from_logs.spec.host, nics=replace(from_logs.spec.host.nics, count=8))
+    known = replace(from_logs, spec=replace(from_logs.spec, host=host))
+    assert interval_of_groups(known, all_reduce(2**26), ranks=(0, 8)) is not None
+
+
+def test_no_interval_with_a_call_that_has_none(from_logs: Cluster) -> None:
+    """Of all_to_all there is no formula, and an algorithm that is named is not NCCL's choice."""
+    others = replace(all_reduce(2**26), collective="all_to_all"), replace(all_reduce(2**26), algorithm="nccl_tree")
+    assert interval_of_groups(from_logs, all_reduce(2**10)) is not None
+    for other in others:
+        assert interval_of_groups(from_logs, all_reduce(2**10), other) is None
+
+
+def test_computations_are_as_long_as_they_are_given() -> None:
+    """Ten times as long as recorded, and not in one step of three, which is not the typical one."""
+    long = TracedStep((compute(3.0), call(0)), (all_reduce(16),))
+    short = TracedStep((compute(1.0),), ())
+    trace = traced(long, long, short)
+    prediction = predict_trace(trace, CALIBRATED, Computing(scale=10.0))
+    assert trace_interval(prediction, CALIBRATED) == pytest.approx((30 + 12 / FACTOR, 30 + 12 * FACTOR))
 
 
 def test_a_recorded_step_has_one() -> None:
@@ -94,3 +171,4 @@ def test_commands_say_it(from_logs: Cluster, tmp_path: Path) -> None:
         found = as_json(*command, "--network", str(network))
         step_s = found["step_s"] if "step_s" in found else found["step"]["step_s"]
         assert found["predicted_low_s"] < step_s < found["predicted_high_s"]
+    assert "expected to" not in printed("step", str(trace), "--network", str(network), "--measured-step", "10s")

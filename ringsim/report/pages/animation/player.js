@@ -35,7 +35,7 @@ class Section {
     const dot = "is a chunk in transit: blue if it will be added, green if it is complete and will be copied.";
     if (this.run.numRanks > FEW_RANKS) return `A moving dot ${dot}`;
     const box = "A moving box is a chunk in transit; its stripes are the ranks whose contributions it contains.";
-    return mostInStep(this.run) > CROWDED * this.run.numRanks ? `${box} Where many are in transit, a dot ${dot}` : box;
+    return mostInTransit(this.run) > CROWDED * this.run.numRanks ? `${box} Where many are in transit, a dot ${dot}` : box;
   }
 
   // So that nothing below moves while the page plays.

@@ -117,6 +117,15 @@ class Run {
 // How many transfers a step has at most.
 function mostInStep({ firstRow }) { return Math.max(0, ...firstRow.slice(1).map((row, step) => row - firstRow[step])); }
 
+// How many are in transit at once; at a tick some are applied before others start.
+function mostInTransit({ start, applied }) {
+  const changes = [...start.map((tick) => [tick, 1]), ...applied.map((tick) => [tick, -1])].filter(([tick]) => tick < Infinity);
+  changes.sort((one, other) => one[0] - other[0] || one[1] - other[1]);
+  let number = 0, most = 0;
+  for (const [, change] of changes) most = Math.max(most, (number += change));
+  return most;
+}
+
 function countBits(mask) {
   let count = 0;
   for (; mask; mask &= mask - 1n) count++;
