@@ -111,7 +111,7 @@ def main(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Train a tiny transformer with each gradient synchronisation strategy; predict and measure each.
+    """Train a tiny transformer with several gradient synchronisation strategies; predict and measure each.
 
     Start it with torchrun; scripts/train_ring.py is the same.
 
