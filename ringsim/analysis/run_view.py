@@ -208,7 +208,7 @@ class RunView:
         if floor_s in (0, np.inf) or not len(beyond):
             return None
         # Between two simulated sizes the time may have a kink, where a pipeline fills: so search, not interpolate.
-        # Only sizes of which all chunks have as many bytes: of such few transfers may stand for all.
+        # Only multiples of the number of chunks: with chunks of one size, few transfers may stand for all.
         first, num_chunks = int(beyond[0]), self.schedule.num_chunks
         low, high = int(sizes[first - 1]) if first else 0, int(sizes[first])
         multiples = range(0, high + num_chunks, num_chunks)

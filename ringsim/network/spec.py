@@ -294,7 +294,7 @@ def with_numbers(value: Any, change: Callable[[str, float], Any]) -> Any:
 def with_free_bytes(spec: Spec) -> Spec:
     """Return the spec on which bytes take no time, and only latencies and overheads do.
 
-    A slow link is no slower then, but for cores, which have no bandwidth.
+    Slow links keep their longer latency, and slow cores stay slow, as overheads take time on them.
     """
 
     def free(field: str, number: float) -> float:

@@ -14,7 +14,7 @@ from ringsim.analysis import (
     busbw_bytes_per_s,
     format_stall,
 )
-from ringsim.calibration import INSIDE, NOT_BOUNDED, LibraryChoice, is_bounded
+from ringsim.calibration import INSIDE, NOT_BOUNDED, Interval, LibraryChoice, interval_fields, is_bounded
 from ringsim.network import AnyNetwork, Floats
 from ringsim.report.network_table import uniform_note
 from ringsim.report.table import DataTable, TableCell, time_cell
@@ -49,7 +49,7 @@ def summarise(
         time_s = library.time_s(runtime=runtime, on_progress=on_progress)
     else:
         time_s = predict_time(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
-    low, high = library.within if library and library.within and math.isfinite(time_s) else (None, None)
+    within = library.within if library and math.isfinite(time_s) else None
     return {
         "collective": collective.value,
         "algorithm": schedule.algorithm,
@@ -67,8 +67,7 @@ def summarise(
         "stalled": explanation.stall.as_dict() if explanation and explanation.stall else None,
         "explained": as_dict(explanation) if explanation else None,
         "library": {"protocol": library.protocol, "start_s": library.start_s} if library else None,
-        "predicted_low_s": low and time_s * low,
-        "predicted_high_s": high and time_s * high,
+        **interval_fields(Interval(time_s * within[0], time_s * within[1]) if within else None),
     }
 
 

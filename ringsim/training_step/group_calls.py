@@ -26,7 +26,7 @@ from ringsim.calibration import (
 )
 from ringsim.measurements import TORCH
 from ringsim.native import DIRECT, Backend, local_s, local_work, native_algorithm
-from ringsim.network import AnyNetwork
+from ringsim.network import AnyNetwork, Cluster
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
 from ringsim.simulation import OURS, QueuedCall, Runtime, has_steady_times, lists_more_than, predict_time
@@ -40,8 +40,7 @@ class PlannedCall(NamedTuple):
 
     formula_s: the seconds by the library's own formula, start included, if nothing else is to be seen in a simulation,
     or it is too large for one.
-    channels: each of which occupies a multiprocessor of the GPU; 0 if it is not known. within: as of `LibraryChoice`;
-    None as well where groups share NICs of which it is not known how many there are.
+    channels: each of which occupies a multiprocessor of the GPU; 0 if it is not known.
     """
 
     size_bytes: int
@@ -49,14 +48,12 @@ class PlannedCall(NamedTuple):
     call: QueuedCall
     formula_s: float | None = None
     channels: int = 0
-    within: tuple[float, float] | None = None
 
 
 class GroupCalls:
     """The collectives of a process group on a network.
 
     why_not: why some are not what the backend's library would take; "" if all are, or if it has one algorithm only.
-    is_steady: whether times do not depend on when a call begins.
 
     Raises ValueError for an algorithm that there is not.
     """
@@ -69,7 +66,7 @@ class GroupCalls:
         self._num_ranks = num_ranks
         self._groups = mirrored_groups(self.ranks, num_ranks)
         self._size = self._groups.shape[1]
-        self.is_steady = has_steady_times(network.topology(num_ranks))
+        self._is_steady = has_steady_times(network.topology(num_ranks))
         # So that a wrong name is an error now.
         build(*native_algorithm(backend, Collective.ALL_REDUCE), self._size, size_bytes=1)
         self._per_host = _ranks_per_host(network, self._groups[0])
@@ -92,7 +89,7 @@ class GroupCalls:
         Raises ValueError for a collective of which nothing is known, or an algorithm that there is not.
         """
         element_bytes = element_bytes_of(call.dtype)
-        sent_bytes = max(call.size_bytes, 1) if call.collective == "barrier" else call.size_bytes
+        sent_bytes = _sent_bytes(call)
         schedule, choice = self._schedule(call.collective, call.algorithm, sent_bytes)
         runtime = self.runtime(call.algorithm)
         call_s = runtime.call_s(self.network, computed_s=computed_s, is_async=call.is_async) + call.local_s
@@ -109,8 +106,7 @@ class GroupCalls:
                 time_s = choice.formula.time_s if choice.formula else self._formula_s(call.collective, sent_bytes)
             if time_s is None:
                 queued = queued._replace(call_s=call_s + choice.start_s, network=choice.network)
-            within = None if self._shares_guessed_nics else choice.within
-            return PlannedCall(call.size_bytes, choice.protocol, queued, time_s, channels, within)
+            return PlannedCall(call.size_bytes, choice.protocol, queued, time_s, channels)
         whole_bytes = -(-sent_bytes // element_bytes) * element_bytes
         if runtime.is_torch and not self.backend.chooses:
             work = local_work(_simulated_as(call.collective), TORCH, self._size, whole_bytes)
@@ -151,7 +147,7 @@ class GroupCalls:
 
     def depends_on_the_clock(self, algorithm: str) -> bool:
         """Return whether a call's time depends on when it begins: the network fails at a moment, or has jitter."""
-        return not self.is_steady and self.runtime(algorithm).network(self.network) is self.network
+        return not self._is_steady and self.runtime(algorithm).network(self.network) is self.network
 
     def alone_s(self, planned: PlannedCall, algorithm: str = "") -> float:
         """Return the seconds of a call while this group has no other under way."""
@@ -171,8 +167,25 @@ class GroupCalls:
         return self._alone_s[key]
 
     def call_alone_s(self, call: Call) -> float:
-        """Return the seconds of a call, start included, that is neither late nor beside another of this group."""
-        return self.alone_s(self.call(call), call.algorithm)
+        """Return the seconds of a call after a computation, not late, while this group has no other under way."""
+        return self.alone_s(self.call(call, computed_s=math.inf), call.algorithm)
+
+    def within(self, call: Call) -> tuple[float, float] | None:
+        """Return `LibraryChoice.within` for a call; None if its interval is not known."""
+        _, choice = self._schedule(call.collective, call.algorithm, _sent_bytes(call))
+        return None if choice is None or self._may_share_guessed_nics else choice.within
+
+    @property
+    def _may_share_guessed_nics(self) -> bool:
+        """Whether other ranks of its hosts may use the NICs, of which nobody knows how many there are.
+
+        The interval of a choice is that of a group with all ranks that use the NICs.
+        """
+        calibration = self.network.calibration if isinstance(self.network, Cluster) else None
+        if calibration is None or calibration.senders_per_host is None or self.network.spec.host.nics.count:
+            return False
+        ranks_of_host = min(self.network.spec.ranks_per_host or self._num_ranks, self._num_ranks)
+        return bool(self._per_host < min(ranks_of_host, self._size))
 
     def _schedule(self, collective: str, algorithm: str, size_bytes: int) -> tuple[Schedule, LibraryChoice | None]:
         """Return the schedule for all groups; sizes that are cut alike share one, and then its rows."""
@@ -204,11 +217,6 @@ class GroupCalls:
             return LibraryChoice(schedule, size_bytes, network.spec.protocols[-1], network)
         return choose(network, kind, self._size, size_bytes, math.inf, ranks_per_host=self._per_host)
 
-    @property
-    def _shares_guessed_nics(self) -> bool:
-        """Whether groups side by side leave hosts; intervals take a group to be the only one that does."""
-        return len(self._groups) > 1 and self._per_host < self._size and not self.network.spec.host.nics.count
-
     def _channels(self, schedule: Schedule) -> int:
         library = self.network.spec.library
         is_ring_of_a_host = self._size == self._per_host and schedule.algorithm != "nvls"
@@ -227,9 +235,13 @@ class GroupCalls:
             why = "some of its hosts have more ranks of a group than others"
         if not why and self.backend.runtime.num_workers > 1:
             why = "several workers would be under way over one protocol only"
-        if not why and not self.is_steady:
+        if not why and not self._is_steady:
             why = "its times are drawn at random, or some of it fails"
         return f"{given_name(self.network)}: {why}" if why else ""
+
+
+def _sent_bytes(call: Call) -> int:
+    return max(call.size_bytes, 1) if call.collective == "barrier" else call.size_bytes
 
 
 def _simulated_as(collective: str) -> Collective:

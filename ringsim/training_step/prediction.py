@@ -43,8 +43,7 @@ class Prediction:
         return {
             "network": self.network,
             "profile": {**self.profile.as_dict(), "step_s": self.profile.step_s},
-            "step": self.step.as_dict(),
-            **interval_fields(self.interval),
+            "step": {**self.step.as_dict(), **interval_fields(self.interval)},
             "default_step_s": self.default.as_dict()["step_s"],
             "sweep": [_without_buckets(step) for step in self.sweep],
             "scaling": [_without_buckets(step) for step in self.scaling],

@@ -278,3 +278,4 @@ def test_quantities_are_scaled_by_their_places() -> None:
     free = with_free_bytes(spec)
     assert free.host.link == replace(spec.host.link, bandwidth_bytes_per_s=math.inf, burst_bytes=0)
     assert free.processor.late_share == 0.4
+    assert {slow.slowdown for slow in free.slow_links} == {1.0}
