@@ -50,7 +50,7 @@ def main(
     cleaning: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Run COMMAND, a script and its options as torchrun has them, on several hosts: network namespaces; needs root."""
+    """Run COMMAND, a script with its options as for torchrun, on several hosts made of network namespaces, as root."""
     if cleaning:
         click.echo("\n".join(f"removed {name}" for name in clean()) or "nothing left behind")
         return 0

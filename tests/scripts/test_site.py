@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +104,14 @@ def test_the_reference_has_every_public_name(package: str) -> None:
     for name, path in items:
         defined = re.search(rf"^(class |def )?{name}\b", (ROOT / f"{path}.py").read_text(), re.MULTILINE)
         assert defined, f"{path}.py does not define {name}"
+
+
+def test_the_reference_says_what_the_docstrings_say() -> None:
+    """In one line for each class and function; a constant has no docstring of its own."""
+    for package, name, line in re.findall(r"^- \[`(\w+)\.(\w+)`\]\([^)]*\): (.*)$", API.read_text(), re.MULTILINE):
+        public = getattr(importlib.import_module(package), name)
+        if inspect.isclass(public) or inspect.isroutine(public):
+            assert line == (inspect.getdoc(public) or "").split("\n")[0], f"{package}.{name}"
 
 
 def test_a_public_name_becomes_its_docstring() -> None:

@@ -47,8 +47,8 @@ MAX_TRANSFERS = 2**19  # of an algorithm that is simulated, if each of them has 
 def algorithms(collective: str | None, ranks: int, name: str | None, size: int, as_json: bool) -> None:
     """List the algorithms of each collective with their steps, transfers and bytes, and what each of them does.
 
-    sent/size: what the rank that sends most sends, as a multiple of the size of the whole tensor. The line above
-    the algorithms of a collective is the lower bound of sent/size.
+    sent/size: what the rank that sends most sends, as a multiple of the size of the whole tensor. The lines above
+    the algorithms of a collective give lower bounds: of sent/size, of the steps, and with --network of the time.
     """
     refuse_without("size", name, "network")
     network = load_network(name) if name else None

@@ -47,7 +47,7 @@ ANIMATION = OutputFile((".html", *FILMS, ""), stdout=True)
 @click.option(
     "--measured",
     type=FILE,
-    help="File of ringsim measure whose recorded run is shown next to its prediction for --network; "
+    help="File of ringsim measure --record, whose recorded run is shown next to its prediction for --network; "
     "of several, the run of --algorithm, else the first.",
 )
 @trust_option
@@ -134,7 +134,7 @@ def _recorded_run(path: Path) -> RecordedRun:
         if wanted in (None, run.algorithm):
             return run
     missing = f"recorded run of {wanted}" if wanted else "recorded run"
-    raise ValueError(f"{path}: holds no {missing}: ringsim measure makes a file that does")
+    raise ValueError(f"{path}: holds no {missing}: ringsim measure --record makes a file that does")
 
 
 def _default_path(views: Sequence[RunView]) -> Path:

@@ -62,10 +62,10 @@ MODELS = [AUTO, *(model.value for model in ProbeModel)]
 def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: str, wide: bool, as_json: bool) -> None:
     """Fit a network to FILES: a measurements file, or logs of nccl-tests, OSU micro-benchmarks or Gloo's benchmark.
 
-    Logs of several collectives, sizes and numbers of hosts tell more than one. The network is for --network. The last
-    lines warn if the probes lie too far apart for predictions, if a latency is one that no cluster has, if logs
-    contradict each other, if they do not show what all ranks of a host send together, or if a setting of NCCL cannot be
-    followed, and name the log that would tell more.
+    Logs of several collectives, sizes and numbers of hosts determine more than one log does. Use the network with
+    --network. The last lines warn if the probes scatter too much for predictions, a latency is implausible, logs
+    contradict each other, or a setting of NCCL is not modelled. They also warn if the logs do not show how fast all
+    ranks of a host send together. Some of these lines name a log that would help.
     """
     require_one_stdout(as_json, output)
     name = output.stem if output and output.suffix else "calibrated"

@@ -64,7 +64,8 @@ ABOVE = 1  # the exit code when --fail-above is exceeded
 @click.option(
     "--fail-above",
     type=SHARE,
-    help="Exit with code 1 if the median |error| of held-out cells exceeds this fraction, such as 10%.",
+    help="Exit with code 1 if the median |error| of the held-out cells, or of all cells if none is held out, exceeds "
+    "this fraction, such as 10%.",
 )
 @trust_option
 @style_option

@@ -83,8 +83,8 @@ CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
     "--bucket-cap-mb",
     "caps",
     type=CAPS,
-    help="Bucket size in MiB, such as 25. Of several, 1,5,25 or 1:50, which doubles from 1 and ends "
-    "with 50, the best is found [default: 25, as in torch].",
+    help="Bucket size in MiB, such as 25. Several (1,5,25, or the range 1:50, which doubles from 1 and ends "
+    "with 50) are compared, and the best is recommended [default: 25, as in torch].",
 )
 @click.option(
     "--phase",

@@ -21,7 +21,7 @@ from ringsim.report import format_network_details, format_networks, network_deta
 @wide_option
 @json_option
 def networks(network: str | None, ranks: int | None, as_toml: bool, wide: bool, as_json: bool) -> None:
-    """List the preset networks, or show what NETWORK shares, a preset or FILE.toml, and its paths."""
+    """List the preset networks, or show the shared resources and the paths of NETWORK, a preset or FILE.toml."""
     if as_toml:
         if network is None or as_json:
             raise click.UsageError("--toml: name one network, and leave out --json")

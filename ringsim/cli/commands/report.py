@@ -36,8 +36,8 @@ def report(folder: Path, output: Path, as_json: bool) -> None:
     The page answers what limits performance, which algorithm and bucket size to use, what happens with twice as many
     ranks, and how reliable the answers are. Below are pictures, tables that a click on a heading sorts, and the sources
     of all data. The command reads the files of ringsim measure, compare, sweep --csv and calibrate, the --json output
-    of ringsim simulate, explain, ddp and sweep, and the output directories of trainers, also in directories below
-    DIR. It lists damaged files and files of other kinds.
+    of ringsim simulate, explain, ddp and sweep, and the profiles and output directories of trainers, also in
+    directories below DIR. It lists damaged files and files of other kinds.
     """
     require_one_stdout(as_json, output)
     contents = read_directory(folder)

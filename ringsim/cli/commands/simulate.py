@@ -56,8 +56,8 @@ def simulate(
 ) -> None:
     """Simulate a collective, and explain how long it takes and why.
 
-    Without --algorithm it is what NCCL would take, on a network whose file describes NCCL (ringsim networks), else a
-    ring.
+    Without --algorithm, the algorithm is the one that NCCL would choose if the network describes NCCL (ringsim
+    networks) and its choice is known, and a ring otherwise.
     """
     require_one_stdout(as_json, trace)
     runtime = Runtime(in_order=in_order)

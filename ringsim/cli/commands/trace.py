@@ -54,9 +54,9 @@ def trace(
 ) -> None:
     """Record a training program as one rank of many, in one process and without a network.
 
-    PROGRAM is a script that torchrun could start, unchanged; ARGUMENTS are its own. Whatever process groups it makes
-    send nothing: each collective leaves the result that comes if all ranks hold what this one holds, and is recorded,
-    with what the program computes between the calls. A step ends with each step of the optimizer. When all steps are
+    PROGRAM is a script that torchrun could start, unchanged; ARGUMENTS are its own. Its process groups send nothing.
+    Each collective is recorded, and gives the result that it would have if all ranks held this rank's data; the
+    computations between the calls are recorded as well. A step ends with each step of the optimizer. When all steps are
     recorded the program is stopped.
 
     With --fake a model of any size is recorded in the memory of a laptop. ringsim step then needs --gpu, or --flops and

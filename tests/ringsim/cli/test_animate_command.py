@@ -82,7 +82,7 @@ def test_a_file_without_a_run(tmp_path: Path) -> None:
     """It says how to get one."""
     path = tmp_path / "measured.json"
     Measurements(4, {}).save(path)
-    told = f"ringsim: {path}: holds no recorded run: ringsim measure makes a file that does\n"
+    told = f"ringsim: {path}: holds no recorded run: ringsim measure --record makes a file that does\n"
     assert refused("animate", "--measured", path) == told
 
 
