@@ -120,10 +120,10 @@ def step(
     FILE is a trace that ringsim trace wrote. Its calls are simulated with the algorithms that NCCL or Gloo would
     use, together with its computations: on a CPU as the program waited for them, on CUDA in the order of streams.
 
-    With --ranks the program runs again for each number of ranks, since what is sharded is cut into other sizes: the
+    With --ranks the program runs again for other numbers of ranks, since what is sharded is cut into other sizes: the
     command that ringsim trace was given, in its folder, on hosts of as many ranks as the network has. FILE is used for
-    the number of ranks with which it was recorded, if the network has as many ranks per host; all others are recorded
-    again. The efficiency is the step on the fewest ranks over the step, as each rank is taken to have the same work.
+    the number of ranks with which it was recorded, if the network has as many ranks per host. The efficiency is the
+    step on the fewest ranks over the step, as each rank is taken to have the same work.
     """
     refuse_without("style", output, "output")
     _check_output(output, style, ranks)
