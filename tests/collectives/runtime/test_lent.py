@@ -434,7 +434,7 @@ def interrupted_in_between(in_slots_of: int) -> tuple[str, float]:
         except (KeyboardInterrupt, CollectiveError) as error:
             told = f"{type(error).__name__}: {error}"
             if group.rank() == 1:
-                time.sleep(TIMEOUT_S)  # not to end, which the others would hear of
+                time.sleep(SOON_S)  # not to end, which the others would hear of
             return told, time.monotonic() - began_s
     return f"nothing was raised after {len(num_run)} portions", 0.0
 
