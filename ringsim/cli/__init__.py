@@ -23,7 +23,7 @@ from ringsim.cli.commands.synthesize import synthesize
 from ringsim.cli.commands.trace import trace
 from ringsim.console import OneLineGroup, examples, general_help
 
-RULE = '"-" is stdout for files of text, except in trace and step.'
+RULE = '"-" is stdout for files of\ntext, except in trace and step.'
 
 
 @click.group(
