@@ -88,10 +88,13 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
     return "\n".join([f"{title}, {format_size(result['size_bytes'])}", *lines_of_text])
 
 
-def expected_row(low_s: float, high_s: float) -> tuple[str, str]:
-    """Return the interval of a prediction with its name."""
+def expected_rows(interval: Interval | None) -> list[tuple[str, str]]:
+    """Return the interval of a prediction with its name, in a row; no row where it is not known."""
+    if interval is None:
+        return []
+    low_s, high_s = interval
     between = f"{format_time(low_s)} .. {format_time(high_s)}" if is_bounded(low_s, high_s) else NOT_BOUNDED
-    return f"expected to {INSIDE:.0%}", between
+    return [(f"expected to {INSIDE:.0%}", between)]
 
 
 def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
@@ -100,7 +103,7 @@ def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("protocol", f"{library['protocol']}, {format_time(library['start_s'])} of the time is its start"))
     low_s, high_s = result.get("predicted_low_s"), result.get("predicted_high_s")
     if low_s is not None and high_s is not None:
-        rows.insert(1, expected_row(low_s, high_s))
+        rows[1:1] = expected_rows(Interval(low_s, high_s))
     if result["closed_form_s"] is not None:
         rows.append(("closed form", format_time(result["closed_form_s"])))
     for name in ("algbw", "busbw"):

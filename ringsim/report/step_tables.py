@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ringsim.console import in_one_line
 from ringsim.files import shortened
-from ringsim.report.run_summary import expected_row
+from ringsim.report.run_summary import expected_rows
 from ringsim.report.table import DataTable, Row, TableCell, count_cell, share_cell, size_cell, time_cell
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.training_step import (
@@ -73,8 +73,7 @@ def step_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[st
     timeline, computing = prediction.timeline, prediction.computing
     origin = "at the peak rates" if computing.roofline else "recorded"
     scaled = "" if computing.scale == 1 else f", {computing.scale:.4g} times as long as {origin}"
-    rows = [expected_row(*prediction.interval)] if prediction.interval else []
-    rows.append(("computing", f"{format_time(timeline.compute_s)}{scaled}"))
+    rows = [*expected_rows(prediction.interval), ("computing", f"{format_time(timeline.compute_s)}{scaled}")]
     if computing.roofline and computing.scale > 1:
         rows.append(("utilization", f"{1 / computing.scale:.1%} of the peak rates"))
     if prediction.core_scale != 1:
@@ -186,7 +185,7 @@ def _step(prediction: Prediction) -> str:
         ("exposed", f"{_time(step.exposed_s)} of {_time(step.communication_s)} of communication"),
         ("optimizer", format_time(step.optimizer_s)),
         ("step", f"{_time(step.step_s)}; single process {format_time(step.single_s)}"),
-        *([expected_row(*prediction.interval)] if prediction.interval else []),
+        *expected_rows(prediction.interval),
         ("efficiency", f"{100 * step.efficiency:.1f} %"),
     ]
     lines = [wrap_text(title, indent="  "), *(f"  {line}" for line in align_columns(rows))]

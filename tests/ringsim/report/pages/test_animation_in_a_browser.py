@@ -166,6 +166,17 @@ def test_no_chunk_hides_the_number_of_a_rank(show: Show) -> None:
     assert "<title>true true</title>" in show([made("ring", 16, load_network("dgx-a100"))], "#t=0.3", program)
 
 
+@pytest.mark.parametrize(("algorithm", "most", "has_dots"), [("direct", 8 * 7, True), ("ring", 8, False)])
+def test_the_key_tells_of_dots_where_many_messages_are_in_transit(
+    show: Show, algorithm: str, most: int, has_dots: bool
+) -> None:
+    """Of 8 ranks each sends to all others at once, or to its neighbour."""
+    program = "document.title = mostInTransit(player.sections[0].run);"
+    dom = show([made(algorithm, 8)], "#t=0.3", program)
+    assert f"<title>{most}</title>" in dom
+    assert ("a dot is a chunk in transit" in dom) == has_dots
+
+
 def test_two_runs_side_by_side(show: Show) -> None:
     """On one axis of time: when the first is done the other is still at it; at the end the page names the faster."""
     runs = [made("ring", 4), made("binomial_tree", 4)]
