@@ -28,7 +28,7 @@ help:
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
 	@echo "make lint      ruff, mypy, that imports point one way, and that no published figure is older than the code"
 	@echo "make docs      this documentation as a site: leaves site/index.html"
-	@echo "make figures   measures the published figures again (90 minutes, as root for the testbed), draws the pictures;"
+	@echo "make figures   measures the published figures again (130 minutes, as root for the testbed), draws the pictures;"
 	@echo "               FIGURES='steps training' measures these; LOGS=FOLDER those of public logs, too"
 	@echo "make pictures  the pictures in docs/"
 	@echo "make wheel     builds the distributions, and tries the wheel in an environment of its own, without torch"

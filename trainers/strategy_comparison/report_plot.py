@@ -77,7 +77,7 @@ def _draw_steps(axes: Axes, results: Sequence[StrategyResult]) -> None:
     hues, rows = palette(), range(len(results))
     axes.hlines(rows, *zip(*(p10_p90(result.steps_s) for result in results), strict=True), color=hues.orange,
                 linewidth=7, alpha=0.45, label="10 % to 90 %")  # fmt: skip
-    axes.plot([result.step_s for result in results], rows, "o", color=hues.vermillion, markersize=8, label="mean")
+    axes.plot([result.step_s for result in results], rows, "o", color=hues.vermillion, markersize=8, label="median")
     set_axis(axes.xaxis, "measured step", format_time)
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")

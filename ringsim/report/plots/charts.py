@@ -98,7 +98,7 @@ def set_axis(axis: Axis, label: str, text: Label, log_base: int | None = None) -
         axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(MaxNLocator(min(room, 6), steps=[1, 2, 5, 10]))
-    axis.set_major_formatter(lambda value, _: text(value))
+    axis.set_major_formatter(lambda value, _: text(value) if value else "0")
     axis.set_label_text(label, fontsize=points(9))
 
 
