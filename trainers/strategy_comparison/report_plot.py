@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ringsim.measurements import p10_p90
-from ringsim.report.plots.charts import draw_loss_curves, draw_sync_times, set_axis
+from ringsim.report.plots.charts import draw_loss_curves, draw_sync_times, set_axis, time_tick
 from ringsim.report.plots.style import new_figure, palette, points, save_figure
-from ringsim.units import format_time
 from ringsim.verdict import JobReport, StrategyResult
 
 _SIZE = (12.0, 4.8)  # inches
@@ -78,7 +77,7 @@ def _draw_steps(axes: Axes, results: Sequence[StrategyResult]) -> None:
     axes.hlines(rows, *zip(*(p10_p90(result.steps_s) for result in results), strict=True), color=hues.orange,
                 linewidth=7, alpha=0.45, label="10 % to 90 %")  # fmt: skip
     axes.plot([result.step_s for result in results], rows, "o", color=hues.vermillion, markersize=8, label="median")
-    set_axis(axes.xaxis, "measured step", format_time)
+    set_axis(axes.xaxis, "measured step", time_tick)
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=points(8))

@@ -85,6 +85,11 @@ def _room(axis: Axis) -> int:
     return max(3, min(_MOST_TICKS, int(axis.get_tick_space() * _COUNTED_WIDTH / _LABEL_WIDTH)))
 
 
+def time_tick(time_s: float) -> str:
+    """Return the label of a tick, which needs no unit at 0."""
+    return format_time(time_s) if time_s else "0"
+
+
 def set_axis(axis: Axis, label: str, text: Label, log_base: int | None = None) -> None:
     """Name an axis and say how its values are written; log_base: 2 or 10 for a logarithmic axis."""
     axis.axes.grid(color=palette().light_grey, linewidth=0.6)
@@ -98,7 +103,7 @@ def set_axis(axis: Axis, label: str, text: Label, log_base: int | None = None) -
         axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(MaxNLocator(min(room, 6), steps=[1, 2, 5, 10]))
-    axis.set_major_formatter(lambda value, _: text(value) if value else "0")
+    axis.set_major_formatter(lambda value, _: text(value))
     axis.set_label_text(label, fontsize=points(9))
 
 

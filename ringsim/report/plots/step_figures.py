@@ -13,7 +13,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch, Rectangle
 
 from ringsim.report.network_table import named_network
-from ringsim.report.plots.charts import Curve, draw_curves, set_axis
+from ringsim.report.plots.charts import Curve, draw_curves, set_axis, time_tick
 from ringsim.report.plots.style import ink_on, new_figure, palette, points
 from ringsim.training_step import PredictedStep, Prediction, TracePrediction, TraceScaling
 from ringsim.units import format_size, format_time, plural
@@ -84,7 +84,7 @@ def set_lanes(axes: Axes, names: Sequence[str], step_s: float) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_yticks(range(len(names)), names, fontsize=points(10))
     axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(lambda time_s, _: format_time(time_s) if time_s else "0")
+    axes.xaxis.set_major_formatter(lambda time_s, _: time_tick(time_s))
     axes.set_xlabel("time from the start of the step", fontsize=points(9))
 
 
@@ -190,7 +190,7 @@ def _draw_sweep(axes: Axes, prediction: Prediction) -> None:
     caps = [step.config.caps.rest_bytes for step in steps]
     axes.set_title("Time of a step against bucket_cap_mb", loc="left", fontsize=points(11), fontweight="bold")
     set_axis(axes.xaxis, "bucket_cap_mb; number: buckets", format_size, log_base=2)
-    set_axis(axes.yaxis, "", format_time)
+    set_axis(axes.yaxis, "", time_tick)
     draw_curves(axes, [Curve("step", caps, [step.step_s for step in steps])])
     for name, time_s, colour, stroke in (
         ("torch's default: 1, then 25", prediction.default.step_s, palette().dark_grey, "--"),
@@ -311,7 +311,7 @@ def draw_trace_scaling(scaling: TraceScaling) -> Figure:
 def draw_step_times(axes: Axes, steps: Sequence[Scaled]) -> None:
     """Draw the time of a step against the number of ranks, and shade what of it is exposed communication."""
     _begin(axes, "Time of a step against number of ranks")
-    set_axis(axes.yaxis, "", lambda time_s: format_time(time_s) if time_s else "0")
+    set_axis(axes.yaxis, "", time_tick)
     ranks = [step.num_ranks for step in steps]
     times = np.array([step.step_s if math.isfinite(step.step_s) else math.nan for step in steps])
     hidden = times - [step.exposed_s if math.isfinite(step.exposed_s) else math.nan for step in steps]
