@@ -6,8 +6,18 @@ from unittest.mock import patch
 import pytest
 
 
-@pytest.fixture(scope="module")
-def few_draws() -> Iterator[None]:
-    """Let a bootstrap draw a few networks instead of hundreds; all else that is done with them is the same."""
+def _draw_few() -> Iterator[None]:
     with patch("ringsim.calibration.from_probes._RESAMPLED", 3):
         yield
+
+
+@pytest.fixture
+def few_draws() -> Iterator[None]:
+    """Let a bootstrap draw a few networks instead of hundreds; all else that is done with them is the same."""
+    yield from _draw_few()
+
+
+@pytest.fixture(scope="module")
+def few_draws_in_module() -> Iterator[None]:
+    """The same in a whole file of tests."""
+    yield from _draw_few()

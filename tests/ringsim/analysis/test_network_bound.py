@@ -49,7 +49,10 @@ def _assert_never_below(collective: Collective, network: AnyNetwork, num_ranks: 
         assert predict_time(schedule, network, size_bytes) >= bound.time_s * (1 - 1e-9), (name, bound)
 
 
-@pytest.mark.parametrize("size_bytes", [0, 1, 1000, 2**20 + 3, 2**26])
+@pytest.mark.parametrize(
+    "size_bytes",
+    [0, 2**20 + 3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 1000, 2**26))],
+)
 @pytest.mark.parametrize("name", MADE)
 def test_no_algorithm_undercuts_the_bound(name: str, size_bytes: int) -> None:
     """On any made network, for any size: a bound that one algorithm beats is none."""

@@ -391,7 +391,9 @@ def test_one_rank_alone_is_refused() -> None:
         synthesize(Collective.ALL_REDUCE, star(), 1, LARGE)
 
 
-@pytest.mark.parametrize("collective", [Collective.REDUCE_SCATTER, Collective.ALL_REDUCE])
+@pytest.mark.parametrize(
+    "collective", [Collective.REDUCE_SCATTER, pytest.param(Collective.ALL_REDUCE, marks=pytest.mark.slow)]
+)
 def test_what_is_found_is_in_an_order_in_which_ranks_wait_little(
     collective: Collective, monkeypatch: pytest.MonkeyPatch
 ) -> None:

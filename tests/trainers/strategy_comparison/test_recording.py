@@ -201,7 +201,7 @@ def recorded_and_held(group: dist.ProcessGroup) -> tuple[dict[str, Memory], dict
     return recorded, held
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_memory_is_predicted_to_the_byte(ranks: RankPool, num_ranks: int) -> None:
     """In each of its kinds, on the rank that holds most; the sharded strategies hold less of what they share."""
     answers = ranks.run(recorded_and_held, num_ranks=num_ranks)
