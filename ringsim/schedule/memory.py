@@ -3,11 +3,14 @@
 from ringsim.limits import free_bytes, installed_bytes
 from ringsim.units import format_size
 
-SMALL_BYTES = 2**20  # of which no process runs out: for a short simulation asking the system takes a fifth of the time
+SMALL_BYTES = 2**20  # which a process always has: to ask the system would take a fifth of a short simulation's time
 
 
 def require_memory(purpose: str, num_bytes: float) -> None:
-    """Raise ValueError if `purpose`, which takes `num_bytes`, does not fit into the memory that is free here."""
+    """Raise ValueError if `purpose`, which takes `num_bytes`, does not fit into the memory that is free here.
+
+    At most `SMALL_BYTES` always fit.
+    """
     if num_bytes <= SMALL_BYTES:
         return
     free = free_bytes()

@@ -10,7 +10,7 @@ from tests.fuzz.case import describe
 from tests.fuzz.files import check, draw_case
 from tests.fuzz.readers import READERS, Outcome, Reader
 
-SEEDS = range(6)
+SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 18))]
 NUM_CASES = 20  # of each seed: together some seconds
 
 

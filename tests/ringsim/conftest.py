@@ -19,5 +19,5 @@ def few_draws() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def few_draws_in_module() -> Iterator[None]:
-    """The same in a whole file of tests."""
+    """The same, before the other fixtures of a file that are made once."""
     yield from _draw_few()

@@ -9,7 +9,7 @@ from ringsim import Collective, Network, Schedule, predict_time, split
 from ringsim.cli import main
 from ringsim.registry.algorithms import ALGORITHMS, build
 from ringsim.schedule import memory, verify
-from ringsim.schedule.memory import require_memory
+from ringsim.schedule.memory import SMALL_BYTES, require_memory
 from ringsim.schedule.size import estimated_transfers, format_count
 from tests.refusals import refusal_of
 
@@ -29,6 +29,14 @@ def test_the_message_says_what_it_takes_what_there_is_and_what_to_do() -> None:
     message = r"^it: would take 2 MiB of memory; 1 MiB is free: use fewer ranks$"
     with pytest.raises(ValueError, match=message):
         require_memory("it", 2 * LITTLE)
+
+
+def test_the_system_is_asked_for_more_than_little_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking takes longer than most of what needs little."""
+    monkeypatch.setattr(memory, "free_bytes", lambda: 0)
+    require_memory("it", SMALL_BYTES)
+    with pytest.raises(ValueError, match="0 B is free"):
+        require_memory("it", SMALL_BYTES + 1)
 
 
 @pytest.mark.usefixtures("little")

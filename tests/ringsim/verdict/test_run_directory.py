@@ -15,7 +15,7 @@ from tests.ringsim.made_logs import nccl_log
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import PROFILE, made_job, made_strategy
 
-pytestmark = pytest.mark.usefixtures("few_draws_in_module")
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 LOG = '{"step": 1, "loss": 2.5, "samples_per_s": 100.0}\n{"step": 2, "loss": 2.0, "samples_per_s": 90.0}\n'
 SESSION = {
