@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-RANKS ?= 4
+# Ranks of the demo; without it one for each core, 2 to 4: more than cores would mostly measure the wait for a core.
+RANKS ?=
 SECONDS ?= 600
 SEED ?=
 # Many tests wait for something, so two at a time take half as long, also on two cores. Without the last option those
@@ -22,11 +23,13 @@ screenshot = $(CHROMIUM) --headless --no-sandbox --hide-scrollbars --screenshot=
 .PHONY: demo test test-all fuzz lint docs figures pictures wheel clean help
 
 help:
-	@echo "make demo      the strategy comparison on $(RANKS) local ranks: predict, train, measure; leaves report/"
+	@echo "make demo      the strategy comparison on 2 to 4 local ranks (one a core, or RANKS=4): predict, train, measure;"
+	@echo "               leaves report/"
 	@echo "make test      all tests but the long sweeps"
 	@echo "make test-all  all tests, and those of collectives once more with ranks that share no memory"
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
-	@echo "make lint      ruff, mypy, that imports point one way, and that no published figure is older than the code"
+	@echo "make lint      ruff, mypy, that imports point one way, words and names, and that no published figure is"
+	@echo "               older than the code"
 	@echo "make docs      this documentation as a site: leaves site/index.html"
 	@echo "make figures   measures the published figures again (130 minutes, as root for the testbed), draws the pictures;"
 	@echo "               FIGURES='steps training' measures these; LOGS=FOLDER those of public logs, too"
@@ -48,7 +51,10 @@ $(VENV)/installed-docs: $(VENV)/installed
 	touch $@
 
 demo: $(VENV)/installed
-	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) scripts/train_ring.py --output report
+	@cores=$$($(BIN)/python -c 'from ringsim.limits import available_cores; print(int(available_cores()))') && \
+	ranks=$(if $(RANKS),$(RANKS),$$((cores < 2 ? 2 : cores > 4 ? 4 : cores))) && \
+	echo "make demo: $$ranks ranks; cores: $$cores; RANKS=4 make demo starts 4 ranks" && \
+	$(BIN)/torchrun --standalone --nproc-per-node $$ranks scripts/train_ring.py --output report
 
 test: $(VENV)/installed-dev
 	$(PYTEST) -m "not slow"
@@ -65,6 +71,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python scripts/lint.py
 	$(BIN)/python scripts/figures.py --check
 
 docs: $(VENV)/installed-docs
@@ -82,14 +89,13 @@ build/ladder/memory.png: $(VENV)/installed
 # The figure "strategies" leaves build/strategies-4; without it the pictures of that run stay as they are.
 pictures: $(VENV)/installed build/ladder/memory.png
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png
-	$(BIN)/ringsim animate --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.gif
 	$(BIN)/ringsim sweep --network dgx-h100-cluster --ranks 2:32 --sizes 4KiB:1GiB -o docs/sweep.png
 	mkdir -p build
-	$(BIN)/ringsim calibrate examples/logs/*-1node.log examples/logs/*-2nodes.log -o build/my.toml
-	$(BIN)/ringsim compare examples/logs/all_reduce-8nodes.log --network build/my.toml -o build/compared
+	$(BIN)/ringsim calibrate examples/logs/*-1node.log examples/logs/*-2nodes.log -o build/synthetic-example.toml
+	$(BIN)/ringsim compare examples/logs/all_reduce-8nodes.log --network build/synthetic-example.toml -o build/compared
 	cp build/compared/times.png docs/compared.png
 	$(BIN)/ringsim plot --network docs/networks/slow-link.toml --ranks 4 --size 16MiB -o docs/slow-link.png
-	$(BIN)/ringsim ddp --layers docs/models/transformer.toml --network build/my.toml --backend nccl --ranks 16 \
+	$(BIN)/ringsim ddp --layers docs/models/transformer.toml --network build/synthetic-example.toml --backend nccl --ranks 16 \
 	  --bucket-cap-mb 8:128 --scaling 8:64 -o docs/ddp.png
 	sed -n '/<!-- file: train.py -->/,/^```$$/p' docs/tutorials/my-script.md | sed '1,2d;$$d' > build/train.py
 	$(BIN)/ringsim trace --fake --ranks 128 -o build/step.trace.json build/train.py
@@ -98,6 +104,7 @@ pictures: $(VENV)/installed build/ladder/memory.png
 	$(BIN)/python scripts/draw_accuracy.py docs/accuracy.png
 	$(BIN)/ringsim animate --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o build/ring.html
 	$(call screenshot,build/ring.html#t=0.4,docs/animation.png,1280,980)
+	$(BIN)/python scripts/draw_ring.py build/ring.html docs/ring.gif --chromium $(CHROMIUM)
 	cp build/ladder/memory.png docs/zero.png
 	test ! -e build/strategies-4/report.png || cp build/strategies-4/report.png docs/report.png
 	test ! -e build/strategies-4/report.html || $(call screenshot,build/strategies-4/report.html,docs/report-page.png,1100,1000)

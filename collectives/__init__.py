@@ -12,7 +12,6 @@ from collectives.calls import (
     add_candidate,
     all_gather,
     all_gather_into_tensor,
-    all_gather_v,
     all_reduce,
     all_to_all,
     all_to_all_single,
@@ -23,11 +22,10 @@ from collectives.calls import (
     reduce,
     reduce_scatter,
     reduce_scatter_tensor,
-    reduce_scatter_v,
     scatter,
     use_network,
 )
-from collectives.integrations import BackendOptions, DistributedDataParallel, HookState, backend, ddp_comm_hook
+from collectives.integrations import BackendOptions, DistributedDataParallel, HookState, backend, ddp_comm_hook, dynamo
 from collectives.runtime import (
     CallCheck,
     CollectiveError,
@@ -62,7 +60,6 @@ __all__ = [
     "add_candidate",
     "all_gather",
     "all_gather_into_tensor",
-    "all_gather_v",
     "all_reduce",
     "all_to_all",
     "all_to_all_single",
@@ -77,7 +74,6 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "reduce_scatter_tensor",
-    "reduce_scatter_v",
     "scatter",
     "set_gloo_thread_policy",
     "use_network",
@@ -85,6 +81,9 @@ __all__ = [
 ]
 
 backend.register()
+for _name in __all__:
+    if _name.islower() or _name in ("Executor", "Work"):
+        dynamo.untraced(globals()[_name])
 
 
 def __getattr__(name: str) -> Any:

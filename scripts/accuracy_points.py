@@ -8,17 +8,23 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
+from ringsim.calibration import ComparedCase, TimedCase
 from ringsim.files import atomic_file, check, naming_place, read_text, values
 
-PLACES = ("GPU cluster", "testbed", "loopback", "shared memory", "training step")
+HKBU = "GPU cluster hkbu"  # as many times as all other clusters together, of one repository
+PLACES = ("GPU cluster", HKBU, "CPU cluster", "testbed", "loopback", "shared memory", "training step", "whole program")
 TIME_S = values.number(sys.float_info.min, unit="seconds")  # both axes of the picture are logarithmic
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """place: where it was measured; times in seconds. Raises ValueError for another place, and times that are not."""
+    """place: where it was measured. case: which log, collective, strategy or program; empty in older files.
+
+    Times are in seconds. Raises ValueError for another place, and times that are not.
+    """
 
     place: Annotated[str, values.one_of(*PLACES)]
+    case: str
     predicted_s: Annotated[float, TIME_S]
     measured_s: Annotated[float, TIME_S]
 
@@ -31,6 +37,19 @@ class Point:
         return abs(self.predicted_s / self.measured_s - 1)
 
 
+def points_of(place: str, title: str, cases: Sequence[ComparedCase]) -> list[Point]:
+    """Return the points of compared cases, those that are predicted; title: of the run or log that they are from."""
+    return [
+        Point(place, f"{title}: {_told(compared.case)}", compared.predicted_s, compared.case.measured_s)
+        for compared in cases
+        if compared.predicted_s is not None
+    ]
+
+
+def _told(case: TimedCase) -> str:
+    return f"{case.collective} {case.algorithm}, {case.num_ranks} ranks, {case.size_bytes} B"
+
+
 COLUMNS = [field.name for field in fields(Point)]
 
 
@@ -39,7 +58,9 @@ def write_points(path: Path, points: Sequence[Point]) -> None:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)
-    table.writerows((point.place, f"{point.predicted_s:.4g}", f"{point.measured_s:.4g}") for point in points)
+    table.writerows(
+        (point.place, point.case, f"{point.predicted_s:.4g}", f"{point.measured_s:.4g}") for point in points
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
         file.write(text.getvalue().encode())
@@ -55,5 +76,5 @@ def read_points(path: Path) -> list[Point]:
         with naming_place(f"{path}, line {line}"):
             if len(row) != len(COLUMNS):
                 raise ValueError(f"has {len(row)} values: must have {len(COLUMNS)}")
-            points.append(Point(row[0], float(row[1]), float(row[2])))
+            points.append(Point(row[0], row[1], float(row[2]), float(row[3])))
     return points

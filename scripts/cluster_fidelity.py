@@ -5,19 +5,19 @@ usage: python scripts/cluster_fidelity.py LOGS_DIR [--jobs N] [--points FILE.csv
 
 import statistics
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
-from accuracy_points import Point, write_points
+from accuracy_points import HKBU, Point, points_of, write_points
 from ringsim.calibration import calibrate_logs, cases_of_tables, compare_logs
-from ringsim.calibration.questions import RING_TESTS
 from ringsim.cli.inputs import parse_nics
 from ringsim.cli.options import workers_options
 from ringsim.console import OneLineCommand, ended_once, progress_bar
-from ringsim.measurements import p95, read_logs
+from ringsim.measurements import RING_TESTS, p95, read_logs
 from ringsim.network import network_text, read_network
 from ringsim.workers import Workers
 
@@ -152,12 +152,14 @@ def measure(pair: Pair, logs: Path) -> Result:
     large, bulk = ([error for size, error in errors if size >= least] for least in (LARGE, BULK))
     bulk_median = statistics.median(bulk) if bulk else None
     inside = statistics.mean(each.is_inside for each in compared.held_out() if each.case.size_bytes >= LARGE)
-    points = tuple(
-        Point("GPU cluster", each.predicted_s, each.case.measured_s)
-        for each in compared.held_out()
-        if each.predicted_s is not None and each.case.size_bytes >= LARGE
-    )
+    large_cases = [each for each in compared.held_out() if each.case.size_bytes >= LARGE]
+    points = tuple(points_of(_place(pair), "+".join(pair.predicted), large_cases))
     return Result(pair, len(large), statistics.median(large), p95(large), bulk_median, inside, points)
+
+
+def _place(pair: Pair) -> str:
+    name = pair.predicted[0]
+    return HKBU if name.startswith("hkbu-") else "CPU cluster" if "_cpu" in name else "GPU cluster"
 
 
 def _files(names: tuple[str, ...], logs: Path) -> list[Path]:
@@ -189,9 +191,10 @@ def table(results: list[Result]) -> str:
         )
     num_met = sum(result.median <= result.target for result in results)
     mean, inside = (statistics.mean(column) for column in zip(*((r.median, r.inside) for r in results), strict=True))
+    of_all = sum(r.inside * r.num_cells for r in results) / sum(r.num_cells for r in results)
     summary = (
         f"{num_met} of {len(results)} pairs meet their target. The mean of the median errors is {mean:.1%}; on average "
-        f"{inside:.0%} of a pair's cells lie in their intervals of 80 %."
+        f"{inside:.0%} of a pair's cells lie in their intervals of 80 %, and {of_all:.0%} of all cells do."
     )
     return "\n".join([*lines, "", summary]) + "\n"
 
@@ -207,15 +210,15 @@ def table(results: list[Result]) -> str:
 def main(logs: Path, points: Path | None, workers: Workers) -> None:
     """Calibrate on some of the logs, predict others; print the table."""
     pairs = list(_pairs())
-    with ended_once(), workers, progress_bar(len(pairs), "pairs of logs") as bar:
-        results = {}
-        for place, result in workers.run(partial(measure, logs=logs.absolute()), pairs):
-            results[place] = result
-            bar.update(1)
-    ordered = [results[place] for place in range(len(pairs))]
-    click.echo(table(ordered), nl=False)
+    with ended_once(), progress_bar(len(pairs), "pairs of logs") as bar:
+        results = []
+        with closing(workers.run(partial(measure, logs=logs.absolute()), pairs)) as measured:
+            for result in measured:
+                results.append(result)
+                bar.update(1)
+    click.echo(table(results), nl=False)
     if points:
-        write_points(points, [point for result in ordered for point in result.points])
+        write_points(points, [point for result in results for point in result.points])
 
 
 if __name__ == "__main__":

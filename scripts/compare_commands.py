@@ -87,7 +87,6 @@ def _explanations(algorithms: dict[str, list[str]]) -> Iterator[list[str]]:
         yield ["plot", "--algorithm", name, "--ranks", "8", "--size", "1MiB", "-o", "picture.svg"]
     yield ["explain", "--ranks", "8", "--network", "docs/networks/slow-nic.toml"]
     yield ["animate", "--ranks", "8", "--compare", "ring,halving_doubling", "-o", "two.html"]
-    yield ["animate", "--ranks", "4", "--size", "1KiB", "-o", "film.gif"]
     for collective in algorithms:
         yield ["sweep", "--collective", collective, "--ranks", "2,6,8", "--sizes", "1KiB:16MiB", "--csv", "cells.csv"]
     for network in MODELS:

@@ -90,7 +90,7 @@ def _draw_steps(figure: Figure, schedule: Schedule) -> None:
             axes.text(src, number, f"c{chunk} → r{dst}", color=ink, fontsize=8.5, ha="center", va="center")
     axes.set(xlim=(-0.5, schedule.num_ranks - 0.5), ylim=(schedule.num_steps - 0.5, -0.5))
     axes.set_xticks(range(schedule.num_ranks), [f"rank {rank}" for rank in range(schedule.num_ranks)], fontsize=8)
-    axes.set_yticks(range(schedule.num_steps), [f"step {step}" for step in range(schedule.num_steps)], fontsize=8)
+    axes.set_yticks(range(schedule.num_steps), [f"step {step + 1}" for step in range(schedule.num_steps)], fontsize=8)
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
     keys = ((0.0, colours.blue, "the receiver adds it"), (0.6, colours.sky, "it copies it"))
@@ -112,7 +112,7 @@ def _draw_proof(figure: Figure, schedule: Schedule) -> None:
         held = states.holdings > 0
         draw_cells(axes, held[number], states.finished[number], held[number])
         done = int(states.states[number])
-        axes.set_title(f"after step {done - 1}" if done else "before", fontsize=7.5, pad=3)
+        axes.set_title(f"after step {done}" if done else "before", fontsize=7.5, pad=3)
 
 
 def _draw_simulation(figure: Figure, schedule: Schedule) -> None:

@@ -45,7 +45,7 @@ def log_lines(collective: Collective, num_hosts: int) -> Iterator[str]:
     yield f"# nThread 1 nGpus 1 minBytes {SIZES[0]} maxBytes {SIZES[-1]} step: 4(factor) warmup iters: 5 iters: 20"
     for rank in range(num_ranks):
         host, device = divmod(rank, RANKS_PER_HOST)
-        yield f"#  Rank {rank:2} Group  0 Pid {1000 + rank} on  node{host} device {device:2} [0000:1b:00] NVIDIA A100"
+        yield f"#  Rank {rank:2} Group  0 Pid {1000 + rank} on  node{host} device {device:2} [0000:1b:00] made-up A100"
     yield from HEAD
     questions = [Question(collective.value, size_bytes, num_ranks, num_hosts) for size_bytes in SIZES]
     busbws = []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from accuracy_points import Point, write_points
+from accuracy_points import Point, points_of, write_points
 from netns_testbed import run_ranks, why_not
 from ringsim.calibration import ComparedCase, calibrate, cases_of_measurements, compare_measurements
 from ringsim.console import OneLineCommand
@@ -179,7 +179,7 @@ def rows(experiment: Experiment, folder: Path, again: bool, found: list[Point]) 
     """Yield a row for each class of sizes, and add the times to `found`."""
     cases = [each for each in compared(experiment, folder, again) if each.error is not None]
     place = experiment.title.partition(",")[0]
-    found += [Point(place, each.predicted_s, each.case.measured_s) for each in cases if each.predicted_s is not None]
+    found += points_of(place, experiment.title, cases)
     for low, high, target in zip(experiment.bounds, experiment.bounds[1:], experiment.targets, strict=False):
         some = [each for each in cases if low <= each.case.size_bytes < high]
         errors = [abs(each.error) for each in some if each.error is not None]
@@ -194,7 +194,10 @@ def training_row(training: Training, folder: Path, again: bool, found: list[Poin
     if again or not (output / "report.json").exists():
         training.place.run([*TRAINING, "--output", str(output)])
     results = read_json(output / "report.json")["strategies"]
-    found += [Point("training step", result["predicted_step_s"], result["step_s"]) for result in results]
+    found += [
+        Point("training step", f"{training.title}: {result['strategy']}", result["predicted_step_s"], result["step_s"])
+        for result in results
+    ]
     errors = [abs(result["step_error"]) for result in results]
     spreads = [(result["step_p90_s"] - result["step_p10_s"]) / result["step_s"] for result in results]
     return row(training.title, "1.8 MB of gradients", errors, spreads, training.target, None)
@@ -225,7 +228,8 @@ def main(output: Path, points: Path | None, again: bool, only: tuple[str, ...]) 
         *(row for each in chosen for row in rows(each, output, again, found)),
         *(training_row(each, output, again, found) for each in trained),
     ]
-    click.echo("\n".join(lines))
+    num_missed = sum(line.endswith("| missed |") for line in lines)
+    click.echo("\n".join([*lines, "", f"{num_missed} of {len(lines) - 2} rows miss their target."]))
     if points:
         write_points(points, found)
 

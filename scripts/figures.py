@@ -39,6 +39,11 @@ FILES = re.compile(r"^<!-- files (.*) -->$", re.MULTILINE)
 MARK = re.compile(r"^<!-- figure: (.*) -->$", re.MULTILINE)
 ADMITTED = "**The code has changed since this was measured.**"
 NOT_MEASURED = "**This has not been measured yet.**"
+BUSY = "this machine was busy"  # with which the strategy comparison begins its warning
+NOT_FIT = (
+    "**A run below ends with the warning that the machine was busy: its predictions and their errors are not fit for "
+    "use, and are to be measured again.**"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ class Figure:
             _output(command.replace("{logs}", logs).replace("{sources}", digest), root) for command in self.commands
         ]
         where = provenance()
+        is_busy = any(line.startswith(BUSY) for output in outputs for line in output.splitlines())
         transport = f", {self.transport}" if self.transport else ""
         lines = [
             f"<!-- sources {digest} -->",
@@ -138,6 +144,7 @@ class Figure:
             f"Measured on {where['date'][:10]} at commit {commit}: {where['machine']}, {where['cores']} cores, "
             f"Python {where['python']}, torch {where['torch']}, OMP_NUM_THREADS=1{transport}.",
             "",
+            *([NOT_FIT, ""] if is_busy else []),
         ]
         commands = self._shown_commands()
         if self.is_markdown:

@@ -22,6 +22,7 @@ from typing import Any
 import click
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from accuracy_points import Point, write_points
 from collectives.runtime import GlooThreadPolicy, set_gloo_thread_policy
 from ringsim.console import IntRange, OneLineCommand, run_local_ranks
 
@@ -77,12 +78,12 @@ def measured_s(program: list[str], num_ranks: int, policy: GlooThreadPolicy, fol
 
 
 def predicted_s(program: list[str], num_ranks: int, network: Path, folder: Path) -> float:
-    """Return the seconds of a step as they are predicted from a recording by one process."""
+    """Return the median seconds of a step, as they are predicted from a recording by one process."""
     trace = str(folder / "step.trace.json")
     ranks = [f"--ranks={num_ranks}", f"--ranks-per-host={num_ranks}"]
     _run(*RINGSIM, "trace", *ranks, "--device=cpu", f"--steps={STEPS}", "-o", trace, *program, cwd=_home(program))
     step = json.loads(_run(*RINGSIM, "step", trace, "--network", str(network), "--json"))
-    return float(step["step_s"])
+    return statistics.median_low(step["steps_s"])
 
 
 def calibrated(num_ranks: int, policy: GlooThreadPolicy, folder: Path) -> Path:
@@ -130,11 +131,17 @@ def _run(*command: str, cwd: Path | None = None) -> str:
     default="normal",
     help="Scheduling policy of Gloo's threads in the programs and probes; normal is the default of Linux.",
 )
-def main(programs: tuple[str, ...], ranks: int, turns: int, policy: GlooThreadPolicy) -> None:
+@click.option(
+    "--points",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="CSV file to write, with a row for each predicted and measured time.",
+)
+def main(programs: tuple[str, ...], ranks: int, turns: int, policy: GlooThreadPolicy, points: Path | None) -> None:
     """Record, predict and run each program, in turns; print milliseconds of a step and errors of each turn."""
     os.environ["OMP_NUM_THREADS"] = "1"  # of all that is started
     commands = {text: _split(text) for text in programs}
     rows: dict[str, list[tuple[str, str, str]]] = {text: [] for text in programs}
+    found: list[Point] = []
     for _ in range(turns):
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
@@ -144,11 +151,14 @@ def main(programs: tuple[str, ...], ranks: int, turns: int, policy: GlooThreadPo
                 program = [str(Path(script).absolute()), *arguments]
                 predicted = predicted_s(program, ranks, network, folder)
                 measured = measured_s(program, ranks, policy, folder)
+                found.append(Point("whole program", f"{text}, {ranks} ranks", predicted, measured))
                 row.append((f"{predicted * 1e3:.1f}", f"{measured * 1e3:.1f}", f"{predicted / measured - 1:+.0%}"))
                 click.echo(f"{text}: {' '.join(row[-1])}", err=True)
     click.echo(f"| program on {ranks} ranks | predicted ms | measured ms | error |\n| --- | --- | --- | --- |")
     for text, row in rows.items():
         click.echo(f"| `{text}` | {' | '.join(map(', '.join, zip(*row, strict=True)))} |")
+    if points:
+        write_points(points, found)
 
 
 if __name__ == "__main__":

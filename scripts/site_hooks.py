@@ -1,7 +1,8 @@
 """Hooks of MkDocs for the pages of docs/ and for docstrings; mkdocs.yml names this file.
 
 The pages are also written for GitHub. Two things that work there do not work on a site of docs/ alone: links to files
-outside docs/, and Mermaid diagrams, for which Material would load a program from another site. Two things are filled in
+outside docs/, and Mermaid diagrams, for which Material would load a program from another site. Its search in pages that
+are opened as files would also load one; docs/file-worker.js stands in its place. Two things are filled in
 on the site only: the options of a command, in place of a comment `<!-- options: ringsim.cli:main as ringsim -->`, and
 the signature and docstring of a name, in place of its item in the list of public names.
 """
@@ -20,6 +21,7 @@ OPTIONS = re.compile(r"^<!-- options: ([\w.]+):(\w+) as (.+) -->$", re.MULTILINE
 PUBLIC_NAME = re.compile(r"^- \[`\w+\.(\w+)`\]\(\.\./\.\./([\w/]+)\.py\): .*\n", re.MULTILINE)
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?((?:https?:)?//[^\" >]+)")
 FIELD = re.compile(r"^([a-z_][\w., ]*): ")
+SHIM = "https://unpkg.com/iframe-worker/shim"
 DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -39,11 +41,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Return the page as it is. Raises ValueError for one that would load something from another site."""
+    """Return the page with our own file worker. Raises ValueError if it would load something from another site."""
+    output = output.replace(SHIM, posixpath.relpath("file-worker.js", posixpath.dirname(page.file.src_uri) or "."))
     loaded = LOADED.search(output)
     if loaded:
         raise ValueError(f"{page.file.src_uri}: loads {loaded[1]}; the site must be complete without a network")
     return output
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Return a page that only servers show, such as 404.html, with our own file worker."""
+    return output_content.replace(SHIM, "/file-worker.js")
 
 
 def resolved_link(link: re.Match[str], folder: str, repo_url: str | None) -> str:

@@ -14,16 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from tests.forked import (
-    END_LIMIT_S,
-    START_LIMIT_S,
-    Answer,
-    Nursery,
-    answers_of,
-    be_a_program,
-    codes_of,
-    nursery,
-)
+from tests.forked import END_LIMIT_S, START_LIMIT_S, Answer, Nursery, answers_of, be_a_program, codes_of, nursery
 
 LOG_LINES = 100
 

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from collectives.integrations import check_settled, settled
 from collectives.runtime import naming_failures, resolve
 from trainers.replica_check import first_mismatch, first_mismatch_of_kinds, named_tensors
 from trainers.strategies import MakeStrategy, make_strategy
@@ -74,6 +75,7 @@ class DataParallel(nn.Module):
             )
         self.model = model
         self.strategy = (make_strategy(strategy) if isinstance(strategy, str) else strategy)(model, self.group)
+        self._settled = settled([*model.parameters(), *self.strategy.stand_ins])
         self._enabled = True
         self._in_backward = False
         # torch's DDP sends buffers itself.
@@ -84,6 +86,8 @@ class DataParallel(nn.Module):
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         """Return what the model returns for the arguments."""
         self._in_backward = False
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            check_settled(self.model.named_parameters(), self._settled)
         self.strategy.on_forward()
         if self._buffers_to_send and self.training and self._enabled and self.strategy.parameters_agree:
             with naming_failures(f"rank {self.group.rank()}: receiving the buffers from rank 0 failed"):

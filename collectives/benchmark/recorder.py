@@ -75,7 +75,7 @@ def record(
     case, executor, transport = next(_in_one_portion(plan.not_larger(case), algorithm, group))
     given = pattern(case, plan.seed).given(group.rank())
     tensor, source = _tensors(case, given, group.rank())
-    combine = reduction_of(OPS[case.op], case.torch_dtype).combine if case.collective.reduces else torch.Tensor.add_
+    combine = reduction_of(OPS[case.op], case.torch_dtype)[0].combine if case.collective.reduces else torch.Tensor.add_
     logs = []
     before = read_clock(group, places.physical_hosts)
     for _ in range(plan.warm_up + NUM_RUNS):

@@ -7,11 +7,9 @@ from collectives.calls.functions import (
     Op,
     all_gather,
     all_gather_into_tensor,
-    all_gather_v,
     all_reduce,
     reduce_scatter,
     reduce_scatter_tensor,
-    reduce_scatter_v,
 )
 from collectives.calls.reduction import reduction_of
 from collectives.calls.rehearsal import fill_cyclically, name_of, reduced

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from collectives.calls.algorithm_choice import Chooser, named_with_digest, require_network
 from collectives.calls.reduction import Reduction, ReductionDtypes
 from collectives.calls.rehearsal import rehearsal_of
-from collectives.calls.tensor_checks import assign, fill, same_storage
+from collectives.calls.tensor_checks import fill, same_storage
 from collectives.runtime import (
     CPU,
     STAGED,
@@ -142,6 +142,8 @@ class CollectiveCall:
         elif not (in_place and inputs[0] is outputs[0]):
             for part, tensor in zip(_split(share if gathers else whole, inputs), inputs, strict=True):
                 fill(part, tensor)
+        if reduction is not None:
+            reduction.begin(whole, self.num_ranks)
         self.execute(whole, reduction, dtypes.wire, source, own_share, splits)
         if not is_wanted:
             return
@@ -150,7 +152,7 @@ class CollectiveCall:
             reduction.finish(result, self.num_ranks)
         if not in_place and own_share is None:
             for output, part in zip(outputs, _split(result, outputs), strict=True):
-                assign(output, part.view(output.shape))
+                output.detach().copy_(part.view(output.shape))
 
     def run_apart(self, operands: Operands) -> None:
         """Run the schedule from the inputs to the outputs, between which it leaves no rank all chunks."""
@@ -170,7 +172,7 @@ class CollectiveCall:
         self.execute(target, source=source, splits=splits)
         if not is_target:
             for output, part in zip(outputs, _split(target, outputs), strict=True):
-                assign(output, part.view(output.shape))
+                output.detach().copy_(part.view(output.shape))
 
     def _takes(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
         """Whether the schedule can run on `tensor` itself, in `dtype`, rather than on a copy in a `_buffer`."""
@@ -179,6 +181,9 @@ class CollectiveCall:
 
     def _can_be_read_in_place(self, operands: Operands) -> bool:
         """Whether the input need not be copied to the whole."""
+        reduction = operands.reduction
+        if reduction is not None and reduction.divides_first:
+            return False
         single = len(operands.inputs) == 1 and not self._gathers and self.num_ranks > 1
         same = operands.dtypes.state == operands.dtypes.wire
         return single and same and self._takes(operands.inputs[0], operands.dtypes.state)

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from collectives.calls.call import CollectiveCall, Operands
 from collectives.calls.functions import Group
-from collectives.calls.reduction import reduction_dtypes
+from collectives.calls.reduction import ReductionDtypes
 from collectives.calls.tensor_checks import block_lengths, check_alike, check_number, check_tensor, check_writable
 from collectives.runtime import MismatchError, RowAllGather, Tag, Work, state_of
 from ringsim.schedule import Collective
@@ -51,7 +51,7 @@ def all_to_all_single(
     check_tensor("input", input)
     check_alike("output", output, "input", input)
     call = CollectiveCall(Collective.ALL_TO_ALL, algorithm, group)
-    operands = Operands((input,), (output,), reduction_dtypes(input.dtype))
+    operands = Operands((input,), (output,), ReductionDtypes.of(input))
     sent = block_lengths("input", input, input_split_sizes, call.num_ranks)
     expected = block_lengths("output", output, output_split_sizes, call.num_ranks)
     if output_split_sizes or input_split_sizes:
@@ -89,9 +89,7 @@ def all_to_all(
         for index, tensor in enumerate(tensors):
             (check_writable if tensors is output_tensor_list else check_tensor)(f"{name}[{index}]", tensor)
             check_alike(f"{name}[{index}]", tensor, "input_tensor_list[0]", input_tensor_list[0])
-    operands = Operands(
-        tuple(input_tensor_list), tuple(output_tensor_list), reduction_dtypes(input_tensor_list[0].dtype)
-    )
+    operands = Operands(tuple(input_tensor_list), tuple(output_tensor_list), ReductionDtypes.of(input_tensor_list[0]))
     expected, sent = ([tensor.numel() for tensor in tensors] for _, tensors in named)
     return _start_uneven(call, operands, sent, expected, async_op)
 

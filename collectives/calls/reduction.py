@@ -1,6 +1,7 @@
 """`Reduction`: how what arrives is combined with what is there, for each of torch.distributed's operations."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -58,59 +59,30 @@ class Reduction:
     """An operation on tensors of one dtype.
 
     combine: called with a chunk and what arrived for it; changes the chunk in place.
+    averages: whether the sum is divided by the number of ranks; divides_first: whether each contribution is, instead.
     """
 
     name: str
     combine: Combine
-    averages: bool
+    averages: bool = False
+    divides_first: bool = False
+
+    def begin(self, tensor: torch.Tensor, num_ranks: int) -> None:
+        """Do in place what comes before contributions are combined."""
+        if self.divides_first:
+            _divide(tensor, num_ranks)
 
     def finish(self, tensor: torch.Tensor, num_ranks: int) -> None:
-        """Do in place what is left once all contributions are combined.
-
-        An AVG of integers is truncated towards zero, as NCCL does it. Each part of a complex number is divided, as
-        torch.distributed does it.
-        """
-        if not self.averages:
-            return
-        if tensor.is_complex():
-            tensor = torch.view_as_real(tensor)
-        whole = not tensor.is_floating_point()
-        tensor.div_(num_ranks, rounding_mode="trunc" if whole else None)
+        """Do in place what is left once all contributions are combined."""
+        if self.averages:
+            _divide(tensor, num_ranks)
 
 
-@lru_cache
-def reduction_of(op: ReduceOp.RedOpType | ReduceOp, dtype: torch.dtype) -> Reduction:
-    """Return what `op` means for `dtype`.
-
-    Raises ValueError where torch.distributed has no meaning for it, or torch no sum.
-    """
-    kind = next((known for known in _COMBINE if op == known), None)
-    if kind is None:
-        raise ValueError(f"op {op}: must be one of {', '.join(known.name for known in _COMBINE)}")
-    name = kind.name
-    if kind in _BITWISE and (dtype.is_floating_point or dtype.is_complex):
-        raise ValueError(f"op {name}: needs integers or bool, not {dtype}")
-    if kind is ReduceOp.AVG and dtype == torch.bool:
-        raise ValueError(f"op {name}: needs numbers, not {dtype}; use BAND or BOR")
-    if dtype.is_complex and kind not in (ReduceOp.SUM, ReduceOp.AVG):
-        raise ValueError(f"op {name}: {dtype} can only be summed or averaged")
-    combine = _add_parts if dtype.is_complex else _COMBINE[kind]
-    reduction = Reduction(name, combine, averages=kind == ReduceOp.AVG)
-    _try_out(reduction, dtype)
-    return reduction
-
-
-def _try_out(reduction: Reduction, dtype: torch.dtype) -> None:
-    """Raise ValueError if torch cannot do it: in the middle of a collective that would break the group."""
-    try:
-        output, chunk, arrived = (torch.empty(1, dtype=dtype).copy_(torch.ones(1)) for _ in range(3))
-        reduction.combine(chunk, arrived)
-        reduce_into(reduction.combine, output, chunk, arrived)
-        reduction.finish(chunk, 2)
-    except RuntimeError as error:  # NotImplementedError is one
-        raise ValueError(
-            f"op {reduction.name}: torch cannot do it on tensors of {dtype}; convert them, or gather them as they are"
-        ) from error
+def _divide(tensor: torch.Tensor, num_ranks: int) -> None:
+    """Divide in place: integers towards zero, as NCCL does, and each part of a complex number, as Gloo does."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    tensor.div_(num_ranks, rounding_mode=None if tensor.is_floating_point() else "trunc")
 
 
 class ReductionDtypes(NamedTuple):
@@ -122,16 +94,78 @@ class ReductionDtypes(NamedTuple):
     def __str__(self) -> str:
         return "" if self.state == self.wire else f", added in {self.state}, sent in {self.wire}"
 
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "ReductionDtypes":
+        """Return those of a collective that does not reduce."""
+        return cls(tensor.dtype, tensor.dtype)
+
+    @property
+    def are_narrow(self) -> bool:
+        """Whether sums may leave the range of one of them although their mean does not: of float16 and float8."""
+        return any(torch.finfo(dtype).max < torch.finfo(torch.bfloat16).max for dtype in self if _has_range(dtype))
+
+
+def _has_range(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
 
 @lru_cache
-def reduction_dtypes(
-    dtype: torch.dtype, accumulate: torch.dtype | None = None, wire: torch.dtype | None = None
-) -> ReductionDtypes:
-    """Return those for a tensor of `dtype`.
+def reduction_of(
+    op: ReduceOp.RedOpType | ReduceOp, dtype: torch.dtype, wire: torch.dtype | None = None
+) -> tuple[Reduction, ReductionDtypes]:
+    """Return what `op` means for tensors of `dtype`, and in which dtypes it is done.
 
-    Raises ValueError if one of the others is given where nothing is rounded.
+    An AVG is the mean also where the sum does not fit: it divides first in float16 and float8, as
+    DistributedDataParallel does, and adds integers in int64.
+
+    Raises ValueError where torch.distributed has no meaning for it, or torch no sum.
     """
-    for name, given in (("accumulate", accumulate), ("wire", wire)):
-        if given is not None and not (given.is_floating_point and dtype.is_floating_point):
-            raise ValueError(f"{name} {given}: only for floating-point tensors, in a floating-point dtype; got {dtype}")
-    return ReductionDtypes(accumulate or dtype, wire or dtype)
+    kind = next((known for known in _COMBINE if op == known), None)
+    if kind is None:
+        name = next((name for name, other in ReduceOp.RedOpType.__members__.items() if op == other), op)
+        raise ValueError(f"op {name}: must be one of {', '.join(known.name for known in _COMBINE)}")
+    if wire is not None:
+        _check_rounding(wire, dtype)
+    dtypes, averages = ReductionDtypes(dtype, wire or dtype), kind == ReduceOp.AVG
+    _check_meaning(kind, dtype)
+    if averages and not _has_range(dtype) and dtype != torch.uint64:
+        dtypes = ReductionDtypes(torch.int64, torch.int64)
+    combine = _add_parts if dtype.is_complex else _COMBINE[kind]
+    divides_first = averages and dtypes.are_narrow
+    reduction = Reduction(kind.name, combine, averages and not divides_first, divides_first)
+    _try_out(reduction, dtypes.state)
+    return reduction, dtypes
+
+
+def _check_rounding(wire: torch.dtype, dtype: torch.dtype) -> None:
+    """Raise ValueError if tensors of `dtype` cannot be rounded to the one that travels, or nothing is rounded."""
+    if not (wire.is_floating_point and dtype.is_floating_point):
+        raise ValueError(f"wire {wire}: only for floating-point tensors, in a floating-point dtype; got {dtype}")
+    with suppress(RuntimeError):
+        if torch.tensor(-1.0).to(wire).to(dtype) == -1:
+            return
+    raise ValueError(f"wire {wire}: must hold numbers of either sign, into which torch can convert")
+
+
+def _check_meaning(kind: ReduceOp.RedOpType, dtype: torch.dtype) -> None:
+    name = kind.name
+    if kind in _BITWISE and _has_range(dtype):
+        raise ValueError(f"op {name}: needs integers or bool, not {dtype}")
+    if kind is ReduceOp.AVG and dtype == torch.bool:
+        raise ValueError(f"op {name}: needs numbers, not {dtype}; use BAND or BOR")
+    if dtype.is_complex and kind not in (ReduceOp.SUM, ReduceOp.AVG):
+        raise ValueError(f"op {name}: {dtype} can only be summed or averaged")
+
+
+def _try_out(reduction: Reduction, dtype: torch.dtype) -> None:
+    """Raise ValueError if torch cannot do it: in the middle of a collective that would break the group."""
+    try:
+        output, chunk, arrived = (torch.empty(1, dtype=dtype).copy_(torch.ones(1)) for _ in range(3))
+        reduction.begin(chunk, 2)
+        reduction.combine(chunk, arrived)
+        reduce_into(reduction.combine, output, chunk, arrived)
+        reduction.finish(chunk, 2)
+    except RuntimeError as error:  # NotImplementedError is one
+        raise ValueError(
+            f"op {reduction.name}: torch cannot do it on tensors of {dtype}; convert them, or gather them as they are"
+        ) from error

@@ -83,12 +83,11 @@ class Rehearsal:
         return (tensor.split(splits) if splits else tensor.view(self._num_ranks, -1))[self._rank]
 
     def _reduced(self, tensor: torch.Tensor, reduction: Reduction | None) -> torch.Tensor:
-        """Return what the schedule leaves, which `Reduction.finish` divides if it is to be a mean."""
+        """Return what the schedule leaves, which `Reduction` divides, before or after, if it is to be a mean."""
         if reduction is None:
             return tensor
-        return reduced(
-            tensor, ReduceOp.SUM if reduction.averages else getattr(ReduceOp, reduction.name), self._num_ranks
-        )
+        op = ReduceOp.SUM if reduction.name == ReduceOp.AVG.name else getattr(ReduceOp, reduction.name)
+        return reduced(tensor, op, self._num_ranks)
 
     def perform(
         self,

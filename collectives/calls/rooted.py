@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from collectives.calls.call import CollectiveCall, Operands
 from collectives.calls.functions import Group, Op
-from collectives.calls.reduction import reduction_dtypes, reduction_of
+from collectives.calls.reduction import ReductionDtypes, reduction_of
 from collectives.calls.tensor_checks import check_list, check_tensor, check_writable
 from collectives.runtime import Work, home_of, resolve
 from ringsim.schedule import Collective
@@ -36,7 +36,7 @@ def broadcast(
     """
     check_writable("tensor", tensor)
     call = CollectiveCall(Collective.BROADCAST, algorithm, group, _root(resolve(group), "src", src, group_src))
-    operands = Operands((tensor,), (tensor,), reduction_dtypes(tensor.dtype))
+    operands = Operands((tensor,), (tensor,), ReductionDtypes.of(tensor))
     return call.start("broadcast", operands, async_op)
 
 
@@ -49,7 +49,6 @@ def reduce(
     group_dst: int | None = None,
     *,
     algorithm: str = "binomial_tree",
-    accumulate: torch.dtype | None = None,
     wire: torch.dtype | None = None,
 ) -> Work | None:
     """Reduce `tensor` over all ranks into rank `dst`'s; the others' are not changed.
@@ -57,7 +56,7 @@ def reduce(
     tensor: of any shape, with as many elements of one dtype on every rank.
     dst: a rank of the whole job; `group_dst`, instead, one of `group`.
     op: as in `all_reduce`.
-    async_op, group, algorithm, accumulate, wire: see `collectives.calls.functions`.
+    async_op, group, algorithm, wire: see `collectives.calls.functions`.
 
     Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent, and
     CollectiveError when a peer fails.
@@ -68,8 +67,7 @@ def reduce(
         True
     """
     check_writable("tensor", tensor)
-    dtypes = reduction_dtypes(tensor.dtype, accumulate, wire)
-    reduction = reduction_of(op, dtypes.state)
+    reduction, dtypes = reduction_of(op, tensor.dtype, wire)
     root = _root(resolve(group), "dst", dst, group_dst)
     call = CollectiveCall(Collective.REDUCE, algorithm, group, root)
     operands = Operands((tensor,), (tensor,), dtypes, reduction, is_wanted=call.rank == root)
@@ -107,7 +105,7 @@ def gather(
     outputs = _shares_at_root("gather_list", gather_list, tensor, call, root)
     for index, output in enumerate(outputs):
         check_writable(f"gather_list[{index}]", output)
-    return call.start("gather", Operands((tensor,), outputs, reduction_dtypes(tensor.dtype)), async_op)
+    return call.start("gather", Operands((tensor,), outputs, ReductionDtypes.of(tensor)), async_op)
 
 
 def scatter(
@@ -142,7 +140,7 @@ def scatter(
     inputs = _shares_at_root("scatter_list", scatter_list, tensor, call, root)
     for index, given in enumerate(inputs):
         check_tensor(f"scatter_list[{index}]", given)
-    return call.start("scatter", Operands(inputs, (tensor,), reduction_dtypes(tensor.dtype)), async_op)
+    return call.start("scatter", Operands(inputs, (tensor,), ReductionDtypes.of(tensor)), async_op)
 
 
 def barrier(group: Group = None, async_op: bool = False) -> Work | None:

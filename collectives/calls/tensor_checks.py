@@ -26,37 +26,22 @@ def _can_be_copied(dtype: torch.dtype, conjugated: bool, negated: bool) -> bool:
     """Whether torch can copy elements of `dtype`, and resolve such views of them."""
     try:
         element = torch.empty(1, dtype=dtype)
-        element.copy_(torch.empty(1, dtype=dtype))
         element = element.conj() if conjugated else element
         element = torch._neg_view(element) if negated else element
-        resolved(element)
+        torch.empty(1, dtype=dtype).copy_(element)
     except RuntimeError:  # NotImplementedError is one
         return False
     return True
-
-
-def resolved(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` itself, or its values if it is a conjugated or negated view.
-
-    torch 2.13 copies some of these wrong to another dtype: a negated float16 view becomes float32 with the sign lost.
-    """
-    return tensor.detach().resolve_conj().resolve_neg()
 
 
 def fill(part: torch.Tensor, tensor: torch.Tensor) -> None:
     """Write the values of `tensor` into `part`, contiguous memory of as many elements, unless they are there."""
     if tensor.data_ptr() == part.data_ptr() and is_plain(tensor):
         return
-    values = resolved(tensor)
+    values = tensor.detach()
     if same_storage(values, part):
         values = values.clone()  # torch copies no tensor over part of itself
     part.view(tensor.shape).copy_(values)
-
-
-def assign(target: torch.Tensor, values: torch.Tensor) -> None:
-    """Write `values`, which is no such view, into `target`, which may be; both of one shape."""
-    same = values if values.dtype == target.dtype else values.to(target.dtype)
-    target.detach().copy_(same if target.is_neg() or target.is_conj() else values)
 
 
 def same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -156,12 +141,7 @@ def check_shares(
         raise ValueError(
             f"{list_name}[{rank}] has {lengths[rank]} elements and {name} {tensor.numel()}: both must be the same"
         )
-    return uneven(lengths)
-
-
-def uneven(lengths: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the lengths of shares; None if all are equal, as it goes without saying then."""
-    return tuple(lengths) if len(set(lengths)) > 1 else None
+    return lengths if len(set(lengths)) > 1 else None
 
 
 def check_list(list_name: str, tensors: list[torch.Tensor], name: str, tensor: torch.Tensor, num_ranks: int) -> None:

@@ -4,24 +4,29 @@
     dist.init_process_group("ring", pg_options=collectives.BackendOptions(all_reduce="halving_doubling"))
 
 What is not written here goes to Gloo as it would without us: sending and receiving, also in batches, sparse tensors, a
-barrier with its own timeout. CUDA tensors go through memory of the host; what goes to Gloo takes them only as far
+monitored barrier. CUDA tensors go through memory of the host; what goes to Gloo takes them only as far
 as Gloo does.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import wraps
+from types import FunctionType
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import AllgatherOptions  # torch.distributed has it, its stubs have not
+from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from collectives.calls import exchange, functions, rooted
+from collectives.integrations.dynamo import untraced
 from collectives.integrations.last_bucket import is_last_bucket
-from collectives.runtime import Work, batch_policy_for_new_groups, close_queue, use_transport
+from collectives.runtime import Work, batch_policy_for_new_groups, call_timeout, close_queue, resolve, use_transport
 
+T = TypeVar("T")
 NAME = "ring"
 DEVICES = ["cpu", "cuda"]
 
@@ -32,7 +37,7 @@ class BackendOptions:
 
     all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all: the algorithm of each
     collective.
-    wire, accumulate: for the collectives that reduce, as in `all_reduce`; for tensors of floating-point numbers only.
+    wire: for the collectives that reduce, as in `all_reduce`; for tensors of floating-point numbers only.
     transport: as in `use_transport`; as the environment says if None.
 
         >>> options = collectives.BackendOptions(all_reduce="halving_doubling", wire=torch.bfloat16)
@@ -52,16 +57,39 @@ class BackendOptions:
     scatter: str = "direct"
     all_to_all: str = "direct"
     wire: torch.dtype | None = None
-    accumulate: torch.dtype | None = None
     transport: str | None = None
 
     def reducing(self, algorithm: str, tensor: Tensor) -> dict[str, Any]:
         """Return the keywords of a collective that reduces `tensor`."""
         if not tensor.dtype.is_floating_point:
             return {"algorithm": algorithm}
-        return {"algorithm": algorithm, "wire": self.wire, "accumulate": self.accumulate}
+        return {"algorithm": algorithm, "wire": self.wire}
 
 
+def in_all_forms(method: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
+    """Let a collective take its arguments in all forms that torch has, and keep the timeout of the call."""
+
+    @wraps(method)
+    def call(self: dist.ProcessGroup, *arguments: Any, **keywords: Any) -> dist.Work:
+        if keywords or not arguments or not hasattr(arguments[-1], "asyncOp"):
+            # torch's own method makes the options, and comes back with them; from a few it calls Gloo.
+            in_torch: dist.Work = getattr(dist.ProcessGroup, method.__name__)(self, *arguments, **keywords)
+            return in_torch
+        with call_timeout(arguments[-1].timeout):
+            return method(self, *arguments)
+
+    return call
+
+
+def _collectives_in_all_forms(group: type[T]) -> type[T]:
+    for name, method in list(vars(group).items()):
+        if isinstance(method, FunctionType) and "opts" in method.__code__.co_varnames:
+            setattr(group, name, in_all_forms(method))
+    return group
+
+
+@untraced
+@_collectives_in_all_forms
 class RingGroup(dist.ProcessGroup):
     """A process group whose collectives are ours, and whose sends and receives, and all else, are Gloo's.
 
@@ -98,7 +126,6 @@ class RingGroup(dist.ProcessGroup):
         super().shutdown()
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        opts = opts or dist.AllreduceOptions()
         if tensors[0].layout != torch.strided:
             return super().allreduce(tensors, opts)
         keywords = self.options.reducing(self.options.all_reduce, tensors[0])
@@ -107,36 +134,26 @@ class RingGroup(dist.ProcessGroup):
             return _work(functions.all_reduce_coalesced(tensors, opts.reduceOp, self, async_op, **keywords), tensors)
         return _work(functions.all_reduce(tensors[0], opts.reduceOp, self, async_op, **keywords), tensors)
 
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        return self.allreduce(tensors, opts or dist.AllreduceCoalescedOptions())
-
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        opts = opts or dist.ReduceOptions()
         keywords = self.options.reducing(self.options.reduce, tensors[0])
         async_op = _is_async(opts, tensors[0])
         work = rooted.reduce(tensors[0], None, opts.reduceOp, self, async_op, opts.rootRank, **keywords)
         return _work(work, tensors)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        opts = opts or dist.BroadcastOptions()
         algorithm, async_op = self.options.broadcast, _is_async(opts, tensors[0])
         work = rooted.broadcast(tensors[0], None, self, async_op, opts.rootRank, algorithm=algorithm)
         return _work(work, tensors)
 
     def barrier(self, opts: Any = None) -> dist.Work:
-        opts = opts or dist.BarrierOptions()
-        if opts.timeout >= timedelta():  # unset, it is negative
-            return super().barrier(opts)
         return _work(rooted.barrier(self, opts.asyncOp), [])
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        opts = opts or AllgatherOptions()
         algorithm, async_op = self.options.all_gather, _is_async(opts, inputs[0])
         work = functions.all_gather(outputs[0], inputs[0], self, async_op, algorithm=algorithm)
         return _work(work, outputs[0])
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
-        opts = opts or AllgatherOptions()
         algorithm, async_op = self.options.all_gather, _is_async(opts, input)
         work = functions.all_gather_into_tensor(output, input, self, async_op, algorithm=algorithm)
         return _work(work, [output])
@@ -146,14 +163,12 @@ class RingGroup(dist.ProcessGroup):
         return _last(functions.all_gather_into_tensor_coalesced(outputs, inputs, self, algorithm=algorithm))
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        opts = opts or dist.ReduceScatterOptions()
         keywords = self.options.reducing(self.options.reduce_scatter, outputs[0])
         async_op = _is_async(opts, outputs[0])
         work = functions.reduce_scatter(outputs[0], inputs[0], opts.reduceOp, self, async_op, **keywords)
         return _work(work, outputs)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
-        opts = opts or dist.ReduceScatterOptions()
         keywords = self.options.reducing(self.options.reduce_scatter, output)
         work = functions.reduce_scatter_tensor(output, input, opts.reduceOp, self, _is_async(opts, output), **keywords)
         return _work(work, [output])
@@ -161,26 +176,22 @@ class RingGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
-        opts = opts or dist.ReduceScatterOptions()
         keywords = self.options.reducing(self.options.reduce_scatter, outputs[0])
         return _last(functions.reduce_scatter_tensor_coalesced(outputs, inputs, opts.reduceOp, self, **keywords))
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        opts = opts or dist.GatherOptions()
         algorithm, async_op = self.options.gather, _is_async(opts, inputs[0])
         gathered = outputs[0] if outputs else []
         work = rooted.gather(inputs[0], gathered, None, self, async_op, opts.rootRank, algorithm=algorithm)
         return _work(work, gathered)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        opts = opts or dist.ScatterOptions()
         algorithm, async_op = self.options.scatter, _is_async(opts, outputs[0])
         given = inputs[0] if inputs else []
         work = rooted.scatter(outputs[0], given, None, self, async_op, opts.rootRank, algorithm=algorithm)
         return _work(work, outputs)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        opts = opts or dist.AllToAllOptions()
         async_op = _is_async(opts, outputs[0])
         work = exchange.all_to_all(outputs, inputs, self, async_op, algorithm=self.options.all_to_all)
         return _work(work, outputs)
@@ -193,12 +204,12 @@ class RingGroup(dist.ProcessGroup):
         input_splits: list[int],
         opts: Any = None,
     ) -> dist.Work:
-        opts = opts or dist.AllToAllOptions()
         algorithm, async_op = self.options.all_to_all, _is_async(opts, output)
         splits = output_splits or None, input_splits or None
         work = exchange.all_to_all_single(output, input, *splits, self, async_op, algorithm=algorithm)
         return _work(work, [output])
 
+    allreduce_coalesced = allreduce
     # What torch called them until 2.12, and still does here and there.
     alltoall_base = all_to_all_single  # type: ignore[assignment]
     _allgather_base = all_gather_single
@@ -234,5 +245,24 @@ def create(options: Any, group_options: BackendOptions | None) -> RingGroup:
 
 
 def register() -> None:
-    """Make the name "ring" known to torch.distributed; `import collectives` does."""
+    """Make the name "ring" known to torch.distributed; `import collectives` does.
+
+    torch's function `monitored_barrier` asks for the name "gloo" before it calls the group, whose Gloo has the barrier.
+    """
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
+    in_torch = dist.monitored_barrier
+
+    @wraps(in_torch)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        if distributed_c10d._rank_not_in_group(group) or dist.get_backend(group) != NAME:
+            in_torch(group, timeout, wait_all_ranks)
+            return
+        group = resolve(group)
+        if not isinstance(timeout, timedelta):
+            timeout = (
+                timedelta(seconds=timeout) if timeout else group._get_backend(torch.device("cpu")).options._timeout
+            )
+        group.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
+
+    for module in (dist, distributed_c10d):
+        vars(module)[in_torch.__name__] = monitored_barrier

@@ -1,12 +1,13 @@
 """`DistributedDataParallel`: torch's, whose buckets of gradients lie in memory that the ranks of a host share."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode  # torch exports it nowhere else
+from torch.utils._pytree import tree_leaves
 
 from collectives.calls import empty
 from collectives.integrations.last_bucket import mark_last_bucket
@@ -37,6 +38,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     ) -> None:
         options["gradient_as_bucket_view"] = gradient_as_bucket_view
         super().__init__(module, *arguments, **options)
+        self._settled = settled(module.parameters())
 
     @contextmanager
     def allocating_buckets(self) -> Iterator[None]:
@@ -49,15 +51,53 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         if allocation.last is not None:
             mark_last_bucket(allocation.last)
 
+    def _post_forward(self, output: Any) -> Any:
+        output = super()._post_forward(output)  # type: ignore[no-untyped-call]
+        for tensor in tree_leaves(output) if self.static_graph and torch.is_grad_enabled() else ():
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                tensor.register_hook(_refuse_double_backward)
+        return output
+
     def _ddp_init_helper(self, *arguments: Any, **keywords: Any) -> None:
         with self.allocating_buckets():
             super()._ddp_init_helper(*arguments, **keywords)  # type: ignore[no-untyped-call]
 
     def _pre_forward(self, *inputs: Any, **keywords: Any) -> Any:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            trained = [pair for pair in self.module.named_parameters() if pair[0] not in self.parameters_to_ignore]
+            check_settled(trained, self._settled)
         if self._has_rebuilt_buckets:
             return super()._pre_forward(*inputs, **keywords)  # type: ignore[no-untyped-call]
         with self.allocating_buckets():
             return super()._pre_forward(*inputs, **keywords)  # type: ignore[no-untyped-call]
+
+
+def _refuse_double_backward(_: torch.Tensor) -> None:
+    if torch.is_grad_enabled():  # as in a backward pass with create_graph=True
+        raise RuntimeError(
+            "static_graph=True: torch would synchronise the first gradients before a backward pass with "
+            "create_graph=True has made them; leave static_graph out"
+        )
+
+
+def settled(parameters: Iterable[torch.nn.Parameter]) -> dict[int, torch.dtype]:
+    """Return the dtypes of those that are trained, by their identity, for `check_settled`."""
+    return {id(parameter): parameter.dtype for parameter in parameters if parameter.requires_grad}
+
+
+def check_settled(parameters: Iterable[tuple[str, torch.nn.Parameter]], before: Mapping[int, torch.dtype]) -> None:
+    """Raise RuntimeError for one that would not be synchronised, so that ranks would diverge: new, thawed or converted.
+
+    before: what `settled` returned when the model was wrapped.
+    """
+    for name, parameter in parameters:
+        if parameter.requires_grad and before.get(id(parameter)) != parameter.dtype:
+            is_known = id(parameter) in before
+            change = f"has become {parameter.dtype}" if is_known else "is new or requires a gradient only"
+            raise RuntimeError(
+                f"{name} {change} since the model was wrapped, and would not be synchronised: change the model first, "
+                "and wrap it again"
+            )
 
 
 class _BucketAllocation(TorchDispatchMode):

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from collectives.calls import all_reduce
-from collectives.runtime import Work, resolve
+from collectives.runtime import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,17 +15,16 @@ class HookState:
     """The options of `ddp_comm_hook`, given to `register_comm_hook` with it.
 
     group: that of the DistributedDataParallel; the default group if None.
-    algorithm, accumulate, wire: see `all_reduce`. With wire torch.bfloat16 half the bytes of float32 gradients
-    travel, and each rank adds in float32 what arrives.
+    algorithm, wire: see `all_reduce`. With wire torch.bfloat16 half the bytes of float32 gradients travel, and each
+    rank adds in float32 what arrives.
 
         >>> collectives.HookState(wire=torch.bfloat16)
-        HookState(group=None, algorithm='ring', wire=torch.bfloat16, accumulate=None)
+        HookState(group=None, algorithm='ring', wire=torch.bfloat16)
     """
 
     group: dist.ProcessGroup | None = None
     algorithm: str = "ring"
     wire: torch.dtype | None = None
-    accumulate: torch.dtype | None = None
 
 
 def ddp_comm_hook(
@@ -37,6 +37,8 @@ def ddp_comm_hook(
     full when the backward pass is over and the program waits, so that it need not be handed over to another thread. If
     a bucket cannot be reduced, the backward pass raises a RuntimeError that holds the text of the CollectiveError.
 
+    Sparse gradients are summed by torch.distributed, as they are on the backend "ring", whatever the options.
+
     state: None for the defaults.
 
         >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
@@ -47,18 +49,14 @@ def ddp_comm_hook(
     """
     state = state or HookState()
     gradients = bucket.buffer()
-    op = dist.ReduceOp.AVG
-    if torch.float16 in (state.wire, gradients.dtype):
-        # The sums on their way would leave its range, which ends at 65504, before the mean does.
-        gradients.div_(resolve(state.group).size())
-        op = dist.ReduceOp.SUM
+    if gradients.layout != torch.strided:
+        return allreduce_hook(state.group, bucket)  # type: ignore[arg-type]  # which it takes None for
     work = all_reduce(
         gradients,
-        op,
+        dist.ReduceOp.AVG,
         state.group,
         async_op=gradients.is_cuda or not bucket.is_last(),
         algorithm=state.algorithm,
-        accumulate=state.accumulate,
         wire=state.wire,
     )
     return (work or Work.over([gradients])).future_of(lambda: gradients)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_api as api  # where torch 2.13 has them; it exports them nowhere
 
 from collectives.calls import Op, all_gather_into_tensor, reduce_scatter_tensor
+from collectives.integrations.dynamo import untraced
 from collectives.runtime import Work
 
 
@@ -24,6 +25,7 @@ class _Allocating:
         return torch.empty(*size, dtype=dtype, device=device)
 
 
+@untraced
 @dataclass(frozen=True)
 class FSDPAllGather(_Allocating, api.AllGather):
     """The all-gather of a module's parameters in FSDP2, on our schedules: for `set_custom_all_gather`.
@@ -51,11 +53,12 @@ class FSDPAllGather(_Allocating, api.AllGather):
         return all_gather_into_tensor(output_tensor, input_tensor, group, async_op, algorithm=self.algorithm)
 
 
+@untraced
 @dataclass(frozen=True)
 class FSDPReduceScatter(_Allocating, api.ReduceScatter):
     """The reduce-scatter of a module's gradients in FSDP2, on our schedules: for `set_custom_reduce_scatter`.
 
-    algorithm, accumulate, wire: see `reduce_scatter_tensor`.
+    algorithm, wire: see `reduce_scatter_tensor`.
 
         >>> from torch.distributed.device_mesh import init_device_mesh
         >>> from torch.distributed.fsdp import fully_shard
@@ -68,7 +71,6 @@ class FSDPReduceScatter(_Allocating, api.ReduceScatter):
 
     algorithm: str = "ring"
     wire: torch.dtype | None = None
-    accumulate: torch.dtype | None = None
 
     def __call__(
         self,
@@ -86,6 +88,5 @@ class FSDPReduceScatter(_Allocating, api.ReduceScatter):
             group,
             async_op,
             algorithm=self.algorithm,
-            accumulate=self.accumulate,
             wire=self.wire,
         )

@@ -1,19 +1,29 @@
-"""`python -m collectives.recording REQUEST`: what `ringsim trace` starts; REQUEST is a `TraceRequest` as JSON."""
+"""`python -m collectives.recording REQUEST [REPORT]`: what `ringsim trace` starts; REQUEST is a `TraceRequest` as JSON.
 
+REPORT is a file to which the exit code is written as soon as it is known, so that nothing that the program does at its
+end changes it; or where the program is, if a signal such as SIGSEGV ends the process.
+"""
+
+import atexit
+import faulthandler
 import json
 import os
 import signal
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from collectives.recording.program import ProgramError, record_program
-from collectives.recording.step_counter import USER_MISTAKE
+from collectives.recording.program import record_program
 from ringsim.console import in_one_line
 from ringsim.files import decode
 from ringsim.traces import INTERRUPTED, TraceRequest
+
+USER_MISTAKE = 2  # the exit code
+ENDING_S = 5.0  # in which the program's own functions of atexit may end
 
 
 def main() -> None:
@@ -23,19 +33,33 @@ def main() -> None:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    report = Path(sys.argv[2] if len(sys.argv) > 2 else os.devnull)
+    faulthandler.enable(report.open("ab"), all_threads=False)
+    faulthandler.enable = lambda *_, **__: None  # if the program asks for it, too, the report is still told
     request = decode(TraceRequest, json.loads(sys.argv[1]))
     try:
-        trace = record_program(request)
-    except ProgramError as error:
-        _end(str(error), USER_MISTAKE)
+        record_program(request, partial(_end, report, USER_MISTAKE)).save(Path(request.output))
+    except Exception as error:
+        is_told = isinstance(error, ValueError | OSError)  # else the recorder is wrong, which must not cost a traceback
+        _end(report, USER_MISTAKE, str(error) if is_told else f"{request.program}: {type(error).__name__}: {error}")
     except KeyboardInterrupt as interrupt:
-        _end(str(interrupt) or "interrupted", INTERRUPTED)
-    trace.save(Path(request.output))
+        _end(report, INTERRUPTED, str(interrupt) or "interrupted")
+    _end(report, 0)
 
 
-def _end(message: str, exit_code: int) -> NoReturn:
-    click.echo(f"ringsim trace: {in_one_line(message)}", err=True)
-    sys.exit(exit_code)
+def _end(report: Path, exit_code: int, message: str = "") -> NoReturn:
+    """End the process as Python does, but without the program's threads, which it would have stopped later."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with suppress(OSError):  # the disk is full, or the program may open no more files
+        report.write_text(f"{exit_code}\n")
+        faulthandler.dump_traceback_later(ENDING_S, exit=True, file=report.open("ab"))
+    if message:
+        with suppress(Exception):
+            click.echo(f"ringsim trace: {in_one_line(message)}", err=True)
+    with suppress(Exception):
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    os._exit(exit_code)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ reads a tensor's data in C++, or makes tensors that describe the job and not the
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import wraps
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import cache, wraps
 from inspect import signature
-from math import prod
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.amp.grad_scaler import GradScaler
@@ -33,11 +33,14 @@ from torch.utils.data import DataLoader
 
 _TORCH = Path(torch.__file__).parent
 # Through their lines a call of the program's own, such as `tensor.item()`, comes to us.
-_CALLERS = ("_compile.py", "_dynamo/eval_frame.py", "_ops.py", "_tensor.py", "_tensor_str.py")
-_ON_THE_WAY = {str(_TORCH / name) for name in _CALLERS}
-# Integers without a dtype, unless the program gives one.
-_DEFAULT_DTYPES = {torch.ops.aten.randint: torch.int64, torch.ops.aten.randperm: torch.int64}
+_CALLERS = "_compile", "_dynamo/eval_frame", "_ops", "_subclasses/fake_tensor", "_tensor", "_tensor_str"
+_ON_THE_WAY = {f"{_TORCH / name}.py" for name in _CALLERS}
+_WITH_DATA = (torch.int8, torch.int16, torch.int32, torch.int64)
 MAX_INTEGERS = 2**22
+_DEEPCOPY = Tensor.__deepcopy__
+_ADDRESS = UntypedStorage.data_ptr
+_LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
+_MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
 _OURS = str(Path(__file__).parent)
 
 
@@ -62,10 +65,13 @@ class WithoutValues(TorchDispatchMode):
         if _has_data(func, args, kwargs):
             with _disable_current_modes():
                 return func(*args, **kwargs)
-        if func is not torch.ops.aten._local_scalar_dense.default or not isinstance(args[0], FakeTensor):
-            return func(*args, **kwargs)
-        self._warn_once()
-        return _value_of(args[0].dtype)
+        if func is torch.ops.aten._local_scalar_dense.default and _is_unknown(args[0]):
+            self._warn_once()
+            return _value_of(args[0].dtype)
+        outcome = func(*args, **kwargs)
+        if func._schema.is_mutable:
+            _forget_written(func, args, kwargs)
+        return outcome
 
     def array_of(self, tensor: FakeTensor) -> np.ndarray[Any, Any]:
         """Return a NumPy array as `tensor.numpy()` does, of the same shape and dtype; all its elements are alike."""
@@ -96,19 +102,35 @@ def _has_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Return whether an operator makes integers from none, or has only integers with data, and few of them."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     if tensors:
-        return sum(tensor.numel() for tensor in tensors) <= MAX_INTEGERS and all(
-            not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu" and _is_whole(tensor.dtype)
-            for tensor in tensors
+        return sum(tensor.numel() for tensor in tensors) <= MAX_INTEGERS and not any(
+            _is_unknown(tensor) or tensor.is_floating_point() or tensor.is_complex() for tensor in tensors
         )
-    if (device := kwargs.get("device")) is not None and torch.device(device).type != "cpu":
+    if (
+        torch.device(kwargs.get("device") or "cpu").type != "cpu"
+        or kwargs.get("dtype", _WITH_DATA[0]) not in _WITH_DATA
+    ):
         return False
-    sizes = [prod(size) for size in args if isinstance(size, list | tuple)]
-    dtype = kwargs.get("dtype") or _DEFAULT_DTYPES.get(func._overloadpacket)
-    return dtype in (torch.int32, torch.int64) and sum(sizes) <= MAX_INTEGERS
+    with _disable_current_modes(), suppress(RuntimeError, TypeError):  # it makes no tensor
+        made = func(*args, **{**kwargs, "device": "meta"} | ({"generator": None} if "generator" in kwargs else {}))
+        return made.dtype in _WITH_DATA and made.numel() <= MAX_INTEGERS
+    return False
 
 
-def _is_whole(dtype: torch.dtype) -> bool:
-    return not (dtype.is_floating_point or dtype.is_complex)
+def _is_unknown(tensor: Tensor) -> bool:
+    """Return whether a tensor has no data, or none that is right."""
+    return isinstance(tensor, FakeTensor) or hasattr(tensor.untyped_storage(), "is_unknown")
+
+
+def _forget_written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Give the tensors with data that an operator has written, from others without, the number that stands for all."""
+    arguments = {argument.name: argument.alias_info for argument in func._schema.arguments}
+    given = {**dict(zip(arguments, args, strict=False)), **kwargs}
+    written = [value for name, value in given.items() if (alias := arguments[name]) is not None and alias.is_write]
+    for tensor in tree_leaves(written):
+        if isinstance(tensor, Tensor) and not _is_unknown(tensor):
+            with _disable_current_modes():
+                tensor.fill_(_value_of(tensor.dtype))
+            tensor.untyped_storage().is_unknown = True  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -134,13 +156,22 @@ def without_data() -> Iterator[None]:
             function = getattr(dist, name)
             for module in (dist, distributed_c10d):
                 stack.enter_context(patch.object(module, name, _within(unset_fake_temporarily, function)))
+        stack.enter_context(patch.object(Tensor, "__deepcopy__", _deepcopy))
+        # A storage copies by tensors that it makes itself, of bytes, which would have no data.
+        for name in ("copy_", "fill_", "share_memory_"):
+            method = _within(_disable_current_modes, getattr(UntypedStorage, name))
+            stack.enter_context(patch.object(UntypedStorage, name, method))
+        stack.enter_context(patch.object(torch, "asarray", _without_data_of_storages(torch.asarray)))
+        stack.enter_context(patch.object(FakeTensor, "data_ptr", _address_of_tensor))
+        stack.enter_context(patch.object(UntypedStorage, "data_ptr", _address))
         stack.enter_context(patch.object(torch, "save", _save_nothing))
+        for name in ("save", "save_to_buffer"):
+            stack.enter_context(patch.object(torch._C.ScriptModule, name, lambda *_, **__: b""))
+        with suppress(ImportError):
+            stack.enter_context(patch("safetensors.torch.save_file", _save_nothing))
         stack.enter_context(patch.object(state_dict_saver, "_save_state_dict", lambda *_, **__: Metadata({})))
         stack.enter_context(patch.object(GradScaler, "_maybe_opt_step", _step_always))
         stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
-        # copy.deepcopy() asks for a tensor's address, to see whether it has data; what it then does is right for both.
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         without_values = WithoutValues()
 
         def numpy(tensor: FakeTensor, *, force: bool = False) -> np.ndarray[Any, Any]:  # noqa: ARG001
@@ -151,6 +182,50 @@ def without_data() -> Iterator[None]:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(without_values)
         yield
+
+
+def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
+    """Copy what has data with it; a number of which a tensor without data knows the value is in its attributes."""
+    with nullcontext() if isinstance(tensor, FakeTensor) else _disable_current_modes():
+        return _DEEPCOPY(tensor, memo)  # type: ignore[no-untyped-call]
+
+
+def _without_data_of_storages(asarray: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Let a tensor on a storage with data, such as one of a file, be one without data, like all tensors."""
+
+    def made(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+        if isinstance(source, UntypedStorage):
+            dtype = dtype or torch.get_default_dtype()
+            return torch.empty(source.nbytes() // dtype.itemsize, dtype=dtype)
+        return asarray(source, dtype=dtype, **options)
+
+    return made
+
+
+def _address(storage: Any) -> Any:
+    """Return an address by which a program can tell storages without data apart.
+
+    There is memory, though storages share it: others than torch, such as safetensors, may read and write there.
+    """
+    frame: Any = sys._getframe(1)
+    while frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    if storage.device.type != "meta":
+        return _ADDRESS(storage)
+    if frame.f_code.co_filename.startswith(str(_TORCH)):
+        return 0  # by which torch knows such a tensor
+    return _memory().ctypes.data + storage._cdata % _LARGEST
+
+
+@cache
+def _memory() -> np.ndarray[Any, Any]:
+    """Return bytes of which only those that somebody writes take memory."""
+    return np.frombuffer(mmap(-1, 2 * _LARGEST, MAP_PRIVATE | MAP_ANONYMOUS | _MAP_NORESERVE), np.uint8)
+
+
+def _address_of_tensor(tensor: FakeTensor) -> Any:
+    address = _address(tensor.untyped_storage())
+    return address and address + tensor.storage_offset() * tensor.itemsize
 
 
 def _save_nothing(*_: object, **__: object) -> None:

@@ -14,11 +14,15 @@ from torch.distributed import distributed_c10d
 
 from collectives.calls import fill_cyclically, name_of, reduced
 from collectives.integrations import NAME as RING
-from collectives.integrations import BackendOptions, RingGroup
+from collectives.integrations import BackendOptions, RingGroup, in_all_forms
 from collectives.runtime import RecordedGroup, Recorder, Work, is_lent, record_group
 from ringsim.traces import Call, Group
 
 NAME = "recording"
+_SINGLE_RANKS = (
+    "the program sends to single ranks, as pipelines do: ringsim step will refuse this trace, since the recording of "
+    "one rank does not tell what the others do"
+)
 DEVICES = ["cpu", "cuda"]
 
 
@@ -30,7 +34,7 @@ class RecordingGroup(dist.ProcessGroup):
 
     def __init__(self, store: Any, rank: int, size: int, recorded: RecordedGroup) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
-        self._store, self._recorded = store, recorded
+        self._store, self._recorded, self._latest = store, recorded, Work.over([])
         fake = FakeProcessGroup._create_internal(rank, size)
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         for device in DEVICES:
@@ -53,27 +57,31 @@ class RecordingGroup(dist.ProcessGroup):
         peer: int = -1,
     ) -> Work:
         """Record a call that leaves its result in `outputs`, or has none, and return its work."""
+        if collective in ("send", "recv"):
+            warnings.warn(_SINGLE_RANKS, stacklevel=1)
         tensors = outputs or inputs
         dtype = name_of(tensors[0].dtype) if tensors else "uint8"
         is_async = bool(getattr(opts, "asyncOp", True))
         lent = len(inputs) == 1 and is_lent(inputs[0])
         call = Call(collective, size_bytes, dtype, self._recorded.index, is_async, peer=peer, is_lent=lent)
-        return self._recorded.recorder.call(call, tensors)
+        self._latest = self._recorded.recorder.call(call, tensors)
+        return self._latest
+
+    def _end_coalescing(self, _: torch.device) -> Work:
+        """Return the work of all calls: a group's calls are done in order."""
+        return self._latest
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
         with self._recorded.recorder.stopped(), torch.no_grad():
             yield
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        opts = opts or dist.AllreduceOptions()
+    @in_all_forms
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         with self._stopped():
             for tensor in tensors:
                 tensor.copy_(reduced(tensor, opts.reduceOp, self.size()))
             return self._note("all_reduce", _bytes(tensors), tensors, tensors, opts)
-
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        return self.allreduce(tensors, opts or dist.AllreduceCoalescedOptions())
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         opts = opts or dist.ReduceOptions()
@@ -83,17 +91,19 @@ class RecordingGroup(dist.ProcessGroup):
             outputs = tensors if opts.rootRank == self.rank() else []
             return self._note("reduce", _bytes(tensors), tensors, outputs, opts, opts.rootRank)
 
-    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        opts = opts or dist.BroadcastOptions()
+    @in_all_forms
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         with self._stopped():
             inputs = tensors if opts.rootRank == self.rank() else []
             return self._note("broadcast", _bytes(tensors), inputs, tensors, opts, opts.rootRank)
 
+    @in_all_forms
     def barrier(self, opts: Any = None) -> dist.Work:
         with self._stopped():
-            return self._note("barrier", 0, [], [], opts or dist.BarrierOptions())
+            return self._note("barrier", 0, [], [], opts)
 
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+    @in_all_forms
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         with self._stopped():
             for output in outputs[0]:  # which may be of uneven lengths
                 fill_cyclically(output, inputs[0])
@@ -117,8 +127,8 @@ class RecordingGroup(dist.ProcessGroup):
                 shares.copy_(given.reshape(1, -1).expand_as(shares))
             return self._note("all_gather", _bytes(outputs), inputs, outputs, opts)
 
-    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        opts = opts or dist.ReduceScatterOptions()
+    @in_all_forms
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:
         with self._stopped():
             outputs[0].copy_(reduced(inputs[0][self.rank()], opts.reduceOp, self.size()))
             return self._note("reduce_scatter", _bytes(inputs[0]), inputs[0], outputs, opts)
@@ -136,6 +146,7 @@ class RecordingGroup(dist.ProcessGroup):
                 output.copy_(reduced(share, opts.reduceOp, self.size()))
             return self._note("reduce_scatter", _bytes(inputs), inputs, outputs, opts)
 
+    allreduce_coalesced = allreduce
     # What torch called them until 2.12, and still does here and there.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
@@ -229,6 +240,9 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
         return RecordingRingGroup(*of_group, group_options) if asked_for[-1] == RING else RecordingGroup(*of_group)
 
     def make_recording(size: int, group_rank: int, ranks: list[int], backend: Any, *rest: Any, **options: Any) -> Any:
+        for name in str(backend).lower().split(","):
+            if (name := name.rpartition(":")[2]) not in dist.Backend.backend_list:
+                raise AssertionError(f"Unknown c10d backend type {name.upper()}")  # as torch says
         asked_for.append(str(backend))
         made = make(size, group_rank, ranks, dist.Backend(NAME), *rest, **options)
         if made[1] is not None:
@@ -242,6 +256,10 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
     with ExitStack() as stack:
         stack.enter_context(patch.object(distributed_c10d, "_new_process_group_helper", make_recording))
         stack.enter_context(patch.object(distributed_c10d, "rendezvous", meet))
+        stack.enter_context(patch.object(torch.futures, "collect_all", recorder.collect_all))
+        stack.enter_context(
+            patch.object(torch.futures, "wait_all", lambda futures: [future.wait() for future in futures])
+        )
         for name, pretended in _WITHOUT_PEERS.items():
             for module in (dist, distributed_c10d):
                 stack.enter_context(patch.object(module, name, pretended))
@@ -278,14 +296,10 @@ def _warn_of_objects(function: str, objects: Sequence[Any]) -> None:
         warnings.warn(f"{function}: a recorded rank has no peers, and so gets None of their objects", stacklevel=3)
 
 
-def _plain_barrier(group: dist.ProcessGroup | None = None, *_: object, **__: object) -> None:
-    dist.barrier(group)
-
-
 # Only Gloo has a monitored barrier, and objects of a peer can be read only if it exists.
 _WITHOUT_PEERS = {
     "broadcast_object_list": _broadcast_own_objects,
     "scatter_object_list": _scatter_own_object,
     "recv_object_list": _leave_own_objects,
-    "monitored_barrier": _plain_barrier,
+    "monitored_barrier": lambda group=None, *_, **__: dist.barrier(group),
 }

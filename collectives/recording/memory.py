@@ -149,9 +149,15 @@ def _all(kind: type[Any]) -> list[Any]:
     """Return all objects of a class that there are now: an object refers to its class.
 
     `gc.get_objects` would also return tuples that other threads are making, and CPython raises SystemError in a thread
-    that finishes a tuple to which something else refers; that ends a data loader's thread.
+    that finishes a tuple to which something else refers; that ends a data loader's thread. What a program has put aside
+    by `gc.freeze` would not be seen.
     """
-    return [thing for thing in gc.get_referrers(*_classes(kind)) if issubclass(type(thing), kind)]
+    is_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    things = [thing for thing in gc.get_referrers(*_classes(kind)) if issubclass(type(thing), kind)]
+    if is_frozen:
+        gc.freeze()
+    return things
 
 
 def _classes(kind: type[Any]) -> set[type[Any]]:

@@ -1,11 +1,14 @@
 """`OperatorWatch`: tells the recorder the operators of a program, with their arithmetic and the memory they touch."""
 
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tag, Tensor
+from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
@@ -33,21 +36,65 @@ _WITHOUT_WORK = {
     "aten.resize_",
     "aten.set_",
 }
-# On a GPU they are flash attention, which torch counts.
+
+
+def _product_flops(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
+    """Return the operations of a product of matrices, or of one for each group of rows, columns or inner elements."""
+    num_products = left.shape[0] if left.dim() == right.dim() == 3 else 1
+    return int(2 * num_products * left.shape[-2] * left.shape[-1] * right.shape[-1])
+
+
+def _convolution_backward_flops(gradient: Tensor, image: Tensor, weight: Tensor, *options: Any, **_: Any) -> int:
+    """Return the operations of the gradients that are asked for, each of as many as the convolution has.
+
+    torch's own formula forgets that each group of channels has weights for its own channels only.
+    """
+    is_transposed, is_asked_for = options[4], options[7]
+    positions = prod((image if is_transposed else gradient).shape[2:])
+    return int(2 * image.shape[0] * positions * weight.numel() * sum(is_asked_for[:2]))
+
+
 _COUNTED_LIKE = {
-    aten._scaled_dot_product_flash_attention_for_cpu: aten._scaled_dot_product_flash_attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: aten._scaled_dot_product_flash_attention_backward,
+    aten.addmm: (aten.addmm_, aten._addmm_activation),
+    aten.baddbmm: (aten.baddbmm_, aten.addbmm, aten.addbmm_),
+    # On a GPU they are flash attention.
+    aten._scaled_dot_product_flash_attention: (aten._scaled_dot_product_flash_attention_for_cpu,),
+    aten._scaled_dot_product_flash_attention_backward: (aten._scaled_dot_product_flash_attention_for_cpu_backward,),
 }
+_PRODUCTS = aten._int_mm, aten._grouped_mm, aten._scaled_grouped_mm, aten._scaled_grouped_mm_v2, aten._scaled_mm_v2
+_FORMULAS: dict[Any, Callable[..., int]] = {
+    **flop_registry,
+    **{name: flop_registry[like] for like, names in _COUNTED_LIKE.items() for name in names},
+    **dict.fromkeys(_PRODUCTS, _product_flops),
+    aten.convolution_backward: _convolution_backward_flops,
+}
+# The work of some operators grows as their bytes do, so that it needs no formula: those with a tag or a decomposition
+# into such, and these, which have neither.
+_TAGS = {Tag.pointwise, Tag.reduction, Tag.view_copy, Tag.inplace_view}
+_BY_BYTES = re.compile(
+    "foreach|fused_(ada|sgd|gru_cell|lstm_cell|moving)|amp_|assert|check|pool|upsample|norm|grid_sampler|pad|index|gather"
+    "|scatter|copy|clone|sort|topk|kthvalue|median|mode|cummax|cummin|cumsum|unique|nonzero|embedding|quantize|hist|bincount"
+    "|searchsorted|put_?$|masked|repeat_interleave|segment_reduce|margin_loss|shrink|glu|softmax|full|stack|minmax|relu"
+    "|coalesce|sparse_(coo|mask|sum)|resize|scalar|^_?is_|nested|addr|pin_memory|grad$|rescale"
+)
+_IS_PRODUCT = re.compile("mm|conv|rnn|attention")  # also where torch decomposes it
+_BY_BYTES_ELSEWHERE = {"fsdp", "prims", "rngprims", "profiler", "c10d", "_dtensor"}  # torch's own namespaces
+_TF32_DTYPES = {"float32", "complex64"}
 
 
 class _Kind(NamedTuple):
     """The facts about an operator that follow from its schema.
 
     written: the positions or names of its arguments that it writes. overwritten: those of them that it does not read.
+    formula: of its operations; None if there is none. is_counted: as of `Operator`.
+    is_made_of_others: whether torch runs it as other operators; in inference mode it comes to us first.
     """
 
     name: str
     has_work: bool
+    formula: Callable[..., int] | None
+    is_counted: bool
+    is_made_of_others: bool
     written: frozenset[int | str]
     overwritten: frozenset[int | str]
 
@@ -63,12 +110,30 @@ def _kind_of(operator: OpOverload) -> _Kind:
     written = {key for key, argument in shared.items() if argument.alias_info.is_write}
     overwritten = {key for key in written if shared[key].is_out or name in _OVERWRITING}
     is_view = bool(shared) and not written
+    formula = _FORMULAS.get(operator._overloadpacket)
+    is_prim = operator.namespace == "prim"
     return _Kind(
         name,
-        has_work=not is_view and name not in _WITHOUT_WORK and operator.namespace != "prim",
+        has_work=not is_view and name not in _WITHOUT_WORK and not is_prim,
+        formula=formula,
+        is_counted=formula is not None or _works_by_bytes(operator),
+        is_made_of_others=formula is None
+        and not is_prim
+        and torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"),
         written=frozenset(written),
         overwritten=frozenset(overwritten),
     )
+
+
+def _works_by_bytes(operator: OpOverload) -> bool:
+    """Return whether the work of an operator is certain to grow as its bytes do."""
+    if operator.namespace != "aten":
+        return operator.namespace in _BY_BYTES_ELSEWHERE
+    name, tags = operator._schema.name.removeprefix("aten::"), operator.tags
+    if not _TAGS.isdisjoint(tags) or not any("Tensor" in str(argument.type) for argument in operator._schema.arguments):
+        return True
+    is_simple = operator in decomposition_table or Tag.nondeterministic_seeded in tags or bool(_BY_BYTES.search(name))
+    return is_simple and not _IS_PRODUCT.search(name)
 
 
 class OperatorWatch(TorchDispatchMode):
@@ -109,6 +174,9 @@ class OperatorWatch(TorchDispatchMode):
         kind = _kind_of(func)
         if self._recorder.is_stopped:
             return func(*args, **kwargs)
+        if kind.is_made_of_others:
+            with self:
+                return func.decompose(*args, **kwargs)
         if not kind.has_work:
             return self._run(func, args, kwargs)
         with self._recorder.stopped():
@@ -118,10 +186,14 @@ class OperatorWatch(TorchDispatchMode):
         with self._recorder.stopped():
             results = _tensors([outcome])
             written = _tensors(arguments[key] for key in kind.written if key in arguments)
-            if tensors := [*sources, *(results or written)]:
+            is_counted = kind.is_counted and not (kind.formula and _are_sparse(args))
+            if (tensors := [*sources, *(results or written)]) or not is_counted:
                 size_bytes = sum(tensor.nbytes for tensor in tensors)
-                flops = _flops(func, args, kwargs, outcome)
-                self._recorder.count(Operator(kind.name, _dtype_of(tensors), flops, size_bytes))
+                flops = _flops(func, args, kwargs, outcome) if is_counted else 0
+                dtype = _dtype_of(tensors)
+                if flops and dtype in _TF32_DTYPES and _multiplies_in_tf32(kind.name):
+                    dtype = "tf32"
+                self._recorder.count(Operator(kind.name, dtype, flops, size_bytes, is_counted=is_counted))
         return outcome
 
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -142,6 +214,11 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
 
 
+def _are_sparse(arguments: Any) -> bool:
+    """Return whether tensors leave out elements, so that an operator works on fewer than their shapes say."""
+    return any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in tree_leaves(arguments))
+
+
 def _dtype_of(tensors: list[Tensor]) -> str:
     """Return the dtype in which is computed: that of the first tensor of fractions, or of the first at all."""
     of_fractions = [tensor for tensor in tensors if tensor.dtype.is_floating_point or tensor.dtype.is_complex]
@@ -149,7 +226,22 @@ def _dtype_of(tensors: list[Tensor]) -> str:
     return name_of(first[0].dtype) if first else "uint8"
 
 
+def _multiplies_in_tf32(name: str) -> bool:
+    """Return whether the program lets a GPU multiply float32 in TF32 now, as torch does by default in convolutions."""
+    backends: Any = torch.backends
+    by_cudnn = "conv" in name and backends.cudnn.enabled
+    return bool((backends.cudnn.conv if by_cudnn else backends.cuda.matmul).fp32_precision == "tf32")
+
+
 def _flops(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: Any) -> int:
-    packet = func._overloadpacket
-    formula: Callable[..., int] | None = flop_registry.get(_COUNTED_LIKE.get(packet, packet))
-    return 0 if formula is None else int(formula(*args, **kwargs, out_val=outcome))
+    """Return the operations of a call, without those of attention that a causal mask leaves out."""
+    formula = _kind_of(func).formula
+    if formula is None:
+        return 0
+    flops = int(formula(*args, **kwargs, out_val=outcome))
+    given = {**dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)), **kwargs}
+    if not given.get("is_causal") or "scaled_dot_product" not in func._schema.name:
+        return flops
+    queries, keys = given["query"].shape[-2], given["key"].shape[-2]
+    both = min(queries, keys)
+    return int(flops * (both * (both + 1) // 2 + (queries - both) * keys) // (queries * keys))

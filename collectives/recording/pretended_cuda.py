@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
+from inspect import isfunction
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +20,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn, serialization
-from torch.amp.autocast_mode import autocast
+from torch.amp import autocast_mode
 from torch.distributed import device_mesh, distributed_c10d
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn import attention
@@ -34,50 +35,28 @@ Options = dict[str, Any]
 Device, Generator = torch.device, torch.Generator
 CPU = Device("cpu")
 _PARSE_TO = torch._C._nn._parse_to  # reads the arguments of a module's `to`
-_DTYPE_OF_AUTOCAST = torch.get_autocast_dtype
 
 # A recent GPU: programs choose dtypes and kernels by its capability, and sizes by its memory.
 NAME, CAPABILITY, VERSION, GPU = "pretended by ringsim trace", (9, 0), "12.8", GPUS["h100"]
 NCCL_VERSION = (2, 27, 5)  # hooks of DistributedDataParallel that send bfloat16 ask for 2.10
 
-_DO_NOTHING = {
-    "empty_cache",
-    "empty_host_cache",
-    "init",
-    "ipc_collect",
-    "manual_seed",
-    "manual_seed_all",
+_MODULES = torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.nvtx, torch.cuda.profiler, torch.accelerator
+# Their functions whose names begin so do nothing or return 0, unless it is said below what they do.
+_DO_NOTHING = (
+    "_record",
+    "empty_",
+    "ipc_",
+    "manual_",
     "mark",
-    "range_end",
-    "range_pop",
-    "range_push",
-    "range_start",
-    "reset_accumulated_memory_stats",
-    "reset_max_memory_allocated",
-    "reset_max_memory_cached",
-    "reset_peak_memory_stats",
+    "range_",
+    "reset_",
     "seed",
-    "seed_all",
-    "set_per_process_memory_fraction",
-    "set_rng_state",
-    "set_rng_state_all",
-    "set_sync_debug_mode",
+    "set_",
     "start",
     "stop",
-    "synchronize",
-    "_record_memory_history",
-}
-_ARE_ZERO = {
-    "initial_seed",
-    "max_memory_allocated",
-    "max_memory_cached",
-    "max_memory_reserved",
-    "memory_allocated",
-    "memory_cached",
-    "memory_reserved",
-    "memory_usage",
-    "utilization",
-}
+    "sync",
+)
+_ARE_ZERO = "initial_seed", "max_memory_", "memory_", "utilization"
 _FACTS: dict[str, Any] = {
     "is_available": True,
     "is_bf16_supported": True,
@@ -97,6 +76,7 @@ _FACTS: dict[str, Any] = {
     ),
     "get_memory_info": (GPU.memory_bytes, GPU.memory_bytes),
     "mem_get_info": (GPU.memory_bytes, GPU.memory_bytes),
+    "memory_snapshot": [],
     "memory_stats": defaultdict(int),
     "memory_stats_as_nested_dict": defaultdict(int),
     "memory_summary": NAME,
@@ -190,20 +170,12 @@ def pretended_cuda(num_devices: int) -> Iterator[None]:
         yield
         return
     answers = _answers(num_devices)
-    modules = (
-        torch.cuda,
-        torch.cuda.memory,
-        torch.cuda.random,
-        torch.cuda.nvtx,
-        torch.cuda.profiler,
-        torch.accelerator,
-    )
     with ExitStack() as stack:
 
         def replace(owner: Any, name: str, value: Any) -> None:
             stack.enter_context(patch.object(owner, name, value, create=name in _OF_STREAMS))
 
-        for module in modules:
+        for module in _MODULES:
             for name in answers.keys() & vars(module).keys():
                 replace(module, name, answers[name])
         for name, method in _OF_STREAMS.items():
@@ -213,6 +185,8 @@ def pretended_cuda(num_devices: int) -> Iterator[None]:
         replace(torch, "Event", _Event)
         replace(torch.version, "cuda", VERSION)
         replace(torch.cuda.nccl, "version", _returns(NCCL_VERSION))
+        stack.callback(torch.set_autocast_dtype, "cpu", torch.get_autocast_dtype("cpu"))
+        torch.set_autocast_dtype("cpu", torch.get_autocast_dtype("cuda"))
         _move_to_cpu(replace)
         replace(serialization, "_package_registry", list(serialization._package_registry))
         serialization.register_package(15, lambda _: None, _storage_of_cuda)  # before that of CUDA
@@ -240,23 +214,25 @@ def _answers(num_devices: int) -> dict[str, Any]:
         index = torch.cuda._utils._get_device_index(device, optional=True)
         current[0] = index if index >= 0 else current[0]
 
+    names = {name for module in _MODULES for name, value in vars(module).items() if isfunction(value)}
     return {
-        **{name: _returns(None) for name in _DO_NOTHING},
-        **{name: _returns(0) for name in _ARE_ZERO},
+        "init": _returns(None),
+        **{name: _returns(None) for name in names if name.startswith(_DO_NOTHING)},
+        **{name: _returns(0) for name in names if name.startswith(_ARE_ZERO)},
         **{name: _returns(value) for name, value in _FACTS.items()},
         "device_count": _returns(num_devices),
         **{name: lambda *_: current[0] for name in ("current_device", "current_device_index", "current_device_idx")},
         **{name: lambda *_: current[0] for name in ("_exchange_device", "_maybe_exchange_device")},
         **{name: partial(set_device) for name in ("set_device", "set_device_index", "set_device_idx")},
         "device_index": lambda _: nullcontext(),
-        "get_rng_state": lambda *_: torch.get_rng_state(),
+        "get_rng_state": lambda *_, **__: torch.get_rng_state(),
         "get_rng_state_all": lambda: [torch.get_rng_state()] * num_devices,
         "Stream": torch.cpu.Stream,
         "Event": _Event,
         "StreamContext": torch.cpu.StreamContext,
         "stream": torch.cpu.stream,
         "current_stream": torch.cpu.current_stream,
-        "default_stream": lambda *_: torch.cpu._default_cpu_stream,
+        "default_stream": lambda *_, **__: torch.cpu._default_cpu_stream,
         "set_stream": _set_stream,
         "_lazy_init": _refuse,
     }
@@ -276,7 +252,10 @@ def _move_to_cpu(replace: Callable[[Any, str, Any], None]) -> None:
         replace(kind, "cuda", lambda itself, *_, **__: itself)
     replace(Tensor, "pin_memory", lambda tensor, *_, **__: tensor)  # also in the thread of a data loader
     replace(Tensor, "record_stream", lambda *_: None)
+    replace(torch._utils, "_get_restore_location", _returns("cpu"))  # of what torch.load reads without data
     replace(distributed_c10d, "default_pg_nccl_timeout", distributed_c10d.default_pg_timeout)
+    replace(torch, "get_autocast_gpu_dtype", partial(torch.get_autocast_dtype, "cpu"))
+    replace(torch, "set_autocast_gpu_dtype", partial(torch.set_autocast_dtype, "cpu"))
     replace(dist, "is_nccl_available", lambda: True)
     replace(distributed_c10d, "is_nccl_available", lambda: True)
     # A GPU has kernels of attention that a CPU has not.
@@ -284,11 +263,15 @@ def _move_to_cpu(replace: Callable[[Any, str, Any], None]) -> None:
     changes: tuple[tuple[Any, str, Callable[..., tuple[Arguments, Options]]], ...] = (
         (nn.parallel.DistributedDataParallel, "__init__", _without_devices),
         (FullyShardedDataParallel, "__init__", lambda args, kwargs: (args, {**kwargs, "device_id": CPU})),
-        (autocast, "__init__", _autocast_on_cpu),
+        (autocast_mode.autocast, "__init__", _all_on_cpu),
         (device_mesh.DeviceMesh, "__init__", _all_on_cpu),
         (_device.DeviceContext, "__init__", _all_on_cpu),
-        (torch, "is_autocast_enabled", _all_on_cpu),
+        (torch, "is_autocast_enabled", lambda args, kwargs: _all_on_cpu(args or ("cuda",), kwargs)),
         (torch, "get_autocast_dtype", _all_on_cpu),
+        (torch, "set_autocast_enabled", lambda args, kwargs: _all_on_cpu(("cuda", *args)[-2:], kwargs)),
+        (torch, "set_autocast_dtype", _all_on_cpu),
+        (autocast_mode, "_cast", _all_on_cpu),
+        (nn.functional, "scaled_dot_product_attention", _without_dropout),
     )
     for owner, name, change in changes:
         replace(owner, name, _with_changed(vars(owner)[name], change))
@@ -315,12 +298,10 @@ def _without_devices(args: Arguments, kwargs: Options) -> tuple[Arguments, Optio
     return (*args[:2], *[None] * len(args[2:4]), *args[4:]), kwargs
 
 
-def _autocast_on_cpu(args: Arguments, kwargs: Options) -> tuple[Arguments, Options]:
-    """Let autocast take the dtype that it would on CUDA."""
-    device_type = kwargs["device_type"] if "device_type" in kwargs else args[1]
-    if device_type == "cuda" and len(args) < 3 and kwargs.get("dtype") is None:
-        kwargs = {**kwargs, "dtype": _DTYPE_OF_AUTOCAST("cuda")}
-    return _all_on_cpu(args, kwargs)
+def _without_dropout(args: Arguments, kwargs: Options) -> tuple[Arguments, Options]:
+    """Leave out the dropout of attention: a GPU's kernels do it as well, and a CPU has no kernel that does."""
+    names = "query", "key", "value", "attn_mask", "dropout_p", "is_causal"
+    return (), {**dict(zip(names, args, strict=False)), **kwargs, "dropout_p": 0.0}
 
 
 def _with_mode(begin: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:

@@ -3,10 +3,11 @@
 import os
 import runpy
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -26,38 +27,53 @@ from collectives.runtime import Recorder
 from ringsim.measurements import provenance
 from ringsim.traces import RECORDING_ID, Device, Group, ProgramTrace, TraceRequest
 
+EAGER_BACKENDS = ("eager", "aot_eager")  # of torch.compile: they run the operators as they are
+
 
 class ProgramError(ValueError):
     """A program that cannot be recorded; the message says where and why, in one line."""
 
 
-def record_program(request: TraceRequest) -> ProgramTrace:
+def record_program(request: TraceRequest, give_up: Callable[[str], object] = sys.exit) -> ProgramTrace:
     """Run the program until it has made as many steps as are asked for, and return them.
+
+    give_up: ends the process with a message.
 
     Raises ProgramError, in one line, if it fails, ends before the first step is over, or starts its own processes.
     """
     recorder = Recorder(_no_time) if request.is_fake else Recorder()
     groups: list[Group] = []
-    counter = StepCounter(recorder, request.num_steps, watch_all=request.is_fake)
+    failures: list[Any] = []  # of the program's threads
+    compiled: list[str] = []
+    counter = StepCounter(recorder, request.num_steps, request.is_fake, give_up)
     with (
         recording(request.num_ranks, request.rank, recorder, groups),
         _as_started_by_torchrun(request),
+        _without_compilers(compiled),
         without_data() if request.is_fake else nullcontext(),
         pretended_cuda(request.ranks_here) if request.device is Device.CUDA else hidden_cuda(),
         watched_streams(recorder, torch.cpu),
         watched_streams(recorder, torch.cuda),
         counter,
-        suppress(EnoughError),
+        patch.object(threading, "excepthook", failures.append),
     ):
         try:
             _run(request)
+        except EnoughError:
+            pass
         except ProgramError:
             if not counter.is_complete:  # else the program only says that it was stopped
                 raise
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted after {counter}; no trace is written") from None
-        counter.processes.end_if_forked()
-    counter.processes.end_children()
+            if not counter.is_complete:  # else another thread has stopped this one
+                raise KeyboardInterrupt(f"interrupted after {counter}; no trace is written") from None
+        finally:
+            counter.processes.end_if_forked(sys.exc_info()[1])
+            counter.processes.end_children()
+            if failures and not counter.recorded:  # which may be why this thread has failed, or has waited for ever
+                raise _told(failures[0].exc_value, request)
+    for failure in failures:
+        threading.__excepthook__(failure)
     _require_steps(counter, request)
     steps = counter.recorded
     if not request.is_fake:
@@ -71,6 +87,7 @@ def record_program(request: TraceRequest) -> ProgramTrace:
         {**provenance(), "torch": torch.__version__},
         request,
         counter.memory,
+        is_compiled=bool(compiled),
     )
 
 
@@ -92,38 +109,44 @@ def _no_time() -> float:
 
 
 def _run(request: TraceRequest) -> None:
+    """Run the program to its end, at which Python joins its threads."""
     try:
         if request.is_module:
             runpy.run_module(request.program, run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(request.program, run_name="__main__")
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.main_thread():
+                thread.join()
     except SystemExit as ended:
         if ended.code not in (None, 0):
             raise ProgramError(f"{request.program}: it ended with exit code {ended.code}") from None
-    except ProgramError as error:
-        raise ProgramError(f"{_place_of(error, request)}: {error}") from error
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise ProgramError(
-            f"{_place_of(error, request)}: {error.func} needs real numbers, and with --fake there are none: "
-            "leave it out there, or record without --fake"
-        ) from error
     except Exception as error:
-        wants_cuda = request.device is Device.CPU and any(
-            word in str(error).lower() for word in ("cuda", "accelerator")
+        raise _told(error, request) from error
+
+
+def _told(error: BaseException, request: TraceRequest) -> ProgramError:
+    """Return an error that says in one line where the program has failed and why, and what helps."""
+    place = _place_of(error, request)
+    if isinstance(error, ProgramError):
+        return ProgramError(f"{place}: {error}")
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        return ProgramError(
+            f"{place}: {error.func} needs real numbers, and with --fake there are none: "
+            "leave it out there, or record without --fake"
         )
-        advice = "; a program that was written for GPUs needs --device cuda" if wants_cuda else ""
-        raise ProgramError(f"{_place_of(error, request)}: {type(error).__name__}: {error}{advice}") from error
+    advice = ""
+    if any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__)):
+        advice = "; a recorded rank has no peers, and so pipelines, whose ranks do different things, cannot be recorded"
+    elif request.device is Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
+        advice = "; a program that was written for GPUs needs --device cuda"
+    return ProgramError(f"{place}: {type(error).__name__}: {str(error).rstrip('.') if advice else error}{advice}")
 
 
-def _place_of(error: Exception, request: TraceRequest) -> str:
+def _place_of(error: BaseException, request: TraceRequest) -> str:
     """Return the innermost line of the program's own that failed, or the program's name."""
-    own = str(Path(request.program).resolve().parent)
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<") and str(Path(frame.filename).resolve()).startswith(own)
-    ]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames and not request.is_module else request.program
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if request.is_own(frame.filename)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else request.program
 
 
 @contextmanager
@@ -154,18 +177,43 @@ def _as_started_by_torchrun(request: TraceRequest) -> Iterator[None]:
         for name in ("spawn", "start_processes"):
             stack.enter_context(patch.object(multiprocessing, name, _refuse_processes))
         stack.enter_context(patch.object(rpc, "init_rpc", _refuse_rpc))
-        stack.enter_context(patch.object(torch, "compile", _stay_eager))
         yield
 
 
-def _stay_eager(model: Any = None, **_: Any) -> Any:
-    """Return what torch.compile is given, or as a decorator a function that does; warn of it once.
+@contextmanager
+def _without_compilers(compiled: list[str]) -> Iterator[None]:
+    """In the block torch.compile returns what it is given, or as a decorator a function that does, and warns once.
 
-    Operators that are compiled together could be seen no longer.
+    Operators that are compiled together could be seen no longer. TorchScript's can be, and it goes on; on a GPU it
+    would fuse them.
+
+    compiled: is given the name of each backend that would fuse operators.
     """
-    message = "torch.compile does nothing while a program is recorded: the step is that of eager mode"
-    warnings.warn(message, stacklevel=2)
-    return (lambda function: function) if model is None else model
+
+    def scripted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **options: Any) -> Any:
+            compiled.append("TorchScript")
+            return call(*args, **options)
+
+        return noted
+
+    def stay_eager(model: Any = None, *, backend: Any = "inductor", disable: bool = False, **_: Any) -> Any:
+        if not disable and backend not in EAGER_BACKENDS:
+            compiled.append(str(backend))
+            message = "torch.compile does nothing while a program is recorded: the step is that of eager mode"
+            warnings.warn(message, stacklevel=2)
+        return (lambda function: function) if model is None else model
+
+    def optimize(backend: Any = "inductor", **options: Any) -> Any:
+        return stay_eager(backend=backend, **options)
+
+    with (
+        patch.object(torch, "compile", stay_eager),
+        patch.object(torch._dynamo, "optimize", optimize),
+        patch.object(torch._C.ScriptFunction, "__call__", scripted(torch._C.ScriptFunction.__call__)),
+        patch.object(torch._C.ScriptMethod, "__call__", scripted(torch._C.ScriptMethod.__call__)),
+    ):
+        yield
 
 
 def _refuse_processes(*_: object, **__: object) -> NoReturn:

@@ -1,8 +1,12 @@
 """`StepCounter`: a recorded step ends with each step of the program's optimizer, and the program with the last one."""
 
 import os
+import signal
 import sys
+import threading
+import warnings
 import weakref
+from collections.abc import Callable
 from mmap import mmap
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -20,7 +24,6 @@ from ringsim.units import plural
 WARM_UP_STEPS = 3
 WATCHED_STEP = WARM_UP_STEPS - 1
 MAX_STOPS = 10  # so often a program may catch what stops it
-USER_MISTAKE = 2  # the exit code
 
 
 class EnoughError(BaseException):
@@ -51,16 +54,23 @@ class ForkedProcesses:
         self._shared[0] = 1
         os._exit(1)
 
-    def end_if_forked(self) -> None:
-        """End a process that was forked and has come to the program's end: it has no trace to write."""
+    def end_if_forked(self, error: BaseException | None) -> None:
+        """End a process that was forked and has come to the program's end, as Python does: it has no trace to write."""
         if self.is_forked:
+            if error is not None:
+                print(error, file=sys.stderr)  # noqa: T201
+            code = getattr(error.__context__, "code", 1) if error else 0
             sys.stdout.flush()
-            os._exit(0)
+            os._exit(code if isinstance(code, int) else 1)
 
     def end_children(self) -> None:
         """End those that the program would have told to end, had it not been stopped."""
-        for process in multiprocessing.active_children():
+        children = multiprocessing.active_children()
+        for process in children:
             process.terminate()
+        for process in children:
+            process.join(1.0)
+            process.kill()
 
 
 class StepCounter:
@@ -70,10 +80,13 @@ class StepCounter:
     that were to be recorded, when nobody knows of another one.
 
     watch_all: the operators of all steps are watched, once they have warmed up, since none is timed.
+    give_up: ends the process with a message, where no exception gets out of the program.
     """
 
-    def __init__(self, recorder: Recorder, num_recorded: int, watch_all: bool) -> None:
-        self._recorder, self._watch_all = recorder, watch_all
+    def __init__(
+        self, recorder: Recorder, num_recorded: int, watch_all: bool, give_up: Callable[[str], object]
+    ) -> None:
+        self._recorder, self._watch_all, self._give_up = recorder, watch_all, give_up
         self._num_steps = WARM_UP_STEPS + num_recorded
         self._watch = OperatorWatch(recorder)
         self._optimizer: weakref.ref[Optimizer] | None = None
@@ -86,8 +99,7 @@ class StepCounter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._hook.remove()
-        if self._watch.is_watching:  # the program ended or failed meanwhile, or is watched to the end
-            self._watch.stop()
+        self._stop_watch()  # the program ended or failed meanwhile
 
     def __str__(self) -> str:
         return f"{plural(len(self._recorder.steps), 'step')} of a torch.optim.Optimizer; {WARM_UP_STEPS} warm up"
@@ -119,6 +131,8 @@ class StepCounter:
             return
         if self.processes.is_forked:
             self.processes.refuse_training()
+        if self._thread is not threading.current_thread():
+            raise RuntimeError("the program steps its optimizer in several threads: record one that does so in one")
         if not self.is_complete:
             self._recorder.end_step()
             with self._recorder.stopped():
@@ -127,9 +141,17 @@ class StepCounter:
             self._stop()
 
     def _begin_with(self, optimizer: Optimizer) -> None:
-        self._optimizer = weakref.ref(optimizer)
+        self._optimizer, self._thread = weakref.ref(optimizer), threading.current_thread()
+        if self._watch_all and self._thread is not threading.main_thread():
+            warnings.warn(
+                "tensors that are made in this thread have data and need memory, also with --fake", stacklevel=4
+            )
         self._recorder.steps.clear()
-        if self._watch.is_watching:
+        self._stop_watch()
+
+    def _stop_watch(self) -> None:
+        """Watch no longer; a thread that watches, and is not this one, is over or about to be."""
+        if self._watch.is_watching and self._thread is threading.current_thread():
             self._watch.stop()
 
     def _begin_or_end_watch(self) -> None:
@@ -138,16 +160,18 @@ class StepCounter:
         elif len(self._recorder.steps) == WATCHED_STEP + 1:
             self._watch.memory.stop()
             if not self._watch_all:
-                self._watch.stop()
+                self._stop_watch()
 
     def _stop(self) -> NoReturn:
+        self._stop_watch()
         self._stops += 1
+        if threading.current_thread() is not threading.main_thread():
+            if self._stops == 1:  # what the main thread waits for may never come
+                is_handled = callable(signal.getsignal(signal.SIGTERM))
+                main = threading.main_thread().ident or 0
+                signal.pthread_kill(main, signal.SIGTERM if is_handled else signal.SIGINT)
+            raise SystemExit  # which ends a thread without a word
         if self._stops > MAX_STOPS:
-            print(  # noqa: T201  no exception would get out
-                f"ringsim trace: {sys.argv[0]}: it catches BaseException in each step, and so cannot be stopped: "
-                "let it catch Exception",
-                file=sys.stderr,
-                flush=True,
-            )
-            os._exit(USER_MISTAKE)
+            problem = "it catches BaseException in each step, and so cannot be stopped: let it catch Exception"
+            self._give_up(f"{sys.argv[0]}: {problem}")
         raise EnoughError

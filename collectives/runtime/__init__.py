@@ -29,6 +29,6 @@ from collectives.runtime.sharing import Sharing, transport_in_use, use_transport
 from collectives.runtime.sharing_offer import TRANSPORTS, machine_name, namespace_name
 from collectives.runtime.stream_order import StreamMoment
 from collectives.runtime.tags import UNSTAMPED, CallStamp, Tag
-from collectives.runtime.transport import CPU, STAGED, Transport, Transports, has_backend, home_of
+from collectives.runtime.transport import CPU, STAGED, Transport, Transports, call_timeout, has_backend, home_of
 from collectives.runtime.transports import GlooTransport, SharedMemoryTransport
 from collectives.runtime.work import Work

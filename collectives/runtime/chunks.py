@@ -32,6 +32,19 @@ def reduce_into(reduce: Reduce, output: torch.Tensor, chunk: torch.Tensor, arriv
         reduce(output, arrived)
 
 
+LARGEST_ROUNDED = 464.0  # which float8_e4m3fn rounds to its last number, 448
+
+
+def copy_rounded(target: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy `values`; what is out of the range of float8_e4m3fn becomes NaN, as other dtypes have NaN or infinity there.
+
+    torch makes it 448, and infinity too, which nobody can tell from a result.
+    """
+    target.copy_(values)
+    if target.dtype == torch.float8_e4m3fn != values.dtype:
+        target.view(torch.uint8).masked_fill_(values.abs() > LARGEST_ROUNDED, 0x7F)
+
+
 @dataclass(slots=True)
 class ChunkMemory:
     """The chunks of one run on one rank, or of one portion of it.
@@ -95,7 +108,7 @@ class ChunkMemory:
         """Return what send `index` sends of a chunk: itself, or what it is in the dtype that travels."""
         message, chunk = self.wire_chunks[number], self.chunks[number]
         if self.rounding is not None and number not in self.on_wire:
-            message.copy_(chunk)  # rounds
+            copy_rounded(message, chunk)
             self.on_wire.add(number)
             self.round_in_place(index, chunk, message)
         return message
@@ -112,7 +125,7 @@ class ChunkMemory:
         """Round what this rank has not sent, where all ranks shall hold the same."""
         for number in self.rounding.at_end if self.rounding is not None else ():
             sent, chunk = self.wire_chunks[number], self.chunks[number]
-            sent.copy_(chunk)
+            copy_rounded(sent, chunk)
             chunk.copy_(sent)
 
 

@@ -28,6 +28,7 @@ from collectives.runtime.transport import (
     CommunicatorStart,
     Transports,
     reused_buffer,
+    time_limit_of,
 )
 from collectives.runtime.transports import ChunkTransport, GlooTransport, NcclTransport, SharedMemoryTransport
 from ringsim.schedule import Schedule, rank_program
@@ -128,6 +129,7 @@ class Executor:
         self.tag = tag
         self._transports = state.part(Transports)
         self._communicator = state.part(CommunicatorStart)
+        self._limit = time_limit_of(group)
         self._shares_memory = shares_memory
         self._layouts = ChunkLayouts(schedule, self._preposted, tag)
         self._staging = self._wire = self._wide = self._host = self._passing = torch.empty(0, dtype=torch.uint8)
@@ -237,7 +239,9 @@ class Executor:
         try:
             for cuts, tags in layout.portions:
                 portion = memory if cuts is None else memory.cut(cuts)
-                by_gloo = GlooTransport(part, portion, group, self._preposted, tags, stamp) if uses_gloo else None
+                by_gloo = None
+                if uses_gloo:
+                    by_gloo = GlooTransport(part, portion, group, self._preposted, tags, stamp, self._limit())
                 transport: ChunkTransport | None = by_gloo
                 if plan is not None:
                     is_last = cuts is layout.portions[-1].cuts

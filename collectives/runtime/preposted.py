@@ -6,6 +6,7 @@ receives posted for them from call to call. What lands there is added, or copied
 """
 
 from collections import defaultdict, deque
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -70,7 +71,7 @@ class FailedReceive:
     def __init__(self, error: RuntimeError) -> None:
         self._error = error
 
-    def wait(self) -> None:
+    def wait(self, _: timedelta) -> None:
         """Raise what posting it raised."""
         raise self._error
 

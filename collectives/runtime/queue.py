@@ -1,11 +1,14 @@
 """`CollectiveQueue`: the collectives of one process group, one after the other, in the order of the calls."""
 
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from weakref import WeakSet
 
 import torch
@@ -13,7 +16,8 @@ import torch.distributed as dist
 
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.group_state import state_of
-from collectives.runtime.transport import CPU, new_buffer, timeout_s
+from collectives.runtime.schedule_run import ScheduleRun
+from collectives.runtime.transport import CPU, new_buffer, time_limit_of
 from collectives.runtime.work import StreamSync, Work
 
 
@@ -33,7 +37,7 @@ class CollectiveQueue:
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._timeout_s = timeout_s(group)
+        self._limit = time_limit_of(group)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"collectives-{group.group_name}")
         self._queue: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._entering = threading.Lock()  # held for a moment only
@@ -104,15 +108,32 @@ class CollectiveQueue:
         while self._has_turn() and not future.done():
             self._refuse_nesting()
             self._run_next()
-        future.result(timeout_s)
+        try:
+            future.result(timeout_s)
+        except TimeoutError:
+            if future.done():  # it is what the call has raised
+                raise
+            raise TimeoutError(
+                f"not over after {timeout_s:g} s, the timeout of this wait; the group is at {self._progress()}"
+            ) from None
+
+    def _progress(self) -> str:
+        """Return what the thread does that has the turn, in words."""
+        frame = sys._current_frames().get(self._turn_of or -1)
+        while frame is not None and frame.f_code is not ScheduleRun._execute.__code__:
+            frame = frame.f_back
+        if frame is None or frame.f_locals["index"] < 0:
+            return "a collective that has not begun"
+        run, opcode, index = (frame.f_locals[name] for name in ("self", "opcode", "index"))
+        return f"rank {run.group.rank()}: {run.part.schedule}: {run.doing(opcode, index)}"
 
     def fail_if_stuck(self) -> None:
         """Let all that is queued fail if a callback has taken longer than the group's timeout: it may wait for it."""
         since = self._calling_back_since
-        if since is None or time.monotonic() < since + self._timeout_s:
+        if since is None or time.monotonic() < since + (limit := self._limit()).seconds:
             return
         self._broken = (
-            f"a callback of an earlier collective of this group has taken longer than {self._timeout_s:g} s; if "
+            f"a callback of an earlier collective of this group has taken longer than {limit}; if "
             "it waits for a later collective, use Work.wait() there instead of waiting for its Future"
         )
         while self._queue:
@@ -129,7 +150,7 @@ class CollectiveQueue:
     def _enqueue(self, call: Callable[[], None]) -> "Future[None]":
         future: Future[None] = Future()
         self._thread.submit(self._run_in_thread)
-        self._queue.append((call, future))
+        self._queue.append((partial(copy_context().run, call), future))  # with the call's own timeout
         return future
 
     def _run_in_thread(self) -> None:

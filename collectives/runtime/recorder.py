@@ -25,6 +25,7 @@ from collectives.runtime.work import Work
 from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Recorder:
@@ -41,12 +42,12 @@ class Recorder:
         self.clock = clock
         self._lock = threading.RLock()
         self._depth = 0
-        self._awaited_in_backward: list[RecordedWork] = []
+        self._awaited_in_callback: list[RecordedWork] | None = None  # None unless what is chained to a future runs
         self._main_stream = torch.cpu.current_stream()
         self._begin_step()
 
     def _begin_step(self) -> None:
-        self._awaited_in_backward.clear()  # a backward pass that has failed leaves some
+        self._awaited_in_backward: list[RecordedWork] = []  # a backward pass that has failed leaves some
         self._events: list[TraceEvent] = []
         self._calls: list[Call] = []
         self._computed_s = 0.0  # since the last event
@@ -103,10 +104,10 @@ class Recorder:
     def count(self, operator: Operator) -> None:
         """Note that the program has called an operator.
 
-        On its own stream it delays no computation, so it counts as part of the call that it is for: a copy before
-        the call, or whatever is done to the result before another stream waits for it.
+        On its own stream a copy before a call, or what is done to the result before another stream waits for it, counts
+        as part of the call. Arithmetic needs the same multiprocessors on any stream.
         """
-        if self._streams.current() == MAIN:
+        if operator.flops or not operator.is_counted or self._streams.current() == MAIN:
             self._operators[operator] += 1
 
     def mark(self, stream: Any) -> StreamMoment:
@@ -146,7 +147,14 @@ class Recorder:
         return work
 
     def wait(self, work: "RecordedWork") -> None:
-        """Note that the program waits for an asynchronous call; only the first wait counts."""
+        """Note that the program waits for an asynchronous call; only the first wait counts.
+
+        What is chained to a future runs beside the program, and so delays only who waits for its outcome.
+        """
+        if self._awaited_in_callback is not None:
+            self._awaited_in_callback.append(work)
+            self.wait_later(work)
+            return
         with self.stopped():
             # One of an earlier step is over: no rank begins its step before it has all of the step before.
             if not work.is_over and work.step == len(self.steps):
@@ -159,17 +167,39 @@ class Recorder:
             work.is_over = True
 
     def wait_later(self, work: "RecordedWork") -> None:
-        """Note, at the end of the backward pass that goes on now, that the program waits for a call.
+        """Note, at the end of the backward pass that goes on now, if any, that the program waits for a call.
 
-        Whoever takes a future waits for it where Python does not come by, as DistributedDataParallel does. Outside of a
-        backward pass the wait is noted at once.
+        Whoever takes a future there may wait for it where Python does not come by, as DistributedDataParallel does.
         """
         if torch._C._current_graph_task_id() == -1:
-            self.wait(work)
             return
         if not self._awaited_in_backward:
             Variable._execution_engine.queue_callback(self._wait_for_all)
         self._awaited_in_backward.append(work)
+
+    def called_back(self, works: list["RecordedWork"], chain: Callable[[], T]) -> T:
+        """Call `chain`, which runs what is chained to a future; calls that this waits for are added to `works`."""
+        before, self._awaited_in_callback = self._awaited_in_callback, works
+        try:
+            return chain()
+        finally:
+            self._awaited_in_callback = before
+
+    def collect_all(self, futures: "list[torch.futures.Future[Any]]") -> "torch.futures.Future[Any]":
+        """Return a future of the futures, like that of `torch.futures.collect_all`."""
+        works = [work for future in futures if isinstance(future, RecordedFuture) for work in future.works]
+        return self.future_after(torch._C._collect_all(futures), works)  # type: ignore[arg-type]
+
+    def future_after(self, outcome: "torch.futures.Future[T]", works: list["RecordedWork"]) -> torch.futures.Future[T]:
+        """Return a future of the outcome of another one: whoever waits for it waits for the calls."""
+        chained: RecordedFuture[T] = RecordedFuture(self, works)
+        try:
+            chained.set_result(outcome.value())
+        except RuntimeError:  # it has failed, or the program completes it later
+            for work in works:
+                self.wait(work)
+            return outcome
+        return chained
 
     def _wait_for_all(self) -> None:
         """Wait at the end of the backward pass; one within another, as of a checkpoint, hands that on to the other."""
@@ -202,13 +232,36 @@ class RecordedWork(Work):
         self._recorder.wait(self)
         return True
 
-    def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
-        self._recorder.wait_later(self)
-        return super().get_future()
-
     def future_of(self, value: Callable[[], T]) -> "torch.futures.Future[T]":
         self._recorder.wait_later(self)
-        return super().future_of(value)
+        return self._recorder.future_after(super().future_of(value), [self])
+
+
+class RecordedFuture(torch.futures.Future[T]):
+    """A future that has its value already: the program waits for the calls when it waits for it or asks for its value.
+
+    works: the calls.
+    """
+
+    def __init__(self, recorder: Recorder, works: list[RecordedWork]) -> None:
+        super().__init__()
+        self._recorder, self.works = recorder, works
+
+    def wait(self) -> T:
+        return self.value()
+
+    def value(self) -> T:
+        for work in self.works:
+            self._recorder.wait(work)
+        return super().value()
+
+    def then(self, callback: Callable[[torch.futures.Future[T]], S]) -> torch.futures.Future[S]:
+        works = [*self.works]
+        outcome = self._recorder.called_back(works, lambda: super(RecordedFuture, self).then(callback))
+        return self._recorder.future_after(outcome, works)
+
+    def add_done_callback(self, callback: Callable[[torch.futures.Future[T]], None]) -> None:
+        self._recorder.called_back([], lambda: super(RecordedFuture, self).add_done_callback(callback))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,26 +60,28 @@ class ScheduleRun:
             raise self._failure(RankInstruction(Opcode(opcode), index), error) from error
 
     def _failure(self, failed: RankInstruction, error: RuntimeError) -> CollectiveError:
-        part = self.part
-        if failed.opcode is Opcode.LAUNCH:
-            step, peers = failed.transfer, self._peers_in(failed.transfer)
-            doing = f"sending to and receiving from ranks {', '.join(map(str, peers))}"
-        else:
-            transfer = part.transfer(*failed)
-            step, peers = transfer.step, [part.peers[transfer.peer]]
-            is_send = failed.opcode in (Opcode.SEND, Opcode.WAIT_SEND)
-            action, preposition = ("sending", "to") if is_send else ("receiving", "from")
-            doing = f"{action} chunk {transfer.chunk} {preposition} rank {peers[0]}"
-        record = flight_record_of(part, failed)
-        return CollectiveError(
-            f"rank {self.group.rank()}: {part.schedule}: step {step}: {doing} failed: {first_line(error)} ({record})",
-            record,
-            error.peer if isinstance(error, PeerError) else peers[0] if len(peers) == 1 else None,
-        )
+        record, peers = flight_record_of(self.part, failed), self._peers(failed)
+        doing = f"rank {self.group.rank()}: {self.part.schedule}: {self.doing(*failed)}"
+        peer = error.peer if isinstance(error, PeerError) else peers[0] if len(peers) == 1 else None
+        return CollectiveError(f"{doing} failed: {first_line(error)} ({record})", record, peer)
 
-    def _peers_in(self, step: int) -> list[int]:
-        """Return the ranks of the group with which this rank exchanges anything in a step that is launched at once."""
-        peers, chunks = self.part.peers, self.memory.wire_chunks
+    def doing(self, opcode: int, index: int) -> str:
+        """Return what an instruction does, in words."""
+        instruction = RankInstruction(Opcode(opcode), index)
+        if instruction.opcode is Opcode.LAUNCH:
+            peers = ", ".join(map(str, self._peers(instruction)))
+            return f"step {index}: sending to and receiving from ranks {peers}"
+        transfer, is_send = self.part.transfer(*instruction), opcode in (Opcode.SEND, Opcode.WAIT_SEND)
+        action, preposition = ("sending", "to") if is_send else ("receiving", "from")
+        peer = self.part.peers[transfer.peer]
+        return f"step {transfer.step}: {action} chunk {transfer.chunk} {preposition} rank {peer}"
+
+    def _peers(self, instruction: RankInstruction) -> list[int]:
+        """Return the ranks of the group that it concerns: of a launch, with which anything is exchanged in its step."""
+        part, chunks = self.part, self.memory.wire_chunks
+        if instruction.opcode is not Opcode.LAUNCH:
+            return [part.peers[part.transfer(*instruction).peer]]
+        step = instruction.transfer
         return sorted(
-            {peers[one.peer] for one in self.part.transfers if one.step == step and chunks[one.chunk].numel()}
+            {part.peers[one.peer] for one in part.transfers if one.step == step and chunks[one.chunk].numel()}
         )

@@ -30,7 +30,7 @@ from collectives.runtime.sharing_offer import (
     this_host,
     why_not,
 )
-from collectives.runtime.transport import timeout_s
+from collectives.runtime.transport import time_limit_of
 from collectives.shared_memory import MEETING_TIMEOUT_S, LocalRanks, Meeting
 from ringsim.schedule import Schedule
 
@@ -173,9 +173,10 @@ def _new_meeting(group: dist.ProcessGroup, transport: str, slot_text: str) -> tu
     reason = why_not(transport, slot_text)
     if reason:
         return None, reason
+    limit = time_limit_of(group)()
     try:
         # So that whoever waits in vain comes to `_agreed` while the others still wait there.
-        return Meeting(group.rank(), slot_bytes_of(slot_text), min(MEETING_TIMEOUT_S, timeout_s(group) / 2)), ""
+        return Meeting(group.rank(), slot_bytes_of(slot_text), min(MEETING_TIMEOUT_S, limit.seconds / 2)), ""
     except OSError as error:
         return None, f"cannot create a shared memory segment: {error}"
 
@@ -189,7 +190,7 @@ def _met(meeting: Meeting, group: dist.ProcessGroup, own: Offer, offers: Sequenc
     if not names:
         return None
     segments, sockets = meeting.meet(names)
-    return LocalRanks(group.rank(), segments, sockets, timeout_s(group))
+    return LocalRanks(group.rank(), segments, sockets, time_limit_of(group))
 
 
 def _agreed(

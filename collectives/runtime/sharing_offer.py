@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from collectives.runtime.errors import CollectiveError, disagreement, first_line
 from collectives.runtime.tags import Tag
-from collectives.runtime.transport import CPU
+from collectives.runtime.transport import CPU, time_limit_of
 from ringsim.files import shortened
 from ringsim.units import whole_number
 
@@ -111,7 +112,7 @@ def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
     rank, peers = group.rank(), [peer for peer in range(group.size()) if peer != group.rank()]
     texts = torch.zeros(group.size(), _TEXT_BYTES, dtype=torch.uint8, device=CPU)
     texts[rank] = torch.frombuffer(bytearray(text.encode().ljust(_TEXT_BYTES)), dtype=torch.uint8)
-    peer = rank
+    peer, limit = rank, time_limit_of(group)()
     try:
         works = []
         for peer in peers:
@@ -119,7 +120,7 @@ def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
         for peer in peers:
             works.append((peer, group.send([texts[rank]], peer, Tag.SHARED_MEMORY)))
         for peer, work in works:  # noqa: B007
-            work.wait()
+            work.wait(timedelta(seconds=limit.seconds))
     except RuntimeError as error:
         doing = f"learning about shared memory from rank {peer}"
         message = f"rank {rank}: before step 0: {doing} failed: {first_line(error)}"

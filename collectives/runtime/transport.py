@@ -1,6 +1,8 @@
 """`Transport`: how the messages of a tensor travel, which its device and the group's backend for that device decide."""
 
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -10,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.runtime.tags import Tag
+from collectives.shared_memory import TimeLimit
 
 CPU = torch.device("cpu")
 GLOO = "gloo"
@@ -112,11 +115,31 @@ def home_of(group: dist.ProcessGroup) -> torch.device:
     return CPU if has_backend(group, CPU) else torch.device("cuda")
 
 
-def timeout_s(group: dist.ProcessGroup) -> float:
-    """How long a rank of `group` waits for another one."""
+_CALL_TIMEOUT_S = ContextVar[float | None]("the timeout of the call that this is a part of", default=None)
+
+
+@contextmanager
+def call_timeout(timeout: timedelta) -> Iterator[None]:
+    """In the block a rank waits for others as long in each collective that is called; unset, as torch has it: < 0."""
+    token = _CALL_TIMEOUT_S.set(timeout.total_seconds() if timeout >= timedelta() else None)
+    try:
+        yield
+    finally:
+        _CALL_TIMEOUT_S.reset(token)
+
+
+def time_limit_of(group: dist.ProcessGroup) -> Callable[[], TimeLimit]:
+    """Return what tells how long a rank of `group` waits for another one: as the call says, or as the group does."""
     backend: Any = group._get_backend(home_of(group))
-    seconds: float = backend.options._timeout.total_seconds()
-    return seconds
+    options = backend.options  # which keep no group, and change with it
+
+    def limit() -> TimeLimit:
+        timeout_s = _CALL_TIMEOUT_S.get()
+        if timeout_s is None:
+            return TimeLimit(options._timeout.total_seconds())
+        return TimeLimit(timeout_s, ", the timeout of this call")
+
+    return limit
 
 
 def new_buffer(length: int, dtype: torch.dtype, device: torch.device = CPU, pinned: bool = False) -> torch.Tensor:

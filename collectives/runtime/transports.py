@@ -6,17 +6,18 @@ made of, and to apply it.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from collectives.runtime.chunks import ChunkMemory, reduce_into
+from collectives.runtime.chunks import ChunkMemory, copy_rounded, reduce_into
 from collectives.runtime.hooks import Actions
 from collectives.runtime.instructions import RankInstruction, RankPart, SharedPlan
 from collectives.runtime.preposted import EagerBuffer, FailedReceive, PrepostedReceives, is_eager
 from collectives.runtime.tags import STAMPED, CallStamp, digest_tag
-from collectives.shared_memory import OtherCallError
+from collectives.shared_memory import OtherCallError, TimeLimit
 from ringsim.schedule import Receive, Send
 
 
@@ -55,13 +56,13 @@ class GlooTransport(ChunkTransport):
     Receives are posted ahead, because Gloo's send is a rendezvous: it writes at once only if the receiver has already
     said where to. Those of short messages are posted even before the call (`PrepostedReceives`).
 
-    tags: of each chunk's messages, but for the digest. stamp: of the call.
+    tags: of each chunk's messages, but for the digest. stamp, limit: of the call.
     outgoing: what is sent of each chunk, where it carries the stamp; `copied` are those that hold the chunk as it is.
     """
 
     __slots__ = (
         "copied", "group", "instructions", "memory", "outgoing", "part", "preposted", "receives", "sends",
-        "stamp", "tags",
+        "stamp", "tags", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -72,9 +73,10 @@ class GlooTransport(ChunkTransport):
         preposted: PrepostedReceives,
         tags: list[int],
         stamp: CallStamp,
+        limit: TimeLimit,
     ) -> None:
         self.part, self.memory, self.group, self.preposted = part, memory, group, preposted
-        self.tags, self.stamp = tags, stamp
+        self.tags, self.stamp, self.timeout = tags, stamp, timedelta(seconds=limit.seconds)
         self.instructions = part.instructions
         self.receives: dict[int, PostedReceive] = {}
         self.sends: dict[int, dist.Work] = {}
@@ -106,7 +108,7 @@ class GlooTransport(ChunkTransport):
     def wait_recv(self, index: int) -> None:
         """Wait until it has arrived."""
         _, work, eager = self.receives[index]
-        work.wait()
+        work.wait(self.timeout)
         if eager is not None and eager.stamp is not None and eager.stamp[1] != self.stamp.digest:
             peer = self.part.peers[self.part.program.receives[index].peer]
             detail = f": its message belongs to call {eager.stamp[0]}, and this rank is in call {self.stamp.position}"
@@ -137,7 +139,7 @@ class GlooTransport(ChunkTransport):
 
     def wait_send(self, index: int) -> None:
         """Wait until it has left."""
-        self.sends[index].wait()
+        self.sends[index].wait(self.timeout)
 
     def _rendezvous_tag(self, tag: int) -> int:
         return digest_tag(tag, self.stamp.digest) if tag & STAMPED else tag
@@ -344,7 +346,7 @@ class SharedMemoryTransport(ChunkTransport):
         if not self.rounds and (lent := self.lend(number, chunk)) is not None:
             return lent
         location, place = self.local.allocate(message.numel(), message.dtype)
-        place.copy_(chunk)  # rounds, if it travels in another dtype
+        copy_rounded(place, chunk)
         self.memory.round_in_place(index, chunk, place)
         return location
 

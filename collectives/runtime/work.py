@@ -92,7 +92,7 @@ class Work(dist.Work):
         return cls(future, result, stream_sync=stream_sync)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until it has completed; raises what made it fail, and TimeoutError after `timeout`.
+        """Block until it has completed; raises what made it fail, and TimeoutError after `timeout`; it then goes on.
 
         On CUDA tensors it is the current stream that waits; the CPU waits only for what it has to do itself.
         """

@@ -1,5 +1,5 @@
 """Memory that the ranks of a host share: its segments, how ranks meet, and how they wait for each other."""
 
-from collectives.shared_memory.local_ranks import TOKEN_BITS, LocalRanks, OtherCallError, PeerError
+from collectives.shared_memory.local_ranks import TOKEN_BITS, LocalRanks, OtherCallError, PeerError, TimeLimit
 from collectives.shared_memory.meeting import MEETING_TIMEOUT_S, Meeting
 from collectives.shared_memory.segment import CACHE_LINE, MAX_RECORDS

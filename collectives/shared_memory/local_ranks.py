@@ -52,9 +52,8 @@ def _close_all() -> None:
         local.close()
 
 
-if hasattr(os, "register_at_fork"):
-    # A process that is forked, such as one that loads data, must not keep the connections of a dead rank open.
-    os.register_at_fork(after_in_child=_close_all)
+# A process that is forked, such as one that loads data, must not keep the connections of a dead rank open.
+os.register_at_fork(after_in_child=_close_all)
 
 
 class Patience(NamedTuple):
@@ -79,6 +78,16 @@ def patience_of(num_ranks: int, *, is_beside: bool) -> Patience:
     """
     num_threads = 2 * num_ranks if is_beside else num_ranks
     return WITH_A_CORE if num_threads <= available_cores() else CROWDED
+
+
+class TimeLimit(NamedTuple):
+    """How long a rank waits for another one. whose: what has set the limit; nothing where that goes without saying."""
+
+    seconds: float
+    whose: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.seconds:g} s{self.whose}"
 
 
 class PeerError(RuntimeError):
@@ -118,6 +127,7 @@ class LocalRanks:
     """The shared memory and the sockets through which one rank of a host reaches the others.
 
     segments: of each of these ranks, itself included. sockets: to each of the others, by rank.
+    limit: of a wait, asked anew each time, as a program may change it.
 
     A portion has a number, which all ranks count alike; `open_portion` begins the next one. All that is published in it
     has a stamp: that number, and a digest of what all portions up to this one belonged to. So ranks that have done
@@ -132,7 +142,11 @@ class LocalRanks:
     """
 
     def __init__(
-        self, rank: int, segments: Mapping[int, Segment], sockets: Mapping[int, socket.socket], timeout_s: float
+        self,
+        rank: int,
+        segments: Mapping[int, Segment],
+        sockets: Mapping[int, socket.socket],
+        limit: Callable[[], TimeLimit],
     ) -> None:
         self.rank = rank
         self.portion = self._stamp = self._digest = 0
@@ -143,7 +157,7 @@ class LocalRanks:
         self.regions = Regions(rank, self._own_words, self._sockets)
         self._has_lent = self._has_borrowed = False
         self._others = [(peer, words) for peer, words in self._words.items() if peer != rank]
-        self._timeout_s = timeout_s
+        self._limit = limit
         self._gone: list[int] = []
         self._is_closed = False
         self._filled = 0
@@ -341,8 +355,8 @@ class LocalRanks:
                 self._look(RECHECK_S)
                 if is_hopeless() and not is_ready():
                     raise RuntimeError("the connection is closed")
-                if time.monotonic() > began + self._timeout_s:
-                    raise RuntimeError(f"timed out after {self._timeout_s:g} s")
+                if time.monotonic() > began + (limit := self._limit()).seconds:
+                    raise RuntimeError(f"timed out after {limit}")
         finally:
             self._own_words[ASLEEP] = AWAKE
 

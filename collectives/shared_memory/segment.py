@@ -10,14 +10,11 @@ A run of a schedule, or of a part of it that fits a slot, is a *portion*. A rank
 when all ranks have finished the portion before the last, so that nobody still reads what was there.
 """
 
+import fcntl
 import mmap
 import os
-from contextlib import suppress
 
 import torch
-
-with suppress(ImportError):  # Windows has none, and nobody asks for a segment there
-    import fcntl
 
 CACHE_LINE = 64
 SLOTS = 2

@@ -97,8 +97,6 @@ class StraightSteps(Steps):
         self._step_of = np.full(num_ranks, NEVER, dtype=np.int64)
         for index, together in enumerate(distances):
             self._step_of[together] = index
-        width = max(map(len, distances), default=1)
-        require_memory(f"a step of {num_ranks * width:,} transfers", num_ranks * width * BYTES_LISTED)
 
     def __len__(self) -> int:
         return len(self._distances)
@@ -117,6 +115,8 @@ class StraightSteps(Steps):
 
     def step(self, index: int) -> Step:
         distances = self._distances[index]
+        num_transfers = self._num_ranks * len(distances)
+        require_memory(f"a step of {num_transfers:,} transfers", num_transfers * BYTES_LISTED)
         src = np.repeat(np.arange(self._num_ranks), len(distances))
         dst = (src + np.tile(distances, self._num_ranks)) % self._num_ranks
         channel = np.tile(np.arange(len(distances)), self._num_ranks)

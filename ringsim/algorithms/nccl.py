@@ -2,97 +2,121 @@
 
 Ranks are counted host by host, m on each of h hosts, and every rank is taken to have its own NIC. NCCL calls the
 NICs in the same place of all hosts a *rail*. Both its rings and its trees use every rail: there are m of them side by
-side, each on its own channels and for its share of the data.
+side, each on its own channels and for its share of the data. Where hosts have different numbers of ranks, m is the
+smallest: NCCL uses as many channels as every host can have (the minimum over all ranks in `initTransportsRank`,
+src/init.cc), and each of them goes through all ranks of a host all the same.
+
+ranks_per_host, of all functions: of every host, of which the last one has what is left; or a list of them, one for each
+host; by default 8.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
 
 import numpy as np
 
 from ringsim.algorithms.chain import chain
 from ringsim.algorithms.direct import direct_broadcast, direct_reduce
-from ringsim.algorithms.hierarchical import split_into_hosts
 from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from ringsim.algorithms.tree import binary_trees
 from ringsim.schedule import Collective, Ints, Schedule, merge, on_channel, on_groups, permute_ranks, pipeline, then
 
 SEGMENT_BYTES = 2**16
 NVLS_SEGMENTS = 32
+RANKS_PER_HOST = 8  # GPUs of a DGX or HGX host
+RanksPerHost = int | Sequence[int] | None
 
 
-def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
+def fill_hosts(num_ranks: int, ranks_per_host: RanksPerHost = None) -> list[int]:
+    """Return the number of ranks of each host.
+
+    Raises ValueError for a list that has other than `num_ranks` ranks, or a host without ranks.
+
+    >>> fill_hosts(20)
+    [8, 8, 4]
+    """
+    if ranks_per_host is None:
+        ranks_per_host = RANKS_PER_HOST
+    if isinstance(ranks_per_host, Sequence):
+        if sum(ranks_per_host) != num_ranks or min(ranks_per_host) < 1:
+            raise ValueError(f"ranks_per_host {list(ranks_per_host)}: must be {num_ranks} ranks, at least 1 on each")
+        return list(ranks_per_host)
+    if ranks_per_host < 1:
+        raise ValueError(f"ranks_per_host {ranks_per_host}: must be at least 1")
+    full, left = divmod(num_ranks, ranks_per_host)
+    return [ranks_per_host] * full + [left] * (left > 0)
+
+
+def nccl_ring_all_reduce(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
     """NCCL's rings: m at once, each on 1/m of the data and its own rails; 2(n - 1) steps each, 2(n - 1)/n sent.
 
     Every ring goes through all ranks of a host before it leaves it (see `rail_orders`). So a NIC carries all that one
     ring sends from host to host, and the link of a rank within its host (m - 1)/m of what the rank sends.
-
-    ranks_per_host: by default the largest divisor of `num_ranks` up to 8.
-
-    Raises ValueError if the ranks do not fill their hosts.
     """
     return _along_rails(ring_all_reduce(num_ranks), ranks_per_host)
 
 
-def nccl_ring_reduce_scatter(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
+def nccl_ring_reduce_scatter(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
     """Return the first half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
     return _along_rails(ring_reduce_scatter(num_ranks), ranks_per_host)
 
 
-def nccl_ring_all_gather(num_ranks: int, ranks_per_host: int | None = None) -> Schedule:
+def nccl_ring_all_gather(num_ranks: int, ranks_per_host: RanksPerHost = None) -> Schedule:
     """Return the second half of the all-reduce of that name: n - 1 steps a ring, (n - 1)/n of the data sent."""
     return _along_rails(ring_all_gather(num_ranks), ranks_per_host)
 
 
-def rail_orders(num_hosts: int, ranks_per_host: int) -> Ints:
-    """(ranks_per_host, num_hosts * ranks_per_host): the order in which each of NCCL's rings goes through all ranks.
+def rail_orders(hosts: Sequence[int]) -> Ints:
+    """(m, num_ranks): the order in which each of NCCL's rings goes through all ranks of hosts of these sizes.
 
     On two hosts of 4 the first two rings are 0 3 2 1 | 5 6 7 4 and 1 2 3 0 | 4 7 6 5: the first enters host 0 on rail 0
     and leaves it on rail 1, on which it enters host 1. The second goes the other way on the same two rails. In every
     second host a ring takes the way of its neighbour, so that it never changes rails from host to host (ncclTopoPostset
     in src/graph/connect.cc, "Alternate rings to avoid crossing rails"; such channels are printed in
-    github.com/NVIDIA/nccl/issues/1671). With an odd number of ranks on a host all rings go the same way round in all
-    hosts, and change rails. Either way each NIC has one ring that enters by it, and one that leaves by it.
+    github.com/NVIDIA/nccl/issues/1671). An odd number of rings all go the same way round in all hosts, and change
+    rails. Either way each NIC has one ring at most that enters by it, and one that leaves by it.
     """
-    place = np.arange(ranks_per_host)
-    ways = np.array([
-        (ring + place) % ranks_per_host if ring % 2 and ranks_per_host % 2 == 0 else (ring - place) % ranks_per_host
-        for ring in range(ranks_per_host)
+    rings, first = min(hosts), np.cumsum([0, *hosts]).tolist()
+    is_even = rings % 2 == 0
+    ways = {
+        size: [(ring + (1 if is_even and ring % 2 else -1) * np.arange(size)) % size for ring in range(rings)]
+        for size in set(hosts)
+    }
+    return np.array([
+        np.concatenate([first[host] + ways[size][ring ^ (is_even and host % 2)] for host, size in enumerate(hosts)])
+        for ring in range(rings)
     ])  # fmt: skip
-    neighbour = place ^ 1 if ranks_per_host % 2 == 0 else place
-    hosts = [ways[neighbour if host % 2 else place] + host * ranks_per_host for host in range(num_hosts)]
-    return np.concatenate(hosts, axis=1)
 
 
-def nccl_tree_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host: int | None = None) -> Schedule:
+def nccl_tree_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host: RanksPerHost = None) -> Schedule:
     """NCCL's trees: on each rail two binary trees over the hosts, in which a chain joins the ranks of each host.
 
     A segment goes along the chain of every host to the rank on the rail, up a tree over these, and back the same way:
     2(m - 1) + 2 ceil(log2(h)) hops. NCCL since 2.4 (the double binary tree of Sanders, Speck and Traeff 2009).
 
     segments: of each of the 2 m trees; by default 4 for each hop from the furthest rank to the root, as of the
-    double binary tree. ranks_per_host: as of `nccl_ring_all_reduce`.
-
-    Raises ValueError if the ranks do not fill their hosts.
+    double binary tree.
     """
-    num_hosts, size = split_into_hosts(num_ranks, ranks_per_host)
-    depth = size - 1 + (num_hosts - 1).bit_length()
-    count = max(1, 4 * depth) if segments is None else segments
-    halves = chain(Collective.REDUCE, size), chain(Collective.BROADCAST, size)
-    return _on_rails(halves, binary_trees(Collective.ALL_REDUCE, num_hosts), count, "nccl_tree")
+    hosts = fill_hosts(num_ranks, ranks_per_host)
+    count = _tree_segments(hosts) if segments is None else segments
+    return _on_rails(chain, binary_trees(Collective.ALL_REDUCE, len(hosts)), hosts, count, "nccl_tree")
 
 
-def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: int | None = None) -> int:
+def _tree_segments(hosts: Sequence[int]) -> int:
+    return max(1, 4 * (max(hosts) - 1 + (len(hosts) - 1).bit_length()))
+
+
+def nccl_tree_segments(num_ranks: int, size_bytes: int, ranks_per_host: RanksPerHost = None) -> int:
     """Into how many segments `nccl_tree` cuts the share of each tree: of 64 KiB, but no more than its default.
 
     A few bytes are one segment, as several would only be more messages. NCCL cuts by the size of its buffers and by a
     number of steps that grows with the data (src/enqueue.cc).
     """
-    num_hosts, size = split_into_hosts(num_ranks, ranks_per_host)
-    most = max(1, 4 * (size - 1 + (num_hosts - 1).bit_length()))
-    return max(1, min(most, -(-size_bytes // (2 * size * SEGMENT_BYTES))))
+    hosts = fill_hosts(num_ranks, ranks_per_host)
+    return max(1, min(_tree_segments(hosts), -(-size_bytes // (2 * min(hosts) * SEGMENT_BYTES))))
 
 
-def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host: int | None = None) -> Schedule:
+def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host: RanksPerHost = None) -> Schedule:
     """NVLS, and on several hosts NCCL's NVLSTree: two-shot within each host, and on every rail two trees in between.
 
     The owner of a share reads the sum of the shares of its host from the switch, and writes the result to all ranks of
@@ -103,46 +127,58 @@ def nvls_all_reduce(num_ranks: int, segments: int | None = None, ranks_per_host:
     and k + 1 for each rail on one host.
 
     segments: of the share of each rank in a tree; by default 32, so that filling and emptying the pipeline takes a
-    small part of the time. ranks_per_host: as of `nccl_ring_all_reduce`.
-
-    Raises ValueError if the ranks do not fill their hosts.
+    small part of the time.
     """
-    num_hosts, size = split_into_hosts(num_ranks, ranks_per_host)
-    trees = binary_trees(Collective.ALL_REDUCE, num_hosts)[: 2 if num_hosts > 1 else 1]
+    hosts = fill_hosts(num_ranks, ranks_per_host)
+    trees = binary_trees(Collective.ALL_REDUCE, len(hosts))[: 2 if len(hosts) > 1 else 1]
     count = NVLS_SEGMENTS if segments is None else segments
-    return _on_rails((direct_reduce(size), direct_broadcast(size)), trees, count, "nvls")
+    return _on_rails(_straight, trees, hosts, count, "nvls")
 
 
-def nvls_segments(num_ranks: int, size_bytes: int, ranks_per_host: int | None = None) -> int:
+def nvls_segments(num_ranks: int, size_bytes: int, ranks_per_host: RanksPerHost = None) -> int:
     """Into how many segments `nvls` cuts the share of a rank in a tree: of 64 KiB, but no more than its default."""
-    num_hosts, size = split_into_hosts(num_ranks, ranks_per_host)
-    num_shares = size * (2 if num_hosts > 1 else 1)
+    hosts = fill_hosts(num_ranks, ranks_per_host)
+    num_shares = min(hosts) * (2 if len(hosts) > 1 else 1)
     return max(1, min(NVLS_SEGMENTS, -(-size_bytes // (num_shares * SEGMENT_BYTES))))
 
 
-def _along_rails(ring: Schedule, ranks_per_host: int | None) -> Schedule:
-    orders = rail_orders(*split_into_hosts(ring.num_ranks, ranks_per_host))
+def _along_rails(ring: Schedule, ranks_per_host: RanksPerHost) -> Schedule:
+    orders = rail_orders(fill_hosts(ring.num_ranks, ranks_per_host))
     return merge(*(permute_ranks(ring, order) for order in orders), algorithm="nccl_ring")
 
 
-def _on_rails(halves: tuple[Schedule, Schedule], trees: Sequence[Schedule], segments: int, algorithm: str) -> Schedule:
-    """Return, on each rail, each of the trees over the hosts, between the two halves within all hosts.
+_Half = Callable[[Collective, int], Schedule]  # to the first rank of a host of some size, or from it
 
-    halves: the reduction to the first rank of a host, and the broadcast from it.
-    """
-    num_hosts, size = trees[0].num_ranks, halves[0].num_ranks
-    host, place = np.arange(num_hosts)[:, None] * size, np.arange(size)
-    first_rail = [pipeline(_across_hosts(halves, tree, host + place, algorithm), segments) for tree in trees]
-    rails = [(host + (place + rail) % size).ravel() for rail in range(size)]
+
+def _straight(collective: Collective, size: int) -> Schedule:
+    return direct_reduce(size) if collective is Collective.REDUCE else direct_broadcast(size)
+
+
+def _on_rails(half: _Half, trees: Sequence[Schedule], hosts: Sequence[int], segments: int, algorithm: str) -> Schedule:
+    """Return, on each rail, each of the trees over the hosts, between the two halves within all hosts."""
+    first_rail = [pipeline(_across_hosts(half, tree, hosts, algorithm), segments) for tree in trees]
+    places = list(zip(_first_ranks(hosts), hosts, strict=True))
+    rails = [
+        np.concatenate([first + (np.arange(size) + rail) % size for first, size in places])
+        for rail in range(min(hosts))
+    ]  # fmt: skip
     return merge(*(permute_ranks(one, rail) for one in first_rail for rail in rails), algorithm=algorithm)
 
 
-def _across_hosts(halves: tuple[Schedule, Schedule], tree: Schedule, hosts: Ints, algorithm: str) -> Schedule:
+def _first_ranks(hosts: Sequence[int]) -> Ints:
+    return np.cumsum([0, *hosts[:-1]])
+
+
+def _across_hosts(half: _Half, tree: Schedule, hosts: Sequence[int], algorithm: str) -> Schedule:
     """All segments in one: to the first rank of each host, along a tree between these, and from them to all."""
-    num_ranks, collective = hosts.size, Collective.ALL_REDUCE
-    across = on_groups(tree, hosts[:, :1].T, num_ranks, 1, collective)
-    up, down = (
-        on_channel(on_groups(half, hosts, num_ranks, 1, half.collective), channel)
-        for half, channel in zip(halves, (3, 4), strict=True)  # the tree has 0 to 2
-    )
-    return then(then(up, across, collective, algorithm), down, collective, algorithm)
+    first, num_ranks = _first_ranks(hosts), sum(hosts)
+
+    def within(collective: Collective, channel: int) -> Schedule:
+        """Return the half in all hosts at once: those of one size first, as steps are an order and not a barrier."""
+        groups = {size: first[np.equal(hosts, size), None] + np.arange(size) for size in sorted(set(hosts))}
+        parts = [on_groups(half(collective, size), ranks, num_ranks, 1, collective) for size, ranks in groups.items()]
+        return on_channel(reduce(lambda done, part: then(done, part, collective, algorithm), parts), channel)
+
+    across = on_groups(tree, first[None], num_ranks, 1, Collective.ALL_REDUCE)  # on the channels 0 to 2
+    up = then(within(Collective.REDUCE, 3), across, Collective.ALL_REDUCE, algorithm)
+    return then(up, within(Collective.BROADCAST, 4), Collective.ALL_REDUCE, algorithm)

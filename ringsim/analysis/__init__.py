@@ -24,7 +24,7 @@ from ringsim.analysis.run_view import RunView, check_animated, check_few_ranks
 from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
 from ringsim.analysis.stall import Stall, find_stall, format_stall, hanging_text
 from ringsim.analysis.sweep import BASELINE, Sweep, Winner
-from ringsim.analysis.sweep_run import MAX_TRANSFERS, SweepPlan, SweepRun, run_sweep
+from ringsim.analysis.sweep_run import MAX_TRANSFERS, run_sweep
 from ringsim.analysis.troubles import Troubles, format_troubles, slow_pairs
 from ringsim.analysis.usage import LinkUsage, RankUsage, among_most, waiting_times
 from ringsim.analysis.walkthrough import ToldPhase, Walkthrough, walk_through

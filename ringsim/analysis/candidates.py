@@ -32,12 +32,11 @@ class Timing(NamedTuple):
     """How schedules are timed: as the messages of `predict_time`, or as a library sends them.
 
     time_s: of a schedule on a network. take: what the library of a network takes, given the most transfers that it may
-    have; raises ValueError where that is not known. name: by which the file of an unfinished sweep tells them apart.
+    have; raises ValueError where that is not known.
     """
 
     time_s: Callable[[Schedule, AnyNetwork, int], float] = predict_time
     take: Callable[[AnyNetwork, Collective, int, int, float], Taken] | None = None
-    name: str = "messages"
 
 
 PLAIN = Timing()

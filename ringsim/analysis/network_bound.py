@@ -30,7 +30,6 @@ MAX_FLOW_EDGES = 8_000  # of all flow problems of one kind together; about a sec
 MIN_TARGETS = 8  # ranks for which the worst cut is looked for, at least, if there are so many
 SAME = 1e-9  # numbers closer than this fraction are equal
 SOURCE, SINK = "source", "sink"
-NUM_NAMED = 4  # resources of a cut that are named
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ the budget allows for all orders there are (by default for up to 5 ranks) is the
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import deepcopy
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -85,14 +85,13 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
     time_s = partial(_permuted_s, schedule, network, size_bytes, runtime or RULE)
     search = _Search(time_s, budget, time.monotonic() + seconds, on_progress, workers or Workers())
     search.simulate([tuple(range(schedule.num_ranks))])
-    first = _first_free(schedule)
+    first = int(schedule.collective.has_root)  # a root stays where it is
     if math.factorial(min(schedule.num_ranks - first, 20)) <= budget:
         search.simulate([(*range(first), *free) for free in permutations(range(first, schedule.num_ranks))])
     else:
         rng = np.random.default_rng(seed)
-        topology = network.topology(schedule.num_ranks)
-        congestion = Congestion(schedule, topology, schedule.chunk_bytes(size_bytes))
-        search.simulate(list(_starts(congestion, schedule, rng, search.is_over)))
+        congestion = Congestion(schedule, network.topology(schedule.num_ranks), schedule.chunk_bytes(size_bytes))
+        search.simulate(list(_starts(congestion, schedule.num_ranks, first, rng, search.is_over)))
         search.climb(congestion, first, rng)
     return search.result()
 
@@ -100,11 +99,6 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
 def default_budget(schedule: Schedule) -> int:
     """As many orders as are simulated in some seconds, but at least two: as it is, and the best by estimate."""
     return max(2, min(MAX_SIMULATED_ORDERS, MAX_SIMULATED_TRANSFERS // max(schedule.num_transfers, 1)))
-
-
-def _first_free(schedule: Schedule) -> int:
-    """Return the first place whose rank may be another: a root stays where it is."""
-    return int(schedule.collective.has_root)
 
 
 class _Search:
@@ -160,8 +154,8 @@ class _Search:
             if self.is_over():
                 return
             together = unknown[first : first + num_at_once]
-            for place, time_s in self._workers.run(self._time_s, together):
-                self._times_ahead_s[together[place]] = time_s
+            with closing(self._workers.run(self._time_s, together)) as results:
+                self._times_ahead_s |= zip(together, results, strict=True)
 
     def climb(self, congestion: Congestion, first: int, rng: np.random.Generator) -> None:
         """Change the best order, and go on from each that is no slower."""
@@ -169,7 +163,6 @@ class _Search:
         at_s = best_s = self._times_s[self._best()]
         in_vain = 0
         for _ in range(10 * self._budget):  # an end, should there be no orders left that were not simulated
-            self._look_ahead_in_vain(at, congestion, first, rng)
             changed = _best_change(at, congestion, first, rng)
             time_s = self._simulate(tuple(changed.tolist()))
             if time_s is None or in_vain == MAX_IN_VAIN:
@@ -178,16 +171,6 @@ class _Search:
             best_s = min(best_s, time_s)
             if time_s <= at_s:
                 at, at_s = changed, time_s
-
-    def _look_ahead_in_vain(self, at: Ints, congestion: Congestion, first: int, rng: np.random.Generator) -> None:
-        """Have the workers simulate what comes next if none of it is taken, unless the very next is known."""
-        if self._workers.count == 1:
-            return
-        ahead = deepcopy(rng)
-        orders = (tuple(_best_change(at, congestion, first, ahead).tolist()) for _ in range(self._workers.count))
-        following = next(orders)
-        if following not in self._times_s | self._times_ahead_s:
-            self._look_ahead([following, *orders])
 
     def result(self) -> RankPlacement:
         before_s = next(iter(self._times_s.values()))
@@ -210,13 +193,13 @@ def _best_change(at: Ints, congestion: Congestion, first: int, rng: np.random.Ge
 
 
 def _starts(
-    congestion: Congestion, schedule: Schedule, rng: np.random.Generator, is_over: Callable[[], bool]
+    congestion: Congestion, num_ranks: int, first: int, rng: np.random.Generator, is_over: Callable[[], bool]
 ) -> Iterator[Ranks]:
-    """Orders that look good, the best first; is_over: whether no more are looked for."""
+    """Orders that look good, the best first, with places before `first` kept; is_over: no more are looked for."""
     if not len(congestion):
         return
-    first, as_it_is = _first_free(schedule), np.arange(schedule.num_ranks)
-    near = _nearest_neighbours(congestion, schedule.num_ranks)
+    as_it_is = np.arange(num_ranks)
+    near = _nearest_neighbours(congestion, num_ranks)
     random = [np.append(as_it_is[:first], rng.permutation(as_it_is[first:])) for _ in range(NUM_RANDOM_STARTS)]
     orders = [near, *(_improved(congestion, start, first, rng, is_over) for start in (near, as_it_is, *random))]
     orders.sort(key=congestion.estimate_s)

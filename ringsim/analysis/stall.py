@@ -128,10 +128,10 @@ def _failed(topology: Topology, transfer: Stuck, until_s: float) -> tuple[str, .
 
 
 def format_stall(stall: Stall) -> list[str]:
-    """Return a few lines for people."""
+    """Return a few lines for people, who count steps from 1."""
     first = stall.first[0]
     lines = [
-        f"{stall.num_unfinished} of {stall.num_transfers} transfers cannot happen, from step {first.step}, "
+        f"{stall.num_unfinished} of {stall.num_transfers} transfers cannot happen, from step {first.step + 1}, "
         f"rank {first.src} -> {first.dst}, chunk {first.chunk}; nothing finishes after {format_time(stall.until_s)}"
     ]
     lines += [f"{name} failed at {format_time(at_s)}" for name, at_s in stall.failed]
@@ -143,11 +143,11 @@ def format_stall(stall: Stall) -> list[str]:
     return lines
 
 
-def hanging_text(rank: StalledRank) -> str:
-    """Return what a rank that never finishes does without end, or waits for."""
-    transfer = rank.transfer
+def hanging_text(rank: StalledRank, first_step: int = 1) -> str:
+    """Return what a rank that never finishes does without end, or waits for; the first step has the number given."""
+    transfer, step = rank.transfer, rank.transfer.step + first_step
     return {
-        "sends": f"sends to rank {rank.peer} without end: chunk {transfer.chunk}, step {transfer.step}",
-        "adds": f"adds without end what rank {rank.peer} sent: chunk {transfer.chunk}, step {transfer.step}",
-        "waits": f"waits for rank {rank.peer}: chunk {transfer.chunk}, step {transfer.step}",
+        "sends": f"sends to rank {rank.peer} without end: chunk {transfer.chunk}, step {step}",
+        "adds": f"adds without end what rank {rank.peer} sent: chunk {transfer.chunk}, step {step}",
+        "waits": f"waits for rank {rank.peer}: chunk {transfer.chunk}, step {step}",
     }[rank.doing]

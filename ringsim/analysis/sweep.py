@@ -5,15 +5,16 @@ import io
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
-from ringsim.analysis.candidates import PLAIN, algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.analysis.candidates import LIBRARY, algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.files import FileFormat, atomic_file, decode, encode, naming_place, parse_json, read_text, values
+from ringsim.registry import NCCL_ALGORITHMS, base_name
 from ringsim.schedule import Collective
 from ringsim.units import decimal_number, format_size, plural, whole_number
 
-BASELINE = "ring"
+BASELINE, NCCL_RING = "ring", NCCL_ALGORITHMS[0]
 _TIE = 1e-9  # two algorithms that do the same in another order differ by rounding alone
 _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
 
@@ -77,22 +78,6 @@ class SweepCell:
         return {**encode(self), **rates}
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCells:
-    """The combinations that a sweep is to simulate, beside its collective and networks, as its file keeps them.
-
-    max_transfers: a schedule that has more is skipped; None: none is. file_hashes: of a user's own algorithms.
-    timing: the name of a `Timing`; files of older versions have none.
-    """
-
-    algorithms: tuple[values.Name, ...]
-    ranks: tuple[_NumRanks, ...]
-    sizes_bytes: tuple[values.Positive, ...]
-    max_transfers: Annotated[float, values.number(1, unit="null for no limit, or a number")] | None
-    file_hashes: dict[str, str] = field(default_factory=dict)
-    timing: str = PLAIN.name
-
-
 def _listed(counts: Sequence[int]) -> str:
     """Return numbers of ranks in words: 4 ranks; 2, 4 and 8 ranks."""
     *first, last = sorted(counts)
@@ -103,8 +88,8 @@ def _listed(counts: Sequence[int]) -> str:
 class Winner:
     """The fastest algorithm for one number of ranks, network and size; of equals, the one that the sweep names first.
 
-    over_ring, over_second: how many times as fast as the ring and as the second; None if there is no such, or no
-    time passes.
+    over_ring, over_second: how many times as fast as the ring (`Sweep.baseline`) and as the second; None if there is no
+    such, or no time passes.
     """
 
     cell: SweepCell
@@ -118,13 +103,11 @@ class Sweep:
 
     networks: by the name that the cells give them, as their `as_dict` has them.
     provenance: versions, machine and command, as `ringsim.measurements.provenance` has them.
-    planned: of a sweep that was interrupted; None if no cell is missing.
     """
 
     cells: tuple[SweepCell, ...]
     networks: dict[str, dict[str, Any]]
     provenance: dict[str, Any]
-    planned: PlannedCells | None = None
 
     FORMAT: ClassVar = FileFormat("ringsim-sweep", 1, made_by="ringsim sweep --csv", is_open=True)
 
@@ -158,7 +141,20 @@ class Sweep:
         for cell in self.cells:
             if cell.time_s is not None:
                 rivals.setdefault((cell.network, cell.num_ranks, cell.size_bytes), []).append(cell)
-        return {place: _winner(cells) for place, cells in rivals.items()}
+        baselines = {network: self.baseline(network) for network in self.networks}
+        return {place: _winner(cells, baselines[place[0]]) for place, cells in rivals.items()}
+
+    def baseline(self, network: str) -> str:
+        """Return the algorithm that others are compared with: a ring, which of NCCL's uses all NICs of a host."""
+        has_nccl = any(cell.algorithm == NCCL_RING and cell.time_s for cell in self.cells if cell.network == network)
+        return NCCL_RING if has_nccl else BASELINE
+
+    def not_of_the_library(self) -> list[str]:
+        """Return the algorithms that were simulated on networks of NCCL, which does not have them."""
+        described = {name for name, facts in self.networks.items() if facts.get("spec", {}).get("protocols")}
+        swept = {cell.algorithm: None for cell in self.cells if cell.network in described and cell.time_s}
+        own = {BASELINE, LIBRARY, *NCCL_ALGORITHMS}
+        return [name for name in swept if base_name(name) not in own] if own & swept.keys() else []
 
     def skipped(self) -> list[str]:
         """Return the skipped algorithms and why, one line for each reason and set of algorithms."""
@@ -218,8 +214,7 @@ class Sweep:
         return sweep
 
     def _header(self) -> dict[str, Any]:
-        header = self.FORMAT.write({"networks": self.networks, "provenance": self.provenance})
-        return header if self.planned is None else {**header, "planned": encode(self.planned)}
+        return self.FORMAT.write({"networks": self.networks, "provenance": self.provenance})
 
 
 def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
@@ -263,12 +258,12 @@ def _value(column: str, text: str) -> Any:
         return text
 
 
-def _winner(cells: Sequence[SweepCell]) -> Winner:
+def _winner(cells: Sequence[SweepCell], baseline: str) -> Winner:
     times = {cell.algorithm: cell.time_s for cell in cells if cell.time_s is not None}
     least = min(times.values())
     winner = next(cell for cell in cells if times[cell.algorithm] <= least * (1 + _TIE))
     others = [time_s for name, time_s in times.items() if name != winner.algorithm]
-    return Winner(winner, _ratio(times.get(BASELINE), least), _ratio(min(others, default=None), least))
+    return Winner(winner, _ratio(times.get(baseline), least), _ratio(min(others, default=None), least))
 
 
 def _ratio(slower_s: float | None, faster_s: float) -> float | None:

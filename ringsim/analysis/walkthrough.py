@@ -114,14 +114,15 @@ def _rule(schedule: Schedule, first_step: int, last_step: int) -> str:
     for later in range(last_step - first_step + 1):
         if _ring_offset(schedule, first_step + later) != (first[0], (first[1] - ahead * later) % num_ranks):
             return ""
-    constant = near(first[1] + ahead * first_step, num_ranks)
+    constant = near(first[1] + ahead * (first_step + 1), num_ranks)  # people count steps from 1
     signs = ("-", "+") if ahead > 0 else ("+", "-")
     step = schedule.steps[first_step]
     did = "received and added its contribution to" if step.reduce.all() else "received"
     always = first_step > 0 and (step.data_dependency == first_step - 1).all()
     when = "" if always else "after the first step, "
     return (
-        f"in step s rank r sends chunk (r {signs[0]} s{plus(constant)}) mod {num_ranks} "
+        f"in step s = {first_step + 1} to {last_step + 1} rank r sends chunk "
+        f"(r {signs[0]} s{plus(constant)}) mod {num_ranks} "
         f"to rank (r {signs[1]} 1) mod {num_ranks}: {when}the chunk that it {did} in the step before"
     )
 

@@ -27,10 +27,9 @@ from ringsim.calibration.library_choice import (
     AS_LIBRARY,
     choose,
     fastest_protocol,
-    formula_s,
     given_name,
     library_time,
     why_unknown,
 )
-from ringsim.calibration.library_pace import LibraryChoice, in_even_chunks
+from ringsim.calibration.library_pace import MAX_TRANSFERS, LibraryChoice, in_even_chunks
 from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval

@@ -5,8 +5,18 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ringsim.calibration.questions import RING_TESTS, Question
-from ringsim.measurements import NOT_KNOWN, TORCH, LogRow, LogTable, Measurements, NcclSettings, RankHosts, p10_p90
+from ringsim.calibration.questions import Question
+from ringsim.measurements import (
+    NOT_KNOWN,
+    RING_TESTS,
+    TORCH,
+    LogRow,
+    LogTable,
+    Measurements,
+    NcclSettings,
+    RankHosts,
+    p10_p90,
+)
 
 MISFIT = 0.25  # of a time: beyond that the model is said not to fit
 _ADDING_SWITCHES = ("H100", "H200", "H800", "H20", "GH200")  # GPUs that may hang on switches which add
@@ -103,9 +113,11 @@ def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN)
     """
     rows_by_case: dict[_Key, list[tuple[LogTable, LogRow]]] = {}
     for table in tables:
+        if not table.num_ranks or not table.num_nodes:
+            continue  # of a test that there is no formula for, which needs none
         settings = NcclSettings.from_environment(table.environment).or_else(known)
         for row in table.rows:
-            shape = row.size_bytes, table.num_ranks or 0, table.num_nodes or 0
+            shape = row.size_bytes, table.num_ranks, table.num_nodes
             key = (table.test, _algorithm(table, settings), *shape, table.file, settings)
             rows_by_case.setdefault(key, []).append((table, row))
     return [_case(key, rows) for key, rows in sorted(rows_by_case.items(), key=_order)]
@@ -148,9 +160,8 @@ def _case(key: _Key, rows: Sequence[tuple[LogTable, LogRow]]) -> TimedCase:
     lows = [row.low_s for _, row in rows if row.low_s is not None]
     highs = [row.high_s for _, row in rows if row.high_s is not None]
     spread = (min(lows), max(highs)) if lows and highs else p10_p90(times)
-    devices = rows[0][0].devices
     digests = tuple(sorted({_digest(key, row) for _, row in rows}))
-    device = devices[0] if devices else ""
+    device = " and ".join(sorted({device for table, _ in rows for device in table.devices}))
     return TimedCase(*key[:5], times, in_place, spread, device, key[5], digests, settings=key[6])
 
 

@@ -11,7 +11,6 @@ from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
 from ringsim.calibration.intervals import Interval, SimulatedDraws, interval_fields, intervals
 from ringsim.calibration.protocol_time import predict
-from ringsim.calibration.questions import TESTS
 from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, p95
 from ringsim.native import local_s, local_work, native_schedule
 from ringsim.network import AnyNetwork, Calibration, Cluster, shares_memory, uniform_of, without_shared_memory
@@ -175,18 +174,17 @@ def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
 
     Raises ValueError where the network cannot hold what was measured, or nothing can be predicted.
     """
-    known = [case for case in cases if case.collective in TESTS]
+    known = [case for case in cases if not case.question.why_unknown]
     if not known:
         tests = ", ".join(sorted({case.collective for case in cases}))
-        raise ValueError(f"{cases[0].file}: {tests}: there is no formula for it, only for {', '.join(TESTS)}")
+        raise ValueError(f"{cases[0].file}: {tests}: {cases[0].question.why_unknown}")
     questions = [case.question for case in known]
     predicted, expected = predict(cluster, questions), intervals(cluster, questions)
     by_case = {
         id(case): (time_s, how, interval)
         for case, (time_s, how), interval in zip_longest(known, predicted, expected)  # all have intervals, or none
     }
-    no_formula = None, "there is no formula for it", None
-    return _comparison(cases, cluster, lambda case: by_case.get(id(case), no_formula))
+    return _comparison(cases, cluster, lambda case: by_case.get(id(case), (None, case.question.why_unknown, None)))
 
 
 def compare_measurements(

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, repeated
 from ringsim.calibration.protocol_time import unmet_settings
-from ringsim.calibration.questions import RING_TESTS, Question, QuestionColumns
+from ringsim.calibration.questions import Question, QuestionColumns
+from ringsim.measurements import RING_TESTS
 from ringsim.network import Calibration, Cluster
 from ringsim.units import format_rate, format_size, format_time, plural
 
@@ -53,7 +54,7 @@ def _line_within(cases: Iterable[TimedCase]) -> str:
     """Return one line on the log that holds several runs, of which some take much longer than others; else ""."""
     by_file: dict[str, list[TimedCase]] = {}
     for case in cases:
-        if len(case.times_s) > 2:  # more than one table, which has a time out of place and one in place
+        if len(case.rows) > 1:  # of more than one table
             by_file.setdefault(case.file, []).append(case)
     contradictory = [
         own for own in by_file.values() if sum(_range(case) > _APART for case in own) > _DISTURBED * len(own)
@@ -210,7 +211,9 @@ def guessed_from(cluster: Cluster, num_senders: int) -> int | None:
     calibration = cluster.calibration
     if calibration is None or calibration.senders_per_host is None or cluster.spec.host.nics.count:
         return None
-    seen = _seen(calibration) | {calibration.senders_per_host}
+    seen, most = _seen(calibration), calibration.senders_per_host
+    if most > max(seen, default=0):  # groups of ranks, which the cells do not tell, sent at once
+        seen = {most}
     if num_senders in seen:
         return None
     if num_senders > max(seen):

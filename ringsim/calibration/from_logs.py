@@ -18,15 +18,14 @@ from ringsim.calibration.intervals import byte_shares, draw_ratios, noises
 from ringsim.calibration.log_parameters import ANY, LogParameters, assumptions
 from ringsim.calibration.posterior import Posterior, fit
 from ringsim.calibration.protocol_time import times_s
-from ringsim.calibration.questions import TESTS, Bools, QuestionColumns
+from ringsim.calibration.questions import Bools, QuestionColumns
 from ringsim.calibration.ring_steps import with_ring_steps
-from ringsim.measurements import PT2PT_BANDWIDTH
+from ringsim.measurements import TESTS
 from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, Spec
 
 NOISE = 0.05  # of a time, when a run is repeated
 _IMPORTANT = 0.2  # of a time: what a parameter must change it by, to have been seen in it
 _NOTICEABLE = 0.01  # of a time: by what it must change at least with NCCL's value of a parameter, to tell another one
-_STREAM_BYTES = 2**20
 _UNDECIDED = 4.0  # of a cost: what is less likely by a factor of less than e squared, may be true as well
 
 
@@ -51,7 +50,7 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
         >>> from ringsim import calibrate_logs, cases_of_tables, read_logs
         >>> fit = calibrate_logs(cases_of_tables(read_logs([Path("nccl-tests.log")])), "mine")  # doctest: +SKIP
     """
-    used = [case for case in cases if case.collective in TESTS and not _counts_messages(case)]
+    used = [case for case in cases if not case.question.why_unknown]
     if len({(case.collective, case.size_bytes, case.num_ranks) for case in used}) < 3:
         raise ValueError(
             f"{cases[0].file if cases else 'the logs'}: {len(used)} timings of {', '.join(TESTS)}: too few to fit; "
@@ -67,11 +66,6 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
     parameters = _parameters(best, modes, used)
     errors = tuple(float(error) for error in np.expm1(best.posterior.residuals))
     return LogFit(cluster, parameters, tuple(used), errors)
-
-
-def _counts_messages(case: TimedCase) -> bool:
-    """Return whether a case is a stream of small messages, whose number takes time and not their bytes."""
-    return case.collective == PT2PT_BANDWIDTH and case.size_bytes < _STREAM_BYTES
 
 
 def _each_log_alone(cases: Sequence[TimedCase]) -> Iterator[list[TimedCase]]:

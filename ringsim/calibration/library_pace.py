@@ -7,12 +7,19 @@ network are multiplied by one factor, the `pace` with which NCCL's own schedule 
 found on sound hosts: what is slow, fails or is shared in the network takes longer by as much as the simulation says.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from ringsim.algorithms import (
+    StraightSteps,
+    fill_hosts,
     nccl_ring_all_gather,
     nccl_ring_all_reduce,
     nccl_ring_reduce_scatter,
@@ -23,10 +30,12 @@ from ringsim.algorithms import (
 )
 from ringsim.calibration.protocol_time import algorithm_times
 from ringsim.calibration.questions import Question
-from ringsim.network import AnyNetwork, Cluster, Host, Link, Nics, Protocol, Spec
+from ringsim.measurements import CHAIN_TESTS
+from ringsim.network import AnyNetwork, Cluster, Host, Link, Nics, PlacedHost, Protocol, Spec, lay_out
 from ringsim.registry import base_name, build
 from ringsim.schedule import Collective, Schedule, same_transfers
 from ringsim.simulation import RULE, OnProgress, Runtime, ignore_progress, lists_more_than, predict_time
+from ringsim.units import plural
 
 MAX_TRANSFERS = 2**19  # of a schedule that is simulated without having been asked for by name
 _PACES_KEPT = 1024
@@ -58,9 +67,25 @@ class Formula:
 
     @property
     def pace(self) -> float:
-        """How many times as long this schedule takes as it is simulated; 1 where it is too large for that."""
+        """How many times as long this schedule takes as it is simulated; where it is too large, that on fewer hosts.
+
+        On these a rank sends as many bytes in each step, on which the pace of a ring depends.
+        """
         simulated_s = _simulated_s(self.algorithm, self.question, self.protocol, self.hosts)
+        if simulated_s is None and (fewer := self._on_fewer_hosts()):
+            return fewer.pace
         return self.time_s / simulated_s if simulated_s and self.time_s else 1.0
+
+    def _on_fewer_hosts(self) -> "Formula | None":
+        asked, per_host = self.question, self.question.ranks_per_host
+        counts = list(per_host) if isinstance(per_host, tuple) else [per_host] * asked.num_nodes
+        if len(counts) < 4:
+            return None
+        counts = counts[len(counts) // 2 :]  # the last one may have fewer ranks
+        size_bytes = asked.size_bytes * sum(counts) // asked.num_ranks
+        fewer = Question.on_hosts(asked.test, size_bytes, counts)._replace(settings=asked.settings)
+        known = formulas(self.hosts.with_spec(num_hosts=None), fewer, self.algorithm)
+        return next((one for one in known if one.protocol == self.protocol), None)
 
     def is_of(self, schedule: Schedule) -> bool:
         """Return whether a schedule is the library's own, whoever built it, as far as that is quickly compared."""
@@ -68,11 +93,9 @@ class Formula:
         if schedule is own:
             return True
         counts = [(some.num_chunks, some.num_steps, some.num_transfers, some.partition) for some in (own, schedule)]
-        return (
-            counts[0] == counts[1]
-            and own.num_transfers <= MAX_TRANSFERS
-            and all(map(same_transfers, own.steps, schedule.steps))
-        )
+        looked_at = None if own.num_transfers <= MAX_TRANSFERS else 1  # which tells ranks in other places
+        steps = (some.steps[:looked_at] for some in (own, schedule))
+        return counts[0] == counts[1] and all(map(same_transfers, *steps))
 
     def describes(self, network: AnyNetwork) -> bool:
         """Return whether a network, too, has nothing that the formula does not know."""
@@ -83,18 +106,33 @@ class Formula:
 
 def formulas(network: AnyNetwork, question: Question, algorithm: str = "") -> Iterator[Formula]:
     """Yield what the library's formula says with each algorithm and protocol; algorithm: as of `algorithm_times`."""
-    spec = network.spec
+    spec, like = network.spec, _sound(network.spec)
+    hosts = Cluster("hosts", replace(like, **_placing(like.host, question)))
+    protocols = {protocol.name: protocol for protocol in spec.protocols}
+    for name, time_s in algorithm_times(network, question, algorithm).items():
+        taken, _, protocol = name.partition(" ")
+        yield Formula(taken, question, protocols.get(protocol, spec.protocols[-1]), hosts, time_s)
+
+
+def _sound(spec: Spec) -> Spec:
+    """Return its hosts, in any number, with nothing but what the library's formulas know."""
     link, nics = spec.host.link, spec.host.nics
     host = Host(
         link=Link(link.latency_s, link.bandwidth_bytes_per_s),
         nics=Nics(nics.latency_s, nics.bandwidth_bytes_per_s, count=nics.count),
     )
-    per_host = question.num_ranks // question.num_nodes
-    hosts = Cluster("hosts", Spec(host, per_host, protocols=spec.protocols, library=spec.library))
-    protocols = {protocol.name: protocol for protocol in spec.protocols}
-    for name, time_s in algorithm_times(network, question, algorithm).items():
-        taken, _, protocol = name.partition(" ")
-        yield Formula(taken, question, protocols.get(protocol, spec.protocols[-1]), hosts, time_s)
+    return Spec(host, protocols=spec.protocols, library=spec.library)
+
+
+def _placing(host: Host, question: Question) -> dict[str, Any]:
+    """Return where the ranks are: hosts that are all alike, of which the last may not be full, or a list of hosts."""
+    per_host = question.ranks_per_host
+    most = per_host if isinstance(per_host, int) else max(per_host)
+    if isinstance(per_host, int) or per_host == tuple(fill_hosts(question.num_ranks, most)):
+        return {"ranks_per_host": most}
+    ends = np.cumsum([0, *per_host]).tolist()
+    ranks = (tuple(range(first, last)) for first, last in pairwise(ends))
+    return {"placed_hosts": tuple(PlacedHost(f"host{number}", own, host) for number, own in enumerate(ranks))}
 
 
 @dataclass(frozen=True, eq=False)  # without slots, so that the network is made once
@@ -126,15 +164,74 @@ class LibraryChoice:
 
     @cached_property
     def known_s(self) -> float | None:
-        """The seconds, start included, where they are those of the formula; None where only a simulation tells."""
+        """The seconds, start included, where a formula tells them; None where only a simulation does."""
         formula = self.formula
-        is_known = formula is not None and formula.describes(self.described) and formula.is_of(self.schedule)
-        return formula.time_s if formula and is_known else None
+        if formula is None:
+            return self._all_at_once_s()
+        is_known = formula.describes(self.described) and formula.is_of(self.schedule)
+        return formula.time_s if is_known else None
+
+    def _all_at_once_s(self) -> float | None:
+        """Return the seconds of an all_to_all that is too large to simulate, and goes straight between sound hosts.
+
+        Exact, as a message shares one resource only: the one with the most messages serves all of them to the end.
+        """
+        steps, spec, num_ranks = self.schedule.steps, self.described.spec, self.schedule.num_ranks
+        is_sound = replace(spec, ranks_per_host=None, num_hosts=None) == _sound(spec)
+        if not (is_sound and isinstance(steps, StraightSteps) and len(steps) == 1 and num_ranks**2 > MAX_TRANSFERS):
+            return None
+        layout, host = lay_out(spec, num_ranks), self.network.spec.host
+        on_host = np.bincount(layout.host_of_rank)
+        by_nic = np.bincount(layout.nic_of_rank, weights=num_ranks - on_host[layout.host_of_rank]).max()
+        share = self.size_bytes / num_ranks
+        within_s = host.link.latency_s + (on_host.max() - 1) * share / host.link.bandwidth_bytes_per_s
+        across_s = 2 * host.nics.latency_s + by_nic * share / host.nics.bandwidth_bytes_per_s
+        return self.start_s + float(max(within_s * (on_host.max() > 1), across_s * (len(on_host) > 1)))
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines about the choice for its user, such as that hosts with fewer ranks than others make it slow."""
+        if self.formula is None or not self.formula.is_of(self.schedule):
+            return []
+        asked, notes, num_nics = self.formula.question, [], self.described.spec.host.nics.count or math.inf
+        fewest = min(asked.on_each or (asked.num_ranks // asked.num_nodes,))
+        if asked.on_each:
+            ranks = f"{fewest} to {max(asked.on_each)} ranks"
+            notes.append(f"hosts have {ranks}, and NCCL only the channels of {plural(fewest, 'rank')} on each")
+        if self.known_s is None and asked.test in CHAIN_TESTS and asked.num_nodes > 1 < min(fewest, num_nics):
+            notes.append(
+                "a chain over one NIC of a host stands for NCCL's over all: what is slow elsewhere is left out"
+            )
+        return notes
+
+    def formula_s(self, runtime: Runtime) -> float | None:
+        """Return `known_s` for ranks that execute as the formula takes for granted; None for others."""
+        return self.known_s if runtime == RULE else None
+
+    def lists_more_than(self, max_transfers: float, runtime: Runtime = RULE) -> bool:
+        """Return whether a simulation has to look at more transfers than that."""
+        return lists_more_than(max_transfers, self.schedule, self.described, self.sent_bytes, runtime=runtime)
+
+    def require_known(self, max_transfers: float, runtime: Runtime) -> None:
+        """Raise ValueError if no formula tells the time, and a simulation has to look at more transfers than that."""
+        if self.formula_s(runtime) is None and self.lists_more_than(max_transfers, runtime):
+            place = "its network, order or runtime" if self.formula else "it"
+            raise ValueError(
+                f"{self.described.place}: {self.schedule} has more than {max_transfers:,.0f} transfers to simulate, "
+                f"and there is no formula of NCCL's for {place}: give fewer ranks, or name an --algorithm"
+            )
+
+    def why_by_formula(self, runtime: Runtime) -> str | None:
+        """Return why the time is the formula's, and nothing else can be said; None if it can be simulated as well."""
+        if self.formula_s(runtime) is None or (self.formula and not self.lists_more_than(MAX_TRANSFERS, runtime)):
+            return None
+        own = "NCCL's" if self.formula else "a"
+        return f"{self.schedule.num_transfers:,} transfers are too many to simulate: only {own} formula says the time"
 
     def time_s(self, *, runtime: Runtime = RULE, on_progress: OnProgress = ignore_progress) -> float:
         """Return the seconds of the collective, its start included. runtime, on_progress: as of `simulate`."""
-        if self.known_s is not None and runtime == RULE:
-            return self.known_s
+        if (known_s := self.formula_s(runtime)) is not None:
+            return known_s
         sent = self.schedule, self.network, self.sent_bytes
         return self.start_s + predict_time(*sent, runtime=runtime, on_progress=on_progress)
 
@@ -173,7 +270,7 @@ def _simulated_s(algorithm: str, question: Question, protocol: Protocol, hosts: 
 @lru_cache(maxsize=1)  # of all protocols
 def _own_schedule(algorithm: str, question: Question) -> Schedule:
     collective, num_ranks, size_bytes = Collective(question.test), question.num_ranks, question.size_bytes
-    per_host = num_ranks // question.num_nodes
+    per_host = question.ranks_per_host
     if algorithm == "tree":
         return nccl_tree_all_reduce(num_ranks, nccl_tree_segments(num_ranks, size_bytes, per_host), per_host)
     if algorithm == "in_switch":

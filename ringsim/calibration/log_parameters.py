@@ -13,7 +13,8 @@ import numpy as np
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.doubts import senders_per_host
 from ringsim.calibration.protocol_time import Rates
-from ringsim.calibration.questions import RING_TESTS, QuestionColumns
+from ringsim.calibration.questions import QuestionColumns
+from ringsim.measurements import RING_TESTS
 from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Floats, Library, Nics, Protocol, parameter_names
 
 # NCCL's model. Microseconds: start, hops of the ring within and across hosts, the same of trees; share of bandwidth.

@@ -10,13 +10,16 @@ For each protocol, of bandwidth b = share x B, with W the bytes that a rank send
                        (switch_share b) and, over all NICs of a host, S with two hosts and 2 S with more
 
 B is the link's on one host; across hosts that of the NICs that the ranks of a host use, one each as long as there are
-NICs, or the link's if that is less. Source of the forms: NCCL's own model (src/graph/tuning.cc), where a ring of n
-ranks on h hosts has (n - 1) hops, h - 1 of them across, for all_gather and reduce_scatter, and twice as many for
-all_reduce. A pipelined chain (broadcast, reduce) has as many as the former, with W = S; a single message has one, and
-one of NCCL's between hosts reaches `message_share` of the bandwidth. On trees c is NCCL's correction by size
-(`_TREE_CORRECTION`). Over two hosts the NICs carry the bytes of both trees only once, as each host is the root of one;
-where NCCL has fewer channels there, that is made up for by `two_host_passes`. PAT is for all_gather and reduce_scatter
-with the last protocol, between hosts of one rank each.
+NICs, or the link's if that is less. Where hosts have different numbers of ranks, the fewest count (NCCL has as many
+channels as every host can have, src/init.cc), and the most for the chain of a tree (in place of n/h). Source of the
+forms: NCCL's own model (src/graph/tuning.cc), where a ring of n ranks on h hosts has (n - 1) hops, h - 1 of them
+across, for all_gather and reduce_scatter, and twice as many for all_reduce. A pipelined chain (broadcast, reduce) has
+as many as the former, with W = S; a single message has one, and one of NCCL's between hosts reaches `message_share` of
+the bandwidth. On trees c is NCCL's correction by size (`_TREE_CORRECTION`). Over two hosts the NICs carry the bytes of
+both trees only once, as each host is the root of one: NCCL's model has the bandwidth within the hosts there, which its
+search raises to twice that of the NICs where the links permit (src/graph/search.cc, "increase bwIntra for trees");
+where NCCL has fewer channels, that is made up for by `two_host_passes`. PAT is for all_gather and reduce_scatter with
+the last protocol, between hosts of one rank each.
 
 With in-network reduction each rank's link carries all S bytes to be added and gets S/n, and as many back;
 `switch_latency` takes the place of start + 2 link_latency where the library says it. Several hosts of m ranks have it
@@ -36,7 +39,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringsim.calibration.questions import TESTS, Bools, Question, QuestionColumns
+from ringsim.calibration.questions import Bools, Question, QuestionColumns
+from ringsim.measurements import TESTS
 from ringsim.network import AnyNetwork, Floats, Library, Protocol, Spec
 
 # NCCL's treeCorrectionFactor, of what trees reach of their bandwidth: at 64 B, 128 B and so on, up to 256 MiB.
@@ -205,8 +209,8 @@ def _bandwidth(rates: Rates, questions: QuestionColumns) -> Floats:
 
 
 def _nics_bytes_per_s(rates: Rates, questions: QuestionColumns) -> Floats:
-    """Return the bandwidth of a host's NICs in each direction: a rank uses one NIC, as in `ClusterTopology`."""
-    return np.minimum(questions.senders, rates.num_nics) * rates.nic_bytes_per_s
+    """Return a group's bandwidth of a host's NICs in each direction: a rank uses one NIC, as in `ClusterTopology`."""
+    return np.minimum(questions.senders, rates.num_nics) * rates.nic_bytes_per_s / questions.groups
 
 
 def bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
@@ -221,12 +225,13 @@ def bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
 
 
 def _may_use_switch(rates: Rates, questions: QuestionColumns) -> Bools:
-    may: Bools = questions.is_all_reduce & (questions.nodes == 1)
-    return may if rates.library.switch_hop_latency_s is None else questions.is_all_reduce
+    joined = (questions.fewest > 1) & (rates.library.switch_hop_latency_s is not None)
+    may: Bools = questions.is_all_reduce & ((questions.nodes == 1) | joined)
+    return may
 
 
 def _in_switch_bytes_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:
-    moved = (1 + questions.nodes / questions.ranks) * questions.size / (share * rates.link_bytes_per_s)
+    moved = (1 + 1 / questions.fewest) * questions.size / (share * rates.link_bytes_per_s)
     passed_on = np.minimum(questions.nodes - 1, 2) * questions.size / _nics_bytes_per_s(rates, questions)
     return np.maximum(moved, passed_on)
 
@@ -293,7 +298,7 @@ def launch_s(protocols: Sequence[Protocol]) -> float:
 
 
 def _tree_s(rates: Rates, protocol: Protocol, share: float, questions: QuestionColumns) -> Floats:
-    up = (questions.ranks / questions.nodes - 1) * protocol.tree_link_latency_s
+    up = (questions.most - 1) * protocol.tree_link_latency_s
     up = up + np.log2(questions.nodes) * protocol.tree_hop_latency_s
     reached = share * protocol.share * _tree_correction(protocol, questions.size)
     taken = protocol.start_s + 2 * up + _tree_bytes_s(rates, questions) / reached

@@ -7,21 +7,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.measurements import NOT_KNOWN, PT2PT_BANDWIDTH, PT2PT_LATENCY, SENDRECV, NcclSettings
+from ringsim.measurements import CHAIN_TESTS, MESSAGE_TESTS, NOT_KNOWN, PT2PT_BANDWIDTH, SENDRECV, TESTS, NcclSettings
 from ringsim.network import Floats
 
+_STREAM_BYTES = 2**20  # of a message
 Bools = npt.NDArray[np.bool_]
-
-RING_TESTS = ("all_reduce", "all_gather", "reduce_scatter")
-CHAIN_TESTS = ("broadcast", "reduce")
-MESSAGE_TESTS = (SENDRECV, PT2PT_LATENCY, PT2PT_BANDWIDTH)
-TESTS = (*RING_TESTS, *CHAIN_TESTS, *MESSAGE_TESTS)  # all that there is a formula for
 
 
 class Question(NamedTuple):
     """A collective (or one of MESSAGE_TESTS) whose time is to be predicted: its size, ranks and hosts.
 
     settings: the algorithm, protocol and channels that NCCL's environment variables asked for.
+    on_each: the ranks of each host; empty where all have as many.
     """
 
     test: str
@@ -29,6 +26,25 @@ class Question(NamedTuple):
     num_ranks: int
     num_nodes: int
     settings: NcclSettings = NOT_KNOWN
+    on_each: tuple[int, ...] = ()
+
+    @classmethod
+    def on_hosts(cls, test: str, size_bytes: int, hosts: Sequence[int]) -> "Question":
+        """Return the question about hosts with these numbers of ranks."""
+        on_each = tuple(hosts) if len(set(hosts)) > 1 else ()
+        return cls(test, size_bytes, sum(hosts), len(hosts), on_each=on_each)
+
+    @property
+    def ranks_per_host(self) -> int | tuple[int, ...]:
+        """The ranks of every host, or those of each."""
+        return self.on_each or self.num_ranks // self.num_nodes
+
+    @property
+    def why_unknown(self) -> str:
+        """Why there is no formula for it; "" if there is one."""
+        if self.test == PT2PT_BANDWIDTH and self.size_bytes < _STREAM_BYTES:
+            return "a stream of small messages: their number takes time, and not their bytes"
+        return "" if self.test in TESTS else f"there is no formula for it, only for {', '.join(TESTS)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,15 +60,18 @@ class QuestionColumns:
     is_sendrecv: Bools  # a single message of NCCL's
     is_stream: Bools  # many messages are on the way, so that only their bytes take time
     settings: tuple[NcclSettings, ...]
+    groups: Floats  # communicators that do the same at once, and share the NICs of a host
+    fewest: Floats  # ranks of a host
+    most: Floats
 
     @property
     def senders(self) -> Floats:
-        """The ranks of a host that send to another host at once: one if it is a message, all if it is a collective."""
-        return np.where(self.is_message, 1, self.ranks / self.nodes)
+        """The ranks of a host that send to another host at once: one if it is a message, else as all hosts can."""
+        return self.groups * np.where(self.is_message, 1, self.fewest)
 
     @classmethod
     def from_questions(cls, questions: Sequence[Question]) -> "QuestionColumns":
-        tests, *numbers, settings = zip(*questions, strict=True)
+        tests, *numbers, settings, hosts = zip(*questions, strict=True)
         size, ranks, nodes = (np.array(column, dtype=float) for column in numbers)
 
         def are(*kind: str) -> Bools:
@@ -61,7 +80,11 @@ class QuestionColumns:
         is_message = are(*MESSAGE_TESTS)
         is_whole = is_message | are(*CHAIN_TESTS)
         is_all_reduce, is_sendrecv, is_stream = are("all_reduce"), are(SENDRECV), are(PT2PT_BANDWIDTH)
-        return cls(size, ranks, nodes, is_all_reduce, is_message, is_whole, is_sendrecv, is_stream, settings)
+        kinds = is_all_reduce, is_message, is_whole, is_sendrecv, is_stream
+        groups = np.array([setting.groups for setting in settings], dtype=float)
+        of_hosts = [on or (share,) for on, share in zip(hosts, (ranks / nodes).tolist(), strict=True)]
+        fewest, most = (np.array(list(map(pick, of_hosts))) for pick in (min, max))
+        return cls(size, ranks, nodes, *kinds, settings, groups, fewest, most)
 
     def admit(self, algorithm: str, protocol: str) -> Bools:
         """Return for which questions NCCL may take it; but for PAT, only an all_reduce has a choice of algorithms."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.protocol_time import launch_s, predict
-from ringsim.calibration.questions import RING_TESTS
+from ringsim.measurements import RING_TESTS
 from ringsim.network import Cluster, RingStep
 
 FEWEST = 3  # sizes of messages: with fewer the protocols say more
@@ -75,7 +75,7 @@ def _median_s(times: Sequence[float]) -> float:
 
 def _may_be_ring(case: TimedCase) -> bool:
     """Return whether it is a ring, or NCCL's choice; other libraries have algorithms that no formula here describes."""
-    return case.algorithm in ("nccl", "ring")
+    return case.algorithm in ("nccl", "ring") and case.settings.groups == 1
 
 
 def _shape(case: TimedCase) -> tuple[int, float]:

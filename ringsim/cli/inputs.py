@@ -86,13 +86,24 @@ class GivenFileType(click.ParamType[GivenFile]):
 class Timings:
     """The contents of the files: cases, and the measurements if they were such files.
 
+    read: a line for each table of a log: as which collective it was read, on which ranks and hosts.
     left_out: a line for each row of a log that is not among the cases.
     """
 
     cases: tuple[TimedCase, ...]
     files: tuple[Path, ...]
     measurements: tuple[Measurements, ...] = ()
+    read: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+
+    @property
+    def readings(self) -> dict[str, list[str]]:
+        """The lines on logs, for JSON; empty for measurements."""
+        return {"read": list(self.read), "left_out": list(self.left_out)} if self.read else {}
+
+    def under_readings(self, text: str) -> str:
+        """Return the text under the lines that say how the logs were read."""
+        return "\n".join([*(f"read {line}" for line in self.read), *([""] if self.read else []), text])
 
 
 def timings_options(command: Command) -> Command:
@@ -100,7 +111,7 @@ def timings_options(command: Command) -> Command:
 
     @click.argument("files", nargs=-1, required=True, type=GivenFileType())
     @click.option(
-        "--nodes", type=COUNT, help=("Number of hosts, for logs that do not contain it; for one log, LOG:nodes=2.")
+        "--nodes", type=COUNT, help=("Number of hosts, for logs without a list of ranks; for one log, LOG:nodes=2.")
     )
     @click.option(
         "--ranks-per-node",
@@ -152,7 +163,10 @@ def read_timings(files: Sequence[GivenFile], of_all: LogShape, settings: NcclSet
     if not any(are_json):
         tables = read_logs(paths, *of_all, dict(files))
         left_out = tuple(line for table in tables for line in table.left_out)
-        return Timings(tuple(cases_of_tables(tables, settings)), paths, left_out=left_out)
+        read = tuple(table.reading for table in tables if table.rows)
+        if not (told := tuple(cases_of_tables(tables, settings))):
+            raise ValueError(read[0])
+        return Timings(told, paths, (), read, left_out)
     if not all(are_json):
         one, other = paths[are_json.index(True)], paths[are_json.index(False)]
         raise ValueError(f"{one}: is a measurements file, {other} is not: give either measurements or logs")
@@ -178,4 +192,6 @@ def _num_hosts(measurements: Measurements, path: Path) -> int:
 
 def _is_json(path: Path) -> bool:
     with path.open("rb") as file:
+        if not file.seekable():
+            raise ValueError(f"{path}: is a pipe, which cannot be read twice: write it to a file, and give that")
         return file.read(200).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")

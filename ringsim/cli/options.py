@@ -10,9 +10,10 @@ import click
 from click.core import ParameterSource
 
 from ringsim.analysis import LIBRARY
-from ringsim.calibration import LibraryChoice, choose, fastest_protocol, nic_line, one_host_line
-from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity, say
-from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names
+from ringsim.calibration import MAX_TRANSFERS, LibraryChoice, choose, fastest_protocol, nic_line, one_host_line
+from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity
+from ringsim.native import DIRECT
+from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names, require_priced
 from ringsim.registry import ALGORITHMS, build, names_file
 from ringsim.report import parse_placement
 from ringsim.schedule import Collective, Schedule, permute_ranks
@@ -74,13 +75,15 @@ size_option = click.option(
     help="Size of the whole tensor, such as 64KiB or 64MB.",
 )
 ranks_option = click.option("--ranks", type=RANKS, default=8, help="Number of ranks.")
-collective_option = click.option(
-    "--collective",
-    type=Choice(COLLECTIVES),
-    metavar="NAME",
-    default="all_reduce",
-    help=f"Collective that the algorithm performs, one of {', '.join(COLLECTIVES)}.",
-)
+
+
+def collective_option_of(names: Sequence[str]) -> Callable[[Command], Command]:
+    """Return the option --collective of a command that takes these."""
+    told = f"Collective that the algorithm performs, one of {', '.join(names)}."
+    return click.option("--collective", type=Choice(names), metavar="NAME", default="all_reduce", help=told)
+
+
+collective_option = collective_option_of(COLLECTIVES)
 
 
 def known_algorithms(context: click.Context) -> list[str]:
@@ -105,7 +108,7 @@ trust_option = click.option(
 
 
 def workers_options(command: Command) -> Command:
-    """Adds --jobs and --dask; the command gets `workers`, to be used in a `with` block."""
+    """Adds --jobs and --dask; the command gets `workers`."""
 
     @click.option(
         "--jobs",
@@ -122,7 +125,7 @@ def workers_options(command: Command) -> Command:
     def with_workers(*, jobs: int, dask: str | None, **rest: Any) -> None:
         if dask is not None and jobs > 1:
             raise click.UsageError("--jobs and --dask exclude each other", click.get_current_context())
-        command(workers=Workers(jobs, dask, say), **rest)
+        command(workers=Workers(jobs, dask), **rest)
 
     return with_workers
 
@@ -132,23 +135,27 @@ def algorithm_options(command: Command, library: bool = False) -> Command:
 
     If the command has --size, it is the schedule for that size. That of a file has the collective it is for, unless
     --collective asks for another. library: whether it may be what NCCL takes, which the command finds by
-    `library_choice`; until then it is a ring.
+    `library_choice`; until then it is that of other networks.
     """
 
     @collective_option
     @click.option(
         "--algorithm",
         type=ALGORITHM,
-        default="ring",
-        help="Algorithm, one that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of 4 "
-        "ranks (hierarchical@4), or FILE.py:FUNCTION, or MSCCL's FILE.xml, which need no --collective"
-        + (", or nccl: what NCCL chooses for the size and the ranks." if library else "."),
+        help="Algorithm that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of 4 ranks "
+        "(hierarchical@4)"
+        + (", nccl for NCCL's choice" if library else "")
+        + ", FILE.py:FUNCTION, or MSCCL's FILE.xml [default: "
+        + ("nccl if the network describes NCCL, else " if library else "")
+        + "ring, or direct for all_to_all, gather and scatter].",
     )
     @ranks_option
     @wraps(command)
-    def with_schedule(*, collective: str, algorithm: str, ranks: int, **rest: Any) -> None:
-        asked = Collective(collective) if is_given("collective") or not names_file(algorithm) else None
-        name = "ring" if library and algorithm == LIBRARY else algorithm
+    def with_schedule(*, collective: str, algorithm: str | None, ranks: int, **rest: Any) -> None:
+        asked = Collective(collective) if is_given("collective") or not names_file(algorithm or "") else None
+        name = algorithm
+        if name is None or (library and name == LIBRARY):
+            name = "direct" if asked in DIRECT else "ring"
         command(schedule=build(asked, name, ranks, rest.get("size")), **rest)
 
     return with_schedule
@@ -172,32 +179,25 @@ def schedule_options(command: Command, library: bool = False) -> Command:
 
 
 def library_choice(
-    schedule: Schedule, network: AnyNetwork, size: int, *, runtime: Runtime = RULE, by_default: bool = False
+    schedule: Schedule, network: AnyNetwork, size: int, *, runtime: Runtime = RULE, is_named: bool = False
 ) -> LibraryChoice | None:
-    """Return how the library of the network would send the schedule; what it takes for --algorithm nccl.
+    """Return how the library of the network would send the schedule; what it takes without --algorithm, or with nccl.
 
-    by_default: whether that is meant where no --algorithm is given, as far as it is known. None for a network that says
-    nothing of a library.
+    is_named: whether the schedule is meant, although there is no --algorithm. None for a single rank, which sends
+    nothing, and for a network that says nothing of a library.
 
-    Raises ValueError where it is asked for and not known.
+    Raises ValueError where the library's choice is not known, and for a network on which messages take no time.
     """
-    num_ranks, context = schedule.num_ranks, click.get_current_context()
-    if context.params["algorithm"] == LIBRARY:
-        choice = choose(network, schedule.collective, num_ranks, size, runtime=runtime)
-        return replace(choice, schedule=in_given_places(choice.schedule))
-    if num_ranks == 1 or num_ranks > (network.spec.max_ranks or num_ranks):
-        return None  # a single rank sends nothing, and the simulation says that there is no room for too many
-    if network.spec.protocols and by_default and not is_given("algorithm"):
-        try:
-            chosen = choose(network, schedule.collective, num_ranks, size, runtime=runtime)
-        except ValueError as error:
-            click.echo(f"{error}; a ring is simulated instead", err=True)
-        else:
-            click.echo(
-                f"{network.name}: NCCL would use {chosen.schedule.algorithm}; --algorithm names another", err=True
-            )
-            return replace(chosen, schedule=in_given_places(chosen.schedule))
-    return fastest_protocol(schedule, network, size, runtime=runtime)
+    num_ranks, algorithm = schedule.num_ranks, click.get_current_context().params["algorithm"]
+    require_priced(network, num_ranks)
+    if algorithm != LIBRARY and (is_named or algorithm or num_ranks == 1 or not network.spec.protocols):
+        return None if num_ranks == 1 else fastest_protocol(schedule, network, size, runtime=runtime)
+    chosen = choose(network, schedule.collective, num_ranks, size, runtime=runtime)
+    chosen = replace(chosen, schedule=in_given_places(chosen.schedule))
+    chosen.require_known(MAX_TRANSFERS, runtime)
+    if algorithm is None:
+        click.echo(f"{network.name}: NCCL would use {chosen.schedule.algorithm}; --algorithm names another", err=True)
+    return chosen
 
 
 def in_given_places(schedule: Schedule) -> Schedule:
@@ -206,14 +206,18 @@ def in_given_places(schedule: Schedule) -> Schedule:
     return schedule if placement is None else permute_ranks(schedule, placement)
 
 
-def drawn_as_library(schedule: Schedule, network: AnyNetwork, size: int) -> tuple[Schedule, AnyNetwork]:
+def drawn_as_library(
+    schedule: Schedule, network: AnyNetwork, size: int, *, is_named: bool = False
+) -> tuple[Schedule, AnyNetwork]:
     """Return what a picture is to show: the schedule, and the network over the protocol of its library, if it has one.
 
-    A line on stderr says which, and that its start is left out.
+    A line on stderr says which, and that its start is left out. is_named: as of `library_choice`.
     """
-    choice = library_choice(schedule, network, size)
+    choice = library_choice(schedule, network, size, is_named=is_named)
     if choice is None:
         return schedule, network
+    if why := choice.why_by_formula(RULE):
+        raise ValueError(f"there is no picture of {choice.schedule}: {why}; give fewer ranks")
     start = format_time(choice.start_s)
     click.echo(f"over NCCL's protocol {choice.protocol}, without the {start} before its first message", err=True)
     return choice.schedule, choice.network

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,15 +10,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from subprocess import Popen
+from typing import Any, BinaryIO
 
 from ringsim.console import Progress, ended_once
 from ringsim.files import encode
 from ringsim.traces import INTERRUPTED, ProgramTrace, TraceRequest
 
 GRACE_S = 10.0  # in which an interrupted program may end
-RECORDING = (sys.executable, "-m", "collectives.recording")
+RECORDING = (sys.executable, "-P", "-m", "collectives.recording")  # whatever files the working directory has
 
 
 def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | None = None) -> ProgramTrace:
@@ -27,63 +30,84 @@ def record(request: TraceRequest, stdout: int | None = None, stderr: BinaryIO | 
     SystemExit ends us with its exit code. Raises ValueError if the program has ended the recorder's process.
     """
     output = Path(request.output).absolute()  # the program may change the folder
-    before = _version_of(output)
     environment = dict(os.environ)
     if request.ranks_here > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun: the ranks of a host share its cores
-    command = [*RECORDING, json.dumps(encode(replace(request, output=str(output))))]
-    # It has a session of its own, so that Ctrl-C reaches us alone.
-    with (
-        ended_once(),
-        subprocess.Popen(
-            command, env=environment, cwd=request.folder or None, start_new_session=True, stdout=stdout, stderr=stderr
-        ) as recording,
-    ):
-        exit_code = _ended(recording)
-    if exit_code > 0:
-        sys.exit(exit_code)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.txt")
+        command = [*RECORDING, json.dumps(encode(replace(request, output=str(output)))), str(report)]
+        # It has a session of its own, so that Ctrl-C reaches us alone.
+        start = partial(Popen, command, env=environment, cwd=request.folder or None, start_new_session=True)
+        with ended_once(), start(stdout=stdout, stderr=stderr) as recording:
+            exit_code = _ended(recording)
+        told = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
+    first = told.partition("\n")[0]
+    if first.isdigit():  # the recorder's own, whatever has become of the process since
+        if int(first):
+            sys.exit(int(first))
+        return ProgramTrace.load(output)
     if exit_code < 0:
-        raise ValueError(f"{request.program}: its process was ended by {signal.Signals(-exit_code).name}")
-    if (output.is_file() and _version_of(output) == before) or not output.exists():
-        raise ValueError(f"{request.program}: it ended its process, as by os._exit, before it was recorded")
-    return ProgramTrace.load(output)
+        raise ValueError(_crash(request, signal.Signals(-exit_code), told))
+    raise ValueError(f"{request.program}: it ended its process, as by os._exit, before it was recorded")
 
 
-def _version_of(file: Path) -> tuple[int, int] | None:
-    """Return what changes when the file is replaced; None if there is none."""
-    if not file.exists():
-        return None
-    status = file.stat()
-    return status.st_ino, status.st_mtime_ns
-
-
-def _ended(recording: subprocess.Popen[bytes]) -> int:
+def _ended(recording: Popen[Any]) -> int:
     """Wait for the recorder's end, and return its exit code; what ends us ends it as well."""
     try:
         return recording.wait()
     except KeyboardInterrupt:
         recording.terminate()
         with suppress(subprocess.TimeoutExpired):
-            if recording.wait(GRACE_S) == INTERRUPTED:  # it has said so
-                return INTERRUPTED
+            if (exit_code := recording.wait(GRACE_S)) in (0, INTERRUPTED):  # it was done already, or has said so
+                return exit_code
         raise
     finally:
         recording.kill()
+        with suppress(OSError):  # unless the program has left processes that it would have ended
+            os.killpg(recording.pid, signal.SIGTERM)
 
 
-def request_of(trace: ProgramTrace, file: Path) -> TraceRequest:
-    """Return how the trace in a file was recorded, if it can be recorded so again.
+def _crash(request: TraceRequest, ended_by: signal.Signals, traceback: str) -> str:
+    """Return which signal has ended the process, and at which line of the program that was, if it is known.
 
-    Raises ValueError, which names the file, if it does not say so, or its program is not there.
+    traceback: in the form of `faulthandler`, the innermost line first.
+    """
+    lines = re.findall(r'^  File "(.*)", line (\d+) in ', traceback, re.MULTILINE)
+    own = [f"{file}:{line}" for file, line in lines if request.is_own(file)]
+    advice = ""
+    if ended_by is signal.SIGKILL:
+        advice = ", as where memory runs out" + ("" if request.is_fake else "; with --fake tensors take none")
+    elif lines:
+        advice = ", from within code that is not Python: leave that call out while the program is recorded"
+        advice += ", or record without --fake, where tensors have data" if request.is_fake else ""
+    return f"{own[0] if own else request.program}: its process was ended by {ended_by.name}{advice}"
+
+
+def request_of(trace: ProgramTrace, file: Path, program: Sequence[str], run_recorded: bool) -> TraceRequest:
+    """Return how the trace in a file was recorded, if it can and may be recorded so again.
+
+    program: what the user gives in place of the program that the file names, as ringsim trace takes it.
+    run_recorded: whether the user wants to run what the file names, which whoever made the file has chosen.
+
+    Raises ValueError, which names the file, if it does not say how, the program is not there, or may not run.
     """
     request = trace.request
     if request is None:
         raise ValueError(f"{file}: does not contain how it was recorded: record it again with ringsim trace")
+    if program:
+        is_module = program[0] == "-m"
+        name, *arguments = program[is_module:] or [""]
+        request = replace(request, program=name, arguments=tuple(arguments), is_module=is_module, folder=os.getcwd())
+    elif not run_recorded:
+        raise ValueError(
+            f"{file}: --ranks would run what the file names, in {request.folder or '.'}: {request.command}; give "
+            "--run-recorded to run it, or your own program behind all options: -- PROGRAM ARGUMENTS"
+        )
     folder = Path(request.folder)
     is_there = folder.is_dir() if request.is_module else (folder / request.program).is_file()
     if not is_there:
         missing = request.folder if request.is_module else folder / request.program
-        raise ValueError(f"{file}: was recorded of {missing}, which does not exist: record it again with ringsim trace")
+        raise ValueError(f"{file}: to be recorded of {missing}, which does not exist; -m is for the name of a module")
     return request
 
 
@@ -97,7 +121,7 @@ def record_again(requests: Sequence[TraceRequest], progress: Progress) -> Iterat
     with tempfile.TemporaryDirectory() as folder:
         output, errors = Path(folder, "step.trace.json"), Path(folder, "errors.txt")
         for request in requests:
-            progress.say(f"recording again: {request.command}")
+            progress.say(f"recording again in {request.folder or '.'}: {request.command}")
             try:
                 with errors.open("wb") as stderr:
                     trace = record(replace(request, output=str(output)), subprocess.DEVNULL, stderr)

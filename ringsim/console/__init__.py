@@ -1,5 +1,7 @@
 """The common parts of all command lines: errors in one line, types of options, help, files, torchrun."""
 
+from click import INT, IntRange
+
 from ringsim.console.local_ranks import check_local_rank, run_local_ranks
 from ringsim.console.one_line import (
     MISTAKES,
@@ -26,7 +28,6 @@ from ringsim.console.output import (
 )
 from ringsim.console.parameters import (
     FILE,
-    INT,
     OUTPUT,
     PICTURE,
     RATE,
@@ -35,7 +36,6 @@ from ringsim.console.parameters import (
     TIME,
     Choice,
     FloatRange,
-    IntRange,
     Name,
     OutputFile,
     Quantity,

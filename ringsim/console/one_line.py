@@ -47,7 +47,7 @@ class OneLineCommand(click.Command):
         except BrokenPipeError:  # the reader of our output had enough, such as `head`
             sys.exit(1)
         except MemoryError as error:
-            self.refuse(f"not enough memory: {error}", self.name)
+            self.refuse(f"not enough memory: {error}".removesuffix(": "), self.name)
         except ModuleNotFoundError as error:
             if (error.name or "").split(".")[0] != "torch":
                 raise

@@ -127,7 +127,7 @@ def clear_line() -> None:
 
 
 def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()  # Windows has programs without a stderr
+    return sys.stderr is not None and sys.stderr.isatty()  # it is None if it was closed before the program began
 
 
 STDOUT = Path("-")

@@ -6,6 +6,7 @@ whether it is such a multiple or not: 8:40:x2 is 8, 16, 32, 40.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ringsim.console.output import STDOUT
-from ringsim.files import file_to_replace
+from ringsim.files import file_to_replace, is_read_only
 from ringsim.suggestions import nearest
 from ringsim.units import decimal_number, parse_rate, parse_size, parse_time, whole_number
 
@@ -126,29 +127,20 @@ class Quantity(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
-class _PlainDigits(click.ParamType[Any]):
-    """Refuses digits of other scripts, underscores and nan, which click's own types take."""
+class _NoNan(click.ParamType[Any]):
+    """Refuses nan, which click's own types take, as it is in no range and out of none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and (not value.isascii() or "_" in value or "nan" in value.lower()):
-            self.fail(f"{value!r} is not a number: write it with the digits 0 to 9", param, ctx)
-        return super().convert(value, param, ctx)
+        number = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is not a number", param, ctx) if isnan(number) else number
 
 
-class IntRange(_PlainDigits, click.IntRange):
-    """click's, with the digits 0 to 9."""
+class FloatRange(_NoNan, click.FloatRange):
+    """click's, without nan."""
 
 
-class FloatRange(_PlainDigits, click.FloatRange):
-    """click's, with the digits 0 to 9."""
-
-
-class _Int(_PlainDigits, click.types.IntParamType):
-    """click.INT, with the digits 0 to 9."""
-
-
-class _Real(_PlainDigits, click.types.FloatParamType):
-    """click.FLOAT, with the digits 0 to 9."""
+class _Real(_NoNan, click.types.FloatParamType):
+    """click.FLOAT, without nan."""
 
 
 class OutputFile(click.Path):
@@ -176,6 +168,8 @@ class OutputFile(click.Path):
             return path
         if not target.parent.is_dir():
             self.fail(f"{path}: there is no directory {target.parent}", param, ctx)
+        if is_read_only(target):
+            self.fail(f"{path}: is read-only", param, ctx)
         if not os.access(target.parent, os.W_OK | os.X_OK):
             self.fail(f"{path}: the directory {target.parent} cannot be written to", param, ctx)
         return path
@@ -184,7 +178,6 @@ class OutputFile(click.Path):
 SIZE = Quantity("size", parse_size)
 RATE = Quantity("rate", parse_rate)
 TIME = Quantity("time", parse_time)
-INT = _Int()
 REAL = _Real()
 FILE = click.Path(path_type=Path, dir_okay=False)
 OUTPUT = OutputFile(stdout=True)

@@ -1,7 +1,7 @@
 """Reading and writing files: whole or not at all, and with errors that name place, value and rule."""
 
 from ringsim.files import values
-from ringsim.files.atomic_file import atomic_file, file_to_replace, json_text, save_json
+from ringsim.files.atomic_file import atomic_file, file_to_replace, is_read_only, json_text, save_json
 from ringsim.files.records import FileFormat, JsonFile, Key, Table, check, decode, encode, parsed, refusal
 from ringsim.files.text_file import (
     finite_or_none,

@@ -1,5 +1,6 @@
 """Writing files: `atomic_file` appears complete or not at all, and so does the JSON of `save_json`."""
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     path = Path(path)
     target = file_to_replace(path)
+    if is_read_only(target or path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     try:
         with path.open("wb") if target is None else _replacing(target) as file:
             yield file
@@ -26,6 +29,11 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         if error.filename not in (None, str(target and _temporary(target))):  # a full disk names no file
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def is_read_only(path: Path) -> bool:
+    """Return whether there is a file that may not be written to; a rename would replace it all the same."""
+    return path.exists() and not os.access(path, os.W_OK)
 
 
 def save_json(path: str | os.PathLike[str], data: Any) -> None:
@@ -73,8 +81,6 @@ def _temporary(path: Path) -> Path:
 
 def _sync_directory(directory: Path) -> None:
     """Make a rename survive a power failure: the name is the directory's content, not the file's."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return  # Windows: a directory cannot be opened, and needs no such thing
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -201,7 +201,7 @@ def _sharing() -> SharingReadings:
         shm_bytes=size.total if size else None,
         shm_free_bytes=size.free if size else None,
         memfd=memory is not None,
-        is_root=hasattr(os, "geteuid") and os.geteuid() == 0,
+        is_root=os.geteuid() == 0,
         tools=tuple(tool for tool in ("ip", "tc") if shutil.which(tool)),
     )
 

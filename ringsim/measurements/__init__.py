@@ -5,14 +5,17 @@ from ringsim.measurements.logs.nccl_rows import busbw_factor
 from ringsim.measurements.logs.nccl_settings import NCCL_ALGORITHMS, NCCL_PROTOCOLS, NOT_KNOWN, NcclSettings
 from ringsim.measurements.logs.reader import read_logs
 from ringsim.measurements.measurements import (
+    CHAIN_TESTS,
+    MESSAGE_TESTS,
     OPENMPI,
     PLAIN_RING,
     PT2PT_BANDWIDTH,
-    PT2PT_LATENCY,
     RAW_SOCKETS,
+    RING_TESTS,
     ROUNDS_PER_RUN,
     SENDRECV,
     SLOT_BYTES,
+    TESTS,
     TORCH,
     TOUCHED_BYTES,
     CollectiveTimes,

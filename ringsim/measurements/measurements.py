@@ -19,6 +19,10 @@ OPENMPI = "openmpi"  # likewise: Open MPI's own collective
 SENDRECV = "sendrecv"  # every rank sends to its right neighbour while it receives from its left one
 PT2PT_LATENCY = "pt2pt_latency"  # half a round trip between two ranks
 PT2PT_BANDWIDTH = "pt2pt_bandwidth"  # one of many messages on the way from one rank to another
+RING_TESTS = ("all_reduce", "all_gather", "reduce_scatter")
+CHAIN_TESTS = ("broadcast", "reduce")
+MESSAGE_TESTS = (SENDRECV, PT2PT_LATENCY, PT2PT_BANDWIDTH)
+TESTS = (*RING_TESTS, *CHAIN_TESTS, *MESSAGE_TESTS)  # all that there is a formula for
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from ringsim.network.cluster import (
     Calibration,
     Cluster,
     parameter_names,
+    require_priced,
 )
 from ringsim.network.file_format import quantities, scaled, value_of
 from ringsim.network.file_reader import load_network, preset_names, read_network
@@ -21,6 +22,7 @@ from ringsim.network.spec import (
     Link,
     MemoryRate,
     Nics,
+    PlacedHost,
     Processor,
     Protocol,
     RingStep,

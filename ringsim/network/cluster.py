@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Protocol, Self
 
+import numpy as np
+
 from ringsim.files import finite_or_none, values
 from ringsim.network.cluster_topology import ClusterTopology
 from ringsim.network.spec import Spec, require_quantities
@@ -85,6 +87,29 @@ def parameter_names(protocols: Iterable[str]) -> list[str]:
     """Return the names of all parameters of a fit to logs, in their order, with these protocols."""
     of_protocols = [f"{protocol} {key}" for protocol in protocols for key in _OF_A_PROTOCOL]
     return [*BANDWIDTHS, *of_protocols, *OF_THE_LIBRARY]
+
+
+def require_priced(network: "AnyNetwork", num_ranks: int) -> None:
+    """Raise ValueError if a message between two neighbouring ranks of a cluster would take no time.
+
+    Whatever is simulated there would take none either, as the file does not say what links or NICs cost.
+    """
+    if not isinstance(network, Cluster) or num_ranks < 2:
+        return
+    topology, src = network.topology(num_ranks), np.arange(num_ranks - 1)
+    paths, costs = topology.paths(src, src + 1), topology.processors
+    capacity = np.append(topology.resources.capacity, np.inf)[paths.resource]  # of NONE, the last
+    is_free = np.isinf(capacity).all(axis=1) & np.isinf(paths.bytes_per_s) & (paths.latency_s == 0)
+    is_free &= costs.send_overhead_s[src] + costs.receive_overhead_s[src + 1] == 0
+    if is_free.any():
+        rank = int(np.flatnonzero(is_free)[0])
+        per_host = network.spec.ranks_per_host or num_ranks
+        key = "host.link" if network.spec.placed_hosts or rank // per_host == (rank + 1) // per_host else "host.nic"
+        shared = "; host.shared_memory is for --backend ring only" if network.spec.host.shared_memory else ""
+        raise ValueError(
+            f"{network.place}: messages take no time on it from rank {rank} to rank {rank + 1}: "
+            f"give {key}.bandwidth or {key}.latency{shared}"
+        )
 
 
 class AnyNetwork(Protocol):

@@ -32,6 +32,8 @@ def read_network(text: str, file: str) -> Cluster:
 def _cluster(fields: Fields, file: str) -> Cluster:
     about = {key: fields.pop(key) for key in ("name", "description", "source") if key in fields}
     calibration = fields.pop("calibration", None)
+    if calibration and "protocols" in fields:  # older versions left out 2, with which they had fitted
+        fields["library"] = {"two_host_passes": 2.0} | fields.get("library", {})
     described = _spec(fields)
     if calibration:
         _check_parameters(calibration, described)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -23,19 +23,19 @@ def network_text(cluster: Cluster) -> str:
     if spec.placed_hosts or spec.cables or spec.slow_ranks or spec.failures or spec.jitter:
         raise ValueError(f"{cluster.name}: only networks of hosts that are all alike can be written")
     lines = [f"{key} = {_quoted(getattr(cluster, key))}" for key in ("name", "description", "source")]
-    for place, values in _tables(spec):
+    for place, values in _tables(spec, is_fitted=bool(cluster.calibration and spec.protocols)):
         lines += ["", place, *values]
     if cluster.calibration:
         lines += ["", *_calibration(cluster.calibration)]
     return "\n".join(lines) + "\n"
 
 
-def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
+def _tables(spec: Spec, *, is_fitted: bool) -> Iterator[tuple[str, list[str]]]:
     host = {"ranks": spec.ranks_per_host, "count": spec.num_hosts}
     yield "[host]", [f"{key} = {value}" for key, value in host.items() if value is not None] + _values(spec.host)
     parts = {"host.link": spec.host.link, "host.nic": spec.host.nics, "rank": spec.processor, "library": spec.library}
     for place, part in parts.items():
-        if values := _values(part):
+        if values := _values(part, ("two_host_passes",) if is_fitted else ()):
             yield f"[{place}]", values
     for step in spec.library.ring_steps:
         yield "[[library.ring_step]]", _values(step)
@@ -50,11 +50,15 @@ def _tables(spec: Spec) -> Iterator[tuple[str, list[str]]]:
         yield "[[slow_link]]", _values(slow)
 
 
-def _values(part: Any) -> list[str]:
-    """Return a line for each key that says something else than if it were left out."""
+def _values(part: Any, always: Collection[str] = ()) -> list[str]:
+    """Return a line for each key that says something else than if it were left out, and for the fields `always`."""
     defaults = {field.name: field.default for field in fields(part)}
     entries = ((name, key, getattr(part, key.field)) for name, key in keys_of(type(part)).items())
-    return [f"{name} = {_shown(key, value)}" for name, key, value in entries if value != defaults[key.field]]
+    return [
+        f"{name} = {_shown(key, value)}"
+        for name, key, value in entries
+        if value != defaults[key.field] or key.field in always
+    ]
 
 
 def _shown(key: Key, value: Any) -> str:

@@ -42,7 +42,9 @@ def _all_alike(spec: Spec, num_ranks: int) -> RankLayout:
     host_of_rank, place = np.divmod(np.arange(num_ranks), per_host)
     num_hosts = int(host_of_rank[-1]) + 1
     names = tuple(f"host{host}" for host in range(num_hosts))
-    return _with_nics(names, (spec.host,) * num_hosts, host_of_rank, place, np.full(num_hosts, per_host))
+    room = np.full(num_hosts, per_host)  # a rank has the NIC of its place, but no NIC idles that a rank could use
+    room[-1] = min(per_host, max(int(place[-1]) + 1, spec.host.nics.count or per_host))
+    return _with_nics(names, (spec.host,) * num_hosts, host_of_rank, place, room)
 
 
 def _as_listed(spec: Spec, num_ranks: int) -> RankLayout:
@@ -60,7 +62,7 @@ def _as_listed(spec: Spec, num_ranks: int) -> RankLayout:
 def _with_nics(
     names: tuple[str, ...], hosts: tuple[Host, ...], host_of_rank: Ints, place: Ints, sizes: Ints
 ) -> RankLayout:
-    """`place`: (num_ranks,), of a rank among those of its host; `sizes`: (num_hosts,), ranks there is room for."""
+    """`place`: (num_ranks,), of a rank among those of its host; `sizes`: (num_hosts,), ranks that share its NICs."""
     counts = np.array([host.nics.count or size for host, size in zip(hosts, sizes.tolist(), strict=True)])
     first = np.cumsum(counts) - counts
     nic_of_rank = first[host_of_rank] + place * counts[host_of_rank] // sizes[host_of_rank]

@@ -1,17 +1,14 @@
 """`Network`: what sending and reducing cost on a topology where all pairs of ranks are alike."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any
 
 from ringsim.network.cluster import AnyNetwork, Cluster
 from ringsim.network.cluster_topology import ClusterTopology
 from ringsim.network.spec import Host, Link, Processor, Spec, require_number
 from ringsim.network.topology import Topology
-
-PRIVATE_LINKS = "private_links: this setting was removed: describe hosts with a cable between each pair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +76,6 @@ class Network:
     def as_dict(self) -> dict[str, float | None]:
         """Return the fields for JSON; an infinite rate becomes None."""
         return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, float | None]) -> Self:
-        """Return the network of which this is `as_dict`. Raises ValueError for the private links of older versions."""
-        values = {name: math.inf if value is None else value for name, value in fields.items()}
-        if values.pop("private_links", False):
-            raise ValueError(PRIVATE_LINKS)
-        return cls(**values)
 
 
 @lru_cache(maxsize=4)  # short predictions would otherwise take several times as long, again and again

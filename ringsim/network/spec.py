@@ -191,7 +191,8 @@ class Library:
     switch_share: likewise for in-network reduction within a host; None: there is none.
     message_start: how many times `start_s` a single message takes.
     message_share: of the bandwidth of a NIC, that single messages between hosts reach.
-    two_host_passes: how many times all bytes of an all_reduce on trees leave each of two hosts; with more it is twice.
+    two_host_passes: how many times all bytes of an all_reduce on trees leave each of two hosts, once in NCCL's model;
+        with more hosts it is twice.
     pat_share: of the bandwidth, for all_gather and reduce_scatter by PAT, between hosts of one rank; None: no PAT.
     switch_latency_s: of in-network reduction, beside its bytes; None: the start and two hops of the last protocol.
     switch_hop_latency_s: from host to host, where trees join the switches of several hosts; None: nothing joins them.
@@ -208,7 +209,7 @@ class Library:
     switch_hop_latency_s: float | None = None
     message_start: float = 1.0
     message_share: float = 1.0
-    two_host_passes: float = 2.0
+    two_host_passes: float = 1.0
     pat_share: float | None = None
     channels: int = 0
     link_channels: int = 0
@@ -291,6 +292,9 @@ def with_numbers(value: Any, change: Callable[[str, float], Any]) -> Any:
     return replace(value, **changed)
 
 
+FREE_BYTES_PER_S = 1e300  # bytes take no time, yet it is a rate: a network on which nothing costs anything is refused
+
+
 def with_free_bytes(spec: Spec) -> Spec:
     """Return the spec on which bytes take no time, and only latencies and overheads do.
 
@@ -298,7 +302,7 @@ def with_free_bytes(spec: Spec) -> Spec:
     """
 
     def free(field: str, number: float) -> float:
-        return math.inf if field.endswith("_per_s") else 0 if field == "burst_bytes" else number
+        return FREE_BYTES_PER_S if field.endswith("_per_s") else 0 if field == "burst_bytes" else number
 
     free_spec: Spec = with_numbers(spec, free)
     links = (slow if slow.link.endswith(".cores") else replace(slow, slowdown=1.0) for slow in free_spec.slow_links)

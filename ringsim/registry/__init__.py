@@ -11,7 +11,6 @@ from ringsim.registry.algorithms import (
     file_hash,
     is_built_in,
     names_file,
-    needs_trust,
     require_trusted,
     size_variant,
     summary_of,

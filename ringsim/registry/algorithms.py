@@ -190,16 +190,11 @@ def require_trusted(named: str, algorithm: str, trusted: Collection[str]) -> Non
 
     named: what names it, such as "the measurements name".
     """
-    if needs_trust(algorithm) and algorithm not in trusted:
+    if ":" in algorithm and not algorithm.endswith(SUFFIX) and algorithm not in trusted:
         raise ValueError(
             f"algorithm {algorithm!r}: {named} a Python file, which is run only if you trust it: give "
             f"--trust {algorithm}"
         )
-
-
-def needs_trust(algorithm: str) -> bool:
-    """Whether it is a function of a Python file."""
-    return ":" in algorithm and not algorithm.endswith(SUFFIX)
 
 
 def file_hash(collective: Collective, algorithm: str) -> str:

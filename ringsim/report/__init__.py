@@ -10,7 +10,7 @@ from ringsim.report.pages.step_page import step_page
 from ringsim.report.placement_report import format_placement, parse_placement, placement_dict
 from ringsim.report.run_summary import describe, ranks_as_dicts, ranks_table, summarise
 from ringsim.report.step_tables import format_prediction, format_trace_prediction, format_trace_scaling
-from ringsim.report.sweep_table import format_sweep
+from ringsim.report.sweep_table import format_sweep, sweep_notes
 from ringsim.report.synthesis_report import format_synthesis, synthesis_dict
 from ringsim.report.table import records_csv
 from ringsim.report.trace import trace_lines, write_run_trace, write_step_trace, write_trace

@@ -1,7 +1,7 @@
 """A simulated collective, and its `Explanation`, as text for people and as JSON."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ringsim.analysis import (
@@ -42,8 +42,9 @@ def summarise(
     `time_s` is None if something fails and the collective never finishes.
     """
     collective, num_ranks = schedule.collective, schedule.num_ranks
-    formula_s = closed_form_of(schedule, network, size_bytes, runtime=runtime)
-    if explanation:
+    known_s = library.formula_s(runtime) if library else None
+    formula_s = None if known_s else closed_form_of(schedule, network, size_bytes, runtime=runtime)
+    if explanation and known_s is None:
         time_s = explanation.timeline.time_s + (library.start_s if library else 0.0)
     elif library:
         time_s = library.time_s(runtime=runtime, on_progress=on_progress)
@@ -60,15 +61,36 @@ def summarise(
         "size_bytes": size_bytes,
         "network": network.as_dict(),
         "in_order": runtime.in_order,
+        "timed": _timed(library, known_s, explanation),
+        "notes": library.notes if library else [],
         "time_s": time_s if math.isfinite(time_s) else None,
         "closed_form_s": formula_s,
         "algbw_bytes_per_s": algbw_bytes_per_s(size_bytes, time_s),
         "busbw_bytes_per_s": busbw_bytes_per_s(collective, num_ranks, size_bytes, time_s),
         "stalled": explanation.stall.as_dict() if explanation and explanation.stall else None,
         "explained": as_dict(explanation) if explanation else None,
-        "library": {"protocol": library.protocol, "start_s": library.start_s} if library else None,
+        "library": library
+        and {
+            "protocol": library.protocol,
+            "start_s": library.start_s if known_s is None or explanation else None,  # takes a simulation
+        },
         **interval_fields(Interval(time_s * within[0], time_s * within[1]) if within else None),
     }
+
+
+def _timed(library: LibraryChoice | None, known_s: float | None, explanation: Explanation | None) -> str:
+    """Return in words how a time was found."""
+    if known_s is not None:
+        own = "by NCCL's formula" if library and library.formula else "by the formula of messages sent at once"
+        return own + (", and simulated at its pace" if explanation else ", not simulated")
+    return "simulated" + (" over NCCL's protocol" if library else "") + (
+        " at the pace of NCCL's formula" if library and library.formula else ""
+    )  # fmt: skip
+
+
+def how_timed(result: Mapping[str, Any]) -> str:
+    """Return how the time of `summarise` was found, and what the user is to know of it."""
+    return "; ".join([result["timed"], *result["notes"]])
 
 
 def describe(result: dict[str, Any], explanation: Explanation | None = None, width: int | None = WIDTH) -> str:
@@ -76,7 +98,8 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
 
     width: in characters; None for any.
     """
-    rows = [("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
+    how = [("timed", how_timed(result))] if result.get("library") else []
+    rows = [*how, ("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
     if explanation:
         rows += lines(explanation)
     if note := uniform_note(result["network"]):
@@ -100,7 +123,9 @@ def expected_rows(interval: Interval | None) -> list[tuple[str, str]]:
 def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("time", "never finishes" if result["time_s"] is None else format_time(result["time_s"]))]
     if library := result.get("library"):
-        rows.append(("protocol", f"{library['protocol']}, {format_time(library['start_s'])} of the time is its start"))
+        start_s = library["start_s"]
+        start = "" if start_s is None else f", {format_time(start_s)} of the time is its start"
+        rows.append(("protocol", library["protocol"] + start))
     low_s, high_s = result.get("predicted_low_s"), result.get("predicted_high_s")
     if low_s is not None and high_s is not None:
         rows[1:1] = expected_rows(Interval(low_s, high_s))

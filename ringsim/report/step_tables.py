@@ -3,17 +3,18 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from ringsim.console import in_one_line
 from ringsim.files import shortened
 from ringsim.report.run_summary import expected_rows
-from ringsim.report.table import DataTable, Row, TableCell, count_cell, share_cell, size_cell, time_cell
+from ringsim.report.table import DataTable, Row, TableCell, count_cell, share_cell, size_cell
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.training_step import (
+    LOWER_BOUND,
     BucketTimes,
     PredictedStep,
     Prediction,
-    Roofline,
     TracePrediction,
     TraceScaling,
     reason,
@@ -28,7 +29,7 @@ _ROUNDING_S = 1e-9  # what a step is slowed by less is the rounding of times
 def format_trace_prediction(prediction: TracePrediction, tokens: int | None = None) -> str:
     """Return the step, its calls by kind, and what would make it shorter. tokens: of a rank in a step."""
     lines = [step_title(prediction), *(f"  {line}" for line in align_columns(step_facts(prediction, tokens)))]
-    lines += [wrap_text(f"  {note}", indent="  ") for note in notes_on_algorithms(prediction)]
+    lines += [wrap_text(f"  {note}", indent="  ") for note in notes_on_step(prediction)]
     blocks = ["\n".join(lines)]
     if prediction.timeline.calls:
         blocks.append(calls_table(prediction).text())
@@ -39,9 +40,20 @@ def format_trace_prediction(prediction: TracePrediction, tokens: int | None = No
 
 def format_trace_scaling(scaling: TraceScaling) -> str:
     """Return a line for each number of ranks, and what to know of them."""
-    notes = [note for prediction in scaling.predictions for note in notes_on_algorithms(prediction)]
-    lines = (wrap_text(note, indent="  ") for note in dict.fromkeys([scaling.changed_work, *notes]) if note)
+    notes = [note for prediction in scaling.predictions for note in notes_on_step(prediction)]
+    lines = (wrap_text(note, indent="  ") for note in dict.fromkeys([*scaling_facts(scaling), *notes]) if note)
     return "\n".join([*scaling_table(scaling).lines(), *lines])
+
+
+def scaling_facts(scaling: TraceScaling) -> list[str]:
+    """Return what to know of all numbers of ranks: how sure the times are, and what is not in them."""
+    last = scaling.predictions[-1]
+    between = [f"{plural(step.trace.num_ranks, 'rank')}: {step_time(step)}" for step in scaling.predictions]
+    return [
+        *(between if last.fused_s is not None else [last.computing.basis]),
+        f"steps: {_steps(last)}",
+        scaling.changed_work,
+    ]
 
 
 def scaling_table(scaling: TraceScaling) -> DataTable:
@@ -56,86 +68,115 @@ def scaling_table(scaling: TraceScaling) -> DataTable:
 
 
 def step_title(prediction: TracePrediction) -> str:
-    """Return how many ranks of which kind take how long."""
+    """Return how many ranks of which kind take how long, and how sure that is."""
     device = "a GPU" if prediction.computing.on_gpu else "a CPU"
     ranks = plural(prediction.trace.num_ranks, "rank")
-    return f"a step of {ranks}, each on {device}: {_time(prediction.timeline.step_s)}"
+    return f"a step of {ranks}, each on {device}: {step_time(prediction)}"
 
 
-def notes_on_algorithms(prediction: TracePrediction) -> list[str]:
-    """Return why some algorithms are not NCCL's choice, and why some of its choices are not simulated."""
+def step_time(prediction: TracePrediction) -> str:
+    """Return the time of a step, and how sure it is."""
+    computing, step_s = prediction.computing, prediction.mean.step_s
+    time = f"at least {_time(step_s)}" if computing.basis == LOWER_BOUND else _time(step_s)
+    if prediction.fused_s is not None:
+        time = f"compiled program: between {_time(prediction.fused_s)} and {_time(step_s)} in eager mode"
+    return f"{time}, {computing.basis}"
+
+
+def notes_on_step(prediction: TracePrediction) -> list[str]:
+    """Return operators that are not counted, calls that nobody awaits, and algorithms that NCCL would not choose."""
+    not_counted = f"not counted: {'; '.join(prediction.not_counted)}" if prediction.not_counted else ""
     not_chosen = f"not NCCL's choice: {prediction.not_chosen}" if prediction.not_chosen else ""
-    return [note for note in (not_chosen, prediction.by_formula) if note]
+    return [note for note in (not_counted, prediction.unawaited, not_chosen, prediction.by_formula) if note]
 
 
 def step_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[str, str]]:
     """Return the parts of the step with their names. tokens: of a rank in a step."""
-    timeline, computing = prediction.timeline, prediction.computing
+    mean, computing = prediction.mean, prediction.computing
     origin = "at the peak rates" if computing.roofline else "recorded"
     scaled = "" if computing.scale == 1 else f", {computing.scale:.4g} times as long as {origin}"
-    rows = [*expected_rows(prediction.interval), ("computing", f"{format_time(timeline.compute_s)}{scaled}")]
+    if prediction.trace.is_compiled:
+        scaled += ", recorded in eager mode, though the program compiles its code"
+    elif computing.roofline and computing.scale < 1:
+        scaled += ", which no GPU can be: what was recorded is not what was measured"
+    rows = [*expected_rows(prediction.interval), ("computing", f"{format_time(mean.compute_s)}{scaled}")]
     if computing.roofline and computing.scale > 1:
         rows.append(("utilization", f"{1 / computing.scale:.1%} of the peak rates"))
     if prediction.core_scale != 1:
         share = f"{prediction.core_scale:.4g} times as long as recorded, because ranks share a core"
         rows.append(("cores", share))
-    if timeline.slowed_s >= _ROUNDING_S:
+    if mean.slowed_s >= _ROUNDING_S:
         why = (
             "channels of calls occupy multiprocessors" if computing.on_gpu else "calls need the cores at the same time"
         )
-        rows.append(("slowed", f"{format_time(timeline.slowed_s)}, because {why}"))
-    rows.append(("exposed", f"{_time(timeline.exposed_s)} of {_time(timeline.communication_s)} of communication"))
-    if len(prediction.steps_s) > 1:
-        ends = _time(min(prediction.steps_s)), _time(max(prediction.steps_s))
-        rows.append(("all steps", f"{plural(len(prediction.steps_s), 'step')} of {ends[0]} to {ends[1]}"))
+        rows.append(("slowed", f"{format_time(mean.slowed_s)}, because {why}"))
+    rows.append(("exposed", f"{_time(mean.exposed_s)} of {_time(mean.communication_s)} of communication"))
+    rows.append(("steps", _steps(prediction)))
     if prediction.trace.memory:
-        rows.append(("memory", _memory(prediction.trace.memory.peak.total, computing.roofline)))
-    if tokens and timeline.step_s:
-        per_s = tokens / timeline.step_s
-        rows.append(("tokens", f"{per_s:,.0f} a second on each rank, {per_s * prediction.trace.num_ranks:,.0f} on all"))
+        rows.append(("memory", _memory(prediction.trace.memory.peak.total, prediction)))
+    if tokens and (least_s := mean.step_s if prediction.fused_s is None else prediction.fused_s):
+        per_s, most = tokens / least_s, "at most " if computing.basis == LOWER_BOUND else ""
+        total = f"{per_s * prediction.trace.num_ranks:,.0f} on all"
+        rows.append(("tokens", f"{most}{per_s:,.0f} a second on each rank, {total}"))
     return rows
 
 
-def _memory(peak_bytes: int, roofline: Roofline | None) -> str:
-    """Return the peak, and whether the device has as much."""
-    peak = f"{format_size(peak_bytes)} at the peak"
-    if roofline is None or roofline.memory_bytes is None:
-        return peak
-    room = format_size(roofline.memory_bytes)
-    return f"{peak}, of {room}" if peak_bytes <= roofline.memory_bytes else f"{peak}: MORE THAN THE {room} of the GPU"
+def _steps(prediction: TracePrediction) -> str:
+    """Return how many steps were recorded, and how they differ."""
+    times, missing = prediction.steps_s, len(prediction.trace.steps) - len(prediction.timelines)
+    text = f"the mean of {len(times)}, of {_time(min(times))} to {_time(max(times))}, median {_time(median(times))}"
+    if len(times) == 1:
+        text = "1 recorded, without what is done every n-th step (record more with --steps)"
+    left_out = f"; {missing} left out, whose calls are not those of the watched step: record with --fake"
+    return text + (left_out if missing else "")
+
+
+def _memory(peak: int, prediction: TracePrediction) -> str:
+    """Return the peak, and whether the device has as much, unless a compiler changes it."""
+    roofline, verdict = prediction.computing.roofline, ""
+    if prediction.trace.is_compiled:
+        verdict = " in eager mode"
+    elif roofline and roofline.memory_bytes:
+        room = format_size(roofline.memory_bytes)
+        verdict = f": MORE THAN THE {room} of the GPU" if peak > roofline.memory_bytes else f", of {room}"
+    return f"{format_size(peak)} at the peak{verdict} (memory of tensors, without allocator and workspaces)"
 
 
 def calls_table(prediction: TracePrediction) -> DataTable:
-    """Return a row for each kind of call, in the order in which they first occur."""
-    timeline = prediction.timeline
-    groups = prediction.trace.groups
-    kinds: dict[tuple[str, tuple[int, ...], str], list[int]] = defaultdict(list)  # groups of the same ranks are one
-    for index, (call, span) in enumerate(zip(timeline.step.calls, timeline.calls, strict=True)):
-        algorithm = span.algorithm if span.protocol is None else f"{span.algorithm} {span.protocol}"
-        kinds[call.collective, groups[call.group].ranks, algorithm].append(index)
-    exposed_s = timeline.exposed_by_call()
+    """Return a row for each kind of call in the mean step, in the order in which they first occur."""
+    groups, steps = prediction.trace.groups, prediction.timelines
+    # Groups of the same ranks are one. Of each call: its bytes, and seconds under way and exposed.
+    kinds: dict[tuple[str, tuple[int, ...], str], list[tuple[float, ...]]] = defaultdict(list)
+    for timeline in steps:
+        for call, span, exposed_s in zip(timeline.step.calls, timeline.calls, timeline.exposed_by_call(), strict=True):
+            algorithm = span.algorithm if span.protocol is None else f"{span.algorithm} {span.protocol}"
+            figures = call.size_bytes, span.under_way_s, exposed_s
+            kinds[call.collective, groups[call.group].ranks, algorithm].append(figures)
     rows: list[Row] = []
     for (collective, ranks, algorithm), calls in kinds.items():
-        under_way_s = sum(timeline.calls[call].under_way_s for call in calls)
-        waited_s = sum(exposed_s[call] for call in calls)
+        size_bytes, under_way_s, waited_s = (sum(figures) / len(steps) for figures in zip(*calls, strict=True))
+        count = len(calls) / len(steps)
         rows.append((
             collective,
             count_cell(len(ranks)),
             algorithm,
-            count_cell(len(calls)),
-            size_cell(sum(timeline.step.calls[call].size_bytes for call in calls)),
+            TableCell(f"{count:g}", count),
+            size_cell(round(size_bytes)),
             _time_cell(under_way_s),
             _time_cell(waited_s),
-            share_cell(_share(waited_s, timeline.step_s), 1),
+            share_cell(_share(waited_s, prediction.mean.step_s), 1),
         ))  # fmt: skip
     columns = ("collective", "ranks", "algorithm", "calls", "bytes", "under way", "exposed", "of the step")
     return DataTable(columns, rows)
 
 
 def better_steps(prediction: TracePrediction) -> list[str]:
-    """Return what would make the step shorter, and how long it would take then, the shortest first."""
-    step_s = prediction.timeline.step_s
-    return [f"{_time(time_s)} with {name}" for name, time_s in prediction.better if time_s < step_s][:MAX_BETTER]
+    """Return what would make the step shorter, and how long it would take then, the shortest first.
+
+    Nothing of a compiled program, whose step is not known.
+    """
+    step_s, better = prediction.mean.step_s, () if prediction.trace.is_compiled else prediction.better
+    return [f"{_time(time_s)} with {name}" for name, time_s in better if time_s < step_s][:MAX_BETTER]
 
 
 def _share(part_s: float, whole_s: float) -> float:
@@ -145,7 +186,7 @@ def _share(part_s: float, whole_s: float) -> float:
 
 
 def _time_cell(time_s: float) -> TableCell:
-    return TableCell("never", time_s) if math.isinf(time_s) else time_cell(time_s)
+    return TableCell(_time(time_s), time_s)
 
 
 def _time(time_s: float) -> str:
@@ -212,7 +253,7 @@ def _bucket_rows(buckets: Sequence[BucketTimes]) -> Iterator[Row]:
     for number, bucket in enumerate(buckets):
         name = TableCell(str(number) if bucket.parameters else "used", number)
         count = count_cell(len(bucket.parameters)) if bucket.parameters else TableCell("", 0)
-        times = (_cell_of(time_s) for time_s in (bucket.ready_s, bucket.begin_s, bucket.end_s))
+        times = (_time_cell(time_s) for time_s in (bucket.ready_s, bucket.begin_s, bucket.end_s))
         yield name, count, size_cell(bucket.size_bytes), *times
 
 
@@ -220,7 +261,7 @@ def _sweep(prediction: Prediction) -> str:
     rows = []
     for step in prediction.sweep:
         mark = "recommended" if step is prediction.step else "torch's default" if step is prediction.default else ""
-        times = (_cell_of(time_s) for time_s in (step.communication_s, step.exposed_s, step.step_s))
+        times = (_time_cell(time_s) for time_s in (step.communication_s, step.exposed_s, step.step_s))
         cap = TableCell(str(step.config.caps), step.config.caps.rest_bytes)
         rows.append((cap, count_cell(len(step.buckets)), *times, _percent(step), TableCell(mark, 0)))
     why = [reason(prediction.sweep, prediction.step)]
@@ -235,7 +276,7 @@ def _scaling(prediction: Prediction) -> str:
     rows: list[list[TableCell | str]] = []
     for step in steps:
         speedup = step.num_ranks * step.efficiency
-        times = _cell_of(step.exposed_s), _time_cell(step.step_s), _percent(step)
+        times = _time_cell(step.exposed_s), _time_cell(step.step_s), _percent(step)
         rows.append([TableCell(str(step.num_ranks), step.num_ranks), *times, TableCell(f"{speedup:.4g}", speedup)])
     if any(bucket.protocol for step in (prediction.step, *steps) for bucket in step.buckets):
         columns.append("all_reduce")
@@ -246,7 +287,3 @@ def _scaling(prediction: Prediction) -> str:
 
 def _percent(step: PredictedStep) -> TableCell:
     return TableCell(f"{100 * step.efficiency:.1f} %", step.efficiency)
-
-
-def _cell_of(time_s: float) -> TableCell:
-    return TableCell(_time(time_s), time_s)

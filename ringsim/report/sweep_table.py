@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ringsim.analysis import BASELINE, Sweep, Winner
+from ringsim.analysis import Sweep, Winner
 from ringsim.report.network_table import network_facts
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_size, format_time, plural
@@ -16,30 +16,45 @@ def format_sweep(sweep: Sweep, width: int = WIDTH) -> str:
     Columns that do not fit into `width` characters follow below. Then what was skipped, and why.
     """
     blocks = [_format_network(sweep, name, width) for name in sweep.networks]
-    notes = [wrap_text(note, width, "  ") for note in sweep.skipped()]
+    notes = [wrap_text(note, width, "  ") for note in sweep_notes(sweep)]
     return "\n\n".join([*blocks, "\n".join(notes)] if notes else blocks)
 
 
-def format_gain(winner: Winner, *, has_baseline: bool) -> str:
-    """Return how many times as fast as the ring (as the second, if there is no ring) the winner is: such as 3.1x.
+def sweep_notes(sweep: Sweep) -> list[str]:
+    """Return what was skipped, and `library_notes`."""
+    return [*sweep.skipped(), *library_notes(sweep)]
 
-    Empty for the ring itself, and where no time passes.
+
+def library_notes(sweep: Sweep) -> list[str]:
+    """Return which times are not brought to the formula of a library, as others are."""
+    others = sweep.not_of_the_library()
+    told = "not NCCL's, and simulated without the factor that brings NCCL's algorithms to the time of its formula"
+    return [f"{', '.join(others)}: {told}"] if others else []
+
+
+def format_gain(sweep: Sweep, winner: Winner) -> str:
+    """Return how many times as fast as the baseline (as the second, if there is none) the winner is: such as 3.1x.
+
+    Empty for the baseline itself, and where no time passes.
     """
+    baseline = sweep.baseline(winner.cell.network)
+    has_baseline = baseline in sweep.algorithms
     gain = winner.over_ring if has_baseline else winner.over_second
-    if gain is None or (has_baseline and winner.cell.algorithm == BASELINE):
+    if gain is None or (has_baseline and winner.cell.algorithm == baseline):
         return ""
     return f"{gain:.2f}x" if gain < 1.995 else f"{gain:.1f}x" if gain < 9.95 else f"{gain:.0f}x"
 
 
-def runner_up(sweep: Sweep) -> str:
-    """Return the name of what the gains of this sweep are over: the ring, or without one the runner-up."""
-    return f"the {BASELINE}" if BASELINE in sweep.algorithms else "the second"
+def runner_up(sweep: Sweep, network: str) -> str:
+    """Return the name of what the gains on this network are over: the ring, or without one the runner-up."""
+    baseline = sweep.baseline(network)
+    return f"the {baseline}".replace("the nccl", "nccl") if baseline in sweep.algorithms else "the second"
 
 
 def _format_network(sweep: Sweep, network: str, width: int) -> str:
     title = f"{sweep.collective.value} {sweep.algorithms[0]}, its time"
     if len(sweep.algorithms) > 1:
-        gain = f"how many times as fast as {runner_up(sweep)}"
+        gain = f"how many times as fast as {runner_up(sweep, network)}"
         title = f"{sweep.collective.value}, the fastest of {len(sweep.algorithms)} algorithms, its time, and {gain}"
     about = ", ".join(network_facts(sweep.networks[network]))
     sizes = ["", *(format_size(size) for size in sweep.sizes_bytes)]
@@ -63,7 +78,7 @@ def fastest_column(sweep: Sweep, network: str, num_ranks: int) -> list[str]:
 def _texts(sweep: Sweep, winner: Winner | None) -> tuple[str, str, str]:
     if winner is None:
         return "all skipped", "", ""
-    gain = format_gain(winner, has_baseline=BASELINE in sweep.algorithms)
+    gain = format_gain(sweep, winner)
     return winner.cell.name, format_time(winner.cell.time_s or 0.0), gain
 
 

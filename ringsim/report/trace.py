@@ -104,7 +104,7 @@ def _hanging(stall: Stall, num_rows: Sequence[int], first_pid: int) -> Iterator[
         yield from named_events("thread", pid, tid, "hangs", tid + 1)
         begin_us = _microseconds(stalled.last_active_s)
         args = {**asdict(stalled.transfer), "failed": list(stalled.failed)}
-        event = {"ph": "X", "name": hanging_text(stalled), "pid": pid, "tid": tid, "ts": begin_us}
+        event = {"ph": "X", "name": hanging_text(stalled, first_step=0), "pid": pid, "tid": tid, "ts": begin_us}
         yield json.dumps({**event, "dur": round(end_us - begin_us, 3), "args": args})
 
 

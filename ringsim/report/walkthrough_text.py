@@ -7,7 +7,7 @@ from typing import Any
 from ringsim.analysis import Advice, Alternative, Explanation, NetworkBound, ToldPhase, Walkthrough
 from ringsim.report.bound_line import bound_line
 from ringsim.report.network_table import uniform_note
-from ringsim.report.run_summary import lines
+from ringsim.report.run_summary import how_timed, lines
 from ringsim.text_table import align_columns
 from ringsim.units import format_size, format_time, plural
 
@@ -54,11 +54,13 @@ def _heading(run: Mapping[str, Any], told: Walkthrough) -> str:
     title = f"{run['collective']} {run['algorithm']}, {ranks}, {format_size(run['size_bytes'])}{chunks}"
     note = uniform_note(run["network"])
     about = [f"Network: {note}."] if note else []
+    about += [f"Timed {how_timed(run)}."] if run["library"] else []
     return "\n".join([title, *about, _sentence(told.goal), *([_sentence(told.skipped)] if told.skipped else [])])
 
 
 def _phase(phase: ToldPhase) -> str:
-    span = f"step {phase.first}" if phase.first == phase.last else f"steps {phase.first} to {phase.last}"
+    first, last = phase.first + 1, phase.last + 1  # people count steps from 1
+    span = f"step {first}" if first == last else f"steps {first} to {last}"
     return _block(f"{phase.name}, {span}", _steps(phase))
 
 
@@ -66,16 +68,16 @@ def _steps(phase: ToldPhase) -> Iterator[str]:
     if phase.rule:
         yield _sentence(phase.rule)
     shown = phase.steps if len(phase.steps) <= MAX_STEPS else phase.steps[:_FEW_STEPS]
-    width = len(f"step {phase.last}")
+    width = len(f"step {phase.last + 1}")
     for step in shown:
-        yield f"{f'step {step.number}':<{width}}  {step.sentence}"
+        yield f"{f'step {step.number + 1}':<{width}}  {step.sentence}"
         if step.example:
             yield f"{'':<{width}}  {step.example}"
     if len(shown) < len(phase.steps):
         last = phase.steps[-1]
         if len(phase.steps) > len(shown) + 1:
-            yield f"steps {shown[-1].number + 1} to {last.number - 1} follow the same pattern"
-        yield f"step {last.number}  {last.sentence}"
+            yield f"steps {shown[-1].number + 2} to {last.number} follow the same pattern"
+        yield f"step {last.number + 1}  {last.sentence}"
 
 
 def _bounds(explanation: Explanation | None, advice: Advice, bound: NetworkBound | None) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """`simulate`: when every transfer of a schedule happens on a network, and `predict_time`: when the last one has.
 
 Two engines give the same times: `engines.step_engine` for rings that share nothing, and `engines.event_engine`.
-`engines.symmetry` is the latter with one transfer of those that must happen at the same times. Through shared memory a
-tensor may go in portions, of which each fits what a rank can publish at a time.
+`engines.representatives` is the latter with one connection of those that must be busy at the same times. Through shared
+memory a tensor may go in portions, of which each fits what a rank can publish at a time.
 """
 
 from functools import lru_cache
@@ -10,19 +10,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import AnyNetwork, Ints, MemoryRate, SharedMemoryNetwork, Topology, require_sound
+from ringsim.network import AnyNetwork, Ints, MemoryRate, SharedMemoryNetwork, Topology, require_priced, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.representatives import representatives
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
-from ringsim.simulation.engines.symmetry import may_have_classes, time_classes
+from ringsim.simulation.engines.symmetry import may_have_classes
 from ringsim.simulation.engines.work import CopyCounts
 from ringsim.simulation.routes import with_in_network_reduction
 from ringsim.simulation.runtime import RULE, Runtime
 from ringsim.simulation.timeline import OnProgress, Timeline, ignore_progress
 
 BYTES_RECORDED = 100  # of memory for each transfer of a timeline while it is made, at most
-BYTES_COLOURED = 160  # likewise while classes of transfers are looked for
 
 
 def simulate(
@@ -48,8 +47,8 @@ def simulate(
         >>> timeline = simulate(ring_all_reduce(4), load_network("gbe"), 2**20)
         >>> timeline
         Timeline(4 ranks, 24 transfers, 12.71 ms)
-        >>> timeline.sent_order(0, 1)[:2]
-        [(0, 3), (1, 2)]
+        >>> timeline.applied_order(1)[:2]
+        [(0, 0, 3), (1, 0, 2)]
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
     _require_room(schedule, BYTES_RECORDED)
@@ -92,16 +91,14 @@ def predict_time(
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
     if is_for_steps(schedule, topology):
         return time_steps(schedule, topology, sizes, on_progress)
-    has_classes = may_have_classes(schedule, topology, sizes)
-    few = representatives(schedule, topology) if has_classes and not runtime.in_order else None
+    may_be_few = may_have_classes(schedule, topology, sizes) and not runtime.in_order
+    few = representatives(schedule, topology) if may_be_few else None
     if few:
         time_s = few.time_s(topology, int(sizes[0]))
         on_progress(schedule.num_transfers)
         return time_s
-    _require_room(schedule, BYTES_COLOURED if has_classes else BYTES_RECORDED)
+    _require_room(schedule, BYTES_RECORDED)
     rows = dependencies(schedule, in_order=runtime.in_order)
-    if has_classes:
-        return time_classes(rows, topology, sizes, on_progress)
     return run_events(rows, topology, sizes, on_progress).time_s
 
 
@@ -152,9 +149,10 @@ def _refill_s(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> floa
 
 
 def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:
-    """Return what the engines see of the network. Raises ValueError for costs with which time could not go on."""
+    """Return what the engines see of the network. Raises ValueError for costs with which time would not go on."""
     topology = network.topology(num_ranks)
     require_sound(topology)
+    require_priced(network, num_ranks)
     return topology
 
 

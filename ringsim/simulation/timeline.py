@@ -73,12 +73,6 @@ class Timeline:
         rows = rows[np.lexsort((rows, self.applied_s[rows], self.apply_s[rows]))]
         return [(int(self.step[i]), int(self.src[i]), int(self.chunk[i])) for i in rows]
 
-    def sent_order(self, src: int, dst: int) -> list[tuple[int, int]]:
-        """Return what `src` sent to `dst`, as (step, chunk), in the order of time."""
-        rows = np.flatnonzero((self.src == src) & (self.dst == dst))
-        rows = rows[np.lexsort((rows, self.sent_s[rows], self.start_s[rows]))]
-        return [(int(self.step[i]), int(self.chunk[i])) for i in rows]
-
     def columns(self) -> dict[str, list[float]]:
         """Return all columns as plain lists, for JSON."""
         names = [field.name for field in fields(self)][2:]

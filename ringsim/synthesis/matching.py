@@ -8,7 +8,6 @@ A chunk enters an *island* (see `islands_of`) once: what is dear to bring to a h
 """
 
 import heapq
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,21 +49,14 @@ class Matching:
         self.islands = islands
         self.tolerance_s = TOLERANCE * float(np.median(self.busy_s + links.fixed_s))
 
-    def spread_chunks(
-        self, held: Bools, rng: np.random.Generator, on_progress: Callable[[int], object] = lambda _: None
-    ) -> ChunkCopies:
-        """Return how each chunk gets to all ranks. held: (num_ranks, num_chunks), which rank has it from the start.
-
-        on_progress: is told how many more transfers there are than when it was last told.
-        """
-        return _MatchingRun(self, held, rng, on_progress).run()
+    def spread_chunks(self, held: Bools, rng: np.random.Generator) -> ChunkCopies:
+        """Return how each chunk gets to all ranks. held: (num_ranks, num_chunks), which rank has it from the start."""
+        return _MatchingRun(self, held, rng).run()
 
 
 class _MatchingRun:
-    def __init__(
-        self, matching: Matching, held: Bools, rng: np.random.Generator, on_progress: Callable[[int], object]
-    ) -> None:
-        self._links, self._rng, self._on_progress = matching, rng, on_progress
+    def __init__(self, matching: Matching, held: Bools, rng: np.random.Generator) -> None:
+        self._links, self._rng = matching, rng
         self._here = held.copy()
         self._here_or_coming = held.copy()
         self._came_s = np.where(held, 0.0, np.inf)
@@ -81,7 +73,6 @@ class _MatchingRun:
         while missing > 0:
             before = len(self._rows)
             self._match()
-            self._on_progress(len(self._rows) - before)
             missing -= len(self._rows) - before
             if missing > 0 and not self._go_on():
                 if not self._islands:

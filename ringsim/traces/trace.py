@@ -9,9 +9,11 @@ on what those streams wait for (`Call.after`, `Call.after_calls`), and on where 
 """
 
 import shlex
+import sys
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from ringsim.files import FileFormat, JsonFile, check, values
@@ -19,6 +21,8 @@ from ringsim.files import FileFormat, JsonFile, check, values
 MAX_STEPS = 10_000
 INTERRUPTED = 130  # the exit code of a recording that has said, after Ctrl-C, how far it has come
 RECORDING_ID = "recording"  # a program that is recorded has this TORCHELASTIC_RUN_ID, for which torchrun draws a number
+# Folders of files that are no program's own. Python's own library is in one named after its version.
+_LIBRARIES = {"site-packages", "dist-packages", "collectives", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
 _Bytes = Annotated[int, values.whole(0)]
 _Rank = Annotated[int, values.whole(0, values.MAX_RANKS - 1)]
 
@@ -46,8 +50,10 @@ class Device(Enum):
 class Operator:
     """Calls of an operator, all alike: how many, and what each of them does.
 
-    name: of the operator, such as aten.mm. dtype: in which it computes; torch's name.
+    name: of the operator, such as aten.mm.
+    dtype: in which it computes; torch's name, or tf32 for float32 that a GPU multiplies in TF32.
     flops: floating-point operations of each. size_bytes: of memory that each reads and writes.
+    is_counted: False if its arithmetic may take longer than its bytes, and nobody knows how many operations it has.
     """
 
     name: values.Name
@@ -55,6 +61,12 @@ class Operator:
     flops: Annotated[int, values.whole(0)]
     size_bytes: _Bytes
     count: Annotated[int, values.whole(1)] = 1
+    is_counted: bool = True
+
+    @property
+    def may_be_fused(self) -> bool:
+        """Whether a compiler may make it a part of other operators, so that it reads and writes no memory itself."""
+        return not self.flops and self.is_counted and not self.name.startswith("aten._fused_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +158,28 @@ class TracedStep:
         return sum(event.seconds for event in self.events)
 
     @property
+    def unawaited(self) -> list[Call]:
+        """The calls for which the program does not wait in the step, nor for a later one of their group."""
+        awaiting = TraceEventKind.WAIT, TraceEventKind.READ
+        blocking = [index for index, call in enumerate(self.calls) if not (call.is_async or call.on_side_stream)]
+        waits = sorted([*blocking, *(event.call for event in self.events if event.kind in awaiting)])
+        awaited = {self.calls[index].group: index for index in waits}  # the last one of each
+        return [call for index, call in enumerate(self.calls) if index > awaited.get(call.group, -1)]
+
+    @property
     def is_watched(self) -> bool:
         """Whether the operators of its computations are known."""
         return any(event.operators for event in self.events)
 
     @property
+    def operators(self) -> list[Operator]:
+        """The operators of all computations."""
+        return [operator for event in self.events for operator in event.operators]
+
+    @property
     def flops(self) -> int:
         """Floating-point operations of all computations."""
-        return sum(operator.flops * operator.count for event in self.events for operator in event.operators)
+        return sum(operator.flops * operator.count for operator in self.operators)
 
     @property
     def size_bytes(self) -> int:
@@ -202,6 +228,12 @@ class TraceRequest:
         check(self)
         if self.rank >= self.num_ranks:
             raise ValueError(f"rank {self.rank}: must be less than the {self.num_ranks} ranks")
+
+    def is_own(self, file: str) -> bool:
+        """Return whether a file is one of the program's own, and not of a library that it uses, or of the recorder."""
+        parts = Path(file).with_suffix("").parts
+        is_of_library = not _LIBRARIES.isdisjoint(parts) or file.startswith("<")
+        return not is_of_library or (self.is_module and self.program.partition(".")[0] in parts)
 
     @property
     def ranks_here(self) -> int:
@@ -254,6 +286,7 @@ class ProgramTrace(JsonFile):
     provenance: the machine and versions that recorded it.
     request: how it was recorded, and can be again; None if nobody knows.
     memory: of the step whose operators were watched; None in a trace that does not say.
+    is_compiled: whether the program compiles some of its code, which was recorded in eager mode.
 
     Raises ValueError for a rank that there is not, a call of a group that there is not, a trace without steps, and a
     request of another rank.
@@ -267,6 +300,7 @@ class ProgramTrace(JsonFile):
     provenance: dict[str, Any] = field(default_factory=dict)
     request: TraceRequest | None = None
     memory: StepMemory | None = None
+    is_compiled: bool = False
 
     FORMAT: ClassVar = FileFormat("ringsim-program-trace", 1, made_by="ringsim trace")
 

@@ -11,6 +11,7 @@ from ringsim.training_step.step import BucketTimes, PredictedStep, ddp_interval,
 from ringsim.training_step.step_timeline import StepTimeline
 from ringsim.training_step.trace_prediction import (
     GPUS,
+    LOWER_BOUND,
     MAX_SCALE,
     Computing,
     Roofline,
@@ -21,4 +22,4 @@ from ringsim.training_step.trace_prediction import (
     predict_trace,
     trace_interval,
 )
-from ringsim.training_step.trace_scaling import TraceScaling, predict_scaling
+from ringsim.training_step.trace_scaling import ScaledStep, TraceScaling, predict_scaling

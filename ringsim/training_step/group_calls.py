@@ -19,14 +19,13 @@ from ringsim.calibration import (
     LibraryChoice,
     choose,
     fastest_protocol,
-    formula_s,
     given_name,
     in_even_chunks,
     why_unknown,
 )
 from ringsim.measurements import TORCH
-from ringsim.native import DIRECT, Backend, local_s, local_work, native_algorithm
-from ringsim.network import AnyNetwork, Cluster
+from ringsim.native import Backend, local_s, local_work, native_algorithm
+from ringsim.network import AnyNetwork, Cluster, require_priced
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
 from ringsim.simulation import OURS, QueuedCall, Runtime, has_steady_times, lists_more_than, predict_time
@@ -69,13 +68,18 @@ class GroupCalls:
         self._is_steady = has_steady_times(network.topology(num_ranks))
         # So that a wrong name is an error now.
         build(*native_algorithm(backend, Collective.ALL_REDUCE), self._size, size_bytes=1)
-        self._per_host = _ranks_per_host(network, self._groups[0])
+        self._hosts = _hosts_of(network, self._groups[0])
         self.why_not = self._why_not_chosen()
         self._library_network = network if backend.chooses and not self.why_not else None
         self._schedules: dict[tuple[str, str, str, int], tuple[Schedule, LibraryChoice | None]] = {}
         self._alone_s: dict[tuple[int, int, int, float, bool], float] = {}
         self._too_large: dict[tuple[int, int], bool] = {}
         self._by_formula: set[str] = set()
+
+    def require_priced(self) -> None:
+        """Raise ValueError if a message between neighbours would take no time."""
+        if self.backend.runtime.shared_memory(self.network) is None:
+            require_priced(self.network, self._num_ranks)
 
     def on(self, network: AnyNetwork) -> "GroupCalls":
         """Return the collectives of the same group on another network."""
@@ -103,7 +107,7 @@ class GroupCalls:
             time_s = choice.known_s if schedule is choice.schedule else None
             if time_s is None and self._is_too_large(schedule, even_bytes):
                 self._by_formula.add(schedule.algorithm)
-                time_s = choice.formula.time_s if choice.formula else self._formula_s(call.collective, sent_bytes)
+                time_s = _formula_s(choice)
             if time_s is None:
                 queued = queued._replace(call_s=call_s + choice.start_s, network=choice.network)
             return PlannedCall(call.size_bytes, choice.protocol, queued, time_s, channels)
@@ -119,10 +123,6 @@ class GroupCalls:
         if key not in self._too_large:  # a call is asked for again in every pass of a step
             self._too_large[key] = lists_more_than(MAX_TRANSFERS, schedule, self.network, size_bytes)
         return self._too_large[key]
-
-    def _formula_s(self, collective: str, sent_bytes: int) -> float:
-        num_hosts = self._size // self._per_host
-        return formula_s(self.network, _simulated_as(collective), self._size, sent_bytes, num_hosts)
 
     @property
     def by_formula(self) -> str:
@@ -185,7 +185,7 @@ class GroupCalls:
         if calibration is None or calibration.senders_per_host is None or self.network.spec.host.nics.count:
             return False
         ranks_of_host = min(self.network.spec.ranks_per_host or self._num_ranks, self._num_ranks)
-        return bool(self._per_host < min(ranks_of_host, self._size))
+        return bool(self._hosts[0] < min(ranks_of_host, self._size))
 
     def _schedule(self, collective: str, algorithm: str, size_bytes: int) -> tuple[Schedule, LibraryChoice | None]:
         """Return the schedule for all groups; sizes that are cut alike share one, and then its rows."""
@@ -210,16 +210,14 @@ class GroupCalls:
         if network is None:
             return None
         kind, name = self._built(collective, algorithm)
-        if algorithm or kind in DIRECT:
+        if algorithm:
             schedule = build(kind, name, self._size, size_bytes)
-            if algorithm:
-                return fastest_protocol(schedule, network, size_bytes, ranks_per_host=self._per_host)
-            return LibraryChoice(schedule, size_bytes, network.spec.protocols[-1], network)
-        return choose(network, kind, self._size, size_bytes, math.inf, ranks_per_host=self._per_host)
+            return fastest_protocol(schedule, network, size_bytes, ranks_per_host=self._hosts)
+        return choose(network, kind, self._size, size_bytes, math.inf, ranks_per_host=self._hosts)
 
     def _channels(self, schedule: Schedule) -> int:
         library = self.network.spec.library
-        is_ring_of_a_host = self._size == self._per_host and schedule.algorithm != "nvls"
+        is_ring_of_a_host = len(self._hosts) == 1 and schedule.algorithm != "nvls"
         return (is_ring_of_a_host and library.link_channels) or library.channels
 
     def _on_all_groups(self, schedule: Schedule) -> Schedule:
@@ -230,14 +228,19 @@ class GroupCalls:
     def _why_not_chosen(self) -> str:
         if not self.backend.chooses:
             return ""
-        why = why_unknown(self.network, self._size, self._per_host or None)
-        if not why and self._per_host == 0:
-            why = "some of its hosts have more ranks of a group than others"
+        why = why_unknown(self.network, self._size, self._hosts)
         if not why and self.backend.runtime.num_workers > 1:
             why = "several workers would be under way over one protocol only"
         if not why and not self._is_steady:
             why = "its times are drawn at random, or some of it fails"
         return f"{given_name(self.network)}: {why}" if why else ""
+
+
+def _formula_s(choice: LibraryChoice) -> float:
+    """Return the seconds by the library's own formula, for what is too large to be simulated."""
+    if choice.formula and choice.formula.is_of(choice.schedule):
+        return choice.formula.time_s
+    raise ValueError(f"{choice.schedule} has too many transfers to simulate, and no formula: give fewer ranks")
 
 
 def _sent_bytes(call: Call) -> int:
@@ -274,10 +277,7 @@ def element_bytes_of(dtype: str) -> int:
     return max(1, int(bits.group()) // 8) if bits else 1
 
 
-def _ranks_per_host(network: AnyNetwork, group: Ints) -> int:
-    """Return how many ranks of the group each of its hosts has; 0 if they have not all as many."""
-    per_host = network.spec.ranks_per_host
-    if per_host is None:
-        return len(group)
-    _, counts = np.unique(group // per_host, return_counts=True)
-    return int(counts[0]) if (counts == counts[0]).all() else 0
+def _hosts_of(network: AnyNetwork, group: Ints) -> list[int]:
+    """Return how many ranks of the group each of its hosts has."""
+    counts: list[int] = np.unique(group // (network.spec.ranks_per_host or len(group)), return_counts=True)[1].tolist()
+    return counts if network.spec.ranks_per_host else [len(group)]

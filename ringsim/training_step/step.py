@@ -4,7 +4,6 @@ The step is written as a trace (see `ddp_trace`) and simulated like one that was
 ranks are taken to be alike, and communication to take nothing from computing.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,7 +18,7 @@ from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.profile import StepProfile
 from ringsim.training_step.simulate_step import simulate_step
 from ringsim.training_step.step_interval import step_interval
-from ringsim.training_step.step_timeline import StepTimeline, typical_of
+from ringsim.training_step.step_timeline import StepTimeline, covered_s, typical_of
 
 LATE_STEPS = 5  # are simulated where calls may be late, so that it is not chance which of one step's calls are
 
@@ -90,11 +89,7 @@ class PredictedStep:
     @property
     def communication_s(self) -> float:
         """During which at least one bucket is being all-reduced."""
-        total, until_s = 0.0, -math.inf
-        for bucket in self.buckets:  # in the order in which they begin
-            total += max(0.0, bucket.end_s - max(bucket.begin_s, until_s))
-            until_s = max(until_s, bucket.end_s)
-        return total
+        return covered_s((bucket.begin_s, bucket.end_s) for bucket in self.buckets)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON; a time that is infinite becomes None."""
@@ -117,6 +112,7 @@ def predict_step(
     buckets = assign_buckets(profile, config.caps, config.phase)
     copy_s = _copy_s(profile, network, num_ranks, config)
     traced, group = trace_ddp(profile, buckets, copy_s, config), GroupCalls(network, num_ranks, config.backend)
+    group.require_priced()
     num_steps = LATE_STEPS if any(all(group.late(call)) for call in traced.calls) else 1
     timelines = [_timeline(traced, group, number) for number in range(num_steps)]
     typical = typical_of(timelines)

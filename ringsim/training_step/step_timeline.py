@@ -1,9 +1,10 @@
 """`StepTimeline`: the times of all that happens in a training step: computations, calls, and waits for calls."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from statistics import fmean
+from typing import NamedTuple, Self
 
 from ringsim.traces import TracedStep
 
@@ -73,11 +74,7 @@ class StepTimeline:
     @property
     def communication_s(self) -> float:
         """Seconds in which at least one call is under way."""
-        total_s, until_s = 0.0, -math.inf
-        for call in sorted(self.calls, key=lambda call: call.begin_s):
-            total_s += max(0.0, call.end_s - max(call.begin_s, until_s))
-            until_s = max(until_s, call.end_s)
-        return total_s
+        return covered_s((call.begin_s, call.end_s) for call in self.calls)
 
     def require_end(self) -> None:
         """Raise ValueError for a step that never ends."""
@@ -92,6 +89,32 @@ class StepTimeline:
         return exposed_s
 
 
+def covered_s(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the seconds that are in at least one of some spans of time."""
+    total_s, until_s = 0.0, -math.inf
+    for begin_s, end_s in sorted(spans):
+        total_s += max(0.0, end_s - max(begin_s, until_s))
+        until_s = max(until_s, end_s)
+    return total_s
+
+
+class MeanStep(NamedTuple):
+    """The times of a step, in seconds, in the mean of some steps; see `StepTimeline`."""
+
+    step_s: float
+    compute_s: float
+    slowed_s: float
+    exposed_s: float
+    communication_s: float
+
+    @classmethod
+    def of(cls, timelines: Sequence[StepTimeline]) -> Self:
+        """Return the mean of these steps."""
+        return cls(*(fmean(getattr(timeline, name) for timeline in timelines) for name in cls._fields))
+
+
 def typical_of(timelines: Sequence[StepTimeline]) -> int:
-    """Return the index of the step of which as many are shorter as are longer."""
-    return sorted(range(len(timelines)), key=lambda index: timelines[index].step_s)[(len(timelines) - 1) // 2]
+    """Return the index of the step of which as many are shorter as are longer, of those with the most calls."""
+    most = max(len(timeline.calls) for timeline in timelines)
+    busiest = [index for index, timeline in enumerate(timelines) if len(timeline.calls) == most]
+    return sorted(busiest, key=lambda index: timelines[index].step_s)[(len(busiest) - 1) // 2]

@@ -1,7 +1,8 @@
 """`predict_trace`: how long the steps of a recorded program take on a network."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -11,53 +12,61 @@ from ringsim.calibration import Interval, interval_fields
 from ringsim.files import finite_or_none
 from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork
+from ringsim.registry import require_trusted
 from ringsim.schedule import Collective
 from ringsim.traces import Group, Operator, ProgramTrace, TracedStep, TraceEvent
 from ringsim.training_step.group_calls import GroupCalls, element_bytes_of
 from ringsim.training_step.simulate_step import simulate_step
 from ringsim.training_step.step_interval import step_interval
-from ringsim.training_step.step_timeline import StepTimeline, typical_of
-from ringsim.units import format_time
+from ringsim.training_step.step_timeline import MeanStep, StepTimeline, typical_of
+from ringsim.units import format_size, format_time, plural
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
     """The peak rates of a device, by which its operators take at least as long as their FLOPs or their bytes.
 
-    flops_per_s: by the bytes of an element. memory_bytes_per_s: that its memory reads and writes.
+    flops_per_s: by the dtype of `Operator`, or else by the bytes of an element.
+    memory_bytes_per_s: that its memory reads and writes.
     multiprocessors: that do the arithmetic; 0: not known.
     memory_bytes: that its memory holds; None if that is not known.
     """
 
-    flops_per_s: Mapping[int, float]
+    flops_per_s: Mapping[int | str, float]
     memory_bytes_per_s: float
     multiprocessors: int = 0
     memory_bytes: int | None = None
 
-    def seconds(self, event: TraceEvent, occupied: int = 0) -> float:
+    def seconds(self, event: TraceEvent, occupied: int = 0, is_fused: bool = False) -> float:
         """Return how long a computation takes: each operator as long as its arithmetic or its memory, if longer.
 
         occupied: multiprocessors that do something else; at least one is left.
+        is_fused: without the operators of which a compiler may leave nothing.
         """
         share = max(1, self.multiprocessors - occupied) / self.multiprocessors if self.multiprocessors else 1.0
-        return sum(operator.count * self._operator_s(operator, share) for operator in event.operators)
+        operators = [operator for operator in event.operators if not (is_fused and operator.may_be_fused)]
+        return sum(operator.count * self._operator_s(operator, share) for operator in operators)
 
     def _operator_s(self, operator: Operator, share: float) -> float:
-        flops_per_s = self.flops_per_s.get(element_bytes_of(operator.dtype), min(self.flops_per_s.values()))
+        rates, dtype = self.flops_per_s, operator.dtype
+        flops_per_s = rates.get(dtype) or rates.get(element_bytes_of(dtype)) or min(rates.values())
         return max(operator.flops / (share * flops_per_s), operator.size_bytes / self.memory_bytes_per_s)
 
 
-# NVIDIA's data sheets of A100 (80 GB, SXM), H100 (SXM) and H200, dense, without sparsity; multiprocessors by NVIDIA's
-# white papers on the architectures Ampere and Hopper.
-_H100 = {1: 1978.9e12, 2: 989.4e12, 4: 67e12, 8: 67e12}
+# NVIDIA's data sheets of A100 (80 GB, SXM), H100 (SXM) and H200, dense, without sparsity (those of H100 and H200 give
+# the rates of tensor cores with it, which are twice as high); multiprocessors by NVIDIA's white papers on the
+# architectures Ampere and Hopper.
+_A100: dict[int | str, float] = {1: 624e12, 2: 312e12, "tf32": 156e12, 4: 19.5e12, 8: 19.5e12}
+_H100: dict[int | str, float] = {1: 1978.9e12, 2: 989.4e12, "tf32": 494.7e12, 4: 67e12, 8: 67e12}
 _GB = 2**30  # so large are the gigabytes of these data sheets where they are memory
 GPUS = {
-    "a100": Roofline({1: 312e12, 2: 312e12, 4: 19.5e12, 8: 19.5e12}, 2.039e12, 108, 80 * _GB),
+    "a100": Roofline(_A100, 2.039e12, 108, 80 * _GB),
     "h100": Roofline(_H100, 3.35e12, 132, 80 * _GB),
     "h200": Roofline(_H100, 4.8e12, 132, 141 * _GB),
 }
 
 
+LOWER_BOUND = "lower bound (roofline at peak rates)"
 MIN_EXPOSED = 0.01  # of a step: with less there is nothing to gain from a better network
 MAX_SCALE = 1e9
 _BISECTIONS = 60
@@ -70,15 +79,29 @@ class Computing:
     on_gpu: whether streams do the work, and collectives are NCCL's.
     roofline: by which the operators are timed; None: computations take as long as where they were recorded.
     scale: of these times; of a roofline it is greater than 1, since nothing reaches its device's peak.
+    is_fitted: whether the scale was chosen so that a step takes as long as it was measured. is_fused: as of `Roofline`.
     """
 
     on_gpu: bool = False
     roofline: Roofline | None = None
     scale: float = 1.0
+    is_fitted: bool = False
+    is_fused: bool = False
+
+    @property
+    def basis(self) -> str:
+        """How sure the times of the computations are, in words."""
+        if self.is_fitted:
+            return "prediction (computations scaled to a measured step)"
+        if self.scale != 1:
+            return "prediction (computations scaled as asked for)"
+        return LOWER_BOUND if self.roofline else "prediction (computations as long as recorded)"
 
     def seconds(self, event: TraceEvent, occupied: int = 0) -> float:
         """Return how long a computation takes. occupied: multiprocessors of the GPU that calls occupy meanwhile."""
-        return self.scale * (event.seconds if self.roofline is None else self.roofline.seconds(event, occupied))
+        if self.roofline is None:
+            return self.scale * event.seconds
+        return self.scale * self.roofline.seconds(event, occupied, self.is_fused)
 
 
 AS_RECORDED = Computing()
@@ -88,48 +111,93 @@ AS_RECORDED = Computing()
 class TracePrediction:
     """The steps of a trace on a network.
 
-    network: as its `as_dict` has it. timeline: of the step of which as many are shorter as are longer.
-    steps_s: of all steps, in their order; by a roofline, of those whose operators were watched.
-    better: the time of that step if something were better, by its name.
+    network: as its `as_dict` has it.
+    timelines: of all steps, in their order; by a roofline, of those whose operators were watched.
+    mean: of these steps. better: its time if something were better, by its name.
     not_chosen: why some algorithms are not what NCCL would take; "" if all are.
     by_formula: as of `GroupCalls`, of the first group that has any.
-    core_scale: as of `core_scale`. number: as of `simulate_step`, of that step.
-    interval: as of `trace_interval`; None if it is not known.
+    core_scale: as of `core_scale`. interval: as of `trace_interval`; None if it is not known.
+    fused_s: the mean step of a compiled program if the compiler leaves nothing of what it may fuse; None if the
+    program is not compiled, or its times are recorded or measured.
     """
 
     trace: ProgramTrace
     network: dict[str, Any]
     computing: Computing
-    timeline: StepTimeline
-    steps_s: tuple[float, ...]
+    timelines: tuple[StepTimeline, ...]
+    mean: MeanStep
     better: tuple[tuple[str, float], ...]
     not_chosen: str
     by_formula: str = ""
     core_scale: float = 1.0
-    number: int = 0
     interval: Interval | None = None
+    fused_s: float | None = None
+
+    @property
+    def steps_s(self) -> tuple[float, ...]:
+        """The times of all steps, in their order."""
+        return tuple(timeline.step_s for timeline in self.timelines)
+
+    @property
+    def shown(self) -> int:
+        """The index of the step that a picture shows."""
+        return typical_of(self.timelines)
+
+    @property
+    def timeline(self) -> StepTimeline:
+        """The step that a picture shows."""
+        return self.timelines[self.shown]
+
+    @property
+    def not_counted(self) -> list[str]:
+        """The operators whose arithmetic is not counted, with their calls and bytes in all steps, most bytes first.
+
+        On GPUs also what a program that has other groups as well communicates by Gloo.
+        """
+        calls, sizes = Counter[str](), Counter[str]()
+        by_gloo = [group.backend == "gloo" for group in self.trace.groups]
+        is_mixed = self.computing.on_gpu and not all(by_gloo)
+        for step in (timeline.step for timeline in self.timelines):
+            for operator in step.operators if self.computing.roofline else []:
+                if not operator.is_counted:
+                    calls[operator.name] += operator.count
+                    sizes[operator.name] += operator.count * operator.size_bytes
+            for call in (call for call in step.calls if is_mixed and by_gloo[call.group]):
+                calls[name := f"{call.collective} by Gloo, timed as NCCL's"] += 1
+                sizes[name] += call.size_bytes
+        return [f"{plural(calls[name], 'call')} of {name}, {format_size(size)}" for name, size in sizes.most_common()]
+
+    @property
+    def unawaited(self) -> str:
+        """The number of calls that end in their steps although nobody waits for them there; "" if it is 0."""
+        calls = [call for timeline in self.timelines for call in timeline.step.unawaited]
+        told = f"{plural(len(calls), 'call')}, {format_size(sum(call.size_bytes for call in calls))}"
+        return f"taken to end in their steps, where the program does not wait for them: {told}" if calls else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON; a time that is infinite becomes None."""
         timeline = self.timeline
         calls = zip(timeline.step.calls, timeline.calls, timeline.exposed_by_call(), strict=True)
-        times = {
-            name: getattr(timeline, name)
-            for name in ("step_s", "compute_s", "slowed_s", "exposed_s", "communication_s")
-        }
+        compiled = [self.fused_s, self.mean.step_s] if self.fused_s is not None else None
         return {
+            "basis": self.computing.basis,
+            "is_compiled": self.trace.is_compiled,
+            "compiled_between_s": finite_or_none(compiled),
+            "not_counted": self.not_counted,
+            "unawaited": self.unawaited or None,
             "network": self.network,
             "num_ranks": self.trace.num_ranks,
             "memory": asdict(self.trace.memory) if self.trace.memory else None,
             "on_gpu": self.computing.on_gpu,
             "compute_scale": self.computing.scale,
             "core_scale": self.core_scale,
-            **finite_or_none(times),
+            **finite_or_none(self.mean._asdict()),
             **interval_fields(self.interval),
             "steps_s": finite_or_none(list(self.steps_s)),
             "better": finite_or_none(dict(self.better)),
             "not_chosen": self.not_chosen or None,
             "by_formula": self.by_formula or None,
+            "shown_step": self.shown,
             "groups": [asdict(group) for group in self.trace.groups],
             "calls": [
                 finite_or_none({**asdict(call), **span._asdict(), "exposed_s": exposed_s})
@@ -153,6 +221,10 @@ class _Simulation:
     def timelines(self, steps: Sequence[TracedStep], scale: float) -> list[StepTimeline]:
         """Return the timelines of steps one after the other."""
         return [self.timeline(step, scale, number) for step, number in zip(steps, _numbers(steps), strict=True)]
+
+    def mean(self, steps: Sequence[TracedStep], scale: float) -> MeanStep:
+        """Return the mean of the steps."""
+        return MeanStep.of(self.timelines(steps, scale))
 
     def timeline(self, step: TracedStep, scale: float, number: int) -> StepTimeline:
         def seconds(event: TraceEvent, occupied: int) -> float:
@@ -189,58 +261,73 @@ def _numbers(steps: Sequence[TracedStep]) -> list[int]:
 
 
 def predict_trace(
-    trace: ProgramTrace, network: AnyNetwork, computing: Computing = AS_RECORDED, algorithm: str = ""
+    trace: ProgramTrace,
+    network: AnyNetwork,
+    computing: Computing = AS_RECORDED,
+    algorithm: str = "",
+    trusted: Collection[str] = (),
 ) -> TracePrediction:
     """Predict all steps of a trace.
 
     algorithm: by which all_reduces are done in place of the library's choice.
+    trusted: algorithms of Python files that the trace may name, see `build_recorded`.
 
     Raises ValueError for a network without room for the ranks, a call that cannot be simulated, a roofline if the
-    operators were not watched, or an algorithm that there is not.
+    operators were not watched, or an algorithm that there is not or that is not trusted.
     """
-    steps = [_by_algorithm(step, algorithm) for step in _timed_steps(trace, computing)]
+    steps = _timed_steps(trace, computing, algorithm, trusted)
     simulation = _Simulation(trace, network, computing)
-    timelines = simulation.timelines(steps, computing.scale)
-    typical = typical_of(timelines)
-    timeline, number = timelines[typical], _numbers(steps)[typical]
+    if any(step.calls for step in steps):
+        for group in simulation.groups:
+            group.require_priced()
+    timelines = tuple(simulation.timelines(steps, computing.scale))
+    mean, fused_s = MeanStep.of(timelines), None
+    if trace.is_compiled and computing.roofline and not computing.is_fitted:
+        fused = _Simulation(trace, network, replace(computing, is_fused=True))
+        fused_s = fused.mean(steps, computing.scale).step_s
     return TracePrediction(
         trace,
         dict(network.as_dict()),
         computing,
-        timeline,
-        tuple(timeline.step_s for timeline in timelines),
-        tuple(_better(timeline, number, trace, network, computing, simulation)),
+        timelines,
+        mean,
+        tuple(_better(steps, mean, trace, network, computing, simulation)),
         next((group.why_not for group in simulation.groups if group.why_not and len(group.ranks) > 1), ""),
         next((group.by_formula for group in simulation.groups if group.by_formula), ""),
         simulation.core_scale,
-        number,
+        fused_s=fused_s,
     )
 
 
 def trace_interval(prediction: TracePrediction, network: AnyNetwork) -> Interval | None:
-    """Return the interval of the typical step of a trace that was predicted for `network`; see `step_interval`."""
-    step, scale = prediction.timeline.step, prediction.computing.scale
+    """Return the interval of the mean step of a trace that was predicted for `network`; see `step_interval`."""
+    steps = [timeline.step for timeline in prediction.timelines]
     simulation = _Simulation(prediction.trace, network, prediction.computing)
 
     def step_s(longer: float) -> float:
-        return simulation.timeline(step, scale * longer, prediction.number).step_s
+        return simulation.mean(steps, prediction.computing.scale * longer).step_s
 
-    return step_interval(network, step.calls, simulation.groups, step_s)
+    calls = [call for step in steps for call in step.calls]
+    return step_interval(network, calls, simulation.groups, step_s)
 
 
 def fitted_scale(
-    trace: ProgramTrace, network: AnyNetwork, computing: Computing, measured_s: float, algorithm: str = ""
+    trace: ProgramTrace,
+    network: AnyNetwork,
+    computing: Computing,
+    measured_s: float,
+    algorithm: str = "",
+    trusted: Collection[str] = (),
 ) -> float:
-    """Return the scale of the computations with which the typical step takes as long as was measured.
+    """Return the scale of the computations with which the mean step takes as long as was measured.
 
     Raises ValueError if it takes longer than that even if nothing is computed, besides those of `predict_trace`.
     """
-    steps = [_by_algorithm(step, algorithm) for step in _timed_steps(trace, computing)]
+    steps = _timed_steps(trace, computing, algorithm, trusted)
     simulation = _Simulation(trace, network, computing)
 
     def step_s(scale: float) -> float:
-        timelines = simulation.timelines(steps, scale)
-        return timelines[typical_of(timelines)].step_s
+        return simulation.mean(steps, scale).step_s
 
     low, high = 0.0, 1.0
     if math.isinf(step_s(low)):
@@ -282,38 +369,38 @@ def core_scale(computing: Computing, cores: int | None, num_ranks: int) -> float
     return max(1.0, num_ranks / cores)
 
 
-def _by_algorithm(step: TracedStep, algorithm: str) -> TracedStep:
-    if not algorithm:
-        return step
-    is_named = Collective.ALL_REDUCE.value
-    calls = (replace(call, algorithm=algorithm) if call.collective == is_named else call for call in step.calls)
-    return replace(step, calls=tuple(calls))
+def _by_algorithm(step: TracedStep, algorithm: str, trusted: Collection[str]) -> TracedStep:
+    is_named = Collective.ALL_REDUCE.value if algorithm else ""
+    calls = [replace(call, algorithm=algorithm) if call.collective == is_named else call for call in step.calls]
+    for call in calls:
+        if call.algorithm != algorithm:  # which the caller has named
+            require_trusted("the trace names", call.algorithm, trusted)
+    return replace(step, calls=tuple(calls)) if algorithm else step
 
 
-def _timed_steps(trace: ProgramTrace, computing: Computing) -> list[TracedStep]:
+def _timed_steps(
+    trace: ProgramTrace, computing: Computing, algorithm: str, trusted: Collection[str]
+) -> list[TracedStep]:
     """Return the steps whose computations can be timed: by a roofline, those whose operators were watched."""
     steps = [step for step in trace.steps if computing.roofline is None or step.is_watched]
     if not steps:
         raise ValueError("the operators of the computations were not recorded, so their FLOPs are unknown")
-    return steps
+    return [_by_algorithm(step, algorithm, trusted) for step in steps]
 
 
 def _better(
-    timeline: StepTimeline,
-    number: int,
+    steps: Sequence[TracedStep],
+    mean: MeanStep,
     trace: ProgramTrace,
     network: AnyNetwork,
     computing: Computing,
     simulation: _Simulation,
 ) -> list[tuple[str, float]]:
-    """Return the step's time if one thing were better, the shortest first.
-
-    number: as of `simulate_step`, so that the same calls are late.
-    """
-    step, scale = timeline.step, computing.scale
-    better = [("computations twice as fast", simulation.timeline(step, scale / 2, number).step_s)]
-    if timeline.exposed_s > MIN_EXPOSED * timeline.step_s:
+    """Return the mean step's time if one thing were better, the shortest first."""
+    scale = computing.scale
+    better = [("computations twice as fast", simulation.mean(steps, scale / 2).step_s)]
+    if mean.exposed_s > MIN_EXPOSED * mean.step_s:
         for name, other in better_networks(network):
-            better.append((name, _Simulation(trace, other, computing).timeline(step, scale, number).step_s))
-        better.append(("communication that takes no time", timeline.compute_s - timeline.slowed_s))
+            better.append((name, _Simulation(trace, other, computing).mean(steps, scale).step_s))
+        better.append(("communication that takes no time", mean.compute_s - mean.slowed_s))
     return sorted(better, key=lambda alternative: alternative[1])

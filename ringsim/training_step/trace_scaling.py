@@ -1,7 +1,7 @@
 """`TraceScaling`: the step of a program on several numbers of ranks, recorded once for each of them."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ class ScaledStep(NamedTuple):
     efficiency: time of the step on the fewest ranks, divided by the time of this one; 1 where no time passes, and 0
     for a step that never ends.
     total_tokens_per_s: on all ranks; None if it is not known how many tokens a step has.
+    fused_s: as of `TracePrediction`.
     """
 
     num_ranks: int
@@ -29,6 +30,7 @@ class ScaledStep(NamedTuple):
     communication_s: float
     efficiency: float
     total_tokens_per_s: float | None
+    fused_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +43,21 @@ class TraceScaling:
     @property
     def steps(self) -> list[ScaledStep]:
         """Return the typical step on each number of ranks."""
-        first_s = self.predictions[0].timeline.step_s
+        first_s = self.predictions[0].mean.step_s
         return [self._scaled(prediction, first_s) for prediction in self.predictions]
 
     def _scaled(self, prediction: TracePrediction, first_s: float) -> ScaledStep:
-        num_ranks, timeline = prediction.trace.num_ranks, prediction.timeline
-        step_s = timeline.step_s
+        num_ranks, mean = prediction.trace.num_ranks, prediction.mean
+        step_s = mean.step_s
         return ScaledStep(
             num_ranks,
             step_s,
-            timeline.compute_s,
-            timeline.exposed_s,
-            timeline.communication_s,
+            mean.compute_s,
+            mean.exposed_s,
+            mean.communication_s,
             0.0 if math.isinf(step_s) else first_s / step_s if step_s else 1.0,
             num_ranks * self.tokens / step_s if self.tokens and step_s else None,
+            prediction.fused_s,
         )
 
     @property
@@ -74,6 +77,9 @@ class TraceScaling:
         """Return the fields for JSON; a time that is infinite becomes None."""
         first = self.predictions[0]
         return {
+            "basis": first.computing.basis,
+            "is_compiled": first.trace.is_compiled,
+            "not_counted": self.predictions[-1].not_counted,
             "network": first.network,
             "on_gpu": first.computing.on_gpu,
             "compute_scale": first.computing.scale,
@@ -90,6 +96,7 @@ def predict_scaling(
     algorithm: str = "",
     tokens: int | None = None,
     on_step: Callable[[int], object] = lambda _: None,
+    trusted: Collection[str] = (),
 ) -> TraceScaling:
     """Predict the step of each trace; see `predict_trace`, also for the errors.
 
@@ -97,6 +104,6 @@ def predict_scaling(
     """
     predictions = []
     for trace in sorted(traces, key=lambda trace: trace.num_ranks):
-        predictions.append(predict_trace(trace, network, computing, algorithm))
+        predictions.append(predict_trace(trace, network, computing, algorithm, trusted))
         on_step(1)
     return TraceScaling(tuple(predictions), tokens)

@@ -156,7 +156,7 @@ def algorithm_finding(subject: Subject, forecast: Forecast, ranking: StrategyRan
     choices = forecast.algorithms
     words = by_size([(choice.size_bytes, f"`{choice.chosen}`") for choice in choices])
     others = any(choice.chosen != BASELINE for choice in choices)
-    on = f"On {subject.num_ranks} ranks"
+    on = f"On these {subject.num_ranks} ranks"
     use = f"{on} use {words} for all_reduce." if others else f"{on} use `{BASELINE}` for all_reduce at every size."
     reasons = [_gain(choice) for choice in _turning_points(choices)]
     if not others:

@@ -152,11 +152,13 @@ def gather_and_scatter(group: Group) -> Tensors:
 
 
 def all_to_all(group: Group) -> Tensors:
-    """In one tensor, and in lists."""
-    arrived, whole = rooms(group), torch.zeros(12 * group.size())
+    """In one tensor, of equal blocks and of uneven ones, rank 0's empty; and in lists."""
+    arrived, whole, ranks = rooms(group), torch.zeros(12 * group.size()), range(group.size())
     dist.all_to_all_single(whole, own(group, 12 * group.size()), group=group)
     dist.all_to_all(arrived, list(own(group, 12 * group.size()).chunk(group.size())), group=group)
-    return [whole, *arrived]
+    uneven, expects = torch.zeros(group.rank() * group.size()), [group.rank()] * group.size()
+    dist.all_to_all_single(uneven, own(group, sum(ranks)), expects, list(ranks), group)
+    return [whole, uneven, *arrived]
 
 
 def sparse_all_reduce(group: Group) -> Tensors:
@@ -167,6 +169,24 @@ def sparse_all_reduce(group: Group) -> Tensors:
 
 
 # By our schedules, and which collectives they are.
+def monitored_barrier(group: Group) -> Tensors:
+    """With the timeout of the group, and with its own."""
+    dist.monitored_barrier(group)
+    dist.monitored_barrier(group, datetime.timedelta(seconds=60), wait_all_ranks=True)
+    return []
+
+
+def methods_of_the_group(group: Group) -> Tensors:
+    """The group's own methods, in the forms without options: a tensor, a root, an operation."""
+    total, largest, copied, gathered = own(group), own(group), own(group), rooms(group)
+    group.allreduce([total]).wait()
+    group.allreduce(largest.view(1, 12), dist.ReduceOp.MAX).wait()
+    group.broadcast(copied, root=group.size() - 1).wait()
+    group.allgather(gathered, own(group)).wait()
+    group.barrier(timeout=datetime.timedelta(seconds=60)).wait()
+    return [total, largest, copied, *gathered]
+
+
 OURS: dict[Callable[[Group], Tensors], list[str]] = {
     all_reduce: ["all_reduce"] * 3,
     all_reduce_coalesced: ["all_reduce"],
@@ -178,10 +198,12 @@ OURS: dict[Callable[[Group], Tensors], list[str]] = {
     reduce_scatter: ["reduce_scatter"],
     reduce_scatter_tensor: ["reduce_scatter"],
     gather_and_scatter: ["gather", "scatter"],
-    all_to_all: ["all_to_all"] * 2,
+    all_to_all: ["all_to_all"] * 3,
     functional_collectives: ["all_reduce", "all_gather", "reduce_scatter", "broadcast"],
     objects: ["all_gather"] * 2 + ["broadcast"] * 2,
     barrier: ["all_reduce"],
+    barrier_with_a_timeout: ["all_reduce"],
+    methods_of_the_group: ["all_reduce", "all_reduce", "broadcast", "all_gather", "all_reduce"],
 }
 # By the Gloo inside.
-GLOOS = [barrier_with_a_timeout, send_and_receive, sparse_all_reduce]
+GLOOS = [monitored_barrier, send_and_receive, sparse_all_reduce]

@@ -35,15 +35,18 @@ def replayed(call: Call, seed: int, num_ranks: int) -> list[bytes]:
     """Return every rank's result of a call with one tensor for its result; reduce: its input, for all but the root."""
     inputs = [_flat(contribution(call, seed, rank, num_ranks)) for rank in range(num_ranks)]
     dtype, root = call.torch_dtype, call.root % num_ranks
-    state = getattr(torch, call.accumulate) if call.accumulate else dtype
-    buffers = [_start(call, rank, num_ranks, own).to(state, copy=True) for rank, own in enumerate(inputs)]
-    _replay(call, buffers, getattr(torch, call.wire) if call.wire else dtype)
+    buffers = [_start(call, rank, num_ranks, own).clone() for rank, own in enumerate(inputs)]
+    wire = getattr(torch, call.wire) if call.wire else dtype
+    is_mean, is_narrow = call.op == "AVG" and call.name in REDUCING, torch.float16 in (dtype, wire)
+    if is_mean and is_narrow:
+        buffers = [_divided(buffer, num_ranks) for buffer in buffers]
+    _replay(call, buffers, wire)
     finished = []
     for rank, buffer in enumerate(buffers):
         share = buffer.view(num_ranks, -1)[rank] if call.name.startswith("reduce_scatter") else buffer
-        whole = _divided(share, num_ranks) if call.op == "AVG" and call.name in REDUCING else share
+        whole = _divided(share, num_ranks) if is_mean and not is_narrow else share
         unchanged = call.name == "reduce" and rank != root
-        finished.append(bits(inputs[rank] if unchanged else whole.to(dtype)))
+        finished.append(bits(inputs[rank] if unchanged else whole))
     return finished
 
 
@@ -71,7 +74,7 @@ def _replay(call: Call, buffers: list[torch.Tensor], wire: torch.dtype) -> None:
     size_bytes = buffers[0].numel() * wire.itemsize  # as they travel: an algorithm may depend on it
     schedule = build(Collective(collective_of(call.name)), call.algorithm, num_ranks, size_bytes)
     ranks = [(index + call.root) % num_ranks for index in range(num_ranks)]
-    combine = reduction_of(getattr(dist.ReduceOp, call.op), call.torch_dtype).combine
+    combine = reduction_of(getattr(dist.ReduceOp, call.op), call.torch_dtype)[0].combine
     rounded = None if wire == state else lambda chunk: chunk.to(wire)
     replay(schedule, [buffers[rank] for rank in ranks], sent=rounded, combine=combine)
     if wire != state and call.name in ALIKE:

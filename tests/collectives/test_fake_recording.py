@@ -131,7 +131,7 @@ def test_values_are_warned_of_once(program: Path) -> None:
     assert f"{program}:{line}: UserWarning: the program reads values" in done.stderr
     assert "1.0 1.0 1.0 1\n" in done.stdout
     assert " TFLOP, and " in done.stdout
-    assert "\nmemory at the peak " in done.stdout
+    assert "\nmemory of tensors at the peak " in done.stdout
 
 
 CHECKPOINTS = """
@@ -166,8 +166,8 @@ def test_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
 def test_llama_computes_half_of_its_products_again() -> None:
     """Of the seven of each block the second, fourth and sixth; all others are computed once forward, twice backward.
 
-    Of attention torch counts all positions, also those that the mask hides: 4 S^2 W for each layer and sequence
-    forward, 2.5 times as many backward, and it is not computed again.
+    Of attention the positions count that the causal mask leaves: 4 W for each pair of them, layer and sequence forward,
+    2.5 times as many backward, and it is not computed again.
     """
     layers, batch, length, width, hidden, vocabulary = 2, 2, 1024, 4096, 14336, 128256
     trace = recorded(ROOT / "examples" / "llama.py", "--layers", str(layers), "--length", str(length), is_fake=True)
@@ -177,7 +177,7 @@ def test_llama_computes_half_of_its_products_again() -> None:
     of_block = 2 * width**2 + 2 * keys + 3 * width * hidden
     again = keys + width**2 + width * hidden
     products = batch * length * (6 * (layers * of_block + width * vocabulary) + 2 * layers * again)
-    attention = layers * batch * 4 * length**2 * width * 7 // 2
+    attention = layers * batch * 4 * width * (length * (length + 1) // 2) * 7 // 2
     assert step.flops == products + attention
     gathered = [call.size_bytes for call in step.calls if call.collective == "all_gather"]
     # The last block and what is at the root stay gathered; the other blocks are gathered twice, in bfloat16.

@@ -64,6 +64,11 @@ def objects():
         assert output == ["of 3"]
     dist.recv_object_list([None], src=1)
     dist.monitored_barrier()
+    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as calls:
+        dist.all_reduce(torch.ones(2))
+    calls.wait()
+    dist.group.WORLD.broadcast(torch.ones(2), 1).wait()
+    dist.group.WORLD.allgather([torch.empty(2) for _ in range(size)], torch.ones(2)).wait()
     assert everywhere == [rank] * size
     assert sent == ([{"of": 0}] if rank == 0 else [None])
 
@@ -250,7 +255,12 @@ def test_beginning_and_ending_the_watch_is_not_timed(program: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 3])
 def test_what_programs_call_besides(program: Path, rank: int) -> None:
     """Objects are this rank's own; other ranks hold what this one holds."""
-    assert isinstance(recorded(program, "objects", num_ranks=4, rank=rank), ProgramTrace)
+    trace = recorded(program, "objects", num_ranks=4, rank=rank)
+    assert isinstance(trace, ProgramTrace), trace
+    (step,) = trace.steps
+    waited = [event.call for event in step.events if event.kind is TraceEventKind.WAIT]
+    assert waited == [index for index, call in enumerate(step.calls) if call.is_async]
+    assert ("all_gather", 32) in [(call.collective, call.size_bytes) for call in step.calls]
     trace = recorded(program, "shapes", num_ranks=4, rank=rank)
     assert isinstance(trace, ProgramTrace), trace
     (step,) = trace.steps

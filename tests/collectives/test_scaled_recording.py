@@ -57,7 +57,7 @@ def test_the_curve_is_that_of_traces_recorded_by_hand(tmp_path: Path) -> None:
     # Rows are filled up to a multiple of the ranks: 7 and 6 to 8 and 6 of 2, and to 16 and 16 of 16; the biases too.
     sizes = [max(call.size_bytes for call in trace.steps[0].calls) for trace in (small, large)]
     assert sizes == [4 * (8 * 6 + 8 + 6 * 7 + 6), 4 * (16 * 6 + 16 + 16 * 7 + 16)]
-    result = step("2.json", "--ranks", "2,16")
+    result = step("2.json", "--ranks", "2,16", "--run-recorded")
     by_hand = [step(name) for name in ("2.json", "16.json")]
     for scaled, alone in zip(result["scaling"], by_hand, strict=True):
         for name in ("num_ranks", "step_s", "compute_s", "exposed_s", "communication_s"):
@@ -69,6 +69,6 @@ def test_a_module_is_recorded_again() -> None:
     """With its arguments; what it prints is left out of the result."""
     program = "-m", "trainers", "--task", "mlp", "--strategy", "bucketed/0.25"
     run("trace", "--ranks", 2, "--steps", 1, *program)
-    result = as_json("step", "step.trace.json", *NETWORK, "--ranks", "3")
+    result = as_json("step", "step.trace.json", *NETWORK, "--ranks", "3", "--run-recorded")
     assert [scaled["num_ranks"] for scaled in result["scaling"]] == [3]
     assert result["scaling"][0]["communication_s"] > 0

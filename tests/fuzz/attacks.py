@@ -4,7 +4,6 @@ import importlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from tests.fuzz.case import Case
 
@@ -30,20 +29,15 @@ class Attack:
     close: Callable[[], None] = nothing_to_close
 
 
-class _Row(NamedTuple):
-    share: float
-    is_shrunk: bool = True
-
-
-# Every attack, by the name of its module beside this one.
+# Every attack, by the name of its module beside this one: its share, and whether its cases are shrunk.
 TABLE = {
-    "mutants": _Row(1),
-    "collectives": _Row(3),
-    "deaths": _Row(3, is_shrunk=False),
-    "files": _Row(1),
-    "training": _Row(2, is_shrunk=False),
-    "mismatches": _Row(1),
-    "strategies": _Row(3),
+    "mutants": (1, True),
+    "collectives": (3, True),
+    "deaths": (3, False),
+    "files": (1, True),
+    "training": (2, False),
+    "mismatches": (1, True),
+    "strategies": (3, True),
 }
 
 

@@ -43,7 +43,6 @@ class Call:
     input_layout: str = "plain"
     root: int = 0
     wire: str = ""
-    accumulate: str = ""
     values: str = "exact"
     count: int = 1
     asynchronous: bool = False
@@ -68,17 +67,17 @@ class Call:
             return False
         if self.name not in REDUCING or not real or self.values not in ("random", "zeros"):
             return True
-        return self.op in ("MIN", "MAX") and not (self.wire or self.accumulate)
+        return self.op in ("MIN", "MAX") and not self.wire
 
     @property
     def has_float8(self) -> bool:
         """Whether partial results may be in a dtype with three or four significant bits."""
-        return any(name.startswith("float8") for name in (self.dtype, self.wire, self.accumulate))
+        return any(name.startswith("float8") for name in (self.dtype, self.wire))
 
     @property
     def may_be_refused(self) -> bool:
         """Whether ValueError, on every rank, is as good as the right result."""
-        return any(name in EXOTIC for name in (self.dtype, self.wire, self.accumulate))
+        return any(name in EXOTIC for name in (self.dtype, self.wire))
 
     @property
     def leaves_all_alike(self) -> bool:
@@ -211,9 +210,8 @@ def _made(call: Call, group: dist.ProcessGroup, tensors: list[torch.Tensor], out
         options["algorithm"] = call.algorithm
     if call.name in REDUCING:
         options["op"] = getattr(dist.ReduceOp, call.op)
-        for name in ("wire", "accumulate"):
-            if ours and getattr(call, name):
-                options[name] = getattr(torch, getattr(call, name))
+        if ours and call.wire:
+            options["wire"] = getattr(torch, call.wire)
     root = call.root if call.wrong == "root" else call.root % group.size()
     if call.name == "broadcast":
         options["group_src"] = root

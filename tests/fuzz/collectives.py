@@ -51,7 +51,7 @@ class Group:
         """To be called by all ranks."""
         options = None
         if self.backend == "ring":
-            values = {name: getattr(torch, v) if name in ("wire", "accumulate") else v for name, v in self.options}
+            values = {name: getattr(torch, v) if name == "wire" else v for name, v in self.options}
             options = collectives.BackendOptions(**values)
         timeout = datetime.timedelta(seconds=timeout_s)
         group = dist.new_group(list(self.members), timeout, self.backend, options)
@@ -73,7 +73,7 @@ class Group:
         call = replace(call, algorithm=options.get(name, ""))
         # torch.distributed hands complex tensors over as real ones, so that the options apply to them as well.
         if call.name in REDUCING and (call.torch_dtype.is_floating_point or call.torch_dtype.is_complex):
-            call = replace(call, wire=options.get("wire", ""), accumulate=options.get("accumulate", ""))
+            call = replace(call, wire=options.get("wire", ""))
         return call
 
 
@@ -236,8 +236,8 @@ def _drawn_group(random: random.Random) -> Group:
     if backend == "ring" and chance(random, 0.6):
         for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"):
             options.append((name, random.choice([*algorithms(name), f"ring/{random.randint(1, 4)}"])))
-        if chance(random, 0.3):
-            options += [(name, random.choice(FLOATS)) for name in ("wire", "accumulate") if chance(random, 0.7)]
+        if chance(random, 0.2):
+            options.append(("wire", random.choice(FLOATS)))
     drawn = Group(members, backend, tuple(options), chance(random, 0.1), random.choice(["auto", "auto", "gloo", "shm"]))
     if chance(random, 0.3):
         return replace(drawn, fresh=True)
@@ -258,7 +258,7 @@ def _drawn_call(random: random.Random, groups: tuple[Group, ...]) -> Call:
 
 def _through_torch(drawn: Call) -> Call:
     """torch.distributed looks at complex tensors as at real ones, which those in some layouts cannot be."""
-    drawn = replace(drawn, through="dist", algorithm="", wire="", accumulate="")
+    drawn = replace(drawn, through="dist", algorithm="", wire="")
     if drawn.dtype in COMPLEX and drawn.layout in COMPLEX_ONLY:
         drawn = replace(drawn, layout="plain")
     if drawn.dtype in COMPLEX and drawn.input_layout in COMPLEX_ONLY:

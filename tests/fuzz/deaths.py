@@ -199,7 +199,7 @@ def _call(random: random.Random, way: str) -> Call:
         if not drawn.may_be_refused and drawn.algorithm != "auto":
             break
     if way == "ring":
-        drawn = replace(drawn, through="dist", algorithm="", wire="", accumulate="")
+        drawn = replace(drawn, through="dist", algorithm="", wire="")
         plain = {"layout": "plain", "input_layout": drawn.input_layout if drawn.input_layout == "in place" else "plain"}
         drawn = replace(drawn, **plain)
     return drawn

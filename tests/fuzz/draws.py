@@ -68,13 +68,13 @@ def _with_dtypes_on_the_way(random: random.Random, drawn: Call) -> Call:
     if drawn.name not in REDUCING or drawn.dtype not in FLOATS or not chance(random, 0.5):
         return drawn
     names = ("", *FLOATS, "float8_e5m2") if chance(random, 0.1) else ("", *FLOATS)
-    return replace(drawn, wire=random.choice(names), accumulate=random.choice(names))
+    return replace(drawn, wire=random.choice(names))
 
 
 def _with_values(random: random.Random, drawn: Call) -> Call:
     if drawn.has_float8:
         return replace(drawn, values="random" if drawn.wire else "exact")
-    plain = not drawn.wire and not drawn.accumulate and drawn.op in ("SUM", "MIN", "MAX")
+    plain = not drawn.wire and drawn.op in ("SUM", "MIN", "MAX")
     choices = ["exact", "random", "special"] if plain and drawn.dtype in FLOATS else ["exact", "random"]
     return replace(drawn, values=random.choice(choices))
 
@@ -114,7 +114,7 @@ def _itemsize(dtype: str) -> int:
 
 def wrong_call(random: random.Random) -> Call:
     """A call that must be refused before anything is sent."""
-    right = replace(call(random, max_length=50), count=1, input_layout="plain", layout="plain", wire="", accumulate="")
+    right = replace(call(random, max_length=50), count=1, input_layout="plain", layout="plain", wire="")
     right = replace(right, shape=(random.randint(2, 9),), values="exact", dtype=random.choice(DTYPES), op="SUM")
     if right.name in ("barrier", *COALESCED):
         right = replace(right, name="all_reduce", algorithm="")
@@ -132,7 +132,7 @@ def _changes(random: random.Random, wrong: str) -> dict[str, Any]:
         "overlapping": {"shape": (random.randint(4, 9),)},
         "op": {"dtype": dtype, "op": op},
         "algorithm": {"algorithm": name},
-        "wire": {"dtype": mixed[0], random.choice(["wire", "accumulate"]): mixed[1]},
+        "wire": {"dtype": mixed[0], "wire": mixed[1]},
         "root": {"root": random.choice([5, 17, -1])},
         "dtype": {"dtype": random.choice([each for each in DTYPES if each != "int16"])},
     }

@@ -70,7 +70,7 @@ def meaning(call: Call, num_ranks: int) -> tuple[object, ...]:
     if rooted:
         details += (call.root % num_ranks,)
     if call.name in REDUCING:
-        details += (call.op, call.wire or call.dtype, call.accumulate or call.dtype)
+        details += (call.op, call.wire or call.dtype)
     return name, *details
 
 
@@ -103,12 +103,9 @@ def _disagree(mismatch: Mismatch, rank: int, group: Any) -> tuple[str, str]:
     except (ValueError, RuntimeError) as error:
         if isinstance(error, collectives.MismatchError):
             return _after(group, str(error))
-        return type(error).__name__, str(error) if isinstance(error, collectives.CollectiveError) else _trace()
+        is_ours = isinstance(error, collectives.CollectiveError)
+        return type(error).__name__, str(error) if is_ours else traceback.format_exc()
     return "", ""
-
-
-def _trace() -> str:
-    return traceback.format_exc()
 
 
 def _after(group: Any, text: str) -> tuple[str, str]:
@@ -165,7 +162,7 @@ def _different(random: random.Random, usual: Call) -> Call | None:
     name = algorithm(random, usual.name)
     changes: dict[str, dict[str, Any]] = {
         "shape": {"shape": (random.choice([0, 1, 2, usual.shape[-1] + 1 if usual.shape else 3]),)},
-        "dtype": {"dtype": random.choice(FLOATS), "op": "SUM", "wire": "", "accumulate": ""},
+        "dtype": {"dtype": random.choice(FLOATS), "op": "SUM", "wire": ""},
         "algorithm": {"algorithm": "" if name == "auto" else name},
     }
     if usual.name in REDUCING:

@@ -34,43 +34,31 @@ class Edit:
         rows[:] = [row for row in rows if row]
         if not rows:
             return
-        step = self.step % len(rows)
-        row = self.row % len(rows[step])
-        if self.kind in ("exchange steps", "merge"):
-            self._apply_to_steps(rows, step, self.other % len(rows))
-        elif self.kind in ("exchange", "move"):
-            self._apply_to_two(rows, step, row)
-        else:
-            self._apply_to_one(rows, step, row, num_ranks, num_chunks)
-
-    def _apply_to_steps(self, rows: Rows, step: int, other: int) -> None:
-        if self.kind == "exchange steps":
-            rows[step], rows[other] = rows[other], rows[step]
-        elif step != other:
-            rows[step] += rows[other]
-            del rows[other]
-
-    def _apply_to_two(self, rows: Rows, step: int, row: int) -> None:
-        other = self.other % len(rows)
-        if self.kind == "move":
-            rows[other].append(rows[step].pop(row))
-        else:
-            last = len(rows[other]) - 1
-            rows[step][row], rows[other][last] = rows[other][last], rows[step][row]
-
-    def _apply_to_one(self, rows: Rows, step: int, row: int, num_ranks: int, num_chunks: int) -> None:
+        step, other = self.step % len(rows), self.other % len(rows)
+        row, last = self.row % len(rows[step]), len(rows[other]) - 1
         transfer = rows[step][row]
-        if self.kind == "drop":
-            del rows[step][row]
-        elif self.kind == "double":
-            rows[step].append(transfer)
-        elif self.kind == "repeat later":
-            rows[step:] = [*rows[step:], [transfer]]
-        elif self.kind == "flag":
-            rows[step][row] = transfer._replace(reduce=not transfer.reduce)
-        else:
-            limit = {"chunk": num_chunks, "channel": 3}.get(self.kind, num_ranks)
-            rows[step][row] = transfer._replace(**{self.kind: self.other % limit})
+        match self.kind:
+            case "exchange steps":
+                rows[step], rows[other] = rows[other], rows[step]
+            case "merge" if step != other:
+                rows[step].extend(rows.pop(other))
+            case "merge":
+                pass
+            case "move":
+                rows[other].append(rows[step].pop(row))
+            case "exchange":
+                rows[step][row], rows[other][last] = rows[other][last], transfer
+            case "drop":
+                del rows[step][row]
+            case "double":
+                rows[step].append(transfer)
+            case "repeat later":
+                rows.append([transfer])
+            case "flag":
+                rows[step][row] = transfer._replace(reduce=not transfer.reduce)
+            case _:
+                limit = {"chunk": num_chunks, "channel": 3}.get(self.kind, num_ranks)
+                rows[step][row] = transfer._replace(**{self.kind: self.other % limit})
 
 
 @dataclass(frozen=True)

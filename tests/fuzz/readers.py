@@ -12,16 +12,14 @@ from unittest.mock import patch
 from click.testing import CliRunner
 
 from generated_part import GeneratedPart
+from ringsim.analysis.sweep import Sweep
 from ringsim.analysis.sweep_run import run_sweep
 from ringsim.calibration.compared_run import compare_run
-from ringsim.calibration.probe_times import shift_s
 from ringsim.cli import main
 from ringsim.console.one_line import message_of
-from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
-from ringsim.network.cluster import Cluster
+from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network.file_reader import load_network
 from ringsim.network.file_writer import network_text
-from ringsim.network.spec import Host, Link, Processor, Spec
 from ringsim.report.pages.report_page import report_page
 from ringsim.schedule.collective import Collective
 from ringsim.traces.trace import Group, Operator, TracedStep
@@ -29,14 +27,15 @@ from ringsim.training_step.profile import Parameter, StepProfile
 from ringsim.verdict.run_directory import read_directory
 from ringsim.verdict.verdict import judge
 from tests.ringsim.made_logs import nccl_log
-from tests.ringsim.made_probes import made_measurements
+from tests.ringsim.made_probes import SIZES, hosts, made_measurements
 from tests.ringsim.made_run import NETWORK, made_run
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, read, traced, wait
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from tests.ringsim.verdict.test_run_directory import CELL, COMPARISON, SESSION
+from trainers.checkpoints.step_log import read_log
+from trainers.cli.settings import read_settings
 
 ROOT = Path(__file__).parents[2]
-HOST = Cluster("true", Spec(host=Host(cores=2, link=Link(latency_s=1e-4)), processor=Processor(5e-5, 5e-5, 9e9, 4e9)))
 PART = GeneratedPart("<!-- begin -->", "<!-- end -->")
 _TAG = re.compile(r"<style>.*?</style>|<script>.*?</script>|<[^>]*>", re.DOTALL)
 _RESAMPLED = 3  # instead of some hundred times: what the bootstrap does is the same each time
@@ -109,20 +108,14 @@ def _printed(command: tuple[str, ...]) -> bytes:
 @cache
 def _measurements(num_hosts: int = 1) -> bytes:
     """Of four ranks on one host or on two: probes, the times of a collective, a recorded run."""
-    sizes, num_ranks = (64, 4096, 2**18, 2**21), 4
-    overhead_s = 2 * HOST.spec.processor.send_overhead_s
-    probes = [Probe("shift", size, 1, (shift_s(HOST, num_ranks, size),) * 2) for size in sizes]
-    probes += [Probe("shift_cpu", size, 1, (overhead_s + 2 * size / 4e9,)) for size in sizes]
-    probes += [Probe(kind, size, 1, (size / 9e9,)) for size in sizes for kind in ("reduce", "reduce_cpu")]
+    made = made_measurements(4, cluster=hosts())
+    probes = [Probe("reduce", size, 1, (size / 9e9,)) for size in SIZES]
     probes += [Probe("shift", 64, 4, (5e-4,)), Probe("call", 64, 1, (3e-4,)), Probe("call/dist", 64, 1, (1e-5,))]
-    probes += [Probe(f"ping/{rank}", size, 1, (1e-4 + size / 1e9,)) for rank in range(num_ranks) for size in sizes]
-    times = CollectiveTimes(Collective.ALL_REDUCE, "ring", 2**20, "float32", "sum", num_ranks, True, 0, 1,
-                            (1e-3, 2e-3), (0.0, 1e-4), (0, 1), (1e-3,) * num_ranks)  # fmt: skip
-    hosts = [rank * num_hosts // num_ranks for rank in range(num_ranks)]
-    provenance = {"cores": 2, "machine": "made up", "hosts": hosts, "machines": hosts}
-    runs = (made_run(num_ranks=num_ranks, size_bytes=4096),)
-    made = Measurements(num_ranks, provenance, tuple(probes), (times, replace(times, algorithm="dist")), runs)
-    return json.dumps(made.as_dict()).encode()
+    times = made.collectives[0], replace(made.collectives[0], algorithm="dist")
+    of_rank = [rank * num_hosts // 4 for rank in range(4)]
+    made = replace(made, provenance=made.provenance | {"hosts": of_rank, "machines": of_rank})
+    runs = (made_run(num_ranks=4, size_bytes=4096),)
+    return _json(replace(made, probes=(*made.probes, *probes), collectives=times, runs=runs).as_dict())
 
 
 def _compare_runs(path: Path) -> None:
@@ -173,17 +166,8 @@ def _text(text: str) -> Callable[[], bytes]:
     return text.encode
 
 
-def _step_log(path: Path) -> None:
-    from trainers.checkpoints.step_log import read_log
-
-    read_log(path)
-
-
 def _task_setting(path: Path) -> None:
-    from trainers.cli.settings import read_settings
-
-    text = path.read_bytes().decode(errors="replace")
-    read_settings("module:function", [f"x={text}"])
+    read_settings("module:function", [f"x={path.read_bytes().decode(errors='replace')}"])
 
 
 OSU = "mpirun -np 4 -ppn 2 x\n# OSU MPI Allreduce Latency Test v5.7\n# Size       Avg Latency(us)   Min\n" + "".join(
@@ -244,8 +228,7 @@ READERS = (
            _command("compare", "FILE", "--network", str(ROOT / "docs/networks/calibrated.toml"), "--json")),
     Reader("calibrate OSU", "lines", ".log", _text(OSU), _command("calibrate", "FILE", "--json")),
     Reader("calibrate Gloo", "lines", ".log", _text(GLOO), _command("calibrate", "FILE", "--json")),
-    Reader("sweep", "lines", ".csv", _sweep, _command("sweep", "--from", "FILE")),
-    Reader("sweep --json", "lines", ".csv", _sweep, _command("sweep", "--from", "FILE", "--json")),
+    Reader("sweep", "lines", ".csv", _sweep, _function(Sweep.from_csv)),
     Reader("ddp --layers", "toml", ".toml", _file("docs/models/transformer.toml"),
            _command("ddp", "--layers", "FILE", "--ranks", "2")),
     Reader("ddp --profile", "json", ".json", _profile, _command("ddp", "--profile", "FILE", "--ranks", "2", "--json")),
@@ -267,7 +250,7 @@ READERS = (
     Reader("report job", "json", ".json", _job, _report),
     Reader("report measurements", "json", ".json", _measurements, _report),
     Reader("report log", "lines", ".jsonl", _text(LOG), _report),
-    Reader("step log", "lines", ".jsonl", _text(LOG), _function(_step_log)),
+    Reader("step log", "lines", ".jsonl", _text(LOG), _function(read_log)),
     Reader("task setting", "json", ".txt", _text("2.5"), _function(_task_setting)),
 )  # fmt: skip
 BY_NAME = {reader.name: reader for reader in READERS}

@@ -79,11 +79,10 @@ def _reduced(call: Call, parts: list[torch.Tensor]) -> torch.Tensor:
     total = parts[0].to(wide)
     for part in parts[1:]:
         total = OPS[call.op](total, part.to(wide))
-    if call.op == "AVG" and wide == torch.int64:  # truncated towards zero; the sum may wrap round
-        total = total.to(dtype).to(wide).div(len(parts), rounding_mode="trunc")
+    if call.op == "AVG" and wide == torch.int64:  # truncated towards zero
+        total = total.div(len(parts), rounding_mode="trunc")
     elif call.op == "AVG":
-        state = getattr(torch, call.accumulate) if call.accumulate and not dtype.is_complex else dtype
-        total = total.to(state) / len(parts)
+        total = total.to(dtype) / len(parts)
     return total.to(dtype)
 
 
@@ -129,7 +128,7 @@ def _equal(flat: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def _close(call: Call, flat: torch.Tensor, other: torch.Tensor, num_ranks: int) -> torch.Tensor:
     """How far two orders of additions, each with its roundings, may lie apart; all summands are below 20 or so."""
-    infos = [torch.finfo(getattr(torch, name)) for name in (call.dtype, call.wire, call.accumulate) if name]
+    infos = [torch.finfo(getattr(torch, name)) for name in (call.dtype, call.wire) if name]
     eps, tiny = max(info.eps for info in infos), max(info.smallest_normal for info in infos)
     scale = 20.0**num_ranks if call.op == "PRODUCT" else 20.0 * num_ranks
     return (_comparable(flat) - _comparable(other)).abs() <= 2 * (num_ranks + 1) * (eps * scale + tiny)

@@ -129,13 +129,7 @@ def _scribble(path: Path, draw: random.Random) -> None:
     path.write_bytes(b"".join(lines))
 
 
-OF_CHECKPOINT: dict[str, Callable[[Path, random.Random], None]] = {
-    "truncate": _truncate,
-    "flip": _flip,
-    "swap": _swap,
-    "edit": _edit,
-    "remove": _remove,
-}
+OF_CHECKPOINT = {kind.__name__.strip("_"): kind for kind in (_truncate, _flip, _swap, _edit, _remove)}
 OF_LOG: dict[str, Callable[[Path, random.Random], None]] = {
     "truncate the log": _truncate,
     "flip a bit of the log": _flip,

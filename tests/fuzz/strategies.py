@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.fuzz.case import chance
 from tests.ranks import RankPool
-from tests.trainers.models import MODELS, inputs
+from tests.trainers.models import MODELS, inputs, two_groups
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers import DataParallel
 from trainers.strategy_names import STRATEGY_INFOS, strategy_info
@@ -29,16 +29,6 @@ EXACT = tuple(name for name, info in STRATEGY_INFOS.items() if info.is_exact and
 OTHERS = ("local_sgd/1", "local_sgd/2", "diloco/2", "powersgd/2", "bucketed_bf16", "ddp_hook_bf16", "zero2/0.0001")
 
 
-def two_groups(parameters: Any) -> torch.optim.Optimizer:
-    """As is usual: no decay for biases."""
-    held: list[nn.Parameter] = list(parameters)
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in held if p.dim() > 1]},
-        {"params": [p for p in held if p.dim() < 2]},
-    ]
-    return torch.optim.AdamW([groups[0], {**groups[1], "weight_decay": 0.0}], lr=0.01, weight_decay=0.1)
-
-
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
     "nesterov": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True, maximize=True),
@@ -49,11 +39,8 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "two groups": two_groups,
 }
 ALL_MODELS = MODELS | ODD_MODELS
-PARTLY_USED = (
-    "branching",
-    "leaving",
-    "passing",
-)  # models of which ZeRO takes a gradient that nobody has for zeros, as documented
+# Models of which ZeRO takes a gradient that nobody has for zeros, as documented.
+PARTLY_USED = ("branching", "leaving", "passing")
 # Models that strategies of these names do not train, as documented; some end the process.
 UNSUITED = {
     "leaving": ("ddp", "fsdp"),

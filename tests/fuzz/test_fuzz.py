@@ -18,6 +18,7 @@ from tests.fuzz import deaths, mutants
 from tests.fuzz.attacks import Attack, attacks
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.case import describe, expression, fault_of
+from tests.processes import run_python
 from tests.ranks import Ranks
 
 SEED = 7
@@ -159,8 +160,7 @@ def test_a_case_can_be_read_back(attack: Attack) -> None:
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     """`python -m tests.fuzz`."""
-    line = [sys.executable, "-m", "tests.fuzz", *arguments]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    return run_python("-m", "tests.fuzz", *arguments)
 
 
 def test_the_command_prints_its_seed_and_a_table() -> None:

@@ -34,4 +34,4 @@ def test_a_fault_is_found() -> None:
     from tests.fuzz import training
 
     with pytest.raises(AssertionError, match="the model is another one"):
-        training.compare_results(training.Result("a", ()), training.Result("b", ()), [], damaged=False)
+        training.compare(training.Result("a", ()), training.Result("b", ()), [], damaged=False)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tests.fuzz.launcher import Launcher
 from tests.fuzz.run_damage import KINDS, Damage
 from tests.processes import below
+from tests.trainers.commands import wait_for_steps
 from trainers.checkpoints.step_log import read_log
 
 TIMEOUT_S = 120.0  # of a launch, on a busy machine
@@ -52,11 +53,7 @@ class DisturbedRun:
         expected = undisturbed(self.strategy)
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder) / "run"
-            arguments = [
-                *f"--resume --save-every {self.save_every} --keep {self.keep}".split(),
-                "--output",
-                str(output),
-            ]
+            arguments = f"--resume --save-every {self.save_every} --keep {self.keep} --output {output}".split()
             done: list[Damage] = []
             for disturbed in (*self.rounds, None):
                 ended = launch(self.strategy, arguments, output, disturbed)
@@ -64,7 +61,7 @@ class DisturbedRun:
                 if ended.code == 2:
                     return
                 done += [damage for damage in (disturbed.damages if disturbed else ()) if damage.do(output)]
-            compare(output, expected, done)
+            compare(result_of(output), expected, done, damaged=any(output.glob("log.jsonl.damaged*")))
 
 
 def draw_case(random: random.Random) -> DisturbedRun:
@@ -133,9 +130,7 @@ def _signal_group(pid: int, number: int) -> bool:
 
 def disturb(pid: int, disturbed: Round, log: Path) -> None:
     """As soon as the log has so many lines, or the run has ended."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while _signal_group(pid, 0) and len(read_log(log)) < disturbed.lines and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_for_steps(log, disturbed.lines, lambda: _signal_group(pid, 0))
     time.sleep(disturbed.delay_s)
     ranks = [child for child in sorted(below(pid)) if not _is_tracker(child)]
     rank = ranks[disturbed.rank] if disturbed.rank < len(ranks) else pid
@@ -183,13 +178,11 @@ def judge(ended: Ended, disturbed: Round | None, damages: list[Damage]) -> None:
         assert ended.code == 0, f"ended with exit code {ended.code}:\n{ended.errors}"
 
 
-def compare(output: Path, expected: "Result", damages: list[Damage]) -> None:
-    """The model is the undisturbed one, bit for bit; so is the log, unless it was damaged: then some of it."""
-    compare_results(result_of(output), expected, damages, damaged=any(output.glob("log.jsonl.damaged*")))
+def compare(result: "Result", expected: "Result", damages: list[Damage], damaged: bool) -> None:
+    """The model is the undisturbed one, bit for bit; so is the log, unless it was damaged: then some of it.
 
-
-def compare_results(result: "Result", expected: "Result", damages: list[Damage], damaged: bool) -> None:
-    """The same, for what was read. damaged: whether a damaged log was kept."""
+    damaged: whether a damaged log was kept.
+    """
     assert result.fingerprint == expected.fingerprint, "the model is another one than that of the undisturbed run"
     own, others = dict(result.losses), dict(expected.losses)
     wrong = {step: loss for step, loss in own.items() if others.get(step) != loss}

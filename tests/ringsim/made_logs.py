@@ -21,7 +21,7 @@ TRUE = Rates(
         Protocol("LL128", 15e-6, 1.7e-6, 9e-6, 1.1e-6, 19e-6, 0.9),
         Protocol("Simple", 9e-6, 3.7e-6, 20e-6, 4.4e-6, 20e-6, 1.0),
     ),
-    library=Library(tree_share=0.9),
+    library=Library(tree_share=0.9, two_host_passes=2.0),
 )
 _FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -71,3 +71,8 @@ def nccl_row(test: str, size: int, num_ranks: int, times_s: Sequence[float], wro
         algbw = size / time_s / 1e9
         sides += f" {time_s * 1e6:8.2f} {algbw:7.2f} {algbw * _FACTORS[test](num_ranks):7.2f} {wrong:>6}"
     return f"{size:12} {count:13}     float    {op:>4}      -1{sides}"
+
+
+def bare(log: str) -> str:
+    """A log without what tells its ranks."""
+    return "".join(line for line in log.splitlines(True) if " Rank " not in line and "nThread" not in line)

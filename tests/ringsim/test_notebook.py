@@ -156,7 +156,7 @@ def test_a_timeline_is_shown_as_its_lanes() -> None:
     assert "<svg" not in str(large)
     assert "no timeline: it is drawn here for at most 64 ranks and 5,000 transfers" in str(large)
     assert "nothing is sent" in str(html_of(ringsim.simulate(ringsim.ring_all_reduce(1), NETWORK, 40_000)))
-    at_once = ringsim.simulate(RING, ringsim.network.read_network("[host]\nranks = 1\n", "free.toml"), 8)
+    at_once = ringsim.simulate(RING, ringsim.network.read_network('host.link.bandwidth = "1GB/s"', "free.toml"), 0)
     assert "<svg" in str(html_of(at_once))
     failing = str(html_of(failing_timeline()))
     assert "never finishes" in failing

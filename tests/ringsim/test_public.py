@@ -3,7 +3,6 @@
 import doctest
 import importlib
 import inspect
-import pydoc
 from pathlib import Path
 
 import pytest
@@ -58,15 +57,6 @@ def test_the_package_has_an_example() -> None:
     """Which is what a reader sees first."""
     result = doctest.testmod(ringsim)
     assert (result.failed, result.attempted > 0) == (0, True)
-
-
-@pytest.mark.parametrize("name", ringsim.__all__)
-def test_its_help_names_types_shortly(name: str) -> None:
-    """Array types by our names or NumPy's own, not by what NumPy defines them as, which fills many lines."""
-    shown = pydoc.plain(pydoc.render_doc(getattr(ringsim, name)))
-    assert "numpy._typing" not in shown
-    assert "numpy.ndarray[" not in shown
-    assert max(map(len, shown.splitlines())) < 500
 
 
 def test_files_are_named_by_text_or_by_path(tmp_path: Path) -> None:

@@ -46,11 +46,7 @@ def test_times(text: str, time: float) -> None:
         (parse_rate, "10", "'10' is not a rate: write it as 1.25GB/s or 10Gbit/s"),
         (parse_rate, "-1GB/s", "'-1GB/s': a rate must be greater than 0"),
         (parse_time, "-1us", "'-1us': a time must not be negative"),
-        (parse_size, "٣MiB", "'٣MiB' is not a size: write bytes as 1500, 64KiB or 64MB"),
-        (parse_rate, "٣GB/s", "'٣GB/s' is not a rate: write it as 1.25GB/s or 10Gbit/s"),
-        (parse_time, "1e٣us", "'1e٣us' is not a time: write it as 10us, 1.5ms or 2s"),
-        (decimal_number, "٣.5", "'٣.5' is not a number: write it with the digits 0 to 9, such as 12 or 1.5e-3"),
-        (decimal_number, "1_0", "'1_0' is not a number: write it with the digits 0 to 9, such as 12 or 1.5e-3"),
+        (decimal_number, "3,5", "'3,5' is not a number: write it as 12 or 1.5e-3"),
         (parse_time, "1 minute", "'1 minute' is not a time: write it as 10us, 1.5ms or 2s"),
     ],
 )

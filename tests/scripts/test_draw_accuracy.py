@@ -7,9 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 import draw_accuracy
-from accuracy_points import Point, read_points, write_points
+from accuracy_points import HKBU, Point, read_points, write_points
 
-POINTS = [Point("GPU cluster", 1e-3, 1.25e-3), Point("loopback", 2e-3, 2e-3), Point("loopback", 3e-3, 2e-3)]
+POINTS = [
+    Point("GPU cluster", "a log: all_reduce ring, 8 ranks, 4 B", 1e-3, 1.25e-3),
+    Point(HKBU, "", 4e-3, 1e-3),
+    Point("loopback", "", 2e-3, 2e-3),
+    Point("loopback", "", 3e-3, 2e-3),
+]
 
 
 def test_points_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -22,13 +27,13 @@ def test_points_are_read_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", ": the first line is '': must be 'place,predicted_s,measured_s'"),
+        ("", ": the first line is '': must be 'place,case,predicted_s,measured_s'"),
         ("place,predicted_s\nloopback,1\n", ": the first line is 'place,predicted_s': must be"),
-        ("place,predicted_s,measured_s\nloopback,1\n", ", line 2: has 2 values: must have 3"),
-        ("place,predicted_s,measured_s\nloopback,1,2\nloopback,1,x\n", ", line 3: could not convert"),
-        ("place,predicted_s,measured_s\nloopback,1,0\n", ", line 2: measured_s = 0.0: must be"),
-        ("place,predicted_s,measured_s\nloopback,nan,1\n", ", line 2: predicted_s = NaN: must be"),
-        ("place,predicted_s,measured_s\nmoon,1,1\n", ', line 2: place = "moon": must be one of GPU cluster'),
+        ("place,case,predicted_s,measured_s\nloopback,1\n", ", line 2: has 2 values: must have 4"),
+        ("place,case,predicted_s,measured_s\nloopback,a,1,2\nloopback,a,1,x\n", ", line 3: could not convert"),
+        ("place,case,predicted_s,measured_s\nloopback,a,1,0\n", ", line 2: measured_s = 0.0: must be"),
+        ("place,case,predicted_s,measured_s\nloopback,a,nan,1\n", ", line 2: predicted_s = NaN: must be"),
+        ("place,case,predicted_s,measured_s\nmoon,a,1,1\n", ', line 2: place = "moon": must be one of GPU cluster'),
     ],
 )
 def test_a_broken_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -40,15 +45,19 @@ def test_a_broken_file_is_refused(tmp_path: Path, text: str, message: str) -> No
 
 
 def test_the_caption_counts_the_points() -> None:
-    """By place, with the median error, and all of them within the band."""
+    """By place, with the median error; those within the band also without the repository that has half of a place."""
     figure = draw_accuracy.draw_accuracy(POINTS, "2026-11-26")
     (legend,) = [axes.get_legend() for axes in figure.axes]
     assert legend is not None
     told = [text.get_text() for text in legend.get_texts()]
-    assert told == ["GPU cluster: 1 points, median error 20.0%", "loopback: 2 points, median error 25.0%"]
+    assert told == [
+        "GPU cluster hkbu: 1 points, median error 300.0%",
+        "GPU cluster: 1 points, median error 20.0%",
+        "loopback: 2 points, median error 25.0%",
+    ]
     (caption,) = [text.get_text() for text in figure.texts if "none of them" in text.get_text()]
-    assert caption.startswith("3 times")
-    assert caption.endswith("; 33% within 10 %; 2026-11-26")
+    assert caption.startswith("4 times")
+    assert caption.endswith("; 25% within 10 %, 33% without hkbu; 2026-11-26")
 
 
 def test_no_picture_without_points_or_of_points_that_nothing_measures(

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import figures
-from figures import ADMITTED, NOT_MEASURED, Figure, code_of, listed, read_registry, stale, unknown
+from figures import ADMITTED, NOT_FIT, NOT_MEASURED, Figure, code_of, listed, read_registry, stale, unknown
 
 CODE = '"""A module."""\n\n\ndef double(number):\n    """Return it twice."""\n    return 2 * number  # as asked\n'
 
@@ -64,6 +64,16 @@ def test_the_page_names_what_was_measured(root: Path) -> None:
     assert "print(sys.argv)' LOGS_DIR out\n" in text
     assert f"'out-{figure.digest(root)}'" in text
     assert figure.needs_logs
+
+
+def test_a_run_on_a_busy_machine_is_not_published_as_fit(root: Path) -> None:
+    """The page says it above the run, whose last line is the warning; a line that only mentions it changes nothing."""
+    calm, busy = (
+        made(commands=(f"python -c \"print('{line}: a message of 64 B took 1 ms to 9 ms')\"",)).measure(root, "")
+        for line in ("if this machine was busy", "this machine was busy")
+    )
+    assert NOT_FIT not in calm
+    assert busy.index(NOT_FIT) < busy.index("```text")
 
 
 def test_a_commit_whose_sources_were_changed_is_marked(root: Path) -> None:

@@ -93,6 +93,9 @@ def test_links_to_other_sites_are_fine() -> None:
     """They are followed only if a reader clicks on them."""
     html = '<a href="https://ui.perfetto.dev">a viewer</a> <script src="assets/bundle.js"></script>'
     assert site_hooks.on_post_page(html, page=PAGE) == html
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="tutorials/ring.md"))
+    ours = '<script src="../file-worker.js"></script>'
+    assert site_hooks.on_post_page(f'<script src="{site_hooks.SHIM}"></script>', page=page) == ours
 
 
 @pytest.mark.parametrize("package", ["ringsim", "collectives", "trainers"])

@@ -52,7 +52,7 @@ def wait_for_steps(log: Path, count: int, is_running: Callable[[], bool] = lambd
     deadline = time.monotonic() + TIMEOUT_S
     while is_running() and len(read_log(log)) < count:
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.005)
 
 
 @contextmanager

@@ -15,6 +15,13 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 BUCKETS = "zero2/2e-5"  # MiB: every parameter or two are a bucket
 
 
+def two_groups(parameters: Any) -> torch.optim.Optimizer:
+    """Return an optimizer with two groups of parameters: no weight decay for biases."""
+    held = list(parameters)
+    decayed, biases = [p for p in held if p.dim() > 1], [p for p in held if p.dim() < 2]
+    return torch.optim.AdamW([{"params": decayed}, {"params": biases, "weight_decay": 0.0}], lr=0.01, weight_decay=0.1)
+
+
 class Branching(nn.Module):
     """`first` always takes part; `second` only for inputs whose sum is positive; `third` never does."""
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from collectives import CollectiveError
 from tests.ranks import RankPool
+from tests.refusals import said_by
 from tests.trainers.models import inputs, mean_gradients, small_model
 from trainers.data_parallel import DataParallel, DriftError
 from trainers.replica_check import first_mismatch
@@ -303,10 +304,7 @@ def late(group: dist.ProcessGroup, name: str) -> str:
 
 def test_a_late_peer_is_an_error_of_the_backward_pass() -> None:
     """It names rank, step and peer, as the collectives do, and comes out as what it is."""
-    with (
-        RankPool(2, peer_timeout_s=4.0) as of_ring,
-        RankPool(2, peer_timeout_s=4.0) as of_buckets,
-    ):
+    with RankPool(2, peer_timeout_s=4.0) as of_ring, RankPool(2, peer_timeout_s=4.0) as of_buckets:
         of_ring.start(late, "ring")
         of_buckets.start(late, "bucketed/0.00002")
         for hasty in (of_ring, of_buckets):
@@ -342,9 +340,7 @@ def test_a_backward_pass_that_fails_leaves_nothing_behind(ranks: RankPool, name:
 
 def copied(group: dist.ProcessGroup, name: str) -> str:
     """Return the error of a copy of the wrapper."""
-    with pytest.raises(TypeError) as error:
-        copy.deepcopy(DataParallel(small_model(), name, group))
-    return str(error.value)
+    return said_by(TypeError, copy.deepcopy, DataParallel(small_model(), name, group))
 
 
 @pytest.mark.parametrize("name", ["ring", "fsdp", "zero3"])

@@ -96,11 +96,18 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
     Raises ValueError for a file that is missing, truncated, damaged, changed, or not a checkpoint of this version.
     """
+    return checkpoint_of(read_checkpoint(path), path)
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of the file. Raises ValueError if it cannot be read."""
+    path = Path(path)
     try:
-        content = Path(path).read_bytes()
+        if path.exists() and not path.is_file():  # a FIFO would keep us waiting, a device fill the memory
+            raise ValueError(f"checkpoint {path}: cannot be read: not a regular file")
+        return path.read_bytes()
     except OSError as error:
         raise ValueError(f"checkpoint {path}: cannot be read: {error.strerror}") from error
-    return checkpoint_of(content, path)
 
 
 def checkpoint_of(content: bytes | bytearray, path: str | os.PathLike[str]) -> Checkpoint:

@@ -12,7 +12,7 @@ from torch import nn
 
 from collectives.runtime import naming_failures
 from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from trainers.checkpoints.output import POLL_S, WAIT_S, CheckpointFolder, OutputLock, save_options, without_lock
+from trainers.checkpoints.output import WAIT_S, CheckpointFolder, OutputLock, save_options, without_lock
 from trainers.checkpoints.step_log import FOLDER, LOG, Mark, StepLog, TensorBoardLog
 
 RESULT = "result.json"
@@ -41,28 +41,17 @@ class CheckpointManager:
         self._say = say
         self._lock = OutputLock(output)
         try:
-            self._take_lock(time.monotonic() + WAIT_S)
+            deadline = time.monotonic() + WAIT_S
+            # All ranks hear of every try, so that none waits for rank 0 longer than for one of them.
+            while not first_decides(group, lambda: self._lock.wait(deadline)):
+                pass
+            if self._lock.missing:
+                say(without_lock(self._lock))
             first_decides(group, lambda: _prepare(self.folder, model))
         except BaseException:
             self.close()
             raise
         self._lock.sign()
-
-    def _take_lock(self, deadline: float) -> None:
-        # All ranks hear of every try, so that none waits for rank 0 longer than for one of them.
-        while not first_decides(self._group, lambda: self._try_lock(deadline)):
-            pass
-        if self._lock.missing:
-            self._say(without_lock(self._lock))
-
-    def _try_lock(self, deadline: float) -> bool:
-        self.output.mkdir(parents=True, exist_ok=True)
-        if self._lock.try_take():
-            return True
-        if time.monotonic() > deadline:
-            raise ValueError(self._lock.refusal())
-        time.sleep(POLL_S)
-        return False
 
     def begin(self, step: int, mark: Mark | None = None, tensorboard: bool = False) -> None:
         """Go on with the log after `step` steps; collective. Raises ValueError on every rank if that cannot be.

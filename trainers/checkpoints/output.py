@@ -4,6 +4,7 @@ Importing this loads no torch.
 """
 
 import errno
+import fcntl
 import os
 import re
 import socket
@@ -15,20 +16,12 @@ from pathlib import Path
 
 from ringsim.files import atomic_file
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    HAS_FLOCK = False
-else:
-    HAS_FLOCK = True
-
 NAME = re.compile(r"checkpoint-(0|[1-9][0-9]*)\.pt")
 OPTIONS_FILE = "run.toml"
 NAMES = ("checkpoint-*.pt", "log.jsonl", "result.json", OPTIONS_FILE)
 UNFINISHED = tuple(f".{name}.*.tmp" for name in NAMES)  # by `atomic_file`, when killed
 LOCK = ".lock"
 WAIT_S = 5.0  # for a run that is just ending: torchrun and Slurm start one again as soon as the last one has gone
-WRITING_S = 60.0  # for one that writes its results, where that is all that the lock is for
 POLL_S = 0.2
 WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
@@ -65,6 +58,14 @@ class CheckpointFolder:
         steps = [int(match[1]) for name in names if (match := NAME.fullmatch(name))]
         return [self.path(step) for step in sorted(set(steps), reverse=True)]
 
+    def require_none(self) -> None:
+        """Raise ValueError if there is a checkpoint: a run that does not resume would replace those of another."""
+        if checkpoints := self.newest_first():
+            raise ValueError(
+                f"--output {self.folder}: there is {checkpoints[0].name} of a run already: "
+                f"continue it with --resume, or give another --output"
+            )
+
     def prune(self, step: int, keep: int) -> None:
         """Delete all but the newest `keep` checkpoints of those up to `step`.
 
@@ -97,9 +98,6 @@ class OutputLock:
 
     def try_take(self) -> bool:
         """Return whether it is ours now, or the file system has none. Raises OSError if the file cannot be made."""
-        if not HAS_FLOCK:
-            self.missing = "this system has no flock"
-            return True
         while self._descriptor is None:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
@@ -115,6 +113,19 @@ class OutputLock:
                 return True
             self._keep(descriptor)
         return True
+
+    def wait(self, deadline: float) -> bool:
+        """Return whether it is ours, after a moment if it is not; the directory is made if need be.
+
+        Raises ValueError if another run has it at the deadline, OSError if the directory or the file cannot be made.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.try_take():
+            return True
+        if time.monotonic() > deadline:
+            raise ValueError(self.refusal())
+        time.sleep(POLL_S)
+        return False
 
     def _keep(self, descriptor: int) -> None:
         """Keep it, unless whoever held it has removed the file meanwhile: then others would lock a new one."""
@@ -170,18 +181,18 @@ def _forget_all() -> None:
         lock.forget()
 
 
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_forget_all)
 
 
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> Iterator[None]:
-    """Write to `folder` alone, for the block. Raises ValueError if another does, and has not ended in time."""
+    """Write to `folder` alone, for the block; it is made if need be.
+
+    Raises ValueError if another run has it, and has not ended in time, OSError if it cannot be made.
+    """
     lock, deadline = OutputLock(folder), time.monotonic() + wait_s
-    while not lock.try_take():
-        if time.monotonic() > deadline:
-            raise ValueError(lock.refusal())
-        time.sleep(POLL_S)
+    while not lock.wait(deadline):
+        pass
     if lock.missing:
         say(without_lock(lock))
     lock.sign()

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.runtime import naming_failures
-from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of
+from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of, read_checkpoint
 from trainers.checkpoints.manager import first_decides, first_fault
 from trainers.checkpoints.output import CheckpointFolder
 from trainers.strategy_names import strategy_info
@@ -110,12 +110,10 @@ def _whole_checkpoints(
     paths = folder.newest_first()
     for path in paths:
         try:
-            content = bytearray(path.read_bytes())
+            content = bytearray(read_checkpoint(path))
             checkpoint = _checked(checkpoint_of(content, path), path, wanted)
         except OtherRunError:
             raise
-        except OSError as error:
-            warn(f"checkpoint {path}: cannot be read: {error.strerror}")
         except ValueError as error:
             warn(str(error))
         else:

@@ -30,7 +30,7 @@ from ringsim.files import read_json, save_json
 from ringsim.measurements import provenance
 from ringsim.text_table import wrap_text
 from ringsim.units import plural
-from trainers.checkpoints.output import WRITING_S, locked
+from trainers.checkpoints.output import locked
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.options import MAX_RANKS, config_options, refuse_recording, strategy_names, task_option
 from trainers.cli.settings import given_settings
@@ -92,13 +92,14 @@ def compare_command(
     check_writable(f"--output {output}", output)
     # As torchrun does for several ranks, but not for one, which would then have more cores than each of them.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with TemporaryDirectory() as folder, Progress() as progress:
-        launcher = ComparisonLauncher(
-            task, options, config, ranks, batches.global_batch_size, steps, Path(folder), progress
-        )
-        gradients = launcher.gradient_differences(strategies)
-        runs = [launcher.alone(), *(launcher.together(name, gradients.get(name)) for name in strategies)]
-    _save(compare(runs), f"{task}, {batches}", output, style, as_json)
+    with locked(output, say):
+        with TemporaryDirectory() as folder, Progress() as progress:
+            launcher = ComparisonLauncher(
+                task, options, config, ranks, batches.global_batch_size, steps, Path(folder), progress
+            )
+            gradients = launcher.gradient_differences(strategies)
+            runs = [launcher.alone(), *(launcher.together(name, gradients.get(name)) for name in strategies)]
+        _save(compare(runs), f"{task}, {batches}", output, style, as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +172,13 @@ class ComparisonLauncher:
 
 def _save(rows: Sequence[ComparisonRow], title: str, output: Path, style: str | None, as_json: bool) -> None:
     """Print the table, and leave figures and picture."""
-    output.mkdir(parents=True, exist_ok=True)
     host = provenance()
-    threads = os.environ["OMP_NUM_THREADS"]
-    where = f"{title}, {host['machine']}, {host['cores']} cores, OMP_NUM_THREADS={threads}, {host['date']}"
-    print_result(f"{format_comparison(rows)}\n\n{wrap_text(where)}", as_dict(rows, host), as_json)
-    with locked(output, say, WRITING_S):  # both are of one run
-        save_json(output / "comparison.json", as_dict(rows, host))
-        from trainers.comparison.plot import save_comparison_plot  # noqa: PLC0415  loads matplotlib
+    where = f"{title}, {host['machine']}, {host['cores']} cores"
+    line = f"{where}, OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}, {host['date']}"
+    print_result(f"{format_comparison(rows)}\n\n{wrap_text(line)}", as_dict(rows, host), as_json)
+    save_json(output / "comparison.json", as_dict(rows, host))
+    from trainers.comparison.plot import save_comparison_plot  # noqa: PLC0415  loads matplotlib
 
-        where = f"{title}, {host['machine']}, {host['cores']} cores"
-        save_comparison_plot(rows, where, output / "comparison.png", style)
+    save_comparison_plot(rows, where, output / "comparison.png", style)
     for name in ("comparison.json", "comparison.png"):
         say_wrote(output / name)

@@ -6,6 +6,7 @@ Everything a user can get wrong is checked before torch is imported, which takes
 import datetime
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ from ringsim.console import (
     wide_option,
 )
 from ringsim.units import plural
-from trainers.checkpoints.output import OPTIONS_FILE
+from trainers.checkpoints.output import OPTIONS_FILE, locked
 from trainers.checkpoints.step_log import FOLDER, LOG, require_tensorboard
 from trainers.cli.options import (
     config_of,
@@ -128,7 +129,8 @@ def main(
     config = JobConfig(task=LanguageModel(step.seed, given["data"], **of_task), step=step, **given)
     step.batches(config.task, 0, torchrun.num_ranks(START))
     _check_output(logged)
-    done = _run(config, gloo_thread_policy, timeout_s, logged, style)
+    with locked(logged.output, say) if os.environ["RANK"] == "0" else nullcontext():  # one run at a time
+        done = _run(config, gloo_thread_policy, timeout_s, logged, style)
     if done is not None:  # on rank 0
         report, busy = done
         from trainers.strategy_comparison.report import format_report  # noqa: PLC0415  with NumPy
@@ -189,5 +191,5 @@ def _run(
             return None
         progress.begin("drawing the report")
         verdict = judge_report(report)
-        save_results(report, verdict, checkpoint, logged.output, say, style=style)
+        save_results(report, verdict, checkpoint, logged.output, style)
         return report, busy_lines(verdict)

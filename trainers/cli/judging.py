@@ -9,7 +9,7 @@ import click
 
 from ringsim.console import FloatRange, IntRange, Name, examples, in_one_line, json_option, print_result
 from trainers.checkpoints.output import OPTIONS_FILE, CheckpointFolder
-from trainers.cli.settings import given_settings, task_of_run
+from trainers.cli.settings import task_of_run
 from trainers.tasks import TASK_NAMES, Task, load_task
 from trainers.tasks.base import NUM_BYTE_VALUES, ModelConfig
 
@@ -22,34 +22,28 @@ MAX_TOKENS = 2**20
 CHECKPOINT = click.Path(path_type=Path)
 
 
-@click.command(
-    "evaluate",
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    epilog=examples("trainers evaluate runs/lm/checkpoint-50.pt", "trainers evaluate runs/lm --data other.txt"),
-)
+@click.command("evaluate", epilog=examples("trainers evaluate runs/lm/checkpoint-50.pt", "trainers evaluate runs/lm"))
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.option(
     "--task",
     type=Name("name", TASK_NAMES),
-    help=f"Task of the model [default: that of the {OPTIONS_FILE} next to the checkpoint].",
+    help=f"Task in the {OPTIONS_FILE} next to the checkpoint; required if it is Python code.",
 )
 @json_option
 def evaluate_command(checkpoint: Path, task: str | None, as_json: bool) -> None:
     """Evaluate the model of a checkpoint, or of the newest in a directory, on its task's held-out data.
 
-    Options that are not listed are the task's, and win over those of the run. If a figure is not finite the exit code
-    is 1.
+    If a figure is not finite the exit code is 1.
     """
     path = newest(checkpoint)
     name, seed, options = task_of_run(path.with_name(OPTIONS_FILE), task)
-    given = given_settings(name)
-    loaded = load_task(name, seed, **{**options, **given})
+    loaded = load_task(name, seed, **options)
     from trainers.checkpoints.checkpoint import load_checkpoint  # noqa: PLC0415  loads torch
     from trainers.loop.log_line import format_figures  # noqa: PLC0415
     from trainers.tasks.base import evaluate  # noqa: PLC0415
 
     read = load_checkpoint(path)
-    _require_task(path, read.config, loaded, given)
+    _require_task(path, read.config, loaded)
     figures = evaluate(loaded, _filled(loaded.model(), path, read))
     text = f"{loaded.name} after {read.step} steps: {format_figures(figures) or 'no figures'}"
     print_result(text, {"task": loaded.config(), "step": read.step, "evaluation": figures}, as_json)
@@ -98,21 +92,20 @@ def newest(path: Path) -> Path:
     raise click.UsageError(f"{path}: there is no checkpoint in this directory, such as checkpoint-50.pt")
 
 
-def _require_task(path: Path, config: Mapping[str, Any], task: Task, given: Mapping[str, Any]) -> None:
-    """Raise ValueError if a checkpoint with this config is of another task, but for the options that are `given`."""
+def _require_task(path: Path, config: Mapping[str, Any], task: Task) -> None:
+    """Raise ValueError if a checkpoint with this config is of another task; its learning rate may have changed."""
     saved, now = config.get("task"), task.config()
     if not isinstance(saved, dict):
         raise ValueError(
             f"checkpoint {path}: is not from a training session: evaluate reads checkpoints of trainers train"
         )
-    may_differ = {*given, "learning_rate", *(["data_sha256"] if "data" in given else [])}
     differing = [
         f"{name} {saved.get(name)}, now {now.get(name)}"
         for name in {**saved, **now}
-        if saved.get(name) != now.get(name) and name not in may_differ
+        if saved.get(name) != now.get(name) and name != "learning_rate"
     ]
     if differing:
-        raise ValueError(f"checkpoint {path}: is of a task with {'; '.join(differing)}: give its options")
+        raise ValueError(f"checkpoint {path}: is of a task with {'; '.join(differing)}: must be that of {OPTIONS_FILE}")
 
 
 def _shape(path: Path, config: dict[str, Any]) -> ModelConfig:

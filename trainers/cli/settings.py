@@ -180,30 +180,42 @@ def is_of_file(context: click.Context, name: str) -> bool:
 
 
 def task_options_of_file(context: click.Context, task: str) -> dict[str, Any]:
-    """Return the options of the task that the file has. Raises ValueError for one that this task does not take."""
+    """Return the options of the task that the file has. Raises ValueError for one that this task does not take.
+
+    Likewise for a task of a user's that only the file names.
+    """
     path, options = context.meta.get(_FILE, ("", {}))
     with naming_place(path):
+        if is_of_file(context, "task"):
+            _refuse_to_run(task)
         return _checked_options(task, options)
 
 
 def task_of_run(path: Path, task: str | None) -> tuple[str, int, dict[str, Any]]:
-    """Return name, seed and options of the task in the file that a run has left; those of `task`, if that is given.
+    """Return name, seed and options of the task in the file that a run has left.
 
-    Raises ValueError if there is no such file, and no task is given, and for what a file of a run does not have.
+    Raises ValueError if there is no such file, if `task` is another one, for a user's task that only the file names,
+    and for what a file of a run does not have.
     """
     if not path.exists():
-        if task is None:
-            raise ValueError(f"{path}: does not exist: give the task of the checkpoint: --task NAME, and its options")
-        return task, 0, {}
+        raise ValueError(f"{path}: does not exist: a run writes it next to its checkpoints")
     text = read_text(path)
     with naming_place(path):
         data = parse_toml(text)
         name, seed, options = data.get("task"), data.get("seed"), data.get(TASK_OPTIONS, {})
         if not isinstance(name, str) or not isinstance(seed, int):
             raise ValueError("has no task and seed: must be the file that a run wrote")
-        if task is not None and task != name:
-            return task, seed, {}
+        if task is None:
+            _refuse_to_run(name)
+        elif task != name:
+            raise ValueError(f"task {name!r}: --task {task} is another one")
         return name, seed, _checked_options(name, _table_of_task(options))
+
+
+def _refuse_to_run(task: str) -> None:
+    """Raise ValueError for a user's task: whoever made a file that names it would run any code by that."""
+    if ":" in task:
+        raise ValueError(f"task {task!r}: is Python code, which runs only if you name it: give --task {task}")
 
 
 def _checked_options(task: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -153,14 +153,11 @@ def _run(launch: Launch, task: Task, ranks: int | None) -> int:
 
 
 def _check_output(config: TrainConfig) -> None:
-    """Find out before the work what is in the way of its results. Raises UsageError."""
+    """Find out before the work what is in the way of its results. Raises UsageError and ValueError."""
     check_writable(f"--output {config.output}", config.output)
     if config.profile is not None:
         check_writable(f"--profile {config.profile}", config.profile.parent)
     if config.tensorboard:
         require_tensorboard()
-    if not config.resume and (checkpoints := CheckpointFolder(config.output).newest_first()):
-        raise click.UsageError(
-            f"--output {config.output}: there is {checkpoints[0].name} of a run already: "
-            f"continue it with --resume, or give another --output"
-        )
+    if not config.resume:
+        CheckpointFolder(config.output).require_none()

@@ -33,7 +33,6 @@ from typing import Self
 
 from ringsim.console import ENDINGS, handling
 
-NOTICE: signal.Signals | None = getattr(signal, "SIGUSR1", None)  # Windows has none
 GRACE_S = 5.0  # longer than a rank needs to find the cause, and less than torchrun waits before it sends SIGKILL
 POLL_S = 0.02
 
@@ -94,9 +93,8 @@ class StopRequest(ExitStack):
         self._processes: Sequence[BaseProcess] = ()
 
     def __enter__(self) -> Self:
-        if NOTICE is not None:
-            self.enter_context(handling([NOTICE], self._take))
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {NOTICE})  # `spawn` begins a rank with the signal blocked
+        self.enter_context(handling([signal.SIGUSR1], self._take))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # `spawn` begins a rank with the signal blocked
         return self
 
     @contextmanager
@@ -140,11 +138,8 @@ class StopRequest(ExitStack):
 def blocking(numbers: Iterable[signal.Signals]) -> Iterator[None]:
     """Start processes in the block that do not get these signals, such as Ctrl-C, which goes to all of a terminal.
 
-    A rank leaves Ctrl-C to its parent, or it would end in a traceback, or not at all. Windows has no such mask.
+    A rank leaves Ctrl-C to its parent, or it would end in a traceback, or not at all.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     resource_tracker.ensure_running()  # by itself it would start with the first rank, and unblock the signal
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
@@ -161,10 +156,9 @@ def is_under_torchrun(environment: Mapping[str, str]) -> bool:
 def delay_termination(
     is_failing: Callable[[], bool],
     say_ended: Callable[[], None] = lambda: None,
-    grace_s: float = GRACE_S,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> None:
-    """From now on let SIGTERM end this process at once, or, while `is_failing()`, after at most `grace_s`.
+    """From now on let SIGTERM end this process at once, or, while `is_failing()`, after at most GRACE_S.
 
     torchrun ends the ranks that are left within a tenth of a second after one has died. To find out which rank was the
     first to fail takes these a little longer, so without the delay nobody would say it.
@@ -174,8 +168,6 @@ def delay_termination(
 
     To be called in the main thread.
     """
-    if not hasattr(os, "set_blocking"):
-        return  # Windows: a pipe cannot be told of signals there
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     # What Python calls for a signal it calls in the main thread, which may be waiting in C++ for a peer. The number of
@@ -190,7 +182,7 @@ def delay_termination(
             time.sleep(POLL_S)
         if not is_failing():
             say_ended()
-        end_s = time.monotonic() + grace_s
+        end_s = time.monotonic() + GRACE_S
         while is_failing() and time.monotonic() < end_s:
             time.sleep(POLL_S)
         os._exit(128 + signal.SIGTERM)

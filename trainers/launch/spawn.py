@@ -25,7 +25,7 @@ from ringsim.console import MISTAKES, message_of
 from ringsim.schedule import ScheduleError
 from trainers.launch import slurm
 from trainers.launch.rendezvous import HOST, loopback_store
-from trainers.launch.signals import NOTICE, Interrupted, Interruption, StopRequest, blocking
+from trainers.launch.signals import Interrupted, Interruption, StopRequest, blocking
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 GRACE_S = 10.0  # for a rank to end after SIGTERM; then it is killed
 FAILURE = "trainers/failure"  # where in the store the first rank that fails says why
 MISTAKE = 2  # the exit code
-KILL = 9  # the number of SIGKILL, which Windows does not have
 OURS = ("ringsim", "collectives", "trainers")
 
 
@@ -87,7 +86,7 @@ def spawn(
 def _start(num_ranks: int, arguments: tuple[Any, ...], without_notice: bool) -> Sequence[BaseProcess]:
     import torch.multiprocessing  # noqa: PLC0415
 
-    blocked = {signal.SIGINT, NOTICE} if without_notice and NOTICE is not None else {signal.SIGINT}
+    blocked = {signal.SIGINT, signal.SIGUSR1} if without_notice else {signal.SIGINT}
     with _environment(num_ranks, blocked):
         context: Any = torch.multiprocessing.spawn(_run_rank, arguments, num_ranks, join=False)  # type: ignore
     return list(context.processes)
@@ -161,7 +160,7 @@ def _leave_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os._exit(128 + KILL)
+    os._exit(128 + signal.SIGKILL)
 
 
 def _tell(port: int, failure: str) -> None:
@@ -214,7 +213,7 @@ def _verdict(failures: Mapping[int, int], store: "Store") -> int:
         return 0
     for rank, code in failures.items():
         if code < 0:  # by a signal: the others noticed that it had gone
-            memory = "; the system may have run out of memory" if code == -KILL else ""
+            memory = "; the system may have run out of memory" if code == -signal.SIGKILL else ""
             click.echo(f"rank {rank} was ended by {signal.Signals(-code).name}{memory}", err=True)
             return 1
     if store.check([FAILURE]):

@@ -235,8 +235,7 @@ def has_line(done: int, log_every: int, num_steps: int) -> bool:
 
 def require_compiler() -> None:
     """Raise ValueError, which says what to install, if torch.compile would find no C++ compiler or no Python.h."""
-    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
-    compiler = os.environ.get("CXX", usual)
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler) is None:
         raise ValueError(
             f"--compile: there is no C++ compiler {compiler!r}: install one (g++ or clang++) or name it in the "

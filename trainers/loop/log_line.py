@@ -1,5 +1,6 @@
 """Words about a run while it trains: a line of its log; and the memory that a process has needed."""
 
+import resource
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,10 +33,8 @@ def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
 
 
 def describe_process(line: Mapping[str, Any]) -> list[str]:
-    """Return what is told at the end of every line: the memory, where it is known, and the time left."""
-    memory = line["peak_memory_bytes"]
-    shown = [] if memory is None else [f"memory {format_size(memory)}"]
-    return [*shown, f"{format_duration(line['time_left_s'])} left"]
+    """Return the end of every line: the memory and the time left."""
+    return [f"memory {format_size(line['peak_memory_bytes'])}", f"{format_duration(line['time_left_s'])} left"]
 
 
 def describe_evaluation(step: int, num_steps: int, figures: Mapping[str, float | None]) -> str:
@@ -62,20 +61,12 @@ def format_norm(norm: float | None) -> str:
     return "not finite" if norm is None else f"{norm:.3g}"
 
 
-def peak_memory_bytes() -> int | None:
-    """Return the most memory that this process has had resident; None where the system does not tell (Windows)."""
+def peak_memory_bytes() -> int:
+    """Return the most memory that this process has had resident."""
     try:
         # Not ru_maxrss, which on Linux begins with that of the process that has started this one.
         peak = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(peak.split()[1]) * 1024
     except (OSError, StopIteration):
-        return _of_system()
-
-
-def _of_system() -> int | None:
-    try:
-        import resource  # noqa: PLC0415  Windows has none
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return largest if sys.platform == "darwin" else largest * 1024

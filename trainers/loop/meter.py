@@ -83,12 +83,12 @@ class Meter:
         self.restart()
         return line
 
-    def _of_all_ranks(self, elapsed_s: float) -> tuple[float, float, int | None]:
+    def _of_all_ranks(self, elapsed_s: float) -> tuple[float, float, int]:
         """Return seconds of communicating and in all, means over the ranks, and the largest peak of memory."""
         with naming_failures(f"rank {self._group.rank()}: gathering the metrics failed"):
-            everywhere = gather_numbers([self._communication_s, elapsed_s, peak_memory_bytes() or 0], self._group)
+            everywhere = gather_numbers([self._communication_s, elapsed_s, peak_memory_bytes()], self._group)
         mean_communication_s, mean_elapsed_s, _ = everywhere.mean(0).tolist()
-        return mean_communication_s, mean_elapsed_s, int(everywhere[:, 2].max()) or None
+        return mean_communication_s, mean_elapsed_s, int(everywhere[:, 2].max())
 
     def brief(self) -> str:
         """Return how it is going, in 40 characters, which stand next to phase, steps and time left on 80 columns."""

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from collectives.runtime import CollectiveError, naming_failures, span
 from trainers.checkpoints.checkpoint import Checkpoint, random_state, seed_apart, set_random_state
-from trainers.checkpoints.manager import CheckpointManager, first_fault
+from trainers.checkpoints.manager import CheckpointManager, first_decides, first_fault
 from trainers.checkpoints.resumption import usable_checkpoints
 from trainers.checkpoints.step_log import Mark
 from trainers.data_parallel import DriftError
@@ -88,7 +88,8 @@ class Trainer:
             raise
 
     def _begin(self) -> None:
-        mark = self._resume() if self.config.resume else None
+        # Asked again now that the directory is ours: the run for which we waited may have left its checkpoints there.
+        mark = self._resume() if self.config.resume else first_decides(self.group, self.manager.folder.require_none)
         self.manager.begin(self.first_step, mark, self.config.tensorboard)
 
     def _resume(self) -> Mark | None:

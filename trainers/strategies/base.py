@@ -51,9 +51,11 @@ class Strategy(GradientSync):
 
     param_sync: when the optimizer's last step began and ended to gather or average the parameters, on the clock of
     `time.perf_counter`; None if it does not.
+    stand_ins: parameters that replace those of the model at times.
     """
 
     param_sync: tuple[float, float] | None = None
+    stand_ins: Sequence[nn.Parameter] = ()
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         """Return the optimizer that `make` builds for the parameters which this rank updates."""

@@ -152,7 +152,7 @@ class Fsdp(Sharded):
         model.register_state_dict_pre_hook(lambda *_: self._reshard())
         self._shown: list[ShardedParameter] = []  # with something in place of a gradient, since `unshard`
         self._gather()
-        gathered = [p for p in model.parameters() if p.requires_grad]
+        self.stand_ins = gathered = [p for p in model.parameters() if p.requires_grad]
         self._pairs = [
             ShardedParameter(model, *pair, self.name) for pair in zip(self.parameters, gathered, strict=True)
         ]

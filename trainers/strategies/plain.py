@@ -37,8 +37,8 @@ class AllReduce(Strategy):
     def _average(self, parameter: nn.Parameter) -> None:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+        parameter.grad /= self.group.size()  # first, as DDP does: in float16 the mean may fit where the sum does not
         dist.all_reduce(parameter.grad, group=self.group)
-        parameter.grad /= self.group.size()
 
 
 class Flat(Strategy):
@@ -57,8 +57,8 @@ class Flat(Strategy):
             gradients.unpack()
 
     def _average(self, vector: torch.Tensor) -> None:
-        dist.all_reduce(vector, group=self.group)
         vector /= self.group.size()
+        dist.all_reduce(vector, group=self.group)
 
 
 class Ring(Flat):
@@ -86,7 +86,6 @@ class ReduceScatterAllGather(Strategy):
 
     def synchronise(self) -> None:
         for gradients, share in zip(self._vectors, self._shares, strict=True):
-            REDUCE_SCATTER(share, gradients.pack(), group=self.group)
-            share.div_(self.group.size())
+            REDUCE_SCATTER(share, gradients.pack().div_(self.group.size()), group=self.group)
             ALL_GATHER(gradients.vector, share, group=self.group)
             gradients.unpack()

@@ -100,8 +100,11 @@ class LowRankGradients:
 
 
 def _is_worth_it(parameter: nn.Parameter, rank: int) -> bool:
-    """Return whether two factors are smaller than the gradient as a matrix, whose rows are the first dimension."""
-    if parameter.dim() < 2 or not parameter.is_floating_point():
+    """Return whether two factors are smaller than the gradient as a matrix, whose rows are the first dimension.
+
+    float16 may hold the gradient where it does not hold its factors.
+    """
+    if parameter.dim() < 2 or not parameter.is_floating_point() or parameter.dtype == torch.float16:
         return False
     rows, elements = len(parameter), parameter.numel()
     return elements > 0 and (rows + elements // rows) * rank < elements

@@ -1,7 +1,7 @@
 """The report of the strategy comparison: predictions and measurements of each strategy, and the files made of them."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,6 @@ from ringsim.training_step import StepProfile
 from ringsim.units import plural
 from ringsim.verdict import JobReport, RunDirectory, StrategyResult, Verdict, judge
 from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
-from trainers.checkpoints.output import WRITING_S, locked
 from trainers.loop.batches import describe_batch
 from trainers.strategy_comparison.config import RESULTS, JobConfig
 from trainers.strategy_comparison.profile import Memory
@@ -231,20 +230,11 @@ def busy_lines(verdict: Verdict) -> list[str]:
 
 
 def save_results(
-    report: Report,
-    verdict: Verdict,
-    checkpoint: Checkpoint,
-    output: Path,
-    say: Callable[[str], None],
-    wait_s: float = WRITING_S,
-    style: str | None = None,
-) -> list[Path]:
+    report: Report, verdict: Verdict, checkpoint: Checkpoint, output: Path, style: str | None = None
+) -> None:
     """Write RESULTS to the directory `output`, report.json last: where it is, the others are; on one rank only.
 
-    All are of one run, even if another writes there too: it has to wait, and then replaces all of them. Returns the
-    paths.
-
-    Raises OSError if one cannot be written, ValueError if another run does not come to an end with its own.
+    Raises OSError if one cannot be written.
     """
     from trainers.strategy_comparison.report_plot import (  # noqa: PLC0415  matplotlib, on rank 0 alone
         save_memory_plot,
@@ -252,13 +242,10 @@ def save_results(
     )
 
     page = report_page(verdict, f"The strategy comparison on {report['num_ranks']} ranks")
-    output.mkdir(parents=True, exist_ok=True)
     paths = [output / name for name in RESULTS]
-    with locked(output, say, wait_s):
-        save_checkpoint(paths[0], checkpoint)
-        save_report_plot(report, paths[1], style)
-        save_memory_plot(report, paths[2], style)
-        with atomic_file(paths[3]) as file:
-            file.write(page.encode())
-        save_json(paths[4], report)
-    return paths
+    save_checkpoint(paths[0], checkpoint)
+    save_report_plot(report, paths[1], style)
+    save_memory_plot(report, paths[2], style)
+    with atomic_file(paths[3]) as file:
+        file.write(page.encode())
+    save_json(paths[4], report)

@@ -18,26 +18,24 @@ from ringsim.cli.options import (
     size_option,
     trust_option,
 )
-from ringsim.console import FILE, OutputFile, examples, output_file, progress_bar, say_wrote
+from ringsim.console import FILE, OutputFile, examples, output_file
 from ringsim.measurements import Measurements, RecordedRun
 from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import build, build_recorded
 from ringsim.report import animation_page
 from ringsim.schedule import Schedule
 
-FILMS = (".gif", ".mp4")
 RECORD = (
     "A record knows only when a transfer was issued and when it was applied: a measured bar lasts from one to the "
     "other, and a predicted bar also begins when the transfer is issued."
 )
-ANIMATION = OutputFile((".html", *FILMS, ""), stdout=True)
+ANIMATION = OutputFile((".html", ""), stdout=True)
 
 
 @click.command(
     epilog=examples(
         "ringsim animate --ranks 4 --size 1MiB -o ring.html",
         "ringsim animate --ranks 8 --compare ring,halving_doubling -o two.html",
-        "ringsim animate --ranks 4 -o ring.gif",
     )
 )
 @partial(schedule_options, library=True)
@@ -51,7 +49,7 @@ ANIMATION = OutputFile((".html", *FILMS, ""), stdout=True)
     "of several, the run of --algorithm, else the first.",
 )
 @trust_option
-@click.option("-o", "--output", type=ANIMATION, help="Write a page (.html), or a .gif or .mp4, to this file.")
+@click.option("-o", "--output", type=ANIMATION, help="Write the page (.html) to this file.")
 def animate(
     schedule: Schedule,
     network: AnyNetwork,
@@ -71,24 +69,15 @@ def animate(
         views = _predicted_and_measured(measured, network, trusted)
     elif compared:
         others = _compared(compared, schedule, size)
-        views = [RunView(*drawn_as_library(other, network, size), size, name=name) for name, other in others.items()]
+        views = [
+            RunView(*drawn_as_library(other, network, size, is_named=True), size, name=name)
+            for name, other in others.items()
+        ]
     else:
         views = [RunView(*drawn_as_library(schedule, network, size), size)]
     path = output or _default_path(views)
-    if path.suffix.lower() in FILMS:
-        _save_film(views, path)
-        say_wrote(path)
-    else:
-        with output_file(path) as file:
-            file.write(animation_page(views, RECORD if measured else "").encode())
-
-
-def _save_film(views: Sequence[RunView], path: Path) -> None:
-    """With a progress bar on stderr, where that is a terminal: a film of many steps takes a minute."""
-    from ringsim.report.plots.film import num_frames, save_film  # noqa: PLC0415  matplotlib takes long to import
-
-    with progress_bar(num_frames(views), "drawing") as bar:
-        save_film(views, path, bar.update)
+    with output_file(path) as file:
+        file.write(animation_page(views, RECORD if measured else "").encode())
 
 
 def _refuse_together(compared: str | None, measured: Path | None) -> None:

@@ -63,9 +63,10 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
     """Fit a network to FILES: a measurements file, or logs of nccl-tests, OSU micro-benchmarks or Gloo's benchmark.
 
     Logs of several collectives, sizes and numbers of hosts determine more than one log does. Use the network with
-    --network. The last lines warn if the probes scatter too much for predictions, a latency is implausible, logs
-    contradict each other, or a setting of NCCL is not modelled. They also warn if the logs do not show how fast all
-    ranks of a host send together. Some of these lines name a log that would help.
+    --network. The first lines say as which collective each table was read, on which ranks and hosts. The last lines
+    warn if the probes scatter too much for predictions, a latency is implausible, logs contradict each other, or a
+    setting of NCCL is not modelled. They also warn if the logs do not show how fast all ranks of a host send together.
+    Some of these lines name a log that would help.
     """
     require_one_stdout(as_json, output)
     name = output.stem if output and output.suffix else "calibrated"
@@ -82,13 +83,15 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
             "implausible": doubt_line(fit.parameters),
             "not_followed": settings_line(fit.cluster, [case.question for case in fit.cases]),
         }
-        told, text = fit_dict(fit), format_fit(fit, wide)
+        told, text = fit_dict(fit), timings.under_readings(format_fit(fit, wide))
+        told |= timings.readings
     told |= {name: line or None for name, line in warnings.items()}
     if output:
         with output_file(output) as file:
             file.write(network_text(fit.cluster).encode())
     print_result(text, {**told, "network": str(output) if output else None}, as_json, output)
-    for line in filter(None, warnings.values()):
+    readings = [f"read {line}" for line in timings.read] if output == STDOUT else []
+    for line in filter(None, (*readings, *warnings.values())):
         click.echo(line, err=as_json or output == STDOUT)  # one object or network alone may stand on stdout
 
 

@@ -12,6 +12,7 @@ from ringsim.calibration import (
     compare_logs,
     compare_measurements,
     compare_run,
+    contradiction_line,
     nic_line,
     picture_names,
     senders_per_host,
@@ -81,7 +82,10 @@ def compare(
     wide: bool,
     as_json: bool,
 ) -> None:
-    """Predict the times in FILES (measurements, or logs as for calibrate), and compare both."""
+    """Predict the times in FILES (measurements, or logs as for calibrate), and compare both.
+
+    The first lines say as which collective each table of a log was read, on which ranks and hosts.
+    """
     refuse_without("style", output, "output")
     cluster = load_simulated(name) if timings.measurements else load_network(name)
     with progress_bar(len(timings.cases), "simulating", delay_s=1.0) as progress:
@@ -90,12 +94,15 @@ def compare(
         else:
             comparison = compare_logs(timings.cases, cluster)
     _say_guesses(comparison, cluster)
-    text = format_comparison(comparison, wide)
-    print_result(text, comparison.as_dict(), as_json)
+    if contradiction := contradiction_line(timings.cases) if timings.read else "":
+        click.echo(contradiction, err=True)
+    text = timings.under_readings(format_comparison(comparison, wide))
+    told = {**comparison.as_dict(), **timings.readings}
+    print_result(text, told, as_json)
     if output:
         with Progress() as progress:
             progress.begin("drawing")
-            paths = _report(comparison, text, output, style)
+            paths = _report(comparison, text, json_text(told), output, style)
             runs = [run for measurements in timings.measurements for run in measurements.runs]
             paths += _report_runs(runs, cluster, output, trusted, style)
         for path in paths:
@@ -122,7 +129,7 @@ def _median_error(comparison: Comparison) -> float:
     return statistics.median(abs(case.error or 0.0) for case in cases)
 
 
-def _report(comparison: Comparison, text: str, output: Path, style: str | None) -> list[Path]:
+def _report(comparison: Comparison, text: str, told: str, output: Path, style: str | None) -> list[Path]:
     """Write the results, but for recorded runs."""
     from ringsim.report.plots.comparison_figure import draw_errors  # noqa: PLC0415  takes most of a second
     from ringsim.report.plots.plot import save_plot  # noqa: PLC0415
@@ -132,7 +139,7 @@ def _report(comparison: Comparison, text: str, output: Path, style: str | None) 
     texts = {
         output / "compare.txt": text + "\n",
         output / "compare.csv": records_csv([compared.as_dict() for compared in comparison.cases]),
-        output / "compare.json": json_text(comparison.as_dict()),
+        output / "compare.json": told,
     }
     for path, content in texts.items():
         with atomic_file(path) as file:

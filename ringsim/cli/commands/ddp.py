@@ -84,7 +84,7 @@ CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
     "caps",
     type=CAPS,
     help="Bucket size in MiB, such as 25. Several (1,5,25, or the range 1:50, which doubles from 1 and ends "
-    "with 50) are compared, and the best is recommended [default: 25, as in torch].",
+    "with 50) are compared, and the best is recommended [default: torch's own, 25 with a first bucket of 1].",
 )
 @click.option(
     "--phase",

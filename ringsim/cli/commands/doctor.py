@@ -27,14 +27,14 @@ def doctor(as_json: bool) -> None:
         sys.exit(IMPOSSIBLE)
 
 
-def format_findings(findings: Sequence[MachineFinding], width: int | None = WIDTH) -> str:
+def format_findings(findings: Sequence[MachineFinding]) -> str:
     """Return a line for each finding, and a sentence on what follows from all of them."""
     rows = [
         (finding.level.value, finding.subject, in_one_line(" ".join(filter(None, parts))))
         for finding in findings
         for parts in [(f"{finding.fact}.", finding.meaning, finding.advice)]
     ]
-    return "\n".join([*align_columns(rows, width=width), "", _summary(findings)])
+    return "\n".join([*align_columns(rows, width=WIDTH), "", _summary(findings)])
 
 
 def _summary(findings: Sequence[MachineFinding]) -> str:

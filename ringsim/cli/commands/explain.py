@@ -13,6 +13,7 @@ from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import build
 from ringsim.report import advice_dict, format_walkthrough, search_hint, summarise
 from ringsim.schedule import Schedule
+from ringsim.simulation import RULE
 from ringsim.text_table import WIDTH, wrap_text
 
 
@@ -30,10 +31,12 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
     ringsim synthesize may find a faster schedule.
     """
     library, described = library_choice(schedule, network, size), network
-    if library:
-        schedule, network = library.schedule, library.network
+    schedule = library.schedule if library else schedule
+    is_too_large = why_not_explained(schedule) or (library and library.why_by_formula(RULE))
+    if library and not is_too_large:
+        network = library.network
     told = walk_through(schedule, network, size)
-    explanation = None if why_not_explained(schedule) else explain_run(schedule, network, size)
+    explanation = None if is_too_large else explain_run(schedule, network, size)
 
     def build_other(name: str) -> Schedule:
         return in_given_places(build(schedule.collective, name, schedule.num_ranks, size))

@@ -58,7 +58,7 @@ def order(
     """Find a rank placement that is fast on an uneven network, such as one with hosts or slow links."""
     require_one_stdout(as_json, output)
     budget = budget or default_budget(schedule)
-    with ended_once(), workers, progress_bar(budget, "simulating", delay_s=1.0) as progress:
+    with ended_once(), progress_bar(budget, "simulating", delay_s=1.0) as progress:
         placement = find_placement(
             schedule, network, size, seed=seed, budget=budget, on_progress=progress.update, workers=workers
         )

@@ -61,10 +61,12 @@ def simulate(
     """
     require_one_stdout(as_json, trace)
     runtime = Runtime(in_order=in_order)
-    library = library_choice(schedule, network, size, runtime=runtime, by_default=True)
+    library = library_choice(schedule, network, size, runtime=runtime)
     if library:
-        schedule, network = library.schedule, library.network
-    too_large = why_not_explained(schedule)
+        schedule = library.schedule
+    too_large = why_not_explained(schedule) or (library.why_by_formula(runtime) if library else None)
+    if library and not too_large:
+        network = library.network
     if too_large and (per_rank or trace):
         raise ValueError(f"{'--trace' if trace else '--per-rank'}: {too_large}")
     with progress_bar(schedule.num_transfers, "simulating", delay_s=1.0) as progress:

@@ -7,7 +7,15 @@ from pathlib import Path
 import click
 
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
-from ringsim.cli.options import ALL_REDUCE, network_options, refuse_without, say_guesses, say_left_out, style_option
+from ringsim.cli.options import (
+    ALL_REDUCE,
+    network_options,
+    refuse_without,
+    say_guesses,
+    say_left_out,
+    style_option,
+    trust_option,
+)
 from ringsim.cli.recorder import record_again, request_of
 from ringsim.console import (
     FILE,
@@ -28,7 +36,7 @@ from ringsim.console import (
 from ringsim.files import atomic_file, naming_place
 from ringsim.network import AnyNetwork, load_network
 from ringsim.report import format_trace_prediction, format_trace_scaling, step_page, write_step_trace
-from ringsim.traces import Device, ProgramTrace
+from ringsim.traces import Device, ProgramTrace, TraceRequest
 from ringsim.training_step import (
     GPUS,
     MAX_SCALE,
@@ -50,10 +58,11 @@ PERFETTO, PAGE = ".json", ".html"
     epilog=examples(
         "ringsim step step.trace.json --network gbe",
         "ringsim step step.trace.json --network dgx-h100-cluster -o step.png",
-        "ringsim step step.trace.json --network gbe --ranks 8:1024 -o scaling.html",
+        "ringsim step trace.json --network gbe --ranks 8:64 -o a.html -- train.py",
     )
 )
 @click.argument("file", type=FILE)
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM [ARGUMENTS]]")
 @partial(network_options, load=load_network)
 @click.option(
     "--device",
@@ -87,9 +96,11 @@ PERFETTO, PAGE = ".json", ".html"
 @click.option(
     "--ranks",
     type=NUMBERS_OF_RANKS,
-    help="Numbers of ranks, for each of which the program of FILE is recorded again and a step "
-    "predicted: 8,64, or a range: 8:100 doubles from 8 and ends with 100.",
+    help="Numbers of ranks, for each of which PROGRAM is recorded and a step predicted: 8,64, or a range: 8:100 "
+    "doubles from 8 and ends with 100.",
 )
+@click.option("--run-recorded", is_flag=True, help="Run the program that FILE names; each command is printed before.")
+@trust_option
 @json_option
 @click.option(
     "-o",
@@ -101,6 +112,7 @@ PERFETTO, PAGE = ".json", ".html"
 @style_option
 def step(
     file: Path,
+    program: tuple[str, ...],
     network: AnyNetwork,
     device: str | None,
     gpu: str | None,
@@ -111,21 +123,29 @@ def step(
     algorithm: str | None,
     tokens: int | None,
     ranks: list[int] | None,
+    run_recorded: bool,
+    trusted: tuple[str, ...],
     as_json: bool,
     output: Path | None,
     style: str | None,
 ) -> None:
-    """Predict how long the steps of a recorded program take on a network.
+    """Predict how long a step of a recorded program takes on a network, in the mean of the recorded steps.
 
     FILE is a trace that ringsim trace wrote. Its calls are simulated with the algorithms that NCCL or Gloo would
     use, together with its computations: on a CPU as the program waited for them, on CUDA in the order of streams.
 
-    With --ranks the program runs again for other numbers of ranks, since what is sharded is cut into other sizes: the
-    command that ringsim trace was given, in its folder, on hosts of as many ranks as the network has. FILE is used for
-    the number of ranks with which it was recorded, if the network has as many ranks per host. The efficiency is the
-    step on the fewest ranks over the step, as each rank is taken to have the same work.
+    With --gpu the time is a lower bound, from peak rates; with --measured-step it is a prediction. Otherwise
+    computations take as long as when they were recorded. The output says which.
+
+    With --ranks a program is recorded for other numbers of ranks, since what is sharded is cut into other sizes, on
+    hosts of as many ranks as the network has. Give it behind all options: -- train.py --batch 16, or -- -m MODULE. FILE
+    names the command that ringsim trace was given and its folder, but whoever made FILE chose them: they run only with
+    --run-recorded. FILE is used for the number of ranks with which it was recorded, if the network has as many ranks
+    per host. The efficiency is the step on the fewest ranks over the step, as each rank is taken to have the same work.
     """
     refuse_without("style", output, "output")
+    if ((program or run_recorded) and not ranks) or (program and run_recorded):
+        raise click.UsageError("give --ranks with either a PROGRAM or --run-recorded, and neither of them without it")
     _check_output(output, style, ranks)
     trace = ProgramTrace.load(file)
     on_gpu = device == "cuda" if device else trace.device is Device.CUDA or bool(network.spec.protocols)
@@ -141,19 +161,21 @@ def step(
     _require_times(file, trace, computing)
     with naming_place(file):
         if measured_step is not None:
-            scale = fitted_scale(trace, network, computing, measured_step, algorithm or "")
-            computing = replace(computing, scale=scale)
+            scale = fitted_scale(trace, network, computing, measured_step, algorithm or "", trusted)
+            computing = replace(computing, scale=scale, is_fitted=True)
         if not ranks:
-            prediction, scaling = predict_trace(trace, network, computing, algorithm or ""), None
+            prediction, scaling = predict_trace(trace, network, computing, algorithm or "", trusted), None
             if measured_step is None:  # else the computations were chosen so that it is right
                 prediction = replace(prediction, interval=trace_interval(prediction, network))
     if measured_step is not None or not ranks:
         _say_other_hosts(trace, network)
     if ranks:
+        require_torch("step --ranks")
+        request = request_of(trace, file, program, run_recorded)
         with Progress() as progress:
-            traces = _recorded(file, trace, ranks, network, progress)
+            traces = _recorded(file, trace, request, ranks, network, progress)
             progress.begin("predicting", len(traces))
-            scaling = predict_scaling(traces, network, computing, algorithm or "", tokens, progress.update)
+            scaling = predict_scaling(traces, network, computing, algorithm or "", tokens, progress.update, trusted)
         prediction = scaling.predictions[-1]
     _print(prediction, tokens, scaling, as_json)
     if output:
@@ -175,11 +197,9 @@ def _check_output(output: Path | None, style: str | None, ranks: list[int] | Non
 
 
 def _recorded(
-    file: Path, trace: ProgramTrace, ranks: list[int], network: AnyNetwork, progress: Progress
+    file: Path, trace: ProgramTrace, request: TraceRequest, ranks: list[int], network: AnyNetwork, progress: Progress
 ) -> list[ProgramTrace]:
     """Return the trace on each number of ranks: that of the file if it is one of them, the others recorded again."""
-    require_torch("step --ranks")
-    request = request_of(trace, file)
     per_host = network.spec.ranks_per_host or request.ranks_per_host
     with naming_place(file):
         requests = [replace(request, num_ranks=num_ranks, ranks_per_host=per_host) for num_ranks in ranks]
@@ -196,7 +216,7 @@ def _print(step: TracePrediction, tokens: int | None, scaling: TraceScaling | No
         return
     result = step.as_dict()
     if tokens:
-        result["tokens_per_s"] = tokens / step.timeline.step_s if step.timeline.step_s else None
+        result["tokens_per_s"] = tokens / step.mean.step_s if step.mean.step_s else None
     print_result(format_trace_prediction(step, tokens), result, as_json)
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from ringsim.analysis import explain, why_not_explained
-from ringsim.cli.options import collective_option, network_options, ranks_option, size_option, style_option
+from ringsim.analysis import BOUNDED, explain, why_not_explained
+from ringsim.cli.options import collective_option_of, network_options, ranks_option, size_option, style_option
 from ringsim.console import (
     OUTPUT,
     PICTURE,
@@ -47,7 +47,7 @@ def _parse_seconds(text: str) -> float:
         "ringsim simulate --network ring-of-six.toml --ranks 6 --algorithm found.xml",
     )
 )
-@collective_option
+@collective_option_of([collective.value for collective in BOUNDED])
 @ranks_option
 @network_options
 @size_option

@@ -102,4 +102,4 @@ def _format_memory(peak: HeldBytes) -> str:
     kinds = {"parameters": peak.parameters, "gradients": peak.gradients, "optimizer": peak.optimizer}
     kinds["activations and the rest"] = peak.rest
     held = ", ".join(f"{kind} {format_size(size_bytes)}" for kind, size_bytes in kinds.items())
-    return f"memory at the peak {format_size(peak.total)}: {held}"
+    return f"memory of tensors at the peak {format_size(peak.total)}: {held}"

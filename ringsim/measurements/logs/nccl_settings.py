@@ -5,13 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-_VERSION = re.compile(r"(\d+)\.(\d+)")
-_LIBRARY = re.compile(r"nccl-library=(\d+)(\d\d)\d\d\b")
+_VERSION = re.compile(r"NCCL version:?\s+v?(\d+)\.(\d+)|nccl-library=(\d+)(\d\d)\d\d\b")
 _SETTING = re.compile(
-    r"\bNCCL_(ALGO|PROTO|NVLS_ENABLE|PAT_ENABLE)(?: set by environment to |\s*[=:]\s*)[\"']?(\^?\w[\w,:;/]*)"
+    r"\bNCCL_(ALGO|PROTO|NVLS_ENABLE|PAT_ENABLE|TESTS_SPLIT(?:_MASK)?|(?:SHM|P2P|IB)_DISABLE|P2P_LEVEL|NET|IB_HCA"
+    r"|NET_GDR_LEVEL|NET_PLUGIN|M(?:AX|IN)_NCHANNELS|M(?:AX|IN)_CTAS|CROSS_NIC|SOCKET_IFNAME)"
+    r"(?: set by environment to |\s*[=:]\s*)[\"']?([\^%&|/]?\w[\w,:;/%&]*)"
 )
+_PAIR = re.compile(r"(?<=env )\s*(NCCL_\w+)\s+(?=[^\s=])")  # setenv of csh, -genv of Hydra
+_ITERATIONS = re.compile(r"\b(agg iters: (?!1\b)|graph: (?!0\b))(\d+)")
+_NETWORK = re.compile(r"\bUsing network (Socket)\b")
+SPLITS = ("nccl_tests_split", "nccl_tests_split_mask")
+_OTHERWISE_MODELLED = ("nccl_algo", "nccl_proto", "nccl_nvls_enable", "nccl_pat_enable", *SPLITS)
+_NCCL = "nccl version"
+_NOT_SINGLE = "iterations"  # of several calls at once, or of CUDA graphs
+GROUPS = "groups"  # communicators that do the same at once, on the NICs of one host
 _BY_NCCL = " NCCL INFO "
-_EXPORT = re.compile(r"^\W*export\s")
+_EXPORT = re.compile(r"^\W*(?:export|setenv)\s")
 _UNSET = re.compile(r"\bunset\s+(?:-v\s+)?NCCL_(\w+)")
 NCCL_ALGORITHMS = ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
 NCCL_PROTOCOLS = ("ll", "ll128", "simple")
@@ -24,6 +33,7 @@ class NcclSettings(NamedTuple):
 
     version: the first two numbers. algorithms, protocols: of NCCL_ALGO and NCCL_PROTO, such as "ring,tree" or "^tree".
     uses_switch: whether the switches of a host add up (NVLS). uses_pat: whether PAT may be taken.
+    groups: how many communicators do the same at once, and share the NICs of a host.
     """
 
     version: tuple[int, int] | None = None
@@ -31,29 +41,26 @@ class NcclSettings(NamedTuple):
     protocols: str = ""
     uses_switch: bool | None = None
     uses_pat: bool | None = None
+    groups: int = 1
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "NcclSettings":
         """Return what these lines of a log say, which `LogEnvironment` has gathered."""
-        match = _VERSION.search(environment.get("nccl version", ""))
-        version = (int(match[1]), int(match[2])) if match else None
+        major, minor = environment.get(_NCCL, ".").split(".")
+        version = (int(major), int(minor)) if major else None
         return cls(
             version,
             _names(environment.get("nccl_algo", ""), NCCL_ALGORITHMS),
             _names(environment.get("nccl_proto", ""), NCCL_PROTOCOLS),
             _may(environment, "nccl_nvls_enable", version, _FIRST_SWITCH),
             _may(environment, "nccl_pat_enable", version, _FIRST_PAT),
+            int(environment.get(GROUPS, "1")),
         )
 
     def or_else(self, known: "NcclSettings") -> "NcclSettings":
         """Return these settings, and `known` ones where these say nothing."""
-        return NcclSettings(
-            self.version or known.version,
-            self.algorithms or known.algorithms,
-            self.protocols or known.protocols,
-            known.uses_switch if self.uses_switch is None else self.uses_switch,
-            known.uses_pat if self.uses_pat is None else self.uses_pat,
-        )
+        said = {name: value for name, value in self._asdict().items() if value not in (None, "")}
+        return known._replace(**said)
 
     def admits(self, algorithm: str, protocol: str) -> bool:
         """Return whether NCCL may take them by NCCL_ALGO and NCCL_PROTO; "" is any."""
@@ -66,6 +73,14 @@ class NcclSettings(NamedTuple):
 
 
 NOT_KNOWN = NcclSettings()
+
+
+def path_settings(environment: Mapping[str, str]) -> str:
+    """Return what changes the way of NCCL's bytes or how calls are made, such as "NCCL_P2P_DISABLE=1"; "" for none."""
+    told = {name.upper(): value for name, value in sorted(environment.items()) if name not in _OTHERWISE_MODELLED}
+    changes = {name: value for name, value in told.items() if not (name.endswith("_DISABLE") and value == "0")}
+    text = " ".join(f"{name}={value}" for name, value in changes.items() if _SETTING.match(f"{name}={value}"))
+    return f"{environment.get(_NOT_SINGLE, '')} {text}".strip()
 
 
 def _may(
@@ -108,10 +123,7 @@ class LogEnvironment:
     def look_at(self, line: str) -> None:
         """Note lines such as `# NCCL version: 2.18`, and what NCCL itself says of its version and settings."""
         settings, told = _settings(line), self._next if self._has_rows else self._own
-        if not settings and (version := _version(line)):
-            name, number = version
-            self._versions.setdefault(name, number)
-            told.setdefault(name, number)
+        self._versions = {_NCCL: settings[_NCCL]} | self._versions if _NCCL in settings else self._versions
         if _EXPORT.search(line):
             self._exported |= settings
         told |= settings
@@ -140,19 +152,17 @@ class LogEnvironment:
         return self._versions | self._own
 
 
-def _version(line: str) -> tuple[str, str] | None:
-    """Return the name and the number of a version, or what else a benchmark prints like one; None if there is none."""
-    if match := re.match(r"#\s*([A-Za-z][\w ]{1,30}):\s+(.+)", line):
-        return match[1].strip().lower(), match[2].strip()
-    if match := re.search(r"NCCL version ([\d.]+)", line):
-        return "nccl version", match[1]
-    match = _LIBRARY.search(line)
-    return ("nccl version", f"{int(match[1])}.{int(match[2])}") if match else None
-
-
 def _settings(line: str) -> dict[str, str]:
     """Return the settings that a line tells, with whether there are channels through switches."""
-    settings = {f"nccl_{match[1].lower()}": match[2].rstrip(",:;") for match in _SETTING.finditer(line)}
-    if match := _SWITCH_CHANNELS.search(line):
+    # Most lines of a long log tell nothing.
+    matches = _SETTING.finditer(_PAIR.sub(r"\1=", line)) if "NCCL_" in line else ()
+    settings = {f"nccl_{match[1].lower()}": match[2].rstrip(",:;") for match in matches}
+    if match := _VERSION.search(line):
+        settings[_NCCL] = f"{match[1] or match[3]}.{match[2] or match[4]}"
+    if "iters" in line and (calls := [match[0] for match in _ITERATIONS.finditer(line)]):
+        settings[_NOT_SINGLE] = " ".join(calls)
+    if match := _NETWORK.search(line):
+        settings.setdefault("nccl_net", match[1])
+    if "nvls" in line and (match := _SWITCH_CHANNELS.search(line)):
         settings["nccl_nvls_enable"] = "1" if int(match[1]) else "0"
     return settings

@@ -9,10 +9,12 @@ from pathlib import Path
 from ringsim.files import parsed, values
 from ringsim.measurements.logs import gloo, nccl_tests, osu
 from ringsim.measurements.logs.gloo import Gloo
-from ringsim.measurements.logs.lines import LogShape, LogTable, Shape, read_lines
+from ringsim.measurements.logs.lines import NOT_SAID, LogShape, LogTable, read_lines
 from ringsim.measurements.logs.nccl_rows import ELEMENT_BYTES
 from ringsim.measurements.logs.nccl_tests import NcclTests
 from ringsim.measurements.logs.osu import Osu
+from ringsim.measurements.logs.shape import GIVEN, Shape
+from ringsim.measurements.measurements import TESTS
 from ringsim.units import plural
 
 
@@ -24,54 +26,58 @@ def read_logs(
 ) -> tuple[LogTable, ...]:
     """Return all tables of all files.
 
-    num_nodes, ranks_per_node: of logs that do not tell. shapes: of single logs, believed before what these tell of
-    their hosts.
+    num_nodes, ranks_per_node: of logs that have no list of ranks. shapes: of single logs, believed before what these
+    tell.
 
     Raises ValueError, naming file and line, for what is no such log, for wrong results, for rows that contradict
     themselves, and where ranks or hosts are neither in the log nor given; OSError if a file cannot be read.
     """
-    of_all, read = LogShape(num_nodes, ranks_per_node), []
-    for path in paths:
-        own = (shapes or {}).get(path, LogShape())
-        given = LogShape(own.num_nodes or num_nodes, own.ranks_per_node or ranks_per_node)
-        read += [(table, own) for table in read_log(Path(path), given.num_ranks)]
-    if of_all != LogShape() and all(_tells(table) for table, _ in read):
-        raise ValueError(f"{read[0][0].file}: contains its ranks and hosts, like all logs here: leave out --nodes and "
+    of_all = LogShape(num_nodes, ranks_per_node)
+    tables = tuple(
+        table for path in paths for table in read_log(Path(path), (shapes or {}).get(path, NOT_SAID), of_all)
+    )
+    if tables and not any(_agrees(table, of_all) for table in tables):
+        raise ValueError(f"{tables[0].file}: contains its ranks and hosts, like all logs here: leave out --nodes and "
                          "--ranks-per-node, or write LOG:nodes=2,ranks-per-node=4 for one that is wrong")  # fmt: skip
-    tables = tuple(_placed(table, own, of_all) for table, own in read)
     _refuse_other_machines(tables)
     return tables
 
 
-def read_log(path: Path, num_ranks: int | None = None) -> list[LogTable]:
-    """Return the tables of one file as far as it tells; each reader takes the lines it knows.
+def _agrees(table: LogTable, of_all: LogShape) -> bool:
+    """Return whether the options are of use for a table, or as it tells itself."""
+    per_node = -(-(table.num_ranks or 0) // (table.num_nodes or 1))
+    told = LogShape(table.num_nodes, per_node)
+    return GIVEN in table.read_from or all(given in (None, own) for given, own in zip(of_all, told, strict=True))
 
-    num_ranks: believed where the log does not tell.
-    """
+
+def read_log(path: Path, own: LogShape = NOT_SAID, of_all: LogShape = NOT_SAID) -> list[LogTable]:
+    """Return the tables of one file; each reader takes the lines it knows. own, of_all: see `Shape`."""
     file = str(path)
-    readers = (
-        NcclTests(file, shape=Shape(num_ranks)),
-        Osu(file, shape=Shape(num_ranks)),
-        Gloo(file, shape=Shape(num_ranks)),
-    )
+    shape = Shape(own, of_all)
+    readers = NcclTests(file, shape=shape), Osu(file, shape=shape), Gloo(file, shape=shape)
+
+    def end_runs() -> None:
+        for reader in readers:
+            reader.end_run()
+
     for number, line in without_labels(list(read_lines(path))):
         try:
+            shape.look_at(number, line, end_runs)
             for reader in readers:
                 reader.look_at(number, line)
         except ValueError as error:
             raise _at(file, f"line {number}: ", error) from None
-    tables: list[LogTable] = []
-    for reader in readers:
-        try:
-            reader.finish()
-            tables += [table for table in reader.tables if table.rows]
-        except ValueError as error:
-            raise _at(file, "", error) from None
-    for table in tables:
-        _check(table)
-    if not tables:
-        raise ValueError(f"{path}: line 1: no table of nccl-tests, OSU micro-benchmarks or Gloo's benchmark in it")
-    return tables
+    try:
+        end_runs()
+        tables = [_checked(table) for reader in readers for table in reader.tables]
+    except ValueError as error:
+        raise _at(file, "", error) from None
+    lost = tuple(line for table in tables if not table.rows for line in table.left_out)
+    filled = [table for table in tables if table.rows]
+    if not filled:
+        none = f"{path}: line 1: no table of nccl-tests, OSU micro-benchmarks or Gloo's benchmark in it"
+        raise ValueError(lost[0] if lost else none)
+    return [replace(filled[0], left_out=lost + filled[0].left_out), *filled[1:]]
 
 
 def _at(file: str, place: str, error: ValueError) -> ValueError:
@@ -79,59 +85,48 @@ def _at(file: str, place: str, error: ValueError) -> ValueError:
     return error if str(error).startswith(f"{file}: ") else ValueError(f"{file}: {place}{error}")
 
 
-def _check(table: LogTable) -> None:
-    """Raise ValueError for a number that is none of a real machine, and that no fit could go on with."""
+def _checked(table: LogTable) -> LogTable:
+    """Return the table; without rows where they say nothing.
+
+    Raises ValueError if ranks or hosts are not known, are not those of the log, or are none of a real machine.
+    """
+    if not table.rows or (table.test not in TESTS and not (table.num_ranks and table.num_nodes)):
+        return table
+    place, ranks, nodes = f"{table.file}: line {table.rows[0].line}", table.num_ranks, table.num_nodes
+    if ranks == 1:
+        why = f"{place}: the table is left out: 1 rank sends nothing: run it with several, as with -g 8, or with MPI=1"
+        return replace(table, rows=(), left_out=(*table.left_out, why))
+    if ranks is None or nodes is None:
+        unknown = "the number of ranks" if ranks is None else f"the number of hosts of its {ranks} ranks"
+        raise ValueError(f"{place}: the log does not contain {unknown}: give --nodes and --ranks-per-node, or write "
+                         "LOG:nodes=2,ranks-per-node=4 for this log")  # fmt: skip
+    if nodes > ranks:
+        raise ValueError(f"{table.file}: {plural(ranks, 'rank')} in the log, but {nodes} hosts were given: "
+                         "a host has at least one rank")  # fmt: skip
     for row in table.rows:
         try:
             parsed(values.whole(1), row.size_bytes, "size in bytes")
             for time_s in row.times_s:
                 parsed(values.seconds(values.MIN_S), time_s, "time")
-            for number, name in ((table.num_ranks, "ranks"), (table.num_nodes, "hosts")):
-                if number is not None:
-                    parsed(values.whole(1, values.MAX_RANKS), number, name)
+            for number, name in ((ranks, "ranks"), (nodes, "hosts")):
+                parsed(values.whole(1, values.MAX_RANKS), number, name)
         except ValueError as error:
             raise ValueError(f"{table.file}: line {row.line}: {error}") from None
-
-
-def _tells(table: LogTable) -> bool:
-    """Return whether a log tells its ranks and hosts."""
-    return table.test.startswith("pt2pt") or bool(table.num_ranks and table.num_nodes)
-
-
-def _placed(table: LogTable, own: LogShape, of_all: LogShape) -> LogTable:
-    """Return the table with its ranks and hosts. Raises ValueError if they are not known, or not the log's."""
-    if table.test.startswith("pt2pt"):
-        of_all = LogShape()  # two ranks on two hosts, unless it is said of this log
-    nodes = own.num_nodes or table.num_nodes or of_all.num_nodes
-    per_node = own.ranks_per_node or (None if table.num_ranks and nodes else of_all.ranks_per_node)
-    ranks = table.num_ranks or (nodes and per_node and nodes * per_node)
-    if nodes is None and per_node and ranks:
-        nodes = -(-ranks // per_node)
-    if ranks is None or nodes is None:
-        unknown = "the number of ranks" if ranks is None else f"the number of hosts of its {ranks} ranks"
-        raise ValueError(f"{table.file}: line {table.rows[0].line}: the log does not contain {unknown}: give --nodes "
-                         "and --ranks-per-node, or write LOG:nodes=2,ranks-per-node=4 for this log")  # fmt: skip
-    if own.ranks_per_node and nodes * own.ranks_per_node != ranks:
-        raise ValueError(f"{table.file}: {ranks} ranks in the log, but {plural(nodes, 'host')} of "
-                         f"{own.ranks_per_node} were given for it: leave that out")  # fmt: skip
-    if nodes > ranks:
-        raise ValueError(f"{table.file}: {plural(ranks, 'rank')} in the log, but {nodes} hosts were given: "
-                         "a host has at least one rank")  # fmt: skip
-    return replace(table, num_ranks=ranks, num_nodes=nodes)
+    return table
 
 
 def _refuse_other_machines(tables: Iterable[LogTable]) -> None:
-    """One network cannot be two machines: the first device that differs is named."""
-    first: tuple[str, str] | None = None
+    """One network cannot be two machines: a run without a device of those before it is named."""
+    known: dict[str, str] = {}
     for table in tables:
-        for device in table.devices:
-            first = first or (device, table.file)
-            if device != first[0]:
-                raise ValueError(f"{table.file}: device {device!r}, but {first[0]!r} in {first[1]}: logs of different "
-                                 "machines cannot be one network; give those of one machine at a time")  # fmt: skip
+        if known and table.devices and not known.keys() & set(table.devices):
+            device, (other, file) = table.devices[0], next(iter(known.items()))
+            raise ValueError(f"{table.file}: device {device!r}, but {other!r} in {file}: logs of different "
+                             "machines cannot be one network; give those of one machine at a time")  # fmt: skip
+        known = dict.fromkeys(table.devices, table.file) | known
 
 
-_ROW = re.compile(rf"(?<![\w.])\d+\s+\d+\s+(?:{'|'.join(ELEMENT_BYTES)})\s")  # of nccl-tests: size, count and type
+_ROW = re.compile(rf"(?<![\w.,])\d+\s+\d+\s+(?:{'|'.join(ELEMENT_BYTES)})\s")  # of nccl-tests: size, count and type
 _DECIMAL = re.compile(r"\d\.\d")
 _MOST_LABELS = 16  # of one log: where there are more, they are no labels
 

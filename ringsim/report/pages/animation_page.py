@@ -23,8 +23,8 @@ MAX_SIDES = 2
 def animation_page(views: Sequence[RunView], note: str = "") -> str:
     """Return the text of a page that shows who sends what, what each rank holds, and when: one run, or two.
 
-    The page takes `#step=3` (the end of that step), `#t=0.5` (half of the time) and `#chunk=0` (to follow one) after
-    its address.
+    The page takes `#step=3` (the end of the third step), `#t=0.5` (half of the time) and `#chunk=0` (to follow one)
+    after its address.
 
     note: a sentence that stands below the title.
 

@@ -8,7 +8,8 @@ from ringsim.report.step_tables import (
     BETTER,
     better_steps,
     calls_table,
-    notes_on_algorithms,
+    notes_on_step,
+    scaling_facts,
     scaling_table,
     step_facts,
     step_title,
@@ -32,7 +33,7 @@ def step_page(step: TracePrediction, tokens: int | None = None, scaling: TraceSc
     parts = [f"<h1>{escape(title[0].upper() + title[1:])}</h1>", *_origin(step)]
     if scaling:
         ends = scaling.predictions[0].trace.num_ranks, scaling.predictions[-1].trace.num_ranks
-        parts += [f"<h2>From {ends[0]} to {ends[1]} ranks</h2>", _paragraph(scaling.changed_work)]
+        parts += [f"<h2>From {ends[0]} to {ends[1]} ranks</h2>", *map(_paragraph, scaling_facts(scaling))]
         parts += [
             _table(scaling_table(scaling)),
             _picture(scaling),
@@ -51,7 +52,7 @@ def _origin(step: TracePrediction) -> list[str]:
 
 
 def _facts(step: TracePrediction, tokens: int | None) -> str:
-    facts = [*step_facts(step, tokens), *(("algorithms", note) for note in notes_on_algorithms(step))]
+    facts = [*step_facts(step, tokens), *(("note", note) for note in notes_on_step(step))]
     findings = (
         f'<div class="finding"><h2>{escape(name)}</h2><p class="answer">{escape(text)}</p></div>'
         for name, text in facts

@@ -63,7 +63,7 @@ def draw_chunk_grid(
     held = states.holdings > 0
     for number, done in enumerate(states.states.tolist()):
         axes = panels[number]
-        axes.set_title(f"after step {done - 1}" if done else "before", fontsize=points(8), pad=3)
+        axes.set_title(f"after step {done}" if done else "before", fontsize=points(8), pad=3)
         name_cells(axes, states.num_ranks, states.num_chunks, with_ranks=number % num_columns == 0)
         draw_cells(axes, held[number], states.finished[number], held[max(number - 1, 0)])
     for axes in panels[len(states.states) :]:

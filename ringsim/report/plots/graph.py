@@ -1,6 +1,6 @@
 """Who sends to whom: the ranks and the links between them, as `GraphLayout` places them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,8 @@ class GraphDrawing:
         axes.apply_aspect()
         self._points = np.array(points_per_unit(axes))
         gaps = np.linalg.norm((layout.places[:, None] - layout.places[None]) * self._points, axis=-1)
-        self.closest = float((gaps + 1e9 * np.eye(len(gaps))).min(initial=80.0))  # points
-        self.radius = float(np.clip(0.3 * self.closest, 1.5, 11.0))  # points
+        closest = float((gaps + 1e9 * np.eye(len(gaps))).min(initial=80.0))  # points
+        self.radius = float(np.clip(0.3 * closest, 1.5, 11.0))  # points
 
     def point(self, src: int, dst: int, share: float) -> Floats:
         """Return the place on a link, 0 to 1 of the way; in a ring links are arcs, elsewhere they avoid other ranks."""
@@ -54,10 +54,6 @@ class GraphDrawing:
         away = (self.layout.places[dst] - self.layout.places[src]) * self._points
         return max(float(np.linalg.norm(away)), 1.0)
 
-    def in_data(self, width: float, height: float) -> tuple[float, float]:
-        """Return a width and a height in points as they are on the axes."""
-        return width / float(self._points[0]), height / float(self._points[1])
-
     def _crosses(self, src: int, dst: int) -> bool:
         """Return whether the straight way leads over another rank; in a circle it may only touch them."""
         if self.layout.shape is GraphShape.CIRCLE:
@@ -67,8 +63,8 @@ class GraphDrawing:
         share = np.clip(others @ along / (along @ along), 0, 1)
         return bool((np.linalg.norm(others - share[:, None] * along, axis=1) < 0.01).any())
 
-    def draw_links(self, slow: Collection[tuple[int, int]], *, arrows: bool) -> None:
-        """Draw every pair that is used. slow: those in another colour. arrows: whether one-way links have arrows."""
+    def draw_links(self, slow: Collection[tuple[int, int]]) -> None:
+        """Draw every pair that is used, few with an arrow where only one sends. slow: those in another colour."""
         colours, pairs = palette(), [tuple(pair) for pair in self.layout.pairs.tolist()]
         for box in self.layout.hosts:
             corner, size = (box.left, box.top), (box.right - box.left, box.bottom - box.top)
@@ -88,7 +84,7 @@ class GraphDrawing:
             links = LineCollection(lines, colors=colour, linewidths=width, linestyles=dash, zorder=1 + is_slow)
             links.set(alpha=1.0 if is_slow else faint, label="slow pairs" if is_slow else "pairs", clip_on=False)
             self.axes.add_collection(links, autolim=False)
-        if arrows and len(pairs) <= _FEW_PAIRS:
+        if len(pairs) <= _FEW_PAIRS:
             for src, dst in pairs:
                 if (dst, src) not in pairs:
                     colour = colours.vermillion if (src, dst) in slow else colours.dark_grey
@@ -96,12 +92,11 @@ class GraphDrawing:
                     tip, tail = (tuple(self.point(src, dst, share).tolist()) for share in (0.6, 0.54))
                     self.axes.annotate("", tip, tail, arrowprops=head)
 
-    def draw_ranks(self, colours: Sequence[str] = ()) -> None:
+    def draw_ranks(self) -> None:
         """Draw a circle for each rank, with its number where there is room, else beside some of them."""
         places, hues = self.layout.places, palette()
-        edges = list(colours) or hues.ink
         x, y = places.T
-        self.axes.scatter(x, y, s=(2 * self.radius) ** 2, facecolor=hues.paper, edgecolors=edges,
+        self.axes.scatter(x, y, s=(2 * self.radius) ** 2, facecolor=hues.paper, edgecolors=hues.ink,
                           linewidths=max(0.8, self.radius / 5), zorder=3, label="ranks", clip_on=False)  # fmt: skip
         size = min(points(9), 1.1 * self.radius)
         centre: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 4}
@@ -118,5 +113,5 @@ class GraphDrawing:
 def draw_graph(axes: Axes, layout: GraphLayout, slow: Collection[tuple[int, int]] = ()) -> None:
     """Draw the ranks, and a link between those that send to each other, with an arrow where only one does."""
     drawing = GraphDrawing(axes, layout)
-    drawing.draw_links(slow, arrows=True)
+    drawing.draw_links(slow)
     drawing.draw_ranks()

@@ -4,7 +4,7 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +15,8 @@ from matplotlib.patches import Patch, Rectangle
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.charts import Curve, draw_curves, set_axis, time_tick
 from ringsim.report.plots.style import ink_on, new_figure, palette, points
-from ringsim.training_step import PredictedStep, Prediction, TracePrediction, TraceScaling
+from ringsim.report.step_tables import notes_on_step, scaling_facts, step_time
+from ringsim.training_step import PredictedStep, Prediction, ScaledStep, TracePrediction, TraceScaling
 from ringsim.units import format_size, format_time, plural
 
 _WIDTH, _LANE, _REST, _CURVES, _LINE = 14.0, 0.62, 1.5, 4.0, 0.2  # inches
@@ -218,8 +219,10 @@ def draw_traced_step(prediction: TracePrediction) -> Figure:
     timeline.require_end()
     used = sorted({call.group for call in timeline.step.calls})
     facts = [
-        f"step {format_time(timeline.step_s)} (exposed {format_time(timeline.exposed_s)})",
-        f"{plural(len(timeline.calls), 'call')} of {format_size(timeline.step.size_bytes)}",
+        f"step: {step_time(prediction)} (exposed {format_time(prediction.mean.exposed_s)})",
+        *notes_on_step(prediction),
+        f"drawn: step {prediction.shown + 1} of {len(prediction.timelines)}",
+        f"{plural(len(timeline.calls), 'call')} of {format_size(timeline.step.size_bytes)} in all",
         *named_network(prediction.network)[:2],
     ]
     lines = _wrapped(facts)
@@ -273,19 +276,6 @@ _SCALING_HEIGHT = 4.8  # inches
 _MAX_LABELS = 7  # on a curve, which may have a third of the page
 
 
-class Scaled(Protocol):
-    """A step of a recorded program or of DDP on `num_ranks` ranks; its times are infinite if it never ends."""
-
-    @property
-    def num_ranks(self) -> int: ...
-    @property
-    def step_s(self) -> float: ...
-    @property
-    def exposed_s(self) -> float: ...
-    @property
-    def efficiency(self) -> float: ...
-
-
 def draw_trace_scaling(scaling: TraceScaling) -> Figure:
     """Draw the time of a step on the left, and its efficiency on the right.
 
@@ -300,7 +290,8 @@ def draw_trace_scaling(scaling: TraceScaling) -> Figure:
     device = "GPUs" if first.computing.on_gpu else "CPUs"
     name = f"A step of a recorded program on {first.trace.num_ranks} to {last.trace.num_ranks} ranks, {device}"
     figure.suptitle(name, x=0.01, ha="left", fontsize=points(15), fontweight="bold")
-    facts = textwrap.shorten(" · ".join(named_network(first.network)[:2]), _FACTS_LENGTH, placeholder=" …")
+    told = [*filter(None, scaling_facts(scaling)), *named_network(first.network)[:2]]
+    facts = textwrap.shorten(" · ".join(told), _FACTS_LENGTH, placeholder=" …")
     figure.text(0.01, 0.888, facts, fontsize=points(10), color=palette().dark_grey)
     times, shares = figure.subplots(1, 2)
     draw_step_times(times, scaling.steps)
@@ -308,7 +299,7 @@ def draw_trace_scaling(scaling: TraceScaling) -> Figure:
     return figure
 
 
-def draw_step_times(axes: Axes, steps: Sequence[Scaled]) -> None:
+def draw_step_times(axes: Axes, steps: Sequence[PredictedStep] | Sequence[ScaledStep]) -> None:
     """Draw the time of a step against the number of ranks, and shade what of it is exposed communication."""
     _begin(axes, "Time of a step against number of ranks")
     set_axis(axes.yaxis, "", time_tick)
@@ -326,7 +317,7 @@ def draw_step_times(axes: Axes, steps: Sequence[Scaled]) -> None:
     axes.legend(fontsize=points(8.5), framealpha=1, edgecolor=palette().paper, loc="upper left", ncols=3)
 
 
-def draw_efficiency(axes: Axes, steps: Sequence[Scaled], reference: str) -> None:
+def draw_efficiency(axes: Axes, steps: Sequence[PredictedStep] | Sequence[ScaledStep], reference: str) -> None:
     """Draw efficiency against the number of ranks. reference: to what it is compared."""
     _begin(axes, "Efficiency against number of ranks")
     set_axis(axes.yaxis, reference, lambda share: f"{100 * share:.0f} %")

@@ -113,6 +113,7 @@ def drawing(style: str | None = None) -> Iterator[None]:
         if style is not None:
             _use(style)
         _SETTINGS["text.parse_math"] = False  # a $ in a name is a $
+        _SETTINGS["text.usetex"] = False  # a file of settings would start latex, with the file's own preamble
         _SETTINGS["svg.fonttype"] = setting("svg.fonttype", "none")  # text that can be searched and copied
         yield
 
@@ -131,6 +132,8 @@ def _use(style: str) -> None:
         _SETTINGS.update(dict.fromkeys(inked, ink))
         return
     try:
+        if style not in ("default", *matplotlib.style.available) and not Path(style).is_file():
+            raise OSError  # matplotlib would import package of package.style, and open what is behind a URL
         matplotlib.style.use(style)
     except (OSError, ValueError, UnicodeError) as error:
         known = ", ".join(name for name in matplotlib.style.available if not name.startswith("_"))
@@ -179,7 +182,17 @@ def save_figure(draw: Callable[[], Figure], path: str | os.PathLike[str], style:
     """
     path = Path(path)
     with drawing(style), atomic_file(path) as file:
-        draw().savefig(file, format=path.suffix[1:] or "png")
+        if path.suffix.lower() == ".svg":
+            file.write(_svg(draw()).encode())
+        else:
+            draw().savefig(file, format=path.suffix[1:] or "png")
+
+
+def _svg(figure: Figure, **settings: Any) -> str:
+    """Return a figure as SVG whose texts keep their spaces: browsers drop the indentation of code otherwise."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", **settings)
+    return re.sub(r"<text (?=[^>]*>(?: |[^<]*  ))", '<text xml:space="preserve" ', file.getvalue())
 
 
 def inline_svg(figure: Figure, *, transparent: bool = True) -> str:
@@ -187,12 +200,9 @@ def inline_svg(figure: Figure, *, transparent: bool = True) -> str:
 
     Its colours are variables, which `svg_colours` defines for dark pages. transparent: without the paper.
     """
-    file = io.StringIO()
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with rc_context({"svg.hashsalt": "ringsim"}):
-        figure.savefig(
-            file, format="svg", transparent=transparent, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        )
-    svg = file.getvalue()
+        svg = _svg(figure, transparent=transparent, metadata=metadata)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     used = set(re.findall(r"#([\w-]+)[\")]", svg))
     svg = re.sub(r' id="([^"]*)"', lambda name: name[0] if name[1] in used else "", svg)

@@ -15,12 +15,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
-from ringsim.analysis import BASELINE, Sweep
+from ringsim.analysis import Sweep
 from ringsim.report.network_table import network_facts
 from ringsim.report.plots.algorithm_styles import Style, styles_of
 from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels
 from ringsim.report.plots.style import new_figure, palette, points
-from ringsim.report.sweep_table import format_gain, runner_up
+from ringsim.report.sweep_table import format_gain, library_notes, runner_up
 from ringsim.units import format_size, format_time
 
 # Inches, here and below.
@@ -70,7 +70,8 @@ def _draw_map(figure: SubFigure, sweep: Sweep, network: str, styles: dict[str, S
     facts = ", ".join(network_facts(sweep.networks[network]))
     axes.set_title(facts, loc="right", fontsize=points(9), color=palette().dark_grey)
     areas = draw_winner_map(axes, sweep, network, styles)
-    axes.set_xlabel(f"size of the whole data; number: how many times as fast as {runner_up(sweep)}", fontsize=points(9))
+    gain = f"how many times as fast as {runner_up(sweep, network)}"
+    axes.set_xlabel(f"size of the whole data; number: {gain}", fontsize=points(9))
     _draw_legend(figure, areas, 1 - 0.5 / height)
 
 
@@ -138,7 +139,7 @@ def _told_apart(sweep: Sweep, network: str) -> set[str]:
     """Return the algorithms whose curves have their colours: few, or the ring and those that are fastest somewhere."""
     if len(sweep.algorithms) <= _FEW_CURVES:
         return set(sweep.algorithms)
-    return {BASELINE, *winning_names(sweep, network).ravel().tolist()}
+    return {sweep.baseline(network), *winning_names(sweep, network).ravel().tolist()}
 
 
 def _why_no_curve(sweep: Sweep, network: str, num_ranks: int) -> str:
@@ -167,7 +168,7 @@ def _notes(sweep: Sweep) -> list[str]:
     if len(notes) > _MAX_NOTES:
         notes[_MAX_NOTES - 1 :] = [f"and {len(notes) - _MAX_NOTES + 1} more skipped"]
     made = ", ".join(str(sweep.provenance[name]) for name in ("ringsim", "date", "command") if name in sweep.provenance)
-    lines = [*notes, f"simulated with ringsim {made}"]
+    lines = [*notes, *library_notes(sweep), f"simulated with ringsim {made}"]
     return [part for line in lines for part in textwrap.wrap(line, _NOTE_LENGTH, break_on_hyphens=False)]
 
 
@@ -190,7 +191,9 @@ def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, St
     axes.set_yticks(range(len(ranks)), [f"{num_ranks} ranks" for num_ranks in ranks], fontsize=points(8))
     axes.tick_params(axis="y", length=0)
     names, edges = winning_names(sweep, network), size_edges(sweep.sizes_bytes)
-    areas = {name: _area(name, styles) for name in [*styles, TIED, NOBODY] if (names == name).any()}
+    areas = {
+        name: _area(name, styles, sweep.baseline(network)) for name in [*styles, TIED, NOBODY] if (names == name).any()
+    }
     for name, area in areas.items():
         row, column = np.nonzero(names == name)
         draw_boxes(axes, boxes(row, edges[column], edges[column + 1], _ROW), linewidth=0, **area)
@@ -201,11 +204,11 @@ def draw_winner_map(axes: Axes, sweep: Sweep, network: str, styles: dict[str, St
     return [Patch(linewidth=0, **area) for area in areas.values()]
 
 
-def _area(name: str, styles: dict[str, Style]) -> dict[str, Any]:
+def _area(name: str, styles: dict[str, Style], baseline: str) -> dict[str, Any]:
     if name == NOBODY:
         return {"label": "all skipped", "facecolor": palette().paper, "edgecolor": palette().grey, "hatch": "xx"}
     if name == TIED:
-        label = f"{BASELINE}, within {TIE - 1:.0%} of the fastest"
+        label = f"{baseline}, within {TIE - 1:.0%} of the fastest"
         return {"label": label, "facecolor": palette().light_grey, "edgecolor": palette().grey}
     return {"label": name, **styles[name].area}
 
@@ -218,7 +221,8 @@ def winning_names(sweep: Sweep, network: str) -> Names:
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
     for (winner_network, num_ranks, size), winner in sweep.winners().items():
         if winner_network == network:
-            tied = winner.cell.algorithm != BASELINE and (winner.over_ring or math.inf) < TIE
+            is_other = winner.cell.algorithm != sweep.baseline(network)
+            tied = is_other and (winner.over_ring or math.inf) < TIE
             names[sweep.ranks.index(num_ranks), sweep.sizes_bytes.index(size)] = TIED if tied else winner.cell.algorithm
     return names
 
@@ -254,7 +258,7 @@ def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]
     labels: list[Label] = []
     names = winning_names(sweep, network)
     for (winner_network, num_ranks, size_bytes), winner in sweep.winners().items():
-        text = format_gain(winner, has_baseline=BASELINE in sweep.algorithms)
+        text = format_gain(sweep, winner)
         fits = len(text) * 0.65 * size < rooms[sweep.sizes_bytes.index(size_bytes)]
         if text and fits and winner_network == network:
             row, column = sweep.ranks.index(num_ranks), sweep.sizes_bytes.index(size_bytes)

@@ -1,6 +1,6 @@
 """A few connections that stand for all, where a schedule says how it is made: so most transfers are never listed.
 
-What `symmetry` finds out by looking at all transfers, these know from the steps:
+`symmetry` has the classes of connections; which transfers go over them is known from the steps:
 
 - In a `Relay`, as NCCL's rings are, every round is like the one before. So connections are alike that cost the same,
   follow on and are followed by connections that are alike, and share resources that are alike. Of rings over hosts of m

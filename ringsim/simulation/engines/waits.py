@@ -17,7 +17,6 @@ ROWS_BEFORE = (
     "data_dependency", "before_on_channel", "before_on_connection", "before_in_chunk", "sent_before",
     "buffer_dependency",
 )  # fmt: skip
-FOLLOWED_ONCE = ROWS_BEFORE[1:5]  # at most one row names a row in such a column
 FOR_EVER = 100  # more things to wait for than any row has
 
 

@@ -16,6 +16,7 @@ from ringsim.network.spec import Host, Link, Nics, Processor, Spec
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
 from tests.ranks import RankPool, group_on
+from tests.refusals import said_by
 from tests.ringsim.calibration.test_hosts import TRUE, measured_on
 
 SLOW = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e8)
@@ -88,11 +89,9 @@ def own_candidate(group: dist.ProcessGroup, file: str) -> tuple[str, str, list[f
     after = chooser.choose(Collective.ALL_REDUCE, 64, group)
     tensor = torch.full((2,), float(group.rank()))
     collectives.all_reduce(tensor, group=group, algorithm="auto")
-    with pytest.raises(ScheduleError) as error:
-        collectives.add_candidate(f"{file}:wrong", "all_reduce", group)
-    with pytest.raises(ScheduleError):
-        collectives.all_reduce(tensor, group=group, algorithm=f"{file}:wrong")
-    return before, after, tensor.tolist(), str(error.value).splitlines()[0]
+    refusal = said_by(ScheduleError, collectives.add_candidate, f"{file}:wrong", "all_reduce", group)
+    said_by(ScheduleError, collectives.all_reduce, tensor, group=group, algorithm=f"{file}:wrong")
+    return before, after, tensor.tolist(), refusal.splitlines()[0]
 
 
 def test_auto_chooses_an_algorithm_of_ones_own(ranks: RankPool, tmp_path: Path) -> None:
@@ -107,12 +106,8 @@ def test_auto_chooses_an_algorithm_of_ones_own(ranks: RankPool, tmp_path: Path) 
 
 def refusals(group: dist.ProcessGroup) -> list[str]:
     """Return the messages for candidates that cannot be."""
-    said = []
-    for name in ("no_such", "x" * 300 + ".py:f"):
-        with pytest.raises(ValueError, match="algorithm") as error:
-            collectives.add_candidate(name, group=group)
-        said.append(str(error.value))
-    return said
+    names = "no_such", "x" * 300 + ".py:f"
+    return [said_by(ValueError, collectives.add_candidate, name, group=group) for name in names]
 
 
 def test_candidates_that_cannot_be_are_refused(ranks: RankPool) -> None:
@@ -124,16 +119,13 @@ def test_candidates_that_cannot_be_are_refused(ranks: RankPool) -> None:
 
 def mistaken(group: dist.ProcessGroup) -> list[str]:
     """Return the messages for arguments of the wrong kind; afterwards the group is as good as before."""
-    said = []
-    for call in (
+    calls = (
         lambda: collectives.add_candidate(7, group=group),  # type: ignore[arg-type]
         lambda: collectives.add_candidate("ring", "allgather", group),
         lambda: collectives.use_network(3, group),  # type: ignore[arg-type]
         lambda: collectives.use_network("no-such.toml", group),
-    ):
-        with pytest.raises((ValueError, OSError)) as error:
-            call()
-        said.append(str(error.value))
+    )
+    said = [said_by((ValueError, OSError), call) for call in calls]
     collectives.use_network("gbe", group)
     collectives.all_reduce(tensor := torch.ones(2), group=group, algorithm="auto")
     return [*said, str(tensor.tolist())]
@@ -165,12 +157,11 @@ def different_files(group: dist.ProcessGroup, files: list[str]) -> tuple[str, st
     """Return the message where this rank's file gives another schedule under the same name; and a call after it."""
     os.chdir(files[group.rank()])
     whole, share = torch.empty(group.size()), torch.tensor([float(group.rank())])
-    with pytest.raises(collectives.MismatchError) as called:
-        collectives.all_gather_into_tensor(whole, share, group=group, algorithm="own.py:gather")
-    with pytest.raises(collectives.MismatchError) as added:
-        collectives.add_candidate("own.py:gather", "all_gather", group)
-    collectives.all_gather_into_tensor(whole, share, group=group)
-    return str(called.value), str(added.value), whole.tolist()
+    gather, mismatch = collectives.all_gather_into_tensor, collectives.MismatchError
+    called = said_by(mismatch, gather, whole, share, group=group, algorithm="own.py:gather")
+    added = said_by(mismatch, collectives.add_candidate, "own.py:gather", "all_gather", group)
+    gather(whole, share, group=group)
+    return called, added, whole.tolist()
 
 
 def test_different_files_under_one_name_are_noticed(tmp_path: Path) -> None:

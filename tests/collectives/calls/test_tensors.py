@@ -9,19 +9,17 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.calls.tensor_checks import assign, check_writable, resolved
+from collectives.calls.tensor_checks import check_writable
 from tests.collectives.replayed_calls import made
 from tests.fuzz.calls import EXOTIC, IN_PLACE, NAMES, REDUCING, Call
 from tests.ranks import RankPool, group_on
+from tests.refusals import said_by
 
 
 def refused(group: dist.ProcessGroup, dtype: str, backend: str) -> tuple[list[str], list[list[float]]]:
     """Return each call's message for a dtype that torch cannot add; an all_gather, a broadcast and a later sum."""
-    group, messages = group_on(backend, group.size()), []
-    for name in REDUCING:
-        with pytest.raises(ValueError, match="op SUM") as error:
-            made(Call(name, dtype=dtype), group, seed=1)
-        messages.append(str(error.value))
+    group = group_on(backend, group.size())
+    messages = [said_by(ValueError, made, Call(name, dtype=dtype), group, seed=1) for name in REDUCING]
     own = torch.tensor([group.rank() + 1.0, 2.0]).to(getattr(torch, dtype))
     gathered = torch.zeros(2 * group.size()).to(own.dtype)
     collectives.all_gather_into_tensor(gathered, own, group=group)
@@ -39,18 +37,6 @@ def test_what_torch_cannot_add_is_refused(ring_ranks: RankPool, dtype: str, back
             f"op SUM: torch cannot do it on tensors of torch.{dtype}; convert them, or gather them as they are"
         }
         assert results == [[1.0, 2.0, 2.0, 2.0, 3.0, 2.0], [2.0, 2.0], [3.0, 3.0]]
-
-
-def accumulated(group: dist.ProcessGroup) -> str:
-    """Return the message for an `accumulate` in which nothing can be added."""
-    with pytest.raises(ValueError, match="op SUM") as error:
-        collectives.all_reduce(torch.ones(4), group=group, accumulate=torch.float8_e5m2)
-    return str(error.value)
-
-
-def test_accumulate_in_what_cannot_be_added(ranks: RankPool) -> None:
-    """It is the dtype of the sum that counts."""
-    assert all("float8_e5m2" in message for message in ranks.run(accumulated, num_ranks=2))
 
 
 def of_no_use() -> dict[str, torch.Tensor]:
@@ -91,51 +77,15 @@ def test_what_cannot_be_sent_is_refused(ranks: RankPool) -> None:
         assert after == [2.0, 2.0]
 
 
-VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "plain": lambda t: t,
-    "conjugated": lambda t: t.conj(),
-    "negated": torch._neg_view,
-    "both": lambda t: torch._neg_view(t.conj()),
-    "strided": lambda t: torch._neg_view(t.repeat_interleave(2)[::2].conj()),
-}
-
-
-@pytest.mark.parametrize("view", list(VIEWS))
-@pytest.mark.parametrize("source", [torch.float16, torch.float32, torch.bfloat16, torch.complex64])
-@pytest.mark.parametrize("target", [torch.float16, torch.float32, torch.float64, torch.complex64])
-def test_views_are_copied_right(view: str, source: torch.dtype, target: torch.dtype) -> None:
-    """Into another dtype and out of it; torch 2.13 by itself loses the sign of a negated float16 view."""
-    if source.is_complex != target.is_complex:
-        return
-    values = torch.arange(1, 40).to(source) * (1 + 2j if source.is_complex else 1)
-    seen = VIEWS[view](values)
-    expected = torch.tensor([complex(x) for x in seen.tolist()], dtype=torch.complex128)
-    got = torch.zeros(39, dtype=target).copy_(resolved(seen))
-    assert torch.equal(got.to(torch.complex128), expected)
-    written = VIEWS[view](torch.zeros(39, dtype=target))
-    assign(written, resolved(seen))
-    assert torch.equal(resolved(written).to(torch.complex128), expected)
-
-
-# dtype, accumulate
-SUMS = [
-    ("float16", "float32"),
-    ("float32", "float16"),
-    ("bfloat16", "float32"),
-    ("float32", "float64"),
-    ("float16", ""),
-    ("complex64", ""),
-    ("complex128", ""),
-]
+DTYPES = ("float16", "float32", "bfloat16", "float64", "complex64", "complex128", "int8")
 SEEN = ("strided", "negated", "conjugated", "conjugated and negated")
 
 
 def with_views(group: dist.ProcessGroup, backend: str) -> list[Call]:
     """Calls on views of tensors that give other bits than the same call on plain copies of them."""
     on, wrong = group_on(backend, group.size()), []
-    for name, (dtype, accumulate) in itertools.product(NAMES, SUMS):
-        accumulate = accumulate if name in REDUCING else ""  # noqa: PLW2901
-        call = Call(name, (12,), dtype, accumulate=accumulate, values="random")
+    for name, dtype, op in itertools.product(NAMES, DTYPES, ("SUM", "AVG")):
+        call = Call(name, (12,), dtype, op, values="random")
         plain = made(call, on, seed=1).digest()
         for layout in SEEN:
             viewed = replace(call, layout=layout, input_layout=layout if name not in IN_PLACE else "plain")
@@ -146,7 +96,7 @@ def with_views(group: dist.ProcessGroup, backend: str) -> list[Call]:
 
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
 def test_views_give_what_their_values_give(ring_ranks: RankPool, backend: str) -> None:
-    """Conjugated and negated ones, of inputs and of outputs, in every call, with and without `accumulate`."""
+    """Conjugated and negated ones, of inputs and of outputs, in every call, sums and means."""
     assert ring_ranks.run(with_views, backend, num_ranks=3) == [[]] * 3
 
 
@@ -211,7 +161,7 @@ def all_calls(group: dist.ProcessGroup, length: int) -> list[float]:
     ones, half = torch.ones(length), torch.ones(length, dtype=torch.bfloat16)
     share, whole = torch.empty(length // 2), torch.empty(length)
     collectives.all_reduce(ones, group=group)
-    collectives.all_reduce(half, group=group, accumulate=torch.float32)
+    collectives.all_reduce(half, group=group)
     collectives.all_reduce(turned := torch.ones(2, length // 2).t(), group=group, wire=torch.bfloat16)
     collectives.reduce_scatter_tensor(share, torch.ones(length), group=group)
     collectives.all_gather_into_tensor(whole, share, group=group)

@@ -1,7 +1,9 @@
 """torch.distributed's own calls on the backend "ring": each against Gloo, and who executed it."""
 
+import datetime
 import gc
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,7 +17,8 @@ from collectives.calls.call import GroupRuntime
 from collectives.runtime import Executor, Tag, state_of
 from tests.collectives.backend_calls import GLOOS, OURS, Group, Tensors, own, rooms
 from tests.collectives.runtime.test_executor import data
-from tests.ranks import RankPool, group_on
+from tests.ranks import RankPool, Ranks, group_on
+from tests.refusals import said_by
 
 
 @contextmanager
@@ -139,9 +142,7 @@ def options(_: Group) -> tuple[set, str]:
         dist.all_reduce(torch.ones(4, dtype=torch.int64), group=group)
     finally:
         Executor.run = run  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match="pg_options") as error:
-        dist.new_group(backend="ring", pg_options="halving_doubling")
-    return set(seen), str(error.value)
+    return set(seen), said_by(ValueError, dist.new_group, backend="ring", pg_options="halving_doubling")
 
 
 def names(group: Group) -> list[object]:
@@ -223,20 +224,11 @@ def deserted(group: Group) -> list[str]:
     if group.rank() == 1:
         return []
     work = dist.all_reduce(torch.ones(3), async_op=True, group=group)
-    told = []
-    with pytest.raises(collectives.CollectiveError) as waiting:
-        work.wait()
-    told.append(str(waiting.value))
+    waiting = said_by(collectives.CollectiveError, work.wait)
     assert work.is_completed()
     assert not work.is_success()
-    told.append(str(work.exception()))
-    with pytest.raises(RuntimeError) as chained:
-        work.get_future().wait()
-    told.append(str(chained.value).split("CollectiveError: ")[1])
-    with pytest.raises(collectives.CollectiveError) as later:
-        dist.barrier(group)
-    told.append(str(later.value))
-    return told
+    chained = said_by(RuntimeError, work.get_future().wait).split("CollectiveError: ")[1]
+    return [waiting, str(work.exception()), chained, said_by(collectives.CollectiveError, dist.barrier, group)]
 
 
 def test_an_absent_peer() -> None:
@@ -250,32 +242,71 @@ def test_an_absent_peer() -> None:
     assert later == f"an earlier collective of this group failed: {waiting}"
 
 
+def limited(way: str, transport: str) -> str:
+    """Rank 1 comes late; what the others are told by whatever has limited their patience to half a second."""
+    group, tensor, half = dist.new_group(backend="ring"), torch.ones(3), datetime.timedelta(seconds=0.5)
+    collectives.use_transport(transport, group)
+    if way != "first call":
+        dist.all_reduce(tensor, group=group)
+    if way == "group":
+        dist.distributed_c10d._set_pg_timeout(half, group)
+    if group.rank() == 1:
+        dist.group.WORLD.get_group_store().wait(["over"])
+        return ""
+    calls: dict[str, Callable[[], object]] = {
+        "group": lambda: dist.all_reduce(tensor, group=group),
+        "wait": lambda: dist.all_reduce(tensor, group=group, async_op=True).wait(half),
+        "barrier": lambda: dist.barrier(group, timeout=half),
+        "monitored barrier": lambda: dist.monitored_barrier(group, half, wait_all_ranks=True),
+    }
+    call = calls.get(way, lambda: group.allreduce(tensor, dist.ReduceOp.SUM, half).wait())
+    told = said_by((RuntimeError, TimeoutError), call)
+    if dist.group.WORLD.get_group_store().add("gave up", 1) == 2:
+        dist.group.WORLD.get_group_store().set("over", "")
+    return told
+
+
+RING = "all_reduce ring over 3 ranks: step [01]: receiving chunk 0 from rank [12]"
+OF_CALL = "(timed out after 0.5 s, the timeout of this call|the connection is closed)"
+LIMITS = {
+    ("group", "auto"): f"{RING} failed: (timed out after 0.5 s|the connection is closed) .* was rank 1$",
+    ("call", "auto"): f"{RING} failed: {OF_CALL} .*rank 1$",
+    ("call", "gloo"): f"{RING} failed: .*(Timed out waiting 500ms|Connection closed).*rank 1$",
+    ("first call", "auto"): "learning about shared memory from rank 1 failed: .*(Timed out|Connection closed).*rank 1$",
+    ("barrier", "auto"): f"before barrier .* failed: {OF_CALL}.*rank 1$",
+    ("wait", "auto"): f"^not over after 0.5 s, the timeout of this wait; the group is at rank [02]: {RING}$",
+    ("monitored barrier", "auto"): "Ranks 1 failed to pass monitoredBarrier in 500 ms|Rank 2 successfully reached",
+}
+
+
+@pytest.mark.parametrize(("way", "transport"), LIMITS)
+def test_time_limits(way: str, transport: str) -> None:
+    """Of the group as it is now, of a call, and of a wait are kept, and the error says which one and who is late."""
+    with Ranks(3, 60.0) as ranks:
+        ranks.start(limited, way, transport)
+        answers = ranks.answers(range(3), limit_s=40)
+    told = [answers[rank].value for rank in (0, 2)]
+    assert all(re.search(LIMITS[way, transport], text) for text in told), told
+
+
 def misuses(_: Group) -> list[str]:
     """The messages of calls that do not fit; after them the group is as good as before."""
     group = group_on("ring", 2)
-    messages = []
-    for call in (
+    calls = (
         lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND, group),
         lambda: dist.all_gather(rooms(group)[:1], torch.ones(12), group),
         lambda: dist.all_reduce(torch.ones(3, device="meta"), group=group),
-    ):
-        with pytest.raises(ValueError) as error:  # noqa: PT011  the messages are compared below
-            call()
-        messages.append(str(error.value))
+    )
+    messages = [said_by(ValueError, call) for call in calls]
     dist.all_reduce(torch.ones(3), group=group)
     return messages
 
 
 def test_misuse_is_refused(ring_ranks: RankPool) -> None:
     """As by the functions of `collectives` themselves."""
-    assert (
-        ring_ranks.run(misuses, num_ranks=2)
-        == [
-            [
-                "op BAND: needs integers or bool, not torch.float32",
-                "tensor_list has 1 tensors: must have one for each of 2 ranks",
-                "the tensor is on meta: must be on the CPU or on a CUDA device",
-            ]
-        ]
-        * 2
-    )
+    expected = [
+        "op BAND: needs integers or bool, not torch.float32",
+        "tensor_list has 1 tensors: must have one for each of 2 ranks",
+        "the tensor is on meta: must be on the CPU or on a CUDA device",
+    ]
+    assert ring_ranks.run(misuses, num_ranks=2) == [expected] * 2

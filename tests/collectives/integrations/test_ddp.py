@@ -17,12 +17,11 @@ from torch.distributed.algorithms.join import Join
 import collectives
 from collectives import HookState, ddp_comm_hook
 from collectives.runtime.queue import CollectiveQueue
-from tests.collectives.runtime.test_faults import NEEDS_MEMFD
 from tests.collectives.shared_groups import local_ranks
 from tests.collectives.shared_memory.test_regions import limit_on_files
 from tests.ranks import RankPool, group_on
+from tests.refusals import said_by
 
-pytestmark = NEEDS_MEMFD
 STEPS = 4
 
 
@@ -211,3 +210,31 @@ def test_a_rank_that_can_hardly_open_more_files(ring_ranks: RankPool, more: int)
     assert is_same_1
     assert not all(lent_0)
     assert all(lent_1)
+
+
+def differentiated(module: nn.Module, given: torch.Tensor) -> None:
+    """Run both passes, of which the second can be differentiated again."""
+    torch.autograd.grad(module(given).sum(), given, create_graph=True)
+
+
+def refusals_of_what_is_not_synchronised(group: dist.ProcessGroup) -> list[str]:
+    """Of a model that changes after it was wrapped, and of a double backward pass of a static graph."""
+    told = []
+    for case in ("added", "converted", "double backward"):
+        layer = nn.Linear(3, 3)
+        ours = collectives.DistributedDataParallel(layer, process_group=group, static_graph=case == "double backward")
+        if case == "added":
+            layer.extra = nn.Parameter(torch.ones(3))
+        if case == "converted":
+            layer.double()
+        given = torch.ones(1, 3, dtype=layer.weight.dtype, requires_grad=True)
+        told.append(said_by(RuntimeError, differentiated, ours, given))
+    return told
+
+
+def test_what_would_not_be_synchronised_is_refused(ring_ranks: RankPool) -> None:
+    """In place of ranks that diverge without a word, as with torch's own class."""
+    for added, converted, double in ring_ranks.run(refusals_of_what_is_not_synchronised, num_ranks=1):
+        assert "is new or requires a gradient only since the model was wrapped" in added
+        assert "has become torch.float64 since the model was wrapped" in converted
+        assert double.startswith("static_graph=True: torch would synchronise the first gradients before")

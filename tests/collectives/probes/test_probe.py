@@ -1,6 +1,5 @@
 """Probing a real process group."""
 
-import os
 import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -229,7 +228,6 @@ def probed_through_shared_memory(_: dist.ProcessGroup) -> tuple[list[str], dict[
     return sorted({p.kind for p in measurements.probes} | set(kinds)), measurements.provenance, transport_in_use(group)
 
 
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
 def test_shared_memory_is_probed_where_ranks_share_it(ranks: RankPool) -> None:
     """Copies and additions, of tensors from all over the memory and of the same ones; and a host is calibrated."""
     result = ranks.run(probed_through_shared_memory)[0]

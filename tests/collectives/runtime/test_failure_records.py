@@ -241,26 +241,6 @@ def struck(group: dist.ProcessGroup, backend: str, victim: int, before: int) -> 
     return "nothing was raised"
 
 
-@pytest.mark.parametrize(
-    ("victim", "before", "backend"),
-    [
-        (0, 0, "gloo"),
-        (2, 0, "ring"),
-        pytest.param(1, 3, "ring", marks=pytest.mark.slow),  # these two wait for the group's timeout
-        pytest.param(4, 7, "gloo", marks=pytest.mark.slow),
-    ],
-)
-def test_all_name_the_rank_that_died(backend: str, victim: int, before: int) -> None:
-    """In a ring of five, in which three ranks never see its connection close."""
-    with RankPool(5, peer_timeout_s=20.0, backends=("gloo", "ring")) as pool:
-        survivors = [rank for rank in range(5) if rank != victim]
-        pool.start(struck, backend, victim, before)
-        answers = pool.answers(survivors, timeout_s=60)
-    assert sorted(answers) == survivors, "a rank hangs"
-    for _, message in answers.values():
-        assert message.endswith(f"; the first rank to stop responding was rank {victim}")
-
-
 def failed_by_itself(group: dist.ProcessGroup) -> str:
     """Rank 1 runs out of memory in the middle of a call."""
     collectives.all_reduce(torch.ones(10), group=group)
@@ -287,7 +267,7 @@ def test_all_name_the_rank_that_failed_by_itself() -> None:
     assert last.endswith("; the first rank to fail was rank 1: MemoryError: no room")
 
 
-def trained(group: dist.ProcessGroup, victim: int, step: int) -> str:
+def trained(group: dist.ProcessGroup, _: str, victim: int, step: int) -> str:
     """DistributedDataParallel with the hook, whose buffers torch broadcasts; the victim leaves before a step."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     model = DistributedDataParallel(model, process_group=group)
@@ -306,12 +286,25 @@ def trained(group: dist.ProcessGroup, victim: int, step: int) -> str:
 SLOW = pytest.mark.slow  # the ranks that are left wait for the group's timeout
 
 
-@pytest.mark.parametrize(("victim", "step"), [(0, 0), pytest.param(1, 1, marks=SLOW), pytest.param(2, 2, marks=SLOW)])
-def test_what_ddp_sends_by_itself(victim: int, step: int) -> None:
-    """Errors of torch's own broadcasts, too, name the rank that left, in a block that explains them."""
-    with RankPool(3, peer_timeout_s=20.0) as pool:
-        survivors = [rank for rank in range(3) if rank != victim]
-        pool.start(trained, victim, step)
+@pytest.mark.parametrize(
+    ("case", "num_ranks", "backend", "victim", "before"),
+    [
+        (struck, 5, "gloo", 0, 0),
+        (struck, 5, "ring", 2, 0),
+        pytest.param(struck, 5, "ring", 1, 3, marks=SLOW),
+        pytest.param(struck, 5, "gloo", 4, 7, marks=SLOW),
+        (trained, 3, "gloo", 0, 0),
+        pytest.param(trained, 3, "gloo", 1, 1, marks=SLOW),
+        pytest.param(trained, 3, "gloo", 2, 2, marks=SLOW),
+    ],
+)
+def test_all_name_the_rank_that_died(
+    case: Callable[..., str], num_ranks: int, backend: str, victim: int, before: int
+) -> None:
+    """In a ring of five, in which three never see its connection close; and in broadcasts that torch's DDP sends."""
+    with RankPool(num_ranks, peer_timeout_s=20.0, backends=("gloo", "ring")) as pool:
+        survivors = [rank for rank in range(num_ranks) if rank != victim]
+        pool.start(case, backend, victim, before)
         answers = pool.answers(survivors, timeout_s=60)
     assert sorted(answers) == survivors, "a rank hangs"
     for _, message in answers.values():

@@ -26,7 +26,6 @@ from tests.ranks import RankPool, Ranks
 
 PEER_TIMEOUT_S = 3.0
 SOON_S = 20.0  # far from the timeout of a group in which nobody waits for it, also on a busy machine
-NEEDS_MEMFD = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
 
 
 def reduce_once(group: dist.ProcessGroup) -> None:
@@ -176,7 +175,6 @@ def test_killed_at_any_transfer(seed: int) -> None:
     strike(seed, GLOO, timeout_s=4.0)
 
 
-@NEEDS_MEMFD
 @pytest.mark.parametrize("seed", range(5))
 def test_killed_at_any_transfer_through_shared_memory(seed: int) -> None:
     """Every survivor is told at once, and not after the group's timeout."""
@@ -190,7 +188,6 @@ def test_killed_at_any_transfer_100_times(seed: int) -> None:
     strike(seed, SHM if seed % 5 else GLOO, timeout_s=60.0 if seed % 5 else 4.0)
 
 
-@NEEDS_MEMFD
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
 def test_killed_among_several_hosts(seed: int) -> None:
     """Who is on another host may find out only after the timeout, as with Gloo alone, but names the same rank."""

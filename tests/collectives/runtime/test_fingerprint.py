@@ -1,7 +1,6 @@
 """Fingerprints: ranks that are about to do different things all say so, and no message is taken for another's."""
 
 import re
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -20,6 +19,7 @@ from collectives.runtime.preposted import PrepostedReceives
 from tests.forked import Nursery
 from tests.fuzz.calls import Call, prepare
 from tests.ranks import RankPool
+from tests.refusals import said_by
 
 # What ranks 0 and 2 call, what rank 1 calls, and what is said of the two.
 PAIRS: dict[str, tuple[Call, Call, str, str]] = {
@@ -45,20 +45,8 @@ PAIRS: dict[str, tuple[Call, Call, str, str]] = {
         "all_reduce of 3",
         "all_gather of 3 elements of torch.float32 a rank",
     ),
-    "a barrier": (
-        Call(shape=(1,), algorithm="recursive_doubling"),
-        Call("barrier"),
-        "all_reduce of 1",
-        "barrier",
-    ),
+    "a barrier": (Call(shape=(1,), algorithm="recursive_doubling"), Call("barrier"), "all_reduce of 1", "barrier"),
 }
-
-
-@pytest.fixture(scope="module")
-def trio() -> Iterator[RankPool]:
-    """Three ranks, all of which make new groups together."""
-    with RankPool(3) as pool:
-        yield pool
 
 
 def new_group(group: dist.ProcessGroup, backend: str = "gloo", timeout_s: float = 30) -> dist.ProcessGroup:
@@ -186,9 +174,7 @@ def test_fingerprints_take_bounded_memory(trio: RankPool) -> None:
 
 def long_words(group: dist.ProcessGroup) -> str:
     """Return the message for two long words that differ at the end."""
-    with pytest.raises(MismatchError) as error:
-        FingerprintCheck(group).compare("x" * 2 * TEXT_BYTES + str(group.rank()))
-    return str(error.value)
+    return said_by(MismatchError, FingerprintCheck(group).compare, "x" * 2 * TEXT_BYTES + str(group.rank()))
 
 
 def test_long_words_are_told_apart(ranks: RankPool) -> None:
@@ -204,9 +190,7 @@ def absent(group: dist.ProcessGroup) -> str:
     collectives.check_calls(group)
     if group.rank() == 1:
         return ""  # its process lives on
-    with pytest.raises(CollectiveError) as error:
-        collectives.all_reduce(torch.ones(3), group=group)
-    return str(error.value)
+    return said_by(CollectiveError, collectives.all_reduce, torch.ones(3), group=group)
 
 
 def test_who_never_calls_is_named_by_all_others() -> None:
@@ -220,9 +204,7 @@ def test_who_never_calls_is_named_by_all_others() -> None:
 def unfinished(group: dist.ProcessGroup) -> str:
     """Return the message by default with TORCH_DISTRIBUTED_DEBUG."""
     call = partial(collectives.all_reduce, group=group)
-    with pytest.raises(MismatchError) as error:
-        call(torch.ones(3 + group.rank()))
-    return str(error.value)
+    return said_by(MismatchError, call, torch.ones(3 + group.rank()))
 
 
 @pytest.mark.parametrize("level", ["INFO", "DETAIL"])

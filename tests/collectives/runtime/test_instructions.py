@@ -8,13 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from collectives.runtime.instructions import (
-    POSTED_AHEAD,
-    Opcode,
-    instructions_of,
-    num_staging_buffers,
-    posted_ahead,
-)
+from collectives.runtime.instructions import POSTED_AHEAD, Opcode, instructions_of, num_staging_buffers, posted_ahead
 from ringsim import Collective, Schedule
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS

@@ -16,6 +16,7 @@ from collectives import CollectiveError
 from collectives.runtime.preposted import EagerBuffer, PrepostedReceives
 from tests.forked import Answer, Leaving
 from tests.ranks import RankPool, Ranks, whole_group_on
+from tests.refusals import said_by
 
 
 def wait_until_gone(group: dist.ProcessGroup, peer: int) -> None:
@@ -42,9 +43,7 @@ def left_behind(group: dist.ProcessGroup, call: Callable[[dist.ProcessGroup], to
 
     PrepostedReceives.repost = late  # type: ignore[method-assign]
     total = call(group).sum().item()
-    with pytest.raises(CollectiveError) as error:
-        call(group)
-    return total, str(error.value)
+    return total, said_by(CollectiveError, call, group)
 
 
 def summed(group: dist.ProcessGroup) -> torch.Tensor:
@@ -121,9 +120,7 @@ def called_on_destroyed(group: dist.ProcessGroup, backend: str) -> list[str]:
         dist.destroy_process_group(other)
         for call in (collectives.all_reduce, collectives.broadcast):
             arguments = {"group_src": 0} if call is collectives.broadcast else {}
-            with pytest.raises(ValueError, match="destroyed") as error:
-                call(torch.ones(3), group=other, **arguments)
-            messages.append(str(error.value))
+            messages.append(said_by(ValueError, call, torch.ones(3), group=other, **arguments))
         with pytest.raises(ValueError, match="destroyed"):
             collectives.barrier(other)
     return messages

@@ -1,6 +1,5 @@
 """Groups of ranks whose tensors lie in memory that they share: what they do with them, and what becomes of faults."""
 
-import gc
 import os
 import random
 import resource
@@ -20,7 +19,7 @@ from collectives import CollectiveError, Executor
 from collectives.runtime.schedule_run import ScheduleRun
 from ringsim import Collective, Schedule, Transfer
 from ringsim.registry import build
-from tests.collectives.runtime.test_faults import NEEDS_MEMFD, SOON_S
+from tests.collectives.runtime.test_faults import SOON_S
 from tests.collectives.runtime.test_shared_faults import TIMEOUT_S, answers_of, shared_world
 from tests.collectives.shared_groups import (
     ONE_HOST,
@@ -32,16 +31,10 @@ from tests.collectives.shared_groups import (
     sharing_group,
     slots_of,
 )
+from tests.collectives.shared_memory.test_regions import mapped, open_files
 from tests.fuzz.deaths import draw_case
 from tests.ranks import RankPool, Ranks
-
-pytestmark = NEEDS_MEMFD
-
-
-def mapped() -> int:
-    """How many files of ours this process has in its memory."""
-    gc.collect()
-    return Path("/proc/self/maps").read_text().count("/memfd:collectives")
+from tests.refusals import said_by
 
 
 def lent(group: dist.ProcessGroup, value: float, length: int = 1000) -> torch.Tensor:
@@ -76,24 +69,20 @@ def many(_: dist.ProcessGroup, hosts: tuple[int, ...], turns: int) -> tuple[bool
         if turn in (9, turns - 1):
             for _ in range(3):
                 collectives.barrier(group=group)
-            now = mapped(), len(os.listdir("/proc/self/fd"))
+            now = mapped(), open_files()
             before = now if turn == 9 else before
     del kept
     return is_right, *before, *now
 
 
-@pytest.mark.parametrize("hosts", [ONE_HOST, PAIRS], ids=["one host", "several hosts"])
-def test_many_tensors_leave_nothing(ranks: RankPool, hosts: tuple[int, ...]) -> None:
-    """A few hundred, next to some that stay."""
-    for is_right, maps, files, late_maps, late_files in ranks.run(many, hosts, 200):
-        assert is_right
-        assert (late_maps, late_files) == (maps, files)
-
-
-@pytest.mark.slow
-def test_thousands_of_tensors_leave_nothing(ranks: RankPool) -> None:
-    """The same, with more of them."""
-    for is_right, maps, files, late_maps, late_files in ranks.run(many, ONE_HOST, 5000, timeout_s=280):
+@pytest.mark.parametrize(
+    ("hosts", "count"),
+    [(ONE_HOST, 200), (PAIRS, 200), pytest.param(ONE_HOST, 5000, marks=pytest.mark.slow)],
+    ids=["one host", "several hosts", "thousands"],
+)
+def test_many_tensors_leave_nothing(ranks: RankPool, hosts: tuple[int, ...], count: int) -> None:
+    """A few hundred or thousand, next to some that stay."""
+    for is_right, maps, files, late_maps, late_files in ranks.run(many, hosts, count, timeout_s=280):
         assert is_right
         assert (late_maps, late_files) == (maps, files)
 
@@ -221,14 +210,8 @@ def test_one_rank(ranks: RankPool) -> None:
 
 def sizes(group: dist.ProcessGroup) -> list[str]:
     """Return what becomes of sizes as torch takes them, and of those that it does not."""
-    told = [
-        str(tuple(collectives.empty((2, 3), group=group).shape)),
-        str(tuple(collectives.empty((), group=group).shape)),
-    ]
-    for size in ((-1,), (2**62,), (2**42,)):
-        with pytest.raises(RuntimeError) as error:
-            collectives.empty(*size, group=group)
-        told.append(str(error.value))
+    told = [str(tuple(collectives.empty(size, group=group).shape)) for size in ((2, 3), ())]
+    told += [said_by(RuntimeError, collectives.empty, size, group=group) for size in (-1, 2**62, 2**42)]
     return [*told, str(lent(group, 1.0).sum().item())]
 
 

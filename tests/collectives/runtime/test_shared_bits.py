@@ -24,26 +24,26 @@ from tests.ranks import RankPool
 from tests.ringsim.strategies import schedules
 
 LENGTHS = (0, 1, 13, 1031)  # the last one takes several portions in a small slot
-# dtype, operation, accumulate, wire
+# dtype, operation, wire
 KINDS = [
-    ("float32", "SUM", "", ""),
-    ("float64", "PRODUCT", "", ""),
-    ("bfloat16", "SUM", "float32", ""),
-    ("float16", "AVG", "", ""),
-    ("int32", "MIN", "", ""),
-    ("bool", "BOR", "", ""),
-    ("complex64", "SUM", "", ""),
-    ("float32", "SUM", "", "bfloat16"),
-    ("float64", "MAX", "float32", "float16"),
+    ("float32", "SUM", ""),
+    ("float64", "PRODUCT", ""),
+    ("bfloat16", "SUM", ""),
+    ("float16", "AVG", ""),
+    ("int32", "MIN", ""),
+    ("bool", "BOR", ""),
+    ("complex64", "SUM", ""),
+    ("float32", "SUM", "bfloat16"),
+    ("float64", "MAX", "float16"),
 ]
 ON_HOSTS = pytest.mark.parametrize("hosts", [ONE_HOST, PAIRS], ids=["one host", "several hosts"])
 
 
-def call_of(name: str, algorithm: str, kind: tuple[str, str, str, str], length: int, seed: int) -> Call:
+def call_of(name: str, algorithm: str, kind: tuple[str, str, str], length: int, seed: int) -> Call:
     """A call of that kind, as far as the collective has any; `seed` also tells its root and whether it waits."""
-    dtype, op, accumulate, wire = kind if name in REDUCING else (kind[0], "SUM", "", "")
+    dtype, op, wire = kind if name in REDUCING else (kind[0], "SUM", "")
     root = seed + 1 if name in {"broadcast", "reduce"} else 0
-    call = Call(name, (length,), dtype, op, algorithm, root=root, wire=wire, accumulate=accumulate, values="zeros")
+    call = Call(name, (length,), dtype, op, algorithm, root=root, wire=wire, values="zeros")
     return replace(call, asynchronous=seed % 2 == 0)
 
 
@@ -194,19 +194,3 @@ def test_what_is_copied_and_added_to_in_one_step_is_new(ranks: RankPool) -> None
     results = ranks.run(executed, ONE_HOST, (4, 1), COPIED_AND_ADDED_TO, length)
     for rank, buffer in enumerate(buffers):
         assert torch.equal(results[rank][0], buffer), f"rank {rank}"
-
-
-def in_dtypes(group: dist.ProcessGroup) -> list[bool]:
-    """Broadcasts of every dtype that torch can copy."""
-    right = []
-    for dtype in (torch.uint16, torch.uint64, torch.float8_e5m2, torch.float8_e4m3fn, torch.complex128, torch.int8):
-        expected_tensor = torch.arange(16, dtype=torch.float32).to(dtype)
-        tensor = expected_tensor.clone() if group.rank() == 0 else torch.zeros(16).to(dtype)
-        collectives.broadcast(tensor, 0, group=kept_group(group.size(), "auto", ONE_HOST, SMALL_SLOT))
-        right.append(torch.equal(tensor.view(torch.uint8), expected_tensor.view(torch.uint8)))
-    return right
-
-
-def test_rare_dtypes(ranks: RankPool) -> None:
-    """Are sent as they are."""
-    assert ranks.run(in_dtypes) == [[True] * 6] * 5

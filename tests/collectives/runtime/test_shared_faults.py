@@ -20,12 +20,11 @@ from collectives.shared_memory import MEETING_TIMEOUT_S, Meeting
 from collectives.shared_memory.meeting import LOOK_S
 from ringsim import Collective
 from ringsim.registry import build
-from tests.collectives.runtime.test_faults import NEEDS_MEMFD, SOON_S, Fuse, log_all_reduces
+from tests.collectives.runtime.test_faults import SOON_S, Fuse, log_all_reduces
 from tests.collectives.shared_groups import local_ranks, shared_by
 from tests.forked import Leaving
 from tests.ranks import Ranks
 
-pytestmark = NEEDS_MEMFD
 TIMEOUT_S = 60.0  # of a group in which nobody waits for it
 STARTS_S = 120.0
 

@@ -1,10 +1,8 @@
 """Sharing memory leaves nothing behind: neither files, nor threads, nor memory."""
 
-import gc
 import os
 import threading
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -13,9 +11,8 @@ import torch.distributed as dist
 
 import collectives
 from tests.collectives.shared_groups import PAIRS, local_ranks, sharing_group
+from tests.collectives.shared_memory.test_regions import mapped, open_files
 from tests.ranks import RankPool
-
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
 
 QUIET_S, SETTLED_WITHIN_S = 0.2, 10.0  # nothing changes for so long; at most so long is waited for that
 
@@ -30,9 +27,8 @@ class Holdings(NamedTuple):
     @classmethod
     def now(cls) -> "Holdings":
         """Return the holdings of this process."""
-        gc.collect()
-        maps = Path("/proc/self/maps").read_text().count("/memfd:collectives")
-        return cls(len(os.listdir("/proc/self/fd")), threading.active_count(), maps)
+        maps = mapped()
+        return cls(open_files(), threading.active_count(), maps)
 
     @classmethod
     def settled(cls) -> "Holdings":

@@ -14,7 +14,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError
+from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, TimeLimit
 from collectives.shared_memory.local_ranks import CROWDED, WITH_A_CORE, LateRankError, patience_of
 from collectives.shared_memory.segment import (
     ASLEEP,
@@ -29,7 +29,6 @@ from collectives.shared_memory.segment import (
 from ringsim.machine import examine
 from tests.ringsim.machine.test_examination import GOOD
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
 TOKEN = 2**TOKEN_BITS - 1
 
 
@@ -46,7 +45,8 @@ def local_ranks(num_ranks: int, timeout_s: float = 60.0) -> Iterator[list[LocalR
     sockets: list[dict[int, socket.socket]] = [{} for _ in range(num_ranks)]
     for low, high in combinations(range(num_ranks), 2):
         sockets[low][high], sockets[high][low] = socket.socketpair()
-    found = [LocalRanks(rank, dict(enumerate(segments)), sockets[rank], timeout_s) for rank in range(num_ranks)]
+    of_rank, limit = dict(enumerate(segments)), TimeLimit(timeout_s)
+    found = [LocalRanks(rank, of_rank, sockets[rank], lambda: limit) for rank in range(num_ranks)]
     try:
         yield found
     finally:

@@ -12,8 +12,8 @@ import torch
 
 from collectives.shared_memory import Meeting
 from collectives.shared_memory.segment import Segment, slot_offset
+from tests.collectives.shared_memory.test_regions import open_files
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
 NOBODY = 65534
 Met = tuple[dict[int, Segment], dict[int, socket.socket]]
 
@@ -36,14 +36,9 @@ def hang_up(results: list[Met]) -> None:
             connection.close()
 
 
-def num_open() -> int:
-    """File descriptors of this process."""
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_each_has_the_segments_of_all() -> None:
     """Others read what a rank writes into its own segment; and the connections lead to the right ranks."""
-    before = num_open()
+    before = open_files()
     with ExitStack() as opened:
         results = met([opened.enter_context(Meeting(rank, 4096)) for rank in range(4)])
     for rank, (segments, sockets) in enumerate(results):
@@ -57,7 +52,7 @@ def test_each_has_the_segments_of_all() -> None:
             assert sockets[peer].recv(1) == bytes([10 * peer + rank])
             assert not sockets[peer].get_inheritable()
     hang_up(results)
-    assert num_open() == before
+    assert open_files() == before
 
 
 def test_names_are_not_to_be_guessed() -> None:
@@ -70,11 +65,11 @@ def test_names_are_not_to_be_guessed() -> None:
 
 def refused(order: Callable[[Meeting, Meeting], Met]) -> OSError:
     """The error of a meeting that cannot be, which leaves nothing open."""
-    before = num_open()
+    before = open_files()
     low, high = Meeting(0, 4096, timeout_s=0.3), Meeting(1, 4096, timeout_s=0.3)
     with low, high, pytest.raises(OSError) as error:  # noqa: PT011  the kinds differ
         order(low, high)
-    assert num_open() == before
+    assert open_files() == before
     return error.value
 
 
@@ -177,7 +172,7 @@ def as_nobody(do: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs another user: only root has one")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user: only root has one")
 def test_another_user_gets_nothing() -> None:
     """It may connect, and is sent away; the ranks meet all the same. And no rank goes to a socket of another user."""
     with Meeting(0, 4096) as low, Meeting(1, 4096) as high:

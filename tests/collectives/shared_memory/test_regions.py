@@ -17,8 +17,6 @@ from collectives.shared_memory import LocalRanks
 from collectives.shared_memory.local_ranks import FailedLenderError
 from tests.collectives.shared_memory.test_local_ranks import TOKEN, local_ranks, open_portions
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd_create")
-
 
 def new(local: LocalRanks, value: float, length: int = 8) -> torch.Tensor:
     """(length,): a tensor in a region of that rank."""

@@ -280,36 +280,44 @@ def test_little_crosses_between_hosts() -> None:
 
 def test_the_orders_of_nccl_s_rings_are_those_it_prints() -> None:
     """Channels 0 and 1 of three hosts of eight, as in github.com/NVIDIA/nccl/issues/1671 after the rings alternate."""
-    first, second = rail_orders(3, 8)[:2].tolist()
+    first, second = rail_orders([8, 8, 8])[:2].tolist()
     assert first == [0, 7, 6, 5, 4, 3, 2, 1, 9, 10, 11, 12, 13, 14, 15, 8, 16, 23, 22, 21, 20, 19, 18, 17]
     assert second == [1, 2, 3, 4, 5, 6, 7, 0, 8, 15, 14, 13, 12, 11, 10, 9, 17, 18, 19, 20, 21, 22, 23, 16]
 
 
 @pytest.mark.parametrize("make", [nccl_ring_all_reduce, nccl_ring_reduce_scatter, nccl_ring_all_gather])
-@pytest.mark.parametrize(("num_hosts", "size"), [(2, 2), (4, 4), (3, 3), (2, 5), (5, 8), (4, 1)])
-def test_each_nic_carries_one_ring_in_and_one_out(
-    make: Callable[[int, int], Schedule], num_hosts: int, size: int
-) -> None:
-    """So all NICs of a host work alike; and with an even number of them, and of hosts, no ring changes rails."""
-    schedule = make(num_hosts * size, size)
+@pytest.mark.parametrize(
+    "hosts",
+    [[2] * 2, [4] * 4, [3] * 3, [5] * 2, [8] * 5, [1] * 4, [8, 4], [8, 1], [8, 8, 5], [7, 6], [2, 3, 1], [3, 8]],
+)
+def test_each_nic_carries_one_ring_in_and_one_out(make: Callable[..., Schedule], hosts: list[int]) -> None:
+    """As many rings as the smallest host has ranks; an even number of them, over as many hosts, changes no rails."""
+    schedule = make(sum(hosts), hosts)
     verify(schedule)
-    crossing = {(t.src, t.dst, t.channel) for step in schedule.steps for t in step if t.src // size != t.dst // size}
+    host, place = (
+        np.array(column) for column in zip(*[(h, p) for h, m in enumerate(hosts) for p in range(m)], strict=True)
+    )
+    crossing = {(t.src, t.dst, t.channel) for step in schedule.steps for t in step if host[t.src] != host[t.dst]}
     for end in (0, 1):
-        assert np.bincount([hop[end] for hop in crossing]).tolist() == [1] * num_hosts * size
-    if size % 2 == 0 and num_hosts % 2 == 0:
-        assert all(src % size == dst % size for src, dst, _ in crossing)
+        ranks = [hop[end] for hop in crossing]
+        assert len(set(ranks)) == len(ranks) == min(hosts) * len(hosts)
+    if min(hosts) % 2 == 0 and len(hosts) % 2 == 0:
+        assert all(place[src] == place[dst] for src, dst, _ in crossing)
 
 
 @pytest.mark.parametrize("make", [nccl_tree_all_reduce, nvls_all_reduce])
-@pytest.mark.parametrize(("num_hosts", "size"), [(1, 8), (2, 4), (3, 3), (5, 2), (6, 1), (2, 16)])
-def test_trees_stay_on_their_rails(make: Callable[..., Schedule], num_hosts: int, size: int) -> None:
+@pytest.mark.parametrize("hosts", [[8], [4] * 2, [3] * 3, [2] * 5, [1] * 6, [16] * 2, [8, 4], [8, 8, 1], [2, 5, 3]])
+def test_trees_stay_on_their_rails(make: Callable[..., Schedule], hosts: list[int]) -> None:
     """For hosts of any size; and no NIC sends more than twice its share, (h - 1) times where that is less."""
-    schedule = make(num_hosts * size, segments=2, ranks_per_host=size)
+    schedule = make(sum(hosts), segments=2, ranks_per_host=hosts)
     verify(schedule)
-    crossing = [t for step in schedule.steps for t in step if t.src // size != t.dst // size]
-    assert all(t.src % size == t.dst % size for t in crossing)
+    host, place = (
+        np.array(column) for column in zip(*[(h, p) for h, m in enumerate(hosts) for p in range(m)], strict=True)
+    )
+    crossing = [t for step in schedule.steps for t in step if host[t.src] != host[t.dst]]
+    assert all(place[t.src] == place[t.dst] for t in crossing)
     sent = np.bincount([t.src for t in crossing], minlength=1).max(initial=0)
-    assert Fraction(int(sent), schedule.num_chunks) <= Fraction(min(2, num_hosts - 1), size)
+    assert Fraction(int(sent), schedule.num_chunks) <= Fraction(min(2, len(hosts) - 1), min(hosts))
 
 
 def test_a_torus_of_a_prime_number_of_ranks_is_a_ring() -> None:
@@ -356,8 +364,8 @@ def test_unknown_names_are_refused() -> None:
     [
         (lambda: hierarchical_all_reduce(12, 5), "ranks_per_host 5: must divide the number of ranks, 12"),
         (lambda: hierarchical_all_reduce(12, 0), "ranks_per_host 0: must divide the number of ranks, 12"),
-        (lambda: nccl_ring_all_reduce(12, 5), "ranks_per_host 5: must divide the number of ranks, 12"),
-        (lambda: nccl_tree_all_reduce(12, ranks_per_host=7), "ranks_per_host 7: must divide the number of ranks, 12"),
+        (lambda: nccl_ring_all_reduce(12, 0), "ranks_per_host 0: must be at least 1"),
+        (lambda: nccl_tree_all_reduce(12, None, [8, 3]), "ranks_per_host [8, 3]: must be 12 ranks, at least 1 on each"),
         (lambda: nvls_all_reduce(12, segments=0), "segments 0: must be at least 1"),
         (lambda: multi_ring_all_reduce(8, 0), "num_rings 0: must be at least 1"),
         (lambda: ring_broadcast(8, 0), "segments 0: must be at least 1"),

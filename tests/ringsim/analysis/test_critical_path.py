@@ -72,7 +72,9 @@ def test_a_ring_is_the_closed_form() -> None:
 
 def test_contention_is_what_sharing_adds() -> None:
     """Two through one NIC take twice as long as one: half of the time is contention."""
-    network = read_network('[host]\nranks = 2\n[host.nic]\nbandwidth = "1GB/s"\nlatency = "1us"\n', "test.toml")
+    network = read_network(
+        '[host]\nranks = 2\nlink.latency = "1us"\nnic.bandwidth = "1GB/s"\nnic.latency = "1us"\n', "test.toml"
+    )
     rows = [[Transfer(0, 2, 0, False), Transfer(1, 3, 1, False)]]
     schedule = Schedule.from_transfers(Collective.ALL_GATHER, "pairs", 4, 2, rows)
     spent = path_of(schedule, network, 2000).seconds()

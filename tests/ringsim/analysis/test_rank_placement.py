@@ -1,7 +1,7 @@
 """Orders of ranks: against all orders where there are few, and where one sees what is best."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
@@ -169,8 +169,8 @@ def test_several_processes_find_what_one_finds(tmp_path: Path, num_ranks: int, b
     network, tree = uneven_network(tmp_path, 2, num_ranks), build(Collective.ALL_REDUCE, "binomial_tree", num_ranks)
     told: list[list[int]] = [[], []]
     alone = find_placement(tree, network, SIZE, seed=3, budget=budget, on_progress=told[0].append)
-    with Workers(jobs=3) as workers:
-        found = find_placement(tree, network, SIZE, seed=3, budget=budget, on_progress=told[1].append, workers=workers)
+    workers = Workers(jobs=3)
+    found = find_placement(tree, network, SIZE, seed=3, budget=budget, on_progress=told[1].append, workers=workers)
     assert (found, told[1]) == (alone, told[0])
     assert alone.evaluations > 2
 
@@ -182,18 +182,14 @@ def test_several_processes_keep_to_the_time(tmp_path: Path, budget: int) -> None
     network, tree = uneven_network(tmp_path, 2, 7), build(Collective.ALL_REDUCE, "binomial_tree", 7)
     now_s, begun = [0.0], list[int]()
 
-    def timed(function: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        now_s[0] += 1.0
-        begun.append(len(tasks))
-        return run(function, tasks)
+    class Timed(Workers):
+        def run(self, function: Any, tasks: Sequence[Any]) -> Generator[Any, None, None]:
+            now_s[0] += 1.0
+            begun.append(len(tasks))
+            return Workers.run(self, function, tasks)
 
-    with Workers(jobs=2) as workers:
-        run = workers.run
-        with (
-            patch.object(workers, "run", timed),
-            patch.object(rank_placement, "time", Mock(monotonic=lambda: now_s[0])),
-        ):
-            found = find_placement(tree, network, SIZE, budget=budget, seconds=2.5, workers=workers)
+    with patch.object(rank_placement, "time", Mock(monotonic=lambda: now_s[0])):
+        found = find_placement(tree, network, SIZE, budget=budget, seconds=2.5, workers=Timed(jobs=2))
     if budget == 5000:
         assert begun == [2, 2, 2]
         assert found.evaluations in (6, 7)  # the order that is there already may be one of them

@@ -82,12 +82,12 @@ def test_as_text_and_json() -> None:
     stall = stall_of(build(Collective.ALL_REDUCE, "ring", 12), cluster('link = "host1.nic0.out"'), 12000)
     lines = format_stall(stall)
     assert lines[:2] == [
-        f"{stall.num_unfinished} of 264 transfers cannot happen, from step 0, rank 1 -> 2, chunk 0; "
+        f"{stall.num_unfinished} of 264 transfers cannot happen, from step 1, rank 1 -> 2, chunk 0; "
         f"nothing finishes after {stall.until_s * 1e6:.4g} us",
         "host1.nic0.out failed at 0 ns",
     ]
     assert "rank 1 was last active at" in lines[3]
-    assert lines[3].endswith("and sends to rank 2 without end: chunk 0, step 0")
+    assert lines[3].endswith("and sends to rank 2 without end: chunk 0, step 1")
     assert lines[-1] == "and 4 more ranks"
     found = json.loads(json.dumps(stall.as_dict(), allow_nan=False))
     assert found["first"][0] == {"step": 0, "src": 1, "dst": 2, "chunk": 0}

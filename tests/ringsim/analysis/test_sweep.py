@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from ringsim.analysis import sweep_run
 from ringsim.analysis.candidates import busbw_bytes_per_s
 from ringsim.analysis.sweep import Sweep
-from ringsim.analysis.sweep_run import SweepPlan, SweepRun, run_sweep
+from ringsim.analysis.sweep_run import run_sweep
 from ringsim.network.file_reader import load_network
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import build
@@ -221,55 +222,22 @@ def test_any_other_file_is_refused(tmp_path: Path, text: str, message: str) -> N
         Sweep.from_csv(tmp_path / "other.csv")
 
 
-def test_several_workers_get_what_takes_long_first() -> None:
-    """In parts, each of one schedule, with every cell in one of them; one process goes cell by cell in their order."""
-    plan = SweepPlan.of(ALL_REDUCE, ["ring", "direct"], [2, 512, 64], [1 << power for power in range(60)], NETWORKS)
-    run = SweepRun(plan)
-    tasks = run._tasks(2)
-    assert [task.num_ranks for task in tasks] == sorted((task.num_ranks for task in tasks), reverse=True)
-    assert all({place[:2] for place in task.places} == {(task.algorithm, task.num_ranks)} for task in tasks)
-    assert sorted(place for task in tasks for place in task.places) == sorted(plan.places())
-    assert max(len(task.places) for task in tasks if task.num_ranks == 512) == 8
-    assert 32 <= len(tasks) < 200
-    assert [task.places for task in run._tasks(1)] == [(place,) for place in plan.places()]
-
-
-def test_few_cells_are_shared_among_workers_too() -> None:
-    """One schedule of many sizes."""
-    plan = SweepPlan.of(ALL_REDUCE, ["ring"], [64], [1 << power for power in range(10)], {"fast": FAST})
-    assert [len(task.places) for task in SweepRun(plan)._tasks(4)] == [1] * 10
-
-
 @pytest.mark.timeout(120)
-def test_an_algorithm_for_no_number_of_ranks_is_refused_by_workers_too() -> None:
-    """With the message for the largest, as in one process."""
-    messages = []
-    for jobs in (1, 2):
-        with Workers(jobs) as workers, pytest.raises(ValueError, match="algorithm 'tree'") as refused:
-            run_sweep(ALL_REDUCE, ["ring", "tree"], [2, 3], [1], {"fast": FAST}, workers=workers)
-        messages.append(str(refused.value))
-    assert messages[0] == messages[1]
+@pytest.mark.parametrize("workers", [Workers(), Workers(jobs=2)])
+def test_a_file_that_was_edited_is_read_again(tmp_path: Path, workers: Workers) -> None:
+    """Also by processes that have built the schedule before."""
+    path = tmp_path / "mine.py"
+    for name in ("ring", "direct"):
+        path.write_text(f"from ringsim.algorithms import {name}_all_gather as mine\n")
+        [own] = run_sweep(Collective.ALL_GATHER, [f"{path}:mine"], [5], [8], {"fast": FAST}, workers=workers).cells
+        [known] = run_sweep(Collective.ALL_GATHER, [name], [5], [8], {"fast": FAST}).cells
+        assert (own.num_steps, own.time_s) == (known.num_steps, known.time_s)
 
 
-def test_what_is_left_of_a_sweep_is_what_is_missing(tmp_path: Path) -> None:
-    """Its file has the plan until no cell is missing; what was known is not simulated again."""
-    whole = small_sweep()
-    plan = SweepPlan.of(ALL_REDUCE, ["ring", "recursive_doubling"], [8, 3], [1 << 24, 1000], NETWORKS)
-    kept = [cell for cell in whole.cells if cell.num_ranks == 3]
-    run = SweepRun(plan, kept)
-    partly = Sweep.from_csv(saved(run.sweep(), tmp_path))
-    assert (partly.cells, partly.planned) == (tuple(kept), plan.cells)
-    resumed = SweepRun(SweepPlan.resumed(partly.planned, partly.collective, NETWORKS), partly.cells)
-    told: list[int] = []
-    resumed.finish(Workers(), told.append)
-    assert (sum(told), resumed.sweep().cells, resumed.sweep().planned) == (8, whole.cells, None)
-
-
-def test_a_file_that_changes_while_it_is_swept_is_noticed(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_swept_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a cluster, every host must have the same file."""
     path = tmp_path / "mine.py"
     path.write_text("from ringsim import ring_all_reduce as mine\n")
-    run = SweepRun(SweepPlan.of(ALL_REDUCE, [f"{path}:mine"], [3], [8], {"fast": FAST}))
-    path.write_text("from ringsim import ring_all_reduce as mine  # another\n")
+    monkeypatch.setattr(sweep_run, "_without_room", lambda *_: path.write_text("another") and {})
     with pytest.raises(WorkerError, match=r"its file has been replaced or changed since the sweep began"):
-        run.finish(Workers(), lambda _: None)
+        run_sweep(ALL_REDUCE, [f"{path}:mine"], [3], [8], {"fast": FAST})

@@ -36,7 +36,10 @@ def covered_s(intervals: list[tuple[float, float]]) -> float:
     return total
 
 
-NETWORKS = st.just(NETWORK) | files().map(cluster)
+# Sending costs something, as a network on which messages take no time is refused.
+NETWORKS = st.just(NETWORK) | files().map(
+    lambda text: cluster('[rank]\nsend_overhead = "1us"\n' + text.removeprefix("[rank]\n"))
+)
 
 
 @given(schedules(), NETWORKS, st.integers(0, 10**5))
@@ -75,7 +78,7 @@ def test_overlapping_sends_count_once() -> None:
 
 def test_the_bottleneck_has_its_name() -> None:
     """Both ranks of a host send through one NIC, which is full all the time; the one that receives is as busy."""
-    network = cluster('[host]\nranks = 2\n[host.nic]\nbandwidth = "1GB/s"\n')
+    network = cluster('[host]\nranks = 2\nlink.latency = "1us"\n[host.nic]\nbandwidth = "1GB/s"\n')
     rows = [[Transfer(0, 2, 0, False), Transfer(1, 3, 1, False)]]
     schedule = Schedule.from_transfers(Collective.ALL_GATHER, "pairs", 4, 2, rows)
     links = links_of(schedule, network, 1000)

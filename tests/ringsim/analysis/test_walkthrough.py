@@ -1,5 +1,7 @@
 """Phases of a schedule, their rules, and why there are so many steps and bytes."""
 
+from functools import reduce
+
 import numpy as np
 import pytest
 
@@ -21,12 +23,12 @@ def test_the_rule_of_a_ring() -> None:
     """One formula for all steps of both phases, and why it is that."""
     scatter, gather = walkthrough_of("ring", 4).phases
     assert scatter.rule == (
-        "in step s rank r sends chunk (r - s - 1) mod 4 to rank (r + 1) mod 4: after the first step, the chunk that it "
-        "received and added its contribution to in the step before"
+        "in step s = 1 to 3 rank r sends chunk (r - s) mod 4 to rank (r + 1) mod 4: after the first step, the chunk "
+        "that it received and added its contribution to in the step before"
     )
     assert gather.rule == (
-        "in step s rank r sends chunk (r - s - 1) mod 4 to rank (r + 1) mod 4: the chunk that it received in the step "
-        "before"
+        "in step s = 4 to 6 rank r sends chunk (r - s) mod 4 to rank (r + 1) mod 4: the chunk that it received in the "
+        "step before"
     )
     assert scatter.steps[0].example == "rank 0: chunk 3, rank 1: chunk 0, rank 2: chunk 1, rank 3: chunk 2"
 
@@ -40,7 +42,7 @@ def test_the_formula_is_right(collective: str, num_ranks: int) -> None:
         formula = phase.rule.partition("sends chunk ")[2].partition(" to rank")[0].replace("mod", "%")
         for told in phase.steps:
             for src, _, chunk, *_ in schedule.steps[told.number]:
-                assert chunk == eval(formula, {"r": src, "s": told.number})
+                assert chunk == eval(formula, {"r": src, "s": told.number + 1})
 
 
 def test_only_a_ring_has_that_rule() -> None:
@@ -76,8 +78,10 @@ def test_one_rank_and_too_many() -> None:
     assert walkthrough_of("ring", 1).costs == ("a single rank has nothing to send",)
     told = walkthrough_of("ring", 300)
     assert [phase[:3] for phase in told.phases] == [("reduce-scatter", 0, 298), ("all-gather", 299, 597)]
+    steps = {"s = 1 to 3": "s = 1 to 299", "s = 4 to 6": "s = 300 to 598"}
     assert [phase.rule for phase in told.phases] == [
-        phase.rule.replace("mod 4", "mod 300") for phase in walkthrough_of("ring", 4).phases
+        reduce(lambda rule, step: rule.replace(*step), steps.items(), phase.rule.replace("mod 4", "mod 300"))
+        for phase in walkthrough_of("ring", 4).phases
     ]
     sentences = [step.sentence for step in told.phases[0].steps]
     assert len(sentences) == 3

@@ -13,7 +13,7 @@ from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_n
 from ringsim.measurements.measurements import CollectiveTimes, Measurements
 from ringsim.network.cluster import Cluster
 from ringsim.network.shared_memory import SharedMemoryNetwork
-from ringsim.network.spec import Host, MemoryRate, SharedMemory, Spec
+from ringsim.network.spec import Host, Link, MemoryRate, SharedMemory, Spec
 from ringsim.report.plots.plot import save_plot
 from ringsim.report.plots.run_figure import MAX_LINES, draw_run
 from ringsim.report.trace import write_run_trace
@@ -64,8 +64,9 @@ def test_a_run_is_simulated_over_its_own_transport() -> None:
     """Through the shared memory of the network file, or past it; without one that describes it, one line says so."""
     run = made_run(num_ranks=2)
     rates = (MemoryRate(2**20, 1e9, 2e9, 3e9, 1e9, 2e9, 3e9),)
-    plain = Cluster("plain", Spec(host=Host()))
-    sharing = Cluster("host", Spec(host=Host(shared_memory=SharedMemory(2**20, 2**20, latency_s=1e-3, rates=rates))))
+    plain = Cluster("plain", Spec(host=Host(link=Link(latency_s=1e-6))))
+    memory = SharedMemory(2**20, 2**20, latency_s=1e-3, rates=rates)
+    sharing = Cluster("host", Spec(host=replace(plain.spec.host, shared_memory=memory)))
     over_shm = compare_run(replace(run, transport="shm"), sharing, "host").predicted.time_s
     through = SharedMemoryNetwork(sharing, touched_bytes=run.size_bytes)
     assert over_shm == predict_time(ring_all_reduce(2), through, run.size_bytes, element_bytes=4, runtime=IN_ORDER)

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 import pytest
 
-from ringsim import Collective, Network, closed_form_s
+import ringsim
+from ringsim import Collective, Network, closed_form_s, load_network, predict_time, ring_all_reduce, simulate
 from ringsim.console.one_line import message_of
 from ringsim.registry import ALGORITHMS
 from ringsim.schedule.step import ScheduleError
@@ -93,21 +94,84 @@ def test_candidates_are_what_the_network_has() -> None:
         cells = as_json("sweep", *options, "--ranks", "8", "--sizes", "1KiB")["cells"]
         swept = {cell["algorithm"] for cell in cells}
         assert {"nccl_ring", "nccl_tree", "nvls", "nccl"} - swept == missing
-        explained = as_json("explain", *options, "--ranks", "8", "--size", "1KiB")["alternatives"]
+        explained = as_json("explain", *options, "--ranks", "8", "--size", "1KiB", "--algorithm", "ring")[
+            "alternatives"
+        ]
         assert swept - {"nccl", "ring"} == {entry["name"] for entry in explained if entry["name"] in swept}
         assert not missing & {entry["name"] for entry in explained}
     named = as_json("sweep", "--network", "gbe", "--ranks", 4, "--sizes", "4KiB", "--algorithm", "nvls")["cells"]
     assert [cell["algorithm"] for cell in named] == ["nvls"]
 
 
-def test_what_nccl_takes_may_be_unknown() -> None:
-    """Where hosts are not full it is said, and a ring is simulated instead."""
-    result = invoke("simulate", "--network", "dgx-h100-cluster", "--ranks", "12")
-    told = "NCCL's choice is not known: 12 ranks do not fill its hosts of 8; a ring is simulated instead"
-    assert result.stderr == f"dgx-h100-cluster: {told}\n"
-    assert result.stdout.startswith("all_reduce ring, 12 ranks")
+def test_hosts_that_are_not_full_are_said() -> None:
+    """Twelve ranks take between as long as eight and twice that, and the output tells which channels NCCL has."""
+    options = ["simulate", "--network", "dgx-h100-cluster", "--size", "1GiB", "--ranks"]
+    full, some = (as_json(*options, num_ranks) for num_ranks in ("8", "12"))
+    assert (full["notes"], full["time_s"] < some["time_s"] < 2 * full["time_s"]) == ([], True)
+    assert some["notes"] == ["hosts have 4 to 8 ranks, and NCCL only the channels of 4 ranks on each"]
+    second = printed(*options, "12").splitlines()[1]
+    assert second.startswith(f"  timed          {some['timed']}; hosts have 4 to 8")
+
+
+def test_what_is_too_large_takes_the_formula_of_its_algorithm() -> None:
+    """Never another algorithm's time; where no formula knows what there is, an error says what to give instead."""
+    options = ["simulate", "--network", "dgx-a100", "--size", "64MiB", "--ranks"]
+    few, many = (as_json(*options, num_ranks) for num_ranks in ("2048", "2056"))
+    assert [(run["algorithm"], run["timed"]) for run in (few, many)] == [
+        ("nccl_tree", "by NCCL's formula, not simulated")
+    ] * 2
+    assert few["time_s"] == pytest.approx(many["time_s"], rel=0.01)
+    told = refused(*options, "2056", "--in-order")
+    assert "more than 524,288 transfers to simulate, and there is no formula" in told
+    assert told.endswith("give fewer ranks, or name an --algorithm\n")
     alone = run("simulate", "--network", "dgx-h100-cluster", "--ranks", "1", "--json")
     assert (alone.stderr, json.loads(alone.stdout)["time_s"]) == ("", 0.0)
+
+
+@pytest.mark.parametrize("network", [(), ("--network", "gbe"), ("--network", "dgx-h100-cluster")])
+@pytest.mark.parametrize("collective", ["all_to_all", "gather", "scatter"])
+def test_what_goes_between_two_ranks_goes_straight_by_default(collective: str, network: tuple[str, ...]) -> None:
+    """In all commands, on all networks; as NCCL's choice too, where it is described."""
+    options = ["--collective", collective, *network, "--size", "1MiB", "--ranks", "12"]
+    default, named = (as_json("simulate", *options, *more) for more in ((), ("--algorithm", "direct")))
+    assert (default["algorithm"], default["num_transfers"]) == ("direct", named["num_transfers"])
+    if "dgx-h100-cluster" in network:
+        assert as_json("explain", *options)["algorithm"] == "direct"
+        sweep = as_json("sweep", "--collective", collective, *network, "--sizes", "1MiB", "--ranks", "12")
+        times = {cell["algorithm"]: cell["time_s"] for cell in sweep["cells"]}
+        assert times["nccl"] == default["time_s"] > 0
+
+
+def test_no_message_takes_no_time(tmp_path: Path) -> None:
+    """A file that does not say what links cost is refused by all that would simulate messages over them."""
+    free = tmp_path / "free.toml"
+    free.write_text('[host]\nranks = 2\n[host.nic]\nbandwidth = "10Gbit/s"\nlatency = "1us"\n')
+    shared = "docs/networks/shared-memory.toml"
+    for command in ("simulate", "explain", "sweep", "order", "plot", "animate"):
+        for network in (shared, free):
+            told = refused(command, "--network", network, "--ranks", "4")
+            assert f"{network}: messages take no time on it from rank 0 to rank 1: give host.link.bandwidth" in told
+        assert ("backend ring" in refused(command, "--network", shared, "--ranks", "4")) is True
+    for ask in (simulate, predict_time, ringsim.explain):
+        with pytest.raises(ValueError, match="messages take no time on it from rank 0 to rank 1: give host.link.band"):
+            ask(ring_all_reduce(4), load_network(str(free)), 2**20)
+    alone = as_json("simulate", "--network", free, "--ranks", "1")
+    assert alone["time_s"] == 0.0
+
+
+def test_a_sweep_compares_with_nccl_s_ring() -> None:
+    """Over all NICs, where the network has it; and names what is not brought to NCCL's formula."""
+    algorithms = "ring,nccl_ring,halving_doubling,nccl"
+    options = ["sweep", "--ranks", "16", "--sizes", "64MiB", "--algorithm", algorithms, "--network"]
+    text = printed(*options, "dgx-h100-cluster")
+    assert "how many times as fast as nccl_ring" in " ".join(text.split())
+    told = "halving_doubling: not NCCL's, and simulated without the factor"
+    assert told in " ".join(text.split())
+    (note,) = as_json(*options, "dgx-h100-cluster")["notes"]
+    assert note.startswith(told)
+    plain = ["sweep", "--ranks", "4", "--sizes", "1MiB", "--algorithm", "ring,halving_doubling", "--network", "gbe"]
+    assert "as fast as the ring" in " ".join(printed(*plain).split())
+    assert as_json(*plain)["notes"] == []
 
 
 @pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather"])
@@ -170,7 +234,7 @@ def test_a_failure_is_a_result(tmp_path: Path) -> None:
     assert result["stalled"]["num_unfinished"] > 0
     sweep = ["sweep", "--algorithm", "ring", "--sizes", "8", "--csv", table]
     assert "ring on 4 ranks skipped: never finishes on" in printed(*sweep, *options)
-    assert "never finishes" in printed("sweep", "--from", table)
+    assert "never finishes on" in table.read_text()
     run("plot", *options, "-o", tmp_path / "hangs.svg")
     picture = (tmp_path / "hangs.svg").read_text()
     assert f"never finishes: {result['stalled']['num_unfinished']} of 24 transfers hang" in picture
@@ -270,13 +334,14 @@ def test_every_algorithm_is_told_in_words() -> None:
 
 
 def test_sweep_as_table_csv_picture_and_json(tmp_path: Path) -> None:
-    """One run gives them all; the picture can be drawn again from the CSV file alone."""
-    table, picture, again = tmp_path / "sweep.csv", tmp_path / "sweep.png", tmp_path / "again.png"
+    """One run gives them all; the page of a report can be made from the CSV file alone."""
+    table, picture, page = tmp_path / "sweep.csv", tmp_path / "sweep.png", tmp_path / "sweep.html"
     options = ["--algorithm", "ring,direct", "--algorithm", "torus", "--ranks", "2,4", "--sizes", "1KiB:4KiB"]
     output = printed("sweep", *options, "--csv", table, "-o", picture)
     assert output.startswith("all_reduce, the fastest of 3 algorithms")
-    assert printed("sweep", "--from", table, "-o", again) == output
-    assert again.read_bytes() == picture.read_bytes()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    run("report", table, "-o", page)
+    assert "torus" in page.read_text()
     cells = as_json("sweep", *options)["cells"]
     assert len(cells) == 3 * 2 * 2
     [time_s] = [c["time_s"] for c in cells if (c["algorithm"], c["num_ranks"], c["size_bytes"]) == ("ring", 4, 4096)]
@@ -301,27 +366,18 @@ def test_sweep_takes_all_algorithms_of_a_collective() -> None:
         ("sweep --ranks 1", "'--ranks': '1' is not a number of ranks: write a whole number from 2 to"),
         ("sweep --sizes 4:2", "'--sizes': '4:2' is not a range: write it as"),
         ("sweep --algorithm ring,tree", "ringsim: algorithm 'tree': all_reduce has ring, gloo_ring"),
-        ("sweep --from no.csv", "ringsim: no.csv: No such file or directory"),
-        ("sweep --from no.csv --latency 1us", "ringsim sweep: --latency has no effect together with --from"),
-        (
-            "plot --ranks 3 -o /proc/no/such.png",
-            "'-o' / '--output': /proc/no/such.png: there is no directory /proc/no",
-        ),
+        ("plot --ranks 3 -o /proc/no/such.png", "'-o' / '--output': /proc/no/such.png: there is no directory /proc/no"),
         ("sweep --csv /no/such.csv", "'--csv': /no/such.csv: there is no directory /no"),
         ("sweep -o sweep.txt", "'-o' / '--output': sweep.txt: must end in .png, .pdf, .svg"),
         ("ddp --ranks 2,2000", "'--ranks': '2,2000' is more than one number of ranks, which other options accept: "),
         ("simulate --size 1MiB:1GiB", "'--size': '1MiB:1GiB' is more than one size, which ringsim"),
-        ("simulate --ranks ٣", "'--ranks': '٣' is not a number: write it with the"),
-        ("simulate --ranks 1_0", "'--ranks': '1_0' is not a number: write it with the"),
-        ("sweep --max-transfers nan", "'--max-transfers': 'nan' is not a number: write"),
-        ("simulate --algorithm ring/٣", "ringsim: algorithm 'ring/٣': after the slash must come a number of segments"),
-        ("verify --algorithm hierarchical@٣", "ringsim: algorithm 'hierarchical@٣': after the @ must come the number"),
-        ("simulate --ranks 2 --order ٣,0", "'--order': '٣,0' is not an order"),
-        ("sweep --ranks ٣", "'--ranks': '٣' is not a number of ranks"),
-        ("compare m.json --network gbe --fail-above ٣%", "'--fail-above': '٣%' is"),
-        ("sweep --ranks 2:8:x٣", "'--ranks': 'x٣' is not a factor"),
-        ("calibrate log.txt --nic ٣x25GB/s", "'--nic': '٣x25GB/s' is not a number"),
-        ("ddp --layers l.toml --bucket-cap-mb ٣", "'--bucket-cap-mb': '٣' is not a cap"),
+        ("sweep --max-transfers nan", "'--max-transfers': 'nan' is not a number"),
+        ("simulate --algorithm ring/y", "ringsim: algorithm 'ring/y': after the slash must come a number of segments"),
+        ("verify --algorithm hierarchical@y", "ringsim: algorithm 'hierarchical@y': after the @ must come the number"),
+        ("simulate --ranks 2 --order y,0", "'--order': 'y,0' is not an order"),
+        ("compare m.json --network gbe --fail-above y%", "'--fail-above': 'y%' is"),
+        ("sweep --ranks 2:8:xy", "'--ranks': 'xy' is not a factor"),
+        ("ddp --layers l.toml --bucket-cap-mb y", "'--bucket-cap-mb': 'y' is not a cap"),
         ("simulat", "ringsim: No such command 'simulat'."),
         (
             "export -o all.txt",

@@ -17,13 +17,13 @@ def test_a_ring_of_four() -> None:
         "Every rank starts with its contribution to every chunk; at the end every rank must hold the sum of all 4 "
         "contributions to every chunk.",
         "",
-        "reduce-scatter, steps 0 to 2",
-        "  In step s rank r sends chunk (r - s - 1) mod 4 to rank (r + 1) mod 4: after the first step, the chunk that "
-        "it received and added its contribution to in the step before.",
-        "  step 0  every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds its contribution: 2 of 4",
+        "reduce-scatter, steps 1 to 3",
+        "  In step s = 1 to 3 rank r sends chunk (r - s) mod 4 to rank (r + 1) mod 4: after the first step, the chunk "
+        "that it received and added its contribution to in the step before.",
+        "  step 1  every rank r sends chunk (r - 1) mod 4 to rank (r + 1) mod 4, which adds its contribution: 2 of 4",
     ]
     assert lines[7] == "          rank 0: chunk 3, rank 1: chunk 0, rank 2: chunk 1, rank 3: chunk 2"
-    assert "all-gather, steps 3 to 5" in lines
+    assert "all-gather, steps 4 to 6" in lines
     assert "  time           1.318 ms" in lines
 
 
@@ -47,10 +47,10 @@ def test_of_what_gains_nothing_the_nearest_are_told() -> None:
 def test_of_many_steps_only_some_are_told() -> None:
     """The first of each phase, and its last."""
     lines = printed("explain", "--ranks", "16", "--size", "1MiB", "--wide").splitlines()
-    start = lines.index("reduce-scatter, steps 0 to 14")
-    assert [line[:9] for line in lines[start + 2 : start + 5]] == ["  step 0 ", "  step 1 ", "  step 2 "]
-    assert lines[start + 5] == "  steps 3 to 13 follow the same pattern"
-    assert lines[start + 6].startswith("  step 14  every rank r sends chunk (r - 15) mod 16")
+    start = lines.index("reduce-scatter, steps 1 to 15")
+    assert [line[:9] for line in lines[start + 2 : start + 5]] == ["  step 1 ", "  step 2 ", "  step 3 "]
+    assert lines[start + 5] == "  steps 4 to 14 follow the same pattern"
+    assert lines[start + 6].startswith("  step 15  every rank r sends chunk (r - 15) mod 16")
 
 
 def test_the_advice_is_what_simulate_says() -> None:

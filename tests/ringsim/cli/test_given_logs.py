@@ -1,6 +1,7 @@
 """The files of calibrate and compare: logs, with what is said of single ones, and rows that are left out."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ from click.testing import CliRunner
 
 from ringsim.cli import main
 from ringsim.measurements import Measurements
-from tests.ringsim.commands import refused
-from tests.ringsim.made_logs import nccl_log, nccl_row
+from tests.ringsim.commands import as_json, printed, refused, run
+from tests.ringsim.made_logs import bare, nccl_log, nccl_row
 
 OSU = "# OSU MPI Allreduce Latency Test v5.7\n# Size       Avg Latency(us)\n" + "".join(
     f"{4**power}  {10 + 4**power / 1000:.2f}\n" for power in range(5, 12)
@@ -113,3 +114,47 @@ def test_rows_that_are_left_out(tmp_path: Path) -> None:
         "run the benchmark again"
     )
     assert (len(lines), lines[-1]) == (9, "left out: 2 more rows")
+    assert len(as_json("calibrate", path)["left_out"]) == 10
+
+
+def test_how_each_table_was_read(tmp_path: Path) -> None:
+    """A line on stdout for each, or in the JSON, also of a collective that there is no formula for."""
+    path, network = tmp_path / "a.log", ("--network", "ib-100g")
+    text = nccl_log("all_reduce", 16, 2)
+    path.write_text(f"{text}# Collective test starting: alltoall_perf\n{nccl_log('all_gather', 16, 2)}")
+    lines = [
+        f"read {path}: line 21: all_reduce (by its columns and rates) on 16 ranks of 2 hosts (lines 2 to 17)",
+        f"read {path}: line 56: alltoall (line 35) is left out: there is no formula for it, only for all_reduce, "
+        "all_gather, reduce_scatter, broadcast, reduce, sendrecv, pt2pt_latency, pt2pt_bandwidth",
+    ]
+    for command in (("calibrate", path), ("compare", path, *network)):
+        assert printed(*command).splitlines()[:2] == lines
+        assert [f"read {line}" for line in as_json(*command)["read"]] == lines
+    assert run("calibrate", path, "-o", "-").stderr.splitlines()[:2] == lines
+    assert "is a pipe, which cannot be read twice" in refused("calibrate", f"/dev/fd/{os.pipe()[0]}")
+    assert "alltoall (line 1)" in refused("compare", with_text(path, "$ ./alltoall_perf\n" + bare(text)), *network)
+
+
+def with_text(path: Path, text: str) -> Path:
+    """The file, with another text."""
+    path.write_text(text)
+    return path
+
+
+def test_runs_of_one_log_that_contradict_each_other(tmp_path: Path) -> None:
+    """A median of both would be neither."""
+    slow = "".join(f"{line.replace('  ', '  1')}\n" for line in OSU.splitlines())
+    gloo = "Algorithm: allreduce_ring\nOptions: processes=8\n   elements   min (us)   p50 (us)\n{}  {}  {}\n".format
+    both = "".join(gloo(size, time, time) for size in (1000, 4000, 16000) for time in (size, 3 * size))
+    for text in (OSU + slow, both):
+        path = with_text(tmp_path / "a.log", text)
+        shape = ("--nodes", "2", "--ranks-per-node", "4")
+        assert "contradictory: all_reduce" in printed("calibrate", path, *shape)
+        assert "contradictory: all_reduce" in run("compare", path, "--network", "ib-100g", *shape).stderr
+
+
+def test_small_messages_of_a_stream(tmp_path: Path) -> None:
+    """Their number takes time, which there is no formula for."""
+    text = OSU.replace("Allreduce Latency", "Bandwidth")
+    data = as_json("compare", with_text(tmp_path / "a.log", text), "--network", "ib-100g")
+    assert {cell["size_bytes"] for cell in data["cells"] if cell["predicted_s"]} == {4**10, 4**11}

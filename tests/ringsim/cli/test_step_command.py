@@ -1,16 +1,21 @@
 """`ringsim step`: what it prints and draws, and one line for every mistake."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ringsim.traces import Call, Device, Group, HeldBytes, Operator, ProgramTrace, StepMemory, TracedStep, TraceRequest
 from ringsim.training_step import group_calls
+from ringsim.units import format_time
 from tests.ringsim.commands import as_json, invoke, printed, refused
 from tests.ringsim.made_networks import with_a_slow_link
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, traced, wait
+
+OF_TENSORS = "(memory of tensors, without allocator and workspaces)"
 
 
 @pytest.fixture
@@ -90,10 +95,10 @@ def test_computations_can_be_those_of_another_device(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("gib", "options", "told"),
     [
-        (80, ("--gpu", "h100"), "80 GiB at the peak, of 80 GiB"),
-        (81, ("--gpu", "h100"), "81 GiB at the peak: MORE THAN THE 80 GiB of the GPU"),
-        (81, ("--gpu", "h200", "--flops", "100TFLOP/s"), "81 GiB at the peak, of 141 GiB"),
-        (81, ("--flops", "100TFLOP/s", "--memory-bandwidth", "1TB/s"), "81 GiB at the peak"),
+        (80, ("--gpu", "h100"), f"80 GiB at the peak, of 80 GiB {OF_TENSORS}"),
+        (81, ("--gpu", "h100"), f"81 GiB at the peak: MORE THAN THE 80 GiB of the GPU {OF_TENSORS}"),
+        (81, ("--gpu", "h200", "--flops", "100TFLOP/s"), f"81 GiB at the peak, of 141 GiB {OF_TENSORS}"),
+        (81, ("--flops", "100TFLOP/s", "--memory-bandwidth", "1TB/s"), f"81 GiB at the peak {OF_TENSORS}"),
     ],
 )
 def test_memory_is_compared_with_the_gpu(trace: Path, gib: int, options: tuple[str, ...], told: str) -> None:
@@ -105,6 +110,104 @@ def test_memory_is_compared_with_the_gpu(trace: Path, gib: int, options: tuple[s
     lines = printed("step", str(trace), *command).splitlines()
     assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("  memory ")] == [told]
     assert as_json("step", str(trace), *command)["memory"]["peak"]["rest"] == (gib - 3) * 2**30
+
+
+def everywhere(trace: Path, *options: str) -> tuple[str, str, dict[str, Any]]:
+    """What a command prints, its page without the marks of HTML, and its JSON."""
+    command = "step", str(trace), "--network", "dgx-h100-cluster", *options
+    text = printed(*command, "-o", str(trace.with_suffix(".html")))
+    page = re.sub(r"<[^>]*>", "", trace.with_suffix(".html").read_text())
+    return text, page, as_json(*command)
+
+
+@pytest.mark.parametrize(
+    ("options", "basis"),
+    [
+        (("--gpu", "h100"), "lower bound (roofline at peak rates)"),
+        (("--gpu", "h100", "--measured-step", "5ms"), "prediction (computations scaled to a measured step)"),
+        (("--gpu", "h100", "--compute-scale", "0.5"), "prediction (computations scaled as asked for)"),
+        ((), "prediction (computations as long as recorded)"),
+    ],
+)
+def test_how_sure_a_step_is_stands_beside_its_time(trace: Path, options: tuple[str, ...], basis: str) -> None:
+    """In the text, in the page's title and heading and in its picture, and as JSON; of a bound also for the tokens."""
+    text, page, result = everywhere(trace, *options, "--tokens", "9")
+    is_bound = basis.startswith("lower bound")
+    time = f": {'at least ' if is_bound else ''}{format_time(result['step_s'])}, {basis}"
+    assert text.splitlines()[0].endswith(time)
+    assert page.count(time) == 3
+    assert result["basis"] == basis
+    assert ("at most" in text) == is_bound
+    assert ("which no GPU can be" in text) == ("0.5" in options)
+
+
+def test_a_compiled_program_has_a_range(trace: Path) -> None:
+    """From what no compiler can remove to eager mode, without a verdict on its memory; a measured step is one."""
+    recorded, held = ProgramTrace.load(trace), HeldBytes(0, 0, 0, 2**40)
+    extern = Operator("aten.sort_of_mine", "float32", 0, 10**9, is_counted=False)
+    own, chain = Operator("aten._fused_adamw_", "float32", 0, 10**9), Operator("aten.add", "float32", 0, 10**10)
+    step = TracedStep((compute(0.01, extern, own, chain, Operator("aten.mm", "tf32", 494_700_000_000, 8)),), ())
+    replace(recorded, steps=(step,), memory=StepMemory(held, held), is_compiled=True).save(trace)
+    text, page, result = everywhere(trace, "--gpu", "h100")
+    both = 1e-3 + 2e9 / 3.35e12
+    assert result["compiled_between_s"] == pytest.approx([both, both + 1e10 / 3.35e12])
+    assert (
+        page.count(
+            "compiled program: between 1.597 ms and 4.582 ms in eager mode, lower bound (roofline at peak rates)"
+        )
+        == 3
+    )
+    assert f"1 TiB at the peak in eager mode {OF_TENSORS}\n" in text
+    assert "would take" not in text + page
+    text, _, result = everywhere(trace, "--gpu", "h100", "--measured-step", "2ms")
+    assert result["compiled_between_s"] is None
+    assert "times as long as at the peak rates, recorded in eager mode, though the program compiles its code" in text
+
+
+def test_operators_that_are_not_counted_are_named(trace: Path) -> None:
+    """On the picture too, the most bytes first, unless times were recorded; so are calls by Gloo beside NCCL."""
+    operators = [Operator(name, "float32", 0, 2**20, count, is_counted=False) for name, count in (("a.b", 1), ("c", 3))]
+    traced(TracedStep((compute(0.01, *operators),), ())).save(trace)
+    told = ["3 calls of c, 3 MiB", "1 call of a.b, 1 MiB"]
+    text, page, result = everywhere(trace, "--gpu", "h100")
+    assert f"  not counted: {'; '.join(told)}\n" in text
+    assert page.count("; ".join(told)) == 2
+    assert result["not_counted"] == told
+    assert "not counted" not in everywhere(trace)[0]
+    calls, groups = (all_reduce(2**20), all_reduce(2**20, group=1)), (replace(ALL, backend="nccl"), ALL)
+    traced(TracedStep((compute(0.01), call(0), call(1)), calls), groups=groups).save(trace)
+    text, page, result = everywhere(trace)
+    assert result["not_counted"] == ["1 call of all_reduce by Gloo, timed as NCCL's, 1 MiB"]
+    assert f"  not counted: {result['not_counted'][0]}\n" in text
+    assert "not counted" not in printed("step", str(trace), "--network", "dgx-h100-cluster", "--device", "cpu")
+
+
+@pytest.mark.parametrize(("awaited", "unawaited"), [(0, "1 call, 1 MiB"), (1, None)])
+def test_calls_that_nobody_waits_for_are_told(trace: Path, awaited: int, unawaited: str | None) -> None:
+    """Such as those whose results the next step takes; who waits for a call waits for those before it in its group."""
+    calls = all_reduce(2**20, is_async=True), all_reduce(2**20, is_async=True)
+    traced(TracedStep((compute(0.01), call(0), call(1), wait(awaited)), calls)).save(trace)
+    text, page, result = everywhere(trace)
+    told = f"taken to end in their steps, where the program does not wait for them: {unawaited}"
+    assert result["unawaited"] == (unawaited and told)
+    assert (told in " ".join(text.split()), told in page) == (bool(unawaited), bool(unawaited))
+
+
+def test_what_happens_every_nth_step_is_in_the_mean(trace: Path) -> None:
+    """All figures are those of the mean step, and add up; the picture is of a step with the calls."""
+    product = compute(0.0, Operator("aten.mm", "bfloat16", 989_400_000_000, 8))
+    plain, calling = TracedStep((product,), ()), TracedStep((product, call(0)), (all_reduce(2**30),))
+    traced(*[plain, plain, plain, calling] * 2).save(trace)
+    text, page, result = everywhere(trace, "--gpu", "h100")
+    long_s = result["steps_s"][3]
+    assert result["step_s"] == pytest.approx((3 * 1e-3 + long_s) / 4)
+    assert result["exposed_s"] == pytest.approx(result["communication_s"]) == pytest.approx((long_s - 1e-3) / 4)
+    assert result["better"]["communication that takes no time"] == pytest.approx(1e-3)
+    assert re.search(r"steps +the mean of 8, of 1 ms to .*, median 1 ms\n", text)
+    assert re.search(r"all_reduce +4 .* 0\.25  256 MiB", text)
+    assert "drawn: step 4 of 8" in page
+    traced(calling).save(trace)
+    assert "1 recorded, without what is done every n-th step" in everywhere(trace, "--gpu", "h100")[0]
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
@@ -189,6 +292,8 @@ def test_a_gpu_times_only_steps_whose_operators_are_known(tmp_path: Path) -> Non
         result = as_json("step", path, "--network", "dgx-h100-cluster", "--gpu", "h100")
         assert result["steps_s"] == [result["step_s"]]
         assert result["compute_s"] == pytest.approx(1e12 / 989.4e12)
+        text = printed("step", str(path), "--network", "dgx-h100-cluster", "--gpu", "h100")
+        assert "; 2 left out, whose calls are not those of the watched step" in text
     assert len(as_json("step", path, "--network", "dgx-h100-cluster")["steps_s"]) == 3
 
 

@@ -29,13 +29,19 @@ with open("requests.txt", "a") as file:  # in the folder of the program
     print(request.num_ranks, request.ranks_per_host, os.environ.get("OMP_NUM_THREADS"), file=file)
 print("printed by the program")
 print("a warning of the program", file=sys.stderr)
+report = Path(sys.argv[2])
 if "fail" in request.arguments and request.num_ranks == 8:
+    report.write_text("1")
     sys.exit("ringsim trace: train.py:3: ValueError: 8 is too many")
 recorded(request).save(Path(request.output))
+report.write_text("0")
 """
+PROGRAM = ("--run-recorded",)
 HOSTS_OF_2 = """
 [host]
 ranks = 2
+[host.link]
+bandwidth = "1GB/s"
 [host.nic]
 bandwidth = "1GB/s"
 latency = "5us"
@@ -66,16 +72,24 @@ def recordings(file: Path) -> list[str]:
     return noted.read_text().splitlines() if noted.exists() else []
 
 
+def again(file: Path, num_ranks: int, per_host: int) -> str:
+    """The line that names the folder and the command of a recording before it runs."""
+    command = f"ringsim trace --ranks {num_ranks} --ranks-per-host {per_host} --rank 0 --steps 2 train.py"
+    return f"recording again in {file.parent / 'program'}: {command}"
+
+
 def test_each_number_is_recorded_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On hosts of the network; the file serves for its own number; each command is named, and a warning said once."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    result = run("step", file, "--network", file.parent / "two.toml", "--ranks", "2:16", "--tokens", 100, "--json")
+    result = run(
+        "step", file, "--network", file.parent / "two.toml", "--ranks", "2:16", *PROGRAM, "--tokens", 100, "--json"
+    )
     assert recordings(file) == ["2 2 1", "8 2 1", "16 2 1"]
     assert result.stderr.splitlines() == [
-        "recording again: ringsim trace --ranks 2 --ranks-per-host 2 --rank 0 --steps 2 train.py",
+        again(file, 2, 2),
         "a warning of the program",
-        "recording again: ringsim trace --ranks 8 --ranks-per-host 2 --rank 0 --steps 2 train.py",
-        "recording again: ringsim trace --ranks 16 --ranks-per-host 2 --rank 0 --steps 2 train.py",
+        again(file, 8, 2),
+        again(file, 16, 2),
     ]
     steps = json.loads(result.stdout)["scaling"]
     assert [step["num_ranks"] for step in steps] == [2, 4, 8, 16]
@@ -87,21 +101,42 @@ def test_each_number_is_recorded_once(file: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_file_of_other_hosts_is_recorded_again(file: Path) -> None:
     """As its groups may be those of hosts; where the network says nothing of hosts, they are as in the request."""
-    run("step", file, "--network", "dgx-h100-cluster", "--ranks", "4,16")
+    run("step", file, "--network", "dgx-h100-cluster", "--ranks", "4,16", *PROGRAM)
     assert recordings(file) == ["4 8 1", "16 8 1"]
 
 
 def test_a_program_runs_only_if_it_is_asked_for(file: Path) -> None:
-    """To predict the step that is in the file, no program runs."""
+    """No program runs for what is in the file; for other ranks a line says which one would run, and where."""
     run("step", file, "--network", "gbe")
+    would_run = f"in {file.parent / 'program'}: ringsim trace --ranks 4 --ranks-per-host 8 --rank 0 --steps 2 train.py"
+    said = refused("step", file, "--network", "gbe", "--ranks", "4,8")
+    assert f"{file}: --ranks would run what the file names, {would_run}; give --run-recorded to run it, or " in said
     assert recordings(file) == []
+
+
+def test_the_program_of_the_user_runs_in_place_of_the_recorded_one(
+    file: Path, request_: TraceRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the present folder, with its own arguments; nothing is left of the program that the file names."""
+    recorded(replace(request_, program="-c", arguments=("fail",), is_module=True)).save(file)
+    (file.parent / "mine.py").write_text("")
+    monkeypatch.chdir(file.parent)
+    command = "step", file, "--network", "gbe", "--ranks", "8", "--"
+    result = run(*command, "mine.py", "--lr", "1", "-o", "x.json")
+    assert "--steps 2 mine.py --lr 1 -o x.json\n" in result.stderr
+    assert f"recording again in {file.parent}: " in result.stderr
+    assert "--steps 2 -m mine a\n" in run(*command, "-m", "mine", "a").stderr
+    assert (recordings(file), len((file.parent / "requests.txt").read_text().splitlines())) == ([], 2)
+    assert "other.py, which does not exist; -m is for the name of a module" in refused(*command, "other.py")
+    assert "either a PROGRAM or --run-recorded" in refused(*command[:-1], *PROGRAM, "--", "mine.py")
+    assert "neither of them without it" in refused("step", file, "mine.py")
 
 
 def test_the_table(file: Path) -> None:
     """A line for each number of ranks; what the program prints is not in it."""
-    lines = run("step", file, "--network", file.parent / "two.toml", "--ranks", "4,8").stdout.splitlines()
+    lines = run("step", file, "--network", file.parent / "two.toml", "--ranks", "4,8", *PROGRAM).stdout.splitlines()
     assert lines[0].split() == ["ranks", "step", "computing", "exposed", "communication", "efficiency"]
-    assert [line.split()[0] for line in lines[1:]] == ["4", "8"]
+    assert [line.split()[0] for line in lines[1:3]] == ["4", "8"]
     assert lines[1].split()[-1] == "100.0%"
 
 
@@ -110,7 +145,7 @@ def test_a_scale_is_found_by_the_file_and_carried_over(file: Path) -> None:
     network = file.parent / "two.toml"
     options = "step", file, "--network", network, "--measured-step", "31ms", "--json"
     scale = json.loads(run(*options).stdout)["compute_scale"]
-    result = json.loads(run(*options, "--ranks", "8,16").stdout)
+    result = json.loads(run(*options, "--ranks", "8,16", *PROGRAM).stdout)
     assert scale == pytest.approx(3, rel=0.1)
     assert result["compute_scale"] == scale
     assert [step["compute_s"] for step in result["scaling"]] == [pytest.approx(0.01 * scale)] * 2
@@ -119,25 +154,25 @@ def test_a_scale_is_found_by_the_file_and_carried_over(file: Path) -> None:
 def test_a_step_too_large_for_the_network_does_not_matter(file: Path, request_: TraceRequest) -> None:
     """The file may be of more ranks than the network has, if --ranks asks for fewer."""
     recorded(replace(request_, num_ranks=64)).save(file)
-    run("step", file, "--network", "dgx-h100", "--ranks", "4,8")
+    run("step", file, "--network", "dgx-h100", "--ranks", "4,8", *PROGRAM)
 
 
 @pytest.mark.parametrize("name", ["scaling.png", "scaling.html"])
 def test_the_curve_is_drawn(file: Path, name: str) -> None:
     """It is a picture, or it stands on a page with the step on the most ranks."""
     path = file.parent / name
-    assert f"wrote {path}" in run("step", file, "--network", "gbe", "--ranks", "4,8", "-o", path).stderr
+    assert f"wrote {path}" in run("step", file, "--network", "gbe", "--ranks", "4,8", *PROGRAM, "-o", path).stderr
     assert path.stat().st_size > 1000
 
 
 def test_a_recording_that_fails_is_told(file: Path, request_: TraceRequest) -> None:
     """With the line of the recorder, below the command that it came from."""
     recorded(replace(request_, arguments=("fail",))).save(file)
-    result = invoke("step", file, "--network", "gbe", "--ranks", "2:8")
+    result = invoke("step", file, "--network", "gbe", "--ranks", "2:8", *PROGRAM)
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.splitlines()[-2:] == [
-        "recording again: ringsim trace --ranks 8 --ranks-per-host 1 --rank 0 --steps 2 train.py fail",
+        again(file, 8, 1) + " fail",
         "ringsim trace: train.py:3: ValueError: 8 is too many",
     ]
 
@@ -159,15 +194,15 @@ def test_mistakes(file: Path, options: tuple[str, ...], message: str) -> None:
 
 def test_what_cannot_be_recorded_again_is_refused(file: Path, request_: TraceRequest) -> None:
     """One line with the file, and what to do."""
-    command = "step", file, "--network", "gbe", "--ranks", "4,8"
+    command = "step", file, "--network", "gbe", *PROGRAM, "--ranks", "4,8"
     recorded(replace(request_, rank=3)).save(file)
     assert f"{file}: rank 3: must be less than the 2 ranks" in refused(*command[:-1], "2:8")
     replace(recorded(request_), request=None).save(file)
     assert f"{file}: does not contain how it was recorded: record it again with ringsim trace" in refused(*command)
     recorded(replace(request_, folder="/nowhere", is_module=True)).save(file)
-    assert f"{file}: was recorded of /nowhere, which does not exist" in refused(*command)
+    assert f"{file}: to be recorded of /nowhere, which does not exist" in refused(*command)
     recorded(request_).save(file)
     program = file.parent / "program" / "train.py"
     program.unlink()
-    assert f"{file}: was recorded of {program}, which does not exist: record it again" in refused(*command)
+    assert f"{file}: to be recorded of {program}, which does not exist" in refused(*command)
     assert recordings(file) == []

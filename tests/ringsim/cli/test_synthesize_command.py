@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.analysis import NetworkBound
+from ringsim.analysis import BOUNDED, NetworkBound
 from ringsim.report.bound_line import bound_line
 from tests.ringsim.commands import as_json, printed, refused, run
 
 RING = ("--network", "docs/networks/ring-of-six.toml", "--ranks", 6)
+SEARCHED = [collective.value for collective in BOUNDED]
 
 
 def test_what_is_found_can_be_used_at_once(tmp_path: Path) -> None:
@@ -72,6 +73,7 @@ def test_a_bound_by_pairs_of_ranks_names_them() -> None:
         (("--seconds", "0"), "must be greater than 0"),
         (("--seconds", "soon"), "is not a number of seconds"),
         (("--size", "0"), "size 0: must be at least 1 byte"),
+        (("--collective", "all_to_all"), f"'all_to_all' is not one of {', '.join(map(repr, SEARCHED))}"),
         ((*RING, "--chunks-per-rank", 4096), "chunks_per_rank 4096: must be at most 546 here"),
         (("--network", "docs/networks/shared-memory.toml", "--ranks", 2), "messages take no time on it"),
         (("--network", "docs/networks/failing.toml", "--ranks", 8), "it does not connect all of the 8 ranks"),
@@ -80,6 +82,12 @@ def test_a_bound_by_pairs_of_ranks_names_them() -> None:
 def test_a_mistake_is_one_line(arguments: tuple[object, ...], line: str) -> None:
     """With exit code 2, before any search."""
     assert line in refused("synthesize", *arguments)
+
+
+def test_the_help_lists_the_collectives_that_have_a_search() -> None:
+    """And no other, on a line that may be wrapped anywhere."""
+    told = " ".join(printed("synthesize", "--help").split())
+    assert f"Collective that the algorithm performs, one of {', '.join(SEARCHED)}. [" in told
 
 
 def test_the_size_needs_a_network() -> None:

@@ -20,8 +20,11 @@ def test_ranks_of_a_host_share_its_cores(
 ) -> None:
     """As under torchrun, a rank that is not alone computes with one thread, unless the environment says otherwise."""
     told = tmp_path / "threads"
-    recording = f"import os, pathlib; pathlib.Path({str(told)!r}).write_text(str(os.environ.get('OMP_NUM_THREADS')))"
-    monkeypatch.setattr(recorder, "RECORDING", (sys.executable, "-c", f"{recording}; raise SystemExit(3)"))
+    recording = (
+        f"import os, pathlib, sys; pathlib.Path({str(told)!r}).write_text(str(os.environ.get('OMP_NUM_THREADS'))); "
+        "pathlib.Path(sys.argv[2]).write_text('3')"
+    )
+    monkeypatch.setattr(recorder, "RECORDING", (sys.executable, "-c", recording))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if given:
         monkeypatch.setenv("OMP_NUM_THREADS", given)

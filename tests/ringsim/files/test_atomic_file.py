@@ -50,6 +50,21 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path, content: bytes 
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "second", "target", "there"]
 
 
+def test_a_file_that_is_read_only_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the directory would let a new one take its place; a command says so before its work."""
+    path = tmp_path / "ring.html"
+    path.write_bytes(b"old")
+    path.chmod(0o444)
+    monkeypatch.setattr(
+        os, "access", lambda place, mode: not (mode & os.W_OK and Path(place) == path)
+    )  # root may write
+    with pytest.raises(PermissionError, match=f"Permission denied: '{path}'"):
+        write(path, b"new")
+    done = CliRunner().invoke(main, ["animate", "--ranks", "2", "-o", str(path)])
+    assert (done.exit_code, path.read_bytes()) == (2, b"old")
+    assert f"{path}: is read-only" in done.stderr
+
+
 def test_links_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
     """A loop of links is no place for a file; both stay."""
     (tmp_path / "a").symlink_to("b")

@@ -92,7 +92,6 @@ COMMANDS = [
     "ddp --profile FILE",
     "ddp --layers FILE",
     "simulate --order FILE",
-    "sweep --from FILE",
     "networks FILE.toml",
     "import FILE",
     "verify --algorithm FILE.py:ring",
@@ -101,7 +100,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
-    "content", [*DEEP.values(), "", "{", "\0\xff", None], ids=[*DEEP, "empty", "cut", "binary", "/"]
+    "content", [DEEP["objects"], "", "{", "\0\xff", None], ids=["deep", "empty", "cut", "binary", "/"]
 )
 def test_every_command_says_so_in_one_line(tmp_path: Path, command: str, content: str | None) -> None:
     """Every command refuses a file that is nested deeply, empty, cut off or binary, or a directory."""

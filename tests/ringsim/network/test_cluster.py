@@ -305,19 +305,6 @@ def test_ports_without_limit_are_no_resources() -> None:
     assert (topology.resources.names, path(topology, 0, 1)) == ((), (1e-5, math.inf, {}))
 
 
-def test_a_network_is_read_as_it_was_written() -> None:
-    """With infinity as None."""
-    assert PORTS.as_dict()["reduce_bytes_per_s"] is None
-    assert Network.from_dict(PORTS.as_dict()) == PORTS
-
-
-def test_private_links_of_older_versions_are_refused() -> None:
-    """With what to do instead; ports could be named there, too."""
-    assert Network.from_dict({**PORTS.as_dict(), "private_links": False}) == PORTS
-    with pytest.raises(ValueError, match=r"private_links: .* describe hosts with a cable between each pair"):
-        Network.from_dict({**PORTS.as_dict(), "private_links": True})
-
-
 def test_only_a_choice_is_named() -> None:
     """The description leaves out all defaults."""
     assert repr(PORTS) == "Network(latency_s=1e-05, bandwidth_bytes_per_s=1000000000.0, gap_s=1e-06)"

@@ -1,6 +1,5 @@
 """Network files: what is read, and the message for everything that is wrong."""
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,7 @@ from ringsim import load_network
 from ringsim.files import Table
 from ringsim.network.file_format import NETWORK, quantities, scaled, value_of
 from ringsim.network.file_reader import read_network
-from ringsim.network.spec import with_free_bytes
+from ringsim.network.spec import FREE_BYTES_PER_S, with_free_bytes
 from tests.refusals import refusal_of, refused
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -167,18 +166,12 @@ MISTAKES = [
         '"a\\nb": unknown key; known here are name, description, source, host, hosts, links, switch, rank, '
         "slow_rank, slow_link, jitter, failure, protocol, library, calibration",
     ),
-    (
-        HOST + '[[library.ring_step]]\nmessage = 8\ntime = "0us"\n',
-        "library.ring_step[0].time: must be greater than 0",
-    ),
+    (HOST + '[[library.ring_step]]\nmessage = 8\ntime = "0us"\n', "library.ring_step[0].time: must be greater than 0"),
     (
         HOST + 2 * '[[library.ring_step]]\nmessage = 8\ntime = "1us"\n',
         "library.ring_step[1].message = 8: another ring step has this message size already",
     ),
-    (
-        "[host.nic]\ncount = 2000000\n",
-        "host.nic.count = 2000000: must be a whole number from 0 to 1048576",
-    ),
+    ("[host.nic]\ncount = 2000000\n", "host.nic.count = 2000000: must be a whole number from 0 to 1048576"),
     (
         HOST + "[calibration]\nnoise = 1e9\n",
         "calibration.noise = 1000000000.0: must be a finite number, at least 0 and at most 100",
@@ -276,6 +269,6 @@ def test_quantities_are_scaled_by_their_places() -> None:
     assert scaled(larger, dict.fromkeys(ratios, 1.0)) == larger
     assert quantities(spec)["slow_link.bandwidth"] == value_of(spec, "slow_link.bandwidth") == 0.25e9
     free = with_free_bytes(spec)
-    assert free.host.link == replace(spec.host.link, bandwidth_bytes_per_s=math.inf, burst_bytes=0)
+    assert free.host.link == replace(spec.host.link, bandwidth_bytes_per_s=FREE_BYTES_PER_S, burst_bytes=0)
     assert free.processor.late_share == 0.4
     assert {slow.slowdown for slow in free.slow_links} == {1.0}

@@ -9,7 +9,8 @@ from PIL import Image
 from ringsim import Collective, Network, RunView, plot, ring_all_reduce, run_sweep
 from ringsim.network.file_reader import read_network
 from ringsim.report.plots.plot import save_plot
-from ringsim.report.plots.style import drawing, palette
+from ringsim.report.plots.style import drawing, new_figure, palette, save_figure
+from tests.ringsim.report.pages.headless_chromium import document_of, needs_chromium
 
 NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
 
@@ -65,6 +66,20 @@ def test_a_dark_page_is_dark(tmp_path: Path) -> None:
         assert palette().is_dark
     with drawing("dark_background"):
         assert (palette().paper, palette().ink) == ("#000000", "#FFFFFF")
+
+
+@needs_chromium
+def test_a_browser_keeps_the_indentation_of_text_in_svg(tmp_path: Path) -> None:
+    """Code in a picture stays code; browsers drop spaces otherwise."""
+    figure, path = new_figure(3, 2), tmp_path / "code.SVG"
+    figure.text(0.1, 0.5, "for rank in ranks:\n    send(rank,  chunk)")
+    save_figure(lambda: figure, path)
+    counted = (
+        "document.title = [...document.querySelectorAll('text')].map((text) => text.getNumberOfChars()).join(' ');"
+    )
+    page = path.rename(tmp_path / "page.html")
+    page.write_text(f"<!DOCTYPE html>{page.read_text().partition('?>')[2]}<script>{counted}</script>")
+    assert "<title>18 22</title>" in document_of(page, tmp_path / "profile")
 
 
 def test_svg_has_text(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ringsim.registry import build
 from ringsim.schedule import replay, verify
 from ringsim.schedule.combinators.then import ThenSteps
 from ringsim.schedule.step import Steps
+from tests.refusals import said_by
 from tests.ringsim.strategies import listed
 
 Rows = list[list[Transfer]]
@@ -31,9 +32,7 @@ def rebuilt(rows: Rows, collective: Collective = Collective.ALL_REDUCE, num_rank
 
 def fault_of(schedule: Schedule) -> str:
     """The first line of the error that the schedule must give."""
-    with pytest.raises(ScheduleError) as error:
-        verify(schedule)
-    return str(error.value).splitlines()[0]
+    return said_by(ScheduleError, verify, schedule).splitlines()[0]
 
 
 def changed(step: int, row: int, **fields: Any) -> Callable[[Rows], object]:

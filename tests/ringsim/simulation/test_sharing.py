@@ -146,10 +146,11 @@ def test_memory_of_the_event_engine() -> None:
 def test_what_there_is_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, with what it would take; without a timeline the step engine needs none."""
     monkeypatch.setattr(memory_module, "free_bytes", lambda: 1e6)
+    costs = "[host]\nranks = 2\ncores = 1\nlink.latency = '1us'\nnic.latency = '1us'\n"
     message = r"^the times of 130,560 transfers: would take .* of memory; .* is free: use fewer ranks$"
     with pytest.raises(ValueError, match=message):
         simulate(ring_all_reduce(256), Network(1e-5, 1e9), 1000)
     assert predict_time(ring_all_reduce(256), Network(1e-5, 1e9), 1000) > 0
     with pytest.raises(ValueError, match=message):
-        predict_time(ring_all_reduce(256), cluster("[host]\nranks = 2\ncores = 1\n"), 1000)
-    assert np.isfinite(predict_time(ring_all_reduce(8), cluster("[host]\nranks = 2\ncores = 1\n"), 1000))
+        predict_time(ring_all_reduce(256), cluster(costs), 1000)
+    assert np.isfinite(predict_time(ring_all_reduce(8), cluster(costs), 1000))

@@ -44,23 +44,12 @@ SEARCHED_LONG = [
 ]
 
 
-@pytest.mark.parametrize("collective", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE])
-@pytest.mark.parametrize("name", UNIFORM)
-def test_uniform_networks_are_used_as_well_as_they_can_be(name: str, collective: Collective) -> None:
-    """Within 2 % of the bound, below which no algorithm is, or as fast as the fastest known one."""
-    make, num_ranks = UNIFORM[name]
-    synthesis = synthesize(collective, make(), num_ranks, LARGE, SearchOptions(seconds=100, enough=1.02))
-    best_s = min(one.time_s for one in synthesis.named if one.time_s is not None)
-    assert synthesis.bound
-    assert synthesis.time_s <= best_s
-    assert synthesis.time_s <= 1.02 * synthesis.bound.time_s
-
-
 @pytest.mark.parametrize("name", ["parameter_server", "double_binary_tree"])
 def test_built_in_algorithms_are_tried_in_segments_and_placed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a slow host a pipelined parameter server is faster, and so are two trees of which that host is a leaf."""
     monkeypatch.setattr(built_in, "candidates", lambda *_: [name])
-    synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, SearchOptions(seconds=3, chunks_per_rank=1))
+    # Twelve seconds: the forms take two on a quiet machine.
+    synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, SearchOptions(seconds=12, chunks_per_rank=1))
     plain = {one.algorithm: one.time_s for one in synthesis.named if "/" not in one.algorithm and one.order is None}
     variants = [one for one in synthesis.named if "/" in one.algorithm or one.order is not None]
     assert any("/" in one.algorithm for one in variants)
@@ -88,23 +77,27 @@ def test_a_search_compares_what_a_runtime_executes() -> None:
     ("name", "collective"),
     [
         pytest.param(*case, marks=[pytest.mark.slow] if case in SEARCHED_LONG else [])
-        for case in product(UNEVEN, (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE))
+        for case in product(UNIFORM | UNEVEN, (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE))
     ],
 )
-def test_uneven_networks_are_used_to_nine_tenths(name: str, collective: Collective) -> None:
-    """Within 10 % of what they allow, where built-in algorithms often take several times as long."""
-    make, num_ranks = UNEVEN[name]
-    synthesis = synthesize(collective, make(), num_ranks, LARGE, SearchOptions(seconds=100, enough=1.09))
+def test_networks_are_used_nearly_as_well_as_they_can_be(name: str, collective: Collective) -> None:
+    """Uniform ones within 2 % of the bound, below which no algorithm is, or as fast as the fastest known one.
+
+    Uneven ones within 10 %, where built-in algorithms often take several times as long.
+    """
+    make, num_ranks = (UNIFORM | UNEVEN)[name]
+    enough, within = (1.02, 1.02) if name in UNIFORM else (1.09, 1.10)
+    synthesis = synthesize(collective, make(), num_ranks, LARGE, SearchOptions(seconds=100, enough=enough))
     best_s = min(one.time_s for one in synthesis.named if one.time_s is not None)
     assert synthesis.bound
     assert synthesis.time_s <= best_s
-    assert synthesis.time_s <= 1.10 * synthesis.bound.time_s
+    assert synthesis.time_s <= within * synthesis.bound.time_s
     verify(synthesis.schedule)
 
 
-def test_links_that_cost_nothing_keep_the_order_of_additions() -> None:
+def test_links_that_cost_next_to_nothing_keep_the_order_of_additions() -> None:
     """Within hosts of two ranks a chunk passes several ranks at one moment, backwards in time as well."""
-    free = read_network('[host]\nranks = 2\n[host.nic]\nbandwidth = "1Gbit/s"', "free.toml")
+    free = read_network('[host]\nranks = 2\nlink.latency = "1e-30s"\nnic.bandwidth = "1Gbit/s"', "free.toml")
     for collective in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE):
         synthesis = synthesize(collective, free, 8, LARGE, SearchOptions(seconds=100, enough=1.3))
         assert synthesis.num_tried
@@ -346,11 +339,11 @@ def test_what_fails_is_left_out_though_it_limits_nothing(failing: str) -> None:
 
 
 @pytest.mark.parametrize("collective", BOUNDED)
-def test_messages_that_take_no_time_are_still_in_order(collective: Collective) -> None:
+def test_messages_that_take_next_to_no_time_are_still_in_order(collective: Collective) -> None:
     """Turned round, a sum that is passed on at the moment at which it comes must not be passed on before."""
     text = "".join(f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]\n' for rank in range(6))
     for rank in range(5):
-        slow = 'bandwidth = "1Gbit/s"' if rank == 2 else ""
+        slow = 'bandwidth = "1Gbit/s"' if rank == 2 else 'latency = "1e-30s"'
         text += f'[[links]]\nbetween = ["h{rank}", "h{rank + 1}"]\n{slow}\n'
     synthesis = synthesize(collective, read_network(text, "free.toml"), 6, LARGE, SearchOptions(seconds=0.2))
     verify(synthesis.schedule)

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ringsim import Collective, Network, load_network, predict_time
-from ringsim.calibration import choose, formula_s
+from ringsim.calibration import choose
+from ringsim.calibration.protocol_time import predict
+from ringsim.calibration.questions import Question
 from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork, Jitter
 from ringsim.network.spec import Switch
@@ -24,6 +26,11 @@ NCCL = BACKENDS["nccl"]
 CLUSTER = load_network("dgx-h100-cluster")
 EACH = BucketCaps(1, 1)  # a bucket for each parameter
 SMALL, MIDDLE, LARGE = 1001, 3_000_001, 40_000_003  # elements
+
+
+def formula_s(hosts: list[int], size_bytes: int) -> float:
+    """Return the seconds of an all_reduce on hosts of so many ranks."""
+    return predict(CLUSTER, [Question.on_hosts("all_reduce", size_bytes, hosts)])[0][0]
 
 
 def step_of(elements: list[int], num_ranks: int, backend: Backend = NCCL) -> PredictedStep:
@@ -94,7 +101,6 @@ def test_an_algorithm_that_is_asked_for_is_taken() -> None:
             "does",
         ),
         (load_network("ib-100g"), 4, {}, "ib-100g: it does not describe NCCL: give --network with a file that does"),
-        (CLUSTER, 12, {}, "dgx-h100-cluster: 12 ranks do not fill its hosts of 8"),
         (CLUSTER, 16, {"runtime": GLOO}, "dgx-h100-cluster: several workers would be under way over one protocol only"),
         (
             CLUSTER.with_spec(jitter=Jitter(latency=0.1)),
@@ -122,7 +128,7 @@ def test_too_many_transfers_are_timed_by_nccls_formula(monkeypatch: pytest.Monke
     size_bytes = 4 * LARGE
     simulated = GroupCalls(LONGER, 32, NCCL)
     simulated_s = simulated.alone_s(simulated.call(call_of("all_reduce", size_bytes, 4)))
-    formula = formula_s(CLUSTER, Collective.ALL_REDUCE, 32, size_bytes, 4)
+    formula = formula_s([8] * 4, size_bytes)
     assert formula < simulated_s < 1.1 * formula
     monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 2000)
     group = GroupCalls(LONGER, 32, NCCL)
@@ -138,12 +144,12 @@ def test_where_the_formula_knows_all_nothing_is_simulated() -> None:
     """A simulation would take as long as it says; other ranks of the hosts in groups of their own may share NICs."""
     call = call_of("all_reduce", 4 * MIDDLE, 4)
     group = GroupCalls(CLUSTER, 2048, NCCL)
-    assert group.call(call).formula_s == formula_s(CLUSTER, Collective.ALL_REDUCE, 2048, 4 * MIDDLE, 256)
+    assert group.call(call).formula_s == formula_s([8] * 256, 4 * MIDDLE)
     assert group.by_formula == ""
     shared = CLUSTER.with_spec(host=replace(CLUSTER.spec.host, nics=replace(CLUSTER.spec.host.nics, count=4)))
     own_nics, few_nics = (GroupCalls(network, 32, NCCL, range(0, 32, 8)) for network in (CLUSTER, shared))
     one_s, two_s = (group.alone_s(group.call(call)) for group in (own_nics, few_nics))
-    assert one_s == pytest.approx(formula_s(CLUSTER, Collective.ALL_REDUCE, 4, 4 * MIDDLE, 4), rel=1e-3)
+    assert one_s == pytest.approx(formula_s([1] * 4, 4 * MIDDLE), rel=1e-3)
     assert two_s > 1.3 * one_s
 
 

@@ -175,7 +175,7 @@ def test_scaling_is_that_of_single_steps() -> None:
 
 def test_scaling_to_too_many_ranks_is_refused_at_once() -> None:
     """Before minutes were spent on the smaller numbers of ranks."""
-    two_hosts = read_network("[host]\nranks = 1\ncount = 2\n", "two.toml")
+    two_hosts = read_network('[host]\nranks = 1\ncount = 2\n[host.nic]\nbandwidth = "1GB/s"\n', "two.toml")
     simulated: list[int] = []
     with pytest.raises(ValueError, match="its hosts have 2 ranks: 16 were asked for"):
         scale(TWO_BUCKETS, two_hosts, [1, 2, 16], DdpConfig(ALL, ONE), simulated.append)

@@ -182,12 +182,12 @@ def test_no_interval_with_a_call_that_has_none(from_logs: Cluster) -> None:
 
 
 def test_computations_are_as_long_as_they_are_given() -> None:
-    """Ten times as long as recorded. The short step, which has no calls, is not the typical one."""
+    """Ten times as long as recorded. The short step, which has no calls, is a third of the mean."""
     long = TracedStep((compute(3.0), call(0)), (all_reduce(16),))
     short = TracedStep((compute(1.0),), ())
     trace = traced(long, long, short)
     prediction = predict_trace(trace, CALIBRATED, Computing(scale=10.0))
-    assert trace_interval(prediction, CALIBRATED) == pytest.approx((30 + 12 / FACTOR, 30 + 12 * FACTOR))
+    assert trace_interval(prediction, CALIBRATED) == pytest.approx(((70 + 24 / FACTOR) / 3, (70 + 24 * FACTOR) / 3))
 
 
 def test_a_recorded_step_has_one() -> None:

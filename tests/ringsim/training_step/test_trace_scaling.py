@@ -1,11 +1,13 @@
 """A step on several numbers of ranks: what is told of each, and of them together."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ringsim import plot
 from ringsim.network import Network, load_network
+from ringsim.report import format_trace_scaling
 from ringsim.traces import Group, Operator, ProgramTrace, TracedStep
 from ringsim.training_step import Computing, Roofline, predict_scaling, predict_trace
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
@@ -45,6 +47,20 @@ def test_work_that_changes_with_the_ranks_is_told() -> None:
     halved = predict_scaling([trace_of(2, 2 * 10**12), trace_of(4, 10**12)], NETWORK, by_flops)
     assert halved.changed_work.startswith("a rank computes 2 TFLOP on 2 ranks and 1 TFLOP on 4 ranks: the work of")
     assert halved.as_dict()["changed_work"] == halved.changed_work
+
+
+def test_how_sure_a_scaling_is_stands_below_its_table() -> None:
+    """As in JSON; a compiled program has a range on each number of ranks."""
+    by_flops = Computing(roofline=Roofline({1: 1e12}, 1e12))
+    scaling = predict_scaling([trace_of(2), trace_of(4)], NETWORK, by_flops)
+    told = "lower bound (roofline at peak rates)"
+    assert f"\n{told}\nsteps: 1 recorded" in format_trace_scaling(scaling)
+    assert scaling.as_dict()["basis"] == told
+    assert any(text.get_text().startswith(told) for text in plot(scaling).texts)
+    compiled = predict_scaling([replace(trace_of(ranks), is_compiled=True) for ranks in (2, 4)], NETWORK, by_flops)
+    text = " ".join(format_trace_scaling(compiled).split())
+    assert all(f" {ranks} ranks: compiled program: between " in text for ranks in (2, 4))
+    assert [step["fused_s"] for step in compiled.as_dict()["scaling"]] == [step.step_s for step in scaling.steps]
 
 
 def test_a_step_that_never_ends_is_not_efficient(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_slow_rank_is_a_straggler() -> None:
 
 
 def test_what_costs_nothing_is_bound_by_nothing() -> None:
-    """All shares are 0, without a division by no time."""
-    attribution = attribute(Cluster("free", Spec(processor=FREE)), 4, 2**20)
+    """A single rank: all shares are 0, without a division by no time."""
+    attribution = attribute(Cluster("free", Spec(processor=FREE)), 1, 2**20)
     assert attribution.time_s == 0
     assert [attribution.share(bound) for bound in Bound] == [0.0] * 4

@@ -94,7 +94,9 @@ def test_other_files_are_refused(path: Path) -> None:
     """A file that is missing, no torch file, another program's or of another version is refused as that."""
     missing = path.with_name("missing.pt")
     assert refusal(missing) == f"checkpoint {missing}: cannot be read: No such file or directory"
-    assert refusal(path.parent) == f"checkpoint {path.parent}: cannot be read: Is a directory"
+    os.mkfifo(path.with_name("pipe"))  # which nobody writes to: opening it would never end
+    for other in (path.parent, path.with_name("pipe"), Path("/dev/zero")):
+        assert refusal(other) == f"checkpoint {other}: cannot be read: not a regular file"
     path.write_text("hello\n")
     assert refusal(path) == f"checkpoint {path}: is truncated, damaged or not a checkpoint of this version"
     torch.save({"model_state": {}}, path)

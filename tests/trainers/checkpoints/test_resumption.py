@@ -94,6 +94,15 @@ def interrupted(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> di
     return runs
 
 
+def assert_resumed(resumed: list[Ran], folder: Path, expected: str, *faults: str) -> None:
+    """All ranks continue from step 2, after rank 0 has said these faults; the run ends as if nothing had been."""
+    assert [each.error for each in resumed] == ["", ""]
+    *said, last = resumed[0].said
+    assert [line[: len(fault)] for line, fault in zip(said, faults, strict=True)] == [*faults]
+    assert last == f"resumed from {folder / 'checkpoint-2.pt'}: 2 of 9 steps are done"
+    assert {each.fingerprint for each in resumed} == {expected}
+
+
 @pytest.mark.parametrize(("strategy", "place", "edit", "fault"), FAULTS)
 def test_what_does_not_fit_is_said_and_the_one_before_used(
     ranks: RankPool,
@@ -109,10 +118,7 @@ def test_what_does_not_fit_is_said_and_the_one_before_used(
     parts = shutil.copytree(left, tmp_path / "parts")
     change(parts / "checkpoint-4.pt", place, edit)
     resumed = ranks.run(run, config(parts, strategy=strategy, resume=True, steps=9), num_ranks=2)
-    assert [each.error for each in resumed] == ["", ""]
-    assert resumed[0].said[0].startswith(f"checkpoint {parts / 'checkpoint-4.pt'}: {fault}")
-    assert resumed[0].said[1:] == [f"resumed from {parts / 'checkpoint-2.pt'}: 2 of 9 steps are done"]
-    assert {each.fingerprint for each in resumed} == {expected}
+    assert_resumed(resumed, parts, expected, f"checkpoint {parts / 'checkpoint-4.pt'}: {fault}")
 
 
 def run_that_cannot_read(group: dist.ProcessGroup, config: TrainConfig) -> Ran:
@@ -134,12 +140,8 @@ def test_one_that_a_rank_cannot_read_is_passed_over_by_all(
     left, expected = interrupted[POWER]
     parts = shutil.copytree(left, tmp_path / "parts")
     resumed = ranks.run(run_that_cannot_read, config(parts, strategy=POWER, resume=True, steps=9), num_ranks=2)
-    assert [each.error for each in resumed] == ["", ""]
-    assert resumed[0].said == [
-        f"rank 1: checkpoint {parts / 'checkpoint-4.pt'}: cannot be read in bounded memory",
-        f"resumed from {parts / 'checkpoint-2.pt'}: 2 of 9 steps are done",
-    ]
-    assert {each.fingerprint for each in resumed} == {expected}
+    fault = f"rank 1: checkpoint {parts / 'checkpoint-4.pt'}: cannot be read in bounded memory"
+    assert_resumed(resumed, parts, expected, fault)
 
 
 def test_of_no_training_session_is_passed_over(ranks: RankPool, tmp_path: Path, expected: str) -> None:
@@ -147,28 +149,21 @@ def test_of_no_training_session_is_passed_over(ranks: RankPool, tmp_path: Path, 
     ranks.run(run, config(tmp_path, save_every=2), None, 3, num_ranks=2)
     save_checkpoint(tmp_path / "checkpoint-4.pt", Checkpoint({}, {}, {"strategy": "ring", "model": {}}, 4))
     resumed = ranks.run(run, config(tmp_path, resume=True, steps=9), num_ranks=2)
-    assert [each.error for each in resumed] == ["", ""]
-    assert resumed[0].said == [
-        f"checkpoint {tmp_path / 'checkpoint-4.pt'}: is not from a training session",
-        f"resumed from {tmp_path / 'checkpoint-2.pt'}: 2 of 9 steps are done",
-    ]
-    assert {each.fingerprint for each in resumed} == {expected}
+    fault = f"checkpoint {tmp_path / 'checkpoint-4.pt'}: is not from a training session"
+    assert_resumed(resumed, tmp_path, expected, fault)
 
 
 def test_checkpoints_that_were_swapped_are_found_out(ranks: RankPool, tmp_path: Path, expected: str) -> None:
     """By the step that is in the file."""
     ranks.run(run, config(tmp_path, save_every=2, keep=3), None, 7, num_ranks=2)
-    first, second, third = (tmp_path / f"checkpoint-{step}.pt" for step in (6, 4, 2))
+    first, second = (tmp_path / f"checkpoint-{step}.pt" for step in (6, 4))
     first.rename(tmp_path / "kept")
     second.rename(first)
     (tmp_path / "kept").rename(second)
     resumed = ranks.run(run, config(tmp_path, save_every=2, resume=True, steps=9), num_ranks=2)
-    assert resumed[0].said == [
-        f"checkpoint {first}: step: is 4, must be 6 by the name of the file",
-        f"checkpoint {second}: step: is 6, must be 4 by the name of the file",
-        f"resumed from {third}: 2 of 9 steps are done",
-    ]
-    assert {each.fingerprint for each in resumed} == {expected}
+    swapped = (first, 4), (second, 6)
+    told = (f"checkpoint {path}: step: is {n}, must be {10 - n} by the name of the file" for path, n in swapped)
+    assert_resumed(resumed, tmp_path, expected, *told)
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "ASGD", "Adagrad"])
@@ -204,6 +199,15 @@ def test_a_directory_that_another_run_uses_is_refused_by_all(ranks: RankPool, tm
         assert each.error == f"ValueError: {refusal}"
     assert (tmp_path / ".checkpoint-4.pt.7.tmp").exists()
     assert ranks.run(run, config(tmp_path), num_ranks=2)[0].error == ""
+
+
+def test_a_run_that_has_waited_for_another_does_not_replace_it(ranks: RankPool, tmp_path: Path) -> None:
+    """Whether it asks before the other one has begun, or after it has ended; all ranks say what to do."""
+    ranks.run(run, config(tmp_path), num_ranks=2)
+    left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for each in ranks.run(run, config(tmp_path, seed=5), num_ranks=2):
+        assert f"--output {tmp_path}: there is checkpoint-12.pt of a run already: continue it with" in each.error
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == left
 
 
 def test_a_log_that_lost_lines_is_told(ranks: RankPool, tmp_path: Path, expected: str) -> None:

@@ -93,7 +93,7 @@ def test_every_option_comes_back_as_it_was(tmp_path: Path) -> None:
     odd = 'a "b"\\ \x7f ü \n'
     options += ["--task", POINTS, "--set", "dropout=1e-05", "--output", str(tmp_path / odd)]
     first, _ = launched(tmp_path, "", *options)
-    second, ranks = launched(tmp_path, first.options_file)
+    second, ranks = launched(tmp_path, first.options_file, "--task", POINTS)
     assert replace(second, resume=first.resume) == first
     assert (second.options, second.config.output, ranks) == ({"dropout": 1e-05}, tmp_path / odd, 2)
 
@@ -104,7 +104,7 @@ def test_the_file_of_a_run_starts_the_same_run(launcher: Launcher, tmp_path: Pat
     options = ["--task", POINTS, "--seed", "5", "--steps", "4", "--warmup-steps", "2", "--dropout", "0.25"]
     done = launch(launcher, *options, "--strategy", "ring", "--ranks", "2", "--output", str(first))
     assert (done.returncode, f"wrote {first / 'run.toml'}" in done.stderr) == (0, True)
-    again = launch(launcher, "--config", str(first / "run.toml"), "--output", str(second))
+    again = launch(launcher, "--config", str(first / "run.toml"), "--task", POINTS, "--output", str(second))
     assert again.returncode == 0, again.stderr
     assert result_of(first)["fingerprint"] == result_of(second)["fingerprint"]
     text = (first / "run.toml").read_text()

@@ -33,30 +33,26 @@ def invoke(*arguments: str) -> Result:
 
 
 def test_a_checkpoint_has_the_figures_of_its_run(trained: Path) -> None:
-    """Given as a file, or as the directory; on other data only what that changes."""
+    """Given as a file, or as the directory."""
     figures = result_of(trained)["evaluation"]
     for path in (trained, trained / "checkpoint-3.pt"):
         done = invoke("evaluate", str(path), "--json")
         assert json.loads(done.stdout)["evaluation"] == pytest.approx(figures)
-    other = trained.parent / "other"
-    other.write_text("x" * 1000)
-    done = invoke("evaluate", str(trained), "--data", str(other))
-    assert done.stdout.startswith("lm after 3 steps: loss ")
-    assert f"{figures['loss']:.4f}" not in done.stdout
 
 
-def test_a_task_is_given_where_there_is_no_file_of_the_run(trained: Path, tmp_path: Path) -> None:
-    """Else a line says so; one of other sizes is refused with what differs."""
-    path = tmp_path / "checkpoint-3.pt"
+def test_the_task_is_that_of_the_run(trained: Path, tmp_path: Path) -> None:
+    """Where its file is missing, or names another task than the checkpoint or the command line, a line says so."""
+    path, options = tmp_path / "checkpoint-3.pt", tmp_path / "run.toml"
     path.write_bytes((trained / "checkpoint-3.pt").read_bytes())
     done = invoke("evaluate", str(path))
     assert (done.exit_code, done.stderr) == (
-        2, f"trainers: {tmp_path / 'run.toml'}: does not exist: give the task of the checkpoint: --task NAME, and its "
-        f"options\n",
+        2, f"trainers: {options}: does not exist: a run writes it next to its checkpoints\n",
     )  # fmt: skip
-    done = invoke("evaluate", str(path), "--task", "mlp")
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "is of a task with task lm, now mlp; seed 7, now 0; " in done.stderr
+    options.write_text('task = "mlp"\nseed = 0\n')
+    for more, said in (((), "is of a task with task lm, now mlp; seed 7, now 0; "), (("--task", "lm"), "is another")):
+        done = invoke("evaluate", str(path), *more)
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert said in done.stderr
 
 
 def test_a_text_goes_on_by_the_seed(trained: Path) -> None:
@@ -75,12 +71,13 @@ def test_a_text_goes_on_by_the_seed(trained: Path) -> None:
 
 
 def test_the_model_of_the_strategy_comparison_writes_too(trained: Path, tmp_path: Path) -> None:
-    """Its checkpoint names the sizes of the model elsewhere."""
+    """Its checkpoint names the sizes of the model elsewhere; evaluate wants one of a run."""
     run = load_checkpoint(trained / "checkpoint-3.pt")
     sizes = {name: value for name, value in run.config["task"].items() if isinstance(value, int)}
     save_checkpoint(tmp_path / "checkpoint.pt", Checkpoint(run.model_state, {}, {"model": sizes}, 3))
     assert invoke("sample", str(tmp_path / "checkpoint.pt"), "--prompt", "one").exit_code == 0
-    done = invoke("evaluate", str(tmp_path / "checkpoint.pt"), "--task", "lm")
+    (tmp_path / "run.toml").write_bytes((trained / "run.toml").read_bytes())
+    done = invoke("evaluate", str(tmp_path / "checkpoint.pt"))
     assert "is not from a training session: evaluate reads checkpoints of trainers train" in done.stderr
 
 

@@ -4,12 +4,8 @@ import os
 
 import pytest
 
-from trainers.launch.environment import (
-    DistributedEnvironment,
-    device,
-    distributed_environment,
-    read_environment,
-)
+from tests.refusals import refused
+from trainers.launch.environment import DistributedEnvironment, device, distributed_environment, read_environment
 from trainers.launch.rendezvous import init_process_group
 
 # Rank 5 of 2 nodes with 4 and 3 ranks.
@@ -125,17 +121,13 @@ WITH_SRUN = (
         # the shell that salloc opens on the first node
         ({**SRUN, "SLURM_STEP_ID": "4294967290"}, f"the job has 7 tasks, {WITH_SRUN}"),
         # sbatch --nodes 3 says no more
-        (
-            {"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "3", "SLURM_PROCID": "0"},
-            f"the job has 3 nodes, {WITH_SRUN}",
-        ),
+        ({"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "3", "SLURM_PROCID": "0"}, f"the job has 3 nodes, {WITH_SRUN}"),
     ],
 )
 def test_what_is_missing_or_contradictory_is_refused(environment: dict[str, str], message: str) -> None:
     """In one line that says what to do."""
-    with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
+    with refused(message):
         read_environment(environment)
-    assert str(caught.value) == message
 
 
 def test_a_gpu_for_each_rank_of_a_node() -> None:
@@ -147,12 +139,11 @@ def test_a_gpu_for_each_rank_of_a_node() -> None:
 @pytest.mark.parametrize(("num_gpus", "sees"), [(1, "1 GPU"), (2, "2 GPUs")])
 def test_more_ranks_than_gpus_are_refused(num_gpus: int, sees: str) -> None:
     """And what to do, with torchrun and with Slurm."""
-    with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
-        device(num_gpus, num_gpus)
-    assert str(caught.value) == (
+    with refused(
         f"local rank {num_gpus}: this process sees {sees}, counted from 0: start at most one rank per GPU "
         "(Slurm: with --gpus-per-node, not --gpus-per-task), or set CUDA_VISIBLE_DEVICES= for the CPU"
-    )
+    ):
+        device(num_gpus, num_gpus)
 
 
 def test_where_asks_torch_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,12 +166,11 @@ def test_rank_0_elsewhere_than_on_the_first_node(monkeypatch: pytest.MonkeyPatch
     for name in ("RANK", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLURMD_NODENAME", "node02")
-    with pytest.raises(ValueError) as caught:  # noqa: PT011  the message is compared below
-        init_process_group(DistributedEnvironment(rank=0, num_ranks=3, local_rank=0, ranks_per_node=2, node=1), 1)
-    assert str(caught.value) == (
+    with refused(
         "rank 0 is on node 1, but the others look for it on the first node: "
         "set MASTER_ADDR=node02, or leave out --distribution=arbitrary"
-    )
+    ):
+        init_process_group(DistributedEnvironment(rank=0, num_ranks=3, local_rank=0, ranks_per_node=2, node=1), 1)
 
 
 def test_a_timeout_of_nothing_is_refused() -> None:

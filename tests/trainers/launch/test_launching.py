@@ -13,6 +13,7 @@ import pytest
 
 from netns_testbed.testbed import Testbed, why_not
 from tests.processes import kill_all
+from tests.refusals import refused
 from trainers.launch.environment import MEETING_VARIABLES, RANK_VARIABLES, DistributedEnvironment
 from trainers.launch.rendezvous import init_process_group
 
@@ -107,11 +108,11 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, 
 def test_a_port_in_use_is_named(two_ranks: tuple[socket.socket, int]) -> None:
     """And what to do."""
     _, port = two_ranks
-    with pytest.raises(ConnectionError) as caught:
+    with refused(
+        f"MASTER_PORT={port} is in use on 127.0.0.1: set another, or let torchrun --standalone choose one",
+        ConnectionError,
+    ):
         init_process_group(DistributedEnvironment(0, 2, 0, 2, 0), 5)
-    assert str(caught.value) == (
-        f"MASTER_PORT={port} is in use on 127.0.0.1: set another, or let torchrun --standalone choose one"
-    )
 
 
 def test_ranks_that_do_not_meet_say_where_they_looked(two_ranks: tuple[socket.socket, int]) -> None:

@@ -17,12 +17,13 @@ TIMEOUT_S = 60
 # The main thread is where Python cannot run a handler: in C, as one that waits for a peer is.
 PROGRAM = """
 import ctypes, sys, threading, time
-from trainers.launch.signals import delay_termination
+from trainers.launch import signals
 
 failing = threading.Event()
 if sys.argv[1] != "works":
     failing.set()
-delay_termination(failing.is_set, grace_s=float(sys.argv[2]))
+signals.GRACE_S = float(sys.argv[2])
+signals.delay_termination(failing.is_set)
 
 def explain():
     time.sleep(0.5)

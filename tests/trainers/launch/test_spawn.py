@@ -113,8 +113,7 @@ def start(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize(
-    ("number", "whole_group"),
-    [(signal.SIGINT, True), pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow)],
+    ("number", "whole_group"), [(signal.SIGINT, True), pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow)]
 )
 def test_a_signal_ends_all_ranks(number: signal.Signals, whole_group: bool, tmp_path: Path) -> None:
     """Ctrl-C, which a terminal sends to the ranks too, and SIGTERM, which goes to the parent alone; no traceback.

@@ -9,6 +9,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from tests.ranks import RankPool
+from tests.refusals import refused
 from tests.trainers.points import NUM_STEPS, config, run
 from trainers.loop.config import RateSchedule, ScheduledRates, StepConfig, TrainConfig
 from trainers.strategy_comparison.config import JobConfig
@@ -42,9 +43,8 @@ WARM_UP = {"lr_schedule": "cosine", "warmup_steps": 3}
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
     """In one line with the option, its value and the rule."""
-    with pytest.raises(ValueError, match=r"^--") as caught:
+    with refused(f"{message}..."):
         TrainConfig(output=Path("run"), **options)
-    assert str(caught.value).startswith(message)
 
 
 def test_paths_may_be_text() -> None:

@@ -332,7 +332,7 @@ MOVED = "ShardingError: the model's parameters have been moved, or have another 
         ("zero3", by_hand, f"ShardingError: 0.weight {EMPTY}"),
         ("zero3", forgotten_by_hand, SET_TO_NONE),
         ("zero3", kept, STILL_THERE),
-        ("zero3", cast, f"{MOVED} zero3 was set up"),
+        ("zero3", cast, "RuntimeError: 0.weight has become torch.float64 since the model was wrapped"),
         ("zero3", compiled, "ValueError: zero3: its passes cannot be compiled; use zero1 or zero2"),
         ("zero3", from_before_a_step, "ShardingError: a backward pass belongs to a forward pass from before the last"),
         ("zero3", changed, f"ShardingError: 2.bias {EMPTY}"),
@@ -350,7 +350,7 @@ MOVED = "ShardingError: the model's parameters have been moved, or have another 
         ("fsdp", never_synchronised, "ShardingError: fsdp: some gradients have not been synchronised"),
         ("fsdp", assigned, f"{MOVED} fsdp was set up"),
         ("fsdp", assigned_whole, f"{MOVED} fsdp was set up"),
-        ("fsdp", replaced, f"{MOVED} fsdp was set up"),
+        ("fsdp", replaced, "RuntimeError: 0.weight is new or requires a gradient only since the model was wrapped"),
         ("fsdp", hooked, "ShardingError: fsdp does not call the hooks of Tensor.register_hook on parameters: use reg"),
         (
             "fsdp",

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool
-from tests.trainers.models import SGD, backward, parameters_of, small_model
+from tests.trainers.models import SGD, backward, parameters_of, small_model, two_groups
 from trainers.data_parallel import DataParallel
 
 
@@ -46,13 +46,6 @@ class DecayingMatrices(torch.optim.SGD):
         for parameter in (p for group in self.param_groups for p in group["params"]):
             parameter.mul_(0.9 if parameter.dim() > 1 else 1.0)
         super().step(closure)
-
-
-def two_groups(parameters: Any) -> torch.optim.Optimizer:
-    """As is usual: no decay for biases."""
-    held = list(parameters)
-    groups = [{"params": [p for p in held if p.dim() > 1]}, {"params": [p for p in held if p.dim() < 2]}]
-    return torch.optim.AdamW([groups[0], {**groups[1], "weight_decay": 0.0}], lr=0.1)
 
 
 def but_one(parameters: Any) -> torch.optim.Optimizer:
@@ -96,8 +89,7 @@ def test_an_optimizer_that_cannot_step_shares_is_refused(ranks: RankPool, make: 
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"],
+    "name", ["SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"]
 )
 def test_all_that_work_element_by_element_are_taken(ranks: RankPool, name: str) -> None:
     """Of torch's own; and no random number is drawn for finding out."""

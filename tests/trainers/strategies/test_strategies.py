@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool, group_on
+from tests.refusals import said_by
 from tests.trainers.models import Branching, Complex, Tied, inputs, mean_gradients, parameters_of, seeded, small_model
 from trainers.data_parallel import DataParallel
 from trainers.strategies import STRATEGIES, make_strategy
@@ -98,6 +99,50 @@ def test_training_is_that_of_one_process(request: pytest.FixtureRequest, name: s
         expected = trained_alone(make(), 3, clip)
         for result in pool_of(name, request).run(trained, name, make, clip, num_ranks=3):
             torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def changed(group: dist.ProcessGroup, name: str) -> list[str]:
+    """What is said of a model that is changed after it was wrapped."""
+    told = []
+    for change in ("thawed", "replaced", "added"):
+        plain = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        plain[0].weight.requires_grad_(change != "thawed")
+        model = parallel(plain, name, group)
+        if change == "replaced":
+            plain[1] = nn.Linear(4, 4)
+        if change == "added":
+            plain.extra = nn.Parameter(torch.ones(3))
+        plain[0].weight.requires_grad_(True)
+        told.append(said_by(RuntimeError, model, torch.ones(1, 4)))
+    return told
+
+
+@pytest.mark.parametrize("name", STRATEGY_INFOS)
+def test_a_model_that_changes_after_it_was_wrapped_is_refused(request: pytest.FixtureRequest, name: str) -> None:
+    """As its new parameters would not be synchronised, and the ranks would diverge."""
+    for told in pool_of(name, request).run(changed, name, num_ranks=1):
+        assert all("is new or requires a gradient only since the model was wrapped" in text for text in told), told
+
+
+def stepped_in_float16(group: dist.ProcessGroup, name: str) -> torch.Tensor:
+    """A weight after one step, with gradients whose sum float16 cannot hold."""
+    model = parallel(seeded(partial(nn.Linear, 30, 20, bias=False)).half(), name, group)
+    optimizer = model.optimizer(partial(torch.optim.SGD, lr=2**-13))
+    with torch.no_grad():
+        model.unshard()
+        model.weight.zero_()
+    model(torch.full((1, 30), 32768.0, dtype=torch.float16)).sum().backward()
+    optimizer.step()
+    model.sync_parameters()
+    model.unshard()
+    return model.weight.detach().clone()
+
+
+@pytest.mark.parametrize("name", STRATEGY_INFOS)
+def test_float16_holds_means_whose_sums_it_does_not_hold(request: pytest.FixtureRequest, name: str) -> None:
+    """As with torch's DistributedDataParallel, which divides gradients before it adds them."""
+    for weight in pool_of(name, request).run(stepped_in_float16, name, num_ranks=3):
+        assert weight.unique().tolist() == pytest.approx([-4.0 * (1.33 if name == "diloco" else 1.0)], rel=0.01)
 
 
 def test_without_synchronisation_ranks_drift_apart(ranks: RankPool) -> None:

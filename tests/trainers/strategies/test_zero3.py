@@ -2,13 +2,13 @@
 
 from functools import partial
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.ranks import RankPool
+from tests.refusals import said_by
 from tests.trainers.models import Blocks, backward, inputs, seeded, small_model
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers.data_parallel import DataParallel
@@ -143,9 +143,7 @@ class OfRank(nn.Module):
 def with_other_layers(group: dist.ProcessGroup) -> str:
     """Return the error of ranks that use other layers."""
     parallel = DataParallel(seeded(OfRank), "zero3", group)
-    with pytest.raises(ShardingError) as error:
-        backward(parallel, 0)
-    return str(error.value)
+    return said_by(ShardingError, backward, parallel, 0)
 
 
 def test_ranks_must_use_the_same_layers(ranks: RankPool) -> None:

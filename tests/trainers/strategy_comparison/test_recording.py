@@ -29,10 +29,7 @@ CONFIG = JobConfig(TASK, "topics", StepConfig(batch_size=3, seed=5), NAMES, step
 HOST = Host(link=Link(latency_s=1e-3, bandwidth_bytes_per_s=1e6))
 NETWORK = Cluster("two", Spec(host=HOST), "", "")
 GROUPS = [GroupCalls(NETWORK, 2, BACKENDS["gloo"])]
-CALLS = (
-    Call("all_reduce", 1000, "float32", 0, is_async=False),
-    Call("all_reduce", 1000, "float32", 0, is_async=True),
-)
+CALLS = (Call("all_reduce", 1000, "float32", 0, is_async=False), Call("all_reduce", 1000, "float32", 0, is_async=True))
 SENT_S = GROUPS[0].alone_s(GROUPS[0].call(CALLS[0]))
 
 

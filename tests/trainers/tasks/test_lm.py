@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.refusals import refused, said_by
 from trainers.tasks.base import ModelConfig, SeededTask, check_seed
 from trainers.tasks.lm import english_text, read_tokens
 from trainers.tasks.model import TinyTransformer, next_token_loss, sinusoids
@@ -28,17 +29,13 @@ SMALL = ModelConfig(vocabulary=61, d_model=32, heads=4, layers=2, d_ff=64, seque
         ({"d_ff": -3}, "--d-ff -3: must be at least 1"),
         ({"sequence_length": 0}, "--sequence-length 0: must be at least 1"),
         ({"d_model": 130}, "--d-model 130: must be divisible by --heads 4"),
-        (
-            {"d_model": 15, "heads": 3},
-            "--d-model 15: must be even (positions are pairs of a sine and a cosine)",
-        ),
+        ({"d_model": 15, "heads": 3}, "--d-model 15: must be even (positions are pairs of a sine and a cosine)"),
     ],
 )
 def test_model_config_refuses(options: dict[str, int], message: str) -> None:
     """A model that cannot be built is refused in one line with the option, its value and the rule."""
-    with pytest.raises(ValueError, match=r"^--") as caught:
+    with refused(message):
         ModelConfig(**options)
-    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -53,9 +50,8 @@ def test_model_config_refuses(options: dict[str, int], message: str) -> None:
 )
 def test_what_all_tasks_have_is_checked(check: Callable[[float], object], value: float, message: str) -> None:
     """In one line with the option, its value and the rule."""
-    with pytest.raises(ValueError, match=r"^--") as caught:
+    with refused(message):
         check(value)
-    assert str(caught.value) == message
 
 
 def test_the_smallest_and_largest_values_are_accepted() -> None:
@@ -68,9 +64,7 @@ def test_the_smallest_and_largest_values_are_accepted() -> None:
 
 def refusal(source: str, config: ModelConfig = MODEL) -> str:
     """The message with which `read_tokens` refuses."""
-    with pytest.raises(ValueError, match=r"^--") as caught:
-        read_tokens(source, config, seed=0)
-    return str(caught.value)
+    return said_by(ValueError, read_tokens, source, config, seed=0)
 
 
 def test_topics_are_english() -> None:

@@ -221,7 +221,8 @@ class GraphView {
   drawMessages(tick, chosen) {
     const { run } = this, rows = [];
     for (let row = 0; row < run.numTransfers; row++) {
-      if (run.start[row] <= tick && tick < run.applied[row] && (chosen === null || run.chunk[row] === chosen)) rows.push(row);
+      const state = run.stateOf(row, tick), isSeen = state === "moving" || (state === "never" && run.start[row] < Infinity);
+      if (isSeen && (chosen === null || run.chunk[row] === chosen)) rows.push(row);
     }
     const crowded = rows.length > CROWDED * run.numRanks;
     for (const row of rows) {

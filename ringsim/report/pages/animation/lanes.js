@@ -1,5 +1,5 @@
 // The lanes of time: above in each what a rank sends, below what it receives and applies. The part that has not
-// happened yet is pale. All that does not depend on the time is drawn once.
+// happened yet is pale, and so are steps after the one that is shown. All that does not depend on the time is drawn once.
 
 class LanesView {
   constructor(run, parent, onTick) {
@@ -41,13 +41,27 @@ class LanesView {
     const { context } = this;
     context.drawImage(this.still, 0, 0, this.width, this.height);
     const now = this.x(tick);
+    const { run } = this, isAhead = (_, row) => run.step[row] > run.until && run.start[row] < tick;
+    const from = run.src.some(isAhead) ? this.left : now;
     context.globalAlpha = 0.6;
     context.fillStyle = colours.paper;
-    context.fillRect(now, this.top - 1, this.left + this.across - now + 2, this.lane * this.run.numRanks + 2);
+    context.fillRect(from, this.top - 1, this.left + this.across - from + 2, this.lane * run.numRanks + 2);
     context.globalAlpha = 1;
+    if (from < now) this.drawUntil(now, chosen, colours);
     context.fillStyle = colours.ink;
     context.fillRect(now - 0.75, this.top - 4, 1.5, this.lane * this.run.numRanks + 8);
     this.drawNames(tick, colours);
+  }
+
+  // The transfers of the steps that are shown, as far as they have happened.
+  drawUntil(now, chosen, colours) {
+    const { context, run } = this;
+    context.save();
+    context.beginPath();
+    context.rect(this.left, this.top, now - this.left, this.lane * run.numRanks);
+    context.clip();
+    run.src.forEach((_, row) => run.step[row] <= run.until && this.drawTransfer(context, row, chosen, colours));
+    context.restore();
   }
 
   drawNames(tick, colours) {
@@ -59,11 +73,11 @@ class LanesView {
         write(context, `rank ${rank}`, this.left - 6, y, { size: 11, colour: colours.faint, align: "right" });
         continue;
       }
-      const { doing, peer, stuck } = run.activity(rank, tick);
+      const { doing, peer, stuck, says } = run.activity(rank, tick);
       const direction = { sends: "to", waits: "for" }[doing] ?? "from";
-      const says = doing === "done" ? "has finished" : `${doing} ${direction} ${peer}${stuck && doing !== "waits" ? ", hangs" : ""}`;
+      const words = says ?? `${doing} ${direction} ${peer}${stuck && doing !== "waits" ? ", hangs" : ""}`;
       write(context, `rank ${rank}`, 0, y, { size: 12, colour: colours.ink, align: "left", bold: true });
-      write(context, says, run.numRanks > 10 ? 58 : 52, y, { size: 11, colour: stuck ? colours.vermillion : colours.faint, align: "left" });
+      write(context, words, run.numRanks > 10 ? 58 : 52, y, { size: 11, colour: stuck ? colours.vermillion : colours.faint, align: "left" });
     }
   }
 
@@ -76,18 +90,15 @@ class LanesView {
       context.fillStyle = colours.panel;
       context.fillRect(this.left, this.top + rank * this.lane + 1, this.across, this.lane - 2);
     }
-    for (let row = 0; row < this.run.numTransfers; row++) {
-      context.globalAlpha = chosen === null || chosen === this.run.chunk[row] ? 1 : 0.12;
-      this.drawTransfer(context, row, colours);
-    }
-    context.globalAlpha = 1;
+    for (let row = 0; row < this.run.numTransfers; row++) this.drawTransfer(context, row, chosen, colours);
     this.drawPhases(context, colours);
     this.drawAxis(context, colours);
   }
 
-  drawTransfer(context, row, colours) {
+  drawTransfer(context, row, chosen, colours) {
     const { run } = this, copies = run.action[row] === COPY;
     if (run.start[row] === Infinity) return;
+    context.globalAlpha = chosen === null || chosen === run.chunk[row] ? 1 : 0.12;
     const never = run.applied[row] === Infinity, half = (this.lane - 4) / 2;
     const [from, until] = [this.x(run.start[row]), this.x(run.left[row])];
     const [place, count] = this.sendRow[row];
@@ -99,6 +110,7 @@ class LanesView {
       write(context, text, (from + until) / 2, y + half / count / 2 + 0.5, { size: 10.5, colour: copies && run.left[row] !== Infinity ? colours.ink : "#ffffff" });
     }
     this.drawReceived(context, row, colours, never);
+    context.globalAlpha = 1;
   }
 
   drawReceived(context, row, colours, never) {

@@ -4,6 +4,7 @@ const TICKS = 1e6; // the length of the axis of time
 const MAX_LINES = 8, MAX_LINES_BESIDE = 4; // of transfers in words; where two runs stand side by side
 const LONG = 112; // letters of a sentence in a line; half as many where two runs stand side by side
 const INTRODUCTION = "Before the first step.";
+const STEP_MS = 1100; // for which a step moves at speed 1
 
 class Section {
   constructor(data, number, parent, player) {
@@ -69,10 +70,10 @@ class Section {
       this.sentence.textContent = "A single rank has nothing to send.";
       return;
     }
-    const before = tick <= 0 && step === 0;
-    this.phase.textContent = `${phase.name}: step ${step} (the steps are 0 to ${run.numSteps - 1})`;
+    const before = run.until === -1;
+    this.phase.textContent = `${phase.name}: step ${step + 1} of ${run.numSteps}`;
     const sentence = run.sentences[step];
-    const over = run.end <= tick && !run.stalled.length ? ` Done after ${run.time}${this.lead(tick)}.` : "";
+    const over = run.end <= tick && run.until >= run.numSteps - 1 && !run.stalled.length ? ` Done after ${run.time}${this.lead(tick)}.` : "";
     this.sentence.textContent = `${before ? `${INTRODUCTION} Then ` : ""}${before ? sentence : capital(sentence)}.${over}`;
     this.element.dataset.step = step;
     this.list(tick, step, chosen);
@@ -100,7 +101,10 @@ class Section {
     if (shown.length > this.maxLines) this.transfers.append(listItem(`and ${shown.length - this.maxLines} more`, "more"));
   }
 
-  draw(tick, step, chosen, colours) {
+  // isStepwise: only what belongs to this step and those before is shown. At a step of -1 nothing has begun.
+  draw(tick, shown, isStepwise, chosen, colours) {
+    const step = Math.max(shown, 0);
+    this.run.until = isStepwise && this.run.numSteps ? shown : Infinity;
     this.say(tick, step, chosen);
     this.graph.draw(tick, chosen, colours);
     this.grid.draw(tick, chosen, colours);
@@ -113,9 +117,10 @@ class Section {
 class Player {
   constructor() {
     this.tick = 0;
-    this.step = null; // set where a step was asked for: several may end at one time
+    this.step = null; // the one that was asked for, of which and before which all is shown; -1: none has begun
     this.chosen = null;
-    this.playing = false;
+    this.playing = false; // also while a step moves to its end
+    this.stillness = window.matchMedia("(prefers-reduced-motion: reduce)");
     const parent = document.getElementById("runs");
     parent.classList.toggle("two", pageData.runs.length > 1);
     this.sections = pageData.runs.map((data, number) => new Section(data, number, parent, this));
@@ -125,7 +130,7 @@ class Player {
       return new LanesView(run, lanes, (tick) => this.seek(tick));
     });
     this.steps = this.longest().numSteps;
-    this.wholeMs = Math.min(Math.max(1100 * this.steps, 7000), 45000);
+    this.wholeMs = Math.min(Math.max(STEP_MS * this.steps, 7000), 45000);
     this.connect();
     this.readHash();
   }
@@ -164,34 +169,47 @@ class Player {
     if (asked.get("theme") === "dark" || asked.get("theme") === "light") document.documentElement.dataset.theme = asked.get("theme");
     this.chosen = number("chunk");
     const step = number("step"), share = number("t");
-    if (step !== null) this.toStep(Math.min(Math.max(Math.round(step), 0), this.steps - 1));
+    if (step !== null) this.toStep(Math.round(step) - 1);
     else this.seek(Math.min(Math.max(share ?? 0, 0), 1) * TICKS);
   }
 
   // Steps are those of the run that ends last; the other is shown at the same time.
   current() { return this.step ?? this.longest().stepAt(this.tick); }
 
-  stepBy(by) {
-    const end = this.longest().stepEnd[this.current()];
-    if (by < 0 && this.current() === 0 && this.tick <= end) return this.seek(0);
-    // A step that is under way is first finished, or begun anew.
-    const next = this.tick < end ? this.current() + (by < 0 ? -1 : 0) : this.current() + by;
-    return this.toStep(Math.min(Math.max(next, 0), this.steps - 1));
+  endOf(step) { return step < 0 ? 0 : Math.min(this.longest().stepEnd[step], TICKS); }
+
+  // The step under way, or else the one after it.
+  next() {
+    const now = this.current(), isUnderWay = now >= 0 && (this.step === null || this.tick < this.endOf(now));
+    return isUnderWay ? now : Math.min(now + 1, this.steps - 1);
   }
 
+  // Forward a step moves to its end, and jumps there if it is asked for again; backward all jumps.
+  stepBy(by) {
+    if (by < 0) return this.toStep(this.current() - 1);
+    const next = this.next();
+    if ((this.playing && this.step !== null) || this.stillness.matches || this.endOf(next) <= this.tick) return this.toStep(next);
+    this.step = next;
+    this.begin = this.tick;
+    return this.start();
+  }
+
+  // To the end of a step; before the first where there is none.
   toStep(step) {
-    if (this.steps === 0) return this.seek(0);
     this.pause();
-    this.tick = Math.min(this.longest().stepEnd[step], TICKS);
-    this.step = step;
+    this.step = Math.max(Math.min(step, this.steps - 1), -1);
+    this.tick = this.endOf(this.step);
     return this.draw();
   }
 
+  // To a moment; where it is the end of a step, that is what is shown.
   seek(tick) {
+    const ended = this.longest().stepEndingAt(Math.round(tick));
+    if (tick <= 0 || ended !== -1) return this.toStep(tick <= 0 ? -1 : ended);
     this.pause();
     this.tick = tick;
     this.step = null;
-    this.draw();
+    return this.draw();
   }
 
   choose(chunk) {
@@ -201,16 +219,32 @@ class Player {
 
   toggle() {
     if (this.playing) return this.pause();
-    if (this.tick >= TICKS) this.tick = 0;
+    if (this.tick >= TICKS) this.toStep(-1);
+    if (this.stillness.matches) return this.hop();
     this.step = null;
+    return this.start();
+  }
+
+  // Where no motion is wanted, a run plays as one picture for each step.
+  hop() {
+    this.toStep(this.next());
+    if (this.step === this.steps - 1) return;
+    this.playing = true;
+    this.showPlaying();
+    this.timer = setTimeout(() => this.hop(), STEP_MS / document.getElementById("speed").value);
+  }
+
+  start() {
     this.playing = true;
     this.before = null;
     this.showPlaying();
-    return requestAnimationFrame((now) => this.frame(now));
+    this.due = requestAnimationFrame((now) => this.frame(now));
   }
 
   pause() {
     this.playing = false;
+    clearTimeout(this.timer);
+    cancelAnimationFrame(this.due);
     this.showPlaying();
   }
 
@@ -224,12 +258,14 @@ class Player {
 
   frame(now) {
     if (!this.playing) return;
-    const speed = +document.getElementById("speed").value;
-    if (this.before !== null) this.tick = Math.min(this.tick + ((now - this.before) / this.wholeMs) * TICKS * speed, TICKS);
+    const speed = +document.getElementById("speed").value, passed = (now - (this.before ?? now)) * speed;
+    const end = this.step === null ? TICKS : this.endOf(this.step);
+    const perMs = this.step === null ? TICKS / this.wholeMs : (end - this.begin) / STEP_MS;
     this.before = now;
-    if (this.tick >= TICKS) this.pause();
+    this.tick += passed * perMs;
+    if (this.tick >= end) return this.step === null ? this.seek(TICKS) : this.toStep(this.step);
     this.draw();
-    if (this.playing) requestAnimationFrame((later) => this.frame(later));
+    this.due = requestAnimationFrame((later) => this.frame(later));
   }
 
   switchTheme() {
@@ -242,8 +278,8 @@ class Player {
     const colours = themeColours(), key = `${this.chosen} ${colours.paper}`;
     const longest = this.longest();
     for (const section of this.sections) {
-      const step = section.run === longest ? this.current() : section.run.stepAt(this.tick);
-      section.draw(this.tick, step, this.chosen, colours);
+      const step = section.run === longest || this.step === -1 ? this.current() : section.run.stepAt(this.tick);
+      section.draw(this.tick, step, this.step !== null, this.chosen, colours);
     }
     for (const lanes of this.lanes) lanes.draw(this.tick, this.chosen, colours, key);
     this.showKey(colours);

@@ -1,4 +1,5 @@
 // `Run`: one run, decoded, and its state at any time. Times are ticks of the page's axis of time; Infinity: never.
+// Steps are numbered from 0; people, and the address of the page, count them from 1.
 "use strict";
 
 const ADD_SHARE = 0, COPY = 2; // of the actions; 1: adds to a sum
@@ -16,6 +17,7 @@ class Run {
     this.sends = this.rowsBy(this.src, this.numRanks);
     this.receives = this.rowsBy(this.dst, this.numRanks);
     this.writes = this.rowsBy(this.src.map((_, row) => this.cell(this.dst[row], this.chunk[row])), this.numRanks * this.numChunks);
+    this.until = Infinity; // the last step of which anything is shown; -1: none yet
     this.replay();
   }
 
@@ -57,10 +59,9 @@ class Run {
 
   // The last transfer applied to a cell until `tick`, or NOTHING.
   lastWrite(cell, tick) {
-    const rows = this.writes[cell];
     let last = NOTHING;
-    for (const row of rows) {
-      if (this.applied[row] > tick) break;
+    for (const row of this.writes[cell]) {
+      if (this.stateOf(row, tick) !== "applied") break;
       last = row;
     }
     return last;
@@ -71,8 +72,13 @@ class Run {
 
   isComplete(cell, row) { return row !== NOTHING ? this.finished[row] === 1 : this.countOf(cell, row) === this.needed; }
 
-  // The step that is under way: the first that is not over; at the end the last one.
+  // The step that ends at this time, the last if several do; -1 if none does, or if it ends because the run hangs.
+  stepEndingAt(tick) { return this.stalled.length && tick >= this.end ? -1 : this.stepEnd.lastIndexOf(tick); }
+
+  // The step that ends now; else the first that is not over, and after all of them the last.
   stepAt(tick) {
+    const ended = this.stepEndingAt(tick);
+    if (ended !== -1) return ended;
     const step = this.stepEnd.findIndex((end) => end >= tick);
     return step === -1 ? this.numSteps - 1 : step;
   }
@@ -81,9 +87,10 @@ class Run {
 
   // applied, moving, ahead, or never.
   stateOf(row, tick) {
+    if (this.step[row] > this.until) return "ahead";
     if (this.applied[row] <= tick) return "applied";
     if (this.applied[row] === Infinity && tick >= this.end) return "never";
-    return this.start[row] <= tick ? "moving" : "ahead";
+    return this.start[row] < tick ? "moving" : "ahead";
   }
 
   sentenceOf(row) {
@@ -92,25 +99,25 @@ class Run {
     return sentence + (this.finished[row] && this.reduces ? this.templates[3] : "");
   }
 
-  // What a rank does at a time: {doing, peer}; a rank that waits says for whom.
+  // What a rank does at a time: {doing, peer}; a rank that waits says for whom. At the end of a step it rests.
   activity(rank, tick) {
+    if (this.until === -1) return { doing: "rests", says: "has not begun" };
     const stuck = tick >= this.end && this.stuck.find(([its]) => its === rank);
     if (stuck) return { doing: stuck[1], peer: stuck[2], stuck: true };
-    for (const row of this.receives[rank]) {
+    const shown = (row) => this.step[row] <= this.until;
+    const [receives, sends] = [this.receives[rank].filter(shown), this.sends[rank].filter(shown)];
+    for (const row of receives) {
       if (this.apply[row] <= tick && tick < this.applied[row]) return { doing: this.action[row] === COPY ? "copies" : "adds", peer: this.src[row] };
     }
-    for (const row of this.sends[rank]) {
+    for (const row of sends) {
       if (this.start[row] <= tick && tick < this.left[row]) return { doing: "sends", peer: this.dst[row], row };
     }
-    const next = this.receives[rank].find((row) => this.applied[row] > tick);
+    const next = receives.find((row) => this.applied[row] > tick);
     if (next !== undefined) return { doing: "waits", peer: this.src[next] };
-    const unsent = this.sends[rank].find((row) => this.left[row] > tick);
-    return unsent === undefined ? { doing: "done" } : { doing: "waits", peer: this.dst[unsent] };
-  }
-
-  failsAt(src, dst) {
-    const pair = this.troubledPairs.find(([from, to]) => from === src && to === dst);
-    return pair ? pair[3] ?? Infinity : Infinity;
+    const unsent = sends.find((row) => this.left[row] > tick);
+    if (unsent !== undefined) return { doing: "waits", peer: this.dst[unsent] };
+    const rests = receives.length + sends.length < this.receives[rank].length + this.sends[rank].length;
+    return rests ? { doing: "rests", says: `has finished step ${this.until + 1}` } : { doing: "done", says: "has finished" };
   }
 }
 

@@ -26,7 +26,7 @@ def test_the_page_of_a_step() -> None:
     page = step_page(predict_trace(trace_of(2), NETWORK), tokens=7)
     title, *parts = headings(page)
     assert title.startswith("A step of 2 ranks, each on a CPU: ")
-    assert parts == ["computing", "exposed", "tokens", "The step would take", "Calls"]
+    assert parts == ["computing", "exposed", "steps", "tokens", "The step would take", "Calls"]
     assert page.count("<svg") == 1
     assert "A step of a recorded program on 2 ranks" in page
     assert "<li>10 ms with communication that takes no time</li>" in page
@@ -38,7 +38,7 @@ def test_the_page_of_a_step() -> None:
 def test_a_rounding_error_does_not_slow_a_step(slowed_s: float, is_told: bool) -> None:
     """A real delay has a row, and the rest of a subtraction of times has none."""
     prediction = predict_trace(trace_of(2), NETWORK)
-    slowed = replace(prediction, timeline=replace(prediction.timeline, slowed_s=slowed_s))
+    slowed = replace(prediction, mean=prediction.mean._replace(slowed_s=slowed_s))
     assert ("slowed" in headings(step_page(slowed))) == is_told
 
 

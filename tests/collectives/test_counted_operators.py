@@ -1,0 +1,126 @@
+"""Operators in a trace: their arithmetic, its precision, those not counted, and whether the program is compiled."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ringsim.traces import Device, ProgramTrace
+from tests.collectives.test_recording import LIMIT_S, recorded
+
+PROGRAM = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+dist.init_process_group("nccl")
+model = nn.Linear(64, 64, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+x, y = torch.randn(64, 64, device="cuda"), torch.randn(2, 64, 32, device="cuda", dtype=torch.bfloat16)
+image, heads = torch.randn(1, 4, 8, 8, device="cuda"), torch.randn(1, 4, 64, 16, device="cuda")
+conv = nn.Conv2d(4, 4, 3, device="cuda")
+matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+ends = torch.tensor([16, 64], device="cuda", dtype=torch.int32)
+
+@torch.library.custom_op("mine::op", mutates_args=())
+def mine(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+mine.register_fake(torch.empty_like)
+setup, work = (text.replace(";;", chr(10)) for text in sys.argv[1:])
+exec(setup)
+while True:
+    with torch.no_grad():
+        exec(work)
+    optimizer.step()
+"""
+PRODUCT = 2 * 64**3
+AUTOCAST = "autocast = torch.autocast('cuda', torch.bfloat16)"
+CAST_IN_FORWARD = "torch.amp.custom_fwd(lambda _, x: x @ x, device_type='cuda', cast_inputs=torch.half)(model, x)"
+BY_BYTES = """F.max_pool2d(F.gelu(image), 2); F.cross_entropy(x, x.argmax(1)); x.sort()[0].topk(2); x[x.argmax(1)]
+F.embedding(x.argmax(1), x).var(); x.scatter_add(0, x.long() * 0, x); torch.cat([x, x]); x.cumsum(0); F.dropout(x)
+torch._foreach_add([x, x], 1); F.layer_norm(x, (64,)); F.interpolate(image, scale_factor=2)""".replace("\n", ";;")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A script that torchrun could start, of which each step does what its second argument says."""
+    path = tmp_path_factory.mktemp("program") / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def trace_of(program: Path, setup: str, work: str, is_fake: bool = True) -> ProgramTrace:
+    """The trace of the program."""
+    trace = recorded(program, setup, work, is_fake=is_fake, device=Device.CUDA)
+    assert isinstance(trace, ProgramTrace), trace
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("setup", "work", "told"),
+    [
+        ("torch.set_float32_matmul_precision('high')", "x @ x", ["tf32"]),
+        ("torch.set_float32_matmul_precision('high')", "x.half() @ x.half()", ["float16"]),
+        ("matmul.fp32_precision = 'tf32'", "x @ x; conv(image)", ["tf32", "tf32"]),
+        ("torch.backends.fp32_precision = 'tf32'", "x @ x", ["tf32"]),
+        ("", "matmul.allow_tf32 = True; x @ x; matmul.allow_tf32 = False; x.mm(x)", ["tf32", "float32"]),
+        ("", "conv(image); cudnn.allow_tf32 = False; conv(image); cudnn.allow_tf32 = True", ["tf32", "float32"]),
+        ("", "torch.linalg.svd(x); torch.linalg.inv(x)", ["aten._linalg_svd", "aten.linalg_inv_ex"]),
+        ("", "torch.fft.fft(x); mine(x); nn.LSTM(64, 64)(x)", ["aten._fft_r2c", "mine.op", "aten.mkldnn_rnn_layer"]),
+        ("", "x.to_sparse_csr() @ x", ["aten._to_sparse_csr", "aten.mm"]),
+        ("torch.set_autocast_enabled('cuda', True)", "assert torch.is_autocast_enabled(); x @ x", ["float16"]),
+        (AUTOCAST, "with autocast: x.to(torch.get_autocast_gpu_dtype()) @ y[0]", ["bfloat16"]),
+        (AUTOCAST, f"with autocast: {CAST_IN_FORWARD}", ["float16"]),
+        ("side = torch.cuda.Stream()", "with torch.cuda.stream(side): x @ x", ["float32"]),
+        ("", BY_BYTES, []),
+        ("model = torch.compile(model, mode='max-autotune')", "", ["compiled"]),
+        ("model.compile()", "", ["compiled"]),
+        ("@torch.compile;;def part(x):;;    return x + 1", "", ["compiled"]),
+        ("part = torch.compile(fullgraph=True)(F.gelu)", "", ["compiled"]),
+        ("model = torch._dynamo.optimize('inductor')(model)", "", ["compiled"]),
+        ("model = torch.jit.script(model)", "model(x)", ["float32", "compiled"]),
+        ("torch.compile(model, disable=True); torch.compile(model, backend='aot_eager')", "", []),
+    ],
+)
+def test_what_a_trace_says_of_operators(program: Path, setup: str, work: str, told: list[str]) -> None:
+    """The precision of products on a GPU, what is not counted though its work outgrows its bytes, and compilers."""
+    trace = trace_of(program, setup, work)
+    facts = [op.dtype if op.flops else op.name for op in trace.steps[0].operators if op.flops or not op.is_counted]
+    assert [*facts, *(["compiled"] if trace.is_compiled else [])] == told
+
+
+@pytest.mark.parametrize("is_fake", [True, False])
+def test_arithmetic_is_counted(program: Path, is_fake: bool) -> None:
+    """Of products and convolutions of groups, in place, in inference mode; of attention what a causal mask leaves."""
+    attention = 4 * 2 * 2 * 64 * 64 * 16  # heads, two products, positions and their width
+    works = {
+        "F.grouped_mm(x.bfloat16(), y, offs=ends)": 2 * 64 * 64 * 32,
+        "torch._int_mm(x.to(torch.int8), x.to(torch.int8))": PRODUCT,
+        "x.clone().addmm_(x, x)": PRODUCT,
+        "torch.ops.aten.convolution_backward(image, image, conv.weight[:, :1], None, *GROUPS)": 2 * 2 * 64 * 4 * 9,
+        "with torch.inference_mode(): F.linear(x, x) @ x": 2 * PRODUCT,
+        "nn.MultiheadAttention(64, 4, 0.1, device='cuda')(x, x, x, need_weights=False)": 4 * PRODUCT,
+        "F.scaled_dot_product_attention(heads, heads, heads, None, 0.1)": 2 * attention,  # one is of the line above
+        "F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)": attention * 65 // 128,
+        "F.scaled_dot_product_attention(heads, heads[:, :, :1], heads[:, :, :1], is_causal=True)": attention // 64,
+        "F.scaled_dot_product_attention(heads[:, :, :1], heads, heads, is_causal=True)": attention // 64**2,
+    }
+    groups = "GROUPS = [1] * 2, [1] * 2, [1] * 2, False, [0] * 2, 4, [True, True, False]"
+    step = trace_of(program, groups, ";;".join(works), is_fake).steps[0]
+    counted = [operator.flops * operator.count for operator in step.operators if operator.flops]
+    assert sorted(counted) == sorted(works.values())
+    assert all(operator.is_counted for operator in step.operators)
+
+
+def test_a_program_that_sends_to_single_ranks_is_warned_of_at_once(program: Path) -> None:
+    """Since ringsim step will refuse its trace."""
+    output = program.with_suffix(".json")
+    command = ["trace", "--fake", "-o", str(output), str(program), "", "dist.send(x, 1); dist.recv(x, 1)"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ringsim", *command], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    assert done.stderr.count("UserWarning: the program sends to single ranks, as pipelines do: ringsim step will") == 1

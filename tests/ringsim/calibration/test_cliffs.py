@@ -1,0 +1,103 @@
+"""No time jumps from one number of ranks, or size, to the next one, but for what the library itself has fewer of."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ringsim import Cluster, Collective, load_network, predict_time
+from ringsim.algorithms import fill_hosts
+from ringsim.calibration import choose
+from ringsim.calibration.protocol_time import predict
+from ringsim.calibration.questions import Question
+from ringsim.measurements import RING_TESTS, TESTS
+from ringsim.native import DIRECT
+from ringsim.network import preset_names
+from ringsim.registry import build
+
+MOST = 2.05  # a doubling of the bytes, or of the hops, and what smooth minima add
+NEAR_POWERS = sorted({2**k + d for k in range(6, 17) for d in (-1, 0, 1, 8) if 2**k + d <= 2**16})
+DESCRIBES_NCCL = [name for name in preset_names() if load_network(name).spec.protocols]
+CALLS = [name for name in TESTS if name in {collective.value for collective in Collective}]
+
+
+def counts_of(network: Cluster) -> list[int]:
+    """Return the numbers of ranks, from small to large, for which a network has room."""
+    return [n for n in [*range(2, 41), *NEAR_POWERS] if n <= (network.spec.max_ranks or n)]
+
+
+def hosts_of(network: Cluster, num_ranks: int) -> list[int]:
+    """Return the ranks of each host."""
+    return fill_hosts(num_ranks, min(network.spec.ranks_per_host or num_ranks, num_ranks))
+
+
+def explained(network: Cluster, num_ranks: int, more_ranks: int) -> float:
+    """Return how many times as much bandwidth the fewer ranks have: of links, or the NICs that every host can use.
+
+    Where all ranks share some cores, the messages of a ring are more by a factor of n(n - 1).
+    """
+    if network.spec.host.cores:
+        return max(1.0, more_ranks * (more_ranks - 1) / num_ranks / (num_ranks - 1))
+    rates = []
+    for count in (num_ranks, more_ranks):
+        hosts, link, nics = hosts_of(network, count), network.spec.host.link, network.spec.host.nics
+        across = min(*hosts, nics.count or min(hosts)) * nics.bandwidth_bytes_per_s
+        rates.append(min(link.bandwidth_bytes_per_s, across) if len(hosts) > 1 else link.bandwidth_bytes_per_s)
+    return max(rates[0] / rates[1], 1.0)
+
+
+def require_even(network: Cluster, times: dict[int, float]) -> None:
+    """Fail where neighbouring numbers of ranks, at most a doubling apart, are further apart than is explained."""
+    for few, more in itertools.pairwise(times):
+        if more <= 2 * few:
+            assert 1 / MOST / explained(network, more, few) <= times[more] / times[few], (few, more, times)
+            assert times[more] / times[few] <= MOST * explained(network, few, more), (few, more, times)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("preset", DESCRIBES_NCCL)
+def test_nccl_s_times_have_no_steps(preset: str, call: str) -> None:
+    """From 1 B to 64 GiB and on up to 65,536 ranks, by the formulas that `choose` goes by."""
+    network, sizes = load_network(preset), [2**k for k in range(37)]
+    counts = counts_of(network)
+    asked = [Question.on_hosts(call, size, hosts_of(network, n)) for n in counts for size in sizes]
+    times = np.array([time_s for time_s, _ in predict(network, asked)]).reshape(len(counts), len(sizes))
+    for column in times.T.tolist():
+        require_even(network, dict(zip(counts, column, strict=True)))
+    ratios = times[:, 1:] / times[:, :-1]
+    assert ratios.min() >= 1
+    assert ratios.max() <= MOST
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("preset", "size_bytes"), [("dgx-h100-cluster", 2**30), ("dgx-a100", 2**26), ("dgx-h100", 1)])
+def test_what_is_chosen_takes_the_time_of_the_formula(preset: str, size_bytes: int, call: str) -> None:
+    """On any number of ranks: never is another algorithm timed in its place, nor is one refused."""
+    network = load_network(preset)
+    for num_ranks in [n for n in counts_of(network) if n < 41 or n in (1023, 2056, 2**16 - 1)]:
+        choice = choose(network, Collective(call), num_ranks, size_bytes)
+        [(time_s, taken)] = predict(network, [Question.on_hosts(call, size_bytes, hosts_of(network, num_ranks))])
+        assert choice.time_s() == time_s
+        assert choice.formula is not None
+        assert taken.startswith(choice.formula.algorithm)
+        assert choice.schedule.num_ranks == num_ranks
+        if call in RING_TESTS:
+            assert choice.schedule.algorithm in ("nccl_ring", "nccl_tree", "nvls")
+
+
+@pytest.mark.parametrize("collective", list(Collective))
+@pytest.mark.parametrize("preset", preset_names())
+def test_simulated_times_have_no_steps(preset: str, collective: Collective) -> None:
+    """Collectives between two ranks only, and the defaults on other networks."""
+    network, is_direct = load_network(preset), collective in DIRECT
+    if preset in DESCRIBES_NCCL and not is_direct:
+        return  # it is the formula's: see above
+    for size_bytes in (1, 2**30):
+        times = {}
+        for num_ranks in [n for n in counts_of(network) if n <= 17 or (n <= 40 and n % 8 in (0, 1, 7))]:
+            if preset in DESCRIBES_NCCL:
+                times[num_ranks] = choose(network, collective, num_ranks, size_bytes).time_s()
+            else:
+                schedule = build(collective, "direct" if is_direct else "ring", num_ranks, size_bytes)
+                times[num_ranks] = predict_time(schedule, network, size_bytes)
+        require_even(network, times)

@@ -1,0 +1,35 @@
+"""The checks of words, names and imports, on a small repository with one fault of each kind."""
+
+from pathlib import Path
+
+import pytest
+
+import lint
+
+FILES = {
+    "docs/page.md": "Right.\nSo\nmany ranks.\n```\nso many\n```\n",
+    "ringsim/one/__init__.py": "from ringsim.one.parts import Part, unused\n",
+    "ringsim/one/parts.py": "class Part: ...\nfound = 1\nerror = ValueError(f'{found}, or take 2')\n",
+    "collectives/two/__init__.py": "from ringsim.one import Part\n",
+    "collectives/two/more.py": '"""A sum of its own."""\nfrom ringsim.one.parts import Part\nclass Part: ...\n',
+    "trainers/three.py": "",
+    "scripts/run.py": "option('--ranks', help='Of all ranks.')\noption('--hosts', help='Number of hosts.')\n",
+}
+
+
+def test_each_fault_is_named_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Correct text, names and imports are not."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    assert [fault.partition(": write")[0] for fault in lint.faults()] == [
+        "docs/page.md (+1): 'So many'",
+        "collectives/two/more.py:1 (+0): 'of its own'",
+        "ringsim/one/parts.py:3 (+0): ', or take'",
+        "scripts/run.py:1: 'Of all ranks.'",
+        "ringsim/one/parts.py:2: found: name what it holds",
+        "ringsim/one/parts.py, collectives/two/more.py: Part: rename one",
+        "collectives/two/more.py: ringsim.one.parts: import Part from ringsim.one",
+        "ringsim/one/__init__.py: unused: nobody imports it from here",
+    ]
