@@ -76,6 +76,21 @@ def test_a_run_on_a_busy_machine_is_not_published_as_fit(root: Path) -> None:
     assert busy.index(NOT_FIT) < busy.index("```text")
 
 
+def test_a_run_on_a_busy_machine_is_repeated(root: Path) -> None:
+    """The page has the first run that was quiet, or the last of three; other commands are not repeated."""
+    (root / "run.py").write_text(
+        "import pathlib, sys\n"
+        "runs = pathlib.Path(sys.argv[1])\n"
+        "runs.write_text((runs.read_text() if runs.exists() else '') + '.')\n"
+        "print('this machine was busy' if len(runs.read_text()) < int(sys.argv[2]) else 'it was quiet')"
+    )
+    text = made(commands=("python run.py once 1", "python run.py twice 2", "python run.py often 9")).measure(root, "")
+    said = [line for line in text.splitlines() if line.startswith(("it was", "this machine"))]
+    assert said == ["it was quiet", "it was quiet", "this machine was busy"]
+    assert NOT_FIT in text
+    assert [(root / name).read_text() for name in ("once", "twice", "often")] == [".", "..", "..."]
+
+
 def test_a_commit_whose_sources_were_changed_is_marked(root: Path) -> None:
     """A changed page is none of them, as figures are written one after the other."""
     git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b.c"]
