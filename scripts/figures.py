@@ -7,9 +7,8 @@
     python scripts/figures.py --admit steps   # write into the page that it is older than the code
 
 scripts/figures.toml lists the figures. What a figure measures is known by a digest of its sources, which stands in the
-page; it does not change with docstrings and comments, and needs no history of commits. Digests of single files stand
-below it, so that a message can name what has changed. A figure is stale, too, if the page shows other commands than
-the registry has, and --check names figures of pages that the registry does not have.
+page; it does not change with docstrings and comments, and needs no history of commits. A figure is stale, too, if the
+page shows other commands than the registry has, and --check names figures of pages that the registry does not have.
 """
 
 import ast
@@ -35,7 +34,6 @@ from ringsim.text_table import align_columns
 ROOT = Path(__file__).parents[1]
 REGISTRY = Path(__file__).with_suffix(".toml")
 SOURCES = re.compile(r"^<!-- sources (\w+) -->$", re.MULTILINE)
-FILES = re.compile(r"^<!-- files (.*) -->$", re.MULTILINE)
 MARK = re.compile(r"^<!-- figure: (.*) -->$", re.MULTILINE)
 ADMITTED = "**The code has changed since this was measured.**"
 NOT_MEASURED = "**This has not been measured yet.**"
@@ -76,10 +74,8 @@ class Figure:
 
     def digest(self, root: Path) -> str:
         """Return the digest of its sources. Raises ValueError for a source that there is not."""
-        return _digest("".join(f"{name}\n{code}\n" for name, code in self._codes(root).items()), 12)
-
-    def _digests(self, root: Path) -> dict[str, str]:
-        return {name: _digest(code, 8) for name, code in self._codes(root).items()}
+        text = "".join(f"{name}\n{code}\n" for name, code in self._codes(root).items())
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def _codes(self, root: Path) -> dict[str, str]:
         """Return the code of each source, by its path from `root`."""
@@ -115,23 +111,10 @@ class Figure:
         """Return the commands as a reader repeats them, without the folders of one machine."""
         return [command.replace("{logs}", "LOGS_DIR").replace("-{sources}", "") for command in self.commands]
 
-    def changed(self, root: Path) -> list[str]:
-        """Return what differs from the page: sources, and the commands; all of `measures` if it was never measured."""
-        commands = [] if self._has_its_commands(root) else ["its commands"]
-        return [*self._changed_sources(root), *commands]
-
-    def _changed_sources(self, root: Path) -> list[str]:
-        noted = FILES.findall(self.part.read(root / self.page))
-        if len(noted) != 1:
-            return list(self.measures)
-        before = dict(entry.rsplit(":", 1) for entry in noted[0].split())
-        now = self._digests(root)
-        return [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
-
     def measure(self, root: Path, logs: str) -> str:
         """Run the commands, and return what the page says of them. Raises ValueError if one fails."""
         # Before the commands, which take minutes: code that changes meanwhile is not what they measure.
-        digest, digests, commit = self.digest(root), self._digests(root), _commit(root, self.measures)
+        digest, commit = self.digest(root), _commit(root, self.measures)
         outputs = [
             _quiet_output(command.replace("{logs}", logs).replace("{sources}", digest), root)
             for command in self.commands
@@ -141,7 +124,6 @@ class Figure:
         transport = f", {self.transport}" if self.transport else ""
         lines = [
             f"<!-- sources {digest} -->",
-            f"<!-- files {' '.join(f'{name}:{code}' for name, code in digests.items())} -->",
             "",
             f"Measured on {where['date'][:10]} at commit {commit}: {where['machine']}, {where['cores']} cores, "
             f"Python {where['python']}, torch {where['torch']}, OMP_NUM_THREADS=1{transport}.",
@@ -187,10 +169,6 @@ def code_of(path: Path) -> str:
     # Python 3.12 has one more field and 3.13 leaves out what is empty; the digest is that of 3.11.
     more = {"show_empty": True} if sys.version_info >= (3, 13) else {}
     return ast.dump(tree, **more).replace(", type_params=[]", "")
-
-
-def _digest(text: str, length: int) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def read_registry(path: Path) -> dict[str, Figure]:
@@ -251,16 +229,11 @@ def _git(root: Path, *arguments: str) -> str:
 def stale(figures: Sequence[Figure], root: Path) -> list[str]:
     """Return a line for each figure that is older than its sources and does not say so."""
     return [
-        f"{figure.page}: {figure.name} is older than {_some(figure.changed(root))}: measure again with `python "
-        f"scripts/figures.py {figure.name}` ({figure.minutes:g} minutes), or let it say so with --admit"
+        f"{figure.page}: {figure.name} is older than its commands or the code that it measures: measure again with "
+        f"`python scripts/figures.py {figure.name}` ({figure.minutes:g} minutes), or let it say so with --admit"
         for figure in figures
         if not figure.is_fresh(root) and not figure.is_admitted(root)
     ]
-
-
-def _some(names: Sequence[str], most: int = 4) -> str:
-    more = [f"{len(names) - most} more"] if len(names) > most else []
-    return ", ".join([*names[:most], *more])
 
 
 def unknown(figures: Sequence[Figure], root: Path) -> list[str]:

@@ -7,14 +7,22 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.budget import Budget, slowness
 from tests.ranks import RankPool
 
 # No deadline for an example: how long one takes says more of what else the machine is doing than of the code.
-settings.register_profile("ours", deadline=None)
-settings.load_profile("ours")
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("all", deadline=None, max_examples=150)  # pytest --hypothesis-profile=all
+settings.load_profile("quick")
 
 
 QUICK = Path(__file__).parent / "ringsim"  # thousands of tests, in files that hardly wait for anything
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch the time that tests take, in the process that gathers their reports."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Budget(slowness()), "budget")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

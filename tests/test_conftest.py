@@ -1,8 +1,15 @@
-"""The tests themselves, as a script starts them."""
+"""The suite itself: signals that a script ignores, and the budget of time."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.budget import Budget
 
 ROOT = Path(__file__).parents[1]
 IGNORING = """
@@ -12,9 +19,45 @@ os.execv(sys.executable, [sys.executable, "-m", "pytest", "-q", "-p", "no:cachep
 """
 
 
-def test_in_the_background_of_a_script_what_is_started_hears_of_ctrl_c() -> None:
-    """There SIGINT is ignored, and whoever is started inherits that."""
-    tests = ["tests/ringsim/console/test_local_ranks.py", "-k", "ends_torchrun"]
-    command = [sys.executable, "-c", IGNORING, *tests]
+def test_ctrl_c_is_heard() -> None:
+    """By this process, and so by the programs that tests start."""
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_is_heard_in_the_background_of_a_script() -> None:
+    """SIGINT is ignored there, and a process inherits that from its parent."""
+    command = [sys.executable, "-c", IGNORING, f"{__file__}::{test_ctrl_c_is_heard.__name__}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def budget_of(*phases: tuple[str, str, float], marks: tuple[str, ...] = ()) -> Budget:
+    """Return the budget after reports of (test, phase, seconds), on a machine of the reference's speed."""
+    budget = Budget(1.0)
+    for name, when, duration_s in phases:
+        report = SimpleNamespace(nodeid=f"tests/{name}", when=when, duration=duration_s, keywords=marks)
+        budget.pytest_runtest_logreport(cast("pytest.TestReport", report))
+    return budget
+
+
+@pytest.mark.parametrize(
+    ("phases", "late"),
+    [
+        ([("a.py::one", "setup", 15.0), ("a.py::one", "call", 2.0)], []),
+        ([("a.py::one", "setup", 19.0), ("a.py::one", "call", 2.0)], ["a.py"]),
+        ([("a.py::one", "call", 4.0), ("a.py::two", "call", 5.0)], ["a.py::two", "a.py::one"]),
+    ],
+)
+def test_a_test_and_a_file_have_their_limits(phases: list[Any], late: list[str]) -> None:
+    """Fixtures, which tests share, count for the file."""
+    lines = list(budget_of(*phases).longer_than(1.0))
+    assert [line.partition("tests/")[2].partition(": ")[0] for line in lines] == late
+    assert not list(budget_of(*phases, marks=("slow",)).longer_than(1.0))
+
+
+@pytest.mark.parametrize(("duration_s", "exit_code"), [(4.0, pytest.ExitCode.OK), (8.0, pytest.ExitCode.TESTS_FAILED)])
+def test_the_run_fails_far_above_the_limit(duration_s: float, exit_code: pytest.ExitCode) -> None:
+    """Not at the limit itself, as other programs may run."""
+    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    budget_of(("a.py::one", "call", duration_s)).pytest_sessionfinish(session)
+    assert session.exitstatus == exit_code

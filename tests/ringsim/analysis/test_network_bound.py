@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cabled_networks import cabled, fully_connected, hosts, hypercube, islands, star, torus
@@ -62,7 +62,6 @@ def test_no_algorithm_undercuts_the_bound(name: str, size_bytes: int) -> None:
 
 
 @given(st.sampled_from(BOUNDED), networks(), st.integers(1, 7), st.integers(0, 100))
-@settings(max_examples=100, deadline=None)
 def test_no_algorithm_undercuts_the_bound_on_uniform_networks(
     collective: Collective, network: Network, num_ranks: int, size_bytes: int
 ) -> None:
@@ -75,7 +74,6 @@ def test_no_algorithm_undercuts_the_bound_on_uniform_networks(
     st.lists(st.sampled_from([0.5, 1, 2.5, 10]), min_size=2, max_size=6),
     st.integers(1, 2**24),
 )
-@settings(max_examples=50, deadline=None)
 def test_no_algorithm_undercuts_the_bound_with_unlike_nics(
     collective: Collective, rates: list[float], size_bytes: int
 ) -> None:

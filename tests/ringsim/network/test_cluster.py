@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Cluster, Network, load_network
@@ -240,7 +240,6 @@ def _keys(values: dict[str, object]) -> str:
 
 
 @given(files(), st.integers(2, 6))
-@settings(max_examples=150, deadline=None)
 def test_every_pair_has_a_path(text: str, num_ranks: int) -> None:
     """Capacities and uses are positive, no row names a resource twice, and asking for one pair gives its row."""
     of = topology(text, num_ranks)

@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ringsim import Network, Schedule, Transfer, ring_all_reduce
@@ -55,7 +55,6 @@ class Followed:
         return self._apply(row) + float(network.receive_overhead_s + adding)
 
 
-@settings(max_examples=200, deadline=None)
 @given(schedules() | built_in_schedules(max_ranks=7), st.integers(0, 200), networks(), st.booleans())
 def test_following_the_arrows_gives_the_simulated_times(
     schedule: Schedule, size: int, network: Network, in_order: bool

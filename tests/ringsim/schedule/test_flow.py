@@ -1,7 +1,7 @@
 """The data flow of a schedule, held against a walk through its transfers, and the copies that follow from it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Schedule, Transfer, ring_all_reduce
@@ -27,7 +27,6 @@ class Walk:
         self.last = set(writer.values())
 
 
-@settings(max_examples=200, deadline=None)
 @given(schedules() | built_in_schedules(max_ranks=9))
 def test_each_transfer_reads_and_replaces_the_version_that_was_written_last(schedule: Schedule) -> None:
     """A step reads versions that were there before it; its writes come one after the other."""
@@ -40,7 +39,6 @@ def test_each_transfer_reads_and_replaces_the_version_that_was_written_last(sche
     assert list(zip(rows.src, rows.dst, rows.chunk, rows.reduce, rows.channel, strict=True)) == transfers
 
 
-@settings(max_examples=200, deadline=None)
 @given(schedules() | built_in_schedules(max_ranks=9), st.booleans())
 def test_a_rank_publishes_each_version_once(schedule: Schedule, on_one_host: bool) -> None:
     """And what it passes on as it is not at all, if its receivers can read it where it was published first."""

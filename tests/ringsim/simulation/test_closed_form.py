@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, closed_form_s, predict_time, split
@@ -60,7 +60,6 @@ def cases(modes: Sequence[tuple[Key, Runtime]] = MODES) -> st.SearchStrategy[Cas
 @pytest.mark.parametrize(
     "mode", MODES, ids=lambda mode: f"{mode[0][0].value}-{mode[0][1]}-{'in_order' if mode[1].in_order else 'permitted'}"
 )
-@settings(max_examples=40, deadline=None)
 @given(st.data(), st.integers(0, 20))
 def test_the_simulator_takes_what_the_formula_says(
     mode: tuple[Key, Runtime], data: st.DataObject, chunk_bytes: int
@@ -77,7 +76,6 @@ def test_the_simulator_takes_what_the_formula_says(
 
 
 @pytest.mark.parametrize("key", IN_ORDER_ONLY, ids=str)
-@settings(max_examples=30, deadline=None)
 @given(st.data(), st.integers(1, 20))
 def test_what_the_rule_permits_takes_no_longer(key: Key, data: st.DataObject, chunk_bytes: int) -> None:
     """Where there is a formula for execution in order only: that is a bound, and what is sent is another."""
@@ -101,7 +99,6 @@ def is_even(case: Case) -> bool:
     return key[1] not in (*TWO_RINGS, "pairwise") and key not in FOR_POWERS_OF_TWO
 
 
-@settings(max_examples=150, deadline=None)
 @given(cases().filter(is_even), st.integers(0, 500))
 def test_other_sizes_lie_between_those_that_the_chunks_divide(case: Case, size: int) -> None:
     """All chunks are at least as large as at the one, and at most as large as at the other."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Cluster, Network, Schedule, Timeline, predict_time
@@ -83,21 +83,18 @@ def assert_as_in_plain_python(schedule: Schedule, topology: Topology, size: int)
         np.testing.assert_allclose(by_event, plain, rtol=1e-9, atol=1e-12)
 
 
-@settings(max_examples=250, deadline=None)
 @given(schedules(channels_of_a_pair=2), shared_topologies(MAX_RANKS), st.integers(0, 10**5))
 def test_sharing_is_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
     """Anything may be shared: links, a memory that counts twice, cores."""
     assert_as_in_plain_python(schedule, topology, size)
 
 
-@settings(max_examples=250, deadline=None)
 @given(schedules(), shared_topologies(MAX_RANKS, failures=True), st.integers(0, 10**5))
 def test_failures_are_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
     """Resources may fail from the start, or in the middle of messages."""
     assert_as_in_plain_python(schedule, topology, size)
 
 
-@settings(max_examples=250, deadline=None)
 @given(schedules(channels_of_a_pair=2), shared_topologies(MAX_RANKS, failures=True, bursts=True), st.integers(0, 10**5))
 def test_bursts_are_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
     """Any resource may save up while it is used little, let that pass at once, and fail all the same."""

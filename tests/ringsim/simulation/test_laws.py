@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Timeline, permute_ranks, predict_time
@@ -64,7 +64,6 @@ def shares_of(schedule: Schedule, size: int) -> npt.NDArray[np.float64]:
 # Monotone: nothing that gets worse makes anything happen earlier.
 
 
-@settings(max_examples=150, deadline=None)
 @given(any_schedules, sizes, uniform_networks(PrivateLinks), uniform_networks(PrivateLinks), st.sampled_from(COSTS))
 def test_a_worse_network_is_never_faster(
     schedule: Schedule, size: int, network: Network, other: Network, name: str
@@ -76,7 +75,6 @@ def test_a_worse_network_is_never_faster(
     assert (times_of(slower) >= times_of(simulate(schedule, network, size))).all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(any_schedules, sizes, st.integers(0, 300), uniform_networks(PrivateLinks))
 def test_larger_chunks_are_never_faster(schedule: Schedule, size: int, more: int, network: Network) -> None:
     """From the next multiple of the number of chunks on, no chunk is smaller than before, but as Gloo cuts."""
@@ -86,7 +84,6 @@ def test_larger_chunks_are_never_faster(schedule: Schedule, size: int, more: int
     assert (times_of(simulate(schedule, network, larger)) >= times_of(simulate(schedule, network, size))).all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.sampled_from((*OWNED, Collective.ALL_REDUCE)), st.integers(2, 12), sizes, st.integers(0, 300), networks())
 def test_more_bytes_are_never_faster_on_a_ring(
     collective: Collective, num_ranks: int, size: int, more: int, network: Network
@@ -106,7 +103,6 @@ def test_elsewhere_a_byte_more_can_be_faster() -> None:
 # Never below the lower bounds.
 
 
-@settings(max_examples=100, deadline=None)
 @given(any_schedules, sizes, networks())
 def test_never_faster_than_any_link_or_rank(schedule: Schedule, size: int, network: Network) -> None:
     """A channel sends one message at a time, the last of which is then to be applied; in order, a rank applies one."""
@@ -121,7 +117,6 @@ def test_never_faster_than_any_link_or_rank(schedule: Schedule, size: int, netwo
         assert timeline.time_s * ROUNDING >= bound.max(initial=0)
 
 
-@settings(max_examples=100, deadline=None)
 @given(any_schedules, sizes, networks())
 def test_never_faster_than_its_hops(schedule: Schedule, size: int, network: Network) -> None:
     """Each costs the latency and both overheads, in the longest chain of sends of what was just received.
@@ -140,7 +135,6 @@ def hops(schedule: Schedule) -> int:
     return max(depth, default=0)
 
 
-@settings(max_examples=150, deadline=None)
 @given(built_in_schedules(min_ranks=2), st.integers(1, 1000), networks())
 def test_busbw_is_never_above_the_links(schedule: Schedule, size: int, network: Network) -> None:
     """On private links, all that are used, divided by the ranks that cannot do without: in a ring one; else one port.
@@ -167,7 +161,6 @@ def test_busbw_is_never_above_the_links(schedule: Schedule, size: int, network: 
 # Names mean nothing.
 
 
-@settings(max_examples=150, deadline=None)
 @given(any_schedules, sizes, networks(), st.data())
 def test_other_numbers_for_the_ranks_change_nothing(
     schedule: Schedule, size: int, network: Network, data: st.DataObject
@@ -188,7 +181,6 @@ def test_other_numbers_for_the_ranks_change_nothing(
 # Conservation.
 
 
-@settings(max_examples=100, deadline=None)
 @given(any_schedules, sizes, networks())
 def test_what_leaves_a_rank_enters_another(schedule: Schedule, size: int, network: Network) -> None:
     """Bytes sent, from the schedule, equal bytes received, from the timeline, rank by rank and chunk by chunk."""
@@ -206,7 +198,6 @@ def test_what_leaves_a_rank_enters_another(schedule: Schedule, size: int, networ
     assert sent == received
 
 
-@settings(max_examples=100, deadline=None)
 @given(built_in_schedules(min_ranks=2), sizes)
 def test_every_rank_is_sent_what_it_must_end_with(schedule: Schedule, size: int) -> None:
     """A rank is sent all parts of its result that depend on others, but for those that it has or is not to have."""
@@ -228,7 +219,6 @@ def test_every_rank_is_sent_what_it_must_end_with(schedule: Schedule, size: int)
     assert (received >= least).all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(any_schedules, sizes, networks())
 def test_nothing_does_two_things_at_once(schedule: Schedule, size: int, network: Network) -> None:
     """A message starts, leaves, arrives and is applied in this order; what serves does so one after another.
@@ -252,7 +242,6 @@ def test_nothing_does_two_things_at_once(schedule: Schedule, size: int, network:
 # The same again, and in other units.
 
 
-@settings(max_examples=100, deadline=None)
 @given(any_schedules, sizes, networks(), st.integers(0, 20))
 def test_larger_elements_on_faster_links_take_the_same_time(
     schedule: Schedule, elements: int, network: Network, doublings: int
@@ -268,7 +257,6 @@ def test_larger_elements_on_faster_links_take_the_same_time(
     assert (times_of(large) == times_of(simulate(schedule, network, elements))).all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(any_schedules, sizes, networks(), st.integers(0, 20))
 def test_times_are_in_the_unit_of_the_costs(schedule: Schedule, size: int, network: Network, doublings: int) -> None:
     """All costs times 2^k, the rates divided by it: all times times 2^k, to the last bit."""
@@ -278,7 +266,6 @@ def test_times_are_in_the_unit_of_the_costs(schedule: Schedule, size: int, netwo
     assert (times_of(simulate(schedule, slower, size)) == times_of(simulate(schedule, network, size)) * k).all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(any_schedules, sizes, networks())
 def test_the_same_input_gives_the_same_output(schedule: Schedule, size: int, network: Network) -> None:
     """Called again, and without keeping the timeline."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ringsim import load_network, simulate
@@ -126,7 +126,6 @@ def updated(levels: Levels, left: set[int], joined: set[int]) -> dict[int, float
 
 @pytest.mark.parametrize("few_changes", [rates.FEW_CHANGES, ALWAYS_IN_ARRAYS, NEVER_IN_ARRAYS])
 @given(network=chained_networks(), draw=st.data())
-@settings(max_examples=150)
 def test_kept_rates_are_those_of_all_that_is_at_work(
     few_changes: int, network: tuple[list[Work], list[float]], draw: st.DataObject
 ) -> None:

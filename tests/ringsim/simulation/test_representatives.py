@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Network, load_network
@@ -65,7 +65,6 @@ def time_of_all(schedule: Schedule, network: AnyNetwork, chunk_bytes: int) -> fl
     return run_events(dependencies(schedule), topology, sizes).time_s
 
 
-@settings(max_examples=250, deadline=None)
 @given(clusters(), st.sampled_from(RINGS + TREES), st.integers(1, 5), st.integers(0, 10**7))
 def test_any_cluster(drawn: tuple[Cluster, int, int], made_by: type, segments: int, chunk_bytes: int) -> None:
     """No class of ranks is taken for another, with any hosts, NICs, costs and sizes, and any place of rings and trees.

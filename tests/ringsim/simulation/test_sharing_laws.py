@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Collective, Schedule, Timeline, permute_ranks
@@ -47,7 +47,6 @@ def run(schedule: Schedule, topology: Topology, sizes: Ints) -> Timeline:
     return run_events(dependencies(schedule), topology, sizes)
 
 
-@settings(max_examples=200, deadline=None)
 @given(schedules(), TOPOLOGIES, SIZES)
 def test_sharing_never_makes_anything_earlier(schedule: Schedule, topology: TableTopology, size: int) -> None:
     """Every transfer's every time."""
@@ -56,7 +55,6 @@ def test_sharing_never_makes_anything_earlier(schedule: Schedule, topology: Tabl
     assert (shared >= alone * (1 - 1e-9)).all()
 
 
-@settings(max_examples=200, deadline=None)
 @given(schedules(), TOPOLOGIES, SIZES)
 def test_no_resource_ever_gives_more_than_it_has(schedule: Schedule, topology: TableTopology, size: int) -> None:
     """Of messages that are sent within any span of time, all together."""
@@ -72,7 +70,6 @@ def test_no_resource_ever_gives_more_than_it_has(schedule: Schedule, topology: T
                 assert used <= capacity * (end - begin) * (1 + 1e-9) + 1e-6
 
 
-@settings(max_examples=100, deadline=None)
 @given(schedules(), TOPOLOGIES, SIZES)
 def test_twice_of_everything_takes_exactly_twice_as_long(
     schedule: Schedule, topology: TableTopology, size: int
@@ -162,7 +159,6 @@ def test_more_bytes_can_take_less_time() -> None:
     assert [run(schedule, topology, np.array([size, 2])).time_s for size in (1, 2)] == pytest.approx([13, 12])
 
 
-@settings(max_examples=300, deadline=None)
 @given(schedules(), shared_topologies(MAX_RANKS, failures=True), SIZES)
 def test_a_failure_stops_what_depends_on_it_and_nothing_else(
     schedule: Schedule, topology: TableTopology, size: int
