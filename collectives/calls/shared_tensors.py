@@ -1,7 +1,5 @@
 """`empty`: tensors that lie where the other ranks of the host can read them."""
 
-import errno
-import logging
 from collections.abc import Sequence
 
 import torch
@@ -11,8 +9,6 @@ from collectives.calls.call import GroupRuntime
 from collectives.calls.rehearsal import rehearsal_of
 from collectives.runtime import CPU, Sharing, has_backend, record_as_lent, resolve, state_of
 from collectives.shared_memory import LocalRanks
-
-_LOG = logging.getLogger("collectives")
 
 
 def empty(
@@ -24,10 +20,9 @@ def empty(
     they first copy what they send to memory that they share. Results are the same bits. A collective on such a tensor,
     or on a part of one, returns when all ranks of the host have read there.
 
-    The memory is given back when the tensor and all views of it have gone, here, and the other ranks have begun another
-    collective of the group. Its storage cannot be resized; a process that is forked from the rank also shares it; and
-    until it has first been part of a collective it takes an open file. If the group shares no memory (`use_transport`),
-    or this process is about to reach its limit on open files, it is a tensor like any other.
+    The memory is given back when the tensor and all views of it have gone. Its storage cannot be resized, and a process
+    that is forked from the rank also shares it. It is a tensor like any other if the group shares no memory
+    (`use_transport`), and if the address space or the size of files is limited (`ulimit -v`, `ulimit -f`).
 
     size, dtype: as in `torch.empty`.
     group: the default group if None. The first time all its ranks must call this, or another collective; after that
@@ -49,12 +44,12 @@ def empty(
     if local is None:
         return torch.empty(like.shape, dtype=dtype, device=CPU)
     try:
-        return local.regions.new(like.nbytes).view(dtype).view(like.shape)
+        memory = local.heap.new(like.nbytes)
     except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
-            raise RuntimeError(f"a tensor of {like.nbytes} bytes that ranks share: {error}") from error
-        _LOG.debug("rank %d shares no memory of a tensor of %d bytes: %s", group.rank(), like.nbytes, error)
+        raise RuntimeError(f"a tensor of {like.nbytes} bytes that ranks share: {error}") from error
+    if memory is None:
         return torch.empty(like.shape, dtype=dtype, device=CPU)
+    return memory.view(dtype).view(like.shape)
 
 
 def _local_ranks(group: dist.ProcessGroup) -> LocalRanks | None:

@@ -189,8 +189,8 @@ def _met(meeting: Meeting, group: dist.ProcessGroup, own: Offer, offers: Sequenc
     }
     if not names:
         return None
-    segments, sockets = meeting.meet(names)
-    return LocalRanks(group.rank(), segments, sockets, time_limit_of(group))
+    memories, sockets = meeting.meet(names)
+    return LocalRanks(group.rank(), memories, sockets, time_limit_of(group))
 
 
 def _agreed(

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 import torch
 
-from collectives.shared_memory.regions import FIRST_ADDRESS, OWNER_SHIFT, WAKE, Regions
+from collectives.shared_memory.heap import HostMemory
 from collectives.shared_memory.segment import (
     ASLEEP,
     AWAKE,
@@ -28,10 +28,8 @@ from collectives.shared_memory.segment import (
     FOR_A_PORTION,
     FOR_ANOTHER_REASON,
     FOR_RANK,
-    RELEASED,
     SLOTS,
     STAMPS,
-    Segment,
     record_place,
     slot_offset,
 )
@@ -43,7 +41,9 @@ _PORTIONS = 2**32  # how many portions a stamp tells apart; a program that runs 
 YIELDS_BETWEEN_LOOKS = 4  # at the clock
 # A sleeping rank looks that often by itself: it is missed by a rank that publishes in the moment it falls asleep.
 RECHECK_S = 0.02
-MAX_FDS = 64  # that are read from a socket at once
+OWNER_SHIFT = 48  # a location is the rank in whose memory it is, and the address there
+HEAP_ADDRESS = 1 << 40  # smaller addresses are those of the segment
+_WAKE = b"w"
 _OPEN: "WeakSet[LocalRanks]" = WeakSet()
 
 
@@ -126,35 +126,35 @@ class FailedLenderError(PeerError):
 class LocalRanks:
     """The shared memory and the sockets through which one rank of a host reaches the others.
 
-    segments: of each of these ranks, itself included. sockets: to each of the others, by rank.
+    memories: of each of these ranks, itself included. sockets: to each of the others, by rank.
     limit: of a wait, asked anew each time, as a program may change it.
 
     A portion has a number, which all ranks count alike; `open_portion` begins the next one. All that is published in it
     has a stamp: that number, and a digest of what all portions up to this one belonged to. So ranks that have done
     different things find out as soon as one of them waits for another one, or reuses the slot, in a later portion.
 
-    A tensor that lies in a region is lent, not copied: where it lies is published, and before the collective ends,
-    `take_back` waits until all have read there. A rank that fails does not wait; so what is made of lent memory is
-    passed on, or returned, only after a look at who has failed since it was read.
+    A tensor that lies in the rank's heap is lent, not copied: its location is published, and before the collective
+    ends, `take_back` waits until all have read there. A rank that fails does not wait; so what is made of lent memory
+    is passed on, or returned, only after a look at who has failed since it was read.
 
-    regions: the memory of tensors that ranks share.
+    heap: the memory of the tensors that this rank shares.
     first_gone: the rank that ended first, as far as this one knew when it failed; None if none had.
     """
 
     def __init__(
         self,
         rank: int,
-        segments: Mapping[int, Segment],
+        memories: Mapping[int, HostMemory],
         sockets: Mapping[int, socket.socket],
         limit: Callable[[], TimeLimit],
     ) -> None:
         self.rank = rank
         self.portion = self._stamp = self._digest = 0
         self.first_gone: int | None = None
-        self._segments, self._sockets = dict(segments), dict(sockets)
-        self._words = {peer: segment.words for peer, segment in segments.items()}
+        self._memories, self._sockets = dict(memories), dict(sockets)
+        self._words = {peer: memory.segment.words for peer, memory in memories.items()}
         self._own_words = self._words[rank]
-        self.regions = Regions(rank, self._own_words, self._sockets)
+        self.heap = memories[rank].heap
         self._has_lent = self._has_borrowed = False
         self._others = [(peer, words) for peer, words in self._words.items() if peer != rank]
         self._limit = limit
@@ -163,8 +163,8 @@ class LocalRanks:
         self._filled = 0
         # While a thread of the program's own waits, the rank has nothing else to do; beside one that waits for a
         # collective that was begun earlier, the program computes.
-        self._own_patience = patience_of(len(segments), is_beside=False)
-        self._patience_beside = patience_of(len(segments), is_beside=True)
+        self._own_patience = patience_of(len(memories), is_beside=False)
+        self._patience_beside = patience_of(len(memories), is_beside=True)
         self._patience = self._own_patience
         self._poll = select.poll()
         self._peer_of_fd = {connection.fileno(): peer for peer, connection in sockets.items()}
@@ -193,7 +193,7 @@ class LocalRanks:
         self._digest = (self._digest * _MIXER + token) % (1 << TOKEN_BITS)
         self._stamp = self.portion % _PORTIONS << TOKEN_BITS | self._digest
         self._own_words[BEGUN + self.portion % STAMPS] = self._stamp
-        self._filled = slot_offset(self._segments[self.rank], self.portion)
+        self._filled = slot_offset(self._memories[self.rank].segment, self.portion)
         self._settle(self.portion - SLOTS)
 
     def _settle(self, portion: int) -> None:
@@ -205,11 +205,6 @@ class LocalRanks:
                 self._wait_for_finished(portion)
             if words[begun] != stamp:
                 raise OtherCallError(peer)
-            if self.regions.has_released(peer, words[RELEASED]):
-                with suppress(BlockingIOError):
-                    while self._heard(peer):  # what it has released may still be on its way
-                        pass
-                self.regions.let_go(peer)
 
     def close_portion(self) -> None:
         """End the portion: this rank has read all that it reads in it."""
@@ -221,10 +216,12 @@ class LocalRanks:
                 _wake(self._sockets[peer])
 
     def lend(self, tensor: torch.Tensor) -> int | None:
-        """Return where others find `tensor`, until `take_back`; None if it does not lie in a region of this rank."""
-        location = self.regions.location_of(tensor)
-        self._has_lent |= location is not None
-        return location
+        """Return where others find `tensor`, until `take_back`; None if it does not lie in the heap of this rank."""
+        offset = self.heap.offset_of(tensor)
+        if offset is None:
+            return None
+        self._has_lent = True
+        return self.rank << OWNER_SHIFT | HEAP_ADDRESS + offset
 
     def take_back(self) -> None:
         """End a collective: wait until nobody reads any more what this rank has lent in it.
@@ -247,31 +244,22 @@ class LocalRanks:
         """Whether another rank has lent what is there."""
         if location is None or location >> OWNER_SHIFT == self.rank:
             return False
-        return location & (1 << OWNER_SHIFT) - 1 >= FIRST_ADDRESS
+        return location & (1 << OWNER_SHIFT) - 1 >= HEAP_ADDRESS
 
     def allocate(self, length: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
         """Return a free place in the slot for a chunk of `length` elements: its location, and the tensor, (length,)."""
         offset = self._filled
         self._filled = offset + -(-length * dtype.itemsize // CACHE_LINE) * CACHE_LINE
-        return self.rank << OWNER_SHIFT | offset, self._segments[self.rank].view(offset, length, dtype)
+        return self.rank << OWNER_SHIFT | offset, self._memories[self.rank].segment.view(offset, length, dtype)
 
     def view(self, location: int, length: int, dtype: torch.dtype) -> torch.Tensor:
         """(length,): what is published at that location."""
         owner = location >> OWNER_SHIFT
         address = location - (owner << OWNER_SHIFT)
-        if address < FIRST_ADDRESS:
-            return self._segments[owner].view(address, length, dtype)
+        if address < HEAP_ADDRESS:
+            return self._memories[owner].segment.view(address, length, dtype)
         self._has_borrowed = True
-        while (view := self.regions.view(location, length, dtype)) is None:
-            try:
-                said = self._heard(owner)
-            except BlockingIOError:
-                said = b""
-            if not said:
-                raise RuntimeError(
-                    "the memory of the sender's tensor cannot be mapped: the limit on open files or memory is reached"
-                )
-        return view
+        return self._memories[owner].heap.view(address - HEAP_ADDRESS, length, dtype)
 
     def publish(self, peer: int, index: int, location: int) -> None:
         """Say to `peer`, by this rank's record `index` of the portion, where it finds a chunk.
@@ -324,7 +312,6 @@ class LocalRanks:
     def close(self) -> None:
         """Close the connections: ranks that wait for this one are told so."""
         self._is_closed = True
-        self.regions.close()
         for connection in self._sockets.values():
             connection.close()
 
@@ -370,19 +357,17 @@ class LocalRanks:
                     self._poll.unregister(fd)
 
     def _heard(self, peer: int) -> bytes:
-        """Return the wake-ups that have come from `peer`, empty if it has ended, and take the regions that came along.
+        """Return the wake-ups that have come from `peer`, empty if it has ended.
 
         Raises BlockingIOError if nothing has come.
         """
         try:
-            said, fds, *_ = socket.recv_fds(self._sockets[peer], 4096, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+            return self._sockets[peer].recv(4096)
         except ConnectionError:
             return b""
-        self.regions.add(peer, fds)
-        return said
 
 
 def _wake(connection: socket.socket) -> None:
     # One that cannot take more has enough to wake up by; one that is closed is found out by who waits for it.
     with suppress(BlockingIOError, OSError):
-        connection.send(WAKE, socket.MSG_NOSIGNAL)
+        connection.send(_WAKE, socket.MSG_NOSIGNAL)

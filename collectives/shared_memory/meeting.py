@@ -1,4 +1,4 @@
-"""`Meeting`: the ranks of a host find each other, and pass each other the file descriptors of their segments.
+"""`Meeting`: the ranks of a host find each other, and pass each other the file descriptors of their memory.
 
 They meet on Unix sockets with abstract names, which exist in one network namespace only, and each end asks the kernel
 whose process the other one is: no other user gets a descriptor.
@@ -11,7 +11,9 @@ import struct
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 
+from collectives.shared_memory.heap import Heap, HostMemory, new_heap_file
 from collectives.shared_memory.segment import Segment, new_segment_file
 
 MEETING_TIMEOUT_S = 20.0  # the ranks come here together: whoever is later than that has a reason that lasts
@@ -21,7 +23,7 @@ _CREDENTIALS = struct.Struct("3i")  # process, user, group: struct ucred of Linu
 
 
 class Meeting:
-    """One rank's side, from the making of its segment on. Raises OSError where that is not possible.
+    """One rank's side, from the making of its memory on. Raises OSError where that is not possible.
 
     timeout_s: how long the others may take to come.
     name: of the socket on which this rank awaits the others.
@@ -31,8 +33,10 @@ class Meeting:
         self._rank, self._timeout_s = rank, timeout_s
         self._open = ExitStack()
         with ExitStack() as opening:
-            self._fd = new_segment_file(slot_bytes)
-            opening.callback(os.close, self._fd)
+            self._fds = list[int]()
+            for new_file in (partial(new_segment_file, slot_bytes), new_heap_file):
+                self._fds.append(new_file())
+                opening.callback(os.close, self._fds[-1])
             self._listener = opening.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             self.name = f"collectives-{secrets.token_hex(16)}"
             self._listener.bind(f"\0{self.name}")
@@ -45,8 +49,8 @@ class Meeting:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def meet(self, names: Mapping[int, str]) -> tuple[dict[int, Segment], dict[int, socket.socket]]:
-        """Return the segments of all ranks, this one's included, and a connection to each of the others.
+    def meet(self, names: Mapping[int, str]) -> tuple[dict[int, HostMemory], dict[int, socket.socket]]:
+        """Return the memory of all ranks, this one's included, and a connection to each of the others.
 
         names: of the sockets of the others, by rank.
 
@@ -63,9 +67,9 @@ class Meeting:
                     if rank not in missing:
                         raise OSError(f"rank {rank} connected, but one of ranks {sorted(missing)} was expected")
                     connections[rank] = connection
-                segments = self._exchanged(connections)
+                memories = self._exchanged(connections)
                 opening.pop_all()
-                return segments, connections
+                return memories, connections
         except OSError:
             self._open.close()
             self._turn_away([names[peer] for peer in self._lower(names) if peer not in connected])
@@ -109,13 +113,15 @@ class Meeting:
                 return connection
             connection.close()
 
-    def _exchanged(self, connections: Mapping[int, socket.socket]) -> dict[int, Segment]:
+    def _exchanged(self, connections: Mapping[int, socket.socket]) -> dict[int, HostMemory]:
         for connection in connections.values():
-            socket.send_fds(connection, [b"s"], [self._fd])
-        segments = {self._rank: Segment(self._fd)}
+            socket.send_fds(connection, [b"s"], self._fds)
+        segment, heap = self._fds
+        memories = {self._rank: HostMemory(Segment(segment), Heap(heap))}
         for peer, connection in connections.items():
-            segments[peer] = _received_segment(connection)
-        return segments
+            memories[peer] = _received_memory(connection, len(self._fds))
+        memories[self._rank].heap.own(heap)
+        return memories
 
     def _turn_away(self, names: list[str]) -> None:
         """Connect to those who wait for this rank, and leave: they need not wait any longer."""
@@ -148,13 +154,14 @@ def _read(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def _received_segment(connection: socket.socket) -> Segment:
-    data, fds, *_ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
-    if not data:
-        raise ConnectionError("the other end has closed the connection")
-    if not fds:
-        raise OSError("no file descriptor was received: the limit on open files is reached")
+def _received_memory(connection: socket.socket, num_files: int) -> HostMemory:
+    data, fds, *_ = socket.recv_fds(connection, 1, num_files, socket.MSG_CMSG_CLOEXEC)
     try:
-        return Segment(fds[0])
+        if not data:
+            raise ConnectionError("the other end has closed the connection")
+        if len(fds) < num_files:
+            raise OSError("no file descriptor was received: the limit on open files is reached")
+        return HostMemory(Segment(fds[0]), Heap(fds[1]))
     finally:
-        os.close(fds[0])
+        for fd in fds:
+            os.close(fd)

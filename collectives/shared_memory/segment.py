@@ -25,7 +25,6 @@ STAMPS = 8  # a rank that begins a portion looks at the one before the last; oth
 FINISHED = 0  # the number of the last portion that the rank has finished
 FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have ended first, or FOR_ANOTHER_REASON
 FOR_ANOTHER_REASON = -1
-RELEASED = 2  # another number whenever the rank has released a region (see `Regions`)
 ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_PORTION, or FOR_RANK plus a rank
 BEGUN = 2 * CACHE_LINE // 8  # the stamps of the last STAMPS portions that the rank has begun
 RECORDS = 3 * CACHE_LINE // 8
@@ -35,14 +34,10 @@ WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)
 
 
 class SharedFile:
-    """The memory behind a file descriptor, which may be closed afterwards. Raises OSError where it cannot be mapped.
+    """The memory behind a file descriptor, which may be closed afterwards. Raises OSError where it cannot be mapped."""
 
-    words: (words_bytes / 8,) of 64-bit integers, with which it begins.
-    """
-
-    def __init__(self, fd: int, words_bytes: int) -> None:
+    def __init__(self, fd: int) -> None:
         self.bytes = _mapped(fd)
-        self.words = self.bytes.numpy().data[:words_bytes].cast("q")
         self._views = {torch.uint8: self.bytes}
 
     def view(self, offset: int, length: int, dtype: torch.dtype) -> torch.Tensor:
@@ -58,11 +53,12 @@ class SharedFile:
 class Segment(SharedFile):
     """The words and the slots of a rank.
 
-    slot_bytes: the length of a slot.
+    words: (WORDS_BYTES / 8,) of 64-bit integers. slot_bytes: the length of a slot.
     """
 
     def __init__(self, fd: int) -> None:
-        super().__init__(fd, WORDS_BYTES)
+        super().__init__(fd)
+        self.words = self.bytes.numpy().data[:WORDS_BYTES].cast("q")
         self.slot_bytes = (len(self.bytes) - WORDS_BYTES) // SLOTS
 
 
@@ -83,16 +79,14 @@ def whole_pages(size_bytes: int) -> int:
     return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def new_shared_file(size_bytes: int) -> int:
-    """Return a file descriptor of memory, all zero, which is closed when another program is started.
+def new_sparse_file(size_bytes: int) -> int:
+    """Return a file descriptor of memory that is taken as it is used, closed when another program is started.
 
-    Raises OSError where there is no such memory.
+    Raises OSError where there is no such file.
     """
     fd = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size_bytes)
-        # Now, so that there is an error here, rather than a signal when it is first written to.
-        os.posix_fallocate(fd, 0, size_bytes)
         # A rank cannot take away what another one has mapped.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except OSError:
@@ -102,11 +96,18 @@ def new_shared_file(size_bytes: int) -> int:
 
 
 def new_segment_file(slot_bytes: int) -> int:
-    """Return a file descriptor of a new segment, whose slots have that length, rounded up to whole pages.
+    """Return a file descriptor of a new segment, all zero, whose slots have that length, rounded up to whole pages.
 
     Raises OSError where there is no such memory.
     """
-    return new_shared_file(WORDS_BYTES + SLOTS * whole_pages(slot_bytes))
+    size_bytes = WORDS_BYTES + SLOTS * whole_pages(slot_bytes)
+    fd = new_sparse_file(size_bytes)
+    try:
+        os.posix_fallocate(fd, 0, size_bytes)  # now: an error here, rather than a signal when it is first written to
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def record_place(portion: int, index: int) -> int:

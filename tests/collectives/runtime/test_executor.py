@@ -96,7 +96,7 @@ def assert_conforms(schedule: Schedule, results: list[tuple], length: int) -> No
 
 
 @WAYS
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedules(max_ranks=4, max_chunks=3, max_steps=6, channels_of_a_pair=2))
 def test_random_schedules_conform(ranks: RankPool, transport: Transport, schedule: Schedule) -> None:
     """Whatever the transfers: exchanges, several chunks to one rank in a step, overwritten and sent on."""

@@ -129,7 +129,7 @@ def executed(_: dist.ProcessGroup, hosts: Sequence[int], shape: tuple[int, int],
 
 
 @ON_HOSTS
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedules(max_ranks=4, max_chunks=3, max_steps=6, channels_of_a_pair=2))
 def test_random_schedules_conform(ranks: RankPool, hosts: tuple[int, ...], schedule: Schedule) -> None:
     """Whatever the transfers: exchanges, several chunks to one rank in a step, overwritten and sent on."""
@@ -139,7 +139,7 @@ def test_random_schedules_conform(ranks: RankPool, hosts: tuple[int, ...], sched
 
 
 @ON_HOSTS
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedules(max_ranks=4, max_chunks=3, max_steps=6, channels_of_a_pair=2), st.sampled_from([1031, 3000]))
 def test_random_schedules_in_portions(ranks: RankPool, hosts: tuple[int, ...], schedule: Schedule, length: int) -> None:
     """Each portion executes all of the schedule on its part of every chunk."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import collectives
 from tests.collectives.shared_groups import PAIRS, local_ranks, sharing_group
-from tests.collectives.shared_memory.test_regions import mapped, open_files
+from tests.collectives.shared_memory.test_heap import mapped, open_files
 from tests.ranks import RankPool
 
 QUIET_S, SETTLED_WITHIN_S = 0.2, 10.0  # nothing changes for so long; at most so long is waited for that

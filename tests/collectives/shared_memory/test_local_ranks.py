@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, TimeLimit
+from collectives.shared_memory.heap import Heap, HostMemory, new_heap_file
 from collectives.shared_memory.local_ranks import CROWDED, WITH_A_CORE, LateRankError, patience_of
 from collectives.shared_memory.segment import (
     ASLEEP,
@@ -37,16 +38,19 @@ def local_ranks(num_ranks: int, timeout_s: float = 60.0) -> Iterator[list[LocalR
     """All ranks of a host."""
     import socket
 
-    segments = []
-    for _ in range(num_ranks):
-        fd = new_segment_file(4096)
-        segments.append(Segment(fd))
-        os.close(fd)
+    files = [(new_segment_file(4096), new_heap_file()) for _ in range(num_ranks)]
     sockets: list[dict[int, socket.socket]] = [{} for _ in range(num_ranks)]
     for low, high in combinations(range(num_ranks), 2):
         sockets[low][high], sockets[high][low] = socket.socketpair()
-    of_rank, limit = dict(enumerate(segments)), TimeLimit(timeout_s)
-    found = [LocalRanks(rank, of_rank, sockets[rank], lambda: limit) for rank in range(num_ranks)]
+    limit, found = TimeLimit(timeout_s), []
+    for rank in range(num_ranks):
+        memories = {peer: HostMemory(Segment(segment), Heap(heap)) for peer, (segment, heap) in enumerate(files)}
+        memories[rank].heap.own(files[rank][1])
+        found.append(LocalRanks(rank, memories, sockets[rank], lambda: limit))
+    for segment, heap in files:
+        os.close(segment)
+        os.close(heap)
+    del memories
     try:
         yield found
     finally:

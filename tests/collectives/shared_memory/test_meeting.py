@@ -11,15 +11,16 @@ import pytest
 import torch
 
 from collectives.shared_memory import Meeting
-from collectives.shared_memory.segment import Segment, slot_offset
-from tests.collectives.shared_memory.test_regions import open_files
+from collectives.shared_memory.heap import HostMemory
+from collectives.shared_memory.segment import slot_offset
+from tests.collectives.shared_memory.test_heap import open_files
 
 NOBODY = 65534
-Met = tuple[dict[int, Segment], dict[int, socket.socket]]
+Met = tuple[dict[int, HostMemory], dict[int, socket.socket]]
 
 
 def met(meetings: list[Meeting]) -> list[Met]:
-    """Return the segments and connections that all ranks get when all come."""
+    """Return the memories and connections that all ranks get when all come."""
     names = {rank: meeting.name for rank, meeting in enumerate(meetings)}
     with ThreadPoolExecutor(len(meetings)) as threads:
         futures = [
@@ -36,22 +37,27 @@ def hang_up(results: list[Met]) -> None:
             connection.close()
 
 
-def test_each_has_the_segments_of_all() -> None:
-    """Others read what a rank writes into its own segment; and the connections lead to the right ranks."""
+def test_each_has_the_memory_of_all() -> None:
+    """Others read what a rank writes into its own segment and heap; and the connections lead to the right ranks."""
     before = open_files()
     with ExitStack() as opened:
         results = met([opened.enter_context(Meeting(rank, 4096)) for rank in range(4)])
-    for rank, (segments, sockets) in enumerate(results):
-        assert (sorted(segments), sorted(sockets)) == ([0, 1, 2, 3], [peer for peer in range(4) if peer != rank])
-        segments[rank].view(slot_offset(segments[rank], 0), 1, torch.int64).fill_(100 + rank)
+    for rank, (memories, sockets) in enumerate(results):
+        assert (sorted(memories), sorted(sockets)) == ([0, 1, 2, 3], [peer for peer in range(4) if peer != rank])
+        own = memories[rank]
+        own.segment.view(slot_offset(own.segment, 0), 1, torch.int64).fill_(100 + rank)
+        own.heap.view(4096, 1, torch.int64).fill_(200 + rank)
         for peer, connection in sockets.items():
             connection.sendall(bytes([10 * rank + peer]))
-    for rank, (segments, sockets) in enumerate(results):
+    for rank, (memories, sockets) in enumerate(results):
         for peer in sockets:
-            assert segments[peer].view(slot_offset(segments[peer], 0), 1, torch.int64).item() == 100 + peer
+            segment, heap = memories[peer]
+            assert segment.view(slot_offset(segment, 0), 1, torch.int64).item() == 100 + peer
+            assert heap.view(4096, 1, torch.int64).item() == 200 + peer
             assert sockets[peer].recv(1) == bytes([10 * peer + rank])
             assert not sockets[peer].get_inheritable()
     hang_up(results)
+    del results, memories, own, segment, heap
     assert open_files() == before
 
 

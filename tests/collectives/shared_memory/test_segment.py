@@ -18,7 +18,7 @@ from collectives.shared_memory.segment import (
     record_place,
     slot_offset,
 )
-from tests.collectives.shared_memory.test_regions import open_files
+from tests.collectives.shared_memory.test_heap import open_files
 
 
 def two_views(slot_bytes: int) -> tuple[Segment, Segment]:

@@ -1,0 +1,200 @@
+"""Memory of tensors that ranks share: who sees it, when it is back, and what a rank that fails may do to it."""
+
+import gc
+import os
+import random
+import resource
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from collectives.shared_memory import LocalRanks
+from collectives.shared_memory.heap import Heap, new_heap_file
+from collectives.shared_memory.local_ranks import FailedLenderError
+from collectives.shared_memory.segment import record_place
+from tests.collectives.shared_memory.test_local_ranks import TOKEN, local_ranks, open_portions
+
+
+def new(local: LocalRanks, value: float, length: int = 8) -> torch.Tensor:
+    """(length,): a tensor in the heap of that rank."""
+    memory = local.heap.new(4 * length)
+    assert memory is not None
+    return memory.view(torch.float32).fill_(value)
+
+
+def lend(local: LocalRanks, tensor: torch.Tensor, peer: int) -> int:
+    """Publish the tensor where it is."""
+    location = local.lend(tensor)
+    assert location is not None
+    local.publish(peer, 0, location)
+    return location
+
+
+def borrow(local: LocalRanks, peer: int, length: int = 8) -> torch.Tensor:
+    """(length,): what that rank has published."""
+    return local.view(local.wait_for(peer, 0), length, torch.float32)
+
+
+def end_portion(ranks: Sequence[LocalRanks]) -> None:
+    """All of them have read, and so none waits for another."""
+    for local in ranks:
+        local.close_portion()
+    for local in ranks:
+        local.take_back()
+
+
+def mapped() -> int:
+    """How many files of ours this process has in its memory."""
+    gc.collect()
+    return Path("/proc/self/maps").read_text().count("/memfd:collectives")
+
+
+def open_files() -> int:
+    """How many this process has."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def in_use(heap: Heap) -> int:
+    """The bytes of memory that the file of a heap takes."""
+    gc.collect()
+    return 512 * os.fstat(heap._fd).st_blocks
+
+
+def test_views_are_found_where_they_are() -> None:
+    """With an offset, in another dtype; what is no part of the memory is not."""
+    with local_ranks(2) as ranks:
+        before, tensor = new(ranks[0], 5.0), new(ranks[0], 0.0, 2_000_000)
+        tensor.copy_(torch.arange(2_000_000))
+        open_portions(ranks)
+        for part in (tensor[7:], tensor[1_999_990:], tensor.view(-1, 2)[5:], tensor.view(torch.int64)[3:]):
+            location = lend(ranks[0], part, 1)
+            view = ranks[1].view(location, part.numel(), part.dtype)
+            assert torch.equal(view, part.reshape(-1))
+            assert view.data_ptr() != part.data_ptr()
+        assert ranks[0].lend(tensor[3:3]) is not None
+        assert ranks[0].lend(tensor.clone()) is None
+        assert ranks[1].lend(tensor) is None
+        assert before.sum() == 40
+
+
+def test_memory_is_back_with_the_last_view() -> None:
+    """And used again; no place is lost, whatever the order in which tensors come and go."""
+    with local_ranks(1) as (local,):
+        files, whole, draw = open_files(), local.heap._free, random.Random(1)
+        kept: list[torch.Tensor] = []
+        for turn in range(300):
+            kept.append(new(local, turn, draw.choice([1, 1000, 5000])))
+            assert kept[-1].min() == kept[-1].max() == turn
+            while len(kept) > draw.randrange(1, 20):
+                kept.pop(draw.randrange(len(kept)))
+        assert all(tensor.min() == tensor.max() for tensor in kept)
+        views = [tensor[1:] for tensor in kept if len(tensor) > 1]
+        del kept
+        assert in_use(local.heap) >= 4096 * len(views) > 0
+        del views
+        assert (in_use(local.heap), open_files()) == (0, files)
+        new(local, 1.0)
+        new(local, 1.0)
+        assert local.heap._free == [(4096, whole[0][1])]
+        assert len(local.heap._released) == 1
+
+
+def test_a_tensor_outlives_its_group() -> None:
+    """It stays as it is, and keeps the file of its heap alone."""
+    maps, files = mapped(), open_files()
+    with local_ranks(2) as ranks:
+        tensor = new(ranks[0], 3.0)
+        open_portions(ranks)
+        lend(ranks[0], tensor, 1)
+        assert borrow(ranks[1], 0)[0] == 3
+        end_portion(ranks)
+    del ranks
+    assert (mapped(), open_files()) == (maps + 1, files + 1)
+    assert tensor.sum() == 24
+    del tensor
+    assert (mapped(), open_files()) == (maps, files)
+
+
+def test_a_forked_process_releases_nothing() -> None:
+    """As one that loads data, which drops its copy of the tensor."""
+    with local_ranks(1) as (local,):
+        tensor = new(local, 1.0)
+        child = os.fork()
+        if child == 0:
+            del tensor
+            gc.collect()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert tensor.sum() == 8
+        assert in_use(local.heap) == 4096
+
+
+@pytest.mark.parametrize("size_bytes", [2**44, 2**60])
+def test_more_memory_than_there_is(size_bytes: int) -> None:
+    """It is refused, where Linux would rather end processes; other memory can be had afterwards."""
+    with local_ranks(1) as (local,):
+        with pytest.raises(OSError, match="of memory is free"):
+            local.heap.new(size_bytes)
+        assert new(local, 1.0).sum() == 8
+
+
+def test_a_heap_with_no_place_left() -> None:
+    """As where the size of files is limited: then there are tensors that are not shared."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
+    try:
+        fd = new_heap_file()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    heap = Heap(fd).own(fd)
+    os.close(fd)
+    assert heap.new(8192) is None
+    assert heap.new(4096) is not None
+
+
+def test_what_is_made_of_the_memory_of_one_that_failed_is_not_passed_on() -> None:
+    """Nor returned: it may have been changed when it was read. Those who read none of it have nothing to do with it."""
+    with local_ranks(4) as ranks:
+        tensor = new(ranks[0], 1.0)
+        open_portions(ranks)
+        lend(ranks[0], tensor, 1)
+        ranks[0].fail()
+        tensor.fill_(99.0)
+        location, place = ranks[1].allocate(8, torch.float32)
+        place.copy_(borrow(ranks[1], 0))
+        with pytest.raises(FailedLenderError, match="rank 0 has failed, and may have overwritten"):
+            ranks[1].publish(2, 0, location)
+        assert ranks[2]._words[1][record_place(ranks[1].portion, 0) + 1] != ranks[1]._stamp
+        ranks[1].close_portion()
+        with pytest.raises(FailedLenderError):
+            ranks[1].take_back()
+        ranks[3].publish(2, 0, location)
+        ranks[3].take_back()
+
+
+def test_who_lends_waits_until_all_have_finished() -> None:
+    """And if one of them has done something else, it hears of that."""
+    with local_ranks(3, timeout_s=0.1) as ranks:
+        tensor = new(ranks[0], 1.0)
+        ranks[0].open_portion(TOKEN)
+        lend(ranks[0], tensor, 1)
+        ranks[0].close_portion()
+        with pytest.raises(RuntimeError, match=r"^timed out after 0\.1 s: ranks 1, 2 have yet to read"):
+            ranks[0].take_back()
+        for local, token in ((ranks[1], TOKEN), (ranks[2], 7)):
+            local.open_portion(token)
+            local.close_portion()
+        with pytest.raises(RuntimeError, match="rank 2 has made other calls of this group than this rank"):
+            ranks[0].take_back()
+
+
+def test_tensors_end_in_several_threads() -> None:
+    """The memory of all of them is back."""
+    with local_ranks(1) as (local,):
+        tensors = [new(local, 1.0) for _ in range(200)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: tensors.pop() is None, range(200)))
+        assert in_use(local.heap) == 0
