@@ -76,8 +76,13 @@ class Lanes:
         stall: Stall | None = None,
         troubles: Troubles | None = None,
         groups: Sequence[str] = (),
+        span_s: tuple[float, float] | None = None,
     ) -> None:
-        """Place a run. groups: the name of each rank's host or row; empty where there are none."""
+        """Place a run.
+
+        groups: the name of each rank's host or row; empty where there are none.
+        span_s: of the axis of time; None for as far as the run itself goes.
+        """
         self.timeline, self.stall, self.groups = timeline, stall, tuple(groups)
         self.phases = phases if 1 < len(phases) <= MAX_PHASES else ()
         pairs = slow_pairs(troubles) if troubles else set()
@@ -91,7 +96,10 @@ class Lanes:
         self.until_s = timeline.until_s or (1e-9 if stall else 0.0)
         self.stopped_s = self.until_s * (1 + _STOPPED)
         self.end_s = self.until_s * (1 + _STOPPED + _NOTES) if stall else self.until_s
-        self.scale, self.unit = time_unit(self.until_s)
+        self.begin_s = min(0.0, float(timeline.start_s.min(initial=0.0)))
+        if span_s:
+            self.begin_s, self.end_s = span_s
+        self.scale, self.unit = time_unit(span_s[1] if span_s else self.until_s)
 
     @classmethod
     def of_timeline(cls, timeline: Timeline) -> "Lanes":
@@ -100,10 +108,17 @@ class Lanes:
         return cls(timeline, stall=find_stall(timeline, alike))
 
     @classmethod
-    def of_view(cls, view: RunView) -> "Lanes":
+    def of_view(cls, view: RunView, span_s: tuple[float, float] | None = None) -> "Lanes":
         """Return the lanes with phases, hosts, and what is slow or hangs."""
         groups = view.host_of_rank or _groups_of(view.schedule.algorithm, view.schedule.num_ranks)
-        return cls(view.timeline, phases=view.phases, stall=view.stall, troubles=view.troubles, groups=groups)
+        return cls(
+            view.timeline,
+            phases=view.phases,
+            stall=view.stall,
+            troubles=view.troubles,
+            groups=groups,
+            span_s=span_s,
+        )
 
     @property
     def num_ranks(self) -> int:
@@ -181,12 +196,12 @@ def lanes_height(lanes: Lanes) -> tuple[float, float]:
     return above + 0.55 + min(max(0.52 * lanes.height, 0.8), _HIGHEST), above
 
 
-def draw_lanes(axes: Axes, lanes: Lanes) -> None:
+def draw_lanes(axes: Axes, lanes: Lanes, heading: str = "Timeline of each rank") -> None:
     """Draw a lane per rank, rank 0 on top, with the names of ranks, hosts and phases, and a legend."""
     set_time_axis(axes, lanes)
     axes.set_xlabel(f"time ({lanes.unit})", fontsize=points(9))
     title: dict[str, Any] = {"fontsize": points(11), "fontweight": "bold"}
-    axes.set_title("Timeline of each rank", loc="left", pad=points(lanes.height_above + _LEGEND_LEVEL), **title)
+    axes.set_title(heading, loc="left", pad=points(lanes.height_above + _LEGEND_LEVEL), **title)
     if not len(lanes.timeline):
         axes.set_xticks([])
         axes.set_xlabel("")
@@ -207,7 +222,7 @@ def draw_lanes(axes: Axes, lanes: Lanes) -> None:
 def set_time_axis(axes: Axes, lanes: Lanes) -> None:
     """Set the limits, and name the lanes with their hosts or rows, between which there are lines; colour slow ranks."""
     axes.set_ylim(lanes.height - 0.5, -0.5)
-    axes.set_xlim(0, lanes.end_s * lanes.scale * 1.002 or 1)
+    axes.set_xlim(lanes.begin_s * lanes.scale, lanes.end_s * lanes.scale * 1.002 or 1)
     axes.tick_params(axis="x", labelsize=points(8))
     axes.spines[["top", "right"]].set_visible(False)
     lane, groups = _least_points(axes, lanes), lanes.groups
