@@ -13,7 +13,7 @@ from ringsim.measurements import ROUNDS_PER_RUN
 CALLS_PER_BLOCK = 16  # each after what is done before it
 MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
 
-Rounds = Callable[[], None]
+Rounds = Callable[[], object]
 
 
 class TimeSource(Protocol):

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def compare_run(run: RecordedRun, network: AnyNetwork, trusted: Collection[str] 
             f"{run}: the recorded transfers differ from those of the algorithm in this version: record it again"
         )
     applied = np.array(run.applied_s)
-    once = dict.fromkeys(("sent_s", "arrived_s", "apply_s", "applied_s"), applied)
+    once: dict[str, Any] = dict.fromkeys(("sent_s", "arrived_s", "apply_s", "applied_s"), applied)
     measured = replace(predicted, start_s=np.array(run.issued_s), **once)
 
     def view(side: str, timeline: Timeline) -> RunView:

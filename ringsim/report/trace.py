@@ -126,8 +126,8 @@ def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, fir
     columns = (timeline.step, timeline.chunk, timeline.src, timeline.dst, timeline.reduce, arrows)
     transfers = list(zip(*(column.tolist() for column in columns), strict=True))
     sides = (
-        ("s", start, sent, timeline.src, _APPLIES + 1 + row),
-        ("f", apply, applied, timeline.dst, np.full(len(timeline), _APPLIES)),
+        ("s", start, sent, timeline.src.astype(np.int64), _APPLIES + 1 + row),
+        ("f", apply, applied, timeline.dst.astype(np.int64), np.full(len(timeline), _APPLIES)),
     )
     for phase, begins, ends, rank, thread in sides:
         for index, pid, tid, begin, end in _in_order(begins, ends, first_pid + rank, thread):
