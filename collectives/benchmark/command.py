@@ -81,7 +81,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     name="benchmark",
     epilog=examples(
         f"{START} --algorithm ring",
-        f"{START} -b 1KiB -e 1MiB --collective all_reduce,broadcast",
+        f"{START} -b 1KiB -e 1MiB",
     ),
 )
 @click.option(

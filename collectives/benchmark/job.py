@@ -43,6 +43,8 @@ def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress |
     Raises ValueError for what the plan asks and cannot be had, CollectiveError when a peer fails.
     """
     progress = progress or Progress(rank=1)
+    if plan.record and not places_of(group).one_clock:
+        raise ValueError("--record: the ranks are on several machines, which have no common clock: record on one")
     probed = _probed(plan, group, progress)
     cases = plan.cases(group.size())
     timed: list[CollectiveTimes] = []

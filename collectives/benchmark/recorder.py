@@ -11,7 +11,6 @@ import torch.distributed as dist
 from collectives.benchmark.case import BenchmarkCase, Buffers, pattern
 from collectives.benchmark.plan import BenchmarkPlan
 from collectives.calls import AUTO, chooser_of
-from collectives.probes import places_of, read_clocks
 from collectives.runtime import Event, Executor, Tag, naming_failures
 from ringsim.measurements import TRANSFER, RecordedRun
 from ringsim.registry import build
@@ -41,7 +40,6 @@ def record_runs(
 
     Raises CollectiveError when a peer fails.
     """
-    machines = places_of(group).physical_hosts
     sizes = tuple(sorted(plan.sizes_bytes, reverse=True))
     recorded: dict[tuple[Collective, str], RecordedRun] = {}
     for collective in plan.collectives:
@@ -55,7 +53,7 @@ def record_runs(
                     larger = format_size(cases[0 if execution else -1].size_bytes)
                     say(f"recorded {name} {size}: {larger} go through shared memory in several portions")
                 if execution and (collective, execution.algorithm) not in recorded:
-                    recorded[collective, execution.algorithm] = _record(execution, machines, plan.warm_up)
+                    recorded[collective, execution.algorithm] = _record(execution, plan.warm_up)
     return tuple(recorded.values())
 
 
@@ -73,7 +71,7 @@ def _in_one_portion(cases: Sequence[BenchmarkCase], algorithm: str, group: dist.
     return None
 
 
-def _record(execution: _Execution, machines: Sequence[int], warm_up: int) -> RecordedRun:
+def _record(execution: _Execution, warm_up: int) -> RecordedRun:
     """Return the middle one of several runs in place, each after a barrier, of the executor alone without a queue.
 
     The chunks travel as in the calls that are timed.
@@ -88,7 +86,6 @@ def _record(execution: _Execution, machines: Sequence[int], warm_up: int) -> Rec
             tensor = tensor[:0]
         if case.collective is Collective.SCATTER and rank != 0:
             source = source[:0]
-    before = read_clocks(group, machines)
     spans, logs = [], []
     for _ in range(warm_up + NUM_RUNS):
         buffers.refill()
@@ -98,24 +95,18 @@ def _record(execution: _Execution, machines: Sequence[int], warm_up: int) -> Rec
         executor.run(tensor, source=source, log=log)
         spans.append((begin_s, time.perf_counter()))
         logs.append(log)
-    return _middle_run(execution, spans[warm_up:], logs[warm_up:], before, read_clocks(group, machines))
+    return _middle_run(execution, spans[warm_up:], logs[warm_up:])
 
 
 def _middle_run(
-    execution: _Execution,
-    spans: Sequence[tuple[float, float]],
-    logs: Sequence[list[Event]],
-    before: torch.Tensor,
-    after: torch.Tensor,
+    execution: _Execution, spans: Sequence[tuple[float, float]], logs: Sequence[list[Event]]
 ) -> RecordedRun:
-    """Return the run that took the median time, on the clock of rank 0 from when its last rank began; collective.
+    """Return the run that took the median time, its times from when its last rank began; collective.
 
-    spans, logs: of this rank's runs. before, after: the clocks, (num_ranks, 2), which may also have drifted apart.
+    spans, logs: of this rank's runs, on the clock that all ranks have.
     """
     case, group = execution.case, execution.executor.group
-    ahead_s = (before[:, 0] + after[:, 0]) / 2
-    errors_s = torch.maximum(before[:, 1], after[:, 1]) + (before[:, 0] - after[:, 0]).abs() / 2
-    begin, end = (gather(torch.tensor(spans, dtype=torch.float64), group) - ahead_s[:, None, None]).unbind(-1)
+    begin, end = gather(torch.tensor(spans, dtype=torch.float64), group).unbind(-1)  # (ranks, runs)
     last_begin = begin.amax(dim=0)
     runs_s = end.amax(dim=0) - last_begin
     middle = int(runs_s.argsort()[len(logs) // 2])
@@ -123,12 +114,11 @@ def _middle_run(
     dist.all_gather_object(rank_logs, logs[middle], group=group)
     return RecordedRun(
         case.collective, execution.algorithm, case.size_bytes, case.torch_dtype.itemsize, case.num_ranks,
-        clock_error_s=2 * float(errors_s.max()),
         runs_s=tuple(runs_s.tolist()),
         begin_s=tuple((begin[:, middle] - last_begin[middle]).tolist()),
         end_s=tuple((end[:, middle] - last_begin[middle]).tolist()),
         transport=execution.transport,
-        **_transfers(rank_logs, (ahead_s + last_begin[middle]).tolist()),
+        **_transfers(rank_logs, float(last_begin[middle])),
     )  # fmt: skip
 
 
@@ -139,15 +129,12 @@ def gather(own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     return torch.stack(gathered)
 
 
-def _transfers(logs: Sequence[Sequence[Event]], zero_s: Sequence[float]) -> dict[str, Any]:
-    """Return what each rank did, as the columns of a record: every sending with its application.
-
-    zero_s: of each rank, time 0 of the record on its clock.
-    """
+def _transfers(logs: Sequence[Sequence[Event]], zero_s: float) -> dict[str, Any]:
+    """Return what each rank did from `zero_s` on, as the columns of a record: every sending with its application."""
     sent, applied = {}, {}
     for rank, log in enumerate(logs):
         for event in log:
-            time_s = event.time_s - zero_s[rank]
+            time_s = event.time_s - zero_s
             if event.kind == "sent":
                 sent[event.step, rank, event.peer, event.chunk] = time_s
             else:

@@ -18,11 +18,11 @@ class RecordedRun:
 
     algorithm: one of `ringsim algorithms` or a user's own.
     size_bytes, element_bytes: of the whole tensor and of one of its elements, as they travel.
-    clock_error_s: by how much the clocks of two ranks may differ; 0 on one machine, which has one clock.
     runs_s: how long every run took, of which this is the middle one: from when the last rank began to the last end.
     begin_s, end_s: when each rank began and was done, (num_ranks,).
     step, src, dst, chunk: of each transfer, (num_transfers,), in the order of these columns.
     issued_s: when the sender handed it to the transport; applied_s: when the receiver had added or copied it.
+    clock_error_s: by how much the clocks of two ranks may differ: 0 but in older files, of ranks on several machines.
     transport: "shm" for shared memory between all ranks, "gloo" for torch.distributed, "auto" for some each way.
     """
 
@@ -31,7 +31,6 @@ class RecordedRun:
     size_bytes: values.Positive
     element_bytes: values.Positive
     num_ranks: int
-    clock_error_s: float
     runs_s: tuple[float, ...]
     begin_s: tuple[values.Moment, ...]
     end_s: tuple[values.Moment, ...]
@@ -42,6 +41,7 @@ class RecordedRun:
     issued_s: tuple[values.Moment, ...]
     applied_s: tuple[values.Moment, ...]
     transport: Annotated[str, values.one_of("shm", "gloo", "auto")] = "gloo"  # of older files, which do not say
+    clock_error_s: float = 0.0
 
     def __post_init__(self) -> None:
         check(self, not_empty=("runs_s",))

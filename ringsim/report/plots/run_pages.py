@@ -31,7 +31,6 @@ _TITLE_HEIGHT, _LINE_HEIGHT, _SIZES_HEIGHT = 0.75, 0.22, 3.8
 _PANEL_GAP = (0.12, 0.42)  # across and down
 _SIZES_SHARE, _GRAPH_GAP, _GRAPH_WIDTH = 0.7, 0.03, 4.0  # the first two of the width
 _NOTE_LENGTH = 170  # characters
-SIDES = ("predicted", "measured")  # of a recorded run
 
 
 def draw_run_page(view: RunView) -> Figure:
@@ -69,17 +68,16 @@ def draw_compared_run(compared: ComparedRun) -> Figure:
     figure = new_figure(WIDTH, sum(heights))
     head, *parts = figure.subfigures(3, 1, squeeze=False, height_ratios=heights)[:, 0]
     left = _LEFT_OF_HOSTS if both[0].groups else _LEFT
-    names = [f"{side} {format_time(line.time_s)}" for side, line in zip(SIDES, timelines, strict=True)]
+    sides = zip(("predicted", "measured"), timelines, strict=True)
+    names = [f"{side} {format_time(line.time_s)}" for side, line in sides]
     for part, lanes, (height, above), name in zip(parts, both, sizes, names, strict=True):
         draw_lanes(part.subplots(gridspec_kw=_margins(height, above, 0.5, left)), lanes, name)
     call = f"{run.collective.value} {run.algorithm}, {format_size(run.size_bytes)} on {run.num_ranks} ranks"
     title = f"{call} over {run.transport}: {', '.join(names)} (error {compared.error:+.1%})"
     low, high = format_time(min(run.runs_s)), format_time(max(run.runs_s))
-    notes = [f"network {compared.predicted.network.name}"]
-    notes.append(f"measured: the median of {len(run.runs_s)} runs, which took {low} to {high}")
-    if run.clock_error_s:
-        notes.append(f"clocks within {format_time(run.clock_error_s)}")
-    _write_head(head, heights[0], title, "   ·   ".join(notes), textwrap.wrap(RECORD_NOTE, _NOTE_LENGTH))
+    runs = f"measured: the median of {len(run.runs_s)} runs, which took {low} to {high}"
+    costs = f"network {compared.predicted.network.name}   ·   {runs}"
+    _write_head(head, heights[0], title, costs, textwrap.wrap(RECORD_NOTE, _NOTE_LENGTH))
     return figure
 
 
