@@ -47,11 +47,11 @@ def record_runs(
         for algorithm in plan.algorithms_for(collective):
             with naming_failures(f"rank {group.rank()}: recording {collective.value} {algorithm} failed"):
                 execution = _in_one_portion(cases, algorithm, group)
-                name = f"{collective.value} {execution.algorithm if execution else algorithm}"
                 if group.rank() == 0 and (execution is None or execution.case != cases[0]):
-                    size = f"of {format_size(execution.case.size_bytes)}" if execution else "in no size"
+                    size = f"of {format_size(execution.case.size_bytes)}" if execution else "in none of the sizes"
                     larger = format_size(cases[0 if execution else -1].size_bytes)
-                    say(f"recorded {name} {size}: {larger} go through shared memory in several portions")
+                    portions = f"{larger} go through shared memory in several portions"
+                    say(f"recorded {collective.value} {algorithm} {size}: {portions}")
                 if execution and (collective, execution.algorithm) not in recorded:
                     recorded[collective, execution.algorithm] = _record(execution, plan.warm_up)
     return tuple(recorded.values())

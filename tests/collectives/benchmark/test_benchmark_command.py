@@ -2,9 +2,7 @@
 
 import json
 import os
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from click.testing import CliRunner
 from collectives.benchmark.command import main
 from ringsim.measurements.measurements import Measurements
 from ringsim.schedule.collective import Collective
-from tests.processes import ROOT, TIMEOUT_S, below, finish, left_of, run_python, start_python
+from tests.processes import ROOT, TIMEOUT_S, run_python
 from tests.ranks import run_forked_programs, run_script
 
 
@@ -93,13 +91,6 @@ def test_mistakes_are_found_without_torchrun(arguments: str, message: str, monke
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"benchmark: {message}\n")
 
 
-def test_the_module_is_that_command() -> None:
-    """As a user starts it who has forgotten torchrun."""
-    done = run_python("-m", "collectives.benchmark")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("benchmark: RANK is not set: start it with torchrun: ")
-
-
 @pytest.mark.parametrize(("options", "calm"), [(["--json"], True), (["-o", "-", "--gloo-thread-policy=normal"], False)])
 def test_what_is_asked_for_is_all_that_stdout_holds(tmp_path: Path, options: list[str], calm: bool) -> None:
     """One JSON object, or with -o - the same as the file; it says whether polling was left as it is."""
@@ -134,29 +125,6 @@ def test_a_peer_that_fails_ends_the_others(tmp_path: Path) -> None:
     assert len(lines) == 1
     assert " from rank 1 failed: " in lines[0]
     assert "Traceback" not in first.stderr
-
-
-def is_connected(rank: int) -> bool:
-    """Whether the process has Gloo's threads, or any beside its first."""
-    try:
-        return len(list(Path(f"/proc/{rank}/task").iterdir())) > 1
-    except OSError:  # it has ended meanwhile
-        return False
-
-
-@pytest.mark.slow  # tests/ringsim/console/test_local_ranks.py shows how torchrun is ended
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
-def test_interrupted_targets_leave_nothing_behind() -> None:
-    """Ctrl-C at the script of all targets ends torchrun, which ends its ranks."""
-    job = start_python("scripts/bench_collectives.py", "--ranks", "2")
-    deadline = time.monotonic() + TIMEOUT_S
-    # Torchrun and two ranks that have joined a group: torchrun leaves those behind that it is just starting.
-    while (len(started := below(job.pid)) < 3 or not is_connected(started[-1])) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    job.send_signal(signal.SIGINT)
-    done = finish(job)
-    assert done.returncode == 130, done.stderr
-    assert left_of(started) == []
 
 
 @pytest.mark.slow
