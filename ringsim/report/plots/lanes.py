@@ -76,13 +76,8 @@ class Lanes:
         stall: Stall | None = None,
         troubles: Troubles | None = None,
         groups: Sequence[str] = (),
-        span_s: tuple[float, float] | None = None,
     ) -> None:
-        """Place a run.
-
-        groups: the name of each rank's host or row; empty where there are none.
-        span_s: of the axis of time; None for as far as the run itself goes.
-        """
+        """Place a run. groups: the name of each rank's host or row; empty where there are none."""
         self.timeline, self.stall, self.groups = timeline, stall, tuple(groups)
         self.phases = phases if 1 < len(phases) <= MAX_PHASES else ()
         pairs = slow_pairs(troubles) if troubles else set()
@@ -97,9 +92,12 @@ class Lanes:
         self.stopped_s = self.until_s * (1 + _STOPPED)
         self.end_s = self.until_s * (1 + _STOPPED + _NOTES) if stall else self.until_s
         self.begin_s = min(0.0, float(timeline.start_s.min(initial=0.0)))
-        if span_s:
-            self.begin_s, self.end_s = span_s
-        self.scale, self.unit = time_unit(span_s[1] if span_s else self.until_s)
+        self.scale, self.unit = time_unit(self.until_s)
+
+    def share_axis(self, begin_s: float, end_s: float) -> None:
+        """Take an axis of time that reaches from the begin to the end of several runs."""
+        self.begin_s, self.end_s = begin_s, end_s
+        self.scale, self.unit = time_unit(end_s)
 
     @classmethod
     def of_timeline(cls, timeline: Timeline) -> "Lanes":
@@ -108,17 +106,10 @@ class Lanes:
         return cls(timeline, stall=find_stall(timeline, alike))
 
     @classmethod
-    def of_view(cls, view: RunView, span_s: tuple[float, float] | None = None) -> "Lanes":
+    def of_view(cls, view: RunView) -> "Lanes":
         """Return the lanes with phases, hosts, and what is slow or hangs."""
         groups = view.host_of_rank or _groups_of(view.schedule.algorithm, view.schedule.num_ranks)
-        return cls(
-            view.timeline,
-            phases=view.phases,
-            stall=view.stall,
-            troubles=view.troubles,
-            groups=groups,
-            span_s=span_s,
-        )
+        return cls(view.timeline, phases=view.phases, stall=view.stall, troubles=view.troubles, groups=groups)
 
     @property
     def num_ranks(self) -> int:

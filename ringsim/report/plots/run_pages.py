@@ -61,8 +61,9 @@ def draw_run_page(view: RunView) -> Figure:
 def draw_compared_run(compared: ComparedRun) -> Figure:
     """Draw the lanes of a recorded run, predicted above measured, on one axis of time."""
     run, timelines = compared.run, [view.timeline for view in compared.views]
-    span_s = min(float(line.start_s.min()) for line in timelines), max(line.time_s for line in timelines)
-    both = [Lanes.of_view(view, span_s) for view in compared.views]
+    both = [Lanes.of_view(view) for view in compared.views]
+    for lanes in both:
+        lanes.share_axis(min(one.begin_s for one in both), max(line.time_s for line in timelines))
     sizes = [lanes_height(lanes) for lanes in both]
     heights = [_TITLE_HEIGHT + 2 * _LINE_HEIGHT, *(height for height, _ in sizes)]
     figure = new_figure(WIDTH, sum(heights))
