@@ -5,6 +5,7 @@ A separate module, because `CollectiveCall` itself may have the group probed.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -33,27 +34,21 @@ def probe_calls(group: dist.ProcessGroup) -> Iterator[list[ProbeWorkload]]:
     with batch_policy_for_new_groups() if have_gloo_threads_batch_policy() else nullcontext():
         own = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
     assert isinstance(own, dist.ProcessGroup)
+    everyone = range(group.size())
+    workloads = [ProbeWorkload("call/dist", SIZE_BYTES, 1, everyone, _repeated(_native(own)))]
+    if group.size() > 1:
+        workloads += _cold_and_warm("call/dist", _native(group), everyone)
+    for kind, shares_memory in (("call", False), ("shm/call", True)):
+        if group.size() > 1 and (not shares_memory or transport_in_use(group) == "shm"):
+            call = _ours(group, shares_memory)
+            workloads += [ProbeWorkload(kind, SIZE_BYTES, 1, everyone, _repeated(call))]
+            workloads += _cold_and_warm(kind, call, everyone)
+            in_thread = _ours(group, shares_memory, async_op=True)
+            workloads += [ProbeWorkload(f"{kind}/async", SIZE_BYTES, 1, everyone, in_thread, before=_walk())]
     try:
-        yield [
-            ProbeWorkload("call/dist", SIZE_BYTES, 1, range(group.size()), _repeated(_native(own))),
-            *_calls_to_others(group),
-        ]
+        yield workloads
     finally:
         dist.destroy_process_group(own)
-
-
-def _calls_to_others(group: dist.ProcessGroup) -> Iterator[ProbeWorkload]:
-    everyone = range(group.size())
-    if group.size() == 1:
-        return
-    yield from _cold_and_warm("call/dist", _native(group), everyone)
-    for kind, shares_memory in (("call", False), ("shm/call", True)):
-        if not shares_memory or transport_in_use(group) == "shm":
-            call = _ours(group, shares_memory)
-            yield ProbeWorkload(kind, SIZE_BYTES, 1, everyone, _repeated(call))
-            yield from _cold_and_warm(kind, call, everyone)
-            in_thread = _ours(group, shares_memory, async_op=True)
-            yield ProbeWorkload(f"{kind}/async", SIZE_BYTES, 1, everyone, in_thread, before=_walk())
 
 
 def _repeated(call: Rounds) -> Rounds:
@@ -64,25 +59,20 @@ def _repeated(call: Rounds) -> Rounds:
     return rounds
 
 
-def _cold_and_warm(kind: str, call: Rounds, everyone: Sequence[int]) -> Iterator[ProbeWorkload]:
-    yield ProbeWorkload(f"{kind}/cold", SIZE_BYTES, 1, everyone, call, before=_walk())
-    yield ProbeWorkload(f"{kind}/warm", SIZE_BYTES, 1, everyone, call, before=lambda: None)
+def _cold_and_warm(kind: str, call: Rounds, everyone: Sequence[int]) -> list[ProbeWorkload]:
+    return [
+        ProbeWorkload(f"{kind}/{name}", SIZE_BYTES, 1, everyone, call, before=before)
+        for name, before in (("cold", _walk()), ("warm", lambda: None))
+    ]
 
 
 def _walk() -> Rounds:
-    memory = torch.ones(WALKED_BYTES // 4)
-
-    def walk() -> None:
-        memory.neg_()
-
-    return walk
+    return partial(torch.Tensor.neg_, torch.ones(WALKED_BYTES // 4))
 
 
 def _ours(group: dist.ProcessGroup, shares_memory: bool, async_op: bool = False) -> Rounds:
-    executor = Executor(
-        shift_schedule(group.size(), [range(group.size())], 1, 1, 1), group, shares_memory=shares_memory
-    )
-    tensor = torch.zeros(SIZE_BYTES // 4)
+    schedule = shift_schedule(group.size(), [range(group.size())], 1, 1, 1)
+    executor, tensor = Executor(schedule, group, shares_memory=shares_memory), torch.zeros(SIZE_BYTES // 4)
 
     def one() -> None:
         call = CollectiveCall(Collective.ALL_REDUCE, "ring", group)
@@ -95,5 +85,4 @@ def _ours(group: dist.ProcessGroup, shares_memory: bool, async_op: bool = False)
 
 
 def _native(group: dist.ProcessGroup) -> Rounds:
-    tensor = torch.zeros(SIZE_BYTES // 4)
-    return lambda: dist.all_reduce(tensor, group=group)
+    return partial(dist.all_reduce, torch.zeros(SIZE_BYTES // 4), group=group)

@@ -3,18 +3,15 @@
 import datetime
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import torch.distributed as dist
 
-from collectives.benchmark.case import DTYPES, OPS
+from collectives.benchmark.case import DTYPES
 from collectives.benchmark.job import run_plan
-from collectives.benchmark.nccl_format import format_nccl_tests
 from collectives.benchmark.plan import COLLECTIVES, BenchmarkPlan, growing_sizes
 from collectives.benchmark.table import format_table
 from collectives.calls import AUTO
@@ -30,7 +27,6 @@ from collectives.runtime import (
 )
 from ringsim.console import (
     FILE,
-    SIZE,
     STDOUT,
     TIME,
     Choice,
@@ -51,37 +47,27 @@ from ringsim.console import (
 )
 from ringsim.measurements import Measurements
 from ringsim.registry import ALGORITHMS
+from ringsim.schedule import Collective
 from ringsim.suggestions import suggestion
 from ringsim.units import parse_size_of_nccl_tests, plural
 
 START = "torchrun --nproc-per-node 4 -m collectives.benchmark"
 MAX_TIMEOUT_S = 86400.0
 NCCL_SIZE = Quantity("size", parse_size_of_nccl_tests)
-TABLE, NCCL_TESTS = "table", "nccl-tests"
 
 
-def _listed(known: Sequence[str] | None) -> Callable[..., tuple[str, ...]]:
-    """Read an option that may be repeated, and may hold several names with commas between."""
-
-    def read(_: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-        names = tuple(name for value in values for name in value.split(","))
-        for name in names:
-            if name not in (known or names) or not name:
-                listed = f"{', '.join(known or ['the names'])}{suggestion(name, known or [])}"
-                raise click.BadParameter(f"{name!r} is not one of {listed}", param=option)
-            if names.count(name) > 1:
-                raise click.BadParameter(f"{name!r} is named twice", param=option)
-        return names
-
-    return read
+def _names(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of an option that may be repeated, and may hold several with commas between."""
+    return tuple(dict.fromkeys(name for value in values for name in value.split(",")))
 
 
-def _gone(_: click.Context, option: click.Parameter, value: bool) -> None:
-    if value:
-        raise click.BadParameter(
-            "this comparison was removed; measure Open MPI with osu_allreduce, whose logs ringsim calibrate reads",
-            param=option,
-        )
+def _collectives(context: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[Collective, ...]:
+    names = _names(context, option, values)
+    for name in names:
+        if name not in COLLECTIVES:
+            listed = f"{', '.join(COLLECTIVES)}{suggestion(name, list(COLLECTIVES))}"
+            raise click.BadParameter(f"{name!r} is not one of {listed}", param=option)
+    return tuple(COLLECTIVES[name] for name in names)
 
 
 def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
@@ -95,7 +81,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     name="benchmark",
     epilog=examples(
         f"{START} --algorithm ring",
-        f"{START} --format nccl-tests",
+        f"{START} -b 1KiB -e 1MiB",
     ),
 )
 @click.option(
@@ -103,7 +89,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     "collectives",
     type=Name("names", list(COLLECTIVES), several=True),
     multiple=True,
-    callback=_listed(list(COLLECTIVES)),
+    callback=_collectives,
     default=("all_reduce",),
     help=f"Collective to time, one of {', '.join(COLLECTIVES)}; repeat the option, or separate several by commas.",
 )
@@ -112,7 +98,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     "algorithms",
     type=Name("names", sorted({AUTO, *(name for _, name in ALGORITHMS)}), several=True),
     multiple=True,
-    callback=_listed(None),
+    callback=_names,
     help="Algorithm to time, one that ringsim algorithms lists, compared with torch's own [default: "
     "the collective's own].",
 )
@@ -122,7 +108,6 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option("-e", "--end", type=NCCL_SIZE, default="64MiB", help="Upper limit of the tensor's size.")
 @click.option("-f", "--factor", type=IntRange(2), default=4, help="Factor between one size and the next.")
 @click.option("--dtype", type=Choice(list(DTYPES)), default="float32", help="Data type of the elements.")
-@click.option("--op", type=Choice(list(OPS)), default="sum", help="Reduction operation, for collectives that reduce.")
 @click.option(
     "-n",
     "--iterations",
@@ -143,32 +128,15 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option(
     "--shared", is_flag=True, help=("Allocate the tensors with collectives.empty, so that they are not copied.")
 )
-@click.option(
-    "--openmpi",
-    "--raw-sockets",
-    is_flag=True,
-    hidden=True,
-    expose_value=False,
-    callback=_gone,
-    help="Implementations to leave out.",
-)
 @click.option("--probes", is_flag=True, help="Probe messages and additions first, for ringsim calibrate.")
 @click.option(
     "--record", is_flag=True, help="Record a run of each algorithm, transfer by transfer, for ringsim compare."
-)
-@click.option(
-    "--record-size",
-    "record_bytes",
-    type=SIZE,
-    help="Size of the recorded tensor [default: the largest]. It is smaller where it would go "
-    "through shared memory in several parts.",
 )
 @click.option(
     "--transport",
     type=Choice(list(TRANSPORTS)),
     help="Transport of our chunks; auto is shared memory within a host [default: COLLECTIVES_TRANSPORT].",
 )
-@click.option("--seed", type=IntRange(0, 2**63 - 1), default=0, help="Seed of the data.")
 @click.option(
     "--gloo-thread-policy",
     type=Choice(GLOO_THREAD_POLICIES),
@@ -179,93 +147,61 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     "--timeout", "timeout_s", type=TIME, callback=_positive, default="60s", help="Time that a rank waits for a peer."
 )
 @click.option("--check", is_flag=True, help="Check the options and exit.")
-@click.option(
-    "--format",
-    "form",
-    type=Choice([TABLE, NCCL_TESTS]),
-    default=TABLE,
-    help="Output format: our table, or the lines that nccl-tests prints, for one --algorithm, in and out of place.",
-)
 @wide_option
 @json_option
 @click.option("-o", "--output", type=FILE, help="Write the times of every iteration to FILE, as JSON.")
-def main(check: bool, output: Path | None, form: str, wide: bool, as_json: bool, **rest: Any) -> None:
+def main(
+    begin: int,
+    end: int,
+    factor: int,
+    in_place: bool | None,
+    transport: str | None,
+    gloo_thread_policy: GlooThreadPolicy,
+    timeout_s: float,
+    check: bool,
+    wide: bool,
+    as_json: bool,
+    output: Path | None,
+    **rest: Any,
+) -> None:
     """Time our collectives, interleaved with those of torch.distributed.
 
     Start it with torchrun: torchrun --nproc-per-node 4 -m collectives.benchmark
     """
     require_one_stdout(as_json, output)
-    joining = Joining(**{field.name: rest.pop(field.name) for field in fields(Joining)})
-    plan = _plan(**rest)
+    places = (False, True) if in_place is None else (in_place,)
+    plan = BenchmarkPlan(sizes_bytes=growing_sizes(begin, end, factor), in_place=places, **rest)
     num_ranks = torchrun.num_ranks(START)
     plan.check(num_ranks, torchrun.ranks_here())
-    if form == NCCL_TESTS:
-        _check_nccl_tests(plan)
     if output is not None and output != STDOUT:
         check_writable(f"--output {output}", output.parent)
     if check:
         return
-    formatted = partial(format_nccl_tests, plan=plan) if form == NCCL_TESTS else partial(format_table, wide=wide)
-    measurements = _run(plan, num_ranks, joining)
-    if measurements is not None:
-        print_result(formatted(measurements), measurements.as_dict(), as_json, output)
-        _write(measurements, output)
-
-
-@dataclass(frozen=True, slots=True)
-class Joining:
-    """How the ranks become a group. transport: None for the one that COLLECTIVES_TRANSPORT names."""
-
-    gloo_thread_policy: GlooThreadPolicy
-    timeout_s: float
-    transport: str | None
-
-
-def _plan(
-    collectives: tuple[str, ...], begin: int, end: int, factor: int, in_place: bool | None, **rest: Any
-) -> BenchmarkPlan:
-    """Return the plan that options ask for; `rest`: those that are as in the plan."""
-    return BenchmarkPlan(
-        collectives=tuple(COLLECTIVES[name] for name in collectives),
-        sizes_bytes=growing_sizes(begin, end, factor),
-        in_place=(False, True) if in_place is None else (in_place,),
-        **rest,
-    )
-
-
-def _check_nccl_tests(plan: BenchmarkPlan) -> None:
-    """Raise UsageError for what nccl-tests' lines have no place for."""
-    if len(plan.algorithms) > 1 or plan.plain_ring:
-        raise click.UsageError(f"--format {NCCL_TESTS}: its table shows one algorithm: give --algorithm once")
-    if len(plan.in_place) != 2:
-        raise click.UsageError(f"--format {NCCL_TESTS}: it has both halves: leave out --in-place, --out-of-place")
-
-
-def _run(plan: BenchmarkPlan, num_ranks: int, joining: Joining) -> Measurements | None:
-    """Return what was measured; on other ranks than the first None. Exits with 1 if a peer fails."""
-    progress = Progress(rank=int(os.environ["RANK"]))
+    rank = int(os.environ["RANK"])
+    progress = Progress(rank=rank)
     progress.begin(f"starting {plural(num_ranks, 'rank')}")
     try:
-        with naming_failures(f"rank {os.environ['RANK']}: meeting the other ranks failed"):
-            dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=joining.timeout_s))
-        group = resolve(None)
-        set_gloo_thread_policy(joining.gloo_thread_policy)
-        if joining.transport is not None:
-            use_transport(joining.transport)
+        with naming_failures(f"rank {rank}: meeting the other ranks failed"):
+            dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
+        set_gloo_thread_policy(gloo_thread_policy)
+        if transport is not None:
+            use_transport(transport)
         with progress:
-            measurements = run_plan(plan, group, progress)
+            measurements = run_plan(plan, resolve(None), progress)
     except CollectiveError as error:
         clear_line()
         click.echo(str(error), err=True)
         sys.stdout.flush()
         # Threads of the broken group may still be waiting, and would abort a process that takes leave in order.
         os._exit(1)
-    is_first = group.rank() == 0
     dist.destroy_process_group()
-    return measurements if is_first else None
+    if rank == 0:
+        print_result(format_table(measurements, wide), measurements.as_dict(), as_json, output)
+        _write(measurements, output)
 
 
 def _write(measurements: Measurements, output: Path | None) -> None:
+    """Write the file, if one is asked for. Exits with 1 if any element was wrong."""
     if output is not None:
         if output != STDOUT:
             output.parent.mkdir(parents=True, exist_ok=True)

@@ -1,120 +1,93 @@
-"""`Implementation`: one of those that a case is timed with: an algorithm of ours, torch's own, or a plain ring."""
+"""`FUNCTIONS`: how a collective of ours and of torch is called; and a plain ring, which is compared with both."""
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-import collectives
-from collectives.benchmark.case import NO_OP, OPS, BenchmarkCase, Buffers, Pattern
-from ringsim.measurements import PLAIN_RING, TORCH
+from collectives.benchmark.case import BenchmarkCase, Buffers
 from ringsim.schedule import Collective
 
+Run = Callable[[Buffers], object]  # does a collective once, on one rank; all ranks call the same
 
-@dataclass(frozen=True, slots=True)
-class Implementation:
-    """A competitor in a case, on one rank; every rank calls the same methods in the same order.
 
-    name: in place of an algorithm's in tables and files.
-    run: does the collective once.
+class Function(NamedTuple):
+    """A collective of `collectives` and of torch.distributed, whose signatures are the same.
+
+    name: in the command line. algorithm: our default.
+    tensors: its arguments, given a rank's memory and whether the rank is the root.
+    root: the keyword of the root. names: in a library, the first that it has; `name` if there are none.
     """
 
     name: str
-    run: Callable[[Buffers], object]
-
-    def count_wrong(self, data: Pattern, buffers: Buffers, rank: int) -> int:
-        """Do the case once; return how many elements of `rank` are wrong."""
-        buffers.spoil()
-        buffers.refill()
-        self.run(buffers)
-        return data.count_wrong(rank, buffers.output)
-
-    def turn(self, buffers: Buffers, calls: int) -> tuple[float, float]:
-        """Do the case `calls` times in a row; return when that began and ended here, on `time.perf_counter`."""
-        begin_s = time.perf_counter()
-        for _ in range(calls):
-            self.run(buffers)
-        return begin_s, time.perf_counter()
+    algorithm: str
+    tensors: Callable[[Buffers, bool], tuple[Any, ...]]
+    root: str = ""
+    names: tuple[str, ...] = ()
 
 
-# Newer versions of torch have the same under another name, and warn at each call by the old one, which takes time.
-_RENAMED = {"reduce_scatter_tensor": "reduce_scatter_single", "all_gather_into_tensor": "all_gather_single"}
+def _shares(whole: torch.Tensor, share: torch.Tensor, is_root: bool) -> list[torch.Tensor] | None:
+    return list(whole.split(len(share))) if is_root else None
 
 
-def ours(case: BenchmarkCase, algorithm: str, group: dist.ProcessGroup) -> Implementation:
-    """One of our algorithms."""
-    return Implementation(algorithm, _call(collectives, case, group, algorithm=algorithm))
+FUNCTIONS = {
+    Collective.ALL_REDUCE: Function("all_reduce", "ring", lambda b, _: (b.copied(),)),
+    # Newer versions of torch have these under another name, and warn at each call by the old one, which takes time.
+    Collective.REDUCE_SCATTER: Function(
+        "reduce_scatter_tensor",
+        "ring",
+        lambda b, _: (b.output, b.input),
+        names=("reduce_scatter_single", "reduce_scatter_tensor"),
+    ),
+    Collective.ALL_GATHER: Function(
+        "all_gather_into_tensor",
+        "ring",
+        lambda b, _: (b.output, b.input),
+        names=("all_gather_single", "all_gather_into_tensor"),
+    ),
+    Collective.BROADCAST: Function(
+        "broadcast", "binomial_tree", lambda b, is_root: (b.copied() if is_root else b.output,), root="group_src"
+    ),
+    Collective.REDUCE: Function("reduce", "binomial_tree", lambda b, _: (b.copied(),), root="group_dst"),
+    Collective.GATHER: Function(
+        "gather", "direct", lambda b, is_root: (b.input, _shares(b.output, b.data, is_root)), root="group_dst"
+    ),
+    Collective.SCATTER: Function(
+        "scatter", "direct", lambda b, is_root: (b.output, _shares(b.input, b.output, is_root)), root="group_src"
+    ),
+    Collective.ALL_TO_ALL: Function(
+        "all_to_all", "direct", lambda b, _: (b.output, b.input), names=("all_to_all_single",)
+    ),
+}
 
 
-def native(case: BenchmarkCase, group: dist.ProcessGroup) -> Implementation:
-    """torch.distributed's own."""
-    return Implementation(TORCH, _call(dist, case, group))
-
-
-def _call(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options: Any) -> Callable[[Buffers], object]:
-    """Return the function of `library`, which is `collectives` or `torch.distributed`.
-
-    Their signatures are the same.
-    """
-    op: Any = OPS.get(case.op)
-    is_root = group.rank() == 0
+def call_of(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options: Any) -> Run:
+    """Return the call that does `case` with `library`, which is `collectives` or `torch.distributed`."""
+    function, is_root = FUNCTIONS[case.collective], group.rank() == 0
+    names = function.names or (function.name,)
+    call: Callable[..., object] = next(getattr(library, name) for name in names if hasattr(library, name))
     options |= {"group": group}
-    reduce_scatter, all_gather = (
-        _function(library, "reduce_scatter_tensor"),
-        _function(library, "all_gather_into_tensor"),
-    )
-
-    def shares(tensor: torch.Tensor) -> list[torch.Tensor] | None:
-        return list(tensor.split(case.share)) if is_root else None
-
-    runs: dict[Collective, Callable[[Buffers], object]] = {
-        Collective.ALL_REDUCE: lambda b: library.all_reduce(_copied(b), op=op, **options),
-        Collective.REDUCE_SCATTER: lambda b: reduce_scatter(b.output, b.input, op=op, **options),
-        Collective.ALL_GATHER: lambda b: all_gather(b.output, b.input, **options),
-        Collective.BROADCAST: lambda b: library.broadcast(_copied(b, is_root), group_src=0, **options),
-        Collective.REDUCE: lambda b: library.reduce(_copied(b), group_dst=0, op=op, **options),
-        Collective.GATHER: lambda b: library.gather(b.input, shares(b.output), group_dst=0, **options),
-        Collective.SCATTER: lambda b: library.scatter(b.output, shares(b.input), group_src=0, **options),
-        Collective.ALL_TO_ALL: lambda b: library.all_to_all_single(b.output, b.input, **options),
-    }
-    return runs[case.collective]
+    if function.root:
+        options[function.root] = 0
+    return lambda buffers: call(*function.tensors(buffers, is_root), **options)
 
 
-def _function(library: Any, name: str) -> Callable[..., object]:
-    function: Callable[..., object] = getattr(library, _RENAMED[name], None) or getattr(library, name)
-    return function
-
-
-def _copied(buffers: Buffers, copies: bool = True) -> Any:
-    """Return the output, with the input in it.
-
-    No library has these collectives out of place, so to copy is part of them.
-    """
-    if copies and buffers.output is not buffers.input:
-        buffers.output.copy_(buffers.input)
-    return buffers.output
-
-
-def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Implementation | None:
+def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Run | None:
     """Return a ring of isend and irecv as one writes it by hand, the least that a library should be measured by.
 
-    None for other collectives, and for other operations than a sum.
+    None for other collectives.
     """
-    runs: dict[Collective, Callable[[Buffers], object]] = {
-        Collective.ALL_REDUCE: lambda b: ring.all_reduce(b.input, b.output),
+    ring = _PlainRing(group, -(-case.num_elements // group.size()), case.torch_dtype)
+    runs: dict[Collective, Run] = {
+        Collective.ALL_REDUCE: lambda b: ring.all_reduce(b.copied()),
         Collective.REDUCE_SCATTER: lambda b: ring.reduce_scatter(b.input, b.output),
         Collective.ALL_GATHER: lambda b: ring.all_gather(b.input, b.output),
     }
-    if case.collective not in runs or case.op not in ("sum", NO_OP):
-        return None
-    ring = _Ring(group, -(-case.num_elements // group.size()), case.torch_dtype)
-    return Implementation(PLAIN_RING, runs[case.collective])
+    return runs.get(case.collective)
 
 
-class _Ring:
+class _PlainRing:
     """One rank's part, for chunks of at most `length` elements.
 
     Whole chunks go round, one step after the other; a sum is formed in place. Buffers are kept, as in our executors.
@@ -124,34 +97,33 @@ class _Ring:
         self._group, self._rank, self._num_ranks = group, group.rank(), group.size()
         self._sum, self._arriving = torch.empty(length, dtype=dtype), torch.empty(length, dtype=dtype)
 
-    def all_reduce(self, tensor: torch.Tensor, output: torch.Tensor) -> None:
-        if output is not tensor:
-            output.copy_(tensor)
-        chunks = output.tensor_split(self._num_ranks)
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        chunks = self._from_here_on(tensor)
         for step in range(self._num_ranks - 1):
-            chunk = self._of(chunks, -step - 1)
-            arriving = self._arriving[: len(chunk)]
-            self._exchange(self._of(chunks, -step), arriving)
-            chunk.add_(arriving)
+            arriving = self._arriving[: len(chunks[-step - 1])]
+            self._exchange(chunks[-step], arriving)
+            chunks[-step - 1].add_(arriving)
         for step in range(self._num_ranks - 1):
-            self._exchange(self._of(chunks, 1 - step), self._of(chunks, -step))
+            self._exchange(chunks[1 - step], chunks[-step])
 
     def reduce_scatter(self, tensor: torch.Tensor, output: torch.Tensor) -> None:
-        chunks = tensor.tensor_split(self._num_ranks)
-        total, arriving = self._sum.copy_(self._of(chunks, -1)), self._arriving
+        chunks = self._from_here_on(tensor)
+        total, arriving = self._sum.copy_(chunks[-1]), self._arriving
         for step in range(self._num_ranks - 1):
             self._exchange(total, arriving)
-            total, arriving = arriving.add_(self._of(chunks, -step - 2)), total
+            total, arriving = arriving.add_(chunks[-step - 2]), total
         output.copy_(total)
 
     def all_gather(self, tensor: torch.Tensor, output: torch.Tensor) -> None:
-        chunks = output.tensor_split(self._num_ranks)
-        self._of(chunks, 0).copy_(tensor)
+        chunks = self._from_here_on(output)
+        chunks[0].copy_(tensor)
         for step in range(self._num_ranks - 1):
-            self._exchange(self._of(chunks, -step), self._of(chunks, -step - 1))
+            self._exchange(chunks[-step], chunks[-step - 1])
 
-    def _of(self, chunks: tuple[torch.Tensor, ...], offset: int) -> torch.Tensor:
-        return chunks[(self._rank + offset) % self._num_ranks]
+    def _from_here_on(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return the chunks of `tensor`, this rank's first."""
+        chunks = tensor.tensor_split(self._num_ranks)
+        return [*chunks[self._rank :], *chunks[: self._rank]]
 
     def _exchange(self, sent: torch.Tensor, arriving: torch.Tensor) -> None:
         """Send to the next rank, and receive from the one before."""

@@ -2,23 +2,23 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
+import collectives
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.benchmark.case import BenchmarkCase, Buffers, Pattern, pattern
-from collectives.benchmark.implementation import Implementation, native, ours, plain_ring
+from collectives.benchmark.implementation import Run, call_of, plain_ring
 from collectives.benchmark.plan import BenchmarkPlan
 from collectives.benchmark.recorder import gather, record_runs
-from collectives.calls import empty
 from collectives.probes import Blocks, places_of, probe, provenance
 from collectives.runtime import naming_failures, transport_in_use
 from ringsim.console import Progress
-from ringsim.measurements import CollectiveTimes, Measurements
+from ringsim.measurements import PLAIN_RING, TORCH, CollectiveTimes, Measurements, pooled
 
 PROBED_BYTES = 32 * 2**20  # a message is at most half of it; larger ones cost time and tell nothing new
 # Before the cases and once more after them, as a machine may become slower meanwhile. On a slow link with long messages
@@ -43,20 +43,21 @@ def run_plan(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress |
     Raises ValueError for what the plan asks and cannot be had, CollectiveError when a peer fails.
     """
     progress = progress or Progress(rank=1)
+    if plan.record and not places_of(group).one_clock:
+        raise ValueError("--record: the ranks are on several machines, which have no common clock: record on one")
     probed = _probed(plan, group, progress)
     cases = plan.cases(group.size())
-    collectives: list[CollectiveTimes] = []
+    timed: list[CollectiveTimes] = []
     progress.begin("timing", len(cases))
     for case in cases:
-        collectives += measure(case, _implementations(case, plan, group), plan, group)
+        timed += measure(case, _implementations(case, plan, group), plan, group)
         progress.update(1, str(case))
     if plan.probes:
-        probed = _with_times_of(probed, _probed(plan, group, progress))
+        probed = pooled([probed, _probed(plan, group, progress)])
     if plan.record:
         progress.begin("recording")
-    return replace(
-        probed, collectives=tuple(collectives), runs=record_runs(plan, group, progress.say) if plan.record else ()
-    )
+    runs = record_runs(plan, group, progress.say) if plan.record else ()
+    return replace(probed, collectives=tuple(timed), runs=runs)
 
 
 def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -> Measurements:
@@ -76,22 +77,18 @@ def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -
     return replace(probed, provenance=probed.provenance | origin)
 
 
-def _with_times_of(first: Measurements, second: Measurements) -> Measurements:
-    """`first`, whose probes also have the times that the same ones had later."""
-    pairs = zip(first.probes, second.probes, strict=True)
-    return replace(first, probes=tuple(replace(one, times_s=one.times_s + other.times_s) for one, other in pairs))
-
-
-def _implementations(case: BenchmarkCase, plan: BenchmarkPlan, group: dist.ProcessGroup) -> list[Implementation]:
-    """Return the competitors in `case`, in the order of the table's rows."""
+def _implementations(case: BenchmarkCase, plan: BenchmarkPlan, group: dist.ProcessGroup) -> dict[str, Run]:
+    """Return the competitors in `case` by name, in the order of the table's rows."""
+    runs = {TORCH: call_of(dist, case, group)}
+    for algorithm in plan.algorithms_for(case.collective):
+        runs[algorithm] = call_of(collectives, case, group, algorithm=algorithm)
     plain = plain_ring(case, group) if plan.plain_ring else None
-    algorithms = [ours(case, algorithm, group) for algorithm in plan.algorithms_for(case.collective)]
-    return [native(case, group), *algorithms, *([plain] if plain else [])]
+    return runs | ({PLAIN_RING: plain} if plain else {})
 
 
 def measure(
-    case: BenchmarkCase, implementations: Sequence[Implementation], plan: BenchmarkPlan, group: dist.ProcessGroup
-) -> tuple[CollectiveTimes, ...]:
+    case: BenchmarkCase, implementations: Mapping[str, Run], plan: BenchmarkPlan, group: dist.ProcessGroup
+) -> list[CollectiveTimes]:
     """Return the times of each implementation, the same on every rank; collective.
 
     In each iteration every implementation has a turn, another one first each time, so that a slow moment of the machine
@@ -99,46 +96,48 @@ def measure(
     in nccl-tests, several calls in a row, of which the mean counts. Raises CollectiveError when a peer fails.
     """
     with naming_failures(f"rank {group.rank()}: {case} failed"):
-        data = pattern(case, plan.seed)
-        buffers = Buffers.of(data, group.rank(), partial(empty, group=group) if plan.shared else torch.empty)
-        wrong = [_count_wrong(implementation, data, buffers, group) for implementation in implementations]
+        data = pattern(case)
+        allocate = partial(collectives.empty, group=group) if plan.shared else torch.empty
+        buffers = Buffers.of(data, group.rank(), allocate)
+        runs = list(implementations.values())
+        wrong = [_count_wrong(run, data, buffers, group) for run in runs]
+        one_round = partial(_one_round, runs, buffers, group)
         for turn in range(plan.warm_up):
-            _one_round(turn, implementations, buffers, group, 1)
-        calls, count = _agree(
-            plan, lambda: _one_round(0, implementations, buffers, group, 1), len(implementations), group
-        )
-        own = torch.tensor(
-            [_one_round(turn, implementations, buffers, group, calls) for turn in range(count)], dtype=torch.float64
-        )
+            one_round(turn, 1)
+        calls, count = _agree(plan, partial(one_round, 0, 1), len(runs), group)
+        own = torch.tensor([one_round(turn, calls) for turn in range(count)], dtype=torch.float64)
         ends = gather(own, group)  # (ranks, iterations, implementations, start or end)
-    return tuple(
-        _summary(case, implementation.name, wrong[index], ends[:, :, index], calls, index, len(implementations))
-        for index, implementation in enumerate(implementations)
-    )
+    return [
+        _summary(case, name, wrong[index], ends[:, :, index], calls,
+                 tuple((index - turn) % len(runs) for turn in range(count)))
+        for index, name in enumerate(implementations)
+    ]  # fmt: skip
 
 
-def _count_wrong(implementation: Implementation, data: Pattern, buffers: Buffers, group: dist.ProcessGroup) -> int:
-    """Count the elements that are wrong, over all ranks."""
-    count = torch.tensor(implementation.count_wrong(data, buffers, group.rank()))
+def _count_wrong(run: Run, data: Pattern, buffers: Buffers, group: dist.ProcessGroup) -> int:
+    """Do the case once; return how many elements are wrong, over all ranks."""
+    buffers.spoil()
+    buffers.refill()
+    run(buffers)
+    count = torch.tensor(data.count_wrong(group.rank(), buffers.output))
     dist.all_reduce(count, group=group)
     return int(count)
 
 
-def first_in(turn: int, num_implementations: int) -> int:
-    """Which implementation begins an iteration."""
-    return turn % num_implementations
-
-
 def _one_round(
-    turn: int, implementations: Sequence[Implementation], buffers: Buffers, group: dist.ProcessGroup, calls: int
+    runs: Sequence[Run], buffers: Buffers, group: dist.ProcessGroup, turn: int, calls: int
 ) -> list[tuple[float, float]]:
     """When each implementation began and ended its calls on this rank, in seconds on its clock."""
-    times = [(0.0, 0.0)] * len(implementations)
-    first = first_in(turn, len(implementations))
-    for index in [*range(first, len(implementations)), *range(first)]:
+    times = [(0.0, 0.0)] * len(runs)
+    for place in range(len(runs)):
+        index = (turn + place) % len(runs)
+        run = runs[index]
         buffers.refill()
         dist.barrier(group=group)
-        times[index] = implementations[index].turn(buffers, calls)
+        begin_s = time.perf_counter()
+        for _ in range(calls):
+            run(buffers)
+        times[index] = begin_s, time.perf_counter()
     return times
 
 
@@ -158,18 +157,11 @@ def _agree(
     count = plan.iterations or min(max(int(plan.cell_time_s / (calls * round_s)), MIN_ITERATIONS), MAX_ITERATIONS)
     agreed = torch.tensor([calls, count])
     dist.broadcast(agreed, group=group, group_src=0)
-    calls, count = agreed.tolist()
-    return calls, count
+    return int(agreed[0]), int(agreed[1])
 
 
 def _summary(
-    case: BenchmarkCase,
-    name: str,
-    wrong: int,
-    ends: torch.Tensor,
-    calls: int,
-    index: int,
-    num_implementations: int,
+    case: BenchmarkCase, name: str, wrong: int, ends: torch.Tensor, calls: int, positions: tuple[int, ...]
 ) -> CollectiveTimes:
     """Return the times of one implementation. ends: (ranks, iterations, start or end)."""
     starts = ends[:, :, 0]
@@ -188,8 +180,6 @@ def _summary(
         calls=calls,
         times_s=tuple(times.amax(dim=0).tolist()),
         arrival_skew_s=tuple(arrival_skew.clamp(min=0).tolist()),
-        positions=tuple(
-            (index - first_in(turn, num_implementations)) % num_implementations for turn in range(times.shape[1])
-        ),
+        positions=positions,
         rank_medians_s=tuple(statistics.median(rank) for rank in times.tolist()),
     )

@@ -1,20 +1,18 @@
-"""`record`: single runs of our algorithms, transfer by transfer, for comparison with their predictions."""
+"""`record_runs`: single runs of our algorithms, transfer by transfer, for comparison with their predictions."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from collectives.benchmark.case import OPS, BenchmarkCase, pattern
+from collectives.benchmark.case import BenchmarkCase, Buffers, pattern
 from collectives.benchmark.plan import BenchmarkPlan
-from collectives.calls import AUTO, chooser_of, reduction_of
-from collectives.probes import Clock, places_of, read_clock
+from collectives.calls import AUTO, chooser_of
 from collectives.runtime import Event, Executor, Tag, naming_failures
-from ringsim.measurements import TRANSFER, RankHosts, RecordedRun
+from ringsim.measurements import TRANSFER, RecordedRun
 from ringsim.registry import build
 from ringsim.schedule import Collective
 from ringsim.units import format_size
@@ -22,124 +20,105 @@ from ringsim.units import format_size
 NUM_RUNS = 9  # odd, so that one of them is the middle one
 
 
-@dataclass(frozen=True, slots=True)
-class RankLog:
-    """One rank's record of one run, on its own clock."""
+class _Execution(NamedTuple):
+    """One of our algorithms with what executes a case by it."""
 
-    begin_s: float
-    end_s: float
-    events: Sequence[Event]
-
-    def on(self, clock: Clock, rank: int, zero_s: float) -> "RankLog":
-        """Return the same on rank 0's clock, from `zero_s` on."""
-        shift = clock.ahead_s[rank] + zero_s
-        events = [event._replace(time_s=event.time_s - shift) for event in self.events]
-        return RankLog(self.begin_s - shift, self.end_s - shift, events)
+    case: BenchmarkCase
+    algorithm: str
+    executor: Executor
+    transport: str
 
 
 def record_runs(
     plan: BenchmarkPlan, group: dist.ProcessGroup, say: Callable[[str], object] = lambda _: None
 ) -> tuple[RecordedRun, ...]:
-    """One run for each collective and algorithm of `plan`; collective, and every rank gets the same.
+    """Record one run of each collective and algorithm of `plan`; collective, and every rank gets the same.
 
-    say: is told, on rank 0, of each that has another size than was asked for.
+    There is no timeline of a run in several portions, so the largest size of the plan that travels in one is recorded.
+
+    say: is told, on rank 0, if that is not the largest of all, or if there is none.
 
     Raises CollectiveError when a peer fails.
     """
-    places = places_of(group)
+    sizes = tuple(sorted(plan.sizes_bytes, reverse=True))
     recorded: dict[tuple[Collective, str], RecordedRun] = {}
-    for case in plan.recorded(group.size()):
-        for algorithm in plan.algorithms_for(case.collective):
-            if algorithm == AUTO:
-                algorithm = chooser_of(group).choose(case.collective, case.size_bytes, group)  # noqa: PLW2901
-            if (case.collective, algorithm) not in recorded:
-                with naming_failures(f"rank {group.rank()}: recording {case}, {algorithm} failed"):
-                    recorded[case.collective, algorithm] = record(case, algorithm, group, places, plan)
-                    size = recorded[case.collective, algorithm].size_bytes
-                    if size != case.size_bytes and group.rank() == 0:
-                        say(
-                            f"recorded {case.collective.value} {algorithm} of {format_size(size)}: "
-                            f"{format_size(case.size_bytes)} go through shared memory in several portions"
-                        )
+    for collective in plan.collectives:
+        cases = replace(plan, collectives=(collective,), sizes_bytes=sizes, in_place=(True,)).cases(group.size())
+        for algorithm in plan.algorithms_for(collective):
+            with naming_failures(f"rank {group.rank()}: recording {collective.value} {algorithm} failed"):
+                execution = _in_one_portion(cases, algorithm, group)
+                if group.rank() == 0 and (execution is None or execution.case != cases[0]):
+                    size = f"of {format_size(execution.case.size_bytes)}" if execution else "in none of the sizes"
+                    larger = format_size(cases[0 if execution else -1].size_bytes)
+                    portions = f"{larger} go through shared memory in several portions"
+                    say(f"recorded {collective.value} {algorithm} {size}: {portions}")
+                if execution and (collective, execution.algorithm) not in recorded:
+                    recorded[collective, execution.algorithm] = _record(execution, plan.warm_up)
     return tuple(recorded.values())
 
 
-def record(
-    case: BenchmarkCase, algorithm: str, group: dist.ProcessGroup, places: RankHosts, plan: BenchmarkPlan
-) -> RecordedRun:
-    """Return the middle one of several runs in place, each after a barrier, of the executor alone without a queue.
-
-    The chunks travel as in the calls that are timed. Of a run in several portions there is no timeline, so that a
-    smaller tensor is recorded where `case` would need them.
-    """
-    case, executor, transport = next(_in_one_portion(plan.not_larger(case), algorithm, group))
-    given = pattern(case, plan.seed).given(group.rank())
-    tensor, source = _tensors(case, given, group.rank())
-    combine = reduction_of(OPS[case.op], case.torch_dtype)[0].combine if case.collective.reduces else torch.Tensor.add_
-    logs = []
-    before = read_clock(group, places.physical_hosts)
-    for _ in range(plan.warm_up + NUM_RUNS):
-        if source is None:
-            _own_part(tensor, case, group.rank()).copy_(given)
-        events: list[Event] = []
-        dist.barrier(group=group)
-        begin = time.perf_counter()
-        executor.run(tensor, reduce=combine, source=source, log=events)
-        logs.append(RankLog(begin, time.perf_counter(), events))
-    clock = Clock.between(before, read_clock(group, places.physical_hosts))
-    return replace(_recorded(case, algorithm, logs[plan.warm_up :], clock, group), transport=transport)
-
-
-def _in_one_portion(
-    cases: Iterable[BenchmarkCase], algorithm: str, group: dist.ProcessGroup
-) -> Iterator[tuple[BenchmarkCase, Executor, str]]:
-    """Yield those of `cases` that travel in one portion, what executes them, and the transport; alike on all ranks."""
+def _in_one_portion(cases: Sequence[BenchmarkCase], algorithm: str, group: dist.ProcessGroup) -> _Execution | None:
+    """Return the first of `cases` that travels in one portion, alike on all ranks; None if none does."""
     for case in cases:
-        schedule = build(case.collective, algorithm, case.num_ranks, case.size_bytes)
+        is_auto = algorithm == AUTO
+        name = chooser_of(group).choose(case.collective, case.size_bytes, group) if is_auto else algorithm
+        schedule = build(case.collective, name, case.num_ranks, case.size_bytes)
         executor = Executor(schedule, group, tag=Tag.RECORDED_RUN)
         num_elements = case.num_elements * case.collective.num_tensors(case.num_ranks)
         transport, num_portions = executor.way(num_elements, case.torch_dtype.itemsize)
         if num_portions == 1:
-            yield case, executor, transport
+            return _Execution(case, name, executor, transport)
+    return None
 
 
-def _tensors(case: BenchmarkCase, given: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the tensor of a run, and where what the rank gives lies if not in there, which is `given`."""
-    if case.collective.is_whole:
-        return torch.zeros(case.num_elements, dtype=case.torch_dtype), None
-    if case.collective is Collective.GATHER:
-        return torch.zeros(case.num_elements if rank == 0 else 0, dtype=case.torch_dtype), given
-    if case.collective is Collective.SCATTER:
-        return torch.zeros(case.share, dtype=case.torch_dtype), given if rank == 0 else given[:0]
-    return torch.zeros(case.num_elements, dtype=case.torch_dtype), given
+def _record(execution: _Execution, warm_up: int) -> RecordedRun:
+    """Return the middle one of several runs in place, each after a barrier, of the executor alone without a queue.
+
+    The chunks travel as in the calls that are timed.
+    """
+    case, _, executor, _ = execution
+    group, rank = executor.group, executor.group.rank()
+    buffers = Buffers.of(pattern(case), rank)
+    tensor, source = max(buffers.input, buffers.output, key=len), None
+    if not case.collective.is_whole:
+        tensor, source = buffers.output, buffers.data
+        if case.collective is Collective.GATHER and rank != 0:
+            tensor = tensor[:0]
+        if case.collective is Collective.SCATTER and rank != 0:
+            source = source[:0]
+    spans, logs = [], []
+    for _ in range(warm_up + NUM_RUNS):
+        buffers.refill()
+        log: list[Event] = []
+        dist.barrier(group=group)
+        begin_s = time.perf_counter()
+        executor.run(tensor, source=source, log=log)
+        spans.append((begin_s, time.perf_counter()))
+        logs.append(log)
+    return _middle_run(execution, spans[warm_up:], logs[warm_up:])
 
 
-def _own_part(tensor: torch.Tensor, case: BenchmarkCase, rank: int) -> torch.Tensor:
-    """Where what a rank gives lies in the whole tensor."""
-    if case.collective is Collective.ALL_GATHER:
-        return tensor[rank * case.share : (rank + 1) * case.share]
-    return tensor
-
-
-def _recorded(
-    case: BenchmarkCase, algorithm: str, logs: Sequence[RankLog], clock: Clock, group: dist.ProcessGroup
+def _middle_run(
+    execution: _Execution, spans: Sequence[tuple[float, float]], logs: Sequence[list[Event]]
 ) -> RecordedRun:
-    own = torch.tensor([(log.begin_s, log.end_s) for log in logs], dtype=torch.float64)
-    ahead = torch.tensor(clock.ahead_s, dtype=torch.float64)
-    begin, end = (gather(own, group) - ahead[:, None, None]).unbind(-1)  # (ranks, runs)
+    """Return the run that took the median time, its times from when its last rank began; collective.
+
+    spans, logs: of this rank's runs, on the clock that all ranks have.
+    """
+    case, group = execution.case, execution.executor.group
+    begin, end = gather(torch.tensor(spans, dtype=torch.float64), group).unbind(-1)  # (ranks, runs)
     last_begin = begin.amax(dim=0)
     runs_s = end.amax(dim=0) - last_begin
     middle = int(runs_s.argsort()[len(logs) // 2])
-    rank_logs: list[RankLog] = [logs[middle]] * case.num_ranks
+    rank_logs: list[list[Event]] = [[] for _ in range(group.size())]
     dist.all_gather_object(rank_logs, logs[middle], group=group)
-    rank_logs = [log.on(clock, rank, float(last_begin[middle])) for rank, log in enumerate(rank_logs)]
     return RecordedRun(
-        case.collective, algorithm, case.size_bytes, case.torch_dtype.itemsize, case.num_ranks,
-        clock_error_s=clock.pair_error_s,
+        case.collective, execution.algorithm, case.size_bytes, case.torch_dtype.itemsize, case.num_ranks,
         runs_s=tuple(runs_s.tolist()),
-        begin_s=tuple(log.begin_s for log in rank_logs),
-        end_s=tuple(log.end_s for log in rank_logs),
-        **_transfers([log.events for log in rank_logs]),
+        begin_s=tuple((begin[:, middle] - last_begin[middle]).tolist()),
+        end_s=tuple((end[:, middle] - last_begin[middle]).tolist()),
+        transport=execution.transport,
+        **_transfers(rank_logs, float(last_begin[middle])),
     )  # fmt: skip
 
 
@@ -150,14 +129,16 @@ def gather(own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     return torch.stack(gathered)
 
 
-def _transfers(events: Sequence[Sequence[Event]]) -> dict[str, Any]:
-    """Return what each rank did, by rank, as the columns of a record: every sending with its application."""
+def _transfers(logs: Sequence[Sequence[Event]], zero_s: float) -> dict[str, Any]:
+    """Return what each rank did from `zero_s` on, as the columns of a record: every sending with its application."""
     sent, applied = {}, {}
-    for rank, event in chain.from_iterable(((rank, event) for event in own) for rank, own in enumerate(events)):
-        if event.kind == "sent":
-            sent[event.step, rank, event.peer, event.chunk] = event.time_s
-        else:
-            applied[event.step, event.peer, rank, event.chunk] = event.time_s
+    for rank, log in enumerate(logs):
+        for event in log:
+            time_s = event.time_s - zero_s
+            if event.kind == "sent":
+                sent[event.step, rank, event.peer, event.chunk] = time_s
+            else:
+                applied[event.step, event.peer, rank, event.chunk] = time_s
     assert sent.keys() == applied.keys()
     rows = [(*name, sent[name], applied[name]) for name in sorted(sent)]
     return dict(zip(TRANSFER, zip(*rows, strict=True), strict=True))

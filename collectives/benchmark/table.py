@@ -22,31 +22,27 @@ def format_table(measurements: Measurements, wide: bool = False) -> str:
         times = [timed for timed in measurements.collectives if timed.collective is collective]
         kind = f"{times[0].dtype}, {times[0].op}" if collective.reduces else times[0].dtype
         blocks += ["", f"# {collective.value}, {plural(measurements.num_ranks, 'rank')}, {kind}"]
-        blocks += _lines(times, wide)
+        rows = [_row(timed, times, wide) for timed in times]
+        blocks += align_columns([WIDE_COLUMNS if wide else COLUMNS, *rows], "rllr")
         blocks += [wrap_text(line, indent="#   ") for line in (*_wrong(times), *_means(times))]
     return "\n".join([*blocks, _FOOT])
 
 
-def _lines(times: Sequence[CollectiveTimes], wide: bool) -> list[str]:
-    rows = [[*_row(timed, times), *(_more(timed) if wide else ())] for timed in times]
-    return align_columns([WIDE_COLUMNS if wide else COLUMNS, *rows], "rllr")
-
-
-def _row(times: CollectiveTimes, others: Sequence[CollectiveTimes]) -> Iterator[str]:
+def _row(times: CollectiveTimes, others: Sequence[CollectiveTimes], wide: bool) -> list[str]:
     quotient = ratio(times, rival_of(times, others))
-    yield format_size(times.size_bytes)
-    yield shortened(times.algorithm, 18)
-    yield "yes" if times.in_place else "no"
-    yield format_time(times.median_s)
-    yield format_rate(busbw_bytes_per_s(times.collective, times.num_ranks, times.size_bytes, times.median_s) or 0.0)
-    yield "-" if quotient is None else f"{quotient:.2f}"
-
-
-def _more(times: CollectiveTimes) -> Iterator[str]:
-    """Yield the cells that only the wide table has."""
-    yield from map(format_time, times.p10_p90_s)
-    yield format_rate(algbw_bytes_per_s(times.size_bytes, times.median_s) or 0.0)
-    yield "-" if times.wrong is None else str(times.wrong)
+    row = [
+        format_size(times.size_bytes),
+        shortened(times.algorithm, 18),
+        "yes" if times.in_place else "no",
+        format_time(times.median_s),
+        format_rate(busbw_bytes_per_s(times.collective, times.num_ranks, times.size_bytes, times.median_s) or 0.0),
+        "-" if quotient is None else f"{quotient:.2f}",
+    ]
+    if wide:
+        row += map(format_time, times.p10_p90_s)
+        row.append(format_rate(algbw_bytes_per_s(times.size_bytes, times.median_s) or 0.0))
+        row.append("-" if times.wrong is None else str(times.wrong))
+    return row
 
 
 def _wrong(times: Sequence[CollectiveTimes]) -> Iterator[str]:

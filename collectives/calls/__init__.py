@@ -11,7 +11,6 @@ from collectives.calls.functions import (
     reduce_scatter,
     reduce_scatter_tensor,
 )
-from collectives.calls.reduction import reduction_of
 from collectives.calls.rehearsal import fill_cyclically, name_of, reduced
 from collectives.calls.rooted import barrier, broadcast, gather, reduce, scatter
 from collectives.calls.shared_tensors import empty

@@ -1,14 +1,7 @@
-"""Where the ranks of a group run: on which machines, by which clocks, with which versions.
-
-`time.perf_counter` is CLOCK_MONOTONIC, which all processes of a running Linux kernel share, also across network
-namespaces. So ranks of one machine need no correction; of every other machine one rank asks rank 0 for its time.
-"""
+"""Where the ranks of a group run: on which machines, with which versions."""
 
 import os
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,7 +12,6 @@ from collectives.runtime import (
     have_gloo_threads_batch_policy,
     machine_name,
     namespace_name,
-    naming_failures,
 )
 from ringsim import measurements
 from ringsim.measurements import RankHosts
@@ -35,77 +27,6 @@ def _numbered(names: list[str]) -> tuple[int, ...]:
     """Equal names as equal numbers, counted as they first come."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return tuple(numbers[name] for name in names)
-
-
-ROUNDS = 50  # of which the one that came back first counts: it waited least
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """How each rank's clock goes.
-
-    ahead_s: of each rank's clock, how much it is ahead of rank 0's, (num_ranks,).
-    error_s: by how much that may be wrong at most, likewise.
-    """
-
-    ahead_s: tuple[float, ...]
-    error_s: tuple[float, ...]
-
-    @property
-    def pair_error_s(self) -> float:
-        """By how much times of two ranks may be wrong against each other: 0 on one machine."""
-        first, second = [0.0, 0.0, *sorted(set(self.error_s))][-2:]
-        return first + second
-
-    @classmethod
-    def between(cls, before: Self, after: Self) -> Self:
-        """For what happened between two readings: clocks of two machines also go at slightly different rates."""
-        readings = list(zip(before.ahead_s, after.ahead_s, strict=True))
-        ahead = tuple((one + other) / 2 for one, other in readings)
-        drifts = [abs(one - other) / 2 for one, other in readings]
-        errors = map(max, zip(before.error_s, after.error_s, strict=True))
-        return cls(ahead, tuple(error + drift for error, drift in zip(errors, drifts, strict=True)))
-
-
-def read_clock(group: dist.ProcessGroup, machines: Sequence[int]) -> Clock:
-    """Compare all clocks with rank 0's; collective, and every rank gets the same.
-
-    machines: for each rank the number of its machine, as `places_of` finds. Raises CollectiveError when a peer fails.
-    """
-    with naming_failures(f"rank {group.rank()}: comparing clocks with rank 0 failed"):
-        own = torch.zeros(len(machines), 2, dtype=torch.float64)
-        for machine in sorted(set(machines) - {machines[0]}):
-            asking = machines.index(machine)
-            answer = ask_time(group, asking)
-            if answer is not None:
-                own[torch.tensor(machines) == machine] = torch.tensor(answer, dtype=torch.float64)
-        dist.all_reduce(own, group=group)  # each row is known to one rank, and 0 on all others
-    ahead, errors = own.T.tolist()
-    return Clock(tuple(ahead), tuple(errors))
-
-
-def ask_time(group: dist.ProcessGroup, asking: int) -> tuple[float, float] | None:
-    """Return what `asking`'s clock is ahead of rank 0's and the error of that, on that rank; None on all others.
-
-    The answer was given at some time between question and answer, so half of the way there and back is the error.
-    """
-    rank, message = group.rank(), torch.zeros(1, dtype=torch.float64)
-    if rank == 0:
-        for _ in range(ROUNDS):
-            group.recv([message], asking, Tag.CLOCK).wait()
-            message[0] = time.perf_counter()
-            group.send([message], asking, Tag.CLOCK).wait()
-    if rank != asking:
-        return None
-    rounds = []
-    for _ in range(ROUNDS):
-        asked = time.perf_counter()
-        group.send([message], 0, Tag.CLOCK).wait()
-        group.recv([message], 0, Tag.CLOCK).wait()
-        answered = time.perf_counter()
-        rounds.append((answered - asked, (asked + answered) / 2 - message.item()))
-    way, ahead = min(rounds)
-    return ahead, way / 2
 
 
 def provenance() -> dict[str, Any]:

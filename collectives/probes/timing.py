@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -13,22 +13,12 @@ from ringsim.measurements import ROUNDS_PER_RUN
 CALLS_PER_BLOCK = 16  # each after what is done before it
 MAX_PIECES = 256  # more would only cost memory: the caches have long forgotten the first by then
 
-Rounds = Callable[[], None]
+Rounds = Callable[[], object]
 
 
-class TimeSource(Protocol):
-    """Tells the seconds that have passed, elapsed and of a core."""
-
-    def read(self) -> tuple[float, float]:
-        """Return both, since any moment."""
-
-
-class WholeTime:
-    """Everything counts, and of a core what all threads of this rank do."""
-
-    def read(self) -> tuple[float, float]:
-        """See `TimeSource`."""
-        return time.perf_counter(), time.process_time()
+def whole_time() -> tuple[float, float]:
+    """Return the seconds since any moment, elapsed and of a core in all threads of this rank."""
+    return time.perf_counter(), time.process_time()
 
 
 class TimedAddition:
@@ -47,7 +37,7 @@ class TimedAddition:
         self._of_core_s += time.thread_time() - begin_cpu
 
     def read(self) -> tuple[float, float]:
-        """See `TimeSource`."""
+        """Return the seconds of all additions, elapsed and of a core."""
         return self._elapsed_s, self._of_core_s
 
 
@@ -57,7 +47,7 @@ class ProbeWorkload(NamedTuple):
     ranks: those that have a part in it.
     rounds: does ROUNDS_PER_RUN of them; or one call, if something is done before each.
     before: is done before each call, and not timed; all ranks must then have a part in it. calls: in a block.
-    clock: by which rounds are timed; not for single calls.
+    clock: tells the seconds that have passed, elapsed and of a core; not for single calls.
     """
 
     kind: str
@@ -67,7 +57,7 @@ class ProbeWorkload(NamedTuple):
     rounds: Rounds
     before: Rounds | None = None
     calls: int = CALLS_PER_BLOCK
-    clock: TimeSource = WholeTime()
+    clock: Callable[[], tuple[float, float]] = whole_time
 
 
 class Blocks(NamedTuple):
@@ -110,10 +100,10 @@ def time_blocks(
         meet()
         if meeting.group.rank() not in workload.ranks:
             continue
-        begin, begin_cpu = workload.clock.read()
+        begin, begin_cpu = workload.clock()
         for _ in range(num_runs):
             workload.rounds()
-        end, end_cpu = workload.clock.read()
+        end, end_cpu = workload.clock()
         num_rounds = num_runs * ROUNDS_PER_RUN
         times[block] = (end - begin) / num_rounds, (end_cpu - begin_cpu) / num_rounds
     return times
@@ -127,10 +117,10 @@ def _time_calls(workload: ProbeWorkload, before: Rounds, meeting: Executor) -> l
     times = torch.zeros(workload.calls, 2, dtype=torch.float64)
     for number in range(workload.calls):
         before()
-        begin, begin_cpu = time.perf_counter(), time.process_time()
+        begin, begin_cpu = whole_time()
         workload.rounds()
-        times[number, 0] = time.perf_counter() - begin
-        times[number, 1] = time.process_time() - begin_cpu
+        end, end_cpu = whole_time()
+        times[number] = torch.tensor((end - begin, end_cpu - begin_cpu), dtype=times.dtype)
     meeting.run(times, reduce=_minimum)
     return [(elapsed, of_core) for elapsed, of_core in times.tolist()]
 

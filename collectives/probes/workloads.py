@@ -155,7 +155,7 @@ def additions(
         schedule = _ring_shift(group.size(), held.nbytes, size, 1)
         add = TimedAddition()
         rounds = _messages(schedule, group, held, size // dtype.itemsize, add)
-        yield ProbeWorkload(kind, size, 1, range(group.size()), rounds, clock=add)
+        yield ProbeWorkload(kind, size, 1, range(group.size()), rounds, clock=add.read)
 
 
 def clones(num_ranks: int, memory: torch.Tensor) -> Iterator[ProbeWorkload]:

@@ -36,7 +36,6 @@ class Tag(IntEnum):
     FINGERPRINT = 0x53  # the words by which ranks compare their calls
     ALGORITHM_CHOICE = 0x54  # the name of the algorithm that rank 0 has chosen
     HOSTS = 0x55  # the names of the ranks' machines
-    CLOCK = 0x57  # questions for rank 0's time, and the answers
     RECORDED_RUN = 0x58  # the chunks of a run that is recorded
     SHARED_MEMORY = 0x5A  # where a rank's shared memory is
     BLOCK_LENGTHS = 0x5B  # how many elements a rank sends to each other one, and expects

@@ -1,7 +1,7 @@
 """From measurements to a network, and how far its predictions are from what was measured."""
 
 from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, cases_of_measurements, cases_of_tables
-from ringsim.calibration.compared_run import ComparedRun, compare_run, picture_names
+from ringsim.calibration.compared_run import RECORD_NOTE, ComparedRun, compare_run
 from ringsim.calibration.comparison import ComparedCase, Comparison, compare, compare_logs, compare_measurements
 from ringsim.calibration.doubts import (
     contradiction_line,

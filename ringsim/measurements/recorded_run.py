@@ -1,5 +1,6 @@
 """`RecordedRun`: one real run of a schedule, transfer by transfer."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,11 +18,11 @@ class RecordedRun:
 
     algorithm: one of `ringsim algorithms` or a user's own.
     size_bytes, element_bytes: of the whole tensor and of one of its elements, as they travel.
-    clock_error_s: by how much the clocks of two ranks may differ; 0 on one machine, which has one clock.
     runs_s: how long every run took, of which this is the middle one: from when the last rank began to the last end.
     begin_s, end_s: when each rank began and was done, (num_ranks,).
     step, src, dst, chunk: of each transfer, (num_transfers,), in the order of these columns.
     issued_s: when the sender handed it to the transport; applied_s: when the receiver had added or copied it.
+    clock_error_s: by how much the clocks of two ranks may differ: 0 but in older files, of ranks on several machines.
     transport: "shm" for shared memory between all ranks, "gloo" for torch.distributed, "auto" for some each way.
     """
 
@@ -30,7 +31,6 @@ class RecordedRun:
     size_bytes: values.Positive
     element_bytes: values.Positive
     num_ranks: int
-    clock_error_s: float
     runs_s: tuple[float, ...]
     begin_s: tuple[values.Moment, ...]
     end_s: tuple[values.Moment, ...]
@@ -41,36 +41,32 @@ class RecordedRun:
     issued_s: tuple[values.Moment, ...]
     applied_s: tuple[values.Moment, ...]
     transport: Annotated[str, values.one_of("shm", "gloo", "auto")] = "gloo"  # of older files, which do not say
+    clock_error_s: float = 0.0
 
     def __post_init__(self) -> None:
         check(self, not_empty=("runs_s",))
         if self.size_bytes % self.element_bytes:
             raise ValueError(f"size_bytes {self.size_bytes}: must be whole elements of {self.element_bytes} bytes")
-        self._check_lengths(("begin_s", "end_s"), self.num_ranks, "ranks")
-        self._check_lengths(TRANSFER, len(self), "transfers")
-        for index in range(len(self)):
-            self._check_transfer(index)
-        if self.time_s <= 0:
-            raise ValueError(f"applied_s: the last is {self.time_s}: must be after 0, when the last rank began")
-        names = self.transfers
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"step {twice[0]}: chunk {twice[3]} from rank {twice[1]} to {twice[2]} is recorded twice")
-
-    def _check_lengths(self, names: tuple[str, ...], number: int, things: str) -> None:
-        for name in names:
+        for name in ("begin_s", "end_s", *TRANSFER):
+            number, things = (len(self), "transfers") if name in TRANSFER else (self.num_ranks, "ranks")
             if len(getattr(self, name)) != number:
                 raise ValueError(f"{len(getattr(self, name))} {name} for {number} {things}: one for each")
+        for index, (_, src, dst, _) in enumerate(self.transfers):
+            self._check_transfer(index, src, dst, self.issued_s[index], self.applied_s[index])
+        if self.time_s <= 0:
+            raise ValueError(f"applied_s: the last is {self.time_s}: must be after 0, when the last rank began")
+        twice = next((name for name, count in Counter(self.transfers).items() if count > 1), None)
+        if twice is not None:
+            raise ValueError(f"step {twice[0]}: chunk {twice[3]} from rank {twice[1]} to {twice[2]} is recorded twice")
 
-    def _check_transfer(self, index: int) -> None:
-        for name in ("src", "dst"):
-            if getattr(self, name)[index] >= self.num_ranks:
-                raise ValueError(f"{name}[{index}] {getattr(self, name)[index]}: there are only {self.num_ranks} ranks")
-        if self.src[index] == self.dst[index]:
-            raise ValueError(f"dst[{index}] {self.dst[index]}: is the sender itself")
-        issued, applied = self.issued_s[index], self.applied_s[index]
-        if applied < issued - self.clock_error_s:
-            raise ValueError(f"applied_s[{index}] {applied}: is before it was issued, at {issued}")
+    def _check_transfer(self, index: int, src: int, dst: int, issued_s: float, applied_s: float) -> None:
+        for name, rank in (("src", src), ("dst", dst)):
+            if rank >= self.num_ranks:
+                raise ValueError(f"{name}[{index}] {rank}: there are only {self.num_ranks} ranks")
+        if src == dst:
+            raise ValueError(f"dst[{index}] {dst}: is the sender itself")
+        if applied_s < issued_s - self.clock_error_s:
+            raise ValueError(f"applied_s[{index}] {applied_s}: is before it was issued, at {issued_s}")
 
     def __len__(self) -> int:
         return len(self.step)

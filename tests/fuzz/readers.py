@@ -121,7 +121,7 @@ def _measurements(num_hosts: int = 1) -> bytes:
 def _compare_runs(path: Path) -> None:
     for run in Measurements.load(path).runs:
         if not run.algorithm.partition(":")[0].endswith((".py", ".xml")):  # which would be another file
-            compare_run(run, NETWORK, "made up")
+            compare_run(run, NETWORK)
 
 
 @cache

@@ -27,6 +27,6 @@ def made_run(
     begin = tuple(-1e-6 * (num_ranks - 1 - rank) for rank in range(num_ranks))
     end = (timeline.time_s * slower,) * num_ranks
     return RecordedRun(
-        collective, algorithm, size_bytes, 4, num_ranks, 0.0, (timeline.time_s * slower,) * 3, begin, end,
+        collective, algorithm, size_bytes, 4, num_ranks, (timeline.time_s * slower,) * 3, begin, end,
         **dict(zip(TRANSFER, zip(*rows, strict=True), strict=True)),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ringsim.analysis import RunView
-from ringsim.calibration import compare_run
+from ringsim.calibration import RECORD_NOTE, compare_run
 from ringsim.cli.options import (
     drawn_as_library,
     in_given_places,
@@ -21,14 +21,10 @@ from ringsim.cli.options import (
 from ringsim.console import FILE, OutputFile, examples, output_file
 from ringsim.measurements import Measurements, RecordedRun
 from ringsim.network import AnyNetwork, load_network
-from ringsim.registry import build, build_recorded
+from ringsim.registry import build
 from ringsim.report import animation_page
 from ringsim.schedule import Schedule
 
-RECORD = (
-    "A record knows only when a transfer was issued and when it was applied: a measured bar lasts from one to the "
-    "other, and a predicted bar also begins when the transfer is issued."
-)
 ANIMATION = OutputFile((".html", ""), stdout=True)
 
 
@@ -66,7 +62,7 @@ def animate(
     """
     _refuse_together(compared, measured)
     if measured:
-        views = _predicted_and_measured(measured, network, trusted)
+        views = [*compare_run(_recorded_run(measured), network, trusted).views]
     elif compared:
         others = _compared(compared, schedule, size)
         views = [
@@ -77,7 +73,7 @@ def animate(
         views = [RunView(*drawn_as_library(schedule, network, size), size)]
     path = output or _default_path(views)
     with output_file(path) as file:
-        file.write(animation_page(views, RECORD if measured else "").encode())
+        file.write(animation_page(views, RECORD_NOTE if measured else "").encode())
 
 
 def _refuse_together(compared: str | None, measured: Path | None) -> None:
@@ -100,19 +96,6 @@ def _compared(names: str, schedule: Schedule, size: int) -> dict[str, Schedule]:
     if len(algorithms) != 2 or not all(algorithms) or len(set(algorithms)) == 1:
         raise ValueError(f"--compare {names}: must name two algorithms, such as ring,halving_doubling")
     return {name: in_given_places(build(schedule.collective, name, schedule.num_ranks, size)) for name in algorithms}
-
-
-def _predicted_and_measured(path: Path, network: AnyNetwork, trusted: Sequence[str]) -> list[RunView]:
-    """The recorded run as it is predicted for `network`, and as it was."""
-    run = _recorded_run(path)
-    compared = compare_run(run, network, network.name, trusted)
-    schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
-    return [
-        RunView(
-            schedule, network, run.size_bytes, name=f"{run.algorithm}, {side} over {run.transport}", timeline=timeline
-        )
-        for side, timeline in (("predicted", compared.predicted), ("measured", compared.measured))
-    ]
 
 
 def _recorded_run(path: Path) -> RecordedRun:

@@ -1,5 +1,6 @@
 """`ringsim compare`."""
 
+import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,6 @@ from ringsim.calibration import (
     compare_run,
     contradiction_line,
     nic_line,
-    picture_names,
     senders_per_host,
     settings_line,
 )
@@ -42,7 +42,7 @@ from ringsim.console import (
 from ringsim.files import atomic_file, json_text
 from ringsim.measurements import RecordedRun
 from ringsim.network import Cluster, load_network
-from ringsim.report import format_comparison, records_csv, write_run_trace
+from ringsim.report import format_comparison, records_csv, write_trace
 
 SHARE = Quantity("share", parse_share)
 ABOVE = 1  # the exit code when --fail-above is exceeded
@@ -159,14 +159,18 @@ def _report_runs(
     compared = []
     for run in runs:
         try:
-            compared.append(compare_run(run, cluster, cluster.name, trusted))
+            compared.append(compare_run(run, cluster, trusted))
         except ValueError as error:
             clear_line()
             click.echo(f"no picture of a run: {error}", err=True)
-    traces = [output / "runs.json"] if compared else []
-    for path in traces:
-        write_run_trace(path, compared)
-    pictures = [output / name for name in picture_names([pair.run for pair in compared])]
-    for path, pair in zip(pictures, compared, strict=True):
-        save_plot(pair, path, style)
-    return [*traces, *pictures]
+    if not compared:
+        return []
+    paths = [output / "runs.json"]
+    sides = [(f"{pair.run.collective.value} {view.name}", view.timeline) for pair in compared for view in pair.views]
+    write_trace(paths[0], sides)
+    for pair in compared:
+        stem = re.sub(r"[^\w.-]+", "-", f"run-{pair.run.collective.value}-{pair.run.algorithm}")
+        suffixes = ("", *(f"-{number}" for number in range(2, len(compared) + 2)))
+        paths.append(next(path for end in suffixes if (path := output / f"{stem}{end}.png") not in paths))
+        save_plot(pair, paths[-1], style)
+    return paths

@@ -1,6 +1,5 @@
 """`ringsim measure`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -30,7 +29,7 @@ ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor"
     epilog=examples(
         "ringsim measure --ranks 4 -o measurements.json",
         "ringsim measure --ranks 2 -b 1KiB -e 16MiB --algorithm ring --wide",
-        "ringsim measure --collective all_reduce -b 8M -e 8M --format nccl-tests",
+        "ringsim measure --collective all_reduce -b 8M -e 8M --record",
     ),
 )
 @click.option("--ranks", type=IntRange(1, 1024), default=4, help="Number of local ranks to start.")
@@ -53,7 +52,8 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     require_torch("measure")
     if output != STDOUT:
         check_writable(f"--output {output}", output.parent)
-    arguments = [*_defaults(options), *options, "-o", str(output)]
+    chosen = any(option.startswith("--collective") for option in options)
+    arguments = [*(() if chosen else ALL), "--in-place", *options, "-o", str(output)]
     with Progress() as progress:
         progress.begin("checking the options")
         said = check_local_rank(ranks, [*BENCHMARK, "--check", *arguments])
@@ -72,10 +72,3 @@ def _busy(measurements: Measurements) -> str:
     except ValueError:
         return ""
     return calibration.busy_line(measurements, fit)
-
-
-def _defaults(options: Sequence[str]) -> list[str]:
-    """Return the default collectives: three, in place; nccl-tests has both places."""
-    collectives = [] if any(option.startswith("--collective") for option in options) else ALL
-    both = any(option in ("nccl-tests", "--format=nccl-tests") for option in options)
-    return [*collectives, *([] if both else ["--in-place"])]

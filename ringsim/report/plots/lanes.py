@@ -91,7 +91,13 @@ class Lanes:
         self.until_s = timeline.until_s or (1e-9 if stall else 0.0)
         self.stopped_s = self.until_s * (1 + _STOPPED)
         self.end_s = self.until_s * (1 + _STOPPED + _NOTES) if stall else self.until_s
+        self.begin_s = min(0.0, float(timeline.start_s.min(initial=0.0)))
         self.scale, self.unit = time_unit(self.until_s)
+
+    def share_axis(self, begin_s: float, end_s: float) -> None:
+        """Take an axis of time that reaches from the begin to the end of several runs."""
+        self.begin_s, self.end_s = begin_s, end_s
+        self.scale, self.unit = time_unit(end_s)
 
     @classmethod
     def of_timeline(cls, timeline: Timeline) -> "Lanes":
@@ -181,12 +187,12 @@ def lanes_height(lanes: Lanes) -> tuple[float, float]:
     return above + 0.55 + min(max(0.52 * lanes.height, 0.8), _HIGHEST), above
 
 
-def draw_lanes(axes: Axes, lanes: Lanes) -> None:
+def draw_lanes(axes: Axes, lanes: Lanes, heading: str = "Timeline of each rank") -> None:
     """Draw a lane per rank, rank 0 on top, with the names of ranks, hosts and phases, and a legend."""
     set_time_axis(axes, lanes)
     axes.set_xlabel(f"time ({lanes.unit})", fontsize=points(9))
     title: dict[str, Any] = {"fontsize": points(11), "fontweight": "bold"}
-    axes.set_title("Timeline of each rank", loc="left", pad=points(lanes.height_above + _LEGEND_LEVEL), **title)
+    axes.set_title(heading, loc="left", pad=points(lanes.height_above + _LEGEND_LEVEL), **title)
     if not len(lanes.timeline):
         axes.set_xticks([])
         axes.set_xlabel("")
@@ -207,7 +213,7 @@ def draw_lanes(axes: Axes, lanes: Lanes) -> None:
 def set_time_axis(axes: Axes, lanes: Lanes) -> None:
     """Set the limits, and name the lanes with their hosts or rows, between which there are lines; colour slow ranks."""
     axes.set_ylim(lanes.height - 0.5, -0.5)
-    axes.set_xlim(0, lanes.end_s * lanes.scale * 1.002 or 1)
+    axes.set_xlim(lanes.begin_s * lanes.scale, lanes.end_s * lanes.scale * 1.002 or 1)
     axes.tick_params(axis="x", labelsize=points(8))
     axes.spines[["top", "right"]].set_visible(False)
     lane, groups = _least_points(axes, lanes), lanes.groups

@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 from ringsim.analysis import RunView, Sweep
 from ringsim.calibration import ComparedRun, Comparison
 from ringsim.report.plots.comparison_figure import draw_times
-from ringsim.report.plots.run_figure import draw_run
-from ringsim.report.plots.run_pages import draw_run_page, draw_schedule, draw_timeline
+from ringsim.report.plots.run_pages import draw_compared_run, draw_run_page, draw_schedule, draw_timeline
 from ringsim.report.plots.step_figures import draw_prediction, draw_trace_scaling, draw_traced_step
 from ringsim.report.plots.style import drawing, save_figure
 from ringsim.report.plots.sweep_figure import draw_sweep
@@ -53,5 +52,5 @@ draw.register(Sweep, draw_sweep)
 draw.register(Prediction, draw_prediction)
 draw.register(TracePrediction, draw_traced_step)
 draw.register(TraceScaling, draw_trace_scaling)
-draw.register(ComparedRun, draw_run)
+draw.register(ComparedRun, draw_compared_run)
 draw.register(Comparison, draw_times)

@@ -1,6 +1,7 @@
-"""The pages of one run: all its pictures, its lanes alone, or what its schedule does without a network."""
+"""The pages of one run: all its pictures, its lanes alone or next to measured ones, or what its schedule does."""
 
 import textwrap
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure, SubFigure
 
@@ -13,6 +14,7 @@ from ringsim.analysis import (
     lay_out_trees,
     slow_pairs,
 )
+from ringsim.calibration import RECORD_NOTE, ComparedRun
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.chunk_grid import draw_chunk_grid, grid_shape, is_striped
 from ringsim.report.plots.graph import draw_graph
@@ -53,6 +55,30 @@ def draw_run_page(view: RunView) -> Figure:
     if len(view.timeline):
         place = edges | {"left": border + _GRAPH_GAP, "bottom": 0.2 / _SIZES_HEIGHT}
         _draw_graphs(bottom, view.schedule, view, place)
+    return figure
+
+
+def draw_compared_run(compared: ComparedRun) -> Figure:
+    """Draw the lanes of a recorded run, predicted above measured, on one axis of time."""
+    run, timelines = compared.run, [view.timeline for view in compared.views]
+    both = [Lanes.of_view(view) for view in compared.views]
+    for lanes in both:
+        lanes.share_axis(min(one.begin_s for one in both), max(line.time_s for line in timelines))
+    sizes = [lanes_height(lanes) for lanes in both]
+    heights = [_TITLE_HEIGHT + 2 * _LINE_HEIGHT, *(height for height, _ in sizes)]
+    figure = new_figure(WIDTH, sum(heights))
+    head, *parts = figure.subfigures(3, 1, squeeze=False, height_ratios=heights)[:, 0]
+    left = _LEFT_OF_HOSTS if both[0].groups else _LEFT
+    sides = zip(("predicted", "measured"), timelines, strict=True)
+    names = [f"{side} {format_time(line.time_s)}" for side, line in sides]
+    for part, lanes, (height, above), name in zip(parts, both, sizes, names, strict=True):
+        draw_lanes(part.subplots(gridspec_kw=_margins(height, above, 0.5, left)), lanes, name)
+    call = f"{run.collective.value} {run.algorithm}, {format_size(run.size_bytes)} on {run.num_ranks} ranks"
+    title = f"{call} over {run.transport}: {', '.join(names)} (error {compared.error:+.1%})"
+    low, high = format_time(min(run.runs_s)), format_time(max(run.runs_s))
+    runs = f"measured: the median of {len(run.runs_s)} runs, which took {low} to {high}"
+    costs = f"network {compared.predicted.network.name}   ·   {runs}"
+    _write_head(head, heights[0], title, costs, textwrap.wrap(RECORD_NOTE, _NOTE_LENGTH))
     return figure
 
 
@@ -126,17 +152,31 @@ def _panel_gaps(states: ChunkStates) -> dict[str, float]:
 
 
 def _write_title(figure: SubFigure, view: RunView, notes: list[str], height: float) -> None:
-    left, schedule, colours = _LEFT / WIDTH, view.schedule, palette()
+    schedule, colours = view.schedule, palette()
     ranks, chunks = plural(schedule.num_ranks, "rank"), plural(schedule.num_chunks, "chunk")
     done = f"done after {format_time(view.timeline.time_s)}, {plural(schedule.num_steps, 'step')}"
     if view.stall:
         done = f"never finishes: {view.stall.num_unfinished} of {view.stall.num_transfers} transfers hang"
     name = f"{schedule.collective.value}, algorithm {schedule.algorithm}"
     title = f"{name}, {ranks}, {format_size(view.size_bytes)} in {chunks}"
-    figure.text(left, 1 - 0.28 / height, title, fontsize=points(15), fontweight="bold", va="center")
     costs = "   ·   ".join([*named_network(view.network.as_dict()), done])
-    figure.text(left, 1 - 0.61 / height, costs, fontsize=points(10), va="center",
-                color=colours.vermillion if view.stall else colours.dark_grey)  # fmt: skip
+    _write_head(figure, height, title, costs, notes, costs_colour=colours.vermillion if view.stall else "",
+                notes_colour=colours.vermillion)  # fmt: skip
+
+
+def _write_head(
+    figure: SubFigure,
+    height: float,
+    title: str,
+    costs: str,
+    notes: Sequence[str],
+    costs_colour: str = "",
+    notes_colour: str = "",
+) -> None:
+    """Write the title, what the run costs below it, and notes; `height` is that of the figure, in inches."""
+    left, grey = _LEFT / WIDTH, palette().dark_grey
+    figure.text(left, 1 - 0.28 / height, title, fontsize=points(15), fontweight="bold", va="center")
+    figure.text(left, 1 - 0.61 / height, costs, fontsize=points(10), va="center", color=costs_colour or grey)
     for number, line in enumerate(notes, 1):
         figure.text(left, 1 - (0.61 + _LINE_HEIGHT * number) / height, line, fontsize=points(9), va="center",
-                    color=colours.vermillion)  # fmt: skip
+                    color=notes_colour or grey)  # fmt: skip

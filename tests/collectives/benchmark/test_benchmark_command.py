@@ -2,9 +2,7 @@
 
 import json
 import os
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from click.testing import CliRunner
 from collectives.benchmark.command import main
 from ringsim.measurements.measurements import Measurements
 from ringsim.schedule.collective import Collective
-from tests.processes import ROOT, TIMEOUT_S, below, finish, left_of, run_python, start_python
+from tests.processes import ROOT, TIMEOUT_S, run_python
 from tests.ranks import run_forked_programs, run_script
 
 
@@ -72,11 +70,6 @@ def test_polling_is_compared_with_and_without(tmp_path: Path) -> None:
             "sizes from 1048576 to 1024 B: the first (-b) must be at least 1 and not above the last (-e)",
         ),
         (
-            "--collective all_reduce,barrier",
-            "Invalid value for '--collective': 'barrier' is not one of all_reduce, reduce_scatter_tensor, "
-            "all_gather_into_tensor, broadcast, reduce, gather, scatter, all_to_all",
-        ),
-        (
             "--collective all_reduced",
             "Invalid value for '--collective': 'all_reduced' is not one of all_reduce, reduce_scatter_tensor, "
             "all_gather_into_tensor, broadcast, reduce, gather, scatter, all_to_all; did you mean all_reduce?",
@@ -87,13 +80,7 @@ def test_polling_is_compared_with_and_without(tmp_path: Path) -> None:
             "'bfloat16', 'int8', 'uint8', 'int32', 'int64'. Did you mean 'float64'?",
         ),
         ("--json -o -", "only one of --json and the files named - can be printed to stdout"),
-        ("--algorithm ring --algorithm ring", "Invalid value for '--algorithm': 'ring' is named twice"),
         ("-n 0", "Invalid value for '-n' / '--iterations': 0 is not in the range x>=1."),
-        (
-            "--openmpi",
-            "Invalid value for '--openmpi' / '--raw-sockets': this comparison was removed; measure Open MPI with "
-            "osu_allreduce, whose logs ringsim calibrate reads",
-        ),
         ("--timeout 0s", "Invalid value for '--timeout': 0.0 s: must be greater than 0 and at most 86400"),
     ],
 )
@@ -104,13 +91,6 @@ def test_mistakes_are_found_without_torchrun(arguments: str, message: str, monke
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"benchmark: {message}\n")
 
 
-def test_the_module_is_that_command() -> None:
-    """As a user starts it who has forgotten torchrun."""
-    done = run_python("-m", "collectives.benchmark")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("benchmark: RANK is not set: start it with torchrun: ")
-
-
 @pytest.mark.parametrize(("options", "calm"), [(["--json"], True), (["-o", "-", "--gloo-thread-policy=normal"], False)])
 def test_what_is_asked_for_is_all_that_stdout_holds(tmp_path: Path, options: list[str], calm: bool) -> None:
     """One JSON object, or with -o - the same as the file; it says whether polling was left as it is."""
@@ -119,16 +99,6 @@ def test_what_is_asked_for_is_all_that_stdout_holds(tmp_path: Path, options: lis
     data = json.loads(first.stdout, parse_constant=pytest.fail)
     assert {times["size_bytes"] for times in data["collectives"]} == {8192}
     assert data["provenance"]["calm_polling"] is calm
-
-
-def test_what_torch_does_not_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its own collective is timed beside ours; before the ranks meet."""
-    torchrun = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
-    for name, value in torchrun.items():
-        monkeypatch.setenv(name, str(value))
-    done = CliRunner().invoke(main, ["--dtype", "int32", "--op", "avg"])
-    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("benchmark: --op avg: torch.distributed on Gloo has no average of int32")
 
 
 def test_help_on_several_ranks_is_printed_once(tmp_path: Path) -> None:
@@ -155,29 +125,6 @@ def test_a_peer_that_fails_ends_the_others(tmp_path: Path) -> None:
     assert len(lines) == 1
     assert " from rank 1 failed: " in lines[0]
     assert "Traceback" not in first.stderr
-
-
-def is_connected(rank: int) -> bool:
-    """Whether the process has Gloo's threads, or any beside its first."""
-    try:
-        return len(list(Path(f"/proc/{rank}/task").iterdir())) > 1
-    except OSError:  # it has ended meanwhile
-        return False
-
-
-@pytest.mark.slow  # tests/ringsim/console/test_local_ranks.py shows how torchrun is ended
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
-def test_interrupted_targets_leave_nothing_behind() -> None:
-    """Ctrl-C at the script of all targets ends torchrun, which ends its ranks."""
-    job = start_python("scripts/bench_collectives.py", "--ranks", "2")
-    deadline = time.monotonic() + TIMEOUT_S
-    # Torchrun and two ranks that have joined a group: torchrun leaves those behind that it is just starting.
-    while (len(started := below(job.pid)) < 3 or not is_connected(started[-1])) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    job.send_signal(signal.SIGINT)
-    done = finish(job)
-    assert done.returncode == 130, done.stderr
-    assert left_of(started) == []
 
 
 @pytest.mark.slow

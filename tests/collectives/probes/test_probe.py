@@ -124,7 +124,7 @@ def messages_and_additions(group: dist.ProcessGroup) -> tuple[list[float], list[
         add(chunk, torch.ones(2))
 
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", 2), group, shares_memory=False)
-    workload = ProbeWorkload("reduce", 8, 1, range(2), rounds, clock=add)
+    workload = ProbeWorkload("reduce", 8, 1, range(2), rounds, clock=add.read)
     blocks = time_blocks(workload, Blocks(turns=1, number=2, least_s=LATE_S / 2), meeting, lambda: None)
     return chunk.tolist(), [elapsed for elapsed, _ in blocks], [of_core for _, of_core in blocks]
 

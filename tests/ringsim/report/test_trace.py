@@ -1,7 +1,6 @@
 """Tests of `ringsim.report.trace`."""
 
 import json
-import math
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +41,7 @@ def nanoseconds(microseconds: float) -> int:
 
 @given(schedules(), NETWORKS, st.integers(0, 10**5))
 def test_slices_of_a_thread_do_not_overlap(schedule: Schedule, network: AnyNetwork, size: int) -> None:
-    """Two slices for each transfer; in a thread each ends before the next begins, or the viewers would drop it."""
+    """Two slices for each transfer, and none over another, which the viewers would drop; arrows lead between them."""
     timeline = simulate(schedule, network, size)
     events = events_of(("run", timeline))
     assert len(events["X"]) == 2 * len(timeline)
@@ -54,21 +53,14 @@ def test_slices_of_a_thread_do_not_overlap(schedule: Schedule, network: AnyNetwo
         assert all(end <= begin for (_, end), (begin, _) in pairwise(slices))
     named = {(event["pid"], event["tid"]) for event in events["M"] if event["name"] == "thread_name"}
     assert set(threads) <= named
-
-
-@given(schedules(), st.integers(1000, 10**5))
-def test_an_arrow_leads_from_each_sending_to_its_application(schedule: Schedule, size: int) -> None:
-    """It begins in the slice of the one and ends where that of the other begins."""
-    timeline = simulate(schedule, Network(1e-5, 1e9, 4e9, 1e-6, 2e-6), size)
-    events = events_of(("run", timeline))
-    assert len(events["s"]) == len(events["f"]) == len(timeline)
-    begins = {event["id"]: event for event in events["s"]}
     slices = {(event["pid"], event["tid"], event["ts"]) for event in events["X"]}
+    begins = {event["id"]: event for event in events["s"]}
+    assert len(events["f"]) == len(begins) == sum(e["dur"] > 0 for e in events["X"] if e["name"].startswith("send"))
     for event in events["f"]:
         row, begin = event["id"], begins[event["id"]]
         assert (begin["pid"], event["pid"]) == (timeline.src[row] + 1, timeline.dst[row] + 1)
         assert begin["ts"] <= event["ts"]
-        assert {(each["pid"], each["tid"], each["ts"]) for each in (begin, event)} <= slices
+        assert {(end["pid"], end["tid"], end["ts"]) for end in (begin, event)} <= slices
 
 
 def test_times_and_names() -> None:
@@ -85,45 +77,27 @@ def test_times_and_names() -> None:
 
 
 def test_runs_stand_side_by_side() -> None:
-    """A predicted and a measured run: no process, thread or arrow belongs to both."""
-    timeline = simulate(build(Collective.ALL_REDUCE, "ring", 3), Network(1e-6, 1e9), 3000)
-    events = events_of(("predicted", timeline), ("measured", timeline))
-    names = {e["pid"]: e["args"]["name"] for e in events["M"] if e["name"] == "process_name"}
-    assert names == {rank + 1: f"predicted rank {rank}" for rank in range(3)} | {
-        rank + 4: f"measured rank {rank}" for rank in range(3)
-    }
-    assert len({event["id"] for event in events["s"]}) == len(events["s"]) == 24
+    """No process or arrow belongs to two of them, and what a rank sends at once lies in several threads."""
+    timeline = simulate(build(Collective.ALL_REDUCE, "direct", 3), Network(1e-6, 1e9), 3000)
+    events = events_of(("one", timeline), ("other", timeline))
+    named = [(e["pid"], e["args"]["name"]) for e in events["M"] if e["name"] == "process_name"]
+    assert named == [(1 + 3 * run + rank, f"{name} rank {rank}") for run, name in enumerate(("one", "other"))
+                     for rank in range(3)]  # fmt: skip
+    assert len({event["id"] for event in events["s"]}) == len(events["s"]) == 2 * len(timeline)
+    assert [e["args"]["name"] for e in events["M"] if e["name"] == "thread_name"] == ["apply", "send 1", "send 2"] * 6
 
 
-def test_what_is_sent_at_once_lies_in_several_threads() -> None:
-    """Each of 4 ranks sends to 3 others at once."""
-    timeline = simulate(build(Collective.ALL_REDUCE, "direct", 4), Network(1e-6, 1e9), 3000)
-    threads = [e["args"]["name"] for e in events_of(("run", timeline))["M"] if e["name"] == "thread_name"]
-    assert threads == ["apply", "send 1", "send 2", "send 3"] * 4
-
-
-def test_what_never_happens_is_left_out() -> None:
-    """Nothing leaves rank 0: four of six are sent and applied; in order, only those rank 0 does not come before."""
+def test_a_run_that_never_finishes(tmp_path: Path) -> None:
+    """What never happens is left out; each rank that hangs says in a thread what it does or waits for, to the end."""
     failing = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nlink = "host0.nic0.out"\n'
-    timeline = simulate(build(Collective.ALL_GATHER, "direct", 3), read_network(failing, "test.toml"), 3000)
-    assert sum(map(math.isfinite, timeline.applied_s)) == 4
-    timeline = simulate(
-        build(Collective.ALL_GATHER, "direct", 3), read_network(failing, "test.toml"), 3000, runtime=IN_ORDER
-    )
-    events = events_of(("run", timeline))
-    assert sorted(e["pid"] for e in events["X"] if e["name"].startswith("send")) == [2, 2, 3, 3]
-    assert [e["pid"] for e in events["X"] if e["name"].startswith("copy")] == [1, 1]
-    assert len(events["s"]) == len(events["f"]) == 2
-
-
-def test_what_hangs_has_a_thread_of_its_own(tmp_path: Path) -> None:
-    """Of each rank that never finishes: what it does or waits for, from its last activity to beyond the run's end."""
-    failing = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nlink = "host0.nic0.out"\n'
-    network = read_network(failing, "test.toml")
-    explanation = explain(build(Collective.ALL_GATHER, "direct", 3), network, 3000)
+    network, schedule = read_network(failing, "test.toml"), build(Collective.ALL_GATHER, "direct", 3)
+    in_order = events_of(("run", simulate(schedule, network, 3000, runtime=IN_ORDER)))
+    assert sorted(e["pid"] for e in in_order["X"] if e["name"].startswith("send")) == [2, 2, 3, 3]
+    assert [e["pid"] for e in in_order["X"] if e["name"].startswith("copy")] == [1, 1]
+    assert len(in_order["s"]) == len(in_order["f"]) == 2
+    explanation = explain(schedule, network, 3000)
     assert explanation.stall is not None
-    finished = simulate(build(Collective.ALL_GATHER, "direct", 3), Network(1e-6, 1e9), 3000)
-    runs = [("fine", finished), ("hangs", explanation.timeline)]
+    runs = [("fine", simulate(schedule, Network(1e-6, 1e9), 3000)), ("hangs", explanation.timeline)]
     write_trace(tmp_path / "trace.json", runs, [None, explanation.stall])
     events = json.loads((tmp_path / "trace.json").read_text(), parse_constant=pytest.fail)["traceEvents"]
     threads = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "hangs"}
