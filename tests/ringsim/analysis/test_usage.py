@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Cluster, Collective, Network, Schedule, Timeline, Transfer
-from ringsim.analysis.usage import LinkUsage, link_usage, rank_usage
+from ringsim.analysis.explanation import LinkUsage, link_usage, rank_usage
 from ringsim.network import AnyNetwork
 from ringsim.network.file_reader import read_network
 from ringsim.registry import build
