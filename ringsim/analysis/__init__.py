@@ -25,8 +25,7 @@ from ringsim.analysis.explanation import (
 )
 from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph, lay_out_trees
 from ringsim.analysis.holdings import ChunkStates, SchedulePhase
-from ringsim.analysis.links import Links
-from ringsim.analysis.network_bound import BOUNDED, NetworkBound, bound_of
+from ringsim.analysis.network_bound import BOUNDED, Links, NetworkBound, bound_of
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.run_view import RunView, check_animated, check_few_ranks
 from ringsim.analysis.stall import Stall, find_stall, format_stall, hanging_text
