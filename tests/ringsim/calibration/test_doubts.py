@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -49,6 +49,13 @@ def log(
 def cases(*paths: Path) -> list[TimedCase]:
     """Of all of them."""
     return cases_of_tables(read_logs(paths))
+
+
+def step_file(folder: Path) -> Path:
+    """A recorded step of 16 ranks with an all_reduce of all of them."""
+    trace = TracedStep((compute(0.01), call(0)), (all_reduce(16),))
+    traced(trace, groups=(Group(tuple(range(16)), "nccl"),), num_ranks=16).save(folder / "step.json")
+    return folder / "step.json"
 
 
 def nic(fit: LogFit) -> tuple[float, float, float]:
@@ -100,19 +107,6 @@ def test_repeated_runs_agree(tmp_path: Path) -> None:
     assert high > TRUE.nic_bytes_per_s / 1.05
 
 
-def test_a_network_from_logs_that_contradict_each_other_says_so_when_it_is_used(tmp_path: Path) -> None:
-    """In a line on stderr; one of logs that agree does not."""
-    rdma, tcp = log(tmp_path / "rdma.log"), log(tmp_path / "tcp.log", nic=TCP, seed=1)
-    told = "both was calibrated from logs that contradict each other (`source` in its file): its predictions lie "
-    step, of_all = tmp_path / "step.json", Group(tuple(range(16)), "nccl")
-    traced(TracedStep((compute(0.01), call(0)), (all_reduce(16),)), groups=(of_all,), num_ranks=16).save(step)
-    for name, paths in (("both", (rdma, tcp)), ("one", (rdma,))):
-        network = tmp_path / f"{name}.toml"
-        run("calibrate", *paths, "-o", network)
-        for command in (("simulate", "--ranks", 16), ("compare", rdma), ("step", step)):
-            assert run(*command, "--network", network).stderr.count(told) == (name == "both"), command
-
-
 def test_an_interval_spans_what_the_logs_say_alone(tmp_path: Path) -> None:
     """And the residuals are those of each timing, not of a mean that nobody measured."""
     paths = (
@@ -130,39 +124,36 @@ def test_an_interval_spans_what_the_logs_say_alone(tmp_path: Path) -> None:
     assert max(map(abs, both.errors)) > 0.5
 
 
-def test_the_command_and_its_file_say_it(tmp_path: Path) -> None:
-    """And compare shows each log by itself."""
-    paths = log(tmp_path / "rdma.log"), log(tmp_path / "tcp.log", nic=TCP, seed=1)
-    told = run("calibrate", *paths, "-o", tmp_path / "net.toml")
-    line = contradiction_line(cases(*paths))
-    assert line in told.stdout.splitlines()
-    assert line in read_network((tmp_path / "net.toml").read_text(), "net.toml").source
-    assert as_json("calibrate", *paths)["contradictory"] == line
-    text = printed("compare", *paths, "--network", tmp_path / "net.toml", "-o", tmp_path / "compared")
-    assert "\nall_reduce nccl, rdma.log\n" in text
-    assert "\nall_reduce nccl, tcp.log\n" in text
-    assert "nccl, rdma.log" not in printed("compare", paths[0], "--network", tmp_path / "net.toml")
-
-
-def public_pairs() -> Iterator[tuple[str, str, list[TimedCase]]]:
-    """Of public logs those that have timings of the same question: their names and cases."""
-    cases_by_log = {}
-    for path in sorted([*LOGS.glob("*.txt"), *LOGS.glob("raw/*.txt")]):
-        try:
-            cases_by_log[path.name] = cases(path)
-        except ValueError:
-            continue  # of another benchmark, with wrong results, or without a shape
-    for one, other in combinations(cases_by_log, 2):
-        asked = [{(case.question, case.device) for case in cases_by_log[name]} for name in (one, other)]
-        if asked[0] & asked[1]:
-            yield one, other, [*cases_by_log[one], *cases_by_log[other]]
+def test_contradictory_logs_are_told_by_all_commands(tmp_path: Path) -> None:
+    """By calibrate, in its file, and by what uses the network; those of logs that agree are not."""
+    rdma, tcp, step = log(tmp_path / "rdma.log"), log(tmp_path / "tcp.log", nic=TCP, seed=1), step_file(tmp_path)
+    line = contradiction_line(cases(rdma, tcp))
+    assert as_json("calibrate", rdma, tcp)["contradictory"] == line
+    told = "both was calibrated from logs that contradict each other (`source` in its file): its predictions lie "
+    for name, paths in (("both", (rdma, tcp)), ("one", (rdma,))):
+        network = tmp_path / f"{name}.toml"
+        assert (line in printed("calibrate", *paths, "-o", network).splitlines()) == (name == "both")
+        assert (line in read_network(network.read_text(), "net.toml").source) == (name == "both")
+        for command in (("simulate", "--ranks", 16), ("compare", rdma), ("step", step)):
+            assert run(*command, "--network", network).stderr.count(told) == (name == "both"), command
+    text = printed("compare", rdma, tcp, "--network", tmp_path / "both.toml")
+    assert [f"\nall_reduce nccl, {path.name}\n" in text for path in (rdma, tcp)] == [True, True]
 
 
 def test_public_logs() -> None:
     """Settings of one cluster, and clusters, that the README of the logs tells apart; two pairs agree in most times."""
     if not LOGS.is_dir():
         pytest.skip("the public logs are not beside the repository, in ../shared/nccl-logs")
-    silent = [(one, other) for one, other, some in public_pairs() if not contradiction_line(some)]
+    cases_by_log = {}
+    for path in sorted([*LOGS.glob("*.txt"), *LOGS.glob("raw/*.txt")]):
+        with suppress(ValueError):  # of another benchmark, with wrong results, or without a shape
+            cases_by_log[path.name] = cases(path)
+    asked = {name: {(case.question, case.device) for case in of_log} for name, of_log in cases_by_log.items()}
+    silent = [
+        (one, other)
+        for one, other in combinations(cases_by_log, 2)
+        if asked[one] & asked[other] and not contradiction_line([*cases_by_log[one], *cases_by_log[other]])
+    ]
     name = "polaris-nccl218-all_reduce-N{}-set{}.txt"
     assert silent == [(name.format(hosts, 4), name.format(hosts, 5)) for hosts in (2, 8)]
 
@@ -184,15 +175,12 @@ def test_nics_that_one_rank_used_are_a_guess_for_more(tmp_path: Path) -> None:
     assert "--nic, such as 8x400Gbit/s" in line
     assert line in read_network(network.read_text(), "few.toml").source
     layers = Path(__file__).parents[3] / "docs" / "models" / "transformer.toml"
-    eight, step = log(tmp_path / "eight.log", ranks=16), tmp_path / "step.json"
-    of_all = Group(tuple(range(16)), "nccl")
-    traced(TracedStep((compute(0.01), call(0)), (all_reduce(16),)), groups=(of_all,), num_ranks=16).save(step)
     for command in (
         ("simulate", "--ranks", 16),
         ("sweep", "--ranks", "8,16", "--sizes", "1KiB", "--algorithm", "ring"),
         ("ddp", "--layers", layers, "--ranks", 8, "--scaling", "8,16"),
-        ("compare", eight),
-        ("step", step),
+        ("compare", log(tmp_path / "eight.log", ranks=16)),
+        ("step", step_file(tmp_path)),
     ):
         assert line in run(*command, "--network", network).stderr.splitlines(), command
     for command in (("simulate", "--ranks", 8), ("compare", tmp_path / "one_rank.log")):
@@ -283,13 +271,10 @@ def test_latencies_that_no_cluster_has_are_doubted(
     assert "\n" not in line
 
 
-def test_the_command_says_it_last(tmp_path: Path) -> None:
+def test_the_command_says_it(tmp_path: Path) -> None:
     """On stderr where stdout is one object, which has it too."""
-    paths = logs(tmp_path, 400)
-    line = printed("calibrate", *paths).splitlines()[-1]
-    assert line.startswith("implausible: ")
-    with_json = run("calibrate", *paths, "--json")
-    assert with_json.stderr.strip() == json.loads(with_json.stdout)["implausible"] == line
+    done = run("calibrate", *logs(tmp_path, 400), "--json")
+    assert done.stderr.strip() == json.loads(done.stdout)["implausible"]
 
 
 def test_more_ranks_than_were_probed_on_a_host(tmp_path: Path) -> None:
