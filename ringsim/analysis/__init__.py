@@ -13,10 +13,8 @@ from ringsim.analysis.candidates import (
     why_not,
 )
 from ringsim.analysis.congestion import Congestion
-from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import (
     Explanation,
-    LinkUsage,
     RankUsage,
     among_most,
     explain,

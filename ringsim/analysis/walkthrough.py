@@ -223,12 +223,13 @@ def _rule(schedule: Schedule, first: int, last: int) -> str:
     )
 
 
-def _ring_offsets(schedule: Schedule, index: int) -> tuple[int | None, int | None] | None:
-    """Return by how much receiver and chunk are ahead of each sender, modulo the ranks; None if some rank is silent."""
+def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
+    """Return by how much receiver and chunk are ahead of each sender, modulo the ranks; None if they differ."""
     step, num_ranks = schedule.steps[index], schedule.num_ranks
     if schedule.num_chunks != num_ranks or not np.array_equal(np.sort(step.src), np.arange(num_ranks)):
         return None
-    return _common_offset(step.dst, step.src, num_ranks), _common_offset(step.chunk, step.src, num_ranks)
+    hop, offset = (_common_offset(column, step.src, num_ranks) for column in (step.dst, step.chunk))
+    return None if hop is None or offset is None else (hop, offset)
 
 
 def _common_offset(numbers: Ints, senders: Ints, num_ranks: int) -> int | None:

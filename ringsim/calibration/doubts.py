@@ -109,13 +109,13 @@ def _most_telling(cases: Sequence[TimedCase]) -> str:
     """Return the log that is missing most: the collective, and on what it runs."""
     num_hosts = {case.num_nodes for case in cases if case.collective in RING_TESTS}
     per_host = max(math.ceil(case.num_ranks / case.num_nodes) for case in cases)
-    most, each = max(num_hosts, default=1), f"with {plural(per_host, 'rank')} on each,"
+    most, on_each = max(num_hosts, default=1), f"with {plural(per_host, 'rank')} on each,"
     hosts = plural(most, "host")
     missing = {
-        f"all_reduce on 2 hosts, {each}": most == 1,
+        f"all_reduce on 2 hosts, {on_each}": most == 1,
         f"all_reduce on one host, with {plural(per_host, 'rank')},": 1 not in num_hosts and per_host > 1,
-        f"all_reduce from 8 bytes on, on {hosts}, {each}": min(case.size_bytes for case in cases) > _SMALL,
-        f"all_reduce on {4 * most} hosts, {each}": len(num_hosts - {1}) == 1,
+        f"all_reduce from 8 bytes on, on {hosts}, {on_each}": min(case.size_bytes for case in cases) > _SMALL,
+        f"all_reduce on {4 * most} hosts, {on_each}": len(num_hosts - {1}) == 1,
         f"all_gather, which tells rings from trees, on {hosts},": all(
             case.collective not in RING_TESTS[1:] for case in cases
         ),
