@@ -42,6 +42,7 @@ def format_walkthrough(
     rows += lines(explanation) if explanation else ()
     timed = [other for other in advice.alternatives if other.sorting_s < math.inf]
     helping = [other for other in timed if advice.time_s == math.inf or (advice.gain(other) or 0) >= _GAIN]
+    gains = [(_what(other), format_time(other.sorting_s), _gain(advice, other)) for other in helping]
     useless = [f"{_what(other)} ({format_time(other.sorting_s)})" for other in timed if other not in helping]
     if not wide and len(useless) > _NEAREST:
         useless[_NEAREST:] = [f"and {len(useless) - _NEAREST} more (--wide)"]
@@ -51,9 +52,7 @@ def format_walkthrough(
         timed=how_timed(run),
         told=told,
         bounds=align_columns(rows),
-        helping=align_columns(
-            [(_what(other), format_time(other.sorting_s), _gain(advice, other)) for other in helping]
-        ),
+        helping=align_columns(gains) if gains else [],
         useless=useless,
         skipped=[other for other in advice.alternatives if other.skipped],
         never=[_what(other) for other in advice.alternatives if other.time_s == math.inf],
