@@ -32,6 +32,7 @@ TRANSFER_TEMPLATES = (
     "rank {dst} adds chunk {chunk} from rank {src} to its own sum" + COUNT,
     "rank {dst} copies chunk {chunk} from rank {src}" + COUNT,
 )
+_PART = "a part of the data"
 _DOES = ("adds its contribution", "adds it to its sum", "copies it")  # of a receiver, by `Action`
 
 _OWN = "every rank starts with its contribution to every chunk; at the end"
@@ -124,7 +125,9 @@ def tell_step(schedule: Schedule, held: HeldStep) -> tuple[str, str]:
         is_told = len(set(names)) == 1 or "chunk r " in subject or (num_ranks > MAX_NAMED and "chunk (" in subject)
         example = "" if is_told else _listed([f"rank {rank}: {name}" for rank, name in enumerate(names)], MAX_NAMED)
     elif len(sends) == num_ranks * (num_ranks - 1):
-        subject = f"every rank r sends {_content(sends, names)} to every other rank s"
+        content = _content(sends, names)
+        subject = f"every rank r sends {content} to every other rank s"
+        example = _listed(_clauses(sends, names), MAX_NAMED) if content == _PART else ""
     else:
         subject = _listed(_clauses(sends, names), MAX_CLAUSES)
     return subject + _does(schedule, held, ", which" if has_one_receiver else "; each receiver"), example
@@ -163,7 +166,7 @@ def _content(sends: dict[tuple[int, int], list[int]], names: Sequence[str]) -> s
         return names[0]
     if all(chunks == [src] for (src, _), chunks in sends.items()):
         return "chunk r"
-    return "chunk s" if all(chunks == [dst] for (_, dst), chunks in sends.items()) else "a part of the data"
+    return "chunk s" if all(chunks == [dst] for (_, dst), chunks in sends.items()) else _PART
 
 
 def _clauses(sends: dict[tuple[int, int], list[int]], names: Sequence[str]) -> list[str]:
@@ -285,4 +288,10 @@ def _costs(schedule: Schedule, size_bytes: int, phases: Sequence[dict[str, Any]]
         "bound": cost.sent_bound,
         "compared": "equals this bound" if is_least else f"is {cost.sent / cost.sent_bound:.3g} times the bound",
     }
-    return tuple(text.format(**facts) for text in _COSTS)
+    steps, sent = (text.format(**facts) for text in _COSTS)
+    if not phases or not all(phase["rule"] for phase in phases):
+        return steps, sent
+    until = "a chunk is complete" if schedule.collective.reduces else "a chunk has reached all ranks"
+    more = f", and {num_ranks - 1} more until it has reached all other ranks" if len(phases) > 1 else ""
+    ring = f"in a ring a chunk moves by one rank per step: n - 1 = {num_ranks - 1} steps until {until}{more}"
+    return steps, ring, sent

@@ -144,6 +144,8 @@ def test_costs_beside_the_bounds() -> None:
     assert walkthrough_of("ring", 4)["costs"] == (
         "6 steps, 3 of reduce-scatter, 3 of all-gather; an algorithm in which a rank sends to one other in a step "
         "needs at least 2, since the number of ranks that hold a contribution at most doubles in each step",
+        "in a ring a chunk moves by one rank per step: n - 1 = 3 steps until a chunk is complete, and 3 more until it "
+        "has reached all other ranks",
         "the busiest sender sends 1.5 MiB, 1.5 times the data; every algorithm needs at least "
         "2(n - 1)/n = 1.5 times (Patarasuk and Yuan 2009), which equals this bound",
     )
