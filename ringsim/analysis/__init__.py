@@ -1,6 +1,6 @@
 """The analysis of simulations: bounds, use of ranks and links, the best algorithm and placement."""
 
-from ringsim.analysis.advice import Advice, Alternative, advise, better_networks, num_alternatives
+from ringsim.analysis.advice import Advice, Alternative, advise, better_networks
 from ringsim.analysis.candidates import (
     LIBRARY,
     Cost,
@@ -13,18 +13,21 @@ from ringsim.analysis.candidates import (
     why_not,
 )
 from ringsim.analysis.congestion import Congestion
-from ringsim.analysis.critical_path import CriticalPath
-from ringsim.analysis.explanation import Explanation, explain, why_not_explained
+from ringsim.analysis.explanation import (
+    Explanation,
+    RankUsage,
+    among_most,
+    explain,
+    waiting_times,
+    why_not_explained,
+)
 from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph, lay_out_trees
 from ringsim.analysis.holdings import ChunkStates, SchedulePhase
-from ringsim.analysis.links import Links
-from ringsim.analysis.network_bound import BOUNDED, NetworkBound, bound_of
+from ringsim.analysis.network_bound import BOUNDED, Links, NetworkBound, bound_of
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement
 from ringsim.analysis.run_view import RunView, check_animated, check_few_ranks
-from ringsim.analysis.sentences import COMPLETE, goal_sentence, templates
 from ringsim.analysis.stall import Stall, find_stall, format_stall, hanging_text
 from ringsim.analysis.sweep import BASELINE, Sweep, Winner
 from ringsim.analysis.sweep_run import MAX_TRANSFERS, run_sweep
 from ringsim.analysis.troubles import Troubles, format_troubles, slow_pairs
-from ringsim.analysis.usage import LinkUsage, RankUsage, among_most, waiting_times
-from ringsim.analysis.walkthrough import ToldPhase, Walkthrough, walk_through
+from ringsim.analysis.walkthrough import COMPLETE, goal_sentence, templates, walk_through

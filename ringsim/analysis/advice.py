@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ringsim.analysis.candidates import candidates
+from ringsim.files import finite_or_none
 from ringsim.network import AnyNetwork, uniform_of, with_numbers
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, ScheduleError, estimated_transfers, format_count
@@ -42,7 +43,7 @@ _FAULTS: tuple[tuple[str, str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One thing that could be otherwise. time_s: simulated, infinite if it never finishes, None if it was skipped.
+    """One change that may help. time_s: simulated, infinite if it never finishes, None if it was skipped.
 
     skipped: the reason, empty if it was simulated.
     """
@@ -65,10 +66,20 @@ class Advice:
     alternatives: tuple[Alternative, ...]
 
     def gain(self, alternative: Alternative) -> float | None:
-        """How many times as fast it is; None if it was skipped, or either never finishes or takes no time."""
-        if alternative.time_s is None or not (0 < alternative.time_s < math.inf and self.time_s < math.inf):
-            return None
-        return self.time_s / alternative.time_s
+        """Return how many times as fast it is; None if it was skipped, or either never finishes or takes no time."""
+        return self.time_s / alternative.sorting_s if 0 < alternative.sorting_s < math.inf > self.time_s else None
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """Return the alternatives for JSON; None for a time that never comes or was not simulated."""
+        return [
+            {
+                "name": other.name,
+                "time_s": finite_or_none(other.time_s),
+                "times_as_fast": self.gain(other),
+                "skipped": other.skipped or None,
+            }
+            for other in self.alternatives
+        ]
 
 
 def advise(
@@ -76,52 +87,42 @@ def advise(
     network: AnyNetwork,
     size_bytes: int,
     build_other: Callable[[str], Schedule] | None = None,
-    on_progress: Callable[[int], object] = lambda _: None,
+    on_progress: Callable[[int, int, str], object] = lambda *_: None,
     time_on: TimeOn = predict_time,
 ) -> Advice:
     """Simulate everything that might help: better links, ranks and hosts, and all other algorithms.
 
     build_other: makes the schedule of another algorithm, by its name, in the same rank placement; by default with the
-    ranks in their own places. on_progress: is told after each simulation that there was one more. time_on: the seconds
-    of a schedule on a network.
+    ranks in their own places. on_progress: called after each simulation, with the number of those that are done, the
+    number of all, and what they are. time_on: the seconds of a schedule on a network.
     """
     make = build_other or partial(_build, schedule, size_bytes)
+    runs = [(name, lambda: schedule, other) for name, other in better_networks(network)]
+    runs += [
+        (name, partial(_build_small, make, schedule, network, name), network)
+        for name in _other_algorithms(schedule, network, size_bytes)
+    ]
     alternatives = []
-    for name, other in better_networks(network):
-        alternatives.append(Alternative(name, *_timed(lambda: schedule, other, size_bytes, time_on)))
-        on_progress(1)
-    for name in other_algorithms(schedule, network, size_bytes):
-        alternatives.append(_by(name, make, schedule, network, size_bytes, time_on))
-        on_progress(1)
+    for name, make_one, other in runs:
+        alternatives.append(_simulated(name, make_one, other, size_bytes, time_on))
+        on_progress(len(alternatives), len(runs), "simulating")
     time_s = time_on(schedule, network, size_bytes)
     return Advice(time_s, tuple(sorted(alternatives, key=lambda alternative: alternative.sorting_s)))
-
-
-def num_alternatives(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> int:
-    """Return how many there are to be simulated."""
-    return len(list(better_networks(network))) + len(list(other_algorithms(schedule, network, size_bytes)))
-
-
-def _by(
-    name: str,
-    make: Callable[[str], Schedule],
-    schedule: Schedule,
-    network: AnyNetwork,
-    size_bytes: int,
-    time_on: TimeOn,
-) -> Alternative:
-    """Another algorithm; not built if it would have too many transfers."""
-    estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
-    if estimate > (MAX_TRANSFERS_UNSHARED if uniform_of(network) else MAX_TRANSFERS):
-        return Alternative(name, None, f"about {format_count(estimate)} transfers")
-    return Alternative(name, *_timed(partial(make, name), network, size_bytes, time_on))
 
 
 def _build(schedule: Schedule, size_bytes: int, name: str) -> Schedule:
     return build(schedule.collective, name, schedule.num_ranks, size_bytes)
 
 
-def other_algorithms(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Iterator[str]:
+def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: AnyNetwork, name: str) -> Schedule:
+    """Return the schedule of another algorithm. Raises ValueError, before it is built, for too many transfers."""
+    estimate = estimated_transfers(partial(build, schedule.collective, name), schedule.num_ranks)
+    if estimate > (MAX_TRANSFERS_UNSHARED if uniform_of(network) else MAX_TRANSFERS):
+        raise ValueError(f"about {format_count(estimate)} transfers")
+    return make(name)
+
+
+def _other_algorithms(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Iterator[str]:
     """Yield the names of all others for the same collective; the first is the same one in segments, or without."""
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
@@ -132,18 +133,17 @@ def other_algorithms(schedule: Schedule, network: AnyNetwork, size_bytes: int) -
     yield from (name for name in candidates(schedule.collective, [network]) if name != own)
 
 
-def _timed(
-    make: Callable[[], Schedule], network: AnyNetwork, size_bytes: int, time_on: TimeOn
-) -> tuple[float | None, str]:
-    """Return the time, or why there is none."""
+def _simulated(
+    name: str, make: Callable[[], Schedule], network: AnyNetwork, size_bytes: int, time_on: TimeOn
+) -> Alternative:
     try:
         schedule = make()
     except (ValueError, ScheduleError) as error:
-        return None, " ".join(str(error).split())
+        return Alternative(name, None, " ".join(str(error).split()))
     is_shared = has_contention(schedule, network.topology(schedule.num_ranks))
     if schedule.num_transfers > (MAX_TRANSFERS if is_shared else MAX_TRANSFERS_UNSHARED):
-        return None, f"{schedule.num_transfers:,} transfers"
-    return time_on(schedule, network, size_bytes), ""
+        return Alternative(name, None, f"{schedule.num_transfers:,} transfers")
+    return Alternative(name, time_on(schedule, network, size_bytes))
 
 
 def better_networks(network: AnyNetwork) -> Iterator[tuple[str, AnyNetwork]]:

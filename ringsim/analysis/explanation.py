@@ -1,17 +1,200 @@
-"""`Explanation`: where the time of one simulated collective goes."""
+"""`Explanation`: where the time of one simulated collective goes, and how busy ranks and links are."""
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from ringsim.analysis.critical_path import CriticalPath, critical_path
-from ringsim.analysis.stall import Stall, find_stall
-from ringsim.analysis.usage import LinkUsage, RankUsage, link_usage, rank_usage
+from ringsim.analysis.stall import Stall, find_stall, last_active_s
 from ringsim.limits import free_bytes
-from ringsim.network import AnyNetwork
-from ringsim.schedule import Schedule, dependencies
-from ringsim.simulation import RULE, OnProgress, Runtime, Timeline, ignore_progress, simulate, with_in_network_reduction
+from ringsim.network import NONE, AnyNetwork, Floats, Ints, Topology, connection_ends, connection_keys
+from ringsim.schedule import Bools, Schedule, dependencies, stable_order
+from ringsim.simulation import (
+    RULE,
+    OnProgress,
+    Runtime,
+    Timeline,
+    costs_of,
+    ignore_progress,
+    simulate,
+    with_in_network_reduction,
+)
 
 MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
 _BYTES_PER_TRANSFER = 500  # of memory, at most
+SAME_USE = 1e-6  # what differs by less than this fraction is called equally busy: rounding must not choose
+
+Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankUsage:
+    """The use that each rank made of the time until `until_s`; each (num_ranks,).
+
+    sending_s: at least one of its transfers holds a link; two at once count once.
+    applying_s: it adds or copies in what has arrived.
+    busy_s: either. waiting_s: neither, `until_s - busy_s`.
+    last_active_s: when it did the last thing that it did, be it only to copy in no time; 0 if nothing.
+    What never ends because something has failed is not counted.
+    """
+
+    until_s: float
+    sending_s: Floats
+    applying_s: Floats
+    busy_s: Floats
+    waiting_s: Floats
+    last_active_s: Floats
+
+    @property
+    def busiest(self) -> int:
+        """The first of the ranks that are busy for longest."""
+        return int(among_most(self.busy_s).argmax())
+
+    @property
+    def slowest(self) -> int:
+        """The first of the ranks that finish last."""
+        return int(among_most(self.last_active_s).argmax())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkUsage:
+    """How much of what each link could have moved in the time it did move; each (num_links,).
+
+    Links are the resources of the topology, then each pair of ranks whose path uses none and is limited by itself.
+    used: bytes, or core-seconds. utilisation: of the capacity times the time, 0 to 1.
+    """
+
+    resource_names: tuple[str, ...]
+    src: Ints
+    dst: Ints
+    used: Floats
+    utilisation: Floats
+
+    def name(self, link: int) -> str:
+        """Of a resource as in the network, of a pair of ranks such as rank3 -> rank4."""
+        pair = link - len(self.resource_names)
+        return self.resource_names[link] if pair < 0 else f"rank{self.src[pair]} -> rank{self.dst[pair]}"
+
+    @property
+    def bottleneck(self) -> int | None:
+        """The first of the links that are used most; None if none limits anything."""
+        return int(among_most(self.utilisation).argmax()) if self.utilisation.any() else None
+
+
+def rank_usage(timeline: Timeline) -> RankUsage:
+    """Return what each rank did with its time."""
+    num_ranks, until_s = timeline.num_ranks, timeline.until_s
+    sends = _union(timeline.src, timeline.start_s, timeline.sent_s)
+    applies = _union(timeline.dst, timeline.apply_s, timeline.applied_s)
+    busy = _union(*(np.concatenate(pair) for pair in zip(sends, applies, strict=True)))
+    busy_s = _total(busy, num_ranks)
+    return RankUsage(
+        until_s=until_s,
+        sending_s=_total(sends, num_ranks),
+        applying_s=_total(applies, num_ranks),
+        busy_s=busy_s,
+        waiting_s=np.maximum(until_s - busy_s, 0.0),
+        last_active_s=last_active_s(timeline),
+    )
+
+
+def waiting_times(timeline: Timeline) -> tuple[Floats, ...]:
+    """Return for each rank the (begin, end) of every time in which it neither sends nor applies, (num_gaps, 2).
+
+    Up to its last activity; after one that never ends there is none.
+    """
+    rank = np.concatenate([timeline.src, timeline.dst])
+    begin = np.concatenate([timeline.start_s, timeline.apply_s])
+    end = np.concatenate([timeline.sent_s, timeline.applied_s])
+    order = np.lexsort((begin, rank))
+    order = order[np.isfinite(begin[order])]
+    gaps = []
+    for own in np.split(order, np.searchsorted(rank[order], np.arange(1, timeline.num_ranks))):
+        idle_since = np.concatenate([[0.0], np.maximum.accumulate(end[own])])[:-1]
+        times = np.column_stack([idle_since, begin[own]])
+        gaps.append(times[times[:, 0] < times[:, 1]])
+    return tuple(gaps)
+
+
+def link_usage(timeline: Timeline, topology: Topology, chunk_bytes: Ints, channel: Ranks | None = None) -> LinkUsage:
+    """Return how much each link moved. chunk_bytes: (num_chunks,). What has not left for certain is not counted.
+
+    channel: (num_transfers,), where it matters on which channel messages are sent: to switches that add up or copy.
+    """
+    on_channel = channel if channel is not None and topology.switch_of_rank is not None else np.zeros(1, np.int64)
+    src, dst, channel, moved = _moved(timeline, chunk_bytes, on_channel.astype(np.int64))
+    paths, resources = topology.connection_paths(src, dst, channel), topology.resources
+    named = paths.resource != NONE
+    used = _add_up(paths.resource[named], (paths.use_per_byte * moved[:, None])[named], len(resources.names))
+    used += _on_cores(timeline, topology, chunk_bytes)
+    own = ~named.any(axis=1) & np.isfinite(paths.bytes_per_s)
+    capacity = np.concatenate([resources.capacity, paths.bytes_per_s[own]])
+    used = np.concatenate([used, moved[own]])
+    utilisation = np.zeros(len(used))
+    until_s = timeline.until_s
+    if until_s > 0:
+        burst = np.concatenate([resources.burst_bytes, np.zeros(np.count_nonzero(own))])
+        np.divide(used, capacity * until_s + burst, out=utilisation, where=capacity > 0)
+    return LinkUsage(resources.names, src[own], dst[own], used, utilisation)
+
+
+Intervals = tuple[Ranks, Floats, Floats]  # rank, begin, end; each (num_intervals,)
+
+
+def _union(rank: Ranks, begin: Floats, end: Floats) -> Intervals:
+    """Return the times that these cover together, as intervals none of which overlaps another of its rank."""
+    counts: Bools = (begin < end) & np.isfinite(end)
+    rank, begin, end = rank[counts], begin[counts], end[counts]
+    times = np.concatenate([begin, end])
+    order = np.argsort(times)
+    # NumPy has no stable sort by two keys as fast as one by the time and one by the rank after it.
+    order = order[stable_order(np.concatenate([rank, rank])[order])]
+    change = np.where(order < len(rank), 1, -1)
+    num_open = np.cumsum(change)
+    opens, closes = order[(change == 1) & (num_open == 1)], order[(change == -1) & (num_open == 0)]
+    return rank[opens], times[opens], times[closes]
+
+
+def _total(intervals: Intervals, num_ranks: int) -> Floats:
+    rank, begin, end = intervals
+    return _add_up(rank, end - begin, num_ranks)
+
+
+def _moved(timeline: Timeline, chunk_bytes: Ints, channel: Ints) -> tuple[Ints, Ints, Ints, Floats]:
+    """Return for each connection that is used, in order: src, dst, channel and bytes; each (num_connections,)."""
+    left = np.isfinite(timeline.sent_s)
+    sizes = np.where(left, chunk_bytes[timeline.chunk], 0)
+    num_ranks = timeline.num_ranks
+    keys = connection_keys(timeline.src, timeline.dst, channel, num_ranks)
+    key, which = np.unique(keys, return_inverse=True)
+    return *connection_ends(key, num_ranks), _add_up(which, sizes, len(key))
+
+
+def _on_cores(timeline: Timeline, topology: Topology, chunk_bytes: Ints) -> Floats:
+    """Return (num_resources,) core-seconds of overheads and reductions, which need cores as copying does."""
+    cores, used = topology.processors.cores, np.zeros(len(topology.resources.names))
+    if not (cores != NONE).any():
+        return used
+    costs = costs_of(timeline, topology, chunk_bytes, np.arange(len(timeline)))
+    ends = (
+        (timeline.src, timeline.sent_s, costs.send_overhead_s),
+        (timeline.dst, timeline.applied_s, costs.receive_overhead_s + costs.reduce_s),
+    )
+    for rank, done_s, work_s in ends:
+        on = (cores[rank] != NONE) & np.isfinite(done_s)
+        used += _add_up(cores[rank[on]], work_s[on], len(used))
+    return used
+
+
+def _add_up(index: Ranks, amount: Floats | Ints, length: int) -> Floats:
+    return np.bincount(index, weights=amount, minlength=length).astype(np.float64)
+
+
+def among_most(values: Floats) -> Bools:
+    """Return which are as large as the largest, but for rounding."""
+    most: Bools = values >= values.max(initial=0.0) * (1 - SAME_USE)
+    return most
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +217,7 @@ class Explanation:
 
 
 def why_not_explained(schedule: Schedule) -> str | None:
-    """Why `schedule` is too large to look at each of its transfers; None if it is not."""
+    """Return why `schedule` is too large to look at each of its transfers; None if it is not."""
     num_transfers = schedule.num_transfers
     if num_transfers > MAX_TRANSFERS:
         return f"{num_transfers:,} transfers: at most {MAX_TRANSFERS:,} are examined one by one"

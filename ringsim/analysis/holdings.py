@@ -2,20 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from ringsim.schedule import (
-    Bools,
-    Counts,
-    Ints,
-    Schedule,
-    Step,
-    held_at_start,
-    initial_counts,
-    required,
-)
+from ringsim.network import AnyNetwork, lay_out
+from ringsim.schedule import Bools, Counts, Ints, Schedule, Step, initial_counts, required
 from ringsim.simulation import Timeline
 
 MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the state half-way is always one of them
@@ -40,32 +34,17 @@ class HeldStep:
     finished: Bools
 
 
-def walk_holdings(schedule: Schedule, num_steps: int | None = None) -> Iterator[HeldStep]:
-    """Yield every step, or the first `num_steps`, carried out one after the other as `replay` does.
-
-    Only the chunks that are sent or received take memory: a number of ranks each.
-    """
-    holds: dict[tuple[int, int], Counts] = {}
-    at_start = held_at_start(schedule.collective, schedule.num_ranks, schedule.num_chunks)
-
-    def held_by(rank: int, chunk: int) -> Counts:
-        own = np.zeros(schedule.num_ranks, dtype=np.int32)
-        own[rank] = at_start[rank, chunk]
-        return holds.get((rank, chunk), own)
-
-    complete = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)[0]
-    for index in range(schedule.num_steps if num_steps is None else min(num_steps, schedule.num_steps)):
-        step = schedule.steps[index]
-        sent, result = np.zeros((2, len(step), schedule.num_ranks), dtype=np.int32)
-        before = np.zeros(len(step), dtype=np.int64)
-        # Everything is read before anything is written.
-        for row, (src, _, chunk, *_) in enumerate(step):
-            sent[row] = held_by(src, chunk)
+def walk_holdings(schedule: Schedule) -> Iterator[HeldStep]:
+    """Yield every step, carried out one after the other as `replay` does."""
+    counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
+    complete, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
+    for index, step in enumerate(schedule.steps):
+        sent = counts[step.src, step.chunk]  # everything is read before anything is written
+        result, before = np.empty_like(sent), np.empty(len(step), dtype=np.int64)
         for row, (_, dst, chunk, reduce, _) in enumerate(step):
-            held = held_by(dst, chunk)
-            before[row] = held.sum()
-            result[row] = held + sent[row] if reduce else sent[row]
-            holds[dst, chunk] = result[row]
+            before[row] = counts[dst, chunk].sum()
+            result[row] = counts[dst, chunk] * reduce + sent[row]
+            counts[dst, chunk] = result[row]
         finished = (result == complete[step.chunk]).all(axis=1)
         yield HeldStep(index, step, sent, result, before, result.sum(axis=1), finished)
 
@@ -129,38 +108,29 @@ def find_phases(
     steps: those of `walk_holdings`. host_of_rank: where ranks share hosts, the host of each, (num_ranks,): then steps
     that stay within hosts are their own phase.
     """
-    phases: list[SchedulePhase] = []
     adding, copying = _names(schedule, steps)
+    named = []
     for held in steps:
         reduce = held.step.reduce
         kinds = ([adding] if reduce.any() else []) + ([copying] if not reduce.all() else [])
-        name = " and ".join(kinds) + _where(held.step, host_of_rank)
-        if phases and phases[-1].name == name:
-            phases[-1] = phases[-1]._replace(last=held.index)
-        else:
-            phases.append(SchedulePhase(name, held.index, held.index))
-    return tuple(phases)
+        named.append((" and ".join(kinds) + _where(held.step, host_of_rank), held.index))
+    runs = (tuple(run) for _, run in groupby(named, key=itemgetter(0)))
+    return tuple(SchedulePhase(run[0][0], run[0][1], run[-1][1]) for run in runs)
 
 
 def _names(schedule: Schedule, steps: Sequence[HeldStep]) -> tuple[str, str]:
     """Return the names of what adds and of what copies, by where the sum of each chunk first appears."""
     if not schedule.collective.reduces:
         return "reduce", schedule.collective.value.replace("_", "-")
-    summed = _first_summed(schedule, steps)
+    summed = np.zeros((schedule.num_ranks, schedule.num_chunks), dtype=np.bool_)
+    for held in steps:
+        rows = held.finished & held.step.reduce
+        summed[held.step.dst[rows], held.step.chunk[rows]] = True
     if summed.sum(axis=0).max(initial=0) > 1:
         return "all-reduce", "broadcast"
     if (summed == summed[:, :1]).all():
         return "reduce", "broadcast"
     return "reduce-scatter", "all-gather"
-
-
-def _first_summed(schedule: Schedule, steps: Sequence[HeldStep]) -> Bools:
-    """Which ranks have finished which chunk by adding, (num_ranks, num_chunks)."""
-    summed = np.zeros((schedule.num_ranks, schedule.num_chunks), dtype=np.bool_)
-    for held in steps:
-        rows = held.finished & held.step.reduce
-        summed[held.step.dst[rows], held.step.chunk[rows]] = True
-    return summed
 
 
 def _where(step: Step, host_of_rank: Ints | None) -> str:
@@ -170,3 +140,10 @@ def _where(step: Step, host_of_rank: Ints | None) -> str:
     if within.all():
         return " within hosts"
     return "" if within.any() else " across hosts"
+
+
+def hosts_of_network(network: AnyNetwork, num_ranks: int) -> tuple[tuple[str, ...], Ints | None]:
+    """Return the names of the hosts and the host of each rank; nothing where there are no hosts that share ranks."""
+    layout = lay_out(network.spec, num_ranks)
+    grouped = 1 < len(np.unique(layout.host_of_rank)) < num_ranks
+    return (layout.names, layout.host_of_rank) if grouped else ((), None)

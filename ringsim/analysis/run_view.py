@@ -10,11 +10,19 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
-from ringsim.analysis.holdings import ChunkStates, HeldStep, SchedulePhase, find_phases, num_shares, walk_holdings
-from ringsim.analysis.sentences import actions, tell_step
+from ringsim.analysis.holdings import (
+    ChunkStates,
+    HeldStep,
+    SchedulePhase,
+    find_phases,
+    hosts_of_network,
+    num_shares,
+    walk_holdings,
+)
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles
-from ringsim.network import AnyNetwork, Topology, lay_out
+from ringsim.analysis.walkthrough import actions, tell_step
+from ringsim.network import AnyNetwork, Topology
 from ringsim.schedule import Bools, Ints, Schedule, held_at_end, held_at_start, verify
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
 from ringsim.units import format_size, format_time
@@ -133,7 +141,7 @@ class RunView:
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """A sentence for each step."""
-        return tuple(tell_step(self.schedule, held).sentence for held in self.steps)
+        return tuple(tell_step(self.schedule, held)[0] for held in self.steps)
 
     @cached_property
     def graph(self) -> GraphLayout:
@@ -241,10 +249,3 @@ def check_animated(schedule: Schedule) -> None:
                 f"{schedule} has {value:,} {quantity}: an animation shows at most {limit:,}: use fewer ranks or "
                 f"segments, or ringsim simulate --trace, which holds more"
             )
-
-
-def hosts_of_network(network: AnyNetwork, num_ranks: int) -> tuple[tuple[str, ...], Ints | None]:
-    """Return the names of the hosts and the host of each rank; nothing where there are no hosts that share ranks."""
-    layout = lay_out(network.spec, num_ranks)
-    grouped = 1 < len(np.unique(layout.host_of_rank)) < num_ranks
-    return (layout.names, layout.host_of_rank) if grouped else ((), None)

@@ -4,11 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ringsim.analysis.usage import last_active_s
-from ringsim.network import NONE, Topology
-from ringsim.schedule import Bools
+from ringsim.network import NONE, Floats, Topology
 from ringsim.simulation import Timeline
 from ringsim.units import format_time
 
@@ -64,13 +61,12 @@ class Stall:
 
 
 def find_stall(timeline: Timeline, topology: Topology) -> Stall | None:
-    """Where a run has come to a stop; None if it has finished."""
+    """Return where a run has come to a stop; None if it has finished."""
     never = np.flatnonzero(~np.isfinite(timeline.applied_s))
     if not len(never):
         return None
-    ranks = _stalled_ranks(timeline, topology)
+    ranks, resources = _stalled_ranks(timeline, topology), topology.resources
     names = dict.fromkeys(name for rank in ranks if rank.doing != "waits" for name in rank.failed)
-    resources = topology.resources
     return Stall(
         until_s=timeline.until_s,
         num_transfers=len(timeline),
@@ -87,7 +83,7 @@ def _stuck(timeline: Timeline, row: int) -> Stuck:
 
 
 def _stalled_ranks(timeline: Timeline, topology: Topology) -> tuple[StalledRank, ...]:
-    """Each that never finishes, with the first thing that it is stuck in, or waits for if it could begin nothing."""
+    """Return each rank that never finishes, with the first thing that it is stuck in, or else waits for."""
     last_active = last_active_s(timeline)
     unended = ~np.isfinite(timeline.applied_s)
     begun_to_send = np.isfinite(timeline.start_s) & ~np.isfinite(timeline.sent_s)
@@ -98,8 +94,8 @@ def _stalled_ranks(timeline: Timeline, topology: Topology) -> tuple[StalledRank,
         ("adds", timeline.dst, begun_to_apply),
         ("waits", timeline.dst, unended),
     ):
-        for number, row in _first_rows(its_rank, rows):
-            activities.setdefault(number, (doing, row))
+        for row in np.flatnonzero(rows).tolist():
+            activities.setdefault(int(its_rank[row]), (doing, row))
     stalled = []
     for rank, (doing, row) in sorted(activities.items()):
         transfer = _stuck(timeline, row)
@@ -109,11 +105,15 @@ def _stalled_ranks(timeline: Timeline, topology: Topology) -> tuple[StalledRank,
     return tuple(stalled)
 
 
-def _first_rows(rank: npt.NDArray[np.int32], rows: Bools) -> list[tuple[int, int]]:
-    """Of each rank that has any of these rows, the first."""
-    row = np.flatnonzero(rows)
-    ranks, first = np.unique(rank[row], return_index=True)
-    return list(zip(ranks.tolist(), row[first].tolist(), strict=True))
+def last_active_s(timeline: Timeline) -> Floats:
+    """Return when each rank began or ended something for the last time, (num_ranks,)."""
+    latest = np.zeros(timeline.num_ranks)
+    for rank, begin, end in (
+        (timeline.src, timeline.start_s, timeline.sent_s),
+        (timeline.dst, timeline.apply_s, timeline.applied_s),
+    ):
+        np.maximum.at(latest, rank, np.where(np.isfinite(end), end, np.where(np.isfinite(begin), begin, 0.0)))
+    return latest
 
 
 def _failed(topology: Topology, transfer: Stuck, until_s: float) -> tuple[str, ...]:
@@ -130,24 +130,28 @@ def _failed(topology: Topology, transfer: Stuck, until_s: float) -> tuple[str, .
 def format_stall(stall: Stall) -> list[str]:
     """Return a few lines for people, who count steps from 1."""
     first = stall.first[0]
-    lines = [
+    shown = stall.ranks[:MAX_RANKS_SHOWN]
+    more = len(stall.ranks) - len(shown)
+    return [
         f"{stall.num_unfinished} of {stall.num_transfers} transfers cannot happen, from step {first.step + 1}, "
-        f"rank {first.src} -> {first.dst}, chunk {first.chunk}; nothing finishes after {format_time(stall.until_s)}"
+        f"rank {first.src} -> {first.dst}, chunk {first.chunk}; nothing finishes after {format_time(stall.until_s)}",
+        *(f"{name} failed at {format_time(at_s)}" for name, at_s in stall.failed),
+        *(
+            f"rank {rank.rank} was last active at {format_time(rank.last_active_s)} and {hanging_text(rank)}"
+            for rank in shown
+        ),
+        *([f"and {more} more ranks"] if more else []),
     ]
-    lines += [f"{name} failed at {format_time(at_s)}" for name, at_s in stall.failed]
-    for rank in stall.ranks[:MAX_RANKS_SHOWN]:
-        active = f"rank {rank.rank} was last active at {format_time(rank.last_active_s)}"
-        lines.append(f"{active} and {hanging_text(rank)}")
-    if len(stall.ranks) > MAX_RANKS_SHOWN:
-        lines.append(f"and {len(stall.ranks) - MAX_RANKS_SHOWN} more ranks")
-    return lines
+
+
+_HANGING = {
+    "sends": "sends to rank {peer} without end: chunk {chunk}, step {step}",
+    "adds": "adds without end what rank {peer} sent: chunk {chunk}, step {step}",
+    "waits": "waits for rank {peer}: chunk {chunk}, step {step}",
+}
 
 
 def hanging_text(rank: StalledRank, first_step: int = 1) -> str:
     """Return what a rank that never finishes does without end, or waits for; the first step has the number given."""
-    transfer, step = rank.transfer, rank.transfer.step + first_step
-    return {
-        "sends": f"sends to rank {rank.peer} without end: chunk {transfer.chunk}, step {step}",
-        "adds": f"adds without end what rank {rank.peer} sent: chunk {transfer.chunk}, step {step}",
-        "waits": f"waits for rank {rank.peer}: chunk {transfer.chunk}, step {step}",
-    }[rank.doing]
+    transfer = rank.transfer
+    return _HANGING[rank.doing].format(peer=rank.peer, chunk=transfer.chunk, step=transfer.step + first_step)

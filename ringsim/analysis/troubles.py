@@ -7,7 +7,7 @@ most others of its kind.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -23,22 +23,14 @@ _ROUNDING = 1e-9
 _NAMED = 3  # pairs of ranks in a sentence, and slow parts
 
 
-class PartKind(Enum):
-    """The kinds of parts that are compared with one another."""
-
-    NIC = "nics"
-    HOST_LINK = "link"
-    CABLE = "cable"
-
-
 @dataclass(frozen=True, slots=True)
 class SlowPart:
     """A part of a cluster with its rate, and the typical one of its kind.
 
-    place: the number of its host or of its link between hosts, in the order of the cluster's description.
+    kind: the field of a host, or `cables`. place: the number of its host or cable, in the order of the description.
     """
 
-    kind: PartKind
+    kind: str
     place: int
     name: str
     bytes_per_s: float
@@ -51,60 +43,44 @@ class SlowPart:
         return f"{self.name} gives {format_rate(self.bytes_per_s)}, {others}"
 
 
-def find_slow_parts(network: AnyNetwork) -> tuple[SlowPart, ...]:
+def _find_slow_parts(spec: Spec) -> list[SlowPart]:
     """Return the parts that are slower than the typical one of their kind, the slowest first.
 
     Typical is the median, of an even number the upper one: of two NICs the slower one is the slow one. Only hosts that
     are described one by one, and links between them, can differ.
     """
-    spec, parts = network.spec, []
-    for kind in PartKind:
-        rates = _rates(spec, kind)
+    hosts = [(placed.name, placed.host) for placed in spec.placed_hosts]
+    kinds: dict[str, list[tuple[str, Any]]] = {
+        "nics": [
+            (f"{'the' if host.nics.count == 1 else 'each'} NIC of host {name}", host.nics) for name, host in hosts
+        ],
+        "link": [(f"each link within host {name}", host.link) for name, host in hosts],
+        "cables": [("the link between {} and {}".format(*cable.between), cable) for cable in spec.cables],
+    }
+    parts = []
+    for kind, named in kinds.items():
+        rates = [link.bandwidth_bytes_per_s for _, link in named]
         typical = sorted(rates)[len(rates) // 2] if rates else 0.0
         parts += [
-            SlowPart(kind, place, _name(spec, kind, place), rate, typical)
+            SlowPart(kind, place, named[place][0], rate, typical)
             for place, rate in enumerate(rates)
             if rate * SLOW < typical
         ]
-    return tuple(sorted(parts, key=lambda part: part.bytes_per_s / part.typical_bytes_per_s))
+    return sorted(parts, key=lambda part: part.bytes_per_s / part.typical_bytes_per_s)
 
 
-def even_out(network: AnyNetwork, parts: Sequence[SlowPart]) -> AnyNetwork:
-    """Return the same cluster with these parts as fast as the typical ones of their kind."""
-    for part in parts:
-        network = _with_rate(network, part)
-    return network
+def _evened_out(network: AnyNetwork, part: SlowPart) -> AnyNetwork:
+    """Return the same cluster with this part as fast as the typical one of its kind."""
+    rate, spec = {"bandwidth_bytes_per_s": part.typical_bytes_per_s}, network.spec
+    if part.kind == "cables":
+        return network.with_spec(cables=_replaced(spec.cables, part.place, **rate))
+    host = spec.placed_hosts[part.place].host
+    better = replace(host, **{part.kind: replace(getattr(host, part.kind), **rate)})
+    return network.with_spec(placed_hosts=_replaced(spec.placed_hosts, part.place, host=better))
 
 
-def _rates(spec: Spec, kind: PartKind) -> list[float]:
-    links: list[Any] = (
-        list(spec.cables)
-        if kind is PartKind.CABLE
-        else [getattr(placed.host, kind.value) for placed in spec.placed_hosts]
-    )
-    return [link.bandwidth_bytes_per_s for link in links]
-
-
-def _name(spec: Spec, kind: PartKind, place: int) -> str:
-    if kind is PartKind.CABLE:
-        return "the link between {} and {}".format(*spec.cables[place].between)
-    placed = spec.placed_hosts[place]
-    if kind is PartKind.HOST_LINK:
-        return f"each link within host {placed.name}"
-    return f"{'the NIC' if placed.host.nics.count == 1 else 'each NIC'} of host {placed.name}"
-
-
-def _with_rate(network: AnyNetwork, part: SlowPart) -> AnyNetwork:
-    spec = network.spec
-    if part.kind is PartKind.CABLE:
-        cables = list(spec.cables)
-        cables[part.place] = replace(cables[part.place], bandwidth_bytes_per_s=part.typical_bytes_per_s)
-        return network.with_spec(cables=tuple(cables))
-    hosts = list(spec.placed_hosts)
-    host, field = hosts[part.place].host, part.kind.value
-    link = replace(getattr(host, field), bandwidth_bytes_per_s=part.typical_bytes_per_s)
-    hosts[part.place] = replace(hosts[part.place], host=replace(host, **{field: link}))
-    return network.with_spec(placed_hosts=tuple(hosts))
+def _replaced(items: tuple[Any, ...], place: int, **changes: Any) -> tuple[Any, ...]:
+    return (*items[:place], replace(items[place], **changes), *items[place + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,30 +118,25 @@ class Troubles:
     parts: tuple[SlowPart, ...] = ()
 
 
-def sound_network(network: AnyNetwork) -> AnyNetwork:
-    """Return the same network without slow links, slow ranks and failures."""
-    is_sound = not (network.spec.slow_links or network.spec.slow_ranks or network.spec.failures)
-    return network if is_sound else network.with_spec(slow_links=(), slow_ranks=(), failures=())
-
-
 def find_troubles(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> Troubles:
     """Return what is slow or fails of what the schedule uses. Raises ValueError as `network.topology` does."""
-    parts = find_slow_parts(network)
-    sound = sound_network(even_out(network, parts))
+    parts = _find_slow_parts(network.spec)
+    sound = reduce(_evened_out, parts, network)
+    if network.spec.slow_links or network.spec.slow_ranks or network.spec.failures:
+        sound = sound.with_spec(slow_links=(), slow_ranks=(), failures=())
     if network == sound:
         return Troubles()
-    topology, sound_topology = (some.topology(schedule.num_ranks) for some in (network, sound))
-    return Troubles(
-        _troubled_pairs(schedule, topology, sound_topology, size_bytes),
-        _troubled_ranks(network, schedule.num_ranks),
-        tuple(part for part in parts if _is_met(schedule, network, part, size_bytes)),
-    )
+    topology = network.topology(schedule.num_ranks)
 
+    def troubled_pairs(better: AnyNetwork) -> tuple[TroubledPair, ...]:
+        return _troubled_pairs(schedule, topology, better.topology(schedule.num_ranks), size_bytes)
 
-def _is_met(schedule: Schedule, network: AnyNetwork, part: SlowPart, size_bytes: int) -> bool:
-    """Whether some transfer would be faster if this part alone were as fast as the others."""
-    topology, better = (some.topology(schedule.num_ranks) for some in (network, even_out(network, [part])))
-    return any(pair.slowdown > SLOW for pair in _troubled_pairs(schedule, topology, better, size_bytes))
+    def is_met(part: SlowPart) -> bool:
+        """Return whether some transfer would be faster if this part alone were as fast as the others."""
+        return any(pair.slowdown > SLOW for pair in troubled_pairs(_evened_out(network, part)))
+
+    ranks = _troubled_ranks(network, schedule.num_ranks)
+    return Troubles(troubled_pairs(sound), ranks, tuple(filter(is_met, parts)))
 
 
 def _troubled_pairs(schedule: Schedule, topology: Topology, sound: Topology, size: int) -> tuple[TroubledPair, ...]:
@@ -188,7 +159,7 @@ def _message_s(topology: Topology, src: Ints, dst: Ints, num_bytes: float) -> Fl
 
 
 def _fails_at_s(topology: Topology, src: Ints, dst: Ints) -> Floats:
-    """When the first failure on each path is; infinite if there is none."""
+    """Return the time of the first failure on each path; infinite if there is none."""
     resource = topology.paths(src, dst).resource
     fails_at_s = np.append(topology.resources.fails_at_s, np.inf)
     earliest: Floats = fails_at_s[np.where(resource == NONE, -1, resource)].min(axis=1, initial=np.inf)

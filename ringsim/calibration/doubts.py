@@ -6,8 +6,9 @@ described rightly by the log of one GPU.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
+from operator import itemgetter
 from typing import NamedTuple
 
 from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, repeated
@@ -24,70 +25,59 @@ _APART = (1 + MISFIT) ** 2
 _DISTURBED = 0.1
 
 
+class _Repetition(NamedTuple):
+    """Two times of the same collective, from two logs or from two runs of one log."""
+
+    fast_s: float
+    fast: TimedCase
+    slow_s: float
+    slow: TimedCase
+
+    @property
+    def factor(self) -> float:
+        return self.slow_s / self.fast_s
+
+
+def _repetitions(cases: Sequence[TimedCase]) -> Iterator[_Repetition]:
+    for some in repeated(cases):
+        for pair in combinations(some, 2):
+            fast, slow = sorted(pair, key=lambda case: case.calibrated_s)
+            yield _Repetition(fast.calibrated_s, fast, slow.calibrated_s, slow)
+    for case in cases:
+        if len(case.rows) > 1:  # of more than one table
+            yield _Repetition(min(case.times_s), case, max(case.times_s), case)
+
+
 def contradiction_line(cases: Iterable[TimedCase]) -> str:
     """Return one line on the two logs that differ most in what both measured; "" if all agree but for a few times.
 
     If they do, it is on the log whose own runs of the same differ most.
     """
-    cases = list(cases)
-    by_files: dict[tuple[str, ...], list[tuple[TimedCase, TimedCase]]] = {}
-    for some in repeated(cases):
-        for pair in combinations(some, 2):
-            fast, slow = sorted(pair, key=lambda case: case.calibrated_s)
-            by_files.setdefault(tuple(sorted(case.file for case in pair)), []).append((fast, slow))
-    contradictions = [pairs for pairs in by_files.values() if _num_apart(pairs) > _DISTURBED * len(pairs)]
+    by_files: dict[tuple[str, ...], list[_Repetition]] = {}
+    for repetition in _repetitions(list(cases)):
+        by_files.setdefault(tuple(sorted((repetition.fast.file, repetition.slow.file))), []).append(repetition)
+    contradictions = {
+        files: (max(repetitions, key=lambda repetition: repetition.factor), num_apart, len(repetitions))
+        for files, repetitions in by_files.items()
+        if (num_apart := sum(repetition.factor > _APART for repetition in repetitions)) > _DISTURBED * len(repetitions)
+    }
     if not contradictions:
-        return _line_within(cases)
-    pairs = max(contradictions, key=lambda pairs: max(map(_factor, pairs)))
-    fast, slow = max(pairs, key=_factor)
-    more = f"; {plural(len(contradictions) - 1, 'more pair')} of logs as well" if len(contradictions) > 1 else ""
+        return ""
+    files = max(contradictions, key=lambda files: (files[0] != files[1], contradictions[files][0].factor))
+    (fast_s, fast, slow_s, slow), num_apart, num_common = contradictions[files]
+    more = f"; {plural(len(contradictions) - 1, 'more contradiction')} as well" if len(contradictions) > 1 else ""
     return (
         f"contradictory: {slow.collective} {format_size(slow.size_bytes)} on {plural(slow.num_ranks, 'rank')} of "
-        f"{plural(slow.num_nodes, 'host')} takes {format_time(slow.calibrated_s)} in {_name(slow, fast)} and "
-        f"{format_time(fast.calibrated_s)} in {_name(fast, slow)}, {_factor((fast, slow)):.1f} times as long, and "
-        f"{_num_apart(pairs)} of their {len(pairs)} common timings differ by more than a factor of {_APART:.1f}{more}: "
-        "their settings differ: calibrate them separately"
+        f"{plural(slow.num_nodes, 'host')} takes {format_time(slow_s)} in {_name(slow, fast)} and "
+        f"{format_time(fast_s)} in {_name(fast, slow)}, {slow_s / fast_s:.1f} times as long, and "
+        f"{num_apart} of {num_common} common timings differ by more than a factor of {_APART:.1f}{more}: "
+        "the settings of these runs differ: calibrate them from separate files, each alone"
     )
-
-
-def _line_within(cases: Iterable[TimedCase]) -> str:
-    """Return one line on the log that holds several runs, of which some take much longer than others; else ""."""
-    by_file: dict[str, list[TimedCase]] = {}
-    for case in cases:
-        if len(case.rows) > 1:  # of more than one table
-            by_file.setdefault(case.file, []).append(case)
-    contradictory = [
-        own for own in by_file.values() if sum(_range(case) > _APART for case in own) > _DISTURBED * len(own)
-    ]
-    if not contradictory:
-        return ""
-    own = max(contradictory, key=lambda own: max(map(_range, own)))
-    worst = max(own, key=_range)
-    return (
-        f"contradictory: {worst.collective} {format_size(worst.size_bytes)} on {plural(worst.num_ranks, 'rank')} of "
-        f"{plural(worst.num_nodes, 'host')} takes {format_time(min(worst.times_s))} to "
-        f"{format_time(max(worst.times_s))} in {worst.file_name}, and {sum(_range(case) > _APART for case in own)} of "
-        f"its {len(own)} repeated timings differ by more than a factor of {_APART:.1f}: the settings of its runs "
-        "differ: put them into separate files, and calibrate these separately"
-    )
-
-
-def _range(case: TimedCase) -> float:
-    return max(case.times_s) / min(case.times_s)
-
-
-def _factor(pair: tuple[TimedCase, TimedCase]) -> float:
-    fast, slow = pair
-    return slow.calibrated_s / fast.calibrated_s
-
-
-def _num_apart(pairs: Sequence[tuple[TimedCase, TimedCase]]) -> int:
-    return sum(_factor(pair) > _APART for pair in pairs)
 
 
 def _name(case: TimedCase, other: TimedCase) -> str:
     """Return the name of its file, with the folder where the other's is the same without."""
-    return case.file if case.file_name == other.file_name else case.file_name
+    return case.file if case.file_name == other.file_name and case.file != other.file else case.file_name
 
 
 def settings_line(cluster: Cluster, questions: Sequence[Question]) -> str:
@@ -117,20 +107,20 @@ def undecided_line(parameters: Iterable[FittedParameter], cases: Sequence[TimedC
 
 def _most_telling(cases: Sequence[TimedCase]) -> str:
     """Return the log that is missing most: the collective, and on what it runs."""
-    hosts = {case.num_nodes for case in cases if case.collective in RING_TESTS}
+    num_hosts = {case.num_nodes for case in cases if case.collective in RING_TESTS}
     per_host = max(math.ceil(case.num_ranks / case.num_nodes) for case in cases)
-    ranks, most = plural(per_host, "rank"), max(hosts, default=1)
-    if most == 1:
-        return f"all_reduce on 2 hosts, with {ranks} on each,"
-    if 1 not in hosts and per_host > 1:
-        return f"all_reduce on one host, with {ranks},"
-    if min(case.size_bytes for case in cases) > _SMALL:
-        return f"all_reduce from 8 bytes on, on {plural(most, 'host')}, with {ranks} on each,"
-    if len(hosts - {1}) == 1:
-        return f"all_reduce on {4 * most} hosts, with {ranks} on each,"
-    if not any(case.collective in RING_TESTS[1:] for case in cases):
-        return f"all_gather, which tells rings from trees, on {plural(most, 'host')},"
-    return ""
+    most, on_each = max(num_hosts, default=1), f"with {plural(per_host, 'rank')} on each,"
+    hosts = plural(most, "host")
+    missing = {
+        f"all_reduce on 2 hosts, {on_each}": most == 1,
+        f"all_reduce on one host, with {plural(per_host, 'rank')},": 1 not in num_hosts and per_host > 1,
+        f"all_reduce from 8 bytes on, on {hosts}, {on_each}": min(case.size_bytes for case in cases) > _SMALL,
+        f"all_reduce on {4 * most} hosts, {on_each}": len(num_hosts - {1}) == 1,
+        f"all_gather, which tells rings from trees, on {hosts},": all(
+            case.collective not in RING_TESTS[1:] for case in cases
+        ),
+    }
+    return next((log for log, is_missing in missing.items() if is_missing), "")
 
 
 _SMALL = 2**16  # bytes: what is longer says little of latencies
@@ -168,32 +158,20 @@ _HOP_KINDS = {
 
 def doubt_line(parameters: Iterable[FittedParameter]) -> str:
     """Return one line on the least plausible latency per hop that the logs show; "" if all may be."""
-    doubted = [parameter for parameter in parameters if _excess(parameter) > 1]
+    hops = [(parameter, _HOP_KINDS.get(parameter.name.rpartition(" ")[2])) for parameter in parameters]
+    doubted = [(parameter.value / hop.most_s, parameter, hop) for parameter, hop in hops if hop]
+    doubted = [doubt for doubt in doubted if doubt[0] > 1]
     if not doubted:
         return ""
-    worst = max(doubted, key=_excess)
-    hop = _HOP_KINDS[_kind(worst)]
+    _, worst, hop = max(doubted, key=itemgetter(0))
     more = f", and {len(doubted) - 1} more like it" if len(doubted) > 1 else ""
+    files = sorted({case.file_name for case in worst.seen_in})
+    more_files = f" and {len(files) - _FILES_NAMED} more" if len(files) > _FILES_NAMED else ""
     return (
         f"implausible: {worst.name} is {format_time(worst.value)}{more}: a hop {hop.name} takes less than "
-        f"{format_time(hop.most_s)}; seen in {_files(worst.seen_in)}: {hop.causes} {hop.measure} measures a hop alone"
+        f"{format_time(hop.most_s)}; seen in {', '.join(files[:_FILES_NAMED])}{more_files}: {hop.causes} {hop.measure} "
+        "measures a hop alone"
     )
-
-
-def _kind(parameter: FittedParameter) -> str:
-    """Return the last word of such as "LL hop_latency"."""
-    return parameter.name.rpartition(" ")[2]
-
-
-def _excess(parameter: FittedParameter) -> float:
-    hop = _HOP_KINDS.get(_kind(parameter))
-    return parameter.value / hop.most_s if hop else 0.0
-
-
-def _files(cases: Sequence[TimedCase]) -> str:
-    files = sorted({case.file_name for case in cases})
-    more = f" and {len(files) - _FILES_NAMED} more" if len(files) > _FILES_NAMED else ""
-    return ", ".join(files[:_FILES_NAMED]) + more
 
 
 def senders_per_host(questions: Iterable[Question]) -> set[int]:

@@ -48,6 +48,8 @@ class OneLineCommand(click.Command):
             sys.exit(1)
         except MemoryError as error:
             self.refuse(f"not enough memory: {error}".removesuffix(": "), self.name)
+        except RecursionError:
+            self.refuse("a file is nested too deeply", self.name)
         except ModuleNotFoundError as error:
             if (error.name or "").split(".")[0] != "torch":
                 raise

@@ -9,7 +9,6 @@ import json
 import shutil
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +20,6 @@ from ringsim.files import atomic_file
 from ringsim.units import format_duration
 
 REDRAW_S = 0.1
-RECENT = 50  # marks from which the time left is estimated: the first steps of a phase are slower than the rest
-MARK_S = 0.2  # between two marks, at least
 BAR_WIDTH = 24
 CLEAR_LINE = "\r\033[K"
 
@@ -38,7 +35,10 @@ class Progress:
         self._hidden = rank != 0 or not _is_terminal()
         self._visible_from = time.monotonic() + delay_s
         self._drawn_at = float("-inf")
-        self._begin("", None, 0)
+        self.phase, self.text = "", ""
+        self.length: int | None = None
+        self.done = self._done_before = 0
+        self._begun_s = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -47,27 +47,21 @@ class Progress:
         if not self._hidden and self._drawn_at > float("-inf"):
             clear_line()
 
-    def _begin(self, phase: str, length: int | None, done: int) -> None:
-        self.phase, self.length, self.done, self.text = phase, length, done, ""
-        self._recent = deque([(time.monotonic(), done)], maxlen=RECENT)
-
     def begin(self, phase: str, length: int | None = None, done: int = 0) -> None:
         """Begin a phase. length: of what is to be done, if it is known; done: of that, what an earlier run has done."""
-        self._begin(phase, length, done)
+        self.phase, self.length, self.done, self.text = phase, length, done, ""
+        self._begun_s, self._done_before = time.monotonic(), done
         self._draw()
 
     def update(self, count: int, text: str | None = None) -> None:
-        """So much more is done; `text`, if there is one, says how it is going."""
+        """Advance by `count`; `text` replaces the message on how it is going."""
         self.done += count
         self.text = self.text if text is None else text
-        now = time.monotonic()
-        if now >= self._recent[-1][0] + MARK_S:
-            self._recent.append((now, self.done))
-        if now >= self._drawn_at + REDRAW_S or self.done == self.length:
+        if time.monotonic() >= self._drawn_at + REDRAW_S or self.done == self.length:
             self._draw()
 
     def advance_to(self, done: int, length: int, phase: str) -> None:
-        """So much of `length` is done of a phase, which begins if it is not the present one."""
+        """Set how much of a phase is done, of `length`; the phase begins if it is not the present one."""
         if (phase, length) != (self.phase, self.length):
             self.begin(phase, length)
         self.update(done - self.done)
@@ -78,25 +72,19 @@ class Progress:
         if self._drawn_at > float("-inf"):
             self._draw()
 
-    def line(self, width: int | None = None) -> str:
-        """Return what is drawn; where it does not fit into `width`, without the bar, and then cut."""
+    def line(self) -> str:
+        """Return what is drawn, where the terminal is wide enough."""
         if self.length is None:
-            parts = [f"{self.phase} ...", str(self.done) if self.done else "", self.text]
-        else:
-            filled = min(BAR_WIDTH * self.done // max(self.length, 1), BAR_WIDTH)
-            bar = f"[{'#' * filled}{' ' * (BAR_WIDTH - filled)}]"
-            parts = [self.phase, bar, f"{self.done}/{self.length}", self._time_left(), self.text]
-        whole = "  ".join(filter(None, parts))
-        if self.length is not None and width is not None and len(whole) > width:
-            whole = "  ".join(filter(None, [parts[0], *parts[2:]]))
-        return whole[:width]
+            return "  ".join(filter(None, [f"{self.phase} ...", str(self.done) if self.done else "", self.text]))
+        bar = "#" * min(BAR_WIDTH * self.done // max(self.length, 1), BAR_WIDTH)
+        count = f"{self.done}/{self.length}"
+        return "  ".join(filter(None, [self.phase, f"[{bar:<{BAR_WIDTH}}]", count, self._time_left(), self.text]))
 
     def _time_left(self) -> str:
-        (first_s, first_done), (last_s, last_done) = self._recent[0], self._recent[-1]
-        if self.length is None or last_done <= first_done or self.done >= self.length:
+        made, spent_s = self.done - self._done_before, time.monotonic() - self._begun_s
+        if self.length is None or made <= 0 or self.done >= self.length:
             return ""
-        left_s = (self.length - last_done) * (last_s - first_s) / (last_done - first_done)
-        return f"{format_duration(left_s)} left"
+        return f"{format_duration((self.length - self.done) * spent_s / made)} left"
 
     def _draw(self) -> None:
         now = time.monotonic()
@@ -104,7 +92,7 @@ class Progress:
             return
         self._drawn_at = now
         width = shutil.get_terminal_size().columns - 1
-        click.echo(f"{CLEAR_LINE}{self.line(width)}", file=sys.stderr, nl=False)
+        click.echo(f"{CLEAR_LINE}{self.line()[:width]}", file=sys.stderr, nl=False)
 
 
 def progress_bar(length: int, label: str, *, rank: int = 0, done: int = 0, delay_s: float = 0.0) -> Progress:

@@ -79,22 +79,15 @@ def _parse_part(text: str, parse: Callable[[str], int], factor: int) -> list[int
     last = parse(rest[0])
     if last < first or len(rest) > 2:
         raise ValueError(f"{text!r} is not a range: write it as FIRST:LAST or FIRST:LAST:x{factor}, the smaller first")
-    return _range(first, last, _parse_factor(rest[1]) if rest[1:] else factor)
-
-
-def _range(first: int, last: int, factor: int) -> list[int]:
+    if rest[1:]:
+        factor = whole_number(rest[1].removeprefix("x")) or 0
+        if factor < 2:
+            raise ValueError(f"{rest[1]!r} is not a factor: write it as x2 or x4")
     numbers = []
     while first < last:
         numbers.append(first)
         first *= factor
     return [*numbers, last]  # who asks for 8:2000 wants to know about 2000
-
-
-def _parse_factor(text: str) -> int:
-    factor = whole_number(text.removeprefix("x"))
-    if factor is None or factor < 2:
-        raise ValueError(f"{text!r} is not a factor: write it as x2 or x4")
-    return factor
 
 
 def parse_share(text: str) -> float:

@@ -17,9 +17,9 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from types import UnionType
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ringsim.files import values
 from ringsim.files.atomic_file import save_json
@@ -30,27 +30,28 @@ from ringsim.suggestions import did_you_mean
 _Record = TypeVar("_Record")
 
 
-class Reader(NamedTuple):
-    """How a value is read that may hold others; `read` takes it and its place in the file, such as layer[3].width."""
-
-    read: Callable[[Any, str], Any]
+Reader = Callable[[Any, str], Any]  # takes a value and its place in the file, such as layer[3].width
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a table: it holds a value, a table, a record or (`many`) a list of tables, and becomes a field."""
+    """A key of a table: it holds a table or what an annotation or a parser says, and becomes a field.
+
+    many: whether it holds a list of tables. is_open: see `decode`.
+    """
 
     field: str
-    holds: Union[Parser, "Table", Reader, type[Any]]
+    holds: Any
     required: bool = False
     many: bool = False
+    is_open: bool = False
 
     def read(self, value: Any, place: str) -> Any:
         """Return the value of the field. Raises ValueError with place, value and rule."""
-        holds = self.holds if isinstance(self.holds, Table | Reader) else _reader_of(self.holds)
+        read = self.holds.read if isinstance(self.holds, Table) else _reader(self.holds, self.field, self.is_open)
         if self.many and not isinstance(value, list):
             raise refusal(place, value, f"must be a list of tables, [[{place}]]")
-        return (_many(holds) if self.many else holds).read(value, place)
+        return (_many(read) if self.many else read)(value, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,38 +190,33 @@ class JsonFile:
 def _table_of(kind: Any, is_open: bool) -> Table:
     """Return the table of a dataclass."""
     hints = get_type_hints(kind, include_extras=True)
-    return Table(
-        {
-            _key(field): Key(
-                field.name,
-                _reader(hints[field.name], field.name, is_open),
-                field.default is MISSING and field.default_factory is MISSING,
-            )
-            for field in fields(kind)
-        },
-        is_open,
-    )
+    keys = {}
+    for field in fields(kind):
+        required = field.default is MISSING and field.default_factory is MISSING
+        keys[_key(field)] = Key(field.name, hints[field.name], required, is_open=is_open)
+    return Table(keys, is_open)
 
 
 def _key(field: Any) -> str:
     return str(field.metadata.get("key", field.name))
 
 
+@cache
 def _reader(hint: Any, name: str, is_open: bool) -> Reader:
-    """How a field of this name and annotation is read."""
+    """Return the reader of a field of this name with this annotation, or with this parser."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _one(arguments[1])
+        return partial(parsed, arguments[1])
     if origin is tuple:
         return _many(_reader(arguments[0], name, is_open))
     if origin is dict:
         return _mapped(_reader(arguments[1], name, is_open))
     if origin in (Union, UnionType):
         inner = _reader(next(kind for kind in arguments if kind is not type(None)), name, is_open)
-        return Reader(lambda value, place: None if value is None else inner.read(value, place))
+        return lambda value, place: None if value is None else inner(value, place)
     if isinstance(hint, type) and is_dataclass(hint):
-        return Reader(lambda value, place: value if isinstance(value, hint) else _record(hint, value, place, is_open))
-    return Reader(lambda value, _: value) if hint is Any else _one(_plain(hint, name))
+        return lambda value, place: value if isinstance(value, hint) else _record(hint, value, place, is_open)
+    return partial(parsed, _plain(hint, name) if isinstance(hint, type) else hint)
 
 
 def _record(kind: Any, value: Any, place: str, is_open: bool) -> Any:
@@ -243,51 +239,37 @@ def _plain(kind: type, name: str) -> Parser:
     if kind is float:
         is_time = name.endswith("_s") and not name.endswith("_per_s")
         return values.seconds(0) if is_time else values.number()
-    return {str: values.text, bool: values.truth}[kind]
+    parsers: dict[Any, Parser] = {str: values.text, bool: values.truth, Any: lambda value: value}
+    return parsers[kind]
 
 
-def _reader_of(holds: Any) -> Reader:
-    if isinstance(holds, type) and is_dataclass(holds):
-        return Reader(lambda value, place: _record(holds, value, place, False))
-    return _one(holds)
-
-
-def _one(parse: Parser) -> Reader:
-    return Reader(lambda value, place: parsed(parse, value, place))
-
-
-def _many(inner: "Table | Reader") -> Reader:
+def _many(inner: Reader) -> Reader:
     def read(listed: Any, place: str) -> tuple[Any, ...]:
         if not isinstance(listed, list | tuple):
             raise refusal(place, listed, "must be a list")
-        return tuple(inner.read(value, f"{place}[{index}]") for index, value in enumerate(listed))
+        return tuple(inner(value, f"{place}[{index}]") for index, value in enumerate(listed))
 
-    return Reader(read)
+    return read
 
 
 def _mapped(inner: Reader) -> Reader:
     def read(data: Any, place: str) -> dict[str, Any]:
         if not isinstance(data, dict):
             raise refusal(place, data, "must be an object")
-        return {key: inner.read(value, _inside(place, key)) for key, value in data.items()}
+        return {key: inner(value, _inside(place, key)) for key, value in data.items()}
 
-    return Reader(read)
+    return read
 
 
 def _within(data: dict[str, Any], path: str, place: str) -> Any:
-    """Return the value of a key such as run.name, that is of an object within the object.
-
-    MISSING if it is not there.
-    """
+    """Return the value of a key such as run.name, of an object within the object; MISSING if it is not there."""
     value: Any = data
     for name in path.split("."):
-        if value is None:
+        if value is None or value is MISSING:
             return MISSING
         if not isinstance(value, dict):
             raise refusal(place, value, "must be an object")
         value, place = value.get(name, MISSING), _inside(place, name)
-        if value is MISSING:
-            return MISSING
     return value
 
 

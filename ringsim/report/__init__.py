@@ -1,6 +1,5 @@
 """Text, traces and pictures of what analysis and calibration tell."""
 
-from ringsim.report.bound_line import bound_reason
 from ringsim.report.calibration_table import fit_dict, format_comparison, format_fit, format_probe_fit, probe_fit_dict
 from ringsim.report.network_table import format_network_details, format_networks, network_details, network_summary
 from ringsim.report.notebook import register
@@ -14,4 +13,4 @@ from ringsim.report.sweep_table import format_sweep, sweep_notes
 from ringsim.report.synthesis_report import format_synthesis, synthesis_dict
 from ringsim.report.table import records_csv
 from ringsim.report.trace import trace_lines, write_step_trace, write_trace
-from ringsim.report.walkthrough_text import advice_dict, format_walkthrough, search_hint
+from ringsim.report.walkthrough_text import bound_reason, format_walkthrough, search_hint

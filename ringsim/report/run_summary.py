@@ -5,9 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ringsim.analysis import (
-    CriticalPath,
     Explanation,
-    LinkUsage,
     RankUsage,
     algbw_bytes_per_s,
     among_most,
@@ -98,10 +96,9 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
 
     width: in characters; None for any.
     """
-    how = [("timed", how_timed(result))] if result.get("library") else []
-    rows = [*how, ("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
-    if explanation:
-        rows += lines(explanation)
+    rows = [("timed", how_timed(result))] if result["library"] else []
+    rows += [("transfers", f"{result['num_transfers']} in {plural(result['num_steps'], 'step')}"), *_times(result)]
+    rows += lines(explanation) if explanation else ()
     if note := uniform_note(result["network"]):
         rows.append(("network", note))
     title = f"{result['collective']} {result['algorithm']}, {plural(result['num_ranks'], 'rank')}"
@@ -122,19 +119,17 @@ def expected_rows(interval: Interval | None) -> list[tuple[str, str]]:
 
 def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("time", "never finishes" if result["time_s"] is None else format_time(result["time_s"]))]
-    if library := result.get("library"):
+    low_s, high_s = result.get("predicted_low_s"), result.get("predicted_high_s")
+    if low_s is not None and high_s is not None:
+        rows += expected_rows(Interval(low_s, high_s))
+    if library := result["library"]:
         start_s = library["start_s"]
         start = "" if start_s is None else f", {format_time(start_s)} of the time is its start"
         rows.append(("protocol", library["protocol"] + start))
-    low_s, high_s = result.get("predicted_low_s"), result.get("predicted_high_s")
-    if low_s is not None and high_s is not None:
-        rows[1:1] = expected_rows(Interval(low_s, high_s))
     if result["closed_form_s"] is not None:
         rows.append(("closed form", format_time(result["closed_form_s"])))
-    for name in ("algbw", "busbw"):
-        rate = result[f"{name}_bytes_per_s"]
-        rows.append((name, "-" if rate is None else format_rate(rate)))
-    return rows
+    rates = [(name, result[f"{name}_bytes_per_s"]) for name in ("algbw", "busbw")]
+    return [*rows, *((name, "-" if rate is None else format_rate(rate)) for name, rate in rates)]
 
 
 _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applying", "waiting_s": "waiting",
@@ -143,13 +138,20 @@ _RANK_COLUMNS = {"busy_s": "busy", "sending_s": "sending", "applying_s": "applyi
 
 def as_dict(explanation: Explanation) -> dict[str, Any]:
     """Return an explanation for JSON; each rank's times are left to `ranks_as_dicts`."""
-    path, ranks = explanation.path, explanation.ranks
+    path, ranks, links = explanation.path, explanation.ranks, explanation.links
     spent = {f"{kind.value}_s": seconds for kind, seconds in path.seconds().items()} if path else {}
+    link = links.bottleneck
     return {
         "critical_path": {"num_transfers": path.num_transfers, **spent} if path else None,
         "busiest_rank": _rank_as_dict(ranks, ranks.busiest),
         "slowest_rank": _rank_as_dict(ranks, ranks.slowest),
-        "bottleneck": _bottleneck_as_dict(explanation.links),
+        "bottleneck": None
+        if link is None
+        else {
+            "name": links.name(link),
+            "utilisation": float(links.utilisation[link]),
+            "num_links_as_busy": int(among_most(links.utilisation).sum()),
+        },
     }
 
 
@@ -162,21 +164,20 @@ def _rank_as_dict(ranks: RankUsage, rank: int) -> dict[str, Any]:
     return {"rank": rank, **{name: float(getattr(ranks, name)[rank]) for name in _RANK_COLUMNS}}
 
 
-def _bottleneck_as_dict(links: LinkUsage) -> dict[str, Any] | None:
-    link = links.bottleneck
-    if link is None:
-        return None
-    num_as_busy = int(among_most(links.utilisation).sum())
-    return {"name": links.name(link), "utilisation": float(links.utilisation[link]), "num_links_as_busy": num_as_busy}
-
-
 def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
     """Yield the sentences of an explanation, each after its subject."""
     path, ranks, links = explanation.path, explanation.ranks, explanation.links
     if path is not None and path.time_s > 0:
-        yield "critical path", _path(path)
+        shares = sorted(path.shares().items(), key=lambda item: -item[1])
+        shown = [f"{kind.value} {_percent(share)}" for kind, share in shares if share >= 0.0005]  # not 0.0 %
+        yield "critical path", ", ".join(shown)
     if ranks.until_s > 0:
-        yield "busiest", _busiest(ranks)
+        busy, sending, applying = (
+            _percent(times_s[ranks.busiest] / ranks.until_s)
+            for times_s in (ranks.busy_s, ranks.sending_s, ranks.applying_s)
+        )
+        which = _which(ranks.busiest, ranks.busy_s)
+        yield "busiest", f"{which}, busy {busy}: sending {sending}, applying {applying}"
         if explanation.stall is None:
             done_s = format_time(ranks.last_active_s[ranks.slowest])
             yield "slowest", f"{_which(ranks.slowest, ranks.last_active_s)}, last active at {done_s}"
@@ -189,19 +190,6 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
         stalled, *more = format_stall(explanation.stall)
         yield "stalled", stalled
         yield from (("", line) for line in more)
-
-
-def _path(path: CriticalPath) -> str:
-    """Return the largest shares first; none that would be shown as 0."""
-    shares = sorted(path.shares().items(), key=lambda item: -item[1])
-    return ", ".join(f"{kind.value} {_percent(share)}" for kind, share in shares if share >= 0.0005)
-
-
-def _busiest(ranks: RankUsage) -> str:
-    rank = ranks.busiest
-    share = {name: _percent(getattr(ranks, name)[rank] / ranks.until_s) for name in _RANK_COLUMNS}
-    which = _which(rank, ranks.busy_s)
-    return f"{which}, busy {share['busy_s']}: sending {share['sending_s']}, applying {share['applying_s']}"
 
 
 def _which(rank: int, values: Floats) -> str:

@@ -4,8 +4,8 @@ from typing import Any
 
 from ringsim.analysis import Explanation
 from ringsim.network import AnyNetwork
-from ringsim.report.bound_line import bound_line
 from ringsim.report.run_summary import describe, summarise
+from ringsim.report.walkthrough_text import bound_line
 from ringsim.synthesis import NamedTime, Synthesis
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_time, plural

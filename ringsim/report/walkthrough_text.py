@@ -1,26 +1,30 @@
-"""A `Walkthrough` and the `Advice` beside it as text for people, and the latter as JSON."""
+"""A walkthrough, the `Advice` and the `NetworkBound` of a collective as text for people."""
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ringsim.analysis import Advice, Alternative, Explanation, NetworkBound, ToldPhase, Walkthrough
-from ringsim.report.bound_line import bound_line
+from ringsim.analysis import Advice, Alternative, Explanation, NetworkBound
 from ringsim.report.network_table import uniform_note
 from ringsim.report.run_summary import how_timed, lines
 from ringsim.text_table import align_columns
 from ringsim.units import format_size, format_time, plural
 
-MAX_STEPS = 8  # of a phase, that are told one by one
-_FEW_STEPS = 3  # told of a longer phase
+if TYPE_CHECKING:
+    import jinja2
+
 _GAIN = 1.005  # times as fast; what gains less does not help
 _NEAREST = 3  # of what gains nothing
 _FAR = 0.2  # above the bound: what is nearer leaves a search little to gain
+MAX_NAMED_RESOURCES = 3
+MAX_NAMED_RANKS = 8
+AS_FAST = 0.0005  # above the bound, up to which a time would be shown as 0.0 % above
 
 
 def format_walkthrough(
     run: Mapping[str, Any],
-    told: Walkthrough,
+    told: Mapping[str, Any],
     explanation: Explanation | None,
     advice: Advice,
     bound: NetworkBound | None = None,
@@ -29,94 +33,43 @@ def format_walkthrough(
 ) -> str:
     """Return the steps, the costs, what bounds the run, and what would help most, each under its heading.
 
-    run: as `summarise` returns it. bound: the least time of any algorithm, if it is known.
-    wide: with all that would not help, and not only the nearest to it.
+    run: as `summarise` returns it. told: as `walk_through` does. bound: the least time of any algorithm, if it is
+    known. wide: with all that would not help, and not only the nearest to it.
     """
-    blocks = [_heading(run, told), *map(_phase, told.phases)]
-    blocks.append(_block("Amount of data and number of steps", map(_sentence, told.costs)))
-    blocks.append(_block("What bounds it", _bounds(explanation, advice, bound)))
-    blocks.append(_block("What would help most, by simulation", _alternatives(advice, wide)))
-    return "\n\n".join(blocks)
-
-
-def _block(heading: str, body: Iterator[str]) -> str:
-    return "\n".join([heading, *(f"  {line}" for line in body)])
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
-
-
-def _heading(run: Mapping[str, Any], told: Walkthrough) -> str:
-    chunk = format_size(run["size_bytes"] / run["num_chunks"])
-    chunks = f" in {run['num_chunks']} chunks of {chunk}" if run["num_chunks"] > 1 else ""
-    ranks = plural(run["num_ranks"], "rank")
-    title = f"{run['collective']} {run['algorithm']}, {ranks}, {format_size(run['size_bytes'])}{chunks}"
-    note = uniform_note(run["network"])
-    about = [f"Network: {note}."] if note else []
-    about += [f"Timed {how_timed(run)}."] if run["library"] else []
-    return "\n".join([title, *about, _sentence(told.goal), *([_sentence(told.skipped)] if told.skipped else [])])
-
-
-def _phase(phase: ToldPhase) -> str:
-    first, last = phase.first + 1, phase.last + 1  # people count steps from 1
-    span = f"step {first}" if first == last else f"steps {first} to {last}"
-    return _block(f"{phase.name}, {span}", _steps(phase))
-
-
-def _steps(phase: ToldPhase) -> Iterator[str]:
-    if phase.rule:
-        yield _sentence(phase.rule)
-    shown = phase.steps if len(phase.steps) <= MAX_STEPS else phase.steps[:_FEW_STEPS]
-    width = len(f"step {phase.last + 1}")
-    for step in shown:
-        yield f"{f'step {step.number + 1}':<{width}}  {step.sentence}"
-        if step.example:
-            yield f"{'':<{width}}  {step.example}"
-    if len(shown) < len(phase.steps):
-        last = phase.steps[-1]
-        if len(phase.steps) > len(shown) + 1:
-            yield f"steps {shown[-1].number + 2} to {last.number} follow the same pattern"
-        yield f"step {last.number + 1}  {last.sentence}"
-
-
-def _bounds(explanation: Explanation | None, advice: Advice, bound: NetworkBound | None) -> Iterator[str]:
-    time = format_time(advice.time_s) if math.isfinite(advice.time_s) else "never finishes"
-    least = (
-        [("bound", bound_line(bound, advice.time_s))] if bound and bound.time_s > 0 and advice.time_s < math.inf else []
+    rows = [("time", format_time(advice.time_s) if math.isfinite(advice.time_s) else "never finishes")]
+    if bound and bound.time_s > 0 and advice.time_s < math.inf:
+        rows.append(("bound", bound_line(bound, advice.time_s)))
+    rows += lines(explanation) if explanation else ()
+    timed = [other for other in advice.alternatives if other.sorting_s < math.inf]
+    helping = [other for other in timed if advice.time_s == math.inf or (advice.gain(other) or 0) >= _GAIN]
+    gains = [(_what(other), format_time(other.sorting_s), _gain(advice, other)) for other in helping]
+    useless = [f"{_what(other)} ({format_time(other.sorting_s)})" for other in timed if other not in helping]
+    if not wide and len(useless) > _NEAREST:
+        useless[_NEAREST:] = [f"and {len(useless) - _NEAREST} more (--wide)"]
+    return _template().render(
+        run=run,
+        network=uniform_note(run["network"]),
+        timed=how_timed(run),
+        told=told,
+        bounds=align_columns(rows),
+        helping=align_columns(gains) if gains else [],
+        useless=useless,
+        skipped=[other for other in advice.alternatives if other.skipped],
+        never=[_what(other) for other in advice.alternatives if other.time_s == math.inf],
     )
-    yield from align_columns([("time", time), *least, *(lines(explanation) if explanation else ())])
 
 
-def _alternatives(advice: Advice, wide: bool) -> Iterator[str]:
-    timed = [other for other in advice.alternatives if other.time_s is not None and math.isfinite(other.time_s)]
-    helping = [other for other in timed if not advice.time_s < math.inf or (advice.gain(other) or 0) >= _GAIN]
-    if helping:
-        rows = [(_what(other), format_time(other.sorting_s), _gain(advice, other)) for other in helping]
-        yield from align_columns(rows)
-    else:
-        yield "none of the alternatives that were simulated"
-    others = [other for other in timed if other not in helping]
-    if others:
-        shown = others if wide else others[:_NEAREST]
-        named = [f"{_what(other)} ({format_time(other.sorting_s)})" for other in shown]
-        more = [f"and {len(others) - len(shown)} more (--wide)"] if others[len(shown) :] else []
-        yield f"no gain: {', '.join([*named, *more])}"
-    for other in advice.alternatives:
-        if other.skipped:
-            yield f"not simulated: {other.name}: {other.skipped}"
-    never = [_what(other) for other in advice.alternatives if other.time_s == math.inf]
-    if never:
-        yield f"never finishes either: {', '.join(never)}"
+def _template() -> "jinja2.Template":
+    import jinja2  # noqa: PLC0415  no other command's text needs it
 
-
-def search_hint(advice: Advice, bound: NetworkBound | None) -> str:
-    """Return a line on a search if bandwidths bound the collective and every algorithm is far above that; else none."""
-    fastest_s = min([advice.time_s, *(other.sorting_s for other in advice.alternatives if _is_algorithm(other))])
-    if not bound or bound.latency_s >= bound.throughput_s or not _FAR < bound.excess(fastest_s) < math.inf:
-        return ""
-    above = f"the fastest of these algorithms is {bound.excess(fastest_s):.0%} above the bound"
-    return f"\n  {above}: ringsim synthesize searches for a faster schedule"
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=loader, trim_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {
+        "plural": plural,
+        "size": format_size,
+        "sentence": lambda text: f"{text[:1].upper()}{text[1:]}.",
+    }
+    return environment.get_template("explain.txt")
 
 
 def _is_algorithm(other: Alternative) -> bool:
@@ -132,14 +85,31 @@ def _gain(advice: Advice, other: Alternative) -> str:
     return "finishes" if gain is None else f"{gain:.3g} times as fast"
 
 
-def advice_dict(advice: Advice) -> list[dict[str, Any]]:
-    """Return the alternatives for JSON, the fastest first; None for a time that never comes or was not simulated."""
-    return [
-        {
-            "name": other.name,
-            "time_s": other.time_s if other.time_s is not None and math.isfinite(other.time_s) else None,
-            "times_as_fast": advice.gain(other),
-            "skipped": other.skipped or None,
-        }
-        for other in advice.alternatives
-    ]
+def search_hint(advice: Advice, bound: NetworkBound | None) -> str:
+    """Return a line on a search if bandwidths bound the collective and every algorithm is far above that; else none."""
+    fastest_s = min([advice.time_s, *(other.sorting_s for other in advice.alternatives if _is_algorithm(other))])
+    if not bound or bound.latency_s >= bound.throughput_s or not _FAR < bound.excess(fastest_s) < math.inf:
+        return ""
+    above = f"the fastest of these algorithms is {bound.excess(fastest_s):.0%} above the bound"
+    return f"\n  {above}: ringsim synthesize searches for a faster schedule"
+
+
+def bound_line(bound: NetworkBound, time_s: float) -> str:
+    """Return how far a time is above the least that the network allows, and what that follows from."""
+    excess = bound.excess(time_s)
+    above = f"{100 * excess:.{1 if excess < 1 else 0}f} % above" if excess >= AS_FAST else "as fast as"
+    return f"{above} what this network allows ({format_time(bound.time_s)}: {bound_reason(bound)})"
+
+
+def bound_reason(bound: NetworkBound) -> str:
+    """Return what the bound follows from."""
+    if bound.latency_s >= bound.throughput_s:
+        return "latency only"
+    if not bound.ranks:
+        return "total bytes over all links"
+    names = ", ".join(bound.resources[:MAX_NAMED_RESOURCES]) or "the bandwidth of a pair of ranks"
+    more = len(bound.resources) - MAX_NAMED_RESOURCES
+    ranks = plural(len(bound.ranks), "rank")
+    if len(bound.ranks) <= MAX_NAMED_RANKS:
+        ranks = f"{'rank' if len(bound.ranks) == 1 else 'ranks'} {', '.join(map(str, bound.ranks))}"
+    return f"{names}{f' and {more} more' if more > 0 else ''} {'from' if bound.leaves else 'to'} {ranks}"

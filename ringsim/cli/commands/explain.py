@@ -4,14 +4,14 @@ from functools import partial
 
 import click
 
-from ringsim.analysis import advise, bound_of, num_alternatives, walk_through, why_not_explained
+from ringsim.analysis import advise, bound_of, walk_through, why_not_explained
 from ringsim.analysis import explain as explain_run
 from ringsim.calibration import library_time
 from ringsim.cli.options import in_given_places, library_choice, network_options, schedule_options, size_option
-from ringsim.console import examples, json_option, print_result, progress_bar, wide_option
+from ringsim.console import Progress, examples, json_option, print_result, wide_option
 from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import build
-from ringsim.report import advice_dict, format_walkthrough, search_hint, summarise
+from ringsim.report import format_walkthrough, search_hint, summarise
 from ringsim.schedule import Schedule
 from ringsim.simulation import RULE
 from ringsim.text_table import WIDTH, wrap_text
@@ -41,11 +41,12 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
     def build_other(name: str) -> Schedule:
         return in_given_places(build(schedule.collective, name, schedule.num_ranks, size))
 
-    with progress_bar(num_alternatives(schedule, described, size), "simulating") as bar:
-        advice = advise(schedule, described, size, build_other, bar.update, partial(library_time, measured=described))
+    time_on = partial(library_time, measured=described)
+    with Progress() as progress:
+        advice = advise(schedule, described, size, build_other, progress.advance_to, time_on)
     bound = bound_of(schedule.collective, described, schedule.num_ranks, size)
     result = summarise(schedule, network, size, explanation, library=library) | {
-        "walkthrough": told.as_dict(),
+        "walkthrough": told,
         "bound": bound.as_dict() if bound else None,
     }
     text = format_walkthrough(result, told, explanation, advice, bound, wide=wide)
@@ -55,4 +56,4 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
         # What does not fit into a line is indented a little more than the line.
         indented = ((line, " " * (len(line) - len(line.lstrip()) + 2)) for line in text.splitlines())
         text = "\n".join(wrap_text(line, WIDTH, indent) for line, indent in indented)
-    print_result(text, result | {"alternatives": advice_dict(advice)}, as_json)
+    print_result(text, result | {"alternatives": advice.as_dicts()}, as_json)

@@ -35,37 +35,32 @@ def test_who_waits_for_what() -> None:
     # 1 us to send, 1 us to add: the second step would send from 2 us on.
     stall = stall_of(build(Collective.ALL_REDUCE, "ring", 3), cluster('link = "host1.nic0.out"\nat = "2.5us"'), 3000)
     assert stall.first[0] == Stuck(step=1, src=1, dst=2, chunk=2)
-    assert stall.failed == (("host1.nic0.out", 2.5e-6),)
-    by_rank = {rank.rank: rank for rank in stall.ranks}
-    assert [(by_rank[rank].doing, by_rank[rank].peer) for rank in range(3)] == [
-        ("waits", 2),
-        ("sends", 2),
-        ("waits", 1),
-    ]
-    assert by_rank[1].failed == ("host1.nic0.out",)
-    assert by_rank[2].last_active_s == pytest.approx(3e-6)
-    assert stall.num_transfers == 12
-    assert 3 < stall.num_unfinished < 12
+    assert [(rank.doing, rank.peer) for rank in stall.ranks] == [("waits", 2), ("sends", 2), ("waits", 1)]
+    assert stall.ranks[1].failed == ("host1.nic0.out",)
+    assert stall.ranks[2].last_active_s == pytest.approx(3e-6)
+    assert 3 < stall.num_unfinished < stall.num_transfers == 12
 
 
-def test_a_rank_that_fails_is_named() -> None:
-    """Nothing gets to or from it."""
-    stall = stall_of(build(Collective.ALL_GATHER, "direct", 3), cluster("rank = 2"), 3000)
-    assert stall.failed == (("rank2", 0.0),)
-    assert stall.num_unfinished == 4
-    assert [(rank.rank, rank.doing) for rank in stall.ranks] == [(0, "sends"), (1, "sends"), (2, "sends")]
+CORES = (
+    '[host]\nranks = 1\ncores = 1\n[rank]\nreduce_bandwidth = "1GB/s"\n[host.nic]\nbandwidth = "1GB/s"\n'
+    '[[failure]]\nlink = "host0.cores"\nat = "2.5us"\n'
+)
 
 
-def test_cores_that_fail_stop_what_is_added() -> None:
-    """The message has arrived; its reduction never ends."""
-    network = read_network(
-        '[host]\nranks = 1\ncores = 1\n[rank]\nreduce_bandwidth = "1GB/s"\n[host.nic]\nbandwidth = "1GB/s"\n'
-        '[[failure]]\nlink = "host0.cores"\nat = "2.5us"\n',
-        "test.toml",
-    )
-    stall = stall_of(build(Collective.REDUCE, "direct", 2), network, 2000)
-    assert [(rank.rank, rank.doing, rank.peer) for rank in stall.ranks] == [(0, "adds", 1)]
-    assert stall.failed == (("host0.cores", 2.5e-6),)
+@pytest.mark.parametrize(
+    ("network", "collective", "num_ranks", "failed", "ranks"),
+    [
+        (cluster("rank = 2"), "all_gather", 3, ("rank2", 0.0), [(0, "sends"), (1, "sends"), (2, "sends")]),
+        (read_network(CORES, "test.toml"), "reduce", 2, ("host0.cores", 2.5e-6), [(0, "adds")]),
+    ],
+)
+def test_what_fails_is_named(
+    network: Cluster, collective: str, num_ranks: int, failed: tuple[str, float], ranks: list[tuple[int, str]]
+) -> None:
+    """Nothing gets to or from a rank; a message that has arrived is never added without cores."""
+    stall = stall_of(build(Collective(collective), "direct", num_ranks), network, 1000 * num_ranks)
+    assert stall.failed == (failed,)
+    assert [(rank.rank, rank.doing) for rank in stall.ranks] == ranks
 
 
 def test_what_finishes_in_time_has_no_stall() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Cluster, Collective, Network, Schedule, Timeline, Transfer
-from ringsim.analysis.usage import LinkUsage, link_usage, rank_usage
+from ringsim.analysis.explanation import LinkUsage, link_usage, rank_usage
 from ringsim.network import AnyNetwork
 from ringsim.network.file_reader import read_network
 from ringsim.registry import build
@@ -88,19 +88,18 @@ def test_the_bottleneck_has_its_name() -> None:
     assert used == {"host0.nic0.out": 1.0, "host0.nic0.in": 0.0, "host1.nic0.out": 0.0, "host1.nic0.in": 1.0}
 
 
-def test_ports_are_the_links_of_a_uniform_network() -> None:
-    """Two for each rank; with a latency as long as the bytes take, a ring uses them half of the time."""
-    links = links_of(build(Collective.ALL_GATHER, "ring", 2), Network(1.0, 1.0), 2)
-    assert [links.name(link) for link in range(4)] == ["rank0.out", "rank1.out", "rank0.in", "rank1.in"]
-    assert links.utilisation.tolist() == [0.5] * 4
-
-
-def test_pairs_are_links_where_no_resource_limits_them() -> None:
-    """A ring of three has three."""
-    network = PrivateLinks(1.0, 1.0)
-    links = links_of(build(Collective.ALL_GATHER, "ring", 3), network, 3)
-    assert [links.name(link) for link in range(3)] == ["rank0 -> rank1", "rank1 -> rank2", "rank2 -> rank0"]
-    assert links.utilisation.tolist() == [0.5, 0.5, 0.5]
+@pytest.mark.parametrize(
+    ("network", "num_ranks", "names"),
+    [
+        (Network(1.0, 1.0), 2, ["rank0.out", "rank1.out", "rank0.in", "rank1.in"]),
+        (PrivateLinks(1.0, 1.0), 3, ["rank0 -> rank1", "rank1 -> rank2", "rank2 -> rank0"]),
+    ],
+)
+def test_links_of_a_uniform_network(network: AnyNetwork, num_ranks: int, names: list[str]) -> None:
+    """Two ports a rank, or pairs; with a latency as long as the bytes take, a ring uses them half of the time."""
+    links = links_of(build(Collective.ALL_GATHER, "ring", num_ranks), network, num_ranks)
+    assert [links.name(link) for link in range(len(names))] == names
+    assert links.utilisation.tolist() == [0.5] * len(names)
 
 
 def test_cores_are_used_by_overheads_and_reductions_too() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ringsim.analysis import BOUNDED, NetworkBound
-from ringsim.report.bound_line import bound_line
+from ringsim.report.walkthrough_text import bound_line
 from tests.ringsim.commands import as_json, printed, refused, run
 
 RING = ("--network", "docs/networks/ring-of-six.toml", "--ranks", 6)

@@ -11,10 +11,8 @@ from ringsim.units import parse_size
     [
         ("8", [8]),
         ("8,2, 4,2", [2, 4, 8]),
-        ("1KiB:16KiB", [1024, 4096, 16384]),
         ("1KiB:20KiB", [1024, 4096, 16384, 20480]),
         ("1:9:x3", [1, 3, 9]),
-        ("1:10:x3", [1, 3, 9, 10]),
         ("1:10:3", [1, 3, 9, 10]),
         ("5,4:8:x2", [4, 5, 8]),
         ("7:7", [7]),
@@ -29,13 +27,10 @@ def test_lists_and_ranges(text: str, numbers: list[int]) -> None:
     ("text", "message"),
     [
         ("", "'' is not a size"),
-        ("1,,2", "'' is not a size"),
-        ("0", "'0': must be at least 1"),
         ("0:4", "'0': must be at least 1"),
         ("4:2", "'4:2' is not a range: write it as FIRST:LAST or FIRST:LAST:x4, the smaller first"),
         ("1:2:x2:3", "'1:2:x2:3' is not a range"),
         ("1:9:x1", "'x1' is not a factor: write it as x2 or x4"),
-        ("1:9:xy", "'xy' is not a factor"),
         (",".join(map(str, range(1, 1002))), "1001 numbers, more than 1000"),
     ],
 )
