@@ -178,7 +178,6 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option(
     "--timeout", "timeout_s", type=TIME, callback=_positive, default="60s", help="Time that a rank waits for a peer."
 )
-@click.option("--check", is_flag=True, help="Check the options and exit.")
 @click.option(
     "--format",
     "form",
@@ -189,7 +188,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @wide_option
 @json_option
 @click.option("-o", "--output", type=FILE, help="Write the times of every iteration to FILE, as JSON.")
-def main(check: bool, output: Path | None, form: str, wide: bool, as_json: bool, **rest: Any) -> None:
+def main(output: Path | None, form: str, wide: bool, as_json: bool, **rest: Any) -> None:
     """Time our collectives, interleaved with those of torch.distributed.
 
     Start it with torchrun: torchrun --nproc-per-node 4 -m collectives.benchmark
@@ -203,8 +202,6 @@ def main(check: bool, output: Path | None, form: str, wide: bool, as_json: bool,
         _check_nccl_tests(plan)
     if output is not None and output != STDOUT:
         check_writable(f"--output {output}", output.parent)
-    if check:
-        return
     formatted = partial(format_nccl_tests, plan=plan) if form == NCCL_TESTS else partial(format_table, wide=wide)
     measurements = _run(plan, num_ranks, joining)
     if measurements is not None:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ringsim.console import Progress, clear_line, print_result, say, say_wrote
+from ringsim.console import Progress, clear_line, is_under_torchrun, print_result, say, say_wrote
 from ringsim.units import plural
 from trainers.launch.environment import DistributedEnvironment, distributed_environment, read_environment
 from trainers.launch.rendezvous import init_process_group
-from trainers.launch.signals import StopRequest, delay_termination, is_under_torchrun
+from trainers.launch.signals import StopRequest, delay_termination
 from trainers.loop.config import TrainConfig
 from trainers.tasks import load_task
 from trainers.tasks.base import Task
@@ -51,7 +51,8 @@ def run_rank(launch: Launch, task: Task | None = None) -> int:
 
     task: that of the launch, if it has been loaded already.
     """
-    with StopRequest() as stop:
+    stop = StopRequest()
+    with stop.noting():
         return _run_rank(launch, task, stop)
 
 
@@ -83,7 +84,7 @@ def say_failures_before_the_end(
     """
     from collectives.runtime import has_failed  # noqa: PLC0415
 
-    if is_under_torchrun(os.environ):
+    if is_under_torchrun():
         delay_termination(has_failed, say_interrupted, is_stopping=is_stopping)
 
 
