@@ -14,7 +14,7 @@ os.execv(sys.executable, [sys.executable, "-m", "pytest", "-q", "-p", "no:cachep
 
 def test_in_the_background_of_a_script_what_is_started_hears_of_ctrl_c() -> None:
     """There SIGINT is ignored, and whoever is started inherits that."""
-    tests = ["tests/ringsim/console/test_local_ranks.py", "-k", "ends_torchrun"]
+    tests = ["tests/ringsim/console/test_local_ranks.py", "-k", "ends_all_ranks and function"]
     command = [sys.executable, "-c", IGNORING, *tests]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout
