@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ringsim.console import needs_torch
 
 if TYPE_CHECKING:
+    from ringsim.console import spawn
     from trainers.data_parallel import DataParallel
     from trainers.launch.environment import distributed_environment
     from trainers.launch.rendezvous import init_process_group
-    from trainers.launch.spawn import spawn
     from trainers.loop.config import TrainConfig
     from trainers.loop.trainer import Trainer
     from trainers.strategies import STRATEGIES
@@ -39,7 +39,7 @@ _MODULES = {
     "distributed_environment": "trainers.launch.environment",
     "init_process_group": "trainers.launch.rendezvous",
     "load_task": "trainers.tasks",
-    "spawn": "trainers.launch.spawn",
+    "spawn": "ringsim.console",
 }
 
 

@@ -146,7 +146,6 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option(
     "--timeout", "timeout_s", type=TIME, callback=_positive, default="60s", help="Time that a rank waits for a peer."
 )
-@click.option("--check", is_flag=True, help="Check the options and exit.")
 @wide_option
 @json_option
 @click.option("-o", "--output", type=FILE, help="Write the times of every iteration to FILE, as JSON.")
@@ -158,7 +157,6 @@ def main(
     transport: str | None,
     gloo_thread_policy: GlooThreadPolicy,
     timeout_s: float,
-    check: bool,
     wide: bool,
     as_json: bool,
     output: Path | None,
@@ -175,8 +173,6 @@ def main(
     plan.check(num_ranks, torchrun.ranks_here())
     if output is not None and output != STDOUT:
         check_writable(f"--output {output}", output.parent)
-    if check:
-        return
     rank = int(os.environ["RANK"])
     progress = Progress(rank=rank)
     progress.begin(f"starting {plural(num_ranks, 'rank')}")

@@ -2,7 +2,7 @@
 
 from click import INT, IntRange
 
-from ringsim.console.local_ranks import check_local_rank, run_local_ranks
+from ringsim.console.local_ranks import run_local_ranks, spawn
 from ringsim.console.one_line import (
     MISTAKES,
     OneLineCommand,
@@ -42,5 +42,5 @@ from ringsim.console.parameters import (
     parse_numbers,
     parse_share,
 )
-from ringsim.console.signals import ENDINGS, ended_once, endings_noted, handling
-from ringsim.console.torchrun import TorchrunCommand, check_writable, num_ranks, require_torch
+from ringsim.console.signals import ended_once, endings_noted, handling
+from ringsim.console.torchrun import TorchrunCommand, check_writable, is_under_torchrun, num_ranks, require_torch

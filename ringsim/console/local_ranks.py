@@ -1,103 +1,277 @@
-"""`run_local_ranks`: torchrun on this machine, to its end; what ends us ends its ranks too."""
+"""Ranks on this host without torchrun: `spawn` runs a function on each, `run_local_ranks` a program.
 
-import os
-import shlex
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-
-from ringsim.console.signals import endings_noted
-
-# It brings torch with it; we only start it. By itself it ends in a traceback of its own, whether a signal ends it or a
-# rank fails, which then has said why; and it warns of each signal that it passes on.
-PROGRAM = """
-import logging
-import sys
-
-logging.disable(logging.WARNING)
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import main
-
-try:
-    main()
-except SignalException as ended:
-    sys.exit(128 + ended.sigval)
-except ChildFailedError as failed:
-    sys.exit(max(failed.get_first_failure()[1].exitcode, 1))
+The ranks find the environment variables that torchrun sets, so that the code in them is the same. torchrun itself does
+not serve here: whatever happens, it ends with a page of traceback and exit code 1. Here the error of a rank is one
+line, and the exit code is that of the rank, or 128 plus the number of a signal, on which batch scripts rely. Importing
+this loads no torch.
 """
-TORCHRUN = (sys.executable, "-c", PROGRAM, "--standalone")
-MEANWHILE_S = 0.5
-GRACE_S = 40.0  # for torchrun to end its ranks: it leaves them 30 s itself, and nobody else could end them after it
+
+import json
+import multiprocessing
+import os
+import runpy
+import shlex
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import connection, resource_tracker
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import click
+
+from ringsim.console.one_line import MISTAKES, message_of
+from ringsim.console.signals import endings_noted
+from ringsim.console.torchrun import ERROR_FILE, tell_launcher
+from ringsim.schedule import ScheduleError
+
+HOST = "127.0.0.1"
+START_METHOD = "spawn"
+POLL_S = 0.1
+MISTAKE = 2  # the exit code
+STOPPING = (signal.SIGTERM, signal.SIGUSR1)
+OURS = ("ringsim", "collectives", "trainers")
 
 
-def check_local_rank(num_ranks: int, arguments: Sequence[str]) -> str:
-    """Run a program once, as if it were the first of `num_ranks` ranks, and return its output.
+class RankFailure(NamedTuple):
+    """The first failure of a run. text: what it has yet to be said of it; "" if the rank has said why."""
 
-    arguments: as of `run_local_ranks`, with an option that makes the program only check its options. Errors in them are
-    then printed once, on one line; torchrun would add its own traceback.
+    code: int
+    text: str = ""
 
-    Raises ValueError with the program's last line on stderr if it fails.
+
+def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence[Any] = (), stops: bool = False) -> int:
+    """Run `target(*arguments)` on each rank, in its own process; when this returns, all of them have ended.
+
+    target: a function at the top level of a module; what it returns, or exits with, is the rank's exit code.
+    stops: whether SIGTERM and SIGUSR1 are passed on to the ranks, which decide when to end. A rank begins with SIGUSR1
+    blocked, and must enter a `StopRequest`.
+
+    When a rank fails, the others are ended, and its error is shown, once. The result is 0 if all is well, the exit code
+    of a rank that left by sys.exit (it has said why), 1 if a rank failed, 128 + n after the signal n. To be called in
+    the main thread, where signals are handled.
+
+    Raises ValueError for a wrong number of ranks, and with the words of a rank that raised what OneLineCommand takes
+    for a user's mistake.
+
+    >>> import sys, time
+    >>> from trainers import spawn
+    >>> spawn(2, time.sleep, (0.1,))  # in a program: inside `if __name__ == "__main__":`
+    0
+    >>> spawn(2, sys.exit, (5,))
+    5
     """
-    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
-    environment = os.environ | ranks | {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode:
-        *_, last = done.stderr.splitlines() or [f"{shlex.join(command)} ended with exit code {done.returncode}"]
-        raise ValueError(last)
-    return done.stdout
+    try:
+        failure = _run(num_ranks, target, arguments, STOPPING if stops else ())
+    except KeyboardInterrupt as ended:
+        return 128 + int(ended.args[0])
+    if failure is not None and failure.text:
+        click.echo(failure.text, err=True)
+    return 0 if failure is None else failure.code
 
 
 def run_local_ranks(
     num_ranks: int, arguments: Sequence[str], *, quiet: bool = False, meanwhile: Callable[[], object] = lambda: None
 ) -> None:
-    """Run torchrun with `num_ranks` ranks on this host, to its end.
+    """Run a Python program with `num_ranks` ranks on this host, to its end.
 
     arguments: what torchrun takes as script: a file and its arguments, or `-m` and a module.
-    quiet: what the ranks print is left out, and what they say on stderr is kept for the error.
-    meanwhile: called every half second until they have ended.
+    quiet: what the ranks print is left out, and what they write to stderr is kept for the error.
+    meanwhile: called every tenth of a second until they have ended.
 
-    On Ctrl-C, SIGTERM and SIGHUP alike torchrun and its ranks are ended and KeyboardInterrupt is raised. To be called
-    in the main thread. Raises OSError, which names the command, if it fails.
+    On Ctrl-C, SIGTERM and SIGHUP alike the ranks are ended and KeyboardInterrupt is raised. If the program fails, this
+    raises ValueError with the words in which it refuses its options; otherwise OSError if it is quiet, else
+    click.exceptions.Exit, since the ranks have said why.
     """
-    given = ["--nproc-per-node", str(num_ranks), *arguments]
-    # In a session of its own: Ctrl-C reaches us alone, and the ranks do not die each with a traceback of its own.
-    with (
-        endings_noted() as endings,
-        subprocess.Popen(
-            [*TORCHRUN, *given],
-            stdout=subprocess.DEVNULL if quiet else None,
-            stderr=subprocess.PIPE if quiet else None,
-            text=True,
-            start_new_session=True,
-        ) as job,
-    ):
+    with TemporaryDirectory() as folder:
+        errors = Path(folder, "stderr")
+        errors.touch()
+        program = (list(arguments), str(errors) if quiet else None)
+        failure = _run(num_ranks, _run_program, program, meanwhile=meanwhile)
+        if failure is not None and quiet:
+            said = "\n".join(filter(None, (errors.read_text(errors="replace").strip(), failure.text)))
+            command = shlex.join(arguments)
+            raise OSError(f"{command} on {num_ranks} ranks ended with exit code {failure.code}:\n{said}")
+    if failure is not None:
+        if failure.text:
+            click.echo(failure.text, err=True)
+        raise click.exceptions.Exit(failure.code)
+
+
+def _run(
+    num_ranks: int,
+    target: Callable[..., int | None],
+    arguments: Sequence[Any],
+    passed_on: Sequence[signal.Signals] = (),
+    meanwhile: Callable[[], object] = lambda: None,
+) -> RankFailure | None:
+    """Return the first failure of a rank, None if all have ended well; none of them is left.
+
+    Raises KeyboardInterrupt, with its number, after a signal that ends the run, and ValueError for a user's mistake.
+    """
+    if num_ranks < 1:
+        raise ValueError(f"{num_ranks} ranks: there must be at least 1")
+    if os.environ.get("RANK") or os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        starter = "torchrun" if os.environ.get("RANK") else "srun"
+        raise ValueError(
+            f"{num_ranks} ranks were requested, but {starter} has already started ranks: use only one of the two"
+        )
+    processes: list[BaseProcess] = []
+    # Noted, not raised: a signal that comes while a process is being started must not lose it.
+    with endings_noted(*passed_on) as came, _reserved_port() as port, TemporaryDirectory() as folder:
         try:
-            errors = _wait(job, meanwhile, endings)
-        except BaseException:
-            _end(job)
-            raise
-    if endings:  # as the job ended by itself
-        raise KeyboardInterrupt(endings[0])
-    if job.returncode:
-        said = f":\n{errors.strip()}" if quiet else "; its output is above"
-        raise OSError(f"torchrun {shlex.join(given)} ended with exit code {job.returncode}{said}")
+            for rank in range(num_ranks):
+                with _environment(_variables(rank, num_ranks, port, folder), {signal.SIGINT, *passed_on[1:]}):
+                    context: Any = multiprocessing.get_context(START_METHOD)
+                    processes.append(context.Process(target=_run_rank, args=(target, tuple(arguments))))
+                    processes[-1].start()
+            codes = _first_codes(processes, came, passed_on, meanwhile)
+        finally:
+            for process in processes:
+                process.kill()  # a rank that takes SIGTERM for a wish to stop would wait for those that have gone
+                process.join()
+        return _failure(codes, came, folder) if codes else None
 
 
-def _wait(job: subprocess.Popen[str], meanwhile: Callable[[], object], endings: list[int]) -> str:
-    """Return what it has said on stderr when it has ended. Raises KeyboardInterrupt if a signal is noted."""
-    while not endings:
-        try:
-            return job.communicate(timeout=MEANWHILE_S)[1]
-        except subprocess.TimeoutExpired:
-            meanwhile()
-    raise KeyboardInterrupt(endings[0])
+@contextmanager
+def _reserved_port() -> Iterator[int]:
+    """Yield a port that the system gives to nobody else, and on which rank 0 can listen all the same."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((HOST, 0))
+        port = holder.getsockname()[1]
+        if sys.platform != "linux":  # where no two sockets may have the port, even if only one of them listens
+            holder.close()
+        yield port
 
 
-def _end(job: subprocess.Popen[str]) -> None:
-    job.terminate()
+def _variables(rank: int, num_ranks: int, port: int, folder: str) -> dict[str, str]:
+    """Return the variables that torchrun sets on a single host."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
+    texts = {name: str(value) for name, value in {**numbers, "GROUP_RANK": 0, "MASTER_PORT": port}.items()}
+    if num_ranks > 1:
+        texts["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")  # the ranks share the cores
+    return {**texts, "MASTER_ADDR": HOST, ERROR_FILE: str(Path(folder, str(rank)))}
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> Iterator[None]:
+    """Set what must be so when a process that is started in the block begins. blocked: signals that it does not get.
+
+    A terminal sends Ctrl-C to the ranks too. They leave it to their parent, or each would end in a traceback.
+    """
+    before = dict(os.environ)
+    resource_tracker.ensure_running()  # otherwise it would start with the first rank, and unblock the signals
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    os.environ.update(variables)
     try:
-        job.communicate(timeout=GRACE_S)  # not `wait`: it may have more to say than a pipe holds
-    except subprocess.TimeoutExpired:
-        job.kill()
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _first_codes(
+    processes: Sequence[BaseProcess],
+    came: Sequence[int],
+    passed_on: Sequence[signal.Signals],
+    meanwhile: Callable[[], object],
+) -> dict[int, int]:
+    """Wait until all have ended or some failed; return the exit codes of these by rank, -n if by signal n."""
+    num_heard = 0
+    while True:
+        running = [process for process in processes if process.exitcode is None]
+        for number in came[num_heard:]:
+            num_heard += 1
+            if number not in passed_on:
+                raise KeyboardInterrupt(number)
+            for process in running:
+                assert process.pid is not None
+                os.kill(process.pid, number)
+        codes = {rank: process.exitcode for rank, process in enumerate(processes) if process.exitcode}
+        if codes or not running:
+            return codes
+        connection.wait([process.sentinel for process in running], POLL_S)
+        meanwhile()
+
+
+def _failure(codes: Mapping[int, int], came: Sequence[int], folder: str) -> RankFailure:
+    """Return the first cause: a rank that a signal ended, which could not say why, or the first that told its failure.
+
+    Others fail because that one has gone. Raises ValueError for a user's mistake.
+    """
+    for rank, code in codes.items():
+        if -code in came:  # passed on before the rank was ready for it
+            return RankFailure(128 - code)
+        if code < 0:
+            memory = "; the system may have run out of memory" if code == -signal.SIGKILL else ""
+            return RankFailure(1, f"rank {rank} was ended by {signal.Signals(-code).name}{memory}")
+    told = [json.loads(file.read_text() or "{}") for file in Path(folder).iterdir()]
+    ours = [failure for failure in told if "exit_code" in failure]
+    if not ours:
+        return RankFailure(next(iter(codes.values())))
+    first = min(ours, key=lambda failure: failure["timestamp"])
+    failure = RankFailure(first["exit_code"], first["message"])
+    if failure.text and failure.code == MISTAKE:
+        raise ScheduleError(failure.text) if "\n" in failure.text else ValueError(failure.text)  # a grid has many lines
+    return failure
+
+
+def _run_rank(target: Callable[..., int | None], arguments: Sequence[Any]) -> None:
+    """Run a rank in its process, and tell the parent why it failed."""
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    text = ""
+    try:
+        code = target(*arguments) or 0
+    except SystemExit as leaving:
+        if isinstance(leaving.code, str):
+            click.echo(leaving.code, err=True)
+        code = 1 if isinstance(leaving.code, str) else leaving.code or 0
+    except BrokenPipeError:  # the reader of our output had enough
+        code = 1
+    except MISTAKES as error:
+        code, text = MISTAKE, message_of(error)
+    except Exception as error:
+        is_ours = type(error).__module__.partition(".")[0] in OURS  # it says in a line what happened
+        described = str(error) if is_ours else "".join(traceback.format_exception(error)).rstrip()
+        code, text = 1, f"rank {os.environ['RANK']}: {described}"
+    if code:
+        tell_launcher(text, code)
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        # Threads of a broken group may still be waiting, and would abort a process that takes leave in order.
+        os._exit(code)
+
+
+def _leave_with_parent() -> None:
+    """End this rank when the parent has gone: if it was killed, nobody else ends its ranks."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(128 + signal.SIGKILL)
+
+
+def _run_program(arguments: Sequence[str], errors: str | None) -> None:
+    """Run a program in this process as Python does. errors: where its stderr goes, and its stdout nowhere; or None."""
+    if errors is not None:
+        for descriptor, path in ((1, os.devnull), (2, errors)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
+    is_module = arguments[0] == "-m"
+    sys.argv = list(arguments[is_module:])
+    sys.path.insert(0, os.getcwd() if is_module else str(Path(arguments[0]).resolve().parent))
+    try:
+        if is_module:
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(arguments[0], run_name="__main__")
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)

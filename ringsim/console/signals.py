@@ -50,11 +50,11 @@ def ended_once() -> Iterator[None]:
 
 
 @contextmanager
-def endings_noted() -> Iterator[list[int]]:
-    """Yield a list of the endings that come within the block, which nothing else does: whoever asks for it looks there.
+def endings_noted(*others: int) -> Iterator[list[int]]:
+    """Yield a list to which the endings, and other signals, that come within the block are added.
 
-    For what no exception may interrupt, such as starting a process that must be ended in its turn.
+    They do nothing else. For what no exception may interrupt, such as starting a process that must be ended later.
     """
     came: list[int] = []
-    with handling(ENDINGS, lambda number, _: came.append(number)):
+    with handling({*ENDINGS, *others}, lambda number, _: came.append(number)):
         yield came

@@ -16,13 +16,15 @@ from ringsim.console.one_line import OneLineCommand, needs_torch
 from ringsim.units import whole_number
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # set by torchrun and by `spawn`
 GRACE_S = 20.0  # how long another rank leaves rank 0 to say what is wrong; torchrun ends it sooner
 
 
 class TorchrunCommand(OneLineCommand):
     """Only the first rank of a host prints the help, and says what the user got wrong.
 
-    The others would repeat it word for word. Each host has a first one, since each may have its own terminal.
+    The others would repeat it word for word. Each host has a first one, since each may have its own terminal. Under
+    `spawn` no rank says it, since `spawn` itself does.
     """
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
@@ -32,12 +34,14 @@ class TorchrunCommand(OneLineCommand):
         return option
 
     def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
+        tell_launcher(message, exit_code)
+        if ERROR_FILE in os.environ and not is_under_torchrun():
+            sys.exit(exit_code)
         started = "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
         if not (is_first_of_host() or started):
             # torchrun ends all ranks as soon as one exits: that must not happen before rank 0 has spoken.
             time.sleep(GRACE_S)
             sys.exit(exit_code)
-        _tell_torchrun(message)
         super().refuse(message, command, exit_code)
 
 
@@ -46,11 +50,21 @@ def is_first_of_host() -> bool:
     return (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "0")) == "0"
 
 
-def _tell_torchrun(message: str) -> None:
-    """Let torchrun repeat the message in its report of the failure, which comes last."""
-    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+def is_under_torchrun() -> bool:
+    """Return whether torchrun has started this process, and so will end it."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def tell_launcher(message: str, exit_code: int) -> None:
+    """Leave the message, unless there is one, for the launcher's report of the failure: that of torchrun or of `spawn`.
+
+    message: "" if this rank has said all.
+    """
+    file = os.environ.get(ERROR_FILE)
+    if file and not Path(file).exists():
         with contextlib.suppress(OSError):
-            Path(file).write_text(json.dumps({"message": message, "timestamp": int(time.time())}))
+            failure = {"message": message, "timestamp": time.time(), "exit_code": exit_code}
+            Path(file).write_text(json.dumps(failure))
 
 
 def _exit_silently(ctx: click.Context, _: click.Parameter, value: bool) -> None:

@@ -1,7 +1,7 @@
 """`Launcher`: the command `trainers`, started again and again by forking a process that has loaded torch already.
 
 To load it takes each of a launch's three processes seconds. All else is as when a user starts it: a session of its
-own, ranks of `trainers.launch.spawn`, and signals as they are by default. The tests of the command use it as well.
+own, ranks of `ringsim.console.spawn`, and signals as they are by default. The tests of the command use it as well.
 """
 
 import os
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ringsim.console.local_ranks import _run_rank as run_rank
 from tests.forked import START_LIMIT_S, Forked, answers_of, be_a_program, forget_signals, nursery
 
 NOWHERE = Path(os.devnull)
@@ -51,21 +52,14 @@ def _make_session(output: str) -> None:
 
 
 def _launch(arguments: list[str]) -> None:
-    import torch.multiprocessing
-
+    from ringsim.console import local_ranks
     from trainers.cli.group import main as command
 
-    torch.multiprocessing.spawn = _fork_ranks
+    local_ranks.START_METHOD = "fork"
+    local_ranks._run_rank = _run
     command.main(args=arguments, prog_name="trainers")
 
 
-def _fork_ranks(target: Callable[..., Any], arguments: Any, num_ranks: int, join: bool) -> Any:
-    """As torch's spawn, but for the loading."""
-    from torch.multiprocessing import start_processes
-
-    return start_processes(_run, (target, *arguments), num_ranks, join=join, start_method="fork")
-
-
-def _run(rank: int, target: Callable[..., Any], *arguments: Any) -> None:
+def _run(target: Callable[..., Any], arguments: Any) -> None:
     forget_signals()  # which the launch handles
-    target(rank, *arguments)
+    run_rank(target, arguments)

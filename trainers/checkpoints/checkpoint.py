@@ -10,7 +10,7 @@ import os
 import random
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -50,24 +50,6 @@ NAMES = tuple(part.name for part in fields(Checkpoint))
 KINDS = {"step": int, "random_states": list, "strategy_states": list}  # the others are dicts
 
 
-class HashingWriter:
-    """Writes to `file`, and hashes what it writes."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.digest = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        """Write all of `data`, or as much as the file takes at once."""
-        written = self._file.write(data)
-        self.digest.update(memoryview(data)[:written])
-        return written
-
-    def flush(self) -> None:
-        """Hand on what is in buffers."""
-        self._file.flush()
-
-
 def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     """Write `checkpoint`, replacing the one at `path` only once the new one is safely on disk.
 
@@ -75,12 +57,13 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     """
     parts = {name: getattr(checkpoint, name) for name in NAMES}
     with atomic_file(path) as file:
-        writer = HashingWriter(file)
         try:
-            torch.save({"format": FORMAT, "version": VERSION, **parts}, cast(BinaryIO, writer))
+            torch.save({"format": FORMAT, "version": VERSION, **parts}, file)
         except RuntimeError as error:
             raise _cause(error) from error
-        file.write(writer.digest.digest())
+        file.flush()
+        with Path(file.name).open("rb") as written:
+            file.write(hashlib.file_digest(written, "sha256").digest())
 
 
 def _cause(error: BaseException) -> BaseException:

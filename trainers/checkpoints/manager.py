@@ -12,7 +12,7 @@ from torch import nn
 
 from collectives.runtime import naming_failures
 from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from trainers.checkpoints.output import WAIT_S, CheckpointFolder, OutputLock, save_options, without_lock
+from trainers.checkpoints.output import WAIT_S, CheckpointFolder, OutputLock, save_options
 from trainers.checkpoints.step_log import FOLDER, LOG, Mark, StepLog, TensorBoardLog
 
 RESULT = "result.json"
@@ -39,19 +39,16 @@ class CheckpointManager:
         self._log: StepLog | None = None
         self._board: TensorBoardLog | None = None
         self._say = say
-        self._lock = OutputLock(output)
+        self._lock = OutputLock(output, say)
         try:
             deadline = time.monotonic() + WAIT_S
             # All ranks hear of every try, so that none waits for rank 0 longer than for one of them.
             while not first_decides(group, lambda: self._lock.wait(deadline)):
                 pass
-            if self._lock.missing:
-                say(without_lock(self._lock))
             first_decides(group, lambda: _prepare(self.folder, model))
         except BaseException:
             self.close()
             raise
-        self._lock.sign()
 
     def begin(self, step: int, mark: Mark | None = None, tensorboard: bool = False) -> None:
         """Go on with the log after `step` steps; collective. Raises ValueError on every rank if that cannot be.
@@ -90,8 +87,15 @@ class CheckpointManager:
     def _write(self, checkpoint: Checkpoint, keep: int) -> None:
         path = self.folder.path(checkpoint.step)
         save_checkpoint(path, checkpoint)
-        if not self._read_back:
-            _read_back(path)
+        if not self._read_back:  # found out with the first checkpoint, not when it is needed
+            try:
+                load_checkpoint(path)
+            except ValueError as error:
+                path.unlink()
+                raise ValueError(
+                    f"{path}: could not be read back without running code: the states of model and optimizer must "
+                    f"contain only tensors and Python's numbers and strings"
+                ) from error
             self._read_back = True
         self.folder.prune(checkpoint.step, keep)
 
@@ -120,21 +124,6 @@ class CheckpointManager:
         if self._board is not None:
             self.attempt(self._board.close)
         self._lock.release()
-
-
-def _read_back(path: Path) -> None:
-    """Find out with the first checkpoint, not when it is needed, that none can be read.
-
-    Raises ValueError, and leaves no such file.
-    """
-    try:
-        load_checkpoint(path)
-    except ValueError as error:
-        path.unlink()
-        raise ValueError(
-            f"{path}: could not be read back without running code: the states of model and optimizer must "
-            f"contain only tensors and Python's numbers and strings"
-        ) from error
 
 
 def _prepare(folder: CheckpointFolder, model: nn.Module) -> None:

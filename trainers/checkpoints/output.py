@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -85,34 +84,16 @@ class CheckpointFolder:
 
 
 class OutputLock:
-    """A lock (flock) on a file in the directory, which the system opens when the process ends, however it ends.
+    """A lock (lockf) on a file in the directory, which the system opens when the process ends, however it ends.
 
-    missing: why the file system has no locks; "" if it has. A run goes on without one, and is to say so.
+    say: told in a line if the file system has no locks; the run then goes on without one.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder = folder
-        self.missing = ""
+        self._say = say
         self._path = folder / LOCK
         self._descriptor: int | None = None
-
-    def try_take(self) -> bool:
-        """Return whether it is ours now, or the file system has none. Raises OSError if the file cannot be made."""
-        while self._descriptor is None:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                return False
-            except OSError as error:
-                os.close(descriptor)
-                if error.errno not in WITHOUT_LOCKS:
-                    raise
-                self.missing = error.strerror or str(error)
-                return True
-            self._keep(descriptor)
-        return True
 
     def wait(self, deadline: float) -> bool:
         """Return whether it is ours, after a moment if it is not; the directory is made if need be.
@@ -120,68 +101,47 @@ class OutputLock:
         Raises ValueError if another run has it at the deadline, OSError if the directory or the file cannot be made.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self.try_take():
+        if self._try_to_take():
             return True
         if time.monotonic() > deadline:
-            raise ValueError(self.refusal())
+            holder = ""
+            with suppress(OSError, UnicodeDecodeError):
+                holder = self._path.read_text()
+            raise ValueError(
+                f"--output {self.folder}: {holder or 'another process'} is using it: "
+                f"wait until that run has ended, or give another --output"
+            )
         time.sleep(POLL_S)
         return False
 
-    def _keep(self, descriptor: int) -> None:
-        """Keep it, unless whoever held it has removed the file meanwhile: then others would lock a new one."""
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
-                self._descriptor = descriptor
-                _held.add(self)
-                return
-        os.close(descriptor)
-
-    def sign(self) -> None:
-        """Say in the file who holds it; as far as there is room on the disk."""
-        if self._descriptor is not None:
-            with suppress(OSError):
-                os.truncate(self._descriptor, 0)
-                os.pwrite(self._descriptor, f"process {os.getpid()} on host {socket.gethostname()}".encode(), 0)
-
-    def holder(self) -> str:
-        """Return what the process that holds it has said of itself."""
-        with suppress(OSError, UnicodeDecodeError):
-            if said := self._path.read_text().strip():
-                return said.splitlines()[0]
-        return "another process"
-
-    def refusal(self) -> str:
-        """Say why the directory cannot be used, and what to do."""
-        return (
-            f"--output {self.folder}: {self.holder()} is using it: "
-            f"wait until that run has ended, or give another --output"
-        )
+    def _try_to_take(self) -> bool:
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in WITHOUT_LOCKS:
+                reason = f"cannot be locked ({error.strerror}): make sure that no other run writes there"
+                self._say(f"--output {self.folder}: {reason}")
+            elif error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            return error.errno in WITHOUT_LOCKS
+        if os.fstat(descriptor).st_nlink == 0:  # its holder has removed it meanwhile: others would lock a new one
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        with suppress(OSError):  # as far as there is room on the disk
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on host {socket.gethostname()}".encode(), 0)
+        return True
 
     def release(self) -> None:
         """Let others have it, and leave no file."""
         if self._descriptor is not None:
             with suppress(OSError):
                 self._path.unlink()
-            self.forget()
-
-    def forget(self) -> None:
-        """Close what is open of it; in a process that was forked the lock stays the parent's."""
-        if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-            _held.discard(self)
-
-
-_held: "weakref.WeakSet[OutputLock]" = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    """Keep nothing locked in a child that may outlive its parent, such as a worker that loads data."""
-    for lock in list(_held):
-        lock.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
 
 
 @contextmanager
@@ -190,18 +150,10 @@ def locked(folder: Path, say: Callable[[str], None], wait_s: float = WAIT_S) -> 
 
     Raises ValueError if another run has it, and has not ended in time, OSError if it cannot be made.
     """
-    lock, deadline = OutputLock(folder), time.monotonic() + wait_s
+    lock, deadline = OutputLock(folder, say), time.monotonic() + wait_s
     while not lock.wait(deadline):
         pass
-    if lock.missing:
-        say(without_lock(lock))
-    lock.sign()
     try:
         yield
     finally:
         lock.release()
-
-
-def without_lock(lock: OutputLock) -> str:
-    """Say what a user should know where there are no locks."""
-    return f"--output {lock.folder}: cannot be locked ({lock.missing}): make sure that no other run writes there"

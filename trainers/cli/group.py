@@ -9,14 +9,13 @@ from pathlib import Path
 import click
 
 from ringsim import __version__
-from ringsim.console import OneLineGroup, TorchrunCommand, examples, general_help
+from ringsim.console import OneLineGroup, TorchrunCommand, examples, general_help, is_under_torchrun
 from trainers.cli.compare import compare_command
 from trainers.cli.compare_strategies import main as compare_strategies
 from trainers.cli.judging import evaluate_command, sample_command
 from trainers.cli.options import RESUME_COMMAND
 from trainers.cli.train import train
-from trainers.launch import slurm
-from trainers.launch.signals import is_under_torchrun
+from trainers.launch.environment import in_slurm_step
 
 DEFAULT = "train"
 FORMER_NAMES = {"ring": "compare-strategies"}
@@ -49,12 +48,12 @@ def resume_command(arguments: Sequence[str]) -> str:
 
 
 def _program() -> list[str]:
-    if is_under_torchrun(os.environ):
+    if is_under_torchrun():
         hosts = os.environ.get("GROUP_WORLD_SIZE", "1")
         several = ["--nnodes", hosts] if hosts != "1" else []
         return ["torchrun", *several, "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", "1"), "-m", "trainers"]
     program = ["python", "-m", "trainers"] if Path(sys.argv[0]).name == "__main__.py" else ["trainers"]
-    return ["srun", *program] if slurm.in_step(os.environ) else program
+    return ["srun", *program] if in_slurm_step(os.environ) else program
 
 
 @click.group(

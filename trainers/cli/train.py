@@ -8,7 +8,17 @@ from typing import Any
 
 import click
 
-from ringsim.console import Choice, IntRange, Progress, check_writable, examples, json_option, say
+from ringsim.console import (
+    Choice,
+    IntRange,
+    Progress,
+    check_writable,
+    examples,
+    is_under_torchrun,
+    json_option,
+    say,
+    spawn,
+)
 from ringsim.units import plural
 from trainers.checkpoints.output import CheckpointFolder
 from trainers.checkpoints.step_log import require_tensorboard
@@ -21,10 +31,7 @@ from trainers.cli.options import (
     timeout_option,
 )
 from trainers.cli.settings import all_options, as_toml, config_option, given_settings, is_of_file, task_options_of_file
-from trainers.launch import slurm
-from trainers.launch.environment import read_environment
-from trainers.launch.signals import StopRequest, is_under_torchrun
-from trainers.launch.spawn import spawn
+from trainers.launch.environment import in_slurm_step, read_environment
 from trainers.loop.config import TrainConfig, require_compiler
 from trainers.loop.rank import Launch, run_rank
 from trainers.tasks import Task, load_task
@@ -105,7 +112,7 @@ def train(
     if config.compile:
         require_compiler()
     environment = read_environment(os.environ)
-    if is_of_file(context, "ranks") and (is_under_torchrun(os.environ) or slurm.in_step(os.environ)):
+    if is_of_file(context, "ranks") and (is_under_torchrun() or in_slurm_step(os.environ)):
         ranks = None  # there are those that have been started
     num_ranks = ranks or environment.num_ranks
     loaded = load_task(task, config.seed, **options)
@@ -137,8 +144,7 @@ def _run(launch: Launch, task: Task, ranks: int | None) -> int:
             raise click.exceptions.Abort(launch.interrupted()) from None
     progress = Progress()
     progress.begin(f"starting {plural(ranks, 'rank')}")  # rank 0 goes on in its place
-    with StopRequest() as stop:
-        code = spawn(ranks, run_rank, (replace(launch, resume=""),), stop)  # it is said here, whatever ends them
+    code = spawn(ranks, run_rank, (replace(launch, resume=""),), stops=True)  # it is said here, whatever ends them
     if code == 128 + signal.SIGINT:
         raise click.exceptions.Abort(launch.interrupted())
     if code > 128:

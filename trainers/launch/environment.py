@@ -4,12 +4,15 @@ Importing this loads no torch.
 """
 
 import os
+import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ringsim.units import whole_number
-from trainers.launch import slurm
 
+FIRST_PORT, NUM_PORTS = 10240, 20001  # below the ports that Linux hands out by itself, which begin at 32768
+SPECIAL_STEPS = 4294967280  # ids from here on are not of srun's tasks: the batch script's own shell, salloc's shell
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 MEETING_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 
@@ -44,12 +47,12 @@ def distributed_environment() -> DistributedEnvironment:
 
 def read_environment(environment: Mapping[str, str]) -> DistributedEnvironment:
     """Read all but the device, without torch."""
-    started = [*RANK_VARIABLES, *(() if slurm.in_job(environment) else MEETING_VARIABLES)]
+    started = [*RANK_VARIABLES, *(() if environment.get("SLURM_JOB_ID") else MEETING_VARIABLES)]
     if said := [name for name in started if environment.get(name)]:
         return _by_torchrun(environment, said[0])
-    if slurm.in_step(environment):
+    if in_slurm_step(environment):
         return _by_srun(environment)
-    if slurm.in_job(environment):
+    if environment.get("SLURM_JOB_ID"):
         _check_alone(environment)
     return DistributedEnvironment(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, node=0)
 
@@ -83,34 +86,14 @@ def _by_torchrun(environment: Mapping[str, str], said: str) -> DistributedEnviro
             what_to_do = f"start it with torchrun, which sets both, or unset {said}"
             raise ValueError(f"{name} is not set, but {said} is: {what_to_do}")
     rank, num_ranks, local_rank, ranks_per_node = (_number(environment, name) for name in RANK_VARIABLES)
-    slurm.checked_port(environment["MASTER_PORT"])
-    rules = (
-        (rank < num_ranks, "RANK", "less than", "WORLD_SIZE"),
-        (local_rank < ranks_per_node, "LOCAL_RANK", "less than", "LOCAL_WORLD_SIZE"),
-        (ranks_per_node <= num_ranks, "LOCAL_WORLD_SIZE", "at most", "WORLD_SIZE"),
-        (local_rank <= rank, "LOCAL_RANK", "at most", "RANK"),
-    )
-    for kept, small, rule, large in rules:
-        if not kept:
-            said = f"{small}={environment[small]}: must be {rule} {large}={environment[large]}"
-            raise ValueError(f"{said}; torchrun sets both, do not set them yourself")
-    node = _torchrun_node(environment, rank - local_rank, ranks_per_node)
+    checked_port(environment["MASTER_PORT"])
+    node, remainder = divmod(rank - local_rank, ranks_per_node or 1)
+    if environment.get("GROUP_RANK"):  # otherwise all nodes have the same number of ranks
+        node, remainder = _number(environment, "GROUP_RANK"), 0
+    if remainder or not (local_rank < ranks_per_node <= num_ranks and local_rank <= rank < num_ranks):
+        values = ", ".join(f"{name}={environment[name]}" for name in RANK_VARIABLES)
+        raise ValueError(f"{values} contradict each other; torchrun sets them and GROUP_RANK, do not set them yourself")
     return DistributedEnvironment(rank, num_ranks, local_rank, ranks_per_node, node)
-
-
-def _torchrun_node(environment: Mapping[str, str], ranks_before: int, ranks_per_node: int) -> int:
-    """Read GROUP_RANK; whoever sets the rest by hand may leave it out if all nodes have as many ranks."""
-    if environment.get("GROUP_RANK"):
-        node = _number(environment, "GROUP_RANK")
-        if node > ranks_before:
-            raise ValueError(f"GROUP_RANK={node}: no more than {ranks_before} nodes can come before this rank's")
-        return node
-    if ranks_before % ranks_per_node:
-        raise ValueError(
-            f"RANK={environment['RANK']}, LOCAL_RANK={environment['LOCAL_RANK']}: on nodes with {ranks_per_node} ranks "
-            f"each these contradict each other; if nodes differ, set GROUP_RANK to the node's number"
-        )
-    return ranks_before // ranks_per_node
 
 
 def _by_srun(environment: Mapping[str, str]) -> DistributedEnvironment:
@@ -119,7 +102,7 @@ def _by_srun(environment: Mapping[str, str]) -> DistributedEnvironment:
     names = ("SLURM_PROCID", count, "SLURM_LOCALID", "SLURM_NODEID")
     rank, num_ranks, local_rank, node = (_number(environment, name) for name in names)
     text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE", "")
-    tasks = slurm.tasks_by_node(text)
+    tasks = tasks_by_node(text)
     if sum(tasks) != num_ranks or not (rank < num_ranks and node < len(tasks) and local_rank < tasks[node]):
         said = ", ".join(f"{name}={environment[name]}" for name in names)
         raise ValueError(
@@ -137,3 +120,67 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     if number is None:
         raise ValueError(f"{name}={text}: must be a whole number; torchrun or srun sets it, do not set it yourself")
     return number
+
+
+def in_slurm_step(environment: Mapping[str, str]) -> bool:
+    """Return whether srun started this; in the shell of a batch script, or of salloc, there is a job but no step."""
+    step = whole_number(environment.get("SLURM_STEP_ID", ""))
+    return step is not None and step < SPECIAL_STEPS
+
+
+def tasks_by_node(text: str) -> list[int]:
+    """Return how many tasks each node has: `2(x3),1` is 2, 2, 2, 1. Raises ValueError for anything else."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)
+        if match is None:
+            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE={text}: must be in Slurm's format, such as 2(x3),1")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def slurm_meeting_point(environment: Mapping[str, str], one_node: bool = False) -> tuple[str, int]:
+    """Return the address and port of rank 0, the same on all ranks; MASTER_ADDR and MASTER_PORT take precedence.
+
+    The port follows from the numbers of job and step, so that no two of 20,001 jobs in a row share it.
+
+    one_node: whether all ranks are on one, which then need not listen where other hosts can connect.
+
+    Raises ValueError if Slurm's variables do not say it.
+    """
+    address = environment.get("MASTER_ADDR") or ("127.0.0.1" if one_node else first_node(environment))
+    if port := environment.get("MASTER_PORT"):
+        return address, checked_port(port)
+    job_text, step_text = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "0")
+    job, step = whole_number(job_text), whole_number(step_text)
+    if job is None or step is None:
+        raise ValueError(f"SLURM_JOB_ID={job_text}, SLURM_STEP_ID={step_text}: must be numbers; start it with srun")
+    return address, FIRST_PORT + (16 * job + step) % NUM_PORTS
+
+
+def checked_port(text: str) -> int:
+    """Return a port that one can connect to. Raises ValueError."""
+    port = whole_number(text) or 0
+    if not 0 < port < 65536:
+        raise ValueError(f"MASTER_PORT={text}: must be a port, from 1 to 65535")
+    return port
+
+
+def first_node(environment: Mapping[str, str]) -> str:
+    """Return the first node, where rank 0 is. Raises ValueError if it cannot be told."""
+    name = "SLURM_STEP_NODELIST" if environment.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
+    nodes = environment.get(name)
+    if not nodes:
+        raise ValueError("SLURM_STEP_NODELIST is not set: start it with srun, or set MASTER_ADDR to the first node")
+    if not re.search(r"[\[,]", nodes):
+        return nodes
+    command = ["scontrol", "show", "hostnames", nodes]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(environment))
+    except FileNotFoundError:
+        reason = "scontrol, which lists them, is not on the PATH: add Slurm's commands"
+        raise ValueError(f"{name}={nodes}: {reason}, or set MASTER_ADDR to the first node") from None
+    except subprocess.CalledProcessError as error:
+        reason = "; ".join(error.stderr.splitlines()) or f"exit code {error.returncode}"
+        raise ValueError(f"{name}={nodes}: {' '.join(command)}: {reason}; set MASTER_ADDR to the first node") from None
+    return done.stdout.split()[0]

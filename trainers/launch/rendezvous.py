@@ -13,8 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ringsim.machine import gloo_address, is_loopback
-from trainers.launch import slurm
-from trainers.launch.environment import MEETING_VARIABLES, DistributedEnvironment
+from trainers.launch.environment import MEETING_VARIABLES, DistributedEnvironment, slurm_meeting_point
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -74,7 +73,7 @@ def _set_meeting_point(environment: DistributedEnvironment) -> None:
             f"rank 0 is on node {environment.node}, but the others look for it on the first node: "
             f"set MASTER_ADDR={name}, or leave out --distribution=arbitrary"
         )
-    address, port = slurm.meeting_point(os.environ, one_node=environment.num_ranks == environment.ranks_per_node)
+    address, port = slurm_meeting_point(os.environ, one_node=environment.num_ranks == environment.ranks_per_node)
     os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
 
 
@@ -111,40 +110,31 @@ def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -
     rank that is started again, and is quicker than another, would find where that one was before it died. The number of
     restarts, which torchrun tells, tells attempts apart on one node only: other nodes may have had fewer.
 
-    No rank of an earlier attempt must be left: torchrun ends them all, on all nodes, before it starts new ones.
+    So each rank writes a name of its own, and rank 0 answers to it with the name of the attempt, until the rank that
+    is alive has heard it. No rank of an earlier attempt must be left: torchrun ends them all, on all nodes, before it
+    starts new ones.
 
     Raises RuntimeError, as torch does, if others do not come in time.
     """
     from torch.distributed.distributed_c10d import PrefixStore  # noqa: PLC0415
 
-    own = uuid.uuid4().hex
-    store.set(f"attempt/life of {rank}", own)
-    name = own
-    if rank == 0:
-        _answer_all(store, own, num_ranks, timeout_s)
-    else:
-        store.wait([f"attempt/for {own}"], timedelta(seconds=timeout_s))
-        name = store.get(f"attempt/for {own}").decode()
+    name = uuid.uuid4().hex
+    if rank != 0:
+        store.set(f"attempt/life of {rank}", name)
+        store.wait([f"attempt/for {name}"], timedelta(seconds=timeout_s))
+        name = store.get(f"attempt/for {name}").decode()
         store.set(f"attempt/{name} has {rank}", "")
-    return PrefixStore(f"attempt/{name}", store)
-
-
-def _answer_all(store: "Store", name: str, num_ranks: int, timeout_s: float) -> None:
-    """Tell every rank the name of this attempt, until it has heard it; a life that is over hears nothing."""
-    missing, answered, deadline = set(range(1, num_ranks)), set(), time.monotonic() + timeout_s
+        return PrefixStore(f"attempt/{name}", store)
+    missing, deadline = list(range(1, num_ranks)), time.monotonic() + timeout_s
     while missing:
-        for rank in sorted(missing):
-            if store.check([f"attempt/life of {rank}"]):
-                life = store.get(f"attempt/life of {rank}").decode()
-                if life not in answered:
-                    store.set(f"attempt/for {life}", name)
-                    answered.add(life)
-            if store.check([f"attempt/{name} has {rank}"]):
-                missing.discard(rank)
-        if missing and time.monotonic() > deadline:
-            raise RuntimeError(f"no response from rank {', '.join(map(str, sorted(missing)))} in {timeout_s:g} s")
-        if missing:
-            time.sleep(POLL_S)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no response from rank {', '.join(map(str, missing))} in {timeout_s:g} s")
+        for other in missing:
+            if store.check([f"attempt/life of {other}"]):
+                store.set(f"attempt/for {store.get(f'attempt/life of {other}').decode()}", name)
+        time.sleep(POLL_S)
+        missing = [other for other in missing if not store.check([f"attempt/{name} has {other}"])]
+    return PrefixStore(f"attempt/{name}", store)
 
 
 def loopback_store(port: int, timeout: timedelta = DEFAULT_TIMEOUT) -> "TCPStore":
@@ -173,22 +163,11 @@ def stay_on_loopback(environment: Mapping[str, str]) -> bool:
     return by_agent or is_loopback(environment.get("MASTER_ADDR", ""))
 
 
-def loopback_interface() -> str | None:
-    """Return the name of loopback; None where there is none, or none that has the address."""
-    try:
-        with socket.socket() as tried:
-            tried.bind((HOST, 0))
-        names = [name for _, name in socket.if_nameindex()]
-    except OSError:
-        return None
-    return next((name for name in INTERFACES if name in names), None)
-
-
 def keep_gloo_on_loopback() -> None:
     """Have Gloo listen on loopback in this process, unless GLOO_SOCKET_IFNAME says otherwise."""
-    name = loopback_interface()
-    if name is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+    names = [name for _, name in socket.if_nameindex() if name in INTERFACES]
+    if names:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
 
 
 def check_reachable(environment: Mapping[str, str]) -> None:

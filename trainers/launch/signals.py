@@ -17,85 +17,39 @@ SIGHUP does as Ctrl-C. Before the first step and after the last one SIGTERM ends
 code, and SIGUSR1 waits for the first step. Under torchrun, which sends SIGTERM to all ranks as soon as one has failed,
 a rank that has lost a peer first says who failed.
 
-`Interruption` is Ctrl-C in the starting process, `StopRequest` SIGTERM and SIGUSR1 there and in the ranks, and
-`delay_termination` SIGTERM in a rank of torchrun. Importing this loads no torch.
+`ringsim.console.spawn` sees to the signals of the starting process, `StopRequest` to SIGTERM and SIGUSR1 in the ranks,
+and `delay_termination` to SIGTERM in a rank of torchrun. Importing this loads no torch.
 """
 
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import resource_tracker
-from multiprocessing.process import BaseProcess
-from typing import Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from ringsim.console import ENDINGS, handling
+from ringsim.console import handling
 
 GRACE_S = 5.0  # longer than a rank needs to find the cause, and less than torchrun waits before it sends SIGKILL
 POLL_S = 0.02
 
 
-class Interrupted(BaseException):
-    """The signal `number` came; its exit code, as a shell says it, is 128 + number."""
+class StopRequest:
+    """The first signal that has asked this rank to stop: SIGUSR1 in `noting`, and SIGTERM in `heeding`.
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-class Interruption(ExitStack):
-    """In a `with` block: raise Interrupted once, for the first Ctrl-C, SIGTERM or SIGHUP, after `allow`.
-
-    A signal that comes before `allow` waits for it; one after `hold` changes nothing.
+    number: of that signal, or 0. heeded: whether SIGTERM is noted now.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._allowed = False
-        self._waiting: int | None = None
-
-    def __enter__(self) -> Self:
-        self.enter_context(handling(ENDINGS, self._take))
-        return self
-
-    def allow(self) -> None:
-        """Let signals interrupt from here on. Raises Interrupted if one is waiting."""
-        self._allowed = True
-        if self._waiting is not None:
-            self._raise(self._waiting)
-
-    def hold(self) -> None:
-        """Ignore signals from here on: what they would have begun is being done."""
-        self._allowed = False
-
-    def _take(self, number: int, _: object) -> None:
-        if self._allowed:
-            self._raise(number)
-        self._waiting = self._waiting or number
-
-    def _raise(self, number: int) -> None:
-        self._allowed = False
-        raise Interrupted(number)
-
-
-class StopRequest(ExitStack):
-    """In a `with` block SIGUSR1 is noted; in `heeding`, SIGTERM too. `number` is that of the first that came, else 0.
-
-    heeded: whether SIGTERM is noted now.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
         self.number = 0
         self.heeded = False
-        self._processes: Sequence[BaseProcess] = ()
 
-    def __enter__(self) -> Self:
-        self.enter_context(handling([signal.SIGUSR1], self._take))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # `spawn` begins a rank with the signal blocked
-        return self
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note SIGUSR1 in the block, also one that came before: `spawn` begins a rank with the signal blocked."""
+        with handling([signal.SIGUSR1], self._take):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+            yield
 
     @contextmanager
     def heeding(self) -> Iterator[None]:
@@ -107,50 +61,8 @@ class StopRequest(ExitStack):
             finally:
                 self.heeded = False
 
-    @contextmanager
-    def passing_on(self, processes: Sequence[BaseProcess]) -> Iterator[None]:
-        """Pass on to these ranks, in the block, what this process gets or has got before."""
-        self._processes = processes
-        with self.heeding():
-            if self.number:
-                self._pass_on(self.number)
-            try:
-                yield
-            finally:
-                self._processes = ()
-
-    def is_cause_of(self, codes: Sequence[int]) -> bool:
-        """Return whether ranks with these exit codes, -n by signal n, have ended for what they were passed."""
-        return bool(self.number and codes) and all(code in (128 + self.number, -self.number) for code in codes)
-
     def _take(self, number: int, _: object) -> None:
         self.number = self.number or number
-        self._pass_on(number)
-
-    def _pass_on(self, number: int) -> None:
-        for process in self._processes:
-            if process.exitcode is None and process.pid is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, number)
-
-
-@contextmanager
-def blocking(numbers: Iterable[signal.Signals]) -> Iterator[None]:
-    """Start processes in the block that do not get these signals, such as Ctrl-C, which goes to all of a terminal.
-
-    A rank leaves Ctrl-C to its parent, or it would end in a traceback, or not at all.
-    """
-    resource_tracker.ensure_running()  # by itself it would start with the first rank, and unblock the signal
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def is_under_torchrun(environment: Mapping[str, str]) -> bool:
-    """Return whether torchrun has started this process, and so will end it."""
-    return "TORCHELASTIC_RUN_ID" in environment
 
 
 def delay_termination(

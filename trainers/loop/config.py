@@ -29,7 +29,7 @@ class RateSchedule:
 
     name: one of LR_SCHEDULES. num_steps: of the whole run.
 
-    Raises ValueError for another name, and for a warm-up that is not shorter than the run.
+    Raises ValueError for a warm-up that is not shorter than the run.
     """
 
     name: str = "constant"
@@ -37,7 +37,6 @@ class RateSchedule:
     num_steps: int = 1
 
     def __post_init__(self) -> None:
-        check_schedule(self.name, self.warmup_steps)
         if self.warmup_steps and self.warmup_steps >= self.num_steps:
             raise ValueError(
                 f"--warmup-steps {self.warmup_steps}: must be less than the {self.num_steps} steps of the run"
@@ -60,13 +59,6 @@ class RateSchedule:
             return 1.0
         done = min(1.0, (step - self.warmup_steps) / (self.num_steps - self.warmup_steps))
         return round((1 + math.cos(math.pi * done)) / 2, 12)
-
-
-def check_schedule(name: str, warmup_steps: int) -> None:
-    """Raise ValueError for a name that there is not, and for fewer than no steps."""
-    if name not in LR_SCHEDULES:
-        raise ValueError(f"--lr-schedule {name}: must be one of {', '.join(LR_SCHEDULES)}")
-    require_at_least(0, warmup_steps=warmup_steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +104,9 @@ class StepConfig:
             raise ValueError(f"--on-nan {self.on_nan}: must be one of {', '.join(ON_NAN)}")
         if self.amp is not None and self.amp not in AMP_DTYPES:
             raise ValueError(f"--amp {self.amp}: must be {', '.join(AMP_DTYPES)}")
-        check_schedule(self.lr_schedule, self.warmup_steps)
+        if self.lr_schedule not in LR_SCHEDULES:
+            raise ValueError(f"--lr-schedule {self.lr_schedule}: must be one of {', '.join(LR_SCHEDULES)}")
+        require_at_least(0, warmup_steps=self.warmup_steps)
         check_seed(self.seed)
 
     def global_batch_size(self, task: Task, num_ranks: int) -> int:

@@ -71,24 +71,20 @@ class Meter:
         loss: the mean over these steps of the loss of the whole batch; None if all of them were left out.
         peak_memory_bytes: of the rank's process that has needed most.
         """
-        communication_s, elapsed_s, memory_bytes = self._of_all_ranks(time.perf_counter() - self._begin_s)
+        with naming_failures(f"rank {self._group.rank()}: gathering the metrics failed"):
+            own = [self._communication_s, time.perf_counter() - self._begin_s, peak_memory_bytes()]
+            everywhere = gather_numbers(own, self._group)
+        communication_s, elapsed_s, _ = everywhere.mean(0).tolist()
         line: dict[str, Any] = {"loss": sum(self._losses) / len(self._losses) if self._losses else None}
         if self._skipped_now:
             line["skipped"] = self._skipped_now
         line |= {f"{name}_per_s": round(count / elapsed_s, 1) for name, count in self._counts().items()}
         line["step_s"] = float(f"{elapsed_s / self._steps:.4g}")
         line["sync_share"] = round(communication_s / elapsed_s, 4)
-        line["peak_memory_bytes"] = memory_bytes
+        line["peak_memory_bytes"] = int(everywhere[:, 2].max())
         self._losses, self._skipped_now = [], 0
         self.restart()
         return line
-
-    def _of_all_ranks(self, elapsed_s: float) -> tuple[float, float, int]:
-        """Return seconds of communicating and in all, means over the ranks, and the largest peak of memory."""
-        with naming_failures(f"rank {self._group.rank()}: gathering the metrics failed"):
-            everywhere = gather_numbers([self._communication_s, elapsed_s, peak_memory_bytes()], self._group)
-        mean_communication_s, mean_elapsed_s, _ = everywhere.mean(0).tolist()
-        return mean_communication_s, mean_elapsed_s, int(everywhere[:, 2].max())
 
     def brief(self) -> str:
         """Return how it is going, in 40 characters, which stand next to phase, steps and time left on 80 columns."""

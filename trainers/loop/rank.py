@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ringsim.console import Progress, clear_line, print_result, say, say_wrote
+from ringsim.console import Progress, clear_line, is_under_torchrun, print_result, say, say_wrote
+from ringsim.files import save_json
 from ringsim.units import plural
 from trainers.launch.environment import DistributedEnvironment, distributed_environment, read_environment
 from trainers.launch.rendezvous import init_process_group
-from trainers.launch.signals import StopRequest, delay_termination, is_under_torchrun
+from trainers.launch.signals import StopRequest, delay_termination
 from trainers.loop.config import TrainConfig
 from trainers.tasks import load_task
 from trainers.tasks.base import Task
@@ -51,11 +52,7 @@ def run_rank(launch: Launch, task: Task | None = None) -> int:
 
     task: that of the launch, if it has been loaded already.
     """
-    with StopRequest() as stop:
-        return _run_rank(launch, task, stop)
-
-
-def _run_rank(launch: Launch, task: Task | None, stop: StopRequest) -> int:
+    stop = StopRequest()
     started = read_environment(os.environ)
     progress = Progress(rank=started.rank)
     progress.begin(f"starting {plural(started.num_ranks, 'rank')}")
@@ -64,14 +61,16 @@ def _run_rank(launch: Launch, task: Task | None, stop: StopRequest) -> int:
     say_failures_before_the_end(
         lambda: say(f"trainers: {launch.interrupted()}") if environment.rank == 0 else None, lambda: stop.heeded
     )
-    group = init_process_group(environment, launch.timeout_s)
-    try:
-        with progress:
-            return _run(launch, task, environment, group, progress, stop)
-    except Exception as error:
-        from collectives.runtime import CollectiveError  # noqa: PLC0415
+    with stop.noting():
+        group = init_process_group(environment, launch.timeout_s)
+        try:
+            with progress:
+                return _run(launch, task, environment, group, progress, stop)
+        except Exception as error:
+            from collectives.runtime import CollectiveError  # noqa: PLC0415
 
-        leave(str(error) if isinstance(error, CollectiveError) else _traceback(error, environment.rank))
+            described = f"rank {environment.rank}: {''.join(traceback.format_exception(error)).rstrip()}"
+            leave(str(error) if isinstance(error, CollectiveError) else described)
 
 
 def say_failures_before_the_end(
@@ -83,7 +82,7 @@ def say_failures_before_the_end(
     """
     from collectives.runtime import has_failed  # noqa: PLC0415
 
-    if is_under_torchrun(os.environ):
+    if is_under_torchrun():
         delay_termination(has_failed, say_interrupted, is_stopping=is_stopping)
 
 
@@ -131,23 +130,20 @@ def _train(
     if not trainer.stopped_by:
         return 0
     trainer.close()
-    return end_together(f"trainers: {_stopped(launch, trainer)}", 128 + trainer.stopped_by, group)
-
-
-def _stopped(launch: Launch, trainer: "Trainer") -> str:
-    path = trainer.manager.folder.path(trainer.num_done)
-    name = signal.Signals(trainer.stopped_by).name
+    name, path = signal.Signals(trainer.stopped_by).name, trainer.manager.folder.path(trainer.num_done)
     resume = f"; resume with: {launch.resume}" if launch.resume else ""
-    return f"stopped by {name} after {trainer.num_done} of {trainer.num_steps} steps, saved in {path}{resume}"
+    stopped = f"stopped by {name} after {trainer.num_done} of {trainer.num_steps} steps, saved in {path}{resume}"
+    return end_together(f"trainers: {stopped}", 128 + trainer.stopped_by, group)
 
 
 def _finish(launch: Launch, trainer: Any, train_s: float) -> int:
-    from trainers.loop.result import judge, result_of, save_result, summary, written  # noqa: PLC0415
+    from trainers.checkpoints.manager import RESULT  # noqa: PLC0415
+    from trainers.loop.result import judge, result_of, summary, written  # noqa: PLC0415
 
     figures, shown = judge(trainer)
     result = result_of(trainer, figures, train_s)
     try:
-        save_result(trainer, result)
+        save_json(trainer.manager.output / RESULT, result)
         trainer.close()
     except OSError as error:
         say(f"trainers: {error.filename}: cannot be written: {error.strerror}")
@@ -187,8 +183,3 @@ def leave(message: str, code: int = 1) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _traceback(error: Exception, rank: int) -> str:
-    """Return the traceback of an error in the code of a task, or in ours."""
-    return f"rank {rank}: {''.join(traceback.format_exception(error)).rstrip()}"

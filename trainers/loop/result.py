@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from ringsim.files import save_json
 from ringsim.measurements import provenance
 from ringsim.units import format_size, plural
 from ringsim.verdict import TrainingSession
@@ -45,11 +44,6 @@ def result_of(trainer: Trainer, figures: dict[str, Any], train_s: float) -> dict
             "provenance": {**provenance(), "torch": torch.__version__},
         }
     )
-
-
-def save_result(trainer: Trainer, result: dict[str, Any]) -> None:
-    """Write it to the output directory, whole or not at all. Raises OSError if it cannot be written."""
-    save_json(trainer.manager.output / RESULT, result)
 
 
 def summary(trainer: Trainer, result: dict[str, Any]) -> str:

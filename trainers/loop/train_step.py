@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from collectives.runtime import CollectiveError, name_first_to_fail, naming_failures, span
 from trainers.checkpoints.checkpoint import Checkpoint, seed_alike, seed_apart
@@ -317,13 +318,5 @@ class GradientClock:
 
 
 def on_device(batch: Any, device: str) -> Any:
-    """Bring a tensor, or tuples, lists and dicts of them, to the device; return anything else as it is."""
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    if isinstance(batch, dict):
-        return {key: on_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(on_device(value, device) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(on_device(value, device) for value in batch)
-    return batch
+    """Return the batch with each tensor in it, in tuples, lists and dicts too, on the device."""
+    return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)

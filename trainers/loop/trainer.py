@@ -172,7 +172,8 @@ class Trainer:
             if self.stopped_by:
                 break
         with self._naming(self.num_done), self.train_step.naming_step(self.num_done):
-            self._hear_of_trouble()
+            # Stops all ranks, too, for what goes wrong after the losses of the last step were told.
+            exchange_losses(self.group, 0.0, stop=self.manager.trouble is not None)
 
     def close(self) -> None:
         """Let other runs have the output directory, when its last file is written."""
@@ -278,10 +279,6 @@ class Trainer:
         with naming_failures("gathering the states of the ranks failed"):
             dist.gather_object(state, states, group=self.group, group_dst=0)
         return states or []
-
-    def _hear_of_trouble(self) -> None:
-        """Stop all ranks, too, for what goes wrong after the losses of the last step were told."""
-        exchange_losses(self.group, 0.0, stop=self.manager.trouble is not None)
 
 
 def _silent(_: str) -> None:

@@ -40,7 +40,7 @@ class JobLog:
         if self._writes and config.options:
             save_options(config.output, config.options)
         if self._writes and config.log_every:
-            self._log = StepLog(config.output / LOG, 0)
+            self._log = StepLog(config.output / LOG)
 
     def is_due(self, done: int) -> bool:
         """Return whether there is a line after that many steps."""

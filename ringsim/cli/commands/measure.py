@@ -10,7 +10,6 @@ from ringsim.console import (
     STDOUT,
     IntRange,
     Progress,
-    check_local_rank,
     check_writable,
     examples,
     require_torch,
@@ -44,10 +43,9 @@ ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor"
 def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     """Probe messages and additions on local ranks, time the collectives, and write both to a measurements file.
 
-    BENCHMARK OPTIONS are, for example, -b 1KiB -e 16MiB --algorithm ring --json; see python -m collectives.benchmark
-    --help. It starts torchrun --nproc-per-node RANKS -m collectives.benchmark --probes;
-    on several hosts, start that yourself, on each of them. If the probes lie too far apart for predictions, the last
-    line is a warning.
+    BENCHMARK OPTIONS are, for example, -b 1KiB -e 1MiB --algorithm ring --json; see python -m collectives.benchmark
+    --help. On several hosts, start torchrun -m collectives.benchmark --probes yourself, on each of them. If the probes
+    lie too far apart for predictions, the last line is a warning.
     """
     require_torch("measure")
     if output != STDOUT:
@@ -55,13 +53,9 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     chosen = any(option.startswith("--collective") for option in options)
     arguments = [*(() if chosen else ALL), "--in-place", *options, "-o", str(output)]
     with Progress() as progress:
-        progress.begin("checking the options")
-        said = check_local_rank(ranks, [*BENCHMARK, "--check", *arguments])
         progress.begin(f"starting {plural(ranks, 'rank')}")
-        if not said:
-            run_local_ranks(ranks, [*BENCHMARK, *arguments])
-    click.echo(said, nl=False)
-    if not said and output != STDOUT and (busy := _busy(Measurements.load(output))):
+        run_local_ranks(ranks, [*BENCHMARK, *arguments])
+    if output != STDOUT and (busy := _busy(Measurements.load(output))):
         click.echo(busy, err="--json" in options)  # one object alone may stand on stdout
 
 

@@ -67,7 +67,6 @@ def test_calibrate_and_measure_say_it_last(tmp_path: Path) -> None:
     measured(QUIET).save(tmp_path / "quiet.json")
     assert "busy" not in run("calibrate", tmp_path / "quiet.json").output
     with (
-        patch("ringsim.cli.commands.measure.check_local_rank", return_value=""),
         patch("ringsim.cli.commands.measure.run_local_ranks"),
     ):
         assert printed("measure", "-o", file) == f"{line}\n"

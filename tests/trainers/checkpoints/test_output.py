@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import math
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refused
 from trainers.checkpoints.output import LOCK, CheckpointFolder, OutputLock, locked
 
 ROOT = Path(__file__).parents[3]
@@ -18,12 +20,10 @@ HOLDER = """
 import os, sys, time
 from pathlib import Path
 from trainers.checkpoints.output import OutputLock
-lock = OutputLock(Path(sys.argv[1]))
-assert lock.try_take()
-lock.sign()
-if sys.argv[2] == "fork" and (child := os.fork()) == 0:
-    time.sleep(600)
-print(child if sys.argv[2] == "fork" else "held", flush=True)
+assert OutputLock(Path(sys.argv[1]), print).wait(0.0)
+child = os.fork()
+if child:
+    print(child, flush=True)
 time.sleep(600)
 """
 
@@ -68,62 +68,48 @@ def test_what_a_kill_has_left_is_cleared(tmp_path: Path) -> None:
     assert left(tmp_path) == [".mine.tmp", "checkpoint-4.pt"]
 
 
-def holder(folder: Path, how: str) -> subprocess.Popen[str]:
-    """Another process that holds the lock."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", HOLDER, str(folder), how]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-
 def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
-    """Until that one is killed: then the lock is free, whatever the file says."""
-    with holder(tmp_path, "plain") as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        lock = OutputLock(tmp_path)
+    """Until that one is killed, though a child of it, such as a worker that loads data, outlives it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as other:
         try:
-            assert not lock.try_take()
-            assert lock.refusal() == (
-                f"--output {tmp_path}: process {other.pid} on host {socket.gethostname()} is using it: "
-                f"wait until that run has ended, or give another --output"
-            )
-            with pytest.raises(ValueError, match=f"process {other.pid} "), locked(tmp_path, print, wait_s=0.0):
+            assert other.stdout is not None
+            child = int(other.stdout.readline())
+            with (
+                refused(
+                    f"--output {tmp_path}: process {other.pid} on host {socket.gethostname()} is using it: "
+                    f"wait until that run has ended, or give another --output"
+                ),
+                locked(tmp_path, print, wait_s=0.0),
+            ):
                 pass
         finally:
             other.kill()
-    assert lock.try_take()
-    lock.release()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_forked_child_does_not_hold_it(tmp_path: Path) -> None:
-    """Such as a worker that loads data, and outlives its parent."""
-    with holder(tmp_path, "fork") as other:
-        assert other.stdout is not None
-        child = int(other.stdout.readline())
-        other.kill()
+            other.stdout.close()  # type: ignore[union-attr]
     try:
-        with locked(tmp_path, print):  # which waits a little: the child lets go when it first runs
+        with locked(tmp_path, print):
             pass
+        assert list(tmp_path.iterdir()) == []
     finally:
         os.kill(child, signal.SIGKILL)
 
 
 def test_a_lock_that_its_holder_removes_meanwhile_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has opened the file before that would lock one that nobody else sees."""
-    first, second = OutputLock(tmp_path), OutputLock(tmp_path)
-    assert first.try_take()
-    flock = fcntl.flock
+    lockf = fcntl.lockf
 
     def after_release(descriptor: int, operation: int) -> None:
-        first.release()
-        flock(descriptor, operation)
+        (tmp_path / LOCK).unlink()
+        lockf(descriptor, operation)
 
-    monkeypatch.setattr(fcntl, "flock", after_release)
-    assert second.try_take()
+    lock = OutputLock(tmp_path, print)
+    monkeypatch.setattr(fcntl, "lockf", after_release)
+    assert not lock.wait(math.inf)
     monkeypatch.undo()
-    assert not OutputLock(tmp_path).try_take()
-    second.release()
+    assert lock.wait(math.inf)
+    assert (tmp_path / LOCK).exists()
+    lock.release()
 
 
 def test_without_locks_it_is_said_once_and_done_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,16 +118,10 @@ def test_without_locks_it_is_said_once_and_done_all_the_same(tmp_path: Path, mon
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "lockf", refuse)
     said: list[str] = []
     with locked(tmp_path, said.append):
         pass
     assert said == [
         f"--output {tmp_path}: cannot be locked (No locks available): make sure that no other run writes there"
     ]
-
-
-def test_a_lock_that_says_nothing(tmp_path: Path) -> None:
-    """Its holder found no room on the disk, say."""
-    (tmp_path / LOCK).write_bytes(b"\xff")
-    assert OutputLock(tmp_path).holder() == "another process"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tests.ranks import RankPool
 from tests.trainers.points import config, run
-from trainers.checkpoints.step_log import FOLDER, Mark, StepLog, TensorBoardLog, read_log
+from trainers.checkpoints.step_log import DAMAGED, FOLDER, Mark, StepLog, TensorBoardLog, read_log
 from trainers.cli.group import main
 
 ADVICE = "needs tensorboard, which is not installed: run pip install '.[tensorboard]' in your clone of ringsim"
@@ -22,45 +22,40 @@ def lines(*steps: int) -> list[dict[str, int]]:
     return [{"step": step, "loss": 10 * step} for step in steps]
 
 
-def write(path: Path, begin: int, *steps: int) -> None:
-    """A run from `begin` that logs these steps."""
-    log = StepLog(path, begin)
+def write(path: Path, *steps: int) -> Mark:
+    """A new run that logs these steps."""
+    log = StepLog(path)
     for line in lines(*steps):
         log.write(line)
     log.sync()
     log.close()
+    return log.mark
 
 
 def test_a_new_run_begins_an_empty_log(tmp_path: Path) -> None:
-    """Whatever a run that never came to a checkpoint has left."""
+    """Whatever a run that never came to a checkpoint has left; somebody may have deleted it."""
     path = tmp_path / "log.jsonl"
-    write(path, 0, 1, 2, 3)
+    assert read_log(path) == []
+    write(path, 1, 2, 3)
     assert read_log(path) == lines(1, 2, 3)
-    write(path, 0, 1)
+    write(path, 1)
     assert read_log(path) == lines(1)
 
 
 def test_a_resumed_run_goes_on_after_its_checkpoint(tmp_path: Path) -> None:
-    """Later lines are dropped; nothing else is left in the directory, and nothing said."""
-    path = tmp_path / "log.jsonl"
-    write(path, 0, 1, 2, 3, 4)
+    """Later lines are dropped, half a line too; nothing else is left in the directory, and nothing said."""
+    path, other = tmp_path / "log.jsonl", tmp_path / "other.jsonl"
+    mark, later = write(other, 1, 2), write(other, 1, 2, 3)
+    other.unlink()
+    write(path, 1, 2, 3, 4)
+    path.write_bytes(path.read_bytes() + b'{"step": 5, "lo')
     said: list[str] = []
-    log = StepLog(path, 2, mark_of(tmp_path, 1, 2), said.append)
+    log = StepLog(path, 2, mark, said.append)
     log.write(lines(3)[0])
     log.close()
     assert (read_log(path), said) == (lines(1, 2, 3), [])
-    assert log.mark == mark_of(tmp_path, 1, 2, 3)
+    assert log.mark == later
     assert list(tmp_path.iterdir()) == [path]
-
-
-def mark_of(folder: Path, *steps: int) -> Mark:
-    """Return the mark that a checkpoint after these lines would hold."""
-    log = StepLog(folder / "other.jsonl", 0)
-    for line in lines(*steps):
-        log.write(line)
-    log.close()
-    (folder / "other.jsonl").unlink()
-    return log.mark
 
 
 def content(*steps: int) -> str:
@@ -69,41 +64,35 @@ def content(*steps: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("damaged", "kept", "trouble"),
+    ("damaged", "kept"),
     [
-        (content(1, 2, 3) + '{"step": 4, "lo', (1, 2, 3), "1 of its lines is damaged"),
-        ("nonsense\n[1]\n" + content(1, 2, 3), (1, 2, 3), "2 of its lines are damaged"),
-        (content(1, 2, 2, 3), (1, 2, 3), "1 of its lines is damaged"),
-        (content(1, 3), (1, 3), "has 2 good lines of the 3 that the run had written by then"),
-        (content(1, 2, 3).replace("20", "21"), None, "its lines differ from those that the run had written by then"),
-        ("", (), "has 0 good lines of the 3 that the run had written by then"),
+        (content(1, 2) + '{"step": 3, "lo', (1, 2)),
+        ("nonsense\n[1]\n" + content(1, 2, 3), (1, 2, 3)),
+        (content(1, 2, 2, 3), (1, 2, 3)),
+        (content(1, 3), (1, 3)),
+        (content(1, 2, 3).replace("20", "21"), None),
+        ("", ()),
     ],
 )
-def test_a_damaged_log_is_kept_beside(tmp_path: Path, damaged: str, kept: tuple[int, ...] | None, trouble: str) -> None:
-    """As it was, and in one line it is said; a second one does not overwrite the first."""
-    path, mark = tmp_path / "log.jsonl", mark_of(tmp_path, 1, 2, 3)
-    for name in ("log.jsonl.damaged", "log.jsonl.damaged.2"):
-        path.write_text(damaged)
-        said: list[str] = []
-        StepLog(path, 3, mark, said.append).close()
-        beside = f" it is kept as {name}, and" if damaged else ""
-        num_kept = 3 if kept is None else len(kept)
-        assert said == [f"{path}: {trouble}:{beside} the run continues with the {num_kept} good lines up to step 3"]
-        assert not damaged or (tmp_path / name).read_text() == damaged
-        assert kept is None or read_log(path) == lines(*kept)
-
-
-def test_a_log_that_is_gone_is_begun_anew(tmp_path: Path) -> None:
-    """Somebody may have deleted it."""
-    write(tmp_path / "log.jsonl", 4, 5)
-    assert read_log(tmp_path / "log.jsonl") == lines(5)
-    assert read_log(tmp_path / "other.jsonl") == []
+def test_a_damaged_log_is_kept_beside(tmp_path: Path, damaged: str, kept: tuple[int, ...] | None) -> None:
+    """As it was, and in one line it is said; the run goes on with the lines that are lines."""
+    path = tmp_path / "log.jsonl"
+    mark = write(path, 1, 2, 3)
+    path.write_text(damaged)
+    said: list[str] = []
+    StepLog(path, 3, mark, said.append).close()
+    assert said == [
+        f"{path}: is not as the run had written it by step 3: it is kept as {DAMAGED}, and the run continues with its "
+        f"{3 if kept is None else len(kept)} good lines up to that step"
+    ]
+    assert (tmp_path / DAMAGED).read_text() == damaged
+    assert kept is None or read_log(path) == lines(*kept)
 
 
 def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full after half a line: OSError names the file, and its lines are whole."""
     path = tmp_path / "log.jsonl"
-    log = StepLog(path, 0)
+    log = StepLog(path)
     log.write({"step": 1})
 
     class Full:
@@ -130,7 +119,7 @@ def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: py
 
 def test_no_line_has_what_json_has_not(tmp_path: Path) -> None:
     """A loss that is not a number is never logged as one."""
-    log = StepLog(tmp_path / "log.jsonl", 0)
+    log = StepLog(tmp_path / "log.jsonl")
     with pytest.raises(ValueError, match="not JSON compliant"):
         log.write({"step": 1, "loss": float("nan")})
     log.close()
@@ -146,8 +135,6 @@ def test_a_line_that_is_no_json_is_dropped(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"step": 1}\n' + torn + b"\n")
     assert read_log(path) == [{"step": 1}]
-    StepLog(path, 1).close()
-    assert path.read_bytes() == b'{"step": 1}\n'
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:

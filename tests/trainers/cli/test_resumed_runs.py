@@ -24,28 +24,20 @@ from trainers.cli.group import resume_command
 
 def test_ctrl_c_is_one_line_that_says_how_to_go_on(launcher: Launcher, tmp_path: Path) -> None:
     """With exit code 130, on ranks that were started here; and that command goes on."""
-    arguments = [
-        *POINTS,
-        "--ranks",
-        "2",
-        "--epochs",
-        "100000",
-        "--save-every",
-        "5",
-        "--output",
-        str(tmp_path / "my run"),
-    ]
-    with subprocess.Popen(command(*arguments), env=environment(), stderr=subprocess.PIPE, text=True) as job:
-        try:
-            wait_for_steps(tmp_path / "my run" / "log.jsonl", 6)
-            job.send_signal(signal.SIGINT)
-            _, errors = job.communicate(timeout=TIMEOUT_S)
-        except BaseException:
-            kill_all(job.pid)
-            raise
-    resume = shlex.join(["python", "-m", "trainers", *arguments, "--resume"])
-    assert (job.returncode, without_log(errors)) == (130, f"trainers: interrupted; resume with: {resume}\n")
-    again = launch(launcher, *shlex.split(resume)[3:], "--steps", "1")
+    output = tmp_path / "my run"
+    arguments = [*POINTS, *["--ranks", "2", "--epochs", "100000", "--save-every", "5", "--output"], str(output)]
+    errors = tmp_path / "stderr"
+    pid = launcher.start(arguments, errors)
+    try:
+        wait_for_steps(output / "log.jsonl", 6)
+        os.killpg(pid, signal.SIGINT)
+        assert launcher.wait(TIMEOUT_S) == 130
+    except BaseException:
+        kill_all(pid)
+        raise
+    resume = shlex.join(["trainers", *arguments, "--resume"])
+    assert without_log(errors.read_text()) == f"trainers: interrupted; resume with: {resume}\n"
+    again = launch(launcher, *shlex.split(resume)[1:], "--steps", "1")
     assert "1 asked for; give more --steps" in again.stderr
 
 

@@ -55,7 +55,7 @@ def test_after_a_failure_the_command_that_goes_on_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """If there is a checkpoint to go on from."""
-    monkeypatch.setattr("trainers.cli.train.spawn", lambda *_: 1)
+    monkeypatch.setattr("trainers.cli.train.spawn", lambda *_, **__: 1)
     launch = Launch("mlp", {}, TrainConfig(output=tmp_path), 60.0, False, "trainers --task mlp --resume")
     said = []
     for checkpoint in (None, "checkpoint-20.pt", "checkpoint-100.pt"):
@@ -66,7 +66,7 @@ def test_after_a_failure_the_command_that_goes_on_is_said(
     assert said[0] == ""
     assert said[1].endswith("trainers: checkpoint-20.pt is there; resume with: trainers --task mlp --resume\n")
     assert "checkpoint-100.pt is there" in said[2]
-    monkeypatch.setattr("trainers.cli.train.spawn", lambda *_: click.UsageError.exit_code)
+    monkeypatch.setattr("trainers.cli.train.spawn", lambda *_, **__: click.UsageError.exit_code)
     assert _run(launch, load_task("mlp", 0), 2) == click.UsageError.exit_code
     assert "resume with" not in capfd.readouterr().err, "the same command would be refused again"
 

@@ -1,11 +1,20 @@
-"""Where a rank is, by environments given as dicts; what is missing or contradictory is said in one line."""
+"""Where a rank is, and where ranks meet, by environments given as dicts; what is wrong there is said in one line."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from tests.refusals import refused
-from trainers.launch.environment import DistributedEnvironment, device, distributed_environment, read_environment
+from trainers.launch.environment import (
+    DistributedEnvironment,
+    device,
+    distributed_environment,
+    first_node,
+    read_environment,
+    slurm_meeting_point,
+    tasks_by_node,
+)
 from trainers.launch.rendezvous import init_process_group
 
 # Rank 5 of 2 nodes with 4 and 3 ranks.
@@ -75,7 +84,7 @@ def test_one_process(environment: dict[str, str]) -> None:
     )
 
 
-BY_TORCHRUN = "torchrun sets both, do not set them yourself"
+BY_TORCHRUN = "contradict each other; torchrun sets them and GROUP_RANK, do not set them yourself"
 WITH_TORCHRUN = "start it with torchrun, which sets both, or unset"
 BY_SRUN = "start it with srun, and unset those that you have set yourself"
 WITH_SRUN = (
@@ -90,16 +99,14 @@ WITH_SRUN = (
         ({"MASTER_ADDR": "node01"}, f"RANK is not set, but MASTER_ADDR is: {WITH_TORCHRUN} MASTER_ADDR"),
         ({**SRUN, "WORLD_SIZE": "7"}, f"RANK is not set, but WORLD_SIZE is: {WITH_TORCHRUN} WORLD_SIZE"),
         ({**TORCHRUN, "MASTER_ADDR": ""}, f"MASTER_ADDR is not set, but RANK is: {WITH_TORCHRUN} RANK"),
-        ({**TORCHRUN, "RANK": "7"}, f"RANK=7: must be less than WORLD_SIZE=7; {BY_TORCHRUN}"),
-        ({**TORCHRUN, "LOCAL_RANK": "3"}, f"LOCAL_RANK=3: must be less than LOCAL_WORLD_SIZE=3; {BY_TORCHRUN}"),
-        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "8"}, f"LOCAL_WORLD_SIZE=8: must be at most WORLD_SIZE=7; {BY_TORCHRUN}"),
-        ({**TORCHRUN, "RANK": "0"}, f"LOCAL_RANK=1: must be at most RANK=0; {BY_TORCHRUN}"),
-        ({**TORCHRUN, "GROUP_RANK": "5"}, "GROUP_RANK=5: no more than 4 nodes can come before this rank's"),
+        ({**TORCHRUN, "RANK": "7"}, f"RANK=7, WORLD_SIZE=7, LOCAL_RANK=1, LOCAL_WORLD_SIZE=3 {BY_TORCHRUN}"),
+        ({**TORCHRUN, "LOCAL_RANK": "3"}, f"RANK=5, WORLD_SIZE=7, LOCAL_RANK=3, LOCAL_WORLD_SIZE=3 {BY_TORCHRUN}"),
         (
-            without(TORCHRUN, "GROUP_RANK"),
-            "RANK=5, LOCAL_RANK=1: on nodes with 3 ranks each these contradict each other; "
-            "if nodes differ, set GROUP_RANK to the node's number",
+            {**TORCHRUN, "LOCAL_WORLD_SIZE": "8"},
+            f"RANK=5, WORLD_SIZE=7, LOCAL_RANK=1, LOCAL_WORLD_SIZE=8 {BY_TORCHRUN}",
         ),
+        ({**TORCHRUN, "RANK": "0"}, f"RANK=0, WORLD_SIZE=7, LOCAL_RANK=1, LOCAL_WORLD_SIZE=3 {BY_TORCHRUN}"),
+        (without(TORCHRUN, "GROUP_RANK"), f"RANK=5, WORLD_SIZE=7, LOCAL_RANK=1, LOCAL_WORLD_SIZE=3 {BY_TORCHRUN}"),
         (
             {**TORCHRUN, "RANK": "-1"},
             "RANK=-1: must be a whole number; torchrun or srun sets it, do not set it yourself",
@@ -134,16 +141,11 @@ def test_a_gpu_for_each_rank_of_a_node() -> None:
     """The one with its local rank; without GPUs the CPU."""
     assert [device(local_rank, 3) for local_rank in range(3)] == ["cuda:0", "cuda:1", "cuda:2"]
     assert device(5, 0) == "cpu"
-
-
-@pytest.mark.parametrize(("num_gpus", "sees"), [(1, "1 GPU"), (2, "2 GPUs")])
-def test_more_ranks_than_gpus_are_refused(num_gpus: int, sees: str) -> None:
-    """And what to do, with torchrun and with Slurm."""
     with refused(
-        f"local rank {num_gpus}: this process sees {sees}, counted from 0: start at most one rank per GPU "
+        "local rank 1: this process sees 1 GPU, counted from 0: start at most one rank per GPU "
         "(Slurm: with --gpus-per-node, not --gpus-per-task), or set CUDA_VISIBLE_DEVICES= for the CPU"
     ):
-        device(num_gpus, num_gpus)
+        device(1, 1)
 
 
 def test_where_asks_torch_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,3 +179,82 @@ def test_a_timeout_of_nothing_is_refused() -> None:
     """Before anything is joined."""
     with pytest.raises(ValueError, match=r"^a timeout of 0 s: must be greater than 0$"):
         init_process_group(DistributedEnvironment(0, 1, 0, 1, 0), 0)
+
+
+SCONTROL = """#!/bin/sh
+[ "$1 $2" = "show hostnames" ] || exit 9
+case "$3" in
+    "node[01-03,7]") printf 'node01\\nnode02\\nnode03\\nnode7\\n' ;;
+    *) echo "Invalid hostlist: $3" >&2; exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"), [("1", [1]), ("2(x3),1", [2, 2, 2, 1]), ("4,3(x1),12(x2)", [4, 3, 12, 12])]
+)
+def test_tasks_by_node(text: str, counts: list[int]) -> None:
+    """Runs of nodes with as many tasks are written once."""
+    assert tasks_by_node(text) == counts
+
+
+@pytest.mark.parametrize("text", ["", "2(x3", "2,", "two", "2(3)"])
+def test_tasks_by_node_refuses_other_text(text: str) -> None:
+    """With the variable's name."""
+    with refused(f"SLURM_STEP_TASKS_PER_NODE={text}: must be in Slurm's format, such as 2(x3),1"):
+        tasks_by_node(text)
+
+
+SCONTROL_ADVICE = "set MASTER_ADDR to the first node"
+
+
+@pytest.mark.parametrize(
+    ("environment", "node"),
+    [
+        ({"SLURM_STEP_NODELIST": "node7", "PATH": "/nowhere"}, "node7"),  # which needs no scontrol
+        ({"SLURM_STEP_NODELIST": "node[01-03,7]", "SLURM_JOB_NODELIST": "x"}, "node01"),
+        ({"SLURM_JOB_NODELIST": "node[01-03,7]"}, "node01"),
+        (
+            {"SLURM_STEP_NODELIST": "node3,node1", "PATH": "/nowhere"},
+            "SLURM_STEP_NODELIST=node3,node1: scontrol, which lists them, is not on the PATH: add Slurm's commands, "
+            f"or {SCONTROL_ADVICE}",
+        ),
+        (
+            {"SLURM_STEP_NODELIST": "node[1-"},
+            "SLURM_STEP_NODELIST=node[1-: scontrol show hostnames node[1-: Invalid hostlist: node[1-; "
+            f"{SCONTROL_ADVICE}",
+        ),
+        ({}, f"SLURM_STEP_NODELIST is not set: start it with srun, or {SCONTROL_ADVICE}"),
+    ],
+)
+def test_the_first_node_is_what_scontrol_says(environment: dict[str, str], node: str, tmp_path: Path) -> None:
+    """Of several; the step's list goes before the job's."""
+    (tmp_path / "scontrol").write_text(SCONTROL)
+    (tmp_path / "scontrol").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **environment}
+    if " " in node:
+        with refused(node):
+            first_node(environment)
+    else:
+        assert first_node(environment) == node
+
+
+def test_steps_that_may_run_at_once_have_different_ports() -> None:
+    """Steps of one job, and jobs in a row; all below those that the system hands out."""
+    steps = [{"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)} for job in range(900, 2000) for step in (0, 7)]
+    ports = [slurm_meeting_point(step, one_node=True)[1] for step in steps]
+    assert len(set(ports)) == len(ports)
+    assert 1024 <= min(ports) < max(ports) < 32768
+    with refused("SLURM_JOB_ID=, SLURM_STEP_ID=0: must be numbers; start it with srun"):
+        slurm_meeting_point({}, one_node=True)
+
+
+def test_address_and_port_that_are_set_have_their_way() -> None:
+    """Each on its own."""
+    step = {"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "2", "SLURM_STEP_NODELIST": "node7"}
+    assert slurm_meeting_point(step) == ("node7", 11378)
+    assert slurm_meeting_point(step, one_node=True) == ("127.0.0.1", 11378)
+    assert slurm_meeting_point({**step, "MASTER_ADDR": "10.0.0.1"}, one_node=True) == ("10.0.0.1", 11378)
+    assert slurm_meeting_point({**step, "MASTER_PORT": "29500"}) == ("node7", 29500)
+    with refused("MASTER_PORT=any: must be a port, from 1 to 65535"):
+        slurm_meeting_point({**step, "MASTER_PORT": "any"})

@@ -3,7 +3,6 @@
 import ipaddress
 import os
 import socket
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -15,24 +14,18 @@ import torch.distributed as dist
 
 from ringsim.machine import gloo_address
 from tests.refusals import refused
-from tests.trainers.launches import processes_of, start_program
+from tests.trainers.launches import processes_of, start_ranks
 from tests.trainers.listening import listening
 from trainers.launch.rendezvous import (
     attempt_store,
     check_reachable,
     keep_gloo_on_loopback,
-    loopback_interface,
     loopback_store,
     stay_on_loopback,
 )
 
 NUM_RANKS = 3
 OTHERS = {"MASTER_ADDR": "node01"}
-STARTED = """
-import sys
-from tests.trainers.launches import wait_for_it
-wait_for_it(sys.argv[1], -1, "")
-"""
 needs_proc = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="no /proc/net/tcp")
 
 
@@ -75,28 +68,11 @@ def test_a_rank_may_have_died_before_the_others_came(store: dist.TCPStore) -> No
     assert meet(store, 1, 7) == ["7"] * NUM_RANKS
 
 
-def end(processes: list[subprocess.Popen[str]]) -> None:
-    """End them and their ranks."""
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.wait(60)
-
-
 @needs_proc
-@pytest.mark.slow
 def test_ranks_that_meet_at_loopback_listen_there_alone(tmp_path: Path) -> None:
-    """Rank 0 makes the store itself, as under srun."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    world = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes = [
-        start_program(tmp_path, STARTED, variables={"RANK": rank, "LOCAL_RANK": rank, **world}) for rank in range(2)
-    ]
-    try:
-        found = listening(processes_of(tmp_path, 2))
-    finally:
-        end(processes)
+    """Rank 0 makes the store itself; each rank has the listening Gloo."""
+    with start_ranks(tmp_path) as process:
+        found = listening([process.pid, *processes_of(tmp_path, 2)])
     assert len(found) >= 3
     assert all(ipaddress.ip_address(address).is_loopback for address, _ in found), found
 
@@ -128,14 +104,13 @@ def test_who_has_one_loopback(environment: dict[str, str], can: bool) -> None:
 
 def test_gloo_is_told_only_where_there_is_a_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what the user says goes before it."""
-    name = loopback_interface()
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
     keep_gloo_on_loopback()
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth7"
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     keep_gloo_on_loopback()
-    assert os.environ.get("GLOO_SOCKET_IFNAME") == name
-    os.environ.pop("GLOO_SOCKET_IFNAME", None)
+    assert os.environ.pop("GLOO_SOCKET_IFNAME") == "lo"
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "eth0")])
     keep_gloo_on_loopback()
     assert "GLOO_SOCKET_IFNAME" not in os.environ

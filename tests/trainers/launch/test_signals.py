@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.launch.signals import Interrupted, Interruption, StopRequest, is_under_torchrun
-from trainers.launch.spawn import spawn
+from trainers.launch.signals import StopRequest
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 60
@@ -40,31 +39,6 @@ while True:  # a signal ends it
 """
 
 
-def test_signals_wait_until_they_may_interrupt() -> None:
-    """The first of them then does, and later ones change nothing; handlers are as before in the end."""
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    with Interruption() as interruption:
-        assert signal.getsignal(signal.SIGTERM) != handlers[1]
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(Interrupted) as caught:
-            interruption.allow()
-        signal.raise_signal(signal.SIGINT)
-    assert caught.value.number == signal.SIGTERM
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
-
-
-def test_signals_interrupt_once_allowed() -> None:
-    """And no more after that."""
-    with Interruption() as interruption:
-        interruption.allow()
-        with pytest.raises(Interrupted) as caught:
-            signal.raise_signal(signal.SIGHUP)
-        interruption.hold()
-        signal.raise_signal(signal.SIGINT)
-    assert caught.value.number == signal.SIGHUP
-
-
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
     """Are as before."""
@@ -76,9 +50,9 @@ def _handlers() -> Iterator[None]:
 
 def test_the_first_signal_is_noted() -> None:
     """SIGTERM only where it is heeded; later ones change nothing."""
-    with StopRequest() as stop:
+    stop = StopRequest()
+    with stop.noting():
         assert not stop.heeded
-        assert signal.getsignal(signal.SIGTERM) != stop._take
         with stop.heeding():
             assert stop.heeded
             signal.raise_signal(signal.SIGTERM)
@@ -86,40 +60,25 @@ def test_the_first_signal_is_noted() -> None:
         assert stop.number == signal.SIGTERM
 
 
+def test_a_rank_that_is_starting_misses_nothing() -> None:
+    """It begins with the signal blocked, and hears of it when it listens."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    signal.raise_signal(signal.SIGUSR1)
+    stop = StopRequest()
+    with stop.noting():
+        assert stop.number == signal.SIGUSR1
+
+
 def test_what_is_ignored_stays_so() -> None:
     """As whoever started the program wants it."""
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        with StopRequest() as stop:
+        stop = StopRequest()
+        with stop.noting():
             signal.raise_signal(signal.SIGUSR1)
         assert stop.number == 0
     finally:
         signal.signal(signal.SIGUSR1, before)
-
-
-def test_exit_codes_of_ranks_that_were_asked() -> None:
-    """Ranks that stopped, and ranks that the signal ended before they listened, count; no other failure does."""
-    stop = StopRequest()
-    assert not stop.is_cause_of([-signal.SIGTERM])
-    stop.number = signal.SIGTERM
-    assert stop.is_cause_of([-signal.SIGTERM, 143])
-    assert not stop.is_cause_of([143, 1])
-    assert not stop.is_cause_of([])
-
-
-def hear_late() -> int:
-    """A rank that gets the signal before it listens: it hears of it then."""
-    os.kill(os.getpid(), signal.SIGUSR1)
-    with StopRequest() as stop:
-        return 0 if stop.number == signal.SIGUSR1 else 1
-
-
-def test_a_rank_that_is_starting_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It begins with the signal blocked."""
-    for name in ("RANK", "SLURM_STEP_ID"):
-        monkeypatch.delenv(name, raising=False)
-    with StopRequest() as stop:
-        assert spawn(1, hear_late, (), stop) == 0
 
 
 def ended(state: str, grace_s: float) -> tuple[int, str]:
@@ -150,9 +109,3 @@ def ended(state: str, grace_s: float) -> tuple[int, str]:
 def test_who_fails_says_so_first(state: str, grace_s: float, expected: tuple[int, str]) -> None:
     """A process that does not fail ends at once; one that does when it has said why, or when its time is over."""
     assert ended(state, grace_s) == expected
-
-
-def test_only_under_torchrun() -> None:
-    """Whoever starts ranks otherwise ends them otherwise."""
-    assert is_under_torchrun({"TORCHELASTIC_RUN_ID": "none"})
-    assert not is_under_torchrun({"RANK": "0"})

