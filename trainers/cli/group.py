@@ -10,8 +10,7 @@ import click
 
 from ringsim import __version__
 from ringsim.console import OneLineGroup, TorchrunCommand, examples, general_help
-from trainers.cli.compare import compare_command
-from trainers.cli.compare_strategies import main as compare_strategies
+from trainers.cli.compare import main as compare
 from trainers.cli.judging import evaluate_command, sample_command
 from trainers.cli.options import RESUME_COMMAND
 from trainers.cli.train import train
@@ -19,7 +18,7 @@ from trainers.launch import slurm
 from trainers.launch.signals import is_under_torchrun
 
 DEFAULT = "train"
-FORMER_NAMES = {"ring": "compare-strategies"}
+FORMER_NAMES = {"ring": "compare", "compare-strategies": "compare"}
 RULE = """A directory that holds the
 checkpoints of a run is not written to again without --resume."""
 
@@ -71,7 +70,6 @@ def main() -> None:
 
 
 main.add_command(train)
-main.add_command(compare_command)
 main.add_command(evaluate_command)
 main.add_command(sample_command)
-main.add_command(compare_strategies, "compare-strategies")
+main.add_command(compare, "compare")

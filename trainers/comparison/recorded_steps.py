@@ -9,8 +9,8 @@ from typing import NamedTuple, Self
 
 from ringsim.traces import TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls, simulate_step
+from trainers.comparison.report import StepPrediction, over_periods
 from trainers.loop.train_step import StepMoments
-from trainers.strategy_comparison.report import StepPrediction, over_periods
 
 
 class RecordedStep(NamedTuple):
