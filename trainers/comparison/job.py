@@ -111,7 +111,9 @@ def run_job(
     num_parameters = sum(p.numel() for p in run.train_step.model.parameters())
     gradient_bytes = sum(p.nbytes for p in run.train_step.model.parameters())
     with RecordedRuns(config, group) as recorded:
-        measured = take_turns(config, runs, recorded, partial(_probe, group, gradient_bytes, len(runs)), progress)
+        memory_bytes = STATE_PER_GRADIENT * gradient_bytes * len(runs)
+        probe_once = partial(probe, group, gradient_bytes, memory_bytes, blocks=BLOCKS, calls=probe_calls)
+        measured = take_turns(config, runs, recorded, probe_once, progress)
         recorded.gather()
     progress.begin("predicting")
     measurements = pooled(measured)
@@ -200,16 +202,6 @@ def _range(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
     least, most = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
     texts = [shown(values[name]) for name in (least, most)]
     return texts[0] if texts[0] == texts[1] else f"{texts[0]} ({least}) to {texts[1]} ({most})"
-
-
-def _probe(
-    group: dist.ProcessGroup,
-    gradient_bytes: int,
-    num_runs: int,
-    on_progress: Callable[[int, int], object] = lambda *_: None,
-) -> Measurements:
-    memory_bytes = STATE_PER_GRADIENT * gradient_bytes * num_runs
-    return probe(group, gradient_bytes, memory_bytes, blocks=BLOCKS, calls=probe_calls, on_progress=on_progress)
 
 
 def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluster, float]:

@@ -1,8 +1,7 @@
 """The report of the strategy comparison: predictions and measurements of each strategy, and the files made of them."""
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,57 +26,51 @@ LAST_LOSSES = 10  # the final loss is the mean over as many steps; a single batc
 
 Report = dict[str, Any]
 
-Column = tuple[str, str, Callable[[Mapping[str, Any]], str]]  # heading, unit, and the text of a row's cell
+
+class Column(NamedTuple):
+    """A column of a table: its heading in two lines, and how a row's value of that name is written."""
+
+    heading: str
+    unit: str
+    key: str
+    form: str = ""
+    scale: float = 1.0
+
+    def cell(self, row: Mapping[str, Any]) -> str:
+        """Return the text of a cell; "-" for a value that there is not."""
+        value = row[self.key]
+        return "-" if value is None else format(value * self.scale if self.form else value, self.form)
 
 
-def _ms(key: str, digits: int) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: f"{row[key] * 1e3:.{digits}f}"
-
-
-def _percent(key: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: "-" if row[key] is None else f"{row[key]:+.0%}"
-
-
-def _held_mib(kind: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: f"{row['memory_bytes'][kind] / 2**20:.2f}"
-
-
-def _sum_mib(key: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: f"{sum(row[key].values()) / 2**20:.2f}"
-
-
-def _off(row: Mapping[str, Any]) -> str:
-    difference = row["run"]["gradient_difference"]
-    return "-" if difference is None else f"{difference:.1e}"
-
-
-TIMES: Sequence[Column] = (
-    ("strategy", "", itemgetter("strategy")),
-    ("predicted", "sync ms", _ms("predicted_sync_s", 2)),
-    ("measured", "sync ms", _ms("measured_sync_s", 2)),
-    ("error", "", _percent("error")),
-    ("predicted", "step ms", _ms("predicted_step_s", 1)),
-    ("step", "ms", _ms("step_s", 1)),
-    ("error", "", _percent("step_error")),
-    ("loss", "", lambda row: f"{row['final_loss']:.3f}"),
+TIMES = (
+    Column("strategy", "", "strategy"),
+    Column("predicted", "sync ms", "predicted_sync_s", ".2f", 1e3),
+    Column("measured", "sync ms", "measured_sync_s", ".2f", 1e3),
+    Column("error", "", "error", "+.0%"),
+    Column("predicted", "step ms", "predicted_step_s", ".1f", 1e3),
+    Column("step", "ms", "step_s", ".1f", 1e3),
+    Column("error", "", "step_error", "+.0%"),
+    Column("loss", "", "final_loss", ".3f"),
 )
-MEMORY: Sequence[Column] = (
-    ("memory", "per rank", itemgetter("strategy")),
-    ("predicted", "MiB", _sum_mib("predicted_memory_bytes")),
-    ("held", "MiB", _sum_mib("memory_bytes")),
-    *(
-        (heading, "MiB", _held_mib(kind))
-        for heading, kind in zip(("params", "grads", "optim", "buffers", "activ"), Memory._fields, strict=True)
-    ),
+_MIB = 2**-20
+MEMORY = (
+    Column("memory", "per rank", "strategy"),
+    Column("predicted", "MiB", "predicted", ".2f", _MIB),
+    Column("held", "MiB", "held", ".2f", _MIB),
+    Column("params", "MiB", "parameters", ".2f", _MIB),
+    Column("grads", "MiB", "gradients", ".2f", _MIB),
+    Column("optim", "MiB", "optimizer", ".2f", _MIB),
+    Column("buffers", "MiB", "vectors", ".2f", _MIB),
+    Column("activ", "MiB", "activations", ".2f", _MIB),
 )
-COMPARISON_COLUMNS: Sequence[Column] = (
-    ("compared with", ONE_PROCESS, lambda row: row["run"]["name"]),
-    ("batch", "ms", lambda row: f"{row['run']['batch_s'] * 1e3:.1f}"),
-    ("speed-up", "", lambda row: f"{row['speed_up']:.2f}"),
-    ("efficiency", "", lambda row: f"{row['efficiency']:.0%}"),
-    ("exposed", "", lambda row: f"{row['run']['sync_share']:.0%}"),
-    ("loss off", "", lambda row: f"{row['loss_difference']:.1e}"),
-    ("grad off", "", _off),
+COMPARED = (
+    Column("compared with", ONE_PROCESS, "name"),
+    Column("batch", "ms", "batch_s", ".1f", 1e3),
+    Column("speed-up", "", "speed_up", ".2f"),
+    Column("efficiency", "", "efficiency", ".0%"),
+    Column("exposed", "", "sync_share", ".0%"),
+    Column("loss off", "", "loss_difference", ".1e"),
+    Column("grad off", "", "gradient_difference", ".1e"),
 )
 
 
@@ -231,14 +224,22 @@ def _run(name: str, ranks: Sequence[RankNotes]) -> dict[str, Any]:
 
 def format_report(report: Report, comparison: Mapping[str, Any] | None = None) -> str:
     """Return the table of strategies, that of their memory, the comparison with one process, and footnotes."""
-    tables = [(TIMES, report["strategies"]), (MEMORY, report["strategies"])]
+    results = report["strategies"]
+    lines = _table(TIMES, results) + _table(MEMORY, map(_memory_row, results))
     if comparison:
-        tables.append((COMPARISON_COLUMNS, comparison["runs"]))
-    lines = []
-    for columns, rows in tables:
-        headings, units, cells = zip(*columns, strict=True)
-        lines += [*align_columns([headings, units, *([cell(row) for cell in cells] for row in rows)], "lr"), ""]
+        lines += _table(COMPARED, ({**row, **row["run"]} for row in comparison["runs"]))
     return "\n".join([*lines, *(wrap_text(note, indent="  ") for note in _footnotes(report, comparison))])
+
+
+def _table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    head = [column.heading for column in columns], [column.unit for column in columns]
+    return [*align_columns([*head, *([column.cell(row) for column in columns] for row in rows)], "lr"), ""]
+
+
+def _memory_row(result: Report) -> dict[str, Any]:
+    held = result["memory_bytes"]
+    sums = {"predicted": sum(result["predicted_memory_bytes"].values()), "held": sum(held.values())}
+    return {"strategy": result["strategy"], **sums, **held}
 
 
 def _footnotes(report: Report, comparison: object) -> Iterator[str]:

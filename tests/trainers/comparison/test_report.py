@@ -1,74 +1,100 @@
-"""The report of the ranks' notes; made up, so that every figure is known."""
+"""The report of the ranks' notes, and its pictures; made up, so that every figure is known."""
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+from PIL import Image
 
+from ringsim.report.plots.style import drawing, palette, save_figure
 from ringsim.verdict.finding import Topic
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
-from trainers.strategy_comparison.report import (
+from trainers.cli.compare import DEFAULT_STRATEGIES
+from trainers.comparison.profile import Memory
+from trainers.comparison.report import (
     MAX_WARM_UP_STEPS,
     RankNotes,
     StepPrediction,
     busy_lines,
+    compare_with_one,
     format_report,
     judge_report,
     over_periods,
     summarise,
 )
+from trainers.comparison.report_plot import draw_memory, draw_report
+from trainers.loop.train_step import StepResult
 
 TOKENS = 2 * 5 * 10
 PREDICTION = StepPrediction(0.6, 2.5)
+HELD = Memory(2**20, 2**21, 3 * 2**20, 0, 2**19)
 
 
-def notes(sync_s: list[float], step_s: list[float]) -> RankNotes:
+def notes(sync_s: list[float], step_s: list[float], loss: float = 2.0) -> RankNotes:
     """One rank's notes, after the steps that are not counted, which are slow here."""
-    slow = [9.0] * MAX_WARM_UP_STEPS
-    start = [5.0] * MAX_WARM_UP_STEPS
-    return RankNotes(start + [2.0] * 7, slow + sync_s, slow + step_s, "same")
+    slow = [StepResult(5.0, "", 0.0, 0.0, sync_s=9.0)] * MAX_WARM_UP_STEPS
+    counted = [StepResult(loss, "", step - sync, 0.0, sync_s=sync) for sync, step in zip(sync_s, step_s, strict=True)]
+    return RankNotes([*slow, *counted], "same", HELD)
 
 
 FIRST = notes([0.1, 0.5, 0.3, 0.5, 0.2, 0.5, 0.3], [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0])
 SECOND = notes([0.6, 0.4, 0.6, 0.2, 0.6, 0.3, 0.6], [2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
+DIFFERING = SECOND._replace(fingerprint="other")
+WHERE = {"machine": "m", "cores": 2, "torch": "t", "OMP_NUM_THREADS": "1", "date": "d"}
 
 
 def test_two_ranks_become_one_row() -> None:
     """Sync as the last to arrive sees it (the shorter), steps as the ranks take on average, tokens of all ranks."""
-    result = summarise("ring", PREDICTION, [FIRST, SECOND], TOKENS)
+    result = summarise("ring", PREDICTION, HELD, [FIRST, SECOND], TOKENS)
     assert result["sync_s"] == [0.1, 0.4, 0.3, 0.2, 0.2, 0.3, 0.3]
-    assert result["measured_sync_s"] == 0.3
-    assert result["error"] == pytest.approx(1.0)
-    assert result["step_s"] == 1.5
-    assert result["step_error"] == pytest.approx(2.5 / 1.5 - 1)
+    assert (result["measured_sync_s"], result["rank_sync_s"], result["step_s"]) == (0.3, [0.3, 0.6], 1.5)
+    assert (result["error"], result["step_error"]) == (pytest.approx(1.0), pytest.approx(2.5 / 1.5 - 1))
     assert result["tokens_per_s"] == 2 * 5 * 10 / 1.5
     assert result["final_loss"] == pytest.approx((7 * 2.0 + 3 * 5.0) / 10)
-    assert result["steps_measured"] == 7
-    assert result["parameters_identical"]
+    assert (result["steps_measured"], result["parameters_identical"]) == (7, True)
+    assert not summarise("ring", PREDICTION, HELD, [FIRST, DIFFERING], TOKENS)["parameters_identical"]
 
 
-def test_ranks_that_differ_are_reported() -> None:
-    """In the row, and in words under the table."""
-    result = summarise("ring", PREDICTION, [FIRST, SECOND._replace(fingerprint="other")], TOKENS)
-    assert not result["parameters_identical"]
-    where = {"machine": "m", "cores": 2, "torch": "t", "OMP_NUM_THREADS": "1", "date": "d"}
+def test_strategies_are_compared_with_one_process() -> None:
+    """Twice as fast on two ranks is all of what they could do."""
+    one = notes([0.0] * 7, [3.0] * 7)
+    off = notes([0.6] * 7, [1.5] * 7, 2.25)._replace(gradient_difference=1e-7)
+    compared = compare_with_one(one, {"ring": [off, off]}, WHERE)
+    alone, ring = compared["runs"]
+    assert (alone["speed_up"], alone["efficiency"], alone["loss_difference"]) == (1.0, 1.0, 0.0)
+    assert (ring["speed_up"], ring["efficiency"], ring["loss_difference"]) == (2.0, 1.0, 0.25)
+    assert ring["run"]["sync_share"] == pytest.approx(0.4)
     report = {
-        "strategies": [result, {**result, "strategy": "ddp", "parameters_identical": True}],
-        "measurements": {"provenance": where},
+        "strategies": [summarise("ring", PREDICTION, HELD, [FIRST, DIFFERING], TOKENS)],
+        "measurements": {"provenance": WHERE},
         "num_ranks": 2,
         "train": {"batch_size": 5},
         "num_parameters": 7,
-        "max_loss_difference": 0.25,
     }
-    text = format_report(report, wide=True)
-    assert "RANKS DIFFER: the parameters of ring are not bit-identical on all ranks" in text
-    assert "2 ranks, batch 5 per rank, 10 in all, 7 parameters; m" in text
-    assert "loss curves differ by at most 2.5e-01" in text
-    narrow = format_report(report).splitlines()
-    row = ["ring", "600.00", "300.00", "+100%", "2500.0", "1500.0", "+67%", "2.900"]
-    assert narrow[2].split() == row
-    assert text.splitlines()[2].split() == [*row, "160.00-340.00", "67"]
-    assert max(map(len, narrow)) <= 80
+    lines = format_report(report, compared).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split() for line in lines if line.startswith(("ring", "one_process  "))] == [
+        ["ring", "600.00", "300.00", "+100%", "2500.0", "1500.0", "+67%", "2.900"],
+        ["ring", "6.50", "6.50", "1.00", "2.00", "3.00", "0.00", "0.50"],
+        ["one_process", "3000.0", "1.00", "100%", "0%", "0.0e+00", "-"],
+        ["ring", "1500.0", "2.00", "100%", "40%", "2.5e-01", "1.0e-07"],
+    ]
+    assert "RANKS DIFFER: the parameters of ring are not bit-identical on all ranks." in lines
+    assert "2 ranks, batch 5 per rank, 10 in all, 7 parameters; m" in lines[-2]
+    assert "one_process" not in format_report(report)
+
+
+def test_what_comes_every_few_steps_is_shared_among_them() -> None:
+    """Of a strategy that averages every third step, a step has the mean of three; those left over, of the last."""
+    assert over_periods([0.0, 0.0, 0.6, 0.0, 0.3, 0.0, 0.0], 3) == pytest.approx([0.2] * 3 + [0.1] * 4)
+    assert over_periods([0.25, 0.75], 3) == [0.5, 0.5]
+    assert over_periods([0.1, 0.4], 1) == [0.1, 0.4]
+    result = summarise("local_sgd/7", PREDICTION, HELD, [FIRST, SECOND], TOKENS)
+    assert result["measured_sync_s"] == pytest.approx(1.8 / 7)
+    assert result["step_s"] == pytest.approx(1.5)
 
 
 def test_the_report_says_in_words_if_the_machine_was_busy() -> None:
@@ -83,35 +109,43 @@ def test_the_report_says_in_words_if_the_machine_was_busy() -> None:
     assert line.startswith("this machine was busy: a message of ")
 
 
-def test_what_each_rank_spends_synchronising_is_kept() -> None:
-    """The median of each, without the first steps: who spends least is the rank that the others wait for."""
-    assert summarise("ring", PREDICTION, [FIRST, SECOND], TOKENS)["rank_sync_s"] == [0.3, 0.6]
+LOSSES = [3.0 - 0.01 * step for step in range(50)]
+NAMES = DEFAULT_STRATEGIES.split(",")[1:]
 
 
-def test_what_comes_every_few_steps_is_shared_among_them() -> None:
-    """Of a strategy that averages every third step, a step has the mean of three; those left over, of the last."""
-    assert over_periods([0.0, 0.0, 0.6, 0.0, 0.3, 0.0, 0.0], 3) == pytest.approx([0.2] * 3 + [0.1] * 4)
-    assert over_periods([0.25, 0.75], 3) == [0.5, 0.5]
-    assert over_periods([0.1, 0.4], 1) == [0.1, 0.4]
-    result = summarise("local_sgd/7", PREDICTION, [FIRST, SECOND], TOKENS)
-    assert result["measured_sync_s"] == pytest.approx(1.8 / 7)
-    assert result["step_s"] == pytest.approx(1.5)
+def made_report() -> dict[str, Any]:
+    """Return the content of report.json for all strategies, as far as it is drawn."""
+    results = [{**made_strategy(name, 2, 1e-3, 1e-2), "losses": LOSSES} for name in NAMES]
+    for place, result in enumerate(results, 1):
+        result["memory_bytes"] = Memory(*(factor * place * 2**20 for factor in range(1, 5)), 2**30)._asdict()
+    measurements = made_measurements(2)
+    where = {"machine": "a $ machine_1", "cores": 2, "torch": "2"}
+    return made_job(replace(measurements, provenance={**measurements.provenance, **where}), results)
 
 
-@pytest.mark.parametrize("name", ["diloco/8", "bucketed_bf16"])
-def test_a_strategy_that_trains_or_rounds_otherwise_is_named(name: str) -> None:
-    """Its losses are not counted among those that should be the same."""
-    result = summarise(name, PREDICTION, [FIRST, SECOND], TOKENS)
-    where = {"machine": "m", "cores": 2, "torch": "t", "OMP_NUM_THREADS": "1", "date": "d"}
-    equal = [{**result, "strategy": same} for same in ("ring", "ddp")]
-    report = {
-        "strategies": [result, *equal],
-        "measurements": {"provenance": where},
-        "num_ranks": 2,
-        "train": {"batch_size": 5},
-        "num_parameters": 7,
-        "max_loss_difference": 0.0,
-    }
-    text = format_report(report, True)
-    assert f"loss curves, except those of `{name}` (trained or rounded differently), differ by at" in text
-    assert "loss curves" not in format_report({**report, "strategies": [result, equal[0]]}, True)
+def test_equal_losses_are_one_line_with_all_names() -> None:
+    """That of one process is among them; one that differs has its own line."""
+    content = made_report()
+    content["strategies"][0]["losses"] = [2 * loss for loss in LOSSES]
+    comparison = {"runs": [{"run": {"name": "one_process", "losses": LOSSES}}]}
+    curves = draw_report(content, comparison).axes[1].get_lines()
+    names = [str(curve.get_label()).replace("\n", " ").split(" ≈ ") for curve in curves]
+    assert names == [["one_process", *NAMES[1:]], ["none"]]
+    assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in curves}) == 2
+
+
+def test_memory_is_stacked_by_kind() -> None:
+    """A row per strategy, whose bar ends at the sum; a dot for its step."""
+    content = made_report()
+    left, right = draw_memory(content).axes
+    ends = [max(bar.get_x() + bar.get_width() for bar in bars) for bars in zip(*left.containers, strict=True)]
+    assert ends == [10.0 * place for place in range(1, 12)]
+    (steps,) = [line for line in right.get_lines() if len(line.get_xdata()) == 11]
+    assert list(steps.get_xdata()) == [result["step_s"] for result in content["strategies"]]
+
+
+def test_the_style_is_chosen(tmp_path: Path) -> None:
+    """Dark, for one; a name with a dollar is no formula."""
+    save_figure(lambda: draw_report(made_report()), tmp_path / "report.png", "dark")
+    with drawing("dark"), Image.open(tmp_path / "report.png") as picture:
+        assert picture.convert("RGB").getpixel((1, 1)) == tuple(bytes.fromhex(palette().paper[1:]))
