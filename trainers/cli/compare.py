@@ -34,39 +34,21 @@ from ringsim.files import json_text, save_json
 from ringsim.traces import RECORDING_ID
 from ringsim.units import plural
 from trainers.checkpoints.output import OPTIONS_FILE, locked, save_options
-from trainers.cli.options import (
-    rate_and_number_options,
-    task_option,
-    timeout_option,
-)
+from trainers.cli.options import rate_and_number_options, task_option, timeout_option
 from trainers.cli.settings import all_options, as_toml, config_option, task_options
 from trainers.comparison.config import ONE_PROCESS, RESULTS, JobConfig
 from trainers.loop.config import StepConfig, require_compiler
 from trainers.loop.rank import end_together, leave, say_failures_before_the_end
-from trainers.strategy_names import STRATEGY_NAMES, parse_strategy
+from trainers.strategy_names import STRATEGY_NAMES
 from trainers.tasks import load_task
 
 if TYPE_CHECKING:
-    from trainers.checkpoints.checkpoint import Checkpoint
+    from trainers.comparison.report import JobResult
 
 DEFAULT_STRATEGIES = (
     f"{ONE_PROCESS},none,allreduce,flat,rs_ag,ring,bucketed,bucketed_bf16,ddp,ddp_hook,ddp_backend_ring,zero1"
 )
 START = "torchrun --nproc-per-node 4 -m trainers compare"
-
-
-def _strategy_names(_: click.Context, option: click.Parameter, value: str) -> tuple[str, ...]:
-    """Read the strategies of a comparison, with commas between."""
-    names = tuple(name.strip() for name in value.split(","))
-    for name in names:
-        try:
-            if name != ONE_PROCESS:
-                parse_strategy(name)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param=option) from error
-    if len(set(names)) != len(names):
-        raise click.BadParameter(f"{value!r} names a strategy twice", param=option)
-    return names
 
 
 @click.command(
@@ -84,7 +66,6 @@ def _strategy_names(_: click.Context, option: click.Parameter, value: str) -> tu
 @click.option(
     "--strategies",
     type=Name("names", (ONE_PROCESS, *STRATEGY_NAMES), several=True),
-    callback=_strategy_names,
     default=DEFAULT_STRATEGIES,
     help=f"Strategies to compare; {ONE_PROCESS} is the training in one process with the batch of all ranks.",
 )
@@ -102,7 +83,7 @@ def _strategy_names(_: click.Context, option: click.Parameter, value: str) -> tu
 def main(
     task: str,
     steps: int,
-    strategies: tuple[str, ...],
+    strategies: str,
     timeout_s: float,
     profile: Path | None,
     output: Path,
@@ -126,9 +107,10 @@ def main(
     step = StepConfig(**of_step)
     if step.compile:
         require_compiler()
-    names = tuple(name for name in strategies if name != ONE_PROCESS)
+    names = [name.strip() for name in strategies.split(",")]
     loaded = load_task(task, step.seed, **options)
-    config = JobConfig(loaded, step, names, steps, one_process=ONE_PROCESS in strategies)
+    compared = tuple(name for name in names if name != ONE_PROCESS)
+    config = JobConfig(loaded, step, compared, steps, one_process=ONE_PROCESS in names)
     step.batches(loaded, 0, torchrun.num_ranks(START))
     for name in RESULTS:  # found out before the work, not after it
         if (output / name).is_dir():
@@ -136,13 +118,27 @@ def main(
     check_writable(f"--output {output}", output)
     options_file = as_toml(click.get_current_context(), all_options(task, loaded, options))
     with locked(output, say) if os.environ["RANK"] == "0" else nullcontext():  # one run at a time
-        done = _run(config, timeout_s)
-        if done is not None:
-            save_options(output, options_file)
-            sys.exit(_finish(*done, output, profile, style, as_json))
+        if (result := _run(config, timeout_s)) is None:
+            return  # on another rank than the first
+        from trainers.comparison.report import busy_lines, format_report  # noqa: PLC0415  loads NumPy
+
+        verdict, report = result.verdict(), result.report
+        files = [*result.save(verdict, output, style), output / OPTIONS_FILE]
+        save_options(output, options_file)
+    print_result(format_report(report, result.comparison), result.as_dict(), as_json, profile)
+    for line in busy_lines(verdict):
+        click.echo(line, err=as_json)  # one object alone may stand on stdout
+    if profile == STDOUT:
+        click.echo(json_text(report["profile"]), nl=False)
+    elif profile is not None:
+        save_json(profile, report["profile"])
+        files.append(profile)
+    for path in files:
+        say_wrote(path)
+    sys.exit(not all(row["parameters_identical"] or row["strategy"] == "none" for row in report["strategies"]))
 
 
-def _run(config: JobConfig, timeout_s: float) -> "tuple[dict[str, Any], dict[str, Any] | None, Checkpoint] | None":
+def _run(config: JobConfig, timeout_s: float) -> "JobResult | None":
     """Return the answer of `run_job`; None on other ranks than the first. Exits with 1 if the job fails."""
     progress = Progress(rank=int(os.environ["RANK"]))
     progress.begin(f"starting {plural(int(os.environ['WORLD_SIZE']), 'rank')}")
@@ -167,32 +163,3 @@ def _run(config: JobConfig, timeout_s: float) -> "tuple[dict[str, Any], dict[str
     is_first = group.rank() == 0
     dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
     return done if is_first else None
-
-
-def _finish(
-    report: dict[str, Any],
-    comparison: dict[str, Any] | None,
-    checkpoint: "Checkpoint",
-    output: Path,
-    profile: Path | None,
-    style: str | None,
-    as_json: bool,
-) -> int:
-    """Print and write the results on rank 0. Returns the exit code."""
-    from trainers.comparison.report import busy_lines, format_report, judge_report, save_results  # noqa: PLC0415
-
-    verdict = judge_report(report, comparison)
-    files = [*save_results(report, comparison, verdict, checkpoint, output, style), output / OPTIONS_FILE]
-    whole = {**report, "comparison": comparison} if comparison else report
-    print_result(format_report(report, comparison), whole, as_json, profile)
-    for line in busy_lines(verdict):
-        click.echo(line, err=as_json)  # one object alone may stand on stdout
-    if profile == STDOUT:
-        click.echo(json_text(report["profile"]), nl=False)
-    elif profile is not None:
-        save_json(profile, report["profile"])
-        files.append(profile)
-    for path in files:
-        say_wrote(path)
-    results = report["strategies"]
-    return 0 if all(result["parameters_identical"] or result["strategy"] == "none" for result in results) else 1

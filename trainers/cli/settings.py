@@ -214,5 +214,4 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
-    text = ",".join(value) if isinstance(value, tuple) else str(value)
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # the same escapes, but for that
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")  # the same escapes, but for that

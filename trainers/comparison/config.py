@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ringsim.files import naming_place
 from trainers.loop.config import StepConfig
+from trainers.strategy_names import parse_strategy
 from trainers.tasks.base import Task, require_at_least
 
 ONE_PROCESS = "one_process"  # among the strategies: one process trains on the batch of all ranks, and the others wait
@@ -30,8 +32,13 @@ class JobConfig:
     def __post_init__(self) -> None:
         require_at_least(1, steps=self.steps)
         self.step.schedule(self.steps)
-        if not self.strategies:
-            raise ValueError(f"--strategies {ONE_PROCESS}: must name a strategy to compare it with")
+        with naming_place("--strategies"):
+            for name in self.strategies:
+                parse_strategy(name)
+            if len(set(self.strategies)) != len(self.strategies):
+                raise ValueError(f"{','.join(self.strategies)!r} names a strategy twice")
+            if not self.strategies:
+                raise ValueError(f"{ONE_PROCESS!r}: must name a strategy to compare it with")
 
     def training(self) -> dict[str, Any]:
         """Return how models are trained, for JSON; batch_size: per rank."""

@@ -20,7 +20,7 @@ from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.comparison.config import ONE_PROCESS, JobConfig
 from trainers.comparison.profile import Memory, common_profile, measure_memory
 from trainers.comparison.recording import RecordedRuns
-from trainers.comparison.report import RankNotes, Report, compare_with_one, make_report
+from trainers.comparison.report import JobResult, RankNotes, compare_with_one, make_report
 from trainers.loop.log_line import format_milliseconds
 from trainers.loop.loss_sync import exchange_losses
 from trainers.loop.train_step import StepResult, TrainStep
@@ -96,13 +96,11 @@ class OneProcess(StrategyRun):
         """Leave all as it is: no other rank has a part of it."""
 
 
-def run_job(
-    config: JobConfig, group: dist.ProcessGroup, progress: Progress
-) -> tuple[Report, dict[str, Any] | None, Checkpoint]:
+def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> JobResult:
     """Do the whole job on every rank of `group`; collective.
 
-    Returns the report, and the comparison with one process if it was asked for; both are the same on every rank but for
-    their provenance. Also a checkpoint of the `ring` run, if there is one, otherwise of the first.
+    Returns the same on every rank but for its provenance, with a checkpoint of the `ring` run, if there is one,
+    otherwise of the first.
     Raises CollectiveError when a peer fails; on all ranks alike DivergedError when a loss is not finite.
     """
     progress.begin("making the models")
@@ -127,7 +125,7 @@ def run_job(
     identity = {"strategy": run.name, "task": report["task"], "train": report["train"]}
     states = train_step.model.state_dict(), train_step.optimizer.state_dict()  # collective with a sharded strategy
     comparison = compare_with_one(one[0], notes, measurements.provenance) if one else None
-    return report, comparison, Checkpoint(*states, identity, config.steps)
+    return JobResult(report, comparison, Checkpoint(*states, identity, config.steps))
 
 
 def start_runs(config: JobConfig, group: dist.ProcessGroup) -> list[StrategyRun]:

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -268,43 +269,47 @@ def _footnotes(report: Report, comparison: object) -> Iterator[str]:
     )
 
 
-def judge_report(report: Report, comparison: Mapping[str, Any] | None = None) -> Verdict:
-    """Return the verdict, as `ringsim report` finds it in the files of the job; takes some seconds."""
-    comparisons = {COMPARISON: TrainingComparison.from_dict(comparison)} if comparison else {}
-    return judge(RunDirectory("", jobs={RESULTS[-1]: JobReport.from_dict(report)}, comparisons=comparisons))
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """The result of the strategy comparison on rank 0. comparison: with one process, for JSON, if it was asked for."""
+
+    report: Report
+    comparison: dict[str, Any] | None
+    checkpoint: Checkpoint | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return report and comparison for JSON."""
+        return {**self.report, "comparison": self.comparison} if self.comparison else self.report
+
+    def verdict(self) -> Verdict:
+        """Return the verdict, as `ringsim report` finds it in the files of the job; takes some seconds."""
+        comparisons = {COMPARISON: TrainingComparison.from_dict(self.comparison)} if self.comparison else {}
+        return judge(RunDirectory("", jobs={RESULTS[-1]: JobReport.from_dict(self.report)}, comparisons=comparisons))
+
+    def save(self, verdict: Verdict, output: Path, style: str | None) -> list[Path]:
+        """Write the results to the directory `output`, report.json last: where it is, the others are; return the files.
+
+        Raises OSError if one cannot be written.
+        """
+        from ringsim.report.plots.style import save_figure  # noqa: PLC0415  matplotlib, on rank 0 alone
+        from trainers.comparison.report_plot import draw_memory, draw_report  # noqa: PLC0415
+
+        files = [output / name for name in RESULTS]
+        assert self.checkpoint is not None
+        save_checkpoint(files[0], self.checkpoint)
+        save_figure(lambda: draw_report(self.report, self.comparison), files[1], style)
+        save_figure(lambda: draw_memory(self.report), files[2], style)
+        with atomic_file(files[3]) as file:
+            file.write(report_page(verdict, f"The strategy comparison on {self.report['num_ranks']} ranks").encode())
+        if self.comparison:
+            files.insert(-1, output / COMPARISON)
+            save_json(output / COMPARISON, self.comparison)
+        else:
+            (output / COMPARISON).unlink(missing_ok=True)  # of an earlier run
+        save_json(files[-1], self.report)
+        return files
 
 
 def busy_lines(verdict: Verdict) -> list[str]:
     """Return a line if the probes lie too far apart for the predictions, none otherwise."""
     return [line for subject in verdict.subjects if (line := busy_line(subject.measurements, subject.fit))]
-
-
-def save_results(
-    report: Report,
-    comparison: Mapping[str, Any] | None,
-    verdict: Verdict,
-    checkpoint: Checkpoint,
-    output: Path,
-    style: str | None = None,
-) -> list[Path]:
-    """Write the results to the directory `output`, report.json last: where it is, the others are; on one rank only.
-
-    Returns the files. Raises OSError if one cannot be written.
-    """
-    from ringsim.report.plots.style import save_figure  # noqa: PLC0415  matplotlib, on rank 0 alone
-    from trainers.comparison.report_plot import draw_memory, draw_report  # noqa: PLC0415
-
-    page = report_page(verdict, f"The strategy comparison on {report['num_ranks']} ranks")
-    checkpoint_path, times_path, memory_path, page_path, report_path = (output / name for name in RESULTS)
-    save_checkpoint(checkpoint_path, checkpoint)
-    save_figure(lambda: draw_report(report, comparison), times_path, style)
-    save_figure(lambda: draw_memory(report), memory_path, style)
-    with atomic_file(page_path) as file:
-        file.write(page.encode())
-    comparison_path = output / COMPARISON
-    if comparison:
-        save_json(comparison_path, comparison)
-    else:
-        comparison_path.unlink(missing_ok=True)  # of an earlier run
-    save_json(report_path, report)
-    return [*(output / name for name in RESULTS), *([comparison_path] if comparison else [])]

@@ -5,14 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from tests.fuzz.launcher import Launcher
 from tests.trainers.commands import launch, result_of
 from trainers.cli.group import main
-from trainers.cli.settings import as_toml
 from trainers.loop.rank import Launch
 
 POINTS = "tests.trainers.points:make_points"
@@ -118,12 +116,3 @@ def test_options_that_a_task_has_by_itself_are_in_the_file(tmp_path: Path) -> No
     """So that the file says the same when a later version has other defaults."""
     launch, _ = launched(tmp_path, "", "--task", "lm", "--heads", "2")
     assert 'data = "topics"\nlearning-rate = 0.003\nvocabulary = 256\nd-model = 128\nheads = 2\n' in launch.options_file
-
-
-def test_the_comparison_reads_and_writes_them_too() -> None:
-    """Strategies are one text."""
-    command = main.commands["compare"]
-    with click.Context(command) as context:
-        context.params = {str(option.name): option.default for option in command.params}
-        context.params |= {"strategies": ("ring", "ddp"), "output": Path("report"), "profile": None, "amp": None}
-        assert 'strategies = "ring,ddp"\n' in as_toml(context, {})

@@ -16,12 +16,12 @@ from trainers.cli.compare import DEFAULT_STRATEGIES
 from trainers.comparison.profile import Memory
 from trainers.comparison.report import (
     MAX_WARM_UP_STEPS,
+    JobResult,
     RankNotes,
     StepPrediction,
     busy_lines,
     compare_with_one,
     format_report,
-    judge_report,
     over_periods,
     summarise,
 )
@@ -101,7 +101,7 @@ def test_the_report_says_in_words_if_the_machine_was_busy() -> None:
     """By the probes in it, as `ringsim calibrate` would; of a quiet machine nothing."""
     report = made_job(made_measurements(2), [made_strategy("ring", 2, 0.01, 0.1)])
     with patch("ringsim.calibration.from_probes._RESAMPLED", 4):
-        verdict = judge_report(report)
+        verdict = JobResult(report, None).verdict()
     assert verdict.finding(Topic.BOUND).answer.startswith("The training step is compute-bound")
     assert busy_lines(verdict) == []
     with patch("ringsim.calibration.noise.TOO_WIDE", 0.0):

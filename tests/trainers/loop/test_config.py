@@ -73,7 +73,10 @@ def test_the_strategy_comparison_is_checked_as_a_run_is() -> None:
     config = JobConfig(task, StepConfig(batch_size=4, seed=7), ("ring", "ddp/4"), 5)
     rate = {"lr_schedule": "constant", "warmup_steps": 0}
     assert config.training() == {"batch_size": 4, "steps": 5, **rate, "amp": None, "compile": False, "seed": 7}
-    for strategies, steps, message in ((("ring",), 0, "--steps 0: must be"), ((), 5, "--strategies one_process: must")):
+    for strategies, steps, message in (
+        (("ring",), 0, "--steps 0: must be"),
+        ((), 5, "--strategies: 'one_process': must"),
+    ):
         with pytest.raises(ValueError, match=f"^{message}"):
             JobConfig(task, StepConfig(), strategies, steps)
 
