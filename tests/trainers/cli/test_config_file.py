@@ -8,8 +8,6 @@ from unittest import mock
 import pytest
 from click.testing import CliRunner
 
-from tests.fuzz.launcher import Launcher
-from tests.trainers.commands import launch, result_of
 from trainers.cli.group import main
 from trainers.loop.rank import Launch
 
@@ -97,19 +95,6 @@ def test_every_option_comes_back_as_it_was(tmp_path: Path) -> None:
     second, ranks = launched(tmp_path, first.options_file, "--task", POINTS)
     assert replace(second, resume=first.resume) == first
     assert (second.options, second.config.output, ranks) == ({"dropout": 1e-05}, tmp_path / odd, 2)
-
-
-def test_the_file_of_a_run_starts_the_same_run(launcher: Launcher, tmp_path: Path) -> None:
-    """With the same bits, in another directory."""
-    first, second = tmp_path / "first", tmp_path / "second"
-    options = ["--task", POINTS, "--seed", "5", "--steps", "4", "--warmup-steps", "2", "--dropout", "0.25"]
-    done = launch(launcher, *options, "--strategy", "ring", "--ranks", "2", "--output", str(first))
-    assert (done.returncode, f"wrote {first / 'run.toml'}" in done.stderr) == (0, True)
-    again = launch(launcher, "--config", str(first / "run.toml"), "--task", POINTS, "--output", str(second))
-    assert again.returncode == 0, again.stderr
-    assert result_of(first)["fingerprint"] == result_of(second)["fingerprint"]
-    text = (first / "run.toml").read_text()
-    assert (second / "run.toml").read_text() == text.replace(f"{first}", f"{second}")
 
 
 def test_options_that_a_task_has_by_itself_are_in_the_file(tmp_path: Path) -> None:

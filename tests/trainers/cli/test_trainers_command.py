@@ -103,33 +103,31 @@ def test_the_language_model_on_two_ranks(launcher: Launcher, tmp_path: Path) -> 
     output, text = tmp_path / "new" / "run", tmp_path / "text"
     text.write_text("one two three four five six seven eight nine ten\n" * 200)  # little to evaluate
     sizes = "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --learning-rate 0.01 --batch-size 8"
-    options = ["--ranks", "2", "--steps", "40", "--output", str(output), "--save-every", "20", *sizes.split()]
-    options += ["--data", str(text)]
-    done = launch(launcher, *options)
+    options = f"--ranks 2 --steps 40 --save-every 20 --output {output} --data {text} {sizes}"
+    done = launch(launcher, *options.split())
     left = ("checkpoint-40.pt", "log.jsonl", "result.json", "run.toml")
     assert done.returncode == 0, done.stderr
     *told, _, _, _, _ = said = done.stderr.splitlines()
     assert said[len(told) :] == [f"wrote {output / name}" for name in left]
-    assert sorted(path.name for path in output.iterdir()) == [
-        "checkpoint-20.pt", "checkpoint-40.pt", "log.jsonl", "result.json", "run.toml"
-    ]  # fmt: skip
+    assert sorted(path.name for path in output.iterdir()) == ["checkpoint-20.pt", *left]
     lines = read_log(output / "log.jsonl")
     assert [line["step"] for line in lines] == [10, 20, 30, 40]
     written = [describe_line(line, 40) for line in lines]
     assert told == [text for text in written if text in {*told, written[0], written[-1]}]  # at most one a second
-    assert all(f" {line['tokens_per_s']:,.0f} tokens/s, " in text for line, text in zip(lines, written, strict=True))
-    assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
     assert all(line["tokens_per_s"] == pytest.approx(32 * line["samples_per_s"], rel=0.01) for line in lines)
-    result = json.loads((output / "result.json").read_text())
+    result = result_of(output)
     assert result["training"]["num_ranks"] == 2
-    assert result["evaluation"]["loss"] < lines[0]["loss"] - 0.5
-    assert "continued by the model:\n" in done.stdout
-    assert f"\nlm: {result['num_parameters']:,} parameters, strategy bucketed on 2 ranks\n" in done.stdout
-    assert "\n  40 steps of batch 8 per rank, 16 in all; " in done.stdout
+    assert max(lines[-1]["loss"], result["evaluation"]["loss"]) < lines[0]["loss"] - 0.5
     held = result["memory_bytes"]
     assert (held["parameters"], held["optimizer"]) == (4 * result["num_parameters"], 8 * result["num_parameters"])
-    assert f"\n  memory of rank 0: parameters {format_size(held['parameters'])}, gradients " in done.stdout
-    assert f"held-out data: loss {result['evaluation']['loss']:.4f}" in done.stdout
+    for part in (
+        "continued by the model:\n",
+        f"\nlm: {result['num_parameters']:,} parameters, strategy bucketed on 2 ranks\n",
+        "\n  40 steps of batch 8 per rank, 16 in all; ",
+        f"\n  memory of rank 0: parameters {format_size(held['parameters'])}, gradients ",
+        f"held-out data: loss {result['evaluation']['loss']:.4f}",
+    ):
+        assert part in done.stdout
 
 
 def test_the_result_as_json(launcher: Launcher, tmp_path: Path) -> None:

@@ -90,17 +90,8 @@ def test_another_task_without_one_process(tmp_path: Path) -> None:
     """As JSON; the optimizer's state, of which each rank has a share, is put together while all ranks are there."""
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "comparison.json").write_text("{}")  # of an earlier run
-    options = [
-        "--task",
-        "docstrings",
-        "--strategies",
-        "zero1",
-        "--steps",
-        "3",
-        "--output",
-        str(tmp_path / "report"),
-        "--json",
-    ]
+    task = "--task tests.trainers.points:make_points --batch-size 4"
+    options = f"{task} --strategies zero1 --steps 3 --output {tmp_path}/report --json".split()
     first, _ = forked(2, ["compare", *options], tmp_path)
     assert first.returncode == 0, first.stderr
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == RESULT_NAMES
@@ -163,8 +154,8 @@ def test_the_script_is_the_command(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
     """With the rank, the step and the strategy in one line, and no report."""
-    options = ["--strategies", "ring,ddp", "--learning-rate", "1e30", "--output", str(tmp_path / "report")]
-    ranks = forked(2, ["compare-strategies", *SMALL.split(), *options], tmp_path)
+    options = ["--strategies", "ring,ddp", "--output", str(tmp_path / "report")]
+    ranks = forked(2, ["compare-strategies", *SMALL.replace("0.01", "1e30").split(), *options], tmp_path)
     assert [rank.returncode for rank in ranks] == [1, 1]
     said = "".join(rank.stderr for rank in ranks)
     assert re.search(r"^trainers: recording step \d+, strategy ", said, re.MULTILINE), said
