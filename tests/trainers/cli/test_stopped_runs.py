@@ -1,4 +1,4 @@
-"""Runs that a signal stops, or torchrun starts again, go on bit for bit. (tests/fuzz/training.py kills runs.)"""
+"""Runs that a signal stops, or that torchrun starts again, go on bit for bit; tests/fuzz/training.py kills runs."""
 
 import os
 import re
