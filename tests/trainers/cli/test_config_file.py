@@ -32,7 +32,7 @@ def refusal(tmp_path: Path, text: str, *arguments: str) -> str:
         ("batch-size = true", "trainers: FILE: batch-size = true: 'True' is not a valid integer"),
         ("clip-norm = 'much'", "trainers: FILE: clip-norm = \"much\": 'much' is not a"),
         ("broadcast = 2", "trainers: FILE: broadcast = 2: '2' is not a valid boolean"),
-        ("strategy = ['ring']", "trainers: FILE: strategy = list: must be a single value"),
+        ("strategy = ['ring']", 'trainers: FILE: strategy = ["ring"]: must be a single value'),
         ("save-every = 0", "trainers: --save-every 0: must be at least 1"),
         ("task-options = 3", "trainers: FILE: task-options: must be a table, [task-options]"),
         ("[task-options]\nd-model = 0.5", "trainers: FILE: --d-model 0.5: must be a whole number"),
