@@ -1,6 +1,6 @@
-"""Probe, predict, train and compare: `trainers compare-strategies` from a checkout that is not installed."""
+"""Probe, predict, train and compare: `trainers compare` from a checkout that is not installed."""
 
-from trainers.cli.compare_strategies import main
+from trainers.cli.compare import main
 
 if __name__ == "__main__":
     main()

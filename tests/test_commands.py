@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from collectives.benchmark.command import main as benchmark
 from ringsim.cli import main as ringsim
 from ringsim.console import Choice, Name, Quantity
-from trainers.cli.compare_strategies import main as compare_strategies
+from trainers.cli.compare import main as compare
 from trainers.cli.group import main as trainers
 
 WIDTH = 80
@@ -26,7 +26,7 @@ def all_commands() -> dict[str, click.Command]:
     groups = {"ringsim": ringsim, "trainers": trainers}
     commands: dict[str, click.Command] = {
         "collectives.benchmark": benchmark,
-        "train_ring.py": compare_strategies,
+        "train_ring.py": compare,
         **groups,
     }
     for program, group in groups.items():

@@ -21,6 +21,7 @@ UNIFORM = "uniform"  # the name of a network without one
 class StrategyResult:
     """The results of one strategy of gradient synchronisation in the strategy comparison; times in seconds.
 
+    tokens_per_s: None if the task has no tokens.
     sync_s, steps_s: of each step measured. losses: of the whole batch, by step. rank_sync_s: of each rank, the median
     of what it spent synchronising, waiting for others included; empty in older reports.
     """
@@ -30,7 +31,7 @@ class StrategyResult:
     measured_sync_s: float
     predicted_step_s: float
     step_s: float
-    tokens_per_s: float
+    tokens_per_s: float | None
     final_loss: float
     parameters_identical: bool
     sync_s: tuple[float, ...]

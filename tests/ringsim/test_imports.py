@@ -15,9 +15,9 @@ import pytest
         ("import ringsim.report.plots.run_pages", ["torch"]),
         ("import sys; sys.path.insert(0, 'scripts'); import netns_testbed", ["torch", "matplotlib", "collectives"]),
         ("import trainers; trainers.spawn, trainers.load_task, trainers.TrainConfig", ["torch", "matplotlib"]),
-        ("import trainers.cli.group, trainers.cli.compare_strategies", ["torch", "matplotlib"]),
+        ("import trainers.cli.group, trainers.cli.compare", ["torch", "matplotlib"]),
         ("import trainers.launch.environment, trainers.launch.spawn", ["torch", "matplotlib"]),
-        ("import trainers.strategy_names, trainers.strategy_comparison.config", ["torch", "matplotlib"]),
+        ("import trainers.strategy_names, trainers.comparison.config", ["torch", "matplotlib"]),
         ("import collectives", ["trainers", "matplotlib"]),
     ],
 )

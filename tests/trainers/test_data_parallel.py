@@ -18,7 +18,7 @@ from trainers.data_parallel import DataParallel, DriftError
 from trainers.replica_check import first_mismatch
 from trainers.strategy_names import STRATEGY_INFOS
 
-MEANING = [name for name, info in STRATEGY_INFOS.items() if info.leaves_mean and info.is_exact and not info.on_ring]
+MEANING = [name for name, info in STRATEGY_INFOS.items() if info.leaves_mean and info.is_exact and not info.backend]
 ALL = [name for name in MEANING if not name.endswith("bf16")]
 
 

@@ -1,184 +1,165 @@
-"""`trainers compare`: one process with the whole batch, then several with shares of it, by each strategy."""
+"""`trainers compare`, which is the strategy comparison: parse, check, start the process group, run, print.
 
-import json
+Everything a user can get wrong is checked before torch is imported, which takes seconds.
+"""
+
+import datetime
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ringsim.cli.options import style_option
 from ringsim.console import (
-    IntRange,
+    INT,
+    OUTPUT,
+    STDOUT,
     Name,
     Progress,
+    TorchrunCommand,
     check_writable,
     examples,
     json_option,
     print_result,
+    require_one_stdout,
     require_torch,
-    run_local_ranks,
     say,
     say_wrote,
+    torchrun,
 )
-from ringsim.files import read_json, save_json
-from ringsim.measurements import provenance
-from ringsim.text_table import wrap_text
+from ringsim.files import json_text, save_json
+from ringsim.traces import RECORDING_ID
 from ringsim.units import plural
-from trainers.checkpoints.output import locked
-from trainers.checkpoints.step_log import read_log
-from trainers.cli.options import MAX_RANKS, config_options, refuse_recording, strategy_names, task_option
-from trainers.cli.settings import given_settings
-from trainers.comparison.runs import ComparisonRow, TrainingRun, as_dict, compare, format_comparison, run_of_log
-from trainers.loop.config import StepConfig
-from trainers.strategy_names import STRATEGY_NAMES, strategy_info
+from trainers.checkpoints.output import OPTIONS_FILE, locked, save_options
+from trainers.cli.options import rate_and_number_options, task_option, timeout_option
+from trainers.cli.settings import all_options, as_toml, config_option, task_options
+from trainers.comparison.config import ONE_PROCESS, RESULTS, JobConfig
+from trainers.loop.config import StepConfig, require_compiler
+from trainers.loop.rank import end_together, leave, say_failures_before_the_end
+from trainers.strategy_names import STRATEGY_NAMES
 from trainers.tasks import load_task
 
-ALONE = "one process"
+if TYPE_CHECKING:
+    from trainers.comparison.report import JobResult
+
+DEFAULT_STRATEGIES = (
+    f"{ONE_PROCESS},none,allreduce,flat,rs_ag,ring,bucketed,bucketed_bf16,ddp,ddp_hook,ddp_backend_ring,zero1"
+)
+START = "torchrun --nproc-per-node 4 -m trainers compare"
 
 
 @click.command(
-    "compare",
+    cls=TorchrunCommand,
+    name="train_ring.py",
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    epilog=examples("trainers compare --task mlp --strategy ring,ddp --ranks 2"),
+    epilog=examples(
+        f"{START} --output report", "torchrun --nproc-per-node 2 scripts/train_ring.py --strategies ring,ddp"
+    ),
 )
-@task_option("mlp")
+@task_option
+@click.option("--batch-size", type=INT, default=8, help="Samples per rank and step.")
+@click.option("--steps", type=INT, default=100, help="Number of training steps of each strategy.")
+@rate_and_number_options
 @click.option(
-    "--strategy",
-    "strategies",
-    type=Name("names", STRATEGY_NAMES, several=True),
-    multiple=True,
-    callback=strategy_names,
-    default=("ring", "ddp"),
-    help="Strategy of gradient synchronisation; separate several by commas, or repeat the option.",
+    "--strategies",
+    type=Name("names", (ONE_PROCESS, *STRATEGY_NAMES), several=True),
+    default=DEFAULT_STRATEGIES,
+    help=f"Strategies to compare; {ONE_PROCESS} is the training in one process with the batch of all ranks.",
 )
-@click.option("--ranks", type=IntRange(2, MAX_RANKS), default=2, help="Number of ranks that share the batch.")
-@click.option("--steps", type=IntRange(2), default=60, help="Number of steps of each run.")
-@config_options(StepConfig, "batch_size", "seed")
+@timeout_option
+@click.option("--profile", type=OUTPUT, help="Write when each gradient is ready to this file, for ringsim ddp.")
 @click.option(
-    "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    default="runs/compare",
-    help="Write comparison.json and comparison.png to this directory.",
+    default=Path("report"),
+    help="Write the report, its pictures and a checkpoint to this directory.",
 )
 @style_option
+@config_option
 @json_option
-def compare_command(
+def main(
     task: str,
-    strategies: tuple[str, ...],
-    ranks: int,
     steps: int,
+    strategies: str,
+    timeout_s: float,
+    profile: Path | None,
     output: Path,
     style: str | None,
     as_json: bool,
     **of_step: Any,
 ) -> None:
-    """Train the same batches from the same start alone and together, and compare losses, gradients and time.
+    """Train a task with several strategies, predict and measure each, and compare them with one process.
 
-    The one process has the batch of all ranks together. Options that are not listed are the task's, as in
-    `trainers train`.
+    Start it with torchrun; scripts/train_ring.py is the same. Options that are not listed are the task's, as in
+    `trainers train`, such as --data and --d-model.
     """
-    require_torch("this command")
-    refuse_recording()
-    options = given_settings(task)
-    config = StepConfig(**of_step)
-    batches = config.batches(load_task(task, config.seed, **options), 0, ranks)
+    require_torch("this command")  # before anything is said of torchrun, which comes with it
+    if os.environ.get("TORCHELASTIC_RUN_ID") == RECORDING_ID:
+        raise click.UsageError(
+            "it trains several times, but ringsim trace records one training: "
+            "record -m trainers --strategy NAME, or run it without ringsim trace"
+        )
+    require_one_stdout(as_json, profile)
+    options = task_options(task)
+    step = StepConfig(**of_step)
+    if step.compile:
+        require_compiler()
+    names = [name.strip() for name in strategies.split(",")]
+    loaded = load_task(task, step.seed, **options)
+    compared = tuple(name for name in names if name != ONE_PROCESS)
+    config = JobConfig(loaded, step, compared, steps, one_process=ONE_PROCESS in names)
+    step.batches(loaded, 0, torchrun.num_ranks(START))
+    for name in RESULTS:  # found out before the work, not after it
+        if (output / name).is_dir():
+            raise click.UsageError(f"--output {output}: cannot be written: {name} is a directory there")
     check_writable(f"--output {output}", output)
-    # As torchrun does for several ranks, but not for one, which would then have more cores than each of them.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with locked(output, say):
-        with TemporaryDirectory() as folder, Progress() as progress:
-            launcher = ComparisonLauncher(
-                task, options, config, ranks, batches.global_batch_size, steps, Path(folder), progress
-            )
-            gradients = launcher.gradient_differences(strategies)
-            runs = [launcher.alone(), *(launcher.together(name, gradients.get(name)) for name in strategies)]
-        _save(compare(runs), f"{task}, {batches}", output, style, as_json)
+    options_file = as_toml(click.get_current_context(), all_options(task, loaded, options))
+    with locked(output, say) if os.environ["RANK"] == "0" else nullcontext():  # one run at a time
+        if (result := _run(config, timeout_s)) is None:
+            return  # on another rank than the first
+        from trainers.comparison.report import busy_lines, format_report  # noqa: PLC0415  loads NumPy
+
+        verdict, report = result.verdict(), result.report
+        files = [*result.save(verdict, output, style), output / OPTIONS_FILE]
+        save_options(output, options_file)
+    print_result(format_report(report, result.comparison), result.as_dict(), as_json, profile)
+    for line in busy_lines(verdict):
+        click.echo(line, err=as_json)  # one object alone may stand on stdout
+    if profile == STDOUT:
+        click.echo(json_text(report["profile"]), nl=False)
+    elif profile is not None:
+        save_json(profile, report["profile"])
+        files.append(profile)
+    for path in files:
+        say_wrote(path)
+    sys.exit(not all(row["parameters_identical"] or row["strategy"] == "none" for row in report["strategies"]))
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonLauncher:
-    """Starts the runs of a comparison, and reads what they leave.
+def _run(config: JobConfig, timeout_s: float) -> "JobResult | None":
+    """Return the answer of `run_job`; None on other ranks than the first. Exits with 1 if the job fails."""
+    progress = Progress(rank=int(os.environ["RANK"]))
+    progress.begin(f"starting {plural(int(os.environ['WORLD_SIZE']), 'rank')}")
+    import torch.distributed as dist  # noqa: PLC0415
 
-    options: of the task. config: of a rank where there are several. folder: for what the runs leave.
-    """
+    from collectives.runtime import CollectiveError, set_gloo_thread_policy  # noqa: PLC0415
+    from trainers.comparison.job import run_job  # noqa: PLC0415
+    from trainers.loop.loss_sync import DivergedError  # noqa: PLC0415
 
-    task: str
-    options: dict[str, Any]
-    config: StepConfig
-    num_ranks: int
-    global_batch_size: int
-    steps: int
-    folder: Path
-    progress: Progress
-
-    def gradient_differences(self, strategies: Sequence[str]) -> dict[str, float]:
-        """How far the gradients of each strategy are off."""
-        checked = [name for name in strategies if strategy_info(name).leaves_mean]
-        if not checked:
-            return {}
-        file = self.folder / "gradients.json"
-        size = ["--global-batch-size", str(self.global_batch_size)]
-        options = ["--options", json.dumps(self.options), *(f"--strategy={name}" for name in checked), "-o", str(file)]
-        module = ["-m", "trainers.comparison.gradient_check", *self._common(), *size, *options]
-        self.progress.begin("comparing gradients")
-        run_local_ranks(self.num_ranks, module, quiet=True)
-        differences: dict[str, float] = read_json(file)
-        return differences
-
-    def alone(self) -> TrainingRun:
-        """Train in one process, on the batch of all ranks together."""
-        return self._run(ALONE, "none", 1, self.global_batch_size, None)
-
-    def together(self, strategy: str, gradient_difference: float | None) -> TrainingRun:
-        """Train on all ranks."""
-        return self._run(strategy, strategy, self.num_ranks, self.config.batch_size, gradient_difference)
-
-    def _run(
-        self, name: str, strategy: str, ranks: int, batch_size: int | None, gradient_difference: float | None
-    ) -> TrainingRun:
-        output = self.folder / name.replace(" ", "-").replace("/", "-")
-        self._announce(f"{name}: training on {plural(ranks, 'rank')}")
-        size = ["--batch-size", str(batch_size)] if batch_size else []  # else the task's, which all ranks share
-        # As many epochs as steps are enough for any task.
-        steps = f"--steps {self.steps} --epochs {self.steps} --log-every 1 --quiet".split()
-        settings = [text for key, value in self.options.items() for text in ("--set", f"{key}={value}")]
-        arguments = [*self._common(), *size, *steps, *settings, "--strategy", strategy, "--output", str(output)]
-        log = output / "log.jsonl"
-        watch = partial(self._show_steps, log)
-        run_local_ranks(ranks, ["-m", "trainers", "train", *arguments], quiet=True, meanwhile=watch)
-        return run_of_log(name, ranks, read_log(log), self.global_batch_size, gradient_difference)
-
-    def _announce(self, phase: str) -> None:
-        """In its own line where no progress is drawn."""
-        if not sys.stderr.isatty():
-            say(phase)
-        self.progress.begin(phase, self.steps)
-
-    def _show_steps(self, log: Path) -> None:
-        """How far a run is follows from its log, which has a line for each step."""
-        done = log.read_bytes().count(b"\n") if log.exists() else 0
-        self.progress.update(done - self.progress.done)
-
-    def _common(self) -> list[str]:
-        return ["--task", self.task, "--seed", str(self.config.seed)]
-
-
-def _save(rows: Sequence[ComparisonRow], title: str, output: Path, style: str | None, as_json: bool) -> None:
-    """Print the table, and leave figures and picture."""
-    host = provenance()
-    where = f"{title}, {host['machine']}, {host['cores']} cores"
-    line = f"{where}, OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}, {host['date']}"
-    print_result(f"{format_comparison(rows)}\n\n{wrap_text(line)}", as_dict(rows, host), as_json)
-    save_json(output / "comparison.json", as_dict(rows, host))
-    from trainers.comparison.plot import save_comparison_plot  # noqa: PLC0415  loads matplotlib
-
-    save_comparison_plot(rows, where, output / "comparison.png", style)
-    for name in ("comparison.json", "comparison.png"):
-        say_wrote(output / name)
+    say_failures_before_the_end()
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
+    group = dist.group.WORLD
+    assert group is not None
+    set_gloo_thread_policy("batch")  # then Gloo's polling threads do not take a core that is in use
+    with progress:
+        try:
+            done = run_job(config, group, progress)
+        except CollectiveError as error:
+            leave(str(error))
+        except DivergedError as error:
+            sys.exit(end_together(f"{click.get_current_context().find_root().command.name}: {error}", 1, group))
+    is_first = group.rank() == 0
+    dist.destroy_process_group()  # rank 0 goes on alone: nobody waits for it, nor fails with it
+    return done if is_first else None

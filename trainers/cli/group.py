@@ -10,15 +10,14 @@ import click
 
 from ringsim import __version__
 from ringsim.console import OneLineGroup, TorchrunCommand, examples, general_help, is_under_torchrun
-from trainers.cli.compare import compare_command
-from trainers.cli.compare_strategies import main as compare_strategies
+from trainers.cli.compare import main as compare
 from trainers.cli.judging import evaluate_command, sample_command
 from trainers.cli.options import RESUME_COMMAND
 from trainers.cli.train import train
 from trainers.launch.environment import in_slurm_step
 
 DEFAULT = "train"
-FORMER_NAMES = {"ring": "compare-strategies"}
+FORMER_NAMES = {"ring": "compare", "compare-strategies": "compare"}
 RULE = """A directory that holds the
 checkpoints of a run is not written to again without --resume."""
 
@@ -70,7 +69,6 @@ def main() -> None:
 
 
 main.add_command(train)
-main.add_command(compare_command)
 main.add_command(evaluate_command)
 main.add_command(sample_command)
-main.add_command(compare_strategies, "compare-strategies")
+main.add_command(compare, "compare")

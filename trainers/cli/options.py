@@ -1,36 +1,22 @@
 """The options that are fields of a config, and those that several command lines have; loads no torch."""
 
-import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from ringsim.console import FILE, INT, REAL, Name
-from ringsim.traces import RECORDING_ID
-from trainers.loop.config import AMP_DTYPES, LR_SCHEDULES, ON_NAN, StepConfig, TrainConfig
-from trainers.strategy_names import STRATEGY_NAMES, check_strategy
+from ringsim.console import FILE, INT, REAL, FloatRange, Name
+from trainers.loop.config import AMP_DTYPES, LR_SCHEDULES, ON_NAN, StepConfig
+from trainers.strategy_names import STRATEGY_NAMES
 from trainers.tasks import TASK_NAMES
-from trainers.tasks.base import ModelConfig
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 MAX_RANKS = 1024
-MAX_TIMEOUT_S = 86400
 RESUME_COMMAND = "trainers.resume_command"  # in the `meta` of click's context
 
-# What --help says of the fields of ModelConfig and TrainConfig that are options.
+# What --help says of the fields of TrainConfig that are options.
 HELP = {
-    "vocabulary": "Number of different tokens.",
-    "d_model": "Width of the model: numbers per token.",
-    "heads": "Number of attention heads per layer.",
-    "layers": "Number of layers.",
-    "d_ff": "Width of the MLP of a layer.",
-    "sequence_length": "Context length, in tokens.",
     "strategy": f"Strategy of gradient synchronisation: {', '.join(STRATEGY_NAMES)}; with buckets of 4 MiB: "
     "bucketed/4, ddp/4; with an average every 8 steps: local_sgd/8.",
     "epochs": "Number of epochs [default: the task's].",
@@ -62,7 +48,6 @@ CHOICES = {
 TYPES: dict[Any, Any] = {int: INT, int | None: INT, float | None: REAL, Path | None: FILE}
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_Config = TypeVar("_Config", bound="DataclassInstance")
 
 
 def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:
@@ -83,60 +68,19 @@ def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:
     return declare
 
 
-def config_of(config: type[_Config], given: dict[str, Any], **others: Any) -> _Config:
-    """Make a config of those of its fields that are among the given options, and take them out of there."""
-    names = {field.name for field in fields(config)} & given.keys()
-    return config(**{name: given.pop(name) for name in names}, **others)
-
-
-log_options = config_options(TrainConfig, "log_every", "tensorboard")
 rate_and_number_options = config_options(StepConfig, "warmup_steps", "lr_schedule", "amp", "compile", "seed")
-model_options = config_options(ModelConfig, *(field.name for field in fields(ModelConfig)))
-
-
-def strategy_names(_: click.Context, option: click.Parameter, value: str | Sequence[str]) -> tuple[str, ...]:
-    """Read strategies with commas between, from an option that may also be repeated."""
-    names = tuple(name.strip() for part in ([value] if isinstance(value, str) else value) for name in part.split(","))
-    for name in names:
-        try:
-            check_strategy(name)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param=option) from error
-    if len(set(names)) != len(names):
-        raise click.BadParameter(f"{','.join(names)!r} names a strategy twice", param=option)
-    return names
-
-
-def _seconds(_: click.Context, option: click.Parameter, value: float) -> float:
-    if not 0 < value <= MAX_TIMEOUT_S or math.isnan(value):
-        raise click.BadParameter(f"{value}: must be greater than 0 and at most {MAX_TIMEOUT_S}", param=option)
-    return value
 
 
 timeout_option = click.option(
     "--timeout",
     "timeout_s",
-    type=REAL,
-    callback=_seconds,
+    type=FloatRange(0, 86400, min_open=True),
     default=60.0,
     help="Seconds that a rank waits for a peer.",
 )
-
-
-def task_option(default: str) -> Callable[[_Command], _Command]:
-    """Declare which task is trained."""
-    return click.option(
-        "--task",
-        type=Name("name", TASK_NAMES),
-        default=default,
-        help=f"Task to train: {', '.join(TASK_NAMES)}, or your MODULE:FUNCTION.",
-    )
-
-
-def refuse_recording() -> None:
-    """Raise UsageError if `ringsim trace` records a command that trains with several strategies in turn."""
-    if os.environ.get("TORCHELASTIC_RUN_ID") == RECORDING_ID:
-        raise click.UsageError(
-            "it trains several times, but ringsim trace records one training: "
-            "record -m trainers --strategy NAME, or run it without ringsim trace"
-        )
+task_option = click.option(
+    "--task",
+    type=Name("name", TASK_NAMES),
+    default="lm",
+    help=f"Task to train: {', '.join(TASK_NAMES)}, or your MODULE:FUNCTION.",
+)

@@ -6,13 +6,14 @@ A run leaves such a file with its own options in the output directory.
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from ringsim.console import FILE
-from ringsim.files import Key, Table, naming_place, parse_toml, read_text, refusal
+from ringsim.files import Key, Table, naming_place, parse_toml, read_text
 from trainers.tasks import TASKS, Task, require_option
 
 KINDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text"}
@@ -23,36 +24,31 @@ _FILE = "trainers.config_file"  # in the `meta` of click's context: path and opt
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def given_settings(task: str, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the options of the task on the present command line, as `load_task` takes them.
+def task_options(task: str, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the options of the task as `load_task` takes them: those of the file, and of the command line, which win.
 
-    settings: NAME=VALUE each, as --set gives them. Raises ValueError and UsageError for what is no option of the task.
+    settings: NAME=VALUE each, as --set gives them.
+
+    Raises ValueError and UsageError for anything that is no option of the task, for values of another type, for a name
+    given twice, and for a user's task that only the file names.
     """
     context = click.get_current_context()
+    path, of_file = context.meta.get(_FILE, ("", {}))
+    with naming_place(path):
+        if is_of_file(context, "task"):
+            _refuse_to_run(task)
+        options = _checked(task, of_file)
     own_flags = [flag for option in context.command.params for flag in option.opts if flag.startswith("--")]
-    return read_settings(task, [*settings, *_unknown_options(context.args)], own_flags)
-
-
-def read_settings(task: str, texts: Iterable[str], others: Iterable[str] = ()) -> dict[str, Any]:
-    """Return what NAME=VALUE each says, as `load_task` takes it.
-
-    others: the options that are not the task's, one of which may have been meant.
-
-    Values for our own tasks are of the type these ask for; for a user's, of that which they read as.
-
-    Raises ValueError for anything else, for a name given twice, and for one that a task of ours does not have.
-    """
-    settings: dict[str, Any] = {}
-    for text in texts:
+    given: dict[str, Any] = {}
+    for text in (*settings, *_unknown_options(context.args)):
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name.isidentifier():
             raise ValueError(f"--set {text}: must be NAME=VALUE, such as d-model=64")
-        if name in settings:
+        if name in given:
             raise ValueError(f"{_flag(name)} is given twice")
-        require_option(task, name, others)
-        settings[name] = _converted(name, value, _type_of(task, name))
-    return settings
+        given |= _checked(task, {name: value if task in TASKS else _as_it_reads(value)}, own_flags)
+    return {**options, **given}
 
 
 def _unknown_options(arguments: Sequence[str]) -> Iterator[str]:
@@ -69,13 +65,30 @@ def _unknown_options(arguments: Sequence[str]) -> Iterator[str]:
         yield f"{name}={value}"
 
 
-def _converted(name: str, value: str, wanted: type | None) -> Any:
-    if wanted is None:
-        return _as_it_reads(value)
-    try:
-        return wanted(value)
-    except ValueError as error:
-        raise ValueError(f"{_flag(name)} {value}: must be {KINDS[wanted]}") from error
+def _checked(task: str, given: Any, others: Iterable[str] = ()) -> dict[str, Any]:
+    """Return options, text or values of a file, as `load_task` takes them. A user's task may want any single value.
+
+    others: the options that are not the task's, one of which may have been meant.
+
+    Raises ValueError for a value of another type, and for a name that a task of ours does not have.
+    """
+    if not isinstance(given, dict):
+        raise ValueError(f"{TASK_OPTIONS}: must be a table, [{TASK_OPTIONS}]")
+    options: dict[str, Any] = {}
+    for key, value in given.items():
+        name = key.replace("-", "_")
+        if not name.isidentifier():
+            raise ValueError(f"{key!r}: is not the name of a task's option")
+        require_option(task, name, others)
+        wanted = _type_of(task, name)
+        rule = "a number, true, false or text" if wanted is None else KINDS[wanted]
+        try:
+            if not isinstance(value, int | float | str):
+                raise ValueError
+            options[name] = value if wanted is None else wanted(str(value))
+        except ValueError:
+            raise ValueError(f"{_flag(name)} {value}: must be {rule}") from None
+    return options
 
 
 def _as_it_reads(value: str) -> Any:
@@ -126,9 +139,8 @@ def config_option(command: _Command) -> _Command:
 def _read_config(context: click.Context, _: click.Parameter, path: Path | None) -> None:
     if path is None or context.resilient_parsing:
         return
-    keys = {flag: Key(str(option.name), _reader_of(option)) for flag, option in _in_files(context.command).items()}
-    if _has_task(context.command):
-        keys[TASK_OPTIONS] = Key(TASK_OPTIONS, _table_of_task)
+    keys = {flag: Key(str(o.name), partial(_read_value, context, o)) for flag, o in _in_files(context.command).items()}
+    keys[TASK_OPTIONS] = Key(TASK_OPTIONS, lambda table: table)
     text = read_text(path)
     with naming_place(path):
         fields = Table(keys).read(parse_toml(text), "")
@@ -143,35 +155,15 @@ def _in_files(command: click.Command) -> dict[str, click.Option]:
     return {flag: option for flag, option in named if option.name not in NOT_IN_FILES}
 
 
-def _has_task(command: click.Command) -> bool:
-    """Return whether the command has the options of a task besides its own."""
-    return any(option.name == "task" for option in command.params)
-
-
-def _reader_of(option: click.Option) -> Callable[[Any], Any]:
-    kinds: tuple[type, ...] = (str,)
-    rule = "text"
-    if option.is_flag:
-        kinds, rule = (bool,), "true or false"
-    elif isinstance(option.type, click.types.IntParamType):
-        kinds, rule = (int,), "a whole number"
-    elif isinstance(option.type, click.types.FloatParamType):
-        kinds, rule = (int, float), "a number"
-    elif option.type is click.STRING:
-        kinds, rule = (str, int), "text or a whole number"  # such as --save-every
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, kinds) or isinstance(value, bool) != (bool in kinds):
-            raise ValueError(f": must be {rule}")
-        return value
-
-    return read
-
-
-def _table_of_task(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f": must be a table, [{TASK_OPTIONS}]")
-    return value
+def _read_value(context: click.Context, option: click.Option, value: Any) -> str:
+    """Return a value of a file as text, as the command line has it. Raises ValueError for one that it would refuse."""
+    if isinstance(value, dict | list):
+        raise ValueError(": must be a single value")
+    try:
+        option.type.convert(str(value), option, context)
+    except click.BadParameter as error:
+        raise ValueError(f": {error.message}") from error
+    return str(value)
 
 
 def is_of_file(context: click.Context, name: str) -> bool:
@@ -179,37 +171,23 @@ def is_of_file(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT_MAP
 
 
-def task_options_of_file(context: click.Context, task: str) -> dict[str, Any]:
-    """Return the options of the task that the file has. Raises ValueError for one that this task does not take.
-
-    Likewise for a task of a user's that only the file names.
-    """
-    path, options = context.meta.get(_FILE, ("", {}))
-    with naming_place(path):
-        if is_of_file(context, "task"):
-            _refuse_to_run(task)
-        return _checked_options(task, options)
-
-
 def task_of_run(path: Path, task: str | None) -> tuple[str, int, dict[str, Any]]:
     """Return name, seed and options of the task in the file that a run has left.
 
-    Raises ValueError if there is no such file, if `task` is another one, for a user's task that only the file names,
-    and for what a file of a run does not have.
+    Raises ValueError for a file that no run has written, if `task` is another one, and for a user's task that only the
+    file names; OSError if there is no such file.
     """
-    if not path.exists():
-        raise ValueError(f"{path}: does not exist: a run writes it next to its checkpoints")
     text = read_text(path)
     with naming_place(path):
         data = parse_toml(text)
-        name, seed, options = data.get("task"), data.get("seed"), data.get(TASK_OPTIONS, {})
+        name, seed = data.get("task"), data.get("seed")
         if not isinstance(name, str) or not isinstance(seed, int):
             raise ValueError("has no task and seed: must be the file that a run wrote")
         if task is None:
             _refuse_to_run(name)
         elif task != name:
             raise ValueError(f"task {name!r}: --task {task} is another one")
-        return name, seed, _checked_options(name, _table_of_task(options))
+        return name, seed, _checked(name, data.get(TASK_OPTIONS, {}))
 
 
 def _refuse_to_run(task: str) -> None:
@@ -218,30 +196,7 @@ def _refuse_to_run(task: str) -> None:
         raise ValueError(f"task {task!r}: is Python code, which runs only if you name it: give --task {task}")
 
 
-def _checked_options(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a file, as `load_task` takes them. Raises ValueError for another type or a wrong name."""
-    options: dict[str, Any] = {}
-    for key, value in given.items():
-        name = key.replace("-", "_")
-        if not name.isidentifier():
-            raise ValueError(f"{key!r}: is not the name of a task's option")
-        require_option(task, name)
-        wanted = _type_of(task, name)
-        if not _may_be(value, wanted):
-            rule = "a number, true, false or text" if wanted is None else KINDS[wanted]
-            raise refusal(key, value, f": must be {rule}")
-        options[name] = value
-    return options
-
-
-def _may_be(value: object, wanted: type | None) -> bool:
-    """Return whether a value of a file is of the wanted type; None if it is for a user's task, which may want any."""
-    if wanted is None:
-        return isinstance(value, int | float | str)
-    return isinstance(value, int | float if wanted is float else wanted) and not isinstance(value, bool)
-
-
-def as_toml(context: click.Context, task_options: Mapping[str, Any], **others: Any) -> str:
+def as_toml(context: click.Context, of_task: Mapping[str, Any], **others: Any) -> str:
     """Return all options of a command as `--config` reads them. others: what differs from what was given."""
     values = {**context.params, **others}
     lines = ["# The options of this run: to repeat it, give this file as --config, and another --output."]
@@ -249,9 +204,8 @@ def as_toml(context: click.Context, task_options: Mapping[str, Any], **others: A
         value = values[str(option.name)]
         if value is not None:
             lines.append(f"{flag} = {_toml(value)}")
-    if _has_task(context.command):
-        lines += ["", f"[{TASK_OPTIONS}]"]
-        lines += [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in task_options.items()]
+    lines += ["", f"[{TASK_OPTIONS}]"]
+    lines += [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in of_task.items()]
     return "\n".join([*lines, ""])
 
 
@@ -260,5 +214,4 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
-    text = ",".join(value) if isinstance(value, tuple) else str(value)
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # the same escapes, but for that
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")  # the same escapes, but for that

@@ -30,7 +30,7 @@ from trainers.cli.options import (
     task_option,
     timeout_option,
 )
-from trainers.cli.settings import all_options, as_toml, config_option, given_settings, is_of_file, task_options_of_file
+from trainers.cli.settings import all_options, as_toml, config_option, is_of_file, task_options
 from trainers.launch.environment import in_slurm_step, read_environment
 from trainers.loop.config import TrainConfig, require_compiler
 from trainers.loop.rank import Launch, run_rank
@@ -47,7 +47,7 @@ AUTO = "auto"
         "torchrun --nproc-per-node 4 -m trainers train --task lm --d-model 64",
     ),
 )
-@task_option("lm")
+@task_option
 @click.option(
     "--set",
     "settings",
@@ -107,7 +107,7 @@ def train(
     --data, --d-model, --heads, --layers.
     """
     context = click.get_current_context()
-    options = {**task_options_of_file(context, task), **given_settings(task, settings)}
+    options = task_options(task, settings)
     config = TrainConfig(output=output or Path("runs", task.replace(":", ".")), **rest)
     if config.compile:
         require_compiler()

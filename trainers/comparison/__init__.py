@@ -1,1 +1,1 @@
-"""One process beside several: whether they learn the same, and which is faster."""
+"""The strategy comparison: probe, predict, train with every strategy and in one process, compare."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.loop.batches import Batches
-from trainers.strategy_names import check_strategy
+from trainers.strategy_names import parse_strategy
 from trainers.tasks.base import MAX_TOKENS_PER_BATCH, Task, check_seed, require_at_least
 
 LR_SCHEDULES = ("constant", "cosine")
@@ -92,7 +92,7 @@ class StepConfig:
 
     def __post_init__(self) -> None:
         try:
-            check_strategy(self.strategy)
+            parse_strategy(self.strategy)
         except ValueError as error:
             raise ValueError(f"--strategy {error}") from error
         require_at_least(1, batch_size=self.batch_size, accumulate=self.accumulate)

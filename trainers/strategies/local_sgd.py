@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -192,6 +193,9 @@ class LocalSgd(Strategy):
         self._taken = taken
         for outer, saved in zip(self._outer_state(), states[0]["outer"], strict=True):
             copy_saved([outer["start"], outer["velocity"]], [saved["start"], saved["velocity"]])
+
+
+diloco = partial(LocalSgd, outer=OuterMomentum())
 
 
 @torch.no_grad()

@@ -1,10 +1,10 @@
-"""Runs that SIGTERM or SIGUSR1 asks to stop: they leave a checkpoint, from which they go on bit for bit."""
+"""Runs that a signal stops, or that torchrun starts again, go on bit for bit; tests/fuzz/training.py kills runs."""
 
-import json
 import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -15,6 +15,7 @@ from tests.processes import TIMEOUT_S, below, environment, kill_all
 from tests.trainers.commands import POINTS, command, launch, result_of, start, wait_for_steps
 from trainers.checkpoints.output import CheckpointFolder
 from trainers.checkpoints.step_log import read_log
+from trainers.cli.group import resume_command
 from trainers.cli.train import _run
 from trainers.loop.config import TrainConfig
 from trainers.loop.rank import Launch
@@ -89,43 +90,37 @@ def check_goes_on(launcher: Launcher, arguments: list[str], tmp_path: Path, step
 @pytest.mark.parametrize(
     ("number", "whom", "strategy"),
     [
-        (signal.SIGUSR1, None, "ring"),
         (signal.SIGUSR1, 1, "zero1"),
-        (signal.SIGTERM, None, "bucketed"),
         (signal.SIGTERM, 0, "ddp"),
+        (signal.SIGTERM, None, "bucketed"),
+        (signal.SIGTERM, None, "one process"),
     ],
 )
 def test_a_signal_stops_all_ranks_with_a_checkpoint(
     launcher: Launcher, tmp_path: Path, number: signal.Signals, whom: int | None, strategy: str
 ) -> None:
     """Whoever gets it, all stop after the same step, of which nothing is lost; one command begins and goes on."""
-    arguments = [*POINTS, "--ranks", "2", "--strategy", strategy, *ENDLESS, "--resume", "auto"]
+    several = ["--ranks", "2", "--strategy", strategy] if strategy != "one process" else []
+    arguments = [*POINTS, *several, *ENDLESS, "--resume", "auto"]
     code, errors = stopped(launcher, arguments, tmp_path / "run", number, whom)
     assert code == 128 + number, errors
     step = only_step(tmp_path / "run")
-    said = f"trainers: stopped by {number.name} after {step} of 400000 steps, saved in {tmp_path}/run/checkpoint-{step}"
-    assert f"{said}.pt\ntrainers: interrupted; resume with: " in errors
+    assert f"trainers: stopped by {number.name} after {step} of " in errors
+    assert f", saved in {tmp_path}/run/checkpoint-{step}.pt" in errors
+    assert re.search(r"; resume with: .*--resume\n$|trainers: interrupted; resume with: ", errors)
     assert len(read_log(tmp_path / "run" / "log.jsonl")) == step
-    if whom is not None:  # what the others left is of the same kind
+    if strategy != "bucketed":  # one that goes on for each signal, and for one process
         check_goes_on(launcher, arguments, tmp_path, step)
 
 
-def test_one_process_stops_with_a_checkpoint(launcher: Launcher, tmp_path: Path) -> None:
-    """It says all in one line."""
-    arguments = [*POINTS, *ENDLESS, "--resume", "auto"]
-    code, errors = stopped(launcher, arguments, tmp_path / "run", signal.SIGTERM, None)
-    step = only_step(tmp_path / "run")
-    assert code == 143
-    assert re.search(rf"stopped by SIGTERM after {step} of .*checkpoint-{step}.pt; resume with: .* --resume\n$", errors)
-    check_goes_on(launcher, arguments, tmp_path, step)
-
-
-def test_ctrl_c_ends_one_process(launcher: Launcher, tmp_path: Path) -> None:
-    """At once, and without a checkpoint; it says how to go on."""
-    code, errors = stopped(launcher, [*POINTS, *ENDLESS], tmp_path / "run", signal.SIGINT, None)
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_ctrl_c_ends_at_once(launcher: Launcher, tmp_path: Path, ranks: str) -> None:
+    """Without a checkpoint; a line says how to go on."""
+    output = tmp_path / "my run"
+    code, errors = stopped(launcher, [*POINTS, *ENDLESS, "--ranks", ranks], output, signal.SIGINT, None)
     assert code == 130
-    assert re.search(r"(^|\n)trainers: interrupted; resume with: .* --resume\n$", errors)
-    assert CheckpointFolder(tmp_path / "run").newest_first() == []
+    assert re.search(r"(^|\n)trainers: interrupted; resume with: .* '.*/my run' --resume\n$", errors)
+    assert CheckpointFolder(output).newest_first() == []
 
 
 def test_a_checkpoint_that_cannot_be_written_is_no_stop_but_an_error(launcher: Launcher, tmp_path: Path) -> None:
@@ -146,17 +141,10 @@ def test_a_checkpoint_that_cannot_be_written_is_no_stop_but_an_error(launcher: L
     assert "cannot be written" in errors.read_text()
 
 
-def test_resume_takes_auto_alone(launcher: Launcher, tmp_path: Path) -> None:
-    """Another word is refused in one line."""
-    done = launch(launcher, *POINTS, "--output", str(tmp_path), "--resume", "sometimes")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "'--resume': 'sometimes' is not 'auto'" in done.stderr
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_under_torchrun(launcher: Launcher, tmp_path: Path, number: signal.Signals) -> None:
+def test_under_torchrun(launcher: Launcher, tmp_path: Path) -> None:
     """It passes on what it handles, and waits for the ranks."""
+    number = signal.SIGUSR1
     arguments = [*POINTS, *ENDLESS, "--resume", "auto"]
     torchrun = ("--nproc-per-node", "2", "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1")
     started = command(*arguments, "--output", str(tmp_path / "run"), torchrun=torchrun)
@@ -177,23 +165,46 @@ def test_under_torchrun(launcher: Launcher, tmp_path: Path, number: signal.Signa
     check_goes_on(launcher, [*arguments, "--ranks", "2"], tmp_path, step)
 
 
+@pytest.mark.parametrize(
+    ("variables", "start_of_command"),
+    [
+        ({}, "trainers --task 'my task:f'"),
+        ({"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4"}, "torchrun --nproc-per-node 4 -m trainers --task"),
+        (
+            {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"},
+            "torchrun --nnodes 2 --nproc-per-node 4 -m trainers --task",
+        ),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "srun trainers --task"),
+    ],
+)
+def test_a_run_is_resumed_as_it_was_started(
+    variables: dict[str, str], start_of_command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under torchrun, by srun, or here; --resume stands there once."""
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["/bin/trainers"])
+    for given in (["--resume"], ["--resume", "auto"], ["--resume=auto"]):
+        resume = resume_command(["--task", "my task:f", *given, "--steps", "9"])
+        assert resume.startswith(start_of_command)
+        assert resume.endswith(" 'my task:f' --steps 9 --resume")
+
+
 @pytest.mark.slow
-def test_torchrun_starts_again_what_one_rank_has_stopped(tmp_path: Path) -> None:
-    """With --max-restarts: from the checkpoint, to the end."""
-    arguments = [*POINTS, "--epochs", "100000", "--steps", "2000", "--save-every", "100000", "--resume", "auto"]
-    output = tmp_path / "run"
-    torchrun = ("--nproc-per-node", "2", "--max-restarts", "1")
-    started = command(*arguments, "--output", str(output), torchrun=torchrun)
-    with subprocess.Popen(started, env=environment(), stderr=subprocess.PIPE, text=True) as job:
-        try:
-            wait_for_steps(output / "log.jsonl", 5)
-            os.kill(ranks_below(job.pid)[1], signal.SIGUSR1)
-            _, errors = job.communicate(timeout=TIMEOUT_S)
-        except BaseException:
-            kill_all(job.pid)
-            raise
-    assert job.returncode == 0, errors
-    assert json.loads((output / "result.json").read_text())["resumed_at"] > 0
-    whole = start(*arguments, "--ranks", "2", "--output", str(tmp_path / "whole"))
+@pytest.mark.parametrize("strategy", ["ddp_backend_ring", "zero3"])
+def test_torchrun_starts_it_again(tmp_path: Path, strategy: str) -> None:
+    """When a rank is killed: the others end by themselves, all go on from the last checkpoint, to the same end."""
+    arguments = [*POINTS, "--epochs", "5", "--save-every", "3", "--resume", "--strategy", strategy, "--output"]
+    whole = start(*arguments, str(tmp_path / "whole"), "--ranks", "3")
     assert whole.returncode == 0, whole.stderr
-    assert result_of(output)["fingerprint"] == result_of(tmp_path / "whole")["fingerprint"]
+    torchrun = ("--nproc-per-node", "3", "--max-restarts", "2")
+    died = start(*arguments, str(tmp_path / "died"), "--dies-at", "11", torchrun=torchrun)
+    assert died.returncode == 0, died.stderr
+    assert f"resumed from {tmp_path / 'died' / 'checkpoint-9.pt'}: 9 of 20 steps are done" in died.stderr
+    assert "rank 0: training step 11, strategy " in died.stderr
+    assert "Traceback" not in died.stderr
+    first, second = (read_log(tmp_path / name / "log.jsonl") for name in ("whole", "died"))
+    assert [line["loss"] for line in first] == [line["loss"] for line in second]
+    assert result_of(tmp_path / "whole")["fingerprint"] == result_of(tmp_path / "died")["fingerprint"]

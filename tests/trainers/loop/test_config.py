@@ -11,9 +11,9 @@ from torch.optim import lr_scheduler
 from tests.ranks import RankPool
 from tests.refusals import refused
 from tests.trainers.points import NUM_STEPS, config, run
+from trainers.comparison.config import JobConfig
 from trainers.loop.config import RateSchedule, ScheduledRates, StepConfig, TrainConfig
-from trainers.strategy_comparison.config import JobConfig
-from trainers.tasks import LanguageModel, Mlp
+from trainers.tasks import Mlp
 
 WARM_UP = {"lr_schedule": "cosine", "warmup_steps": 3}
 
@@ -67,16 +67,18 @@ def test_a_batch_size_is_of_one_rank() -> None:
     assert StepConfig().global_batch_size(task, 4) == task.global_batch_size == 64
 
 
-def test_the_strategy_comparison_trains_all_strategies_alike() -> None:
-    """Its steps are checked as others are."""
-    task = LanguageModel(0)
-    config = JobConfig(task, "topics", StepConfig(batch_size=4, seed=7), ("ring", "ddp/4"), 5)
-    assert [step.strategy for step in config.of_each_strategy()] == ["ring", "ddp/4"]
-    assert {(step.batch_size, step.seed) for step in config.of_each_strategy()} == {(4, 7)}
-    rate = {"learning_rate": 3e-3, "lr_schedule": "constant", "warmup_steps": 0}
+def test_the_strategy_comparison_is_checked_as_a_run_is() -> None:
+    """Its figures for JSON are those of its steps."""
+    task = Mlp(0)
+    config = JobConfig(task, StepConfig(batch_size=4, seed=7), ("ring", "ddp/4"), 5)
+    rate = {"lr_schedule": "constant", "warmup_steps": 0}
     assert config.training() == {"batch_size": 4, "steps": 5, **rate, "amp": None, "compile": False, "seed": 7}
-    with pytest.raises(ValueError, match=r"^--steps 0: must be at least 1$"):
-        JobConfig(task, "topics", StepConfig(), ("ring",), 0)
+    for strategies, steps, message in (
+        (("ring",), 0, "--steps 0: must be"),
+        ((), 5, "--strategies: 'one_process': must"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            JobConfig(task, StepConfig(), strategies, steps)
 
 
 def test_a_rate_is_that_of_torchs_schedules() -> None:

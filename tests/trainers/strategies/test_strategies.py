@@ -25,13 +25,13 @@ STEPS = 4
 
 def pool_of(name: str, request: pytest.FixtureRequest) -> RankPool:
     """Ranks with groups of the backend that the strategy wants."""
-    pool: RankPool = request.getfixturevalue("ring_ranks" if strategy_info(name).on_ring else "ranks")
+    pool: RankPool = request.getfixturevalue("ring_ranks" if strategy_info(name).backend else "ranks")
     return pool
 
 
 def parallel(model: nn.Module, name: str, group: dist.ProcessGroup) -> DataParallel:
     """In a case."""
-    return DataParallel(model, name, group_on("ring", group.size()) if strategy_info(name).on_ring else group)
+    return DataParallel(model, name, group_on("ring", group.size()) if strategy_info(name).backend else group)
 
 
 def tolerance(name: str) -> dict[str, float]:
@@ -89,9 +89,7 @@ def trained_alone(model: nn.Module, num_ranks: int, clip: float) -> list[torch.T
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.1])
-@pytest.mark.parametrize(
-    "name", [name for name, info in STRATEGY_INFOS.items() if info.is_exact and not info.sends_bf16]
-)
+@pytest.mark.parametrize("name", [name for name, info in STRATEGY_INFOS.items() if info.is_exact and not info.wire])
 def test_training_is_that_of_one_process(request: pytest.FixtureRequest, name: str, clip: float) -> None:
     """With the whole batch, also if gradients are clipped; tied, frozen and other-typed parameters are no obstacle."""
     models = (small_model, partial(seeded, Tied), partial(seeded, Complex))

@@ -9,8 +9,8 @@ from typing import NamedTuple, Self
 
 from ringsim.traces import TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls, simulate_step
+from trainers.comparison.report import StepPrediction, over_periods
 from trainers.loop.train_step import StepMoments
-from trainers.strategy_comparison.report import StepPrediction, over_periods
 
 
 class RecordedStep(NamedTuple):
@@ -44,8 +44,11 @@ class RecordedStep(NamedTuple):
         begin, end = moments[0], moments[-1]
         return cls(replace(step, events=tuple(events[begin:end])), tuple(moment - begin for moment in moments))
 
-    def parts(self) -> list["_Part"]:
-        """Return the events up to each call at which a rank waits for the others, and those after the last."""
+    def parts(self) -> list[tuple[Sequence[TraceEvent], list[int]]]:
+        """Return the events up to each call at which a rank waits for the others, and those after the last.
+
+        Each with the moments in it, as indices of its events.
+        """
         events, calls = self.step.events, self.step.calls
         ends = [
             index + 1
@@ -58,16 +61,7 @@ class RecordedStep(NamedTuple):
             part = bisect_right(ends, moment)
             moments[part].append(moment - (ends[part - 1] if part else 0))
         limits = pairwise([0, *ends, len(events)])
-        return [_Part(events[begin:end], of_part) for (begin, end), of_part in zip(limits, moments, strict=True)]
-
-
-class _Part(NamedTuple):
-    events: tuple[TraceEvent, ...]
-    moments: list[int]
-
-    @property
-    def compute_s(self) -> float:
-        return sum(event.seconds for event in self.events)
+        return [(events[begin:end], of_part) for (begin, end), of_part in zip(limits, moments, strict=True)]
 
 
 def together(ranks: Sequence[RecordedStep], typical: int) -> RecordedStep:
@@ -79,9 +73,10 @@ def together(ranks: Sequence[RecordedStep], typical: int) -> RecordedStep:
     events: list[TraceEvent] = []
     moments: list[int] = []
     *parts, last = zip(*(rank.parts() for rank in ranks), strict=True)
-    for part in (*(max(part, key=lambda one: one.compute_s) for part in parts), last[typical]):
-        moments += [len(events) + moment for moment in part.moments]
-        events += part.events
+    slowest = [max(part, key=lambda one: sum(event.seconds for event in one[0])) for part in parts]
+    for of_part, moments_of_part in (*slowest, last[typical]):
+        moments += [len(events) + moment for moment in moments_of_part]
+        events += of_part
     calls = (
         replace(call[0], local_s=max(of_rank.local_s for of_rank in call))
         for call in zip(*(rank.step.calls for rank in ranks), strict=True)

@@ -8,10 +8,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ringsim.training_step import StepProfile
 from tests.ranks import RankPool
+from trainers.comparison.profile import activation_bytes, profile_of
 from trainers.loop.batches import Share
 from trainers.loop.config import StepConfig
 from trainers.loop.train_step import TrainStep
-from trainers.strategy_comparison.profile import ComputingTimes, activation_bytes, profile_of
 from trainers.tasks import LanguageModel
 
 TASK = LanguageModel(5, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
@@ -21,7 +21,7 @@ def recorded(group: dist.ProcessGroup) -> tuple[StepProfile, list[float], list[t
     """A profile, the times of its steps, the model's parameters and the bytes of its buffers."""
     task = LanguageModel(0, "random", d_model=16, heads=2, layers=2, d_ff=32, sequence_length=16)
     train_step = TrainStep(task, StepConfig(strategy="none", batch_size=3), group)
-    times = [ComputingTimes.of(train_step.run(step), train_step.clock.before_last_s()) for step in range(3)]
+    times = [(train_step.run(step), train_step.clock.before_last_s()) for step in range(3)]
     profile, steps_s = profile_of(train_step.model.model, times)
     model = train_step.model.model
     named = [(name, p.numel()) for name, p in model.named_parameters()]
@@ -53,28 +53,13 @@ class Squares(nn.Module):
         return self.scale * x
 
 
-def test_parameters_are_no_activations(ranks: RankPool) -> None:
-    """Of a product autograd saves both factors; only the input counts."""
-    assert ranks.run(saved_of_a_product, num_ranks=1) == [20]
-
-
-def saved_of_a_product(group: dist.ProcessGroup) -> int:
-    """The bytes that are saved by a model of one product."""
+def saved_of_a_product(group: dist.ProcessGroup) -> tuple[int, bool]:
+    """The bytes that are saved by a model of one product, and whether the result of exp after it is still there."""
+    results: list[StorageWeakRef] = []
     train_step = TrainStep(TASK, StepConfig(batch_size=3, strategy="none"), group)
     train_step.model.model = Squares()
     train_step.loss = lambda _: train_step.model.model(torch.ones(5))  # type: ignore[method-assign]
-    return activation_bytes(train_step)
-
-
-def test_saved_results_are_freed(ranks: RankPool) -> None:
-    """An operator such as exp saves its own result, which is gone once its bytes are counted, with all before it."""
-    assert ranks.run(is_result_left, num_ranks=1) == [False]
-
-
-def is_result_left(group: dist.ProcessGroup) -> bool:
-    """Whether the result of exp is still there after a forward pass was counted."""
-    results: list[StorageWeakRef] = []
-    train_step = TrainStep(TASK, StepConfig(batch_size=3, strategy="none"), group)
+    saved = activation_bytes(train_step)
 
     def loss(_: Share) -> torch.Tensor:
         result = Squares()(torch.ones(5)).exp()
@@ -83,4 +68,9 @@ def is_result_left(group: dist.ProcessGroup) -> bool:
 
     train_step.loss = loss  # type: ignore[method-assign]
     activation_bytes(train_step)
-    return not results[0].expired()
+    return saved, not results[0].expired()
+
+
+def test_parameters_are_no_activations(ranks: RankPool) -> None:
+    """Of a product autograd saves both factors, only the input counts; a saved result is gone once it is counted."""
+    assert ranks.run(saved_of_a_product, num_ranks=1) == [(20, False)]

@@ -1,5 +1,6 @@
 """Training with every strategy in turn from the same start gives the same model."""
 
+import re
 from dataclasses import replace
 from unittest import mock
 
@@ -11,27 +12,31 @@ from collectives.probes.probe import probe
 from collectives.probes.timing import Blocks
 from tests.ranks import RankPool
 from trainers.checkpoints.checkpoint import seed_alike
+from trainers.comparison.config import JobConfig
+from trainers.comparison.job import agreed_network, describe_steps, start_runs, take_step
+from trainers.comparison.profile import common_profile
+from trainers.comparison.recording import RecordedRuns
 from trainers.loop.config import StepConfig
-from trainers.replica_check import fingerprint
-from trainers.strategy_comparison.config import JobConfig
-from trainers.strategy_comparison.job import agreed_network, start_runs, train_in_turn
-from trainers.strategy_comparison.profile import common_profile
-from trainers.strategy_comparison.recording import RecordedRuns
 from trainers.strategy_names import STRATEGY_INFOS
 from trainers.tasks import LanguageModel
 
 TASK = LanguageModel(5, learning_rate=1e-2, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
-NAMES = tuple(name for name, info in STRATEGY_INFOS.items() if not info.on_ring)  # which want groups of their own
+NAMES = tuple(name for name, info in STRATEGY_INFOS.items() if not info.backend)  # which want groups of their own
 STEPS, BATCH_SIZE = 4, 3
-CONFIG = JobConfig(TASK, "topics", StepConfig(batch_size=BATCH_SIZE, seed=5), NAMES, STEPS)
+CONFIG = JobConfig(TASK, StepConfig(batch_size=BATCH_SIZE, seed=5), NAMES, STEPS, one_process=True)
 
 
-def trained(group: dist.ProcessGroup) -> dict[str, tuple[list[float], str, int]]:
-    """Losses, fingerprint and number of timed synchronisations after a few steps, by strategy."""
+def trained(group: dist.ProcessGroup) -> tuple[dict[str, tuple[list[float], str, float | None]], str]:
+    """By strategy losses, fingerprint and difference of the first gradients; and a line about the last step."""
     runs = start_runs(CONFIG, group)
-    train_in_turn(runs, STEPS)
-    assert all(result.sync_s > 0 or run.name == "fsdp" for run in runs for result in run.results)
-    return {run.name: (run.notes().losses, fingerprint(run.train_step.model), len(run.results)) for run in runs}
+    for step in range(STEPS):
+        take_step(runs, step)
+    told = describe_steps(runs, STEPS, STEPS) if group.rank() == 0 else ""
+    for run in runs:
+        run.finish()
+    assert all(result.sync_s > 0 or run.name == "fsdp" for run in runs[1:] for result in run.results)
+    notes = {run.name: run.notes() for run in runs}
+    return {name: (note.losses, note.fingerprint, note.gradient_difference) for name, note in notes.items()}, told
 
 
 def alone() -> list[float]:
@@ -54,14 +59,23 @@ def alone() -> list[float]:
 
 def test_all_strategies_train_the_same_model(ranks: RankPool) -> None:
     """As one process with the whole batch would, all ranks holding the same bits; those that are not exact do not."""
-    first, second = ranks.run(trained, num_ranks=2)
+    (first, told), (second, _) = ranks.run(trained, num_ranks=2)
     expected = alone()
+    assert first["one_process"] == (pytest.approx(expected, rel=1e-6), first["one_process"][1], None)
+    assert second["one_process"][0] == []
     for name in NAMES:
-        assert first[name][0] == second[name][0], name
-        if STRATEGY_INFOS[name].is_exact:
-            assert first[name][0] == pytest.approx(expected, rel=1e-3 if name.endswith("bf16") else 1e-4), name
-        assert (first[name][1] == second[name][1]) == (name != "none"), name
-        assert first[name][2] == STEPS
+        info, (losses, fingerprint, gradient_difference) = STRATEGY_INFOS[name], first[name]
+        assert losses == second[name][0], name
+        assert len(losses) == STEPS
+        if info.is_exact:
+            assert losses == pytest.approx(expected, rel=1e-3 if info.wire else 1e-4), name
+        assert (fingerprint == second[name][1]) == (name != "none"), name
+        assert (gradient_difference is not None) == info.leaves_mean
+        if gradient_difference is not None:
+            assert gradient_difference < (2e-2 if info.wire else 1e-5) or not info.is_exact, name
+    assert first["powersgd"][2] is not None
+    assert first["powersgd"][2] > 0.01
+    assert re.match(r"step 4/4: loss \d\S+ \(\w+\) to \d\S+ \(\w+\), .* ms \(\w+\) to .* ms \(\w+\) a step$", told)
 
 
 def leads(group: dist.ProcessGroup, cores: list[int]) -> list[float]:
@@ -72,7 +86,8 @@ def leads(group: dist.ProcessGroup, cores: list[int]) -> list[float]:
     assert network.spec.host.cores == cores[0]
     with RecordedRuns(replace(CONFIG, strategies=("none",)), group) as runs:
         runs.take_until(1.0)
-        profile = common_profile(runs.recording().profiles(), pace == 1)
+        runs.gather()
+        profile = common_profile([rank.profile for rank in runs.ranks], pace == 1)
     return [profile.backward_s - parameter.ready_s for parameter in profile.parameters]
 
 

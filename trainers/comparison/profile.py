@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -16,29 +16,6 @@ from trainers.loop.train_step import StepResult, TrainStep
 from trainers.strategies.flat_vector import described
 
 
-class ComputingTimes(NamedTuple):
-    """The times of a step in which no gradient is sent, in seconds.
-
-    ready_s: by parameter, from the start of the backward pass.
-    """
-
-    forward_s: float
-    backward_s: float
-    optimizer_s: float
-    ready_s: list[float]
-
-    @classmethod
-    def of(cls, result: StepResult, before_last_s: Sequence[float]) -> Self:
-        """Return those of a step that is not synchronised. before_last_s: as of `GradientClock`."""
-        ready_s = [result.backward_s - before_s for before_s in before_last_s]
-        return cls(result.forward_s, result.backward_s + result.sync_s, result.optimizer_s, ready_s)
-
-    @property
-    def step_s(self) -> float:
-        """The whole step."""
-        return self.forward_s + self.backward_s + self.optimizer_s
-
-
 class RankProfile(NamedTuple):
     """The profile of one rank. steps_s: how long each of the steps has taken there."""
 
@@ -46,23 +23,23 @@ class RankProfile(NamedTuple):
     steps_s: list[float]
 
 
-def profile_of(model: nn.Module, steps: Sequence[ComputingTimes]) -> RankProfile:
-    """Return the medians over some steps."""
-    backward_s = statistics.median(step.backward_s for step in steps)
-    ready_s = [statistics.median(values) for values in zip(*(step.ready_s for step in steps), strict=True)]
+def profile_of(model: nn.Module, steps: Sequence[tuple[StepResult, Sequence[float]]]) -> RankProfile:
+    """Return the medians over some steps in which no gradient is sent, each with what `GradientClock` noted of it."""
+    backward_s = statistics.median(result.backward_s + result.sync_s for result, _ in steps)
+    noted_s = ([result.backward_s - before_s for before_s in before_last_s] for result, before_last_s in steps)
     # The median of one may come after the median of the whole, by the spread of the steps.
-    ready_s = [min(at_s, backward_s) for at_s in ready_s]
+    ready_s = [min(statistics.median(times_s), backward_s) for times_s in zip(*noted_s, strict=True)]
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     parameters = zip(named, described(named.values(), ready_s), strict=True)
     profile = StepProfile(
         tuple(replace(parameter, name=name) for name, parameter in parameters),
-        forward_s=statistics.median(step.forward_s for step in steps),
+        forward_s=statistics.median(result.forward_s for result, _ in steps),
         backward_s=backward_s,
-        optimizer_s=statistics.median(step.optimizer_s for step in steps),
+        optimizer_s=statistics.median(result.optimizer_s for result, _ in steps),
         buffer_bytes=sum(buffer.nbytes for buffer in model.buffers()),
         provenance={**provenance(), "torch": torch.__version__, "steps": len(steps), "statistic": "median"},
     )
-    return RankProfile(profile, [step.step_s for step in steps])
+    return RankProfile(profile, [result.step_s - result.loss_sync_s for result, _ in steps])
 
 
 def common_profile(ranks: Sequence[RankProfile], overlaps: bool) -> StepProfile:
@@ -72,21 +49,15 @@ def common_profile(ranks: Sequence[RankProfile], overlaps: bool) -> StepProfile:
     backward pass.
     """
     slowest_s = statistics.median(max(steps) for steps in zip(*(rank.steps_s for rank in ranks), strict=True))
-    profile = _stretched(ranks[0].profile, slowest_s / ranks[0].profile.step_s)
-    if not overlaps:
-        ready_at_end = tuple(replace(parameter, ready_s=profile.backward_s) for parameter in profile.parameters)
-        profile = replace(profile, parameters=ready_at_end)
-    return profile
-
-
-def _stretched(profile: StepProfile, factor: float) -> StepProfile:
-    """Make all its times that much longer."""
+    first = ranks[0].profile
+    factor = slowest_s / first.step_s
+    backward_s = first.backward_s * factor
     return replace(
-        profile,
-        parameters=tuple(replace(parameter, ready_s=parameter.ready_s * factor) for parameter in profile.parameters),
-        forward_s=profile.forward_s * factor,
-        backward_s=profile.backward_s * factor,
-        optimizer_s=profile.optimizer_s * factor,
+        first,
+        parameters=tuple(replace(p, ready_s=p.ready_s * factor if overlaps else backward_s) for p in first.parameters),
+        forward_s=first.forward_s * factor,
+        backward_s=backward_s,
+        optimizer_s=first.optimizer_s * factor,
     )
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -15,13 +15,13 @@ from collectives.runtime import Recorder, naming_failures
 from ringsim.network import Cluster
 from ringsim.traces import Group
 from ringsim.training_step import calls_of
+from trainers.comparison.config import JobConfig
+from trainers.comparison.profile import Memory, RankProfile, measure_memory, profile_of
+from trainers.comparison.recorded_steps import RecordedStep, predict_steps
+from trainers.comparison.report import StepPrediction
 from trainers.loop.loss_sync import DivergedError, exchange_losses
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.strategies.sharded import ShardedVectors, ShardedWeights
-from trainers.strategy_comparison.config import JobConfig
-from trainers.strategy_comparison.profile import ComputingTimes, Memory, RankProfile, measure_memory, profile_of
-from trainers.strategy_comparison.recorded_steps import RecordedStep, predict_steps
-from trainers.strategy_comparison.report import StepPrediction
 from trainers.strategy_names import steps_between_averages
 
 WARM_UP_STEPS = 3  # the optimizer's state and the gradients are allocated, and DDP fills new buckets
@@ -40,66 +40,25 @@ class RankRecording(NamedTuple):
     profile: RankProfile
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """What all ranks have recorded, in their order. groups: those of the calls."""
-
-    groups: tuple[Group, ...]
-    ranks: tuple[RankRecording, ...]
-
-    def profiles(self) -> list[RankProfile]:
-        """Return the profile of each rank."""
-        return [rank.profile for rank in self.ranks]
-
-    def predict(self, names: Sequence[str], network: Cluster, pace: float) -> dict[str, StepPrediction]:
-        """Return how long these strategies take on a network. pace: as of `simulate_step`."""
-        groups = [calls_of(group, len(self.ranks), network) for group in self.groups]
-        return {
-            name: predict_steps([rank.steps[name] for rank in self.ranks], groups, pace, steps_between_averages(name))
-            for name in names
-        }
-
-    def memory(self, names: Sequence[str]) -> dict[str, Memory]:
-        """Return what the rank that held most held after its steps with each of these strategies."""
-        return {name: max((rank.memory[name] for rank in self.ranks), key=lambda held: held.total) for name in names}
-
-
 def num_recorded(name: str, steps: int) -> int:
     """Return how many steps of a strategy are recorded: in whole periods, but not more than are trained."""
     period = steps_between_averages(name)
     return min(-(-STEPS // period) * period, max(STEPS, steps))
 
 
-def num_steps(config: JobConfig) -> int:
-    """Return how many steps `RecordedRuns` take."""
-    return sum(WARM_UP_STEPS + num_recorded(name, config.steps) for name in _recorded_names(config))
-
-
-def _recorded_names(config: JobConfig) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*config.strategies, UNSYNCHRONISED)))
-
-
-@dataclass(slots=True, eq=False)
 class _RecordedRun:
-    """A strategy whose steps are recorded on this rank. times: of the steps of UNSYNCHRONISED."""
+    """A strategy whose steps are recorded on this rank. times: of the steps of UNSYNCHRONISED, for the profile."""
 
-    train_step: TrainStep
-    num_steps: int
-    steps: list[RecordedStep] = field(default_factory=list)
-    times: list[ComputingTimes] = field(default_factory=list)
-
-    @classmethod
-    def made(cls, config: JobConfig, name: str, group: Any, recorder: Recorder) -> Self:
+    def __init__(self, config: JobConfig, name: str, group: Any, recorder: Recorder) -> None:
+        self.name = name
         step = replace(config.step, strategy=name)
-        train_step = TrainStep(config.task, step, group, num_steps=config.steps)
-        if isinstance(train_step.model.strategy, ShardedVectors):
-            for weights in train_step.model.strategy.weights:
+        self.train_step = TrainStep(config.task, step, group, num_steps=config.steps)
+        self.num_steps = num_recorded(name, config.steps)
+        self.steps: list[RecordedStep] = []
+        self.times: list[tuple[StepResult, list[float]]] = []
+        if isinstance(self.train_step.model.strategy, ShardedVectors):
+            for weights in self.train_step.model.strategy.weights:
                 _gather_initial(weights, recorder)
-        return cls(train_step, num_recorded(name, config.steps))
-
-    @property
-    def name(self) -> str:
-        return self.train_step.config.strategy
 
     def take(self, step: int, recorder: Recorder) -> StepResult:
         """Take a step, and record it if it is not to warm up."""
@@ -110,7 +69,7 @@ class _RecordedRun:
         if result.moments and step >= WARM_UP_STEPS:
             self.steps.append(RecordedStep.cut_from(recorder.steps[-1], computed_s))
             if self.name == UNSYNCHRONISED:
-                self.times.append(ComputingTimes.of(result, self.train_step.clock.before_last_s()))
+                self.times.append((result, self.train_step.clock.before_last_s()))
         return result
 
 
@@ -134,19 +93,26 @@ def _gather_initial(weights: ShardedWeights, recorder: Recorder) -> None:
 class RecordedRuns:
     """A run of each strategy on groups that send nothing, of whose steps some are recorded.
 
-    Making them, `take_until` and `recording` are collective. All ranks compute at once, as they do in training, and
+    num_steps: of all of them, those that warm up included.
+
+    ranks: the recordings of all ranks, in their order, after `gather`.
+
+    Making them, `take_until` and `gather` are collective. All ranks compute at once, as they do in training, and
     take a step with every strategy before the next one: caches are then as cold as in training.
     """
 
     def __init__(self, config: JobConfig, group: dist.ProcessGroup) -> None:
         self._group = group
+        self.ranks: list[RankRecording] = []
         self._recorder, self._groups = Recorder(), list[Group]()
         self._known = set(distributed_c10d._world.pg_map)
         with self._sending_nothing():
             alone = dist.new_group(list(range(group.size())))
-            self._runs = [_RecordedRun.made(config, name, alone, self._recorder) for name in _recorded_names(config)]
+            names = dict.fromkeys((*config.strategies, UNSYNCHRONISED))
+            self._runs = [_RecordedRun(config, name, alone, self._recorder) for name in names]
         self._round = 0
         self._num_rounds = WARM_UP_STEPS + max(run.num_steps for run in self._runs)
+        self.num_steps = sum(WARM_UP_STEPS + run.num_steps for run in self._runs)
 
     def __enter__(self) -> Self:
         return self
@@ -173,7 +139,7 @@ class RecordedRuns:
                     on_step(run.name)
             self._round += 1
 
-    def _take(self, run: "_RecordedRun") -> None:
+    def _take(self, run: _RecordedRun) -> None:
         place = f"recording step {self._round}, strategy {run.name}"
         with self._sending_nothing():
             result = run.take(self._round, self._recorder)
@@ -182,8 +148,8 @@ class RecordedRuns:
         if trouble:
             raise DivergedError(f"{place}: {trouble}; try a smaller --learning-rate")
 
-    def recording(self) -> Recording:
-        """Return what all ranks have recorded."""
+    def gather(self) -> None:
+        """Tell all ranks what each has recorded."""
         profile = next(profile_of(run.train_step.model.model, run.times) for run in self._runs if run.times)
         with self._sending_nothing():  # a forward pass may be collective
             memory = {run.name: measure_memory(run.train_step) for run in self._runs}
@@ -191,7 +157,19 @@ class RecordedRuns:
         with naming_failures(f"rank {self._group.rank()}: gathering recorded steps failed"):
             own = RankRecording({run.name: run.steps for run in self._runs}, memory, profile)
             dist.all_gather_object(everywhere, own, group=self._group)
-        return Recording(tuple(self._groups), tuple(everywhere))
+        self.ranks = everywhere
+
+    def predict(self, names: Sequence[str], network: Cluster, pace: float) -> dict[str, StepPrediction]:
+        """Return how long these strategies take on a network. pace: as of `simulate_step`."""
+        groups = [calls_of(group, len(self.ranks), network) for group in self._groups]
+        return {
+            name: predict_steps([rank.steps[name] for rank in self.ranks], groups, pace, steps_between_averages(name))
+            for name in names
+        }
+
+    def memory(self, names: Sequence[str]) -> dict[str, Memory]:
+        """Return what the rank that held most held after its steps with each of these strategies."""
+        return {name: max((rank.memory[name] for rank in self.ranks), key=lambda held: held.total) for name in names}
 
     @contextmanager
     def _sending_nothing(self) -> Iterator[None]:

@@ -1,0 +1,152 @@
+"""The report of the ranks' notes, and its pictures; made up, so that every figure is known."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from PIL import Image
+
+from ringsim.report.plots.style import drawing, palette, save_figure
+from ringsim.verdict.finding import Topic
+from tests.ringsim.made_probes import made_measurements
+from tests.ringsim.verdict.made_jobs import made_job, made_strategy
+from trainers.cli.compare import DEFAULT_STRATEGIES
+from trainers.comparison.profile import Memory
+from trainers.comparison.report import (
+    MAX_WARM_UP_STEPS,
+    JobResult,
+    RankNotes,
+    StepPrediction,
+    busy_lines,
+    compare_with_one,
+    format_report,
+    over_periods,
+    summarise,
+)
+from trainers.comparison.report_plot import draw_memory, draw_report
+from trainers.loop.train_step import StepResult
+
+TOKENS = 2 * 5 * 10
+PREDICTION = StepPrediction(0.6, 2.5)
+HELD = Memory(2**20, 2**21, 3 * 2**20, 0, 2**19)
+
+
+def notes(sync_s: list[float], step_s: list[float], loss: float = 2.0) -> RankNotes:
+    """One rank's notes, after the steps that are not counted, which are slow here."""
+    slow = [StepResult(5.0, "", 0.0, 0.0, sync_s=9.0)] * MAX_WARM_UP_STEPS
+    counted = [StepResult(loss, "", step - sync, 0.0, sync_s=sync) for sync, step in zip(sync_s, step_s, strict=True)]
+    return RankNotes([*slow, *counted], "same", HELD)
+
+
+FIRST = notes([0.1, 0.5, 0.3, 0.5, 0.2, 0.5, 0.3], [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0])
+SECOND = notes([0.6, 0.4, 0.6, 0.2, 0.6, 0.3, 0.6], [2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
+DIFFERING = SECOND._replace(fingerprint="other")
+WHERE = {"machine": "m", "cores": 2, "torch": "t", "OMP_NUM_THREADS": "1", "date": "d"}
+
+
+def test_two_ranks_become_one_row() -> None:
+    """Sync as the last to arrive sees it (the shorter), steps as the ranks take on average, tokens of all ranks."""
+    result = summarise("ring", PREDICTION, HELD, [FIRST, SECOND], TOKENS)
+    assert result["sync_s"] == [0.1, 0.4, 0.3, 0.2, 0.2, 0.3, 0.3]
+    assert (result["measured_sync_s"], result["rank_sync_s"], result["step_s"]) == (0.3, [0.3, 0.6], 1.5)
+    assert (result["error"], result["step_error"]) == (pytest.approx(1.0), pytest.approx(2.5 / 1.5 - 1))
+    assert result["tokens_per_s"] == 2 * 5 * 10 / 1.5
+    assert result["final_loss"] == pytest.approx((7 * 2.0 + 3 * 5.0) / 10)
+    assert (result["steps_measured"], result["parameters_identical"]) == (7, True)
+    assert not summarise("ring", PREDICTION, HELD, [FIRST, DIFFERING], TOKENS)["parameters_identical"]
+
+
+def test_strategies_are_compared_with_one_process() -> None:
+    """Twice as fast on two ranks is all of what they could do."""
+    one = notes([0.0] * 7, [3.0] * 7)
+    off = notes([0.6] * 7, [1.5] * 7, 2.25)._replace(gradient_difference=1e-7)
+    compared = compare_with_one(one, {"ring": [off, off]}, WHERE)
+    alone, ring = compared["runs"]
+    assert (alone["speed_up"], alone["efficiency"], alone["loss_difference"]) == (1.0, 1.0, 0.0)
+    assert (ring["speed_up"], ring["efficiency"], ring["loss_difference"]) == (2.0, 1.0, 0.25)
+    assert ring["run"]["sync_share"] == pytest.approx(0.4)
+    report = {
+        "strategies": [summarise("ring", PREDICTION, HELD, [FIRST, DIFFERING], TOKENS)],
+        "measurements": {"provenance": WHERE},
+        "num_ranks": 2,
+        "train": {"batch_size": 5},
+        "num_parameters": 7,
+    }
+    lines = format_report(report, compared).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split() for line in lines if re.match(r"(ring|one_process) .*\d", line)] == [
+        ["ring", "600.00", "300.00", "+100%", "2500.0", "1500.0", "+67%", "2.900"],
+        ["ring", "6.50", "6.50", "1.00", "2.00", "3.00", "0.00", "0.50"],
+        ["one_process", "3000.0", "1.00", "100%", "0%", "0.0e+00", "-"],
+        ["ring", "1500.0", "2.00", "100%", "40%", "2.5e-01", "1.0e-07"],
+    ]
+    assert "RANKS DIFFER: the parameters of ring are not bit-identical on all ranks." in lines
+    assert "2 ranks, batch 5 per rank, 10 in all, 7 parameters; m" in lines[-2]
+    assert "one_process" not in format_report(report)
+
+
+def test_what_comes_every_few_steps_is_shared_among_them() -> None:
+    """Of a strategy that averages every third step, a step has the mean of three; those left over, of the last."""
+    assert over_periods([0.0, 0.0, 0.6, 0.0, 0.3, 0.0, 0.0], 3) == pytest.approx([0.2] * 3 + [0.1] * 4)
+    assert over_periods([0.25, 0.75], 3) == [0.5, 0.5]
+    assert over_periods([0.1, 0.4], 1) == [0.1, 0.4]
+    result = summarise("local_sgd/7", PREDICTION, HELD, [FIRST, SECOND], TOKENS)
+    assert result["measured_sync_s"] == pytest.approx(1.8 / 7)
+    assert result["step_s"] == pytest.approx(1.5)
+
+
+def test_the_report_says_in_words_if_the_machine_was_busy() -> None:
+    """By the probes in it, as `ringsim calibrate` would; of a quiet machine nothing."""
+    report = made_job(made_measurements(2), [made_strategy("ring", 2, 0.01, 0.1)])
+    with patch("ringsim.calibration.from_probes._RESAMPLED", 4):
+        verdict = JobResult(report, None).verdict()
+    assert verdict.finding(Topic.BOUND).answer.startswith("The training step is compute-bound")
+    assert busy_lines(verdict) == []
+    with patch("ringsim.calibration.noise.TOO_WIDE", 0.0):
+        (line,) = busy_lines(verdict)
+    assert line.startswith("this machine was busy: a message of ")
+
+
+LOSSES = [3.0 - 0.01 * step for step in range(50)]
+NAMES = DEFAULT_STRATEGIES.split(",")[1:]
+
+
+def made_report() -> dict[str, Any]:
+    """Return the content of report.json for all strategies, as far as it is drawn."""
+    results = [{**made_strategy(name, 2, 1e-3, 1e-2), "losses": LOSSES} for name in NAMES]
+    for place, result in enumerate(results, 1):
+        result["memory_bytes"] = Memory(*(factor * place * 2**20 for factor in range(1, 5)), 2**30)._asdict()
+    measurements = made_measurements(2)
+    where = {"machine": "a $ machine_1", "cores": 2, "torch": "2"}
+    return made_job(replace(measurements, provenance={**measurements.provenance, **where}), results)
+
+
+def test_equal_losses_are_one_line_with_all_names() -> None:
+    """That of one process is among them; one that differs has its own line."""
+    content = made_report()
+    content["strategies"][0]["losses"] = [2 * loss for loss in LOSSES]
+    comparison = {"runs": [{"run": {"name": "one_process", "losses": LOSSES}}]}
+    curves = draw_report(content, comparison).axes[1].get_lines()
+    names = [str(curve.get_label()).replace("\n", " ").split(" ≈ ") for curve in curves]
+    assert names == [["one_process", *NAMES[1:]], ["none"]]
+    assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in curves}) == 2
+
+
+def test_memory_is_stacked_by_kind() -> None:
+    """A row per strategy, whose bar ends at the sum; a dot for its step."""
+    content = made_report()
+    left, right = draw_memory(content).axes
+    ends = [max(bar.get_x() + bar.get_width() for bar in bars) for bars in zip(*left.containers, strict=True)]
+    assert ends == [10.0 * place for place in range(1, 12)]
+    (steps,) = [line for line in right.get_lines() if len(line.get_xdata()) == 11]
+    assert list(steps.get_xdata()) == [result["step_s"] for result in content["strategies"]]
+
+
+def test_the_style_is_chosen(tmp_path: Path) -> None:
+    """Dark, for one; a name with a dollar is no formula."""
+    save_figure(lambda: draw_report(made_report()), tmp_path / "report.png", "dark")
+    with drawing("dark"), Image.open(tmp_path / "report.png") as picture:
+        assert picture.convert("RGB").getpixel((1, 1)) == tuple(bytes.fromhex(palette().paper[1:]))

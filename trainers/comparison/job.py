@@ -1,0 +1,225 @@
+"""The strategy comparison: probe this machine, predict each strategy's synchronisation, train with each, compare."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from collectives.benchmark.call_overhead import probe_calls
+from collectives.probes import Blocks, probe
+from collectives.runtime import naming_failures
+from ringsim.calibration import fitted_cluster, fitting_model
+from ringsim.console import Progress
+from ringsim.measurements import Measurements, RankHosts, pooled
+from ringsim.network import Cluster
+from ringsim.training_step import pace_together
+from trainers.checkpoints.checkpoint import Checkpoint
+from trainers.comparison.config import ONE_PROCESS, JobConfig
+from trainers.comparison.profile import Memory, common_profile, measure_memory
+from trainers.comparison.recording import RecordedRuns
+from trainers.comparison.report import JobResult, RankNotes, compare_with_one, make_report
+from trainers.loop.log_line import format_milliseconds
+from trainers.loop.loss_sync import exchange_losses
+from trainers.loop.train_step import StepResult, TrainStep
+from trainers.replica_check import fingerprint
+from trainers.strategy_names import strategy_info
+
+LINES = 10  # about training on stderr
+PROBES = 3  # turns of all probes: before the first training step, in the middle and after the last
+BLOCKS = Blocks(turns=1, number=3)  # of each
+STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments: what a step touches for each strategy
+
+
+@dataclass(slots=True, eq=False)
+class StrategyRun:
+    """A model that is trained with one strategy, and its steps on this rank.
+
+    memory: what this rank held after the last step. gradient_difference: how far the gradients of the first step were
+    from those of one process, relative to the largest; None if that is not known.
+    """
+
+    name: str
+    train_step: TrainStep
+    results: list[StepResult] = field(default_factory=list)
+    memory: Memory | None = None
+    gradient_difference: float | None = None
+
+    def take(self, step: int) -> None:
+        """Take a step.
+
+        Raises CollectiveError as `TrainStep.run` does; on all ranks alike DivergedError, naming step and strategy.
+        """
+        result = self.train_step.run(step)
+        result.require_finite(f"training step {step}, strategy {self.name}")
+        self.results.append(result)
+
+    def finish(self) -> None:
+        """Count the memory after the last step, and leave the same parameters on all ranks; collective."""
+        with self.train_step.naming_step(len(self.results) - 1):
+            self.memory = measure_memory(self.train_step)
+            self.train_step.finish()
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        """Return the gradients of the last step, by parameter."""
+        return [parameter.grad for parameter in self.train_step.model.model.parameters()]
+
+    def notes(self) -> RankNotes:
+        """Return what the report needs, after the last step."""
+        return RankNotes(self.results, fingerprint(self.train_step.model), self.memory, self.gradient_difference)
+
+
+class OneProcess(StrategyRun):
+    """The training of rank 0 alone on the batch of all ranks, while the others wait."""
+
+    def __init__(self, config: JobConfig, group: dist.ProcessGroup) -> None:
+        size = config.step.global_batch_size(config.task, group.size())
+        step = replace(config.step, strategy="none", batch_size=size)
+        alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+        assert isinstance(alone, dist.ProcessGroup)
+        super().__init__(ONE_PROCESS, TrainStep(config.task, step, alone, num_steps=config.steps))
+        self._group = group
+
+    def take(self, step: int) -> None:
+        place = f"training step {step}, {ONE_PROCESS}"
+        is_rank_0 = self._group.rank() == 0
+        result = self.train_step.run(step) if is_rank_0 else StepResult(0.0, "", 0.0, 0.0)
+        with naming_failures(f"rank {self._group.rank()}: {place}"):
+            trouble = exchange_losses(self._group, result.loss, stop=False).trouble
+        result._replace(trouble=trouble).require_finite(place)
+        if is_rank_0:
+            self.results.append(result)
+
+    def finish(self) -> None:
+        """Leave all as it is: no other rank has a part of it."""
+
+
+def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> JobResult:
+    """Do the whole job on every rank of `group`; collective.
+
+    Returns the same on every rank but for its provenance, with a checkpoint of the `ring` run, if there is one,
+    otherwise of the first.
+    Raises CollectiveError when a peer fails; on all ranks alike DivergedError when a loss is not finite.
+    """
+    progress.begin("making the models")
+    runs = start_runs(config, group)
+    run = next((run for run in runs if run.name == "ring"), runs[-len(config.strategies)])
+    num_parameters = sum(p.numel() for p in run.train_step.model.parameters())
+    gradient_bytes = sum(p.nbytes for p in run.train_step.model.parameters())
+    with RecordedRuns(config, group) as recorded:
+        memory_bytes = STATE_PER_GRADIENT * gradient_bytes * len(runs)
+        probe_once = partial(probe, group, gradient_bytes, memory_bytes, blocks=BLOCKS, calls=probe_calls)
+        measured = take_turns(config, runs, recorded, probe_once, progress)
+        recorded.gather()
+    progress.begin("predicting")
+    measurements = pooled(measured)
+    network, pace = agreed_network(measurements, group)
+    profile = common_profile([rank.profile for rank in recorded.ranks], overlaps=pace == 1)
+    notes = _gather_notes(runs, group)
+    one = notes.pop(ONE_PROCESS, None)
+    predicted = recorded.predict(config.strategies, network, pace), recorded.memory(config.strategies)
+    report = make_report(config, measurements, network, profile, num_parameters, predicted, notes)
+    train_step = run.train_step
+    identity = {"strategy": run.name, "task": report["task"], "train": report["train"]}
+    states = train_step.model.state_dict(), train_step.optimizer.state_dict()  # collective with a sharded strategy
+    comparison = compare_with_one(one[0], notes, measurements.provenance) if one else None
+    return JobResult(report, comparison, Checkpoint(*states, identity, config.steps))
+
+
+def start_runs(config: JobConfig, group: dist.ProcessGroup) -> list[StrategyRun]:
+    """Return a run for each strategy, all with the same initial weights; that of one process comes first."""
+    runs: list[StrategyRun] = [OneProcess(config, group)] if config.one_process else []
+    steps = [replace(config.step, strategy=name) for name in config.strategies]
+    return [
+        *runs,
+        *(StrategyRun(s.strategy, TrainStep(config.task, s, group, num_steps=config.steps)) for s in steps),
+    ]
+
+
+def take_turns(
+    config: JobConfig,
+    runs: Sequence[StrategyRun],
+    recorded: RecordedRuns,
+    probe_once: Callable[..., Measurements],
+    progress: Progress,
+) -> list[Measurements]:
+    """Probe, record and train, interleaved until all is done: a slow minute of the machine then affects all alike.
+
+    Returns the measurements of each turn of probes.
+    """
+    measured = [probe_once(on_progress=partial(progress.advance_to, phase="probing"))]
+    progress.begin("recording and training", recorded.num_steps + config.steps * len(runs))
+    for step in range(config.steps):
+        if step * (PROBES - 1) >= config.steps * len(measured):
+            measured.append(probe_once())
+        recorded.take_until((step + 1) / config.steps, lambda name: progress.update(1, name))
+        take_step(runs, step, lambda name: progress.update(1, name))
+        if dist.get_rank() == 0 and (step + 1) % max(config.steps // LINES, 1) == 0:
+            progress.say(describe_steps(runs, step + 1, config.steps))
+    for run in runs:
+        run.finish()
+    return [*measured, *(probe_once() for _ in range(PROBES - len(measured)))]
+
+
+def take_step(runs: Sequence[StrategyRun], step: int, on_step: Callable[[str], object] = lambda _: None) -> None:
+    """Take a step with every strategy, so that all meet the same noise of the machine.
+
+    on_step: called after each step, with the strategy's name. Raises as `StrategyRun.take` does.
+    """
+    first = step % len(runs)  # another one each step, so that none always follows the same one
+    for run in (*runs[first:], *runs[:first]):
+        run.take(step)
+        on_step(run.name)
+    if step == 0 and runs[0].name == ONE_PROCESS and runs[0].results:
+        _compare_gradients(runs[0], runs[1:])
+
+
+def _compare_gradients(one: StrategyRun, runs: Sequence[StrategyRun]) -> None:
+    """Note how far the gradients of each strategy are from those of one process, if it leaves their mean."""
+    expected = one.gradients()
+    largest = max(float(gradient.abs().max()) for gradient in expected if gradient is not None)
+    for run in runs:
+        if strategy_info(run.name).leaves_mean:
+            pairs = zip(expected, run.gradients(), strict=True)
+            differences = [float((a - b).abs().max()) for a, b in pairs if a is not None and b is not None]
+            run.gradient_difference = max(differences) / largest
+
+
+def describe_steps(runs: Sequence[StrategyRun], done: int, num_steps: int) -> str:
+    """Return a line about the last step: the range of the losses, and of the times on this rank."""
+    last = {run.name: run.results[-1] for run in runs}
+    losses = _range({name: result.loss for name, result in last.items()}, "{:.4g}".format)
+    times = _range({name: result.step_s for name, result in last.items()}, format_milliseconds)
+    return f"step {done}/{num_steps}: loss {losses}, {times} a step"
+
+
+def _range(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
+    """Return such as "12 ms (none) to 31 ms (ring)"; a single text if both ends look alike."""
+    least, most = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    texts = [shown(values[name]) for name in (least, most)]
+    return texts[0] if texts[0] == texts[1] else f"{texts[0]} ({least}) to {texts[1]} ({most})"
+
+
+def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tuple[Cluster, float]:
+    """Return the network, and the pace of computing and communicating at once (`pace_together`), as rank 0's host is.
+
+    Its ranks share its cores even where each is in a network namespace or its own container.
+    """
+    network = fitted_cluster(measurements, fitting_model(measurements), "this")
+    places = RankHosts.from_measurements(measurements)
+    assert places is not None  # of our own probes
+    cores, ranks_here = measurements.provenance["cores"], places.physical_hosts.count(0)
+    agreed: list[Any] = [network, pace_together(cores or 1, ranks_here)]
+    with naming_failures(f"rank {group.rank()}: receiving the number of cores from rank 0 failed"):
+        dist.broadcast_object_list(agreed, group=group, group_src=0)
+    return agreed[0], agreed[1]
+
+
+def _gather_notes(runs: Sequence[StrategyRun], group: dist.ProcessGroup) -> dict[str, list[RankNotes]]:
+    """Return what every rank has noted of each run, by strategy; of one process only that rank's."""
+    notes: list[Any] = [None] * group.size()
+    with naming_failures(f"rank {group.rank()}: gathering the results failed"):
+        dist.all_gather_object(notes, {run.name: run.notes() for run in runs if run.results}, group=group)
+    return {run.name: [rank[run.name] for rank in notes if run.name in rank] for run in runs}

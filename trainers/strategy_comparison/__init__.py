@@ -1,1 +1,0 @@
-"""The strategy comparison: probe, predict, train with every strategy, compare."""
