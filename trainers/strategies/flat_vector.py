@@ -77,48 +77,32 @@ def _repeated(module: nn.Module) -> Iterator[nn.Module]:
 class FlatVector:
     """Room for tensors of one dtype and device, one after the other, and for `spare` more elements behind them.
 
-    vector: (num_elements + spare + padding,), zeros to begin with; its length is a multiple of `multiple_of`.
+    vector: (num_elements + spare + padding,), zeros behind the elements; its length is a multiple of `multiple_of`.
     views: of each tensor its part of the vector, in its shape.
     spare: (spare,).
-    group: whose collectives are to leave the vector where it is (see `collectives.empty`); None for memory that cannot
-    be shared.
+    like: a tensor of that dtype, on that device. group: whose collectives are to leave the vector where it is (see
+    `collectives.empty`); None for memory that cannot be shared.
     """
 
     def __init__(
         self,
-        tensors: Sequence[torch.Tensor],
+        shapes: Sequence[torch.Size],
+        like: torch.Tensor,
         spare: int = 0,
         multiple_of: int = 1,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        self.num_elements = sum(tensor.numel() for tensor in tensors)
+        sizes = [shape.numel() for shape in shapes]
+        self.num_elements = sum(sizes)
         length = -(-(self.num_elements + spare) // multiple_of) * multiple_of
-        self.vector = _zeros(length, tensors[0], group)
-        pieces = self.vector[: self.num_elements].split([tensor.numel() for tensor in tensors])
-        self.views = [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+        if group is None or like.device.type != "cpu":
+            self.vector = torch.empty(length, dtype=like.dtype, device=like.device)
+        else:
+            self.vector = collectives.empty(length, dtype=like.dtype, group=group)
+        self.vector[self.num_elements :].zero_()
+        pieces = self.vector[: self.num_elements].split(sizes)
+        self.views = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
         self.spare = self.vector[self.num_elements : self.num_elements + spare]
-
-
-def _zeros(length: int, tensor: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """(length,): of the dtype of `tensor`, on its device."""
-    if group is None or tensor.device.type != "cpu":
-        return tensor.detach().new_zeros(length)
-    return collectives.empty(length, dtype=tensor.dtype, group=group).zero_()
-
-
-@torch.no_grad()
-def take_gradient(parameter: nn.Parameter, view: torch.Tensor) -> bool:
-    """Bring the gradient of a parameter to that view, and let it stay there; zeros if there is none.
-
-    Returns whether there is one.
-    """
-    if parameter.grad is None:
-        view.zero_()
-        return False
-    if parameter.grad is not view:  # else the backward pass has added right here
-        view.copy_(parameter.grad)
-        parameter.grad = view
-    return True
 
 
 class FlatGradients(FlatVector):
@@ -131,28 +115,31 @@ class FlatGradients(FlatVector):
     def __init__(
         self, parameters: Sequence[nn.Parameter], multiple_of: int = 1, group: dist.ProcessGroup | None = None
     ) -> None:
-        super().__init__(parameters, len(parameters), multiple_of, group)
+        super().__init__([p.shape for p in parameters], parameters[0], len(parameters), multiple_of, group)
         self._parameters = list(parameters)
         self._absent: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._parameters)
 
     def begin(self) -> None:
         """Be ready for the gradients of the next backward pass."""
         self._absent.clear()
         self.spare.fill_(1)
 
+    @torch.no_grad()
     def take(self, index: int) -> None:
         """Bring the gradient of that parameter here, and let it stay here; zeros if there is none."""
-        if not take_gradient(self._parameters[index], self.views[index]):
+        parameter, view = self._parameters[index], self.views[index]
+        if parameter.grad is None:
+            view.zero_()
             self.spare[index] = 0
             self._absent.append(index)
+        elif parameter.grad is not view:  # else the backward pass has added right here
+            view.copy_(parameter.grad)
+            parameter.grad = view
 
     def pack(self) -> torch.Tensor:
         """Take every gradient; returns the vector."""
         self.begin()
-        for index in range(len(self)):
+        for index in range(len(self.views)):
             self.take(index)
         return self.vector
 

@@ -13,7 +13,7 @@ from tests.ranks import RankPool
 from tests.trainers.models import BUCKETS, MODELS, backward, inputs, parameters_of, small_model
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers.data_parallel import DataParallel
-from trainers.strategies.share_gradient import own_gradient
+from trainers.strategies.withheld import own_gradient
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 FSDP = [("fsdp", model) for model in ("sequential", "blocks", "recomputed", "shared", "boxed")]

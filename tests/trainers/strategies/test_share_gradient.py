@@ -12,7 +12,7 @@ from torch import nn
 from tests.ranks import RankPool
 from tests.trainers.models import inputs, parameters_of, small_model
 from trainers.data_parallel import DataParallel
-from trainers.strategies.share_gradient import ShareGradient
+from trainers.strategies.withheld import ShareGradient
 
 SHARDED = ["zero1", "zero2/0.00005", "zero3"]
 INFINITE = {1: 1, 4: 0, 5: 2}  # in which step which rank has an infinite gradient

@@ -13,7 +13,7 @@ from tests.trainers.models import Blocks, backward, inputs, seeded, small_model
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers.data_parallel import DataParallel
 from trainers.strategies.flat_vector import layers_of
-from trainers.strategies.sharding_guard import ShardingError
+from trainers.strategies.own_optimizer import ShardingError
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
