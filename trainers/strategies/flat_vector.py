@@ -49,21 +49,18 @@ def layers_of(model: nn.Module) -> list[LayerParts]:
     forward pass of the model is what needs it.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    index_of = {id(parameter): index for index, parameter in enumerate(trained)}
-    modules = list(dict.fromkeys(_repeated(model)))
-    owned = [{index_of[id(p)] for p in module.parameters() if p.requires_grad} for module in modules]
-    inside = {id(part) for module in modules for part in module.modules()}
-    elsewhere = {
-        index_of[id(p)]
-        for module in model.modules()
-        if id(module) not in inside
-        for p in module.parameters(recurse=False)
-        if p.requires_grad
-    }
-    users = [*owned, elsewhere]
-    shared = {index for index in index_of.values() if sum(index in some for some in users) > 1}
-    layers = [LayerParts(module, sorted(some - shared)) for module, some in zip(modules, owned, strict=True)]
-    return [layer for layer in (*layers, LayerParts(model, sorted(elsewhere | shared))) if layer.indices]
+    layers = list(dict.fromkeys(_repeated(model)))
+    inside = {part for layer in layers for part in layer.modules()}
+    users: dict[nn.Parameter, set[nn.Module]] = {parameter: set() for parameter in trained}
+    for module in (*layers, *(module for module in model.modules() if module not in inside)):
+        for parameter in module.parameters(recurse=module in inside):
+            if parameter.requires_grad:
+                users[parameter].add(module if module in inside else model)
+    parts = {module: LayerParts(module, []) for module in (*layers, model)}
+    for index, parameter in enumerate(trained):
+        first, *others = users[parameter]
+        parts[model if others else first].indices.append(index)
+    return [part for part in parts.values() if part.indices]
 
 
 def _repeated(module: nn.Module) -> Iterator[nn.Module]:

@@ -140,13 +140,9 @@ class Fsdp(Sharded):
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         optimizer = make(self.parameters)
         _extend_zero_grad(optimizer, partial(self._forget, {id(parameter) for parameter in parameters_of(optimizer)}))
-        return self.watch(optimizer)
-
-    def whole(self, share: torch.Tensor, part: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        return gathered_rows(part)  # type: ignore[no-any-return]
-
-    def own_part(self, share: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-        return rows_like(whole, share)  # type: ignore[no-any-return]
+        return self.watch_sharded(
+            optimizer, lambda _, part: gathered_rows(part), lambda share, whole: rows_like(whole, share)
+        )
 
     def check_gradients(self) -> None:
         self.synchronise()

@@ -166,9 +166,9 @@ def _unscale(optimizer: torch.optim.Optimizer) -> None:
     scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
     if found_inf is None:
         return
-    for parameter in (p for p in parameters_of(optimizer) if p.grad is not None):
+    for parameter in parameters_of(optimizer):
         if found_inf.item():
             parameter.grad = None
-        elif scale is not None:
+        elif scale is not None and parameter.grad is not None:
             parameter.grad.div_(scale)
     optimizer.grad_scale = optimizer.found_inf = None  # type: ignore[attr-defined]

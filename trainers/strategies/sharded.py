@@ -20,6 +20,8 @@ from trainers.strategies.own_optimizer import (
 )
 from trainers.strategies.withheld import ShareGradient, Withheld, clear_withheld, own_gradient, without_values
 
+MapState = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of a share, and of what an optimizer keeps of it
+
 
 class Sharded(OwnOptimizer):
     """A rank steps shares of the parameters, with the mean gradients of these alone.
@@ -27,22 +29,19 @@ class Sharded(OwnOptimizer):
     Optimizers are the user's own, made for the shares; their states are saved and loaded as those of whole parameters.
     """
 
-    def share_gradients(self) -> list[torch.Tensor]:
-        """Return the gradients that this rank has after a synchronisation."""
-        raise NotImplementedError
+    share_gradients: Callable[[], list[torch.Tensor]]  # those that this rank has after a synchronisation
 
-    def whole(self, share: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-        """Return all ranks' parts of what an optimizer keeps of a share; collective. Raises ValueError if it cannot."""
-        raise NotImplementedError
+    def watch_sharded(
+        self, optimizer: torch.optim.Optimizer, gather: MapState, own_part: MapState
+    ) -> torch.optim.Optimizer:
+        """Watch the steps, and save and load the state whole.
 
-    def own_part(self, share: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-        """Return this rank's part of what `whole` gave, on whatever number of ranks. Raises ValueError if it cannot."""
-        raise NotImplementedError
-
-    def watch(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        optimizer.register_state_dict_post_hook(partial(_map_state, self.whole))
-        optimizer.register_load_state_dict_pre_hook(partial(_map_state, self.own_part))
-        return super().watch(optimizer)
+        gather: returns all ranks' parts of what an optimizer keeps of a share; collective. own_part: returns this
+        rank's part of that, on whatever number of ranks. Both raise ValueError for what is not in shares.
+        """
+        optimizer.register_state_dict_post_hook(partial(_map_state, gather))
+        optimizer.register_load_state_dict_pre_hook(partial(_map_state, own_part))
+        return self.watch(optimizer)
 
     def gradient_norm(self) -> torch.Tensor:
         norms = [part.norm().float() for part in self.share_gradients()]
@@ -75,7 +74,7 @@ def forgotten_error() -> ShardingError:
 
 
 def _map_state(
-    change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    change: MapState,
     optimizer: torch.optim.Optimizer,
     state_dict: dict[str, Any],
 ) -> dict[str, Any]:
@@ -212,7 +211,11 @@ class ShardedVectors(Sharded):
         """Make the optimizer of this rank's shares. Raises ValueError if it cannot step shares of the parameters."""
         shares = [weights.share for weights in self.weights]
         check_shardable(make, self.parameters, shares, self.name)
-        optimizer: Any = self.watch(make(shares))
+        optimizer: Any = self.watch_sharded(
+            make(shares),
+            lambda share, part: self._weights_of(share).whole(part),
+            lambda share, whole: self._weights_of(share).own_of_whole(whole),
+        )
         self.require_own = partial(require_exactly, optimizer, shares, self.name)
         optimizer.zero_grad = self.zero_grad
         return optimizer  # type: ignore[no-any-return]
@@ -242,11 +245,14 @@ class ShardedVectors(Sharded):
             if weights.share.grad is not None and any(parameter.grad is None for parameter in weights.parameters):
                 raise forgotten_error()
 
-    def whole(self, share: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-        return self._weights_of(share).whole(part)
-
-    def own_part(self, share: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-        return self._weights_of(share).own_of_whole(whole)
-
     def _weights_of(self, share: torch.Tensor) -> ShardedWeights:
         return next(weights for weights in self.weights if weights.share is share)
+
+    def before_stepping(self) -> None:
+        if not all(weights.are_home for weights in self.weights):
+            raise moved_error(self.name)
+
+    def after_stepping(self) -> None:
+        for weights in self.weights:
+            weights.gather()
+        torch.autograd.graph.increment_version(self.parameters)  # for backward passes from before the step

@@ -124,15 +124,15 @@ class Withheld(torch.Tensor):
 class WithheldParameter(Withheld, nn.Parameter):
     """A parameter whose values are not there. A parameter is of this class for a time, as of UninitializedParameter.
 
-    gather: brings its values. They are brought within a backward pass only, which all ranks take alike.
+    bring_back: brings its values. They are brought within a backward pass only, which all ranks take alike.
     """
 
-    gather: Callable[[], object]
+    bring_back: Callable[[], object]
 
     def bring(self) -> bool:
         if backward_pass() < 0:
             return False
-        self.gather()
+        self.bring_back()
         return True
 
 

@@ -8,23 +8,10 @@ from torch import nn
 
 from ringsim.training_step import BucketCaps, fill_buckets
 from trainers.strategies.flat_vector import by_dtype, described
-from trainers.strategies.sharded import ShardedVectors, ShardedWeights, moved_error
+from trainers.strategies.sharded import ShardedVectors, ShardedWeights
 
 
-class ZeroInPlace(ShardedVectors):
-    """The parameters stay where they are; a step ends with bringing the ranks' shares into them."""
-
-    def before_stepping(self) -> None:
-        if not all(weights.are_home for weights in self.weights):
-            raise moved_error(self.name)
-
-    def after_stepping(self) -> None:
-        for weights in self.weights:
-            weights.gather()
-        torch.autograd.graph.increment_version(self.parameters)  # for backward passes from before the step
-
-
-class Zero1(ZeroInPlace):
+class Zero1(ShardedVectors):
     """Reduce-scatter the gradients, step the own share, all-gather the parameters: the bytes of an all-reduce.
 
     The model's parameters come to lie in one vector for each dtype, and so do the gradients, whose memory is kept.
@@ -51,7 +38,7 @@ class Zero1(ZeroInPlace):
 MAX_UNDER_WAY = 2  # buckets that travel at once: each has a vector of its own until it has arrived
 
 
-class Zero2(ZeroInPlace):
+class Zero2(ShardedVectors):
     """A reduce-scatter for each bucket while the backward pass goes on; the bucket's gradients are freed at once.
 
     Within `no_sync` a rank holds all of its gradients.

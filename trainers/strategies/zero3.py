@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ from trainers.strategies.sharded import ShardedVectors, ShardedWeights, moved_er
 from trainers.strategies.withheld import WithheldParameter, backward_pass, without_values
 
 _next_sequence_nr = torch._C._autograd._get_sequence_nr  # of the nodes that this thread adds to autograd's graph
-_outer_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # type: ignore[attr-defined]
+_outer_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 class LayerWeights(ShardedWeights):
@@ -70,20 +70,6 @@ class ShardedLayer:
         self.missing = set(self.indices)
 
 
-class SavedWeight(NamedTuple):
-    """What autograd saves for the backward pass in place of a view of a layer's vector.
-
-    num_steps: the steps of the optimizer that were taken before.
-    """
-
-    layer: ShardedLayer
-    weights: LayerWeights
-    size: torch.Size
-    stride: tuple[int, ...]
-    offset: int
-    num_steps: int
-
-
 class Zero3(ShardedVectors):
     """All-gather a layer's parameters before its forward pass, and for its backward pass again; free them after each.
 
@@ -111,7 +97,7 @@ class Zero3(ShardedVectors):
             self._layers.append(layer)
             for index in part.indices:
                 parameter: Any = self.parameters[index]
-                parameter.gather = partial(self._gather, layer)
+                parameter.bring_back = partial(self._gather, layer)
                 parameter.message = (
                     f"{names[parameter]} is empty: with zero3 a parameter is there only while its layer is called; "
                     "within a forward pass call the layer rather than use its parameter elsewhere, and between passes "
@@ -160,7 +146,7 @@ class Zero3(ShardedVectors):
     def _enter(self, layer: ShardedLayer | None) -> None:
         # Where others save in their own way, as torch.utils.checkpoint does, they have the vectors themselves.
         is_ours = _outer_hooks(False) is None
-        self._contexts.append(saved_tensors_hooks(self._save, self._load) if is_ours else nullcontext())
+        self._contexts.append(saved_tensors_hooks(self._save, lambda load: load()) if is_ours else nullcontext())
         self._contexts[-1].__enter__()
         if layer is not None:
             self._gather(layer)
@@ -192,27 +178,22 @@ class Zero3(ShardedVectors):
                 weights.release(hold)
             layer.is_whole = False
 
-    def _save(self, tensor: torch.Tensor) -> Any:
-        """Return what autograd saves in place of a tensor; others with the number of their changes, which it leaves out."""
+    def _save(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Return what autograd saves in place of a tensor."""
         home = self._homes.get(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided else None
         if home is None or tensor.dtype != home[1].share.dtype or tensor.is_conj():
-            return tensor, tensor._version
-        return SavedWeight(*home, tensor.size(), tensor.stride(), tensor.storage_offset(), self._num_steps)
+            return partial(_unchanged, tensor, tensor._version)
+        return partial(self._load, *home, self._num_steps, (tensor.size(), tensor.stride(), tensor.storage_offset()))
 
-    def _load(self, saved: Any) -> torch.Tensor:
-        """Return the tensor that was saved, for a node of the graph that reads it now."""
-        if not isinstance(saved, SavedWeight):
-            tensor, version = saved
-            if tensor._version != version:
-                raise RuntimeError("a tensor that a backward pass needs has been modified by an in-place operation")
-            return tensor  # type: ignore[no-any-return]
-        if saved.num_steps != self._num_steps:
+    def _load(self, layer: ShardedLayer, weights: LayerWeights, num_steps: int, place: tuple[Any, ...]) -> torch.Tensor:
+        """Return a view of the gathered vector. num_steps: the steps of the optimizer that were taken before."""
+        if num_steps != self._num_steps:
             raise ShardingError(
                 "a backward pass belongs to a forward pass from before the last optimizer.step(), which has changed "
                 "the parameters since: call backward() on every loss before optimizer.step()"
             )
-        self._gather(saved.layer)
-        view = saved.weights.home.vector.as_strided(saved.size, saved.stride, saved.offset)
+        self._gather(layer)
+        view = weights.home.vector.as_strided(*place)
         return view.clone() if torch.is_grad_enabled() else view  # the graph of gradients reads it later
 
     def _arrived(self, layer: ShardedLayer, index: int, _: torch.Tensor) -> None:
@@ -265,6 +246,9 @@ class Zero3(ShardedVectors):
         self._num_steps += 1
         torch.autograd.graph.increment_version(self.parameters)
 
+    def after_stepping(self) -> None:
+        """Leave the parameters: they are gathered when a forward pass needs them."""
+
     def unshard(self) -> None:
         for layer in self._layers:
             self._gather(layer)
@@ -290,8 +274,19 @@ class Zero3(ShardedVectors):
         raise ValueError("zero3: its passes cannot be compiled; use zero1 or zero2")
 
 
+def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:
+    """Return a saved tensor. Raises RuntimeError if it has changed, for which autograd does not look here."""
+    if tensor._version != version:
+        raise RuntimeError("a tensor that the backward pass needs has been modified by an in-place operation")
+    return tensor
+
+
 def _surround(module: nn.Module, enter: Callable[[], None], leave: Callable[[], None]) -> None:
     """Call `enter` before, and `leave` after, a forward pass of the module and the hooks of others."""
+
+    def after(called: nn.Module, *_: object) -> None:
+        if called is module:
+            leave()
 
     def before(called: nn.Module, _: object) -> None:
         nonlocal behind
@@ -300,9 +295,5 @@ def _surround(module: nn.Module, enter: Callable[[], None], leave: Callable[[], 
             behind = module.register_forward_hook(after, always_call=True)
             enter()
 
-    def after(called: nn.Module, *_: object) -> None:
-        if called is module:
-            leave()
-
-    module.register_forward_pre_hook(before, prepend=True)
     behind = module.register_forward_hook(after, always_call=True)
+    module.register_forward_pre_hook(before, prepend=True)
