@@ -101,7 +101,7 @@ class Fsdp(Sharded):
 
     def _storages(self) -> list[int]:
         """Return which memory the parameters have, also while it is empty; an assignment gives them another one."""
-        return [p.untyped_storage()._cdata for p in (*map(local, self.parameters), *self.stand_ins)]
+        return [p.untyped_storage()._cdata for p in (*self.parameters, *self.stand_ins)]
 
     def on_forward(self) -> None:
         if torch.is_grad_enabled() and backward_pass() < 0:

@@ -68,6 +68,7 @@ def moved(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -
 def with_one_more_group(_: DataParallel, optimizer: torch.optim.Optimizer, __: int) -> None:
     """Which nobody would step."""
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    optimizer.step()
 
 
 def forgotten_by_hand(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
