@@ -40,11 +40,10 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 ALL_MODELS = MODELS | ODD_MODELS
 # Models of which ZeRO takes a gradient that nobody has for zeros, as documented.
-PARTLY_USED = ("branching", "leaving", "passing")
+PARTLY_USED = ("branching", "leaving")
 # Models that strategies of these names do not train, as documented; some end the process.
 UNSUITED = {
     "leaving": ("ddp", "fsdp"),
-    "passing": ("ddp", "fsdp"),
     "nested": ("ddp", "fsdp"),
     "writing": ("fsdp",),
     "branching": ("fsdp",),

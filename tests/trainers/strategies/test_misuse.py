@@ -21,6 +21,7 @@ Use = Callable[[DataParallel, torch.optim.Optimizer, int], object]
 def own_optimizer(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
     """Made of all parameters, as with other strategies."""
     backward(parallel, step)
+    parallel.unshard()
     SGD(parallel.parameters()).step()
 
 
@@ -34,15 +35,7 @@ def by_hand(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None
 
 
 def own_clipping(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Torch's function, which clips what this rank has found."""
-    optimizer.zero_grad()
-    backward(parallel, step)
-    nn.utils.clip_grad_norm_(parallel.parameters(), 1e-3)
-    optimizer.step()
-
-
-def own_clipping_of_whole(parallel: DataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Of the whole parameters, while the optimizer has rows of them."""
+    """By torch's function, of what has left the parameters; those of fsdp are whole, and the optimizer has rows."""
     backward(parallel, step)
     parallel.unshard()
     nn.utils.clip_grad_norm_(parallel.parameters(), 1e-3)
@@ -101,12 +94,6 @@ def synchronised_by_hand(parallel: DataParallel, _: torch.optim.Optimizer, __: i
     with parallel.no_sync():
         parallel(inputs(0)).sum().backward()
     parallel.sync_gradients()
-
-
-def own_optimizer_of_whole(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
-    """An optimizer of whole parameters."""
-    parallel.unshard()
-    SGD(parallel.parameters()).step()
 
 
 def assigned(parallel: DataParallel, _: torch.optim.Optimizer, __: int) -> None:
@@ -250,9 +237,9 @@ FSDP_UNSYNCHRONISED = "ShardingError: fsdp: some gradients have not been synchro
         ("zero3", borrowed, f"ShardingError: 0.weight {EMPTY}"),
         ("zero3", copied, f"ShardingError: 0.weight {EMPTY}"),
         ("zero3", saved, f"ShardingError: 0.weight {EMPTY}"),
-        ("fsdp", own_optimizer_of_whole, f"{FOREIGN} fsdp "),
+        ("fsdp", own_optimizer, f"{FOREIGN} fsdp "),
         ("fsdp", made_before, f"{FOREIGN} fsdp "),
-        ("fsdp", own_clipping_of_whole, REDUCED),
+        ("fsdp", own_clipping, REDUCED),
         ("fsdp", of_two_dtypes, "ValueError: fsdp: a layer has parameters of torch.float32, torch.float64, and torch"),
         ("fsdp", compiled, "ValueError: fsdp: its passes cannot be compiled; use ddp or zero2"),
         ("fsdp", synchronised_by_hand, FSDP_UNSYNCHRONISED),

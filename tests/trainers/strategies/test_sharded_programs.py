@@ -98,7 +98,7 @@ def regularised(group: dist.ProcessGroup, name: str) -> Results:
 
 def recomputed(group: dist.ProcessGroup, name: str) -> Results:
     """A step in which the wrapped model, whose end does not count, is computed anew."""
-    parallel = DataParallel(ODD_MODELS["passing"](), name, group)
+    parallel = DataParallel(ODD_MODELS["leaving"](), name, group)
     optimizer = parallel.optimizer(SGD)
     checkpoint(parallel, inputs(group.rank()), use_reentrant=False).pow(2).mean().backward()  # type: ignore[no-untyped-call]
     optimizer.step()
