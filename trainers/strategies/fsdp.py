@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
@@ -60,14 +60,15 @@ class Fsdp(Sharded):
                     f"{self.name}: a layer has parameters of {', '.join(sorted(dtypes))}, and torch's fully_shard "
                     f"needs a single dtype per layer; use zero3"
                 )
-        self._layers = [part.module for part in parts if part.module is not model]
+        root: Any = model  # fully_shard gives modules more methods
+        self._root, self._layers = root, list[Any](part.module for part in parts if part.module is not model)
         foreign = [*self.parameters]  # an optimizer that has been made before would step these
         self._shard(parts)
         # Which layer is gathered ahead in a backward pass is said here. By itself FSDP takes the order of the last
         # forward passes, which is another one on a rank that has evaluated the model alone.
-        for before, module in zip([model, *self._layers], self._layers, strict=False):
-            _as_fsdp(module).set_modules_to_backward_prefetch([_as_fsdp(before)])
-        _as_fsdp(model).set_modules_to_backward_prefetch([_as_fsdp(module) for module in self._layers[-1:] or [model]])
+        for before, module in zip([root, *self._layers], self._layers, strict=False):
+            module.set_modules_to_backward_prefetch([before])
+        root.set_modules_to_backward_prefetch(self._layers[-1:] or [model])
         for module in self._layers:
             module.register_forward_hook(_keep_hidden)
         # docs/reference/strategies.md says, once, what torch would say on every rank: not to change a view in place.
@@ -106,7 +107,7 @@ class Fsdp(Sharded):
     def on_forward(self) -> None:
         if torch.is_grad_enabled() and backward_pass() < 0:
             if self._iteration().post_backward_final_callback_queued or self._iteration().iter_forward_root is not None:
-                _as_fsdp(self.module).reset_iter_state()  # after a pass that has failed
+                self._root.reset_iter_state()  # after a pass that has failed
             if self._is_whole:
                 self._reshard()
             if self._storages() != self._places:
@@ -114,7 +115,7 @@ class Fsdp(Sharded):
 
     def _iteration(self) -> Any:
         """Return FSDP's own notes on the passes that are under way."""
-        return _as_fsdp(self.module)._get_fsdp_state()._state_ctx
+        return self._root._get_fsdp_state()._state_ctx
 
     def on_backward_end(self) -> None:
         """FSDP has synchronised the gradients already."""
@@ -135,7 +136,7 @@ class Fsdp(Sharded):
             )
 
     def set_sync(self, is_synced: bool) -> None:
-        _as_fsdp(self.module).set_requires_gradient_sync(is_synced)
+        self._root.set_requires_gradient_sync(is_synced)
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         optimizer = make(self.parameters)
@@ -169,10 +170,10 @@ class Fsdp(Sharded):
 
     def _gather(self) -> None:
         # On all ranks alike, whatever has been done on one of them, such as asking the plain model for its state.
-        for module in (*self._layers, self.module):
-            _as_fsdp(module).reshard()
-            _as_fsdp(module).unshard()
-            _as_fsdp(module).set_reshard_after_forward(False, recurse=False)
+        for module in (*self._layers, self._root):
+            module.reshard()
+            module.unshard()
+            module.set_reshard_after_forward(False, recurse=False)
         self._is_whole = True
 
     def _reshard(self) -> None:
@@ -181,9 +182,9 @@ class Fsdp(Sharded):
             self._hide_gradients()
             self._keep_written()
         self._is_whole = False
-        for module in (*self._layers, self.module):
-            _as_fsdp(module).reshard()
-            _as_fsdp(module).set_reshard_after_forward(module is not self.module, recurse=False)
+        for module in (*self._layers, self._root):
+            module.reshard()
+            module.set_reshard_after_forward(module is not self.module, recurse=False)
 
     @torch.no_grad()
     def _keep_written(self) -> None:
@@ -243,12 +244,6 @@ class FsdpBackendRing(Fsdp):
         super().__init__(model, group_on_ring(group))
 
 
-def _as_fsdp(module: nn.Module) -> FSDPModule:
-    """Return the module as what `fully_shard` has made of it."""
-    assert isinstance(module, FSDPModule)
-    return module
-
-
 def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable[[], None]) -> None:
     """Let `owner.zero_grad` also forget what is kept elsewhere than at the DTensors."""
     zero = owner.zero_grad
@@ -264,4 +259,4 @@ def _keep_hidden(module: nn.Module, _: object, output: object) -> None:
     """Gather a layer's parameters again if no tensor of its output tells when its backward pass begins."""
     shown = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(output))
     if torch.is_grad_enabled() and not shown and backward_pass() < 0:
-        _as_fsdp(module).unshard()
+        module.unshard()

@@ -12,7 +12,8 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 import collectives
-from trainers.strategies.flat_vector import FlatVector, LayerParts, by_dtype, layers_of
+from trainers.strategies.base import Strategy
+from trainers.strategies.flat_vector import FlatVector, by_dtype, layers_of
 from trainers.strategies.own_optimizer import ShardingError
 from trainers.strategies.sharded import ShardedVectors, ShardedWeights, moved_error
 from trainers.strategies.withheld import WithheldParameter, backward_pass, without_values
@@ -22,20 +23,28 @@ _outer_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 class LayerWeights(ShardedWeights):
-    """Parameters of one dtype. A rank keeps its share; their vector is there between `unshard` and `release`."""
+    """The parameters of one dtype that the forward pass of a module needs. A rank keeps its share alone in between.
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, strategy: str) -> None:
-        super().__init__(parameters, group, lends=False)
-        self._strategy = strategy
+    indices: the parameters' places among the model's. number: of these weights. stays: keep them from a forward pass to
+    the end of its backward pass, as those of the whole model. is_whole: whether the parameters are there.
+    missing: the places of those whose gradients the backward pass has not made yet.
+    """
+
+    def __init__(self, strategy: Strategy, number: int, indices: Sequence[int], stays: bool) -> None:
+        super().__init__([strategy.parameters[index] for index in indices], strategy.group, lends=False)
         self.share = nn.Parameter(self.share.detach().clone())
+        self.number, self.indices, self.stays = number, indices, stays
+        self.is_whole = True
+        self.missing = set(indices)
 
     @torch.no_grad()
     def unshard(self) -> None:
         """Gather all shares into a new vector; collective."""
         if any((p.dtype, p.device) != (self.share.dtype, self.share.device) for p in self.parameters):
-            raise moved_error(self._strategy)
+            raise moved_error("zero3")
         self.home = self.vector()
         self.gather()
+        self.is_whole = True
         for parameter, view in zip(self.parameters, self.home.views, strict=True):
             parameter.__class__ = nn.Parameter
             parameter.data = view
@@ -47,27 +56,14 @@ class LayerWeights(ShardedWeights):
         hold: a graph may read the parameters themselves, which keep their values for it.
         """
         if not self.are_home:
-            raise moved_error(self._strategy)
+            raise moved_error("zero3")
         self.share.copy_(self.own_share(self.home.vector))
         self.home = FlatVector([], self.share)
+        self.is_whole = False
         for parameter in self.parameters:
             if not hold:
                 parameter.data = without_values(parameter, parameter.shape)
             parameter.__class__ = WithheldParameter
-
-
-class ShardedLayer:
-    """A module and the weights that its forward pass needs.
-
-    stays: keep them from a forward pass to the end of its backward pass, as those of the whole model.
-    missing: the parameters whose gradients the backward pass has not made yet.
-    """
-
-    def __init__(self, number: int, part: LayerParts, weights: Sequence[LayerWeights], stays: bool) -> None:
-        self.number, self.module, self.weights, self.stays = number, part.module, weights, stays
-        self.is_whole = True
-        self.indices = frozenset(part.indices)
-        self.missing = set(self.indices)
 
 
 class Zero3(ShardedVectors):
@@ -88,31 +84,34 @@ class Zero3(ShardedVectors):
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group)
-        self._layers: list[ShardedLayer] = []
         names = {parameter: name for name, parameter in model.named_parameters()}
-        for number, part in enumerate(layers_of(model)):
-            by_kind = by_dtype([self.parameters[index] for index in part.indices])
-            weights = [LayerWeights(some, group, self.name) for some in by_kind]
-            layer = ShardedLayer(number, part, weights, stays=part.module is model)
-            self._layers.append(layer)
-            for index in part.indices:
-                parameter: Any = self.parameters[index]
-                parameter.bring_back = partial(self._gather, layer)
-                parameter.message = (
+        layers: list[LayerWeights] = []
+        by_module: dict[nn.Module, list[LayerWeights]] = {}
+        for part in layers_of(model):
+            for some in by_dtype([self.parameters[index] for index in part.indices]):
+                indices = [index for index in part.indices if self.parameters[index].dtype == some[0].dtype]
+                layers.append(LayerWeights(self, len(layers), indices, stays=part.module is model))
+                by_module.setdefault(part.module, []).append(layers[-1])
+        self.shard(layers)
+        self._layers = layers
+        for layer in layers:
+            for index, parameter in zip(layer.indices, layer.parameters, strict=True):
+                withheld: Any = parameter
+                withheld.bring_back = partial(self._gather, layer)
+                withheld.message = (
                     f"{names[parameter]} is empty: with zero3 a parameter is there only while its layer is called; "
                     "within a forward pass call the layer rather than use its parameter elsewhere, and between passes "
                     "call model.unshard() on every rank before a parameter is read, changed or copied"
                 )
                 parameter.register_post_accumulate_grad_hook(partial(self._arrived, layer, index))
-        self.shard([weights for layer in self._layers for weights in layer.weights])
-        by_module = {layer.module: layer for layer in self._layers}
         for module in dict.fromkeys((*by_module, model)):
-            _surround(module, partial(self._enter, by_module.get(module)), partial(self._leave, by_module.get(module)))
+            own = by_module.get(module, [])
+            _surround(module, partial(self._enter, own), partial(self._leave, own))
         self._contexts: list[AbstractContextManager[object]] = []  # of the forward passes that are under way
-        self._homes: dict[int, tuple[ShardedLayer, LayerWeights]] = {}  # by the address of the vector
+        self._homes: dict[int, LayerWeights] = {}  # by the address of the vector
         self._gathered = 0  # a checksum of which layers were, in their order, since the ranks last compared theirs
-        self._over: list[ShardedLayer] = []  # layers whose gradients are all there
-        self._reduced: set[ShardedLayer] = set()
+        self._over: list[LayerWeights] = []  # layers whose gradients are all there
+        self._reduced: set[LayerWeights] = set()
         self._is_synced = True
         self._is_end_queued = False
         self._kept_since: int | None = None  # the next node's number at `unshard`
@@ -143,21 +142,22 @@ class Zero3(ShardedVectors):
         for layer in self._layers:
             self._release(layer, hold)
 
-    def _enter(self, layer: ShardedLayer | None) -> None:
+    def _enter(self, layers: Sequence[LayerWeights]) -> None:
         # Where others save in their own way, as torch.utils.checkpoint does, they have the vectors themselves.
         is_ours = _outer_hooks(False) is None
         self._contexts.append(saved_tensors_hooks(self._save, lambda load: load()) if is_ours else nullcontext())
         self._contexts[-1].__enter__()
-        if layer is not None:
+        for layer in layers:
             self._gather(layer)
 
-    def _leave(self, layer: ShardedLayer | None) -> None:
+    def _leave(self, layers: Sequence[LayerWeights]) -> None:
         self._contexts.pop().__exit__(None, None, None)
-        # What is computed anew in a backward pass is needed there right after.
-        if layer is not None and backward_pass() < 0 and not (layer.stays and torch.is_grad_enabled()):
-            self._release(layer)
+        for layer in layers:
+            # What is computed anew in a backward pass is needed there right after.
+            if backward_pass() < 0 and not (layer.stays and torch.is_grad_enabled()):
+                self._release(layer)
 
-    def _gather(self, layer: ShardedLayer) -> None:
+    def _gather(self, layer: LayerWeights) -> None:
         if layer.is_whole:
             return
         if backward_pass() >= 0:
@@ -166,26 +166,22 @@ class Zero3(ShardedVectors):
                 torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
                 self._is_end_queued = True
         self._gathered = zlib.crc32(layer.number.to_bytes(4), self._gathered)
-        for weights in layer.weights:
-            weights.unshard()
-            self._homes[weights.home.vector.data_ptr()] = layer, weights
-        layer.is_whole = True
+        layer.unshard()
+        self._homes[layer.home.vector.data_ptr()] = layer
 
-    def _release(self, layer: ShardedLayer, hold: bool = False) -> None:
+    def _release(self, layer: LayerWeights, hold: bool = False) -> None:
         if layer.is_whole and self._kept_since is None:
-            for weights in layer.weights:
-                self._homes.pop(weights.home.vector.data_ptr(), None)
-                weights.release(hold)
-            layer.is_whole = False
+            self._homes.pop(layer.home.vector.data_ptr(), None)
+            layer.release(hold)
 
     def _save(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Return what autograd saves in place of a tensor."""
-        home = self._homes.get(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided else None
-        if home is None or tensor.dtype != home[1].share.dtype or tensor.is_conj():
+        layer = self._homes.get(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided else None
+        if layer is None or tensor.dtype != layer.share.dtype or tensor.is_conj():
             return partial(_unchanged, tensor, tensor._version)
-        return partial(self._load, *home, self._num_steps, (tensor.size(), tensor.stride(), tensor.storage_offset()))
+        return partial(self._load, layer, self._num_steps, tensor.size(), tensor.stride(), tensor.storage_offset())
 
-    def _load(self, layer: ShardedLayer, weights: LayerWeights, num_steps: int, place: tuple[Any, ...]) -> torch.Tensor:
+    def _load(self, layer: LayerWeights, num_steps: int, *place: Any) -> torch.Tensor:
         """Return a view of the gathered vector. num_steps: the steps of the optimizer that were taken before."""
         if num_steps != self._num_steps:
             raise ShardingError(
@@ -193,10 +189,10 @@ class Zero3(ShardedVectors):
                 "the parameters since: call backward() on every loss before optimizer.step()"
             )
         self._gather(layer)
-        view = weights.home.vector.as_strided(*place)
+        view = layer.home.vector.as_strided(*place)
         return view.clone() if torch.is_grad_enabled() else view  # the graph of gradients reads it later
 
-    def _arrived(self, layer: ShardedLayer, index: int, _: torch.Tensor) -> None:
+    def _arrived(self, layer: LayerWeights, index: int, _: torch.Tensor) -> None:
         """Note that the backward pass has made a gradient; a pass may have others within it, as checkpoints do."""
         self._reduced.discard(layer)
         layer.missing.discard(index)
@@ -211,17 +207,13 @@ class Zero3(ShardedVectors):
             if not layer.stays:
                 self._release(layer)
             if self._is_synced:
-                self._reduce(layer)
-
-    def _reduce(self, layer: ShardedLayer) -> None:
-        for weights in layer.weights:
-            weights.reduce()()
-        self._reduced.add(layer)
+                layer.reduce()()
+                self._reduced.add(layer)
 
     def on_backward_end(self) -> None:
         for layer in self._layers:
             if layer not in self._reduced:
-                self._reduce(layer)
+                layer.reduce()()
         self._compare_gathered()
         self._forget()
 

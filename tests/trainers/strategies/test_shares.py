@@ -17,7 +17,7 @@ from tests.trainers.models import BUCKETS, Blocks, backward, inputs, parameters_
 from trainers.data_parallel import DataParallel
 from trainers.strategies.flat_vector import layers_of
 from trainers.strategies.own_optimizer import ShardingError
-from trainers.strategies.withheld import ShareGradient
+from trainers.strategies.withheld import ShareGradient, Withheld
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
@@ -78,8 +78,8 @@ def held(group: dist.ProcessGroup, name: str) -> tuple[int, int]:
     parallel(torch.ones(1, 99)).sum().backward()
     optimizer.step()
     stepped = [p.grad for some in optimizer.param_groups for p in some["params"]]
-    gradients = [gradient for gradient in (*parallel.strategy.held_gradients(), *stepped) if gradient is not None]
-    found = {gradient.data_ptr(): gradient.nbytes for gradient in gradients}
+    gradients = (*parallel.strategy.held_gradients(), *stepped)
+    found = {gradient.data_ptr(): gradient.nbytes for gradient in gradients if not isinstance(gradient, Withheld)}
     state = [value for values in optimizer.state.values() for value in values.values() if value.dim()]
     return sum(found.values()), sum(tensor.nbytes for tensor in state)
 
@@ -139,7 +139,7 @@ def largest_held(group: dist.ProcessGroup) -> tuple[int, int]:
 
     def count(*_: object) -> None:
         nonlocal most
-        most = max(most, sum(p.untyped_storage().nbytes() for p in model.parameters()))
+        most = max(most, sum(p.untyped_storage().nbytes() for p in model.parameters() if not isinstance(p, Withheld)))
 
     for layer in model:
         layer.register_forward_hook(count, prepend=True)
