@@ -40,11 +40,10 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 ALL_MODELS = MODELS | ODD_MODELS
 # Models of which ZeRO takes a gradient that nobody has for zeros, as documented.
-PARTLY_USED = ("branching", "leaving", "passing")
+PARTLY_USED = ("branching", "leaving")
 # Models that strategies of these names do not train, as documented; some end the process.
 UNSUITED = {
     "leaving": ("ddp", "fsdp"),
-    "passing": ("ddp", "fsdp"),
     "nested": ("ddp", "fsdp"),
     "writing": ("fsdp",),
     "branching": ("fsdp",),
@@ -56,7 +55,7 @@ STEPS = (
     "two losses", "in place", "norms",
 )  # fmt: skip
 CLIPS = ("none", "none", "none", "model", "torch, model", "torch, optimizer", "detached", "value", "half")
-REFUSALS = ("ShardingError", "LocalStepError", "ValueError")  # what is raised by us, with what to do
+REFUSALS = ("ShardingError", "ValueError")  # what is raised by us, with what to do
 
 
 WAITED = re.compile("timed? ?out", re.IGNORECASE)
@@ -350,8 +349,6 @@ def _is_suited(drawn: Training) -> bool:
     strategy = drawn.strategy
     if drawn.model in PARTLY_USED and strategy_info(strategy).saves_vectors:
         return False
-    if strategy == "zero1" and "gradients stay" in drawn.steps and (drawn.scaler or drawn.clip != "none"):
-        return False  # it has the gradients of the parameters as they were before, as documented
     if strategy.startswith(UNSUITED.get(drawn.model, ())):
         return False
     if drawn.model == "hooked" and strategy.startswith("fsdp") and "evaluate alone" in drawn.steps:

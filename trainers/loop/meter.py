@@ -19,7 +19,7 @@ from trainers.loop.loss_sync import gather_numbers
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.strategies.base import Strategy
 from trainers.strategies.ddp import Ddp
-from trainers.strategies.share_gradient import own_gradient
+from trainers.strategies.withheld import Withheld
 
 WARM_UP_STEPS = 3  # buffers are touched for the first time, DDP forms its buckets anew
 STEPS = 3
@@ -123,7 +123,7 @@ def held_bytes(train_step: TrainStep) -> dict[str, int]:
     """
     strategy, optimizer = train_step.model.strategy, train_step.optimizer
     stepped = [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = map(own_gradient, (*strategy.parameters, *stepped))
+    gradients = (*strategy.held_gradients(), *(p.grad for p in stepped))
     states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     seen: set[int] = set()
     return {
@@ -136,7 +136,8 @@ def held_bytes(train_step: TrainStep) -> dict[str, int]:
 
 def new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
     """Return the bytes of the storages that are not yet seen; now they are."""
-    own = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    held = (tensor for tensor in tensors if not isinstance(tensor, Withheld))
+    own = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in held)
     storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in own)}
     size_bytes = sum(nbytes for pointer, nbytes in storages.items() if pointer not in seen)
     seen.update(storages)

@@ -10,14 +10,21 @@ from torch import nn
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
-class GradientSync:
-    """The passes of a model whose gradients become the mean over all ranks; most strategies override nothing else.
+class Strategy:
+    """A strategy as `DataParallel` uses it.
 
-    `synchronise` alone is enough. The other methods let a strategy communicate while a backward pass goes on.
+    Overriding `synchronise` is enough. Other methods let a strategy communicate while a backward pass goes on, or give
+    each rank a share of the parameters, the gradients and the optimizer's state.
 
-    module: what is called in place of the model: the model itself, or a wrapper of it.
-    parameters: those that are trained, in their order.
+    module: the module to call in place of the model: the model itself, or a wrapper of it.
+    parameters: the parameters that are trained, in their order.
+    param_sync: when the optimizer's last step began and ended to gather or average the parameters, on the clock of
+    `time.perf_counter`; None if it does not.
+    stand_ins: parameters that replace those of the model at times.
     """
+
+    param_sync: tuple[float, float] | None = None
+    stand_ins: Sequence[nn.Parameter] = ()
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         self.module = model
@@ -45,24 +52,16 @@ class GradientSync:
         compiled: Any = compile_module(self.module)
         self.module = compiled
 
-
-class Strategy(GradientSync):
-    """A strategy as `DataParallel` uses it; it may also give ranks shares of parameters, optimizer and state.
-
-    param_sync: when the optimizer's last step began and ended to gather or average the parameters, on the clock of
-    `time.perf_counter`; None if it does not.
-    stand_ins: parameters that replace those of the model at times.
-    """
-
-    param_sync: tuple[float, float] | None = None
-    stand_ins: Sequence[nn.Parameter] = ()
-
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         """Return the optimizer that `make` builds for the parameters which this rank updates."""
         return make(self.parameters)
 
     def zero_grad(self) -> None:
         """Clear gradients that are stored elsewhere than in `parameter.grad`, if there are any."""
+
+    def held_gradients(self) -> list[torch.Tensor]:
+        """Return the gradients that this rank holds, besides those of the optimizer's parameters."""
+        return [p.grad for p in self.parameters if p.grad is not None]
 
     def gradient_norm(self) -> torch.Tensor:
         """Return the global norm of the synchronised gradients, also after the optimizer's step; collective."""

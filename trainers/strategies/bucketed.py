@@ -38,7 +38,7 @@ class Bucketed(Strategy):
         self.on_forward()
 
     def on_forward(self) -> None:
-        self._missing = [set(range(len(bucket))) for bucket in self._buckets]
+        self._missing = [set(range(len(bucket.views))) for bucket in self._buckets]
         self._under_way: list[dist.Work] = []
         for bucket in self._buckets:
             bucket.begin()

@@ -22,13 +22,15 @@ def by_dtype(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
 def described(parameters: Iterable[nn.Parameter], ready_s: Sequence[float] | None = None) -> list[Parameter]:
     """Each by its number, size, dtype and device. ready_s: when its gradient is ready; 0 if it does not matter."""
     return [
-        Parameter(str(index), p.numel(), ready_s[index] if ready_s else 0.0, _dtype(p), str(p.device))
+        Parameter(
+            str(index),
+            p.numel(),
+            ready_s[index] if ready_s else 0.0,
+            str(p.dtype).removeprefix("torch."),
+            str(p.device),
+        )
         for index, p in enumerate(parameters)
     ]
-
-
-def _dtype(parameter: nn.Parameter) -> str:
-    return str(parameter.dtype).removeprefix("torch.")
 
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # which have no forward pass of their own
@@ -49,21 +51,18 @@ def layers_of(model: nn.Module) -> list[LayerParts]:
     forward pass of the model is what needs it.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    index_of = {id(parameter): index for index, parameter in enumerate(trained)}
-    modules = list(dict.fromkeys(_repeated(model)))
-    owned = [{index_of[id(p)] for p in module.parameters() if p.requires_grad} for module in modules]
-    inside = {id(part) for module in modules for part in module.modules()}
-    elsewhere = {
-        index_of[id(p)]
-        for module in model.modules()
-        if id(module) not in inside
-        for p in module.parameters(recurse=False)
-        if p.requires_grad
-    }
-    users = [*owned, elsewhere]
-    shared = {index for index in index_of.values() if sum(index in some for some in users) > 1}
-    layers = [LayerParts(module, sorted(some - shared)) for module, some in zip(modules, owned, strict=True)]
-    return [layer for layer in (*layers, LayerParts(model, sorted(elsewhere | shared))) if layer.indices]
+    layers = list(dict.fromkeys(_repeated(model)))
+    inside = {part for layer in layers for part in layer.modules()}
+    users: dict[nn.Parameter, set[nn.Module]] = {parameter: set() for parameter in trained}
+    for module in (*layers, *(module for module in model.modules() if module not in inside)):
+        for parameter in module.parameters(recurse=module in inside):
+            if parameter.requires_grad:
+                users[parameter].add(module if module in inside else model)
+    parts = {module: LayerParts(module, []) for module in (*layers, model)}
+    for index, parameter in enumerate(trained):
+        first, *others = users[parameter]
+        parts[model if others else first].indices.append(index)
+    return [part for part in parts.values() if part.indices]
 
 
 def _repeated(module: nn.Module) -> Iterator[nn.Module]:
@@ -77,48 +76,32 @@ def _repeated(module: nn.Module) -> Iterator[nn.Module]:
 class FlatVector:
     """Room for tensors of one dtype and device, one after the other, and for `spare` more elements behind them.
 
-    vector: (num_elements + spare + padding,), zeros to begin with; its length is a multiple of `multiple_of`.
+    vector: (num_elements + spare + padding,), zeros behind the elements; its length is a multiple of `multiple_of`.
     views: of each tensor its part of the vector, in its shape.
     spare: (spare,).
-    group: whose collectives are to leave the vector where it is (see `collectives.empty`); None for memory that cannot
-    be shared.
+    like: a tensor of that dtype, on that device. group: whose collectives are to leave the vector where it is (see
+    `collectives.empty`); None for memory that cannot be shared.
     """
 
     def __init__(
         self,
-        tensors: Sequence[torch.Tensor],
+        shapes: Sequence[torch.Size],
+        like: torch.Tensor,
         spare: int = 0,
         multiple_of: int = 1,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        self.num_elements = sum(tensor.numel() for tensor in tensors)
+        sizes = [shape.numel() for shape in shapes]
+        self.num_elements = sum(sizes)
         length = -(-(self.num_elements + spare) // multiple_of) * multiple_of
-        self.vector = _zeros(length, tensors[0], group)
-        pieces = self.vector[: self.num_elements].split([tensor.numel() for tensor in tensors])
-        self.views = [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+        if group is None or like.device.type != "cpu":
+            self.vector = torch.empty(length, dtype=like.dtype, device=like.device)
+        else:
+            self.vector = collectives.empty(length, dtype=like.dtype, group=group)
+        self.vector[self.num_elements :].zero_()
+        pieces = self.vector[: self.num_elements].split(sizes)
+        self.views = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
         self.spare = self.vector[self.num_elements : self.num_elements + spare]
-
-
-def _zeros(length: int, tensor: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """(length,): of the dtype of `tensor`, on its device."""
-    if group is None or tensor.device.type != "cpu":
-        return tensor.detach().new_zeros(length)
-    return collectives.empty(length, dtype=tensor.dtype, group=group).zero_()
-
-
-@torch.no_grad()
-def take_gradient(parameter: nn.Parameter, view: torch.Tensor) -> bool:
-    """Bring the gradient of a parameter to that view, and let it stay there; zeros if there is none.
-
-    Returns whether there is one.
-    """
-    if parameter.grad is None:
-        view.zero_()
-        return False
-    if parameter.grad is not view:  # else the backward pass has added right here
-        view.copy_(parameter.grad)
-        parameter.grad = view
-    return True
 
 
 class FlatGradients(FlatVector):
@@ -131,28 +114,31 @@ class FlatGradients(FlatVector):
     def __init__(
         self, parameters: Sequence[nn.Parameter], multiple_of: int = 1, group: dist.ProcessGroup | None = None
     ) -> None:
-        super().__init__(parameters, len(parameters), multiple_of, group)
+        super().__init__([p.shape for p in parameters], parameters[0], len(parameters), multiple_of, group)
         self._parameters = list(parameters)
         self._absent: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._parameters)
 
     def begin(self) -> None:
         """Be ready for the gradients of the next backward pass."""
         self._absent.clear()
         self.spare.fill_(1)
 
+    @torch.no_grad()
     def take(self, index: int) -> None:
         """Bring the gradient of that parameter here, and let it stay here; zeros if there is none."""
-        if not take_gradient(self._parameters[index], self.views[index]):
+        parameter, view = self._parameters[index], self.views[index]
+        if parameter.grad is None:
+            view.zero_()
             self.spare[index] = 0
             self._absent.append(index)
+        elif parameter.grad is not view:  # else the backward pass has added right here
+            view.copy_(parameter.grad)
+            parameter.grad = view
 
     def pack(self) -> torch.Tensor:
         """Take every gradient; returns the vector."""
         self.begin()
-        for index in range(len(self)):
+        for index in range(len(self.views)):
             self.take(index)
         return self.vector
 

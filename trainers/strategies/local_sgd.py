@@ -1,9 +1,7 @@
 """Local SGD and DiLoCo: each rank takes its own steps, and every few steps the parameters are averaged."""
 
-import time
 from collections.abc import Sequence
 from functools import partial
-from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -11,14 +9,10 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
-from trainers.strategies.base import MakeOptimizer, Strategy
+from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.flat_vector import FlatVector, by_dtype, copy_saved
-from trainers.strategies.sharding_guard import ForeignOptimizers
+from trainers.strategies.own_optimizer import OwnOptimizer, parameters_of
 from trainers.strategy_names import EVERY
-
-
-class LocalStepError(RuntimeError):
-    """Steps are taken of which the strategy does not know, and the ranks would train apart."""
 
 
 class OuterMomentum(NamedTuple):
@@ -41,7 +35,7 @@ class Average:
     def __init__(self, parameters: Sequence[nn.Parameter], outer: OuterMomentum | None) -> None:
         self._parameters = list(parameters)  # whose memory may be another one later, as after p.data = ...
         self._outer = outer
-        self._flat = FlatVector(parameters)
+        self._flat = FlatVector([p.shape for p in parameters], parameters[0])
         self.start = torch.zeros_like(self._flat.vector) if outer else None
         self.velocity = torch.zeros_like(self._flat.vector) if outer else None
 
@@ -51,10 +45,17 @@ class Average:
             self.start.copy_(self._packed())
 
     def take(self, group: dist.ProcessGroup) -> None:
-        """Bring the average into the parameters, or with outer momentum what a step towards it makes."""
-        collectives.all_reduce(self._packed(), dist.ReduceOp.AVG, group)
-        if self._outer is not None:
-            self._step(self._outer)
+        """Bring the average into the parameters, or with outer momentum what a step towards it makes.
+
+        The gradient of the outer optimizer is `start` minus the new average. In place, as models are large.
+        """
+        average = self._packed()
+        collectives.all_reduce(average, dist.ReduceOp.AVG, group)
+        if self._outer is not None and self.start is not None and self.velocity is not None:
+            change = torch.sub(self.start, average, out=average)
+            self.velocity.mul_(self._outer.momentum).add_(change)
+            change.add_(self.velocity, alpha=self._outer.momentum)
+            average.copy_(self.start.sub_(change, alpha=self._outer.learning_rate))
         for parameter, view in zip(self._parameters, self._flat.views, strict=True):
             parameter.copy_(view)
 
@@ -63,17 +64,8 @@ class Average:
             view.copy_(parameter)
         return self._flat.vector
 
-    def _step(self, outer: OuterMomentum) -> None:
-        """Step the outer optimizer; its gradient is `start` minus the new average. In place, as models are large."""
-        assert self.start is not None
-        assert self.velocity is not None
-        change = torch.sub(self.start, self._flat.vector, out=self._flat.vector)
-        self.velocity.mul_(outer.momentum).add_(change)
-        change.add_(self.velocity, alpha=outer.momentum)
-        self._flat.vector.copy_(self.start.sub_(change, alpha=outer.learning_rate))
 
-
-class LocalSgd(Strategy):
+class LocalSgd(OwnOptimizer):
     """No gradient is sent: after `every` steps with its own gradients, each rank gets the mean of all parameters.
 
     That is 1/`every` of the bytes of an all-reduce in each step. Between two averages the ranks hold other parameters,
@@ -89,70 +81,41 @@ class LocalSgd(Strategy):
         self, model: nn.Module, group: dist.ProcessGroup, every: int = EVERY.example, outer: OuterMomentum | None = None
     ) -> None:
         super().__init__(model, group)
+        self.name = "diloco" if outer else "local_sgd"
         self._every = every
         self._averages = [Average(some, outer) for some in by_dtype(self.parameters)]
         self._taken = 0  # steps since the last average
         self._optimizer: torch.optim.Optimizer | None = None
-        self._is_stepping = False
-        self._name = "diloco" if outer else "local_sgd"
-        reason = "the parameters are averaged after steps of the optimizer that model.optimizer(...) gives"
-        self._guard = ForeignOptimizers(self.parameters, self._name, reason, LocalStepError, self._is_own)
+        self.refuse_others(self.parameters)
 
     @property
     def parameters_agree(self) -> bool:
         return self._taken == 0
 
-    def synchronise(self) -> None:
-        """Nothing; but who steps with another optimizer would never be averaged. Raises LocalStepError."""
-        if self._optimizer is None:
-            raise LocalStepError(
-                f"no optimizer has been made with model.optimizer(...): {self._name} averages the parameters after "
-                f"that optimizer's steps; with any other optimizer the parameters of the ranks would diverge"
-            )
-
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         """Make the optimizer, whose steps are counted. Raises ValueError for a second one."""
         if self._optimizer is not None:
             raise ValueError(
-                f"{self._name}: model.optimizer(...) has already made an optimizer, and supports only one; make one "
+                f"{self.name}: model.optimizer(...) has already made an optimizer, and supports only one; make one "
                 f"optimizer for all parameters, with parameter groups where their options differ"
             )
-        self._optimizer = optimizer = make(self.parameters)
+        self._optimizer = optimizer = self.watch(make(self.parameters))
         if not getattr(optimizer, "_step_supports_amp_scaling", False):
             # GradScaler then asks for a step also where this rank has an infinite gradient: all ranks count the same.
             optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
             optimizer.register_step_pre_hook(lambda *_: _unscale(optimizer))
-        # Not by hooks: a class whose step calls that of its base may have them called twice.
-        plain_step = optimizer.step
-
-        def step(_: torch.optim.Optimizer, *arguments: Any, **keywords: Any) -> Any:
-            self._before_step()
-            try:
-                result = plain_step(*arguments, **keywords)
-            finally:
-                self._is_stepping = False
-            self._after_step()
-            return result
-
-        optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
         return optimizer
 
-    def _is_own(self, optimizer: torch.optim.Optimizer) -> bool:
-        return optimizer is self._optimizer or self._is_stepping  # which may step others, as Lookahead does
-
     @torch.no_grad()
-    def _before_step(self) -> None:
-        self._is_stepping = True
+    def before_stepping(self) -> None:
         if self._taken == 0:
             for average in self._averages:
                 average.begin()
 
-    def _after_step(self) -> None:
-        begin_s = time.perf_counter()
+    def after_stepping(self) -> None:
         self._taken += 1
         if self._taken == self._every:
             self.sync_parameters()
-        self.param_sync = begin_s, time.perf_counter()
 
     @torch.no_grad()
     def sync_parameters(self) -> None:
@@ -207,9 +170,9 @@ def _unscale(optimizer: torch.optim.Optimizer) -> None:
     scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
     if found_inf is None:
         return
-    for parameter in (p for group in optimizer.param_groups for p in group["params"] if p.grad is not None):
+    for parameter in parameters_of(optimizer):
         if found_inf.item():
             parameter.grad = None
-        elif scale is not None:
+        elif scale is not None and parameter.grad is not None:
             parameter.grad.div_(scale)
     optimizer.grad_scale = optimizer.found_inf = None  # type: ignore[attr-defined]

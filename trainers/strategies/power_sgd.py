@@ -58,10 +58,10 @@ class LowRankGradients:
         self._whole = [p for p in parameters if not _is_worth_it(p, rank)]
         self._order = [*compressed, *self._whole]
         self._used: list[LowRank] = []
-        lefts = [p.detach().new_empty(p.shape[0], rank) for p in compressed]
-        rights = [p.detach().new_empty(p.numel() // p.shape[0], rank) for p in compressed]
-        self.lefts = FlatVector([*lefts, *self._whole], spare=len(parameters))
-        self.rights = FlatVector(rights) if rights else None
+        lefts = [torch.Size((len(p), rank)) for p in compressed]
+        rights = [torch.Size((p.numel() // len(p), rank)) for p in compressed]
+        self.lefts = FlatVector([*lefts, *(p.shape for p in self._whole)], parameters[0], spare=len(parameters))
+        self.rights = FlatVector(rights, parameters[0]) if rights else None
         right_views = self.rights.views if self.rights else []
         self.matrices = [LowRank(*parts) for parts in zip(compressed, self.lefts.views, right_views, strict=False)]
         if self.rights:

@@ -1,9 +1,7 @@
 """`Sharded`: what the strategies have in common in which each rank steps shares of the parameters."""
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import MethodType
 from typing import Any
 
 import torch
@@ -11,135 +9,39 @@ import torch.distributed as dist
 from torch import nn
 
 import collectives
-from collectives.runtime import lazily
-from trainers.replica_check import first_mismatch
-from trainers.strategies.base import MakeOptimizer, Strategy
+from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.flat_vector import FlatVector
-from trainers.strategies.sharding_guard import (
-    Guard,
+from trainers.strategies.own_optimizer import (
+    OwnOptimizer,
     ShardingError,
     check_shardable,
-    forgotten_error,
-    unsynchronised_error,
+    parameters_of,
+    require_exactly,
 )
-from trainers.strategies.share_gradient import ShareGradient, make_way, own_gradient, stand_in_for
+from trainers.strategies.withheld import ShareGradient, Withheld, clear_withheld, own_gradient, without_values
+
+MapState = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of a share, and of what an optimizer keeps of it
 
 
-class ShardedWeights:
-    """Parameters of one dtype, moved into one vector, of which each rank has an equal share.
-
-    home: where the parameters lie. share: this rank's, a part of its memory. share_gradient: the mean gradient of that,
-    once there is one.
-    is_kept: whether `home` stays where it is, so that ranks may share its memory.
-    """
-
-    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, is_kept: bool = True) -> None:
-        self.parameters = list(parameters)
-        self.group = group
-        self.home = FlatVector(parameters, multiple_of=group.size(), group=group if is_kept else None)
-        for parameter, view in zip(parameters, self.home.views, strict=True):
-            view.copy_(parameter.detach())
-            parameter.data = view
-        self.share = nn.Parameter(self.own_part(self.home.vector))
-        self.share_gradient = torch.zeros_like(self.share, requires_grad=False)
-        self._shown_gradient = ShareGradient.of(self.share_gradient, group)
-
-    def own_part(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return this rank's share of a vector that is as long as that of the parameters."""
-        return vector.view(self.group.size(), -1)[self.group.rank()]
-
-    def add_gradient(self, part: torch.Tensor) -> None:
-        """Add a mean gradient, (share,), to that of the share, which has none after `zero_grad`."""
-        if self.share.grad is None:
-            self.share_gradient.copy_(part)
-            self.show_gradient()
-        else:
-            self.share_gradient.add_(part)
-
-    def show_gradient(self) -> None:
-        """Let the optimizer find the gradient of the share."""
-        self.share.grad = self._shown_gradient
-
-    def gather(self) -> None:
-        """Bring every rank's share into the parameters."""
-        collectives.all_gather_into_tensor(self.home.vector, self.share.detach(), self.group)
-
-    def whole(self, part: torch.Tensor) -> torch.Tensor:
-        """Return the parts of all ranks, (share,) each, one after the other and without padding: (num_elements,)."""
-        _require_numbers_of_elements(part, part.shape == self.share.shape)
-        gathered = part.new_empty(self.home.vector.shape)
-        collectives.all_gather_into_tensor(gathered, part.contiguous(), self.group)
-        return gathered[: self.home.num_elements].clone()
-
-    def own_of_whole(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return this rank's share of what `whole` gave, on whatever number of ranks."""
-        _require_numbers_of_elements(whole, whole.shape == (self.home.num_elements,))
-        padded = whole.new_zeros(self.home.vector.shape)
-        padded[: self.home.num_elements] = whole
-        return self.own_part(padded).clone()
-
-
-def _require_numbers_of_elements(tensor: torch.Tensor, has_right_shape: bool) -> None:
-    """Refuse a tensor of another shape, which would be that of one rank alone."""
-    if not has_right_shape:
-        raise ValueError(f"has shape {tuple(tensor.shape)}: only state with the shape of the parameter can be sharded")
-
-
-class Sharded(Strategy):
+class Sharded(OwnOptimizer):
     """A rank steps shares of the parameters, with the mean gradients of these alone.
 
-    Optimizers are the user's own, made for the shares; `watch` lets them save and load states of whole parameters.
-
-    name: of the strategy, for messages.
+    Optimizers are the user's own, made for the shares; their states are saved and loaded as those of whole parameters.
     """
 
-    name: str
+    share_gradients: Callable[[], list[torch.Tensor]]  # those that this rank has after a synchronisation
 
-    def share_gradients(self) -> list[torch.Tensor]:
-        """Return the gradients that this rank has after a synchronisation."""
-        raise NotImplementedError
+    def watch_sharded(
+        self, optimizer: torch.optim.Optimizer, gather: MapState, own_part: MapState
+    ) -> torch.optim.Optimizer:
+        """Watch the steps, and save and load the state whole.
 
-    def before_stepping(self) -> None:
-        """Raise ShardingError unless the gradients of the shares are there and nothing else is."""
-        raise NotImplementedError
-
-    def after_stepping(self) -> None:
-        """Bring the shares, which have been stepped, into the parameters."""
-
-    def whole(self, share: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-        """Return all ranks' parts of what an optimizer keeps of a share; collective. Raises ValueError if it cannot."""
-        raise NotImplementedError
-
-    def own_part(self, share: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-        """Return this rank's part of what `whole` gave, on whatever number of ranks. Raises ValueError if it cannot."""
-        raise NotImplementedError
-
-    def watch(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Let an optimizer of the shares check its gradients before a step, and save its state whole."""
-        # Not by hooks: a class whose step calls that of its base may have them called twice, on some ranks only.
-        plain_step = optimizer.step
-
-        def step(_: torch.optim.Optimizer, closure: Callable[[], Any] | None = None, **keywords: Any) -> Any:
-            def checked() -> Any:
-                assert closure is not None
-                loss = closure()
-                self.before_stepping()
-                return loss
-
-            if closure is None:
-                self.before_stepping()
-            else:
-                keywords["closure"] = checked  # it makes the gradients, as with Lightning
-            result = plain_step(**keywords)
-            begin_s = time.perf_counter()
-            self.after_stepping()
-            self.param_sync = begin_s, time.perf_counter()
-            return result
-
-        optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
-        optimizer.register_state_dict_post_hook(partial(_map_state, self.whole))
-        optimizer.register_load_state_dict_pre_hook(partial(_map_state, self.own_part))
-        return optimizer
+        gather: returns all ranks' parts of what an optimizer keeps of a share; collective. own_part: returns this
+        rank's part of that, on whatever number of ranks. Both raise ValueError for what is not in shares.
+        """
+        optimizer.register_state_dict_post_hook(partial(_map_state, gather))
+        optimizer.register_load_state_dict_pre_hook(partial(_map_state, own_part))
+        return self.watch(optimizer)
 
     def gradient_norm(self) -> torch.Tensor:
         norms = [part.norm().float() for part in self.share_gradients()]
@@ -155,13 +57,29 @@ class Sharded(Strategy):
         return norm
 
 
+def moved_error(name: str) -> ShardingError:
+    """Make the error for parameters that are no longer where the strategy of that name has put them."""
+    return ShardingError(
+        f"the model's parameters have been moved, or have another dtype, since {name} was set up: call model.to(...) "
+        "before DataParallel(model, ...), and copy new values into the parameters in place"
+    )
+
+
+def forgotten_error() -> ShardingError:
+    """Make the error for gradients that are set to None at some parameters only."""
+    return ShardingError(
+        "the gradients of some parameters were set to None, but ranks have shares of all gradients together: call "
+        "optimizer.zero_grad(), and do without a gradient by requires_grad_(False) before DataParallel(model, ...)"
+    )
+
+
 def _map_state(
-    change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    change: MapState,
     optimizer: torch.optim.Optimizer,
     state_dict: dict[str, Any],
 ) -> dict[str, Any]:
     """Change every tensor of an optimizer's state, given what it is of; a count of steps stays as it is."""
-    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    stepped = parameters_of(optimizer)
     state: dict[int, dict[str, Any]] = {}
     for index, values in state_dict["state"].items():
         state[index] = dict(values)
@@ -174,129 +92,167 @@ def _map_state(
     return {**state_dict, "state": state}
 
 
+class ShardedWeights:
+    """Parameters of one dtype, moved into one vector, of which each rank has an equal share.
+
+    home: where the parameters lie. share: this rank's part of it. share_gradient: the mean gradient of the share, once
+    there is one. gradients: where gradients lie before they are reduced, if that memory is kept.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup, lends: bool = True) -> None:
+        self.parameters = list(parameters)
+        self.group = group
+        self.home = self.vector(lends)
+        self.num_elements = self.home.num_elements
+        self.gradients: FlatVector | None = None
+        for parameter, view in zip(parameters, self.home.views, strict=True):
+            view.copy_(parameter.detach())
+            parameter.data = view
+        self.share = nn.Parameter(self.own_share(self.home.vector))
+        self.share_gradient = torch.zeros_like(self.share, requires_grad=False)
+        self._shown_gradient = ShareGradient.of(self.share_gradient, group)
+
+    def vector(self, lends: bool = False) -> FlatVector:
+        """Return a new vector for all parameters. lends: ranks may share its memory, since it is kept."""
+        shapes = [parameter.shape for parameter in self.parameters]
+        group = self.group if lends else None
+        return FlatVector(shapes, self.parameters[0], multiple_of=self.group.size(), group=group)
+
+    def own_share(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return this rank's share of a vector that is as long as that of the parameters."""
+        return vector.view(self.group.size(), -1)[self.group.rank()]
+
+    @property
+    def are_home(self) -> bool:
+        """Whether the parameters lie in their vector, in its dtype."""
+        pairs = zip(self.parameters, self.home.views, strict=True)
+        return all(p.data_ptr() == view.data_ptr() and p.dtype == view.dtype for p, view in pairs)
+
+    @torch.no_grad()
+    def reduce(self, async_op: bool = False) -> Callable[[], None]:
+        """Begin to reduce-scatter the gradients, which leave the parameters; zeros where there is none.
+
+        Returns what waits for that, and adds the mean to what earlier backward passes have left since `zero_grad`.
+        """
+        flat = self.gradients or self.vector()
+        for parameter, view in zip(self.parameters, flat.views, strict=True):
+            gradient = own_gradient(parameter)
+            view.zero_() if gradient is None else view.copy_(gradient)
+            parameter.grad = without_values(parameter, parameter.shape).as_subclass(Withheld)
+        part = self.share_gradient if self.share.grad is None else torch.empty_like(self.share_gradient)
+        work = collectives.reduce_scatter_tensor(part, flat.vector, dist.ReduceOp.AVG, self.group, async_op)
+
+        def finish() -> None:
+            if work is not None:
+                work.wait()
+            if part is not self.share_gradient:
+                self.share_gradient.add_(part)
+            self.share.grad = self._shown_gradient
+
+        return finish
+
+    def before_accumulating(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
+        """Let a gradient come to its place; called before it is accumulated.
+
+        If the gradients of all parameters have been set to None, that of the share is forgotten, too.
+        """
+        if parameter.grad is None and self.share.grad is not None:
+            if any(other.grad is not None for other in self.parameters):
+                raise forgotten_error()
+            self.share.grad = None
+        clear_withheld(parameter)
+
+    def gather(self) -> None:
+        """Bring every rank's share into the parameters."""
+        collectives.all_gather_into_tensor(self.home.vector, self.share.detach(), self.group)
+
+    def whole(self, part: torch.Tensor) -> torch.Tensor:
+        """Return the parts of all ranks, (share,) each, one after the other and without padding: (num_elements,)."""
+        _require_numbers_of_elements(part, part.shape == self.share.shape)
+        gathered = part.new_empty(self.group.size() * len(part))
+        collectives.all_gather_into_tensor(gathered, part.contiguous(), self.group)
+        return gathered[: self.num_elements].clone()
+
+    def own_of_whole(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return this rank's share of what `whole` gave, on whatever number of ranks."""
+        _require_numbers_of_elements(whole, whole.shape == (self.num_elements,))
+        padded = whole.new_zeros(self.group.size() * len(self.share))
+        padded[: self.num_elements] = whole
+        return self.own_share(padded).clone()
+
+
+def _require_numbers_of_elements(tensor: torch.Tensor, has_right_shape: bool) -> None:
+    """Refuse a tensor of another shape, which would be that of one rank alone."""
+    if not has_right_shape:
+        raise ValueError(f"has shape {tuple(tensor.shape)}: only state with the shape of the parameter can be sharded")
+
+
 class ShardedVectors(Sharded):
     """The parameters lie in vectors, and an optimizer sees this rank's share of each as a single parameter.
 
     So it must work element by element, as SGD, Adam and AdamW do, with the same options for all: `optimizer` tries
-    that, and refuses others. A parameter without a gradient counts as one with zeros.
+    that, and refuses others. A parameter without a gradient counts as one with zeros. After a synchronised backward
+    pass a rank has the mean gradients of its share, and none at the parameters.
 
     weights: the vectors.
     """
 
     weights: Sequence[ShardedWeights]
 
-    def _shard(self, vectors: Sequence[Sequence[nn.Parameter]]) -> list[ShardedWeights]:
-        """Move the parameters into vectors, one for each of those lists."""
-        self.weights = weights = [ShardedWeights(some, self.group) for some in vectors]
-        return weights
-
-    def _guarded(self, gradients: Sequence[FlatVector]) -> Guard:
-        """gradients: the vectors in which the gradients lie, if they stay there."""
-        weights = self.weights
-        return Guard([w.parameters for w in weights], [w.home for w in weights], gradients, self._compare, self.name)
-
-    def _compare(self) -> None:
-        if differs := first_mismatch(self.module, self.group, buffers=False):
-            raise ShardingError(
-                f"{differs}: with {self.name} a rank has the mean gradients of its shard only, so only an optimizer "
-                f"made with model.optimizer(...) may change the parameters"
-            )
+    def shard(self, weights: Sequence[ShardedWeights]) -> None:
+        """Begin to train these, which have all parameters."""
+        self.weights = weights
+        self.refuse_others(self.parameters)
+        for some in weights:
+            for parameter in some.parameters:
+                parameter.register_hook(partial(some.before_accumulating, parameter))
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         """Make the optimizer of this rank's shares. Raises ValueError if it cannot step shares of the parameters."""
         shares = [weights.share for weights in self.weights]
         check_shardable(make, self.parameters, shares, self.name)
-        optimizer: Any = self.watch(make(shares))
-        optimizer.add_param_group = self._refuse_group
-        optimizer.zero_grad = self._zero_all
+        optimizer: Any = self.watch_sharded(
+            make(shares),
+            lambda share, part: self._weights_of(share).whole(part),
+            lambda share, whole: self._weights_of(share).own_of_whole(whole),
+        )
+        self.require_own = partial(require_exactly, optimizer, shares, self.name)
+        optimizer.zero_grad = self.zero_grad
         return optimizer  # type: ignore[no-any-return]
 
-    def _refuse_group(self, _: dict[str, Any]) -> None:
-        raise ValueError(
-            f"{self.name}: the optimizer already steps all parameters of the model: add_param_group cannot add others"
-        )
-
-    def _zero_all(self, set_to_none: bool = True) -> None:
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the parameters, from which those of the shares are made, and these."""
-        self.forget_shares()
+        for weights in self.weights:
+            weights.share.grad = None
         for parameter in self.parameters:
+            clear_withheld(parameter)
             if set_to_none:
                 parameter.grad = None
             elif parameter.grad is not None:
                 parameter.grad.zero_()
 
-    def forget_shares(self) -> None:
-        """Forget the gradients of the shares, and what stands for them at the parameters."""
-        for parameter in self.parameters:
-            make_way(parameter)
-        for weights in self.weights:
-            weights.share.grad = None
-
     def share_gradients(self) -> list[torch.Tensor]:
         return [weights.share_gradient for weights in self.weights]
+
+    def check_gradients(self) -> None:
+        self.require_own()
+        for weights in self.weights:
+            if any(own_gradient(parameter) is not None for parameter in weights.parameters):
+                raise ShardingError(
+                    "there are gradients that have not been synchronised: run the last backward pass before a step "
+                    "outside no_sync(), or call model.sync_gradients()"
+                )
+            if weights.share.grad is not None and any(parameter.grad is None for parameter in weights.parameters):
+                raise forgotten_error()
+
+    def _weights_of(self, share: torch.Tensor) -> ShardedWeights:
+        return next(weights for weights in self.weights if weights.share is share)
+
+    def before_stepping(self) -> None:
+        if not all(weights.are_home for weights in self.weights):
+            raise moved_error(self.name)
 
     def after_stepping(self) -> None:
         for weights in self.weights:
             weights.gather()
-
-    def whole(self, share: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-        return self._weights_of_share(share).whole(part)
-
-    def own_part(self, share: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-        return self._weights_of_share(share).own_of_whole(whole)
-
-    def _weights_of_share(self, share: torch.Tensor) -> ShardedWeights:
-        return next(weights for weights in self.weights if weights.share is share)
-
-
-class ShardedGradients(ShardedVectors):
-    """After a synchronised backward pass a rank has the mean gradients of its share, and none at the parameters."""
-
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
-        super().__init__(model, group)
-        self._is_stepped = False  # with the gradients that the shares have now
-        for parameter in self.parameters:
-            parameter.register_hook(partial(self._before_accumulating, parameter))
-
-    def _before_accumulating(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
-        """Let the gradient of a parameter come to its place."""
-        if parameter.grad is None and not self._is_stepped and self._weights_of[parameter].share.grad is not None:
-            raise forgotten_error(self.name)
-        make_way(parameter)
-
-    @lazily
-    def _weights_of(self) -> dict[nn.Parameter, ShardedWeights]:
-        return {parameter: weights for weights in self.weights for parameter in weights.parameters}
-
-    def refuse_stepped(self) -> None:
-        """Raise ShardingError where gradients of two steps would be added up."""
-        if self._is_stepped and any(weights.share.grad is not None for weights in self.weights):
-            raise ShardingError(
-                f"the gradients of the last step are still there: {self.name} keeps them outside the parameters' grad, "
-                "so setting that to None does not clear them; call optimizer.zero_grad(), or zero_grad() of the "
-                "DataParallel, before the next backward pass"
-            )
-        self._is_stepped = False
-
-    def synchronise(self) -> None:
-        self.on_forward()
-        self.on_backward_end()
-
-    def zero_grad(self) -> None:
-        self.forget_shares()
-
-    def before_stepping(self) -> None:
-        if any(own_gradient(parameter) is not None for parameter in self.parameters):
-            raise unsynchronised_error()
-        self._is_stepped = True
-
-
-@torch.no_grad()
-def moved_gradients(weights: ShardedWeights, num_ranks: int) -> torch.Tensor:
-    """Move the gradients of the parameters into one new vector, with zeros where there is none."""
-    flat = FlatVector(weights.home.views, multiple_of=num_ranks)
-    for parameter, view in zip(weights.parameters, flat.views, strict=True):
-        if (gradient := own_gradient(parameter)) is not None:
-            view.copy_(gradient)
-        parameter.grad = stand_in_for(parameter)
-    return flat.vector
+        torch.autograd.graph.increment_version(self.parameters)  # for backward passes from before the step

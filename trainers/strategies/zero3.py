@@ -1,30 +1,80 @@
 """ZeRO stage 3: as stage 2, and each rank keeps its share of the parameters only; fully sharded data parallelism."""
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 import collectives
-from trainers.strategies.flat_vector import by_dtype, layers_of
-from trainers.strategies.sharded import ShardedGradients, moved_gradients
-from trainers.strategies.sharded_layer import LayerWeights, ShardedLayer, backward_pass
-from trainers.strategies.sharding_guard import ForeignOptimizers, ShardingError
+from trainers.strategies.base import Strategy
+from trainers.strategies.flat_vector import FlatVector, by_dtype, layers_of
+from trainers.strategies.own_optimizer import ShardingError
+from trainers.strategies.sharded import ShardedVectors, ShardedWeights, moved_error
+from trainers.strategies.withheld import WithheldParameter, backward_pass, without_values
+
+_next_sequence_nr = torch._C._autograd._get_sequence_nr  # of the nodes that this thread adds to autograd's graph
+_outer_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
-class Zero3(ShardedGradients):
-    """All-gather a layer's parameters before its forward pass and again before its backward pass; free them after each.
+class LayerWeights(ShardedWeights):
+    """The parameters of one dtype that the forward pass of a module needs. A rank keeps its share alone in between.
 
-    When all gradients of a layer are there, and another layer begins, they are reduce-scattered. So an all-gather is
-    added to the bytes of an all-reduce, and a rank holds whole parameters of one layer at a time, beside those that
-    belong to no layer (see `layers_of`). Nothing is gathered ahead, to keep the code short; torch's fully_shard does
-    that.
+    indices: the parameters' places among the model's. number: of these weights. stays: keep them from a forward pass to
+    the end of its backward pass, as those of the whole model. is_whole: whether the parameters are there.
+    missing: the places of those whose gradients the backward pass has not made yet.
+    """
 
-    Between passes the model's parameters are empty: `unshard` brings them back. Ranks must use the same layers,
+    def __init__(self, strategy: Strategy, number: int, indices: Sequence[int], stays: bool) -> None:
+        super().__init__([strategy.parameters[index] for index in indices], strategy.group, lends=False)
+        self.share = nn.Parameter(self.share.detach().clone())
+        self.number, self.indices, self.stays = number, indices, stays
+        self.is_whole = True
+        self.missing = set(indices)
+
+    @torch.no_grad()
+    def unshard(self) -> None:
+        """Gather all shares into a new vector; collective."""
+        if any((p.dtype, p.device) != (self.share.dtype, self.share.device) for p in self.parameters):
+            raise moved_error("zero3")
+        self.home = self.vector()
+        self.gather()
+        self.is_whole = True
+        for parameter, view in zip(self.parameters, self.home.views, strict=True):
+            parameter.__class__ = nn.Parameter
+            parameter.data = view
+
+    @torch.no_grad()
+    def release(self, hold: bool) -> None:
+        """Keep the share alone, as the parameters hold it now. Graphs that read the vector keep it alive.
+
+        hold: a graph may read the parameters themselves, which keep their values for it.
+        """
+        if not self.are_home:
+            raise moved_error("zero3")
+        self.share.copy_(self.own_share(self.home.vector))
+        self.home = FlatVector([], self.share)
+        self.is_whole = False
+        for parameter in self.parameters:
+            if not hold:
+                parameter.data = without_values(parameter, parameter.shape)
+            parameter.__class__ = WithheldParameter
+
+
+class Zero3(ShardedVectors):
+    """All-gather a layer's parameters before its forward pass, and for its backward pass again; free them after each.
+
+    Autograd saves no parameter for the backward pass, but where to find it: whatever reads it gathers its layer. When
+    all gradients of a layer are there, and another layer begins, they are reduce-scattered. So an all-gather is added
+    to the bytes of an all-reduce, and a rank holds whole parameters of one layer at a time, besides those that belong
+    to no layer (see `layers_of`). Nothing is gathered ahead, to keep the code short; torch's fully_shard does that.
+
+    Between passes the model's parameters are withheld: `unshard` brings them back. Ranks must use the same layers,
     which they compare at the end of a backward pass.
 
     Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 5.3.
@@ -34,64 +84,136 @@ class Zero3(ShardedGradients):
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__(model, group)
-        parts = layers_of(model)
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self._layers = []
-        for number, part in enumerate(parts):
-            by_kind = by_dtype([self.parameters[index] for index in part.indices])
-            weights = [LayerWeights(some, group, self.name, [names[id(p)] for p in some]) for some in by_kind]
-            stays, on_gather = part.module is model, partial(self._note, number)
-            self._layers.append(ShardedLayer(part.module, weights, stays, on_gather, self._settle))
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        layers: list[LayerWeights] = []
+        by_module: dict[nn.Module, list[LayerWeights]] = {}
+        for part in layers_of(model):
+            for some in by_dtype([self.parameters[index] for index in part.indices]):
+                indices = [index for index in part.indices if self.parameters[index].dtype == some[0].dtype]
+                layers.append(LayerWeights(self, len(layers), indices, stays=part.module is model))
+                by_module.setdefault(part.module, []).append(layers[-1])
+        self.shard(layers)
+        self._layers = layers
+        for layer in layers:
+            for index, parameter in zip(layer.indices, layer.parameters, strict=True):
+                withheld: Any = parameter
+                withheld.bring_back = partial(self._gather, layer)
+                withheld.message = (
+                    f"{names[parameter]} is empty: with zero3 a parameter is there only while its layer is called; "
+                    "within a forward pass call the layer rather than use its parameter elsewhere, and between passes "
+                    "call model.unshard() on every rank before a parameter is read, changed or copied"
+                )
+                parameter.register_post_accumulate_grad_hook(partial(self._arrived, layer, index))
+        for module in dict.fromkeys((*by_module, model)):
+            own = by_module.get(module, [])
+            _surround(module, partial(self._enter, own), partial(self._leave, own))
+        self._contexts: list[AbstractContextManager[object]] = []  # of the forward passes that are under way
+        self._homes: dict[int, LayerWeights] = {}  # by the address of the vector
         self._gathered = 0  # a checksum of which layers were, in their order, since the ranks last compared theirs
-        self._layer_of = {index: number for number, (_, indices) in enumerate(parts) for index in indices}
-        self.weights = [weights for layer in self._layers for weights in layer.weights]
-        self._guard = ForeignOptimizers(self.parameters, self.name)
-        self._due: list[int] = []  # layers whose gradients are all there, and are to be reduced
-        self._reduced: set[int] = set()
+        self._over: list[LayerWeights] = []  # layers whose gradients are all there
+        self._reduced: set[LayerWeights] = set()
+        self._is_synced = True
+        self._is_end_queued = False
+        self._kept_since: int | None = None  # the next node's number at `unshard`
+        self._num_steps = 0
+        self._forget()
         self.unshard()
+
+    def set_sync(self, is_synced: bool) -> None:
+        self._is_synced = is_synced
 
     def on_forward(self) -> None:
         # A forward pass without gradients, as of an evaluation, may be one rank's alone if all is there. One within a
         # backward pass computes anew what that needs.
         if torch.is_grad_enabled() and backward_pass() < 0:
-            self._forget()
+            self._forget(hold=self._kept_since is not None and _next_sequence_nr() > self._kept_since)
 
-    def _forget(self) -> None:
-        self._due.clear()
+    def _forget(self, hold: bool = False) -> None:
+        """Let go of what `unshard` or a pass that failed has left. hold: as of `LayerWeights.release`."""
+        self._kept_since = None
+        self._end_backward(hold)
+        self._over.clear()
         self._reduced.clear()
         for layer in self._layers:
-            layer.begin()
+            layer.missing = set(layer.indices)
 
-    def on_grad(self, index: int) -> None:
-        number = self._layer_of[index]
-        self._reduced.discard(number)  # if it was: one pass may have others within it, as reentrant checkpoints do
-        if self._layers[number].is_over:
-            self._due.append(number)
+    def _end_backward(self, hold: bool = False) -> None:
+        self._is_end_queued = False
+        for layer in self._layers:
+            self._release(layer, hold)
+
+    def _enter(self, layers: Sequence[LayerWeights]) -> None:
+        # Where others save in their own way, as torch.utils.checkpoint does, they have the vectors themselves.
+        is_ours = _outer_hooks(False) is None
+        self._contexts.append(saved_tensors_hooks(self._save, lambda load: load()) if is_ours else nullcontext())
+        self._contexts[-1].__enter__()
+        for layer in layers:
+            self._gather(layer)
+
+    def _leave(self, layers: Sequence[LayerWeights]) -> None:
+        self._contexts.pop().__exit__(None, None, None)
+        for layer in layers:
+            # What is computed anew in a backward pass is needed there right after.
+            if backward_pass() < 0 and not (layer.stays and torch.is_grad_enabled()):
+                self._release(layer)
+
+    def _gather(self, layer: LayerWeights) -> None:
+        if layer.is_whole:
+            return
+        if backward_pass() >= 0:
+            self._settle()
+            if not self._is_end_queued:
+                torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+                self._is_end_queued = True
+        self._gathered = zlib.crc32(layer.number.to_bytes(4), self._gathered)
+        layer.unshard()
+        self._homes[layer.home.vector.data_ptr()] = layer
+
+    def _release(self, layer: LayerWeights, hold: bool = False) -> None:
+        if layer.is_whole and self._kept_since is None:
+            self._homes.pop(layer.home.vector.data_ptr(), None)
+            layer.release(hold)
+
+    def _save(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Return what autograd saves in place of a tensor."""
+        layer = self._homes.get(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided else None
+        if layer is None or tensor.dtype != layer.share.dtype or tensor.is_conj():
+            return partial(_unchanged, tensor, tensor._version)
+        return partial(self._load, layer, self._num_steps, tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    def _load(self, layer: LayerWeights, num_steps: int, *place: Any) -> torch.Tensor:
+        """Return a view of the gathered vector. num_steps: the steps of the optimizer that were taken before."""
+        if num_steps != self._num_steps:
+            raise ShardingError(
+                "a backward pass belongs to a forward pass from before the last optimizer.step(), which has changed "
+                "the parameters since: call backward() on every loss before optimizer.step()"
+            )
+        self._gather(layer)
+        view = layer.home.vector.as_strided(*place)
+        return view.clone() if torch.is_grad_enabled() else view  # the graph of gradients reads it later
+
+    def _arrived(self, layer: LayerWeights, index: int, _: torch.Tensor) -> None:
+        """Note that the backward pass has made a gradient; a pass may have others within it, as checkpoints do."""
+        self._reduced.discard(layer)
+        layer.missing.discard(index)
+        if not layer.missing:
+            layer.missing = set(layer.indices)
+            self._over.append(layer)
 
     def _settle(self) -> None:
         """Free the parameters of the layers whose backward pass is over, and reduce their gradients."""
-        for layer in self._layers:
-            if layer.is_over:
-                layer.release()
-        while self._due:
-            self._reduce(self._due.pop(0))
-
-    def _reduce(self, number: int) -> None:
-        """Reduce-scatter a layer's gradients, and free them."""
-        self.refuse_stepped()
-        for weights in self._layers[number].weights:
-            vector, part = moved_gradients(weights, self.group.size()), torch.empty_like(weights.share_gradient)
-            collectives.reduce_scatter_tensor(part, vector, dist.ReduceOp.AVG, self.group)
-            weights.add_gradient(part)
-        self._reduced.add(number)
-
-    def _note(self, number: int) -> None:
-        self._gathered = zlib.crc32(number.to_bytes(4), self._gathered)
+        over, self._over = self._over, []
+        for layer in over:
+            if not layer.stays:
+                self._release(layer)
+            if self._is_synced:
+                layer.reduce()()
+                self._reduced.add(layer)
 
     def on_backward_end(self) -> None:
-        for number in range(len(self._layers)):
-            if number not in self._reduced:
-                self._reduce(number)
+        for layer in self._layers:
+            if layer not in self._reduced:
+                layer.reduce()()
         self._compare_gathered()
         self._forget()
 
@@ -113,16 +235,17 @@ class Zero3(ShardedGradients):
 
     def before_stepping(self) -> None:
         self._forget()
-        for layer in self._layers:
-            layer.step()
-        super().before_stepping()
+        self._num_steps += 1
+        torch.autograd.graph.increment_version(self.parameters)
 
     def after_stepping(self) -> None:
         """Leave the parameters: they are gathered when a forward pass needs them."""
 
     def unshard(self) -> None:
         for layer in self._layers:
-            layer.keep()
+            self._gather(layer)
+        if self._kept_since is None:
+            self._kept_since = _next_sequence_nr()
 
     def state_of(self, model: nn.Module, *arguments: Any, **keywords: Any) -> Any:
         self.unshard()
@@ -141,3 +264,28 @@ class Zero3(ShardedGradients):
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
         """Raise ValueError: parameters come and go within a pass, which a compiled one does not expect."""
         raise ValueError("zero3: its passes cannot be compiled; use zero1 or zero2")
+
+
+def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:
+    """Return a saved tensor. Raises RuntimeError if it has changed, for which autograd does not look here."""
+    if tensor._version != version:
+        raise RuntimeError("a tensor that the backward pass needs has been modified by an in-place operation")
+    return tensor
+
+
+def _surround(module: nn.Module, enter: Callable[[], None], leave: Callable[[], None]) -> None:
+    """Call `enter` before, and `leave` after, a forward pass of the module and the hooks of others."""
+
+    def after(called: nn.Module, *_: object) -> None:
+        if called is module:
+            leave()
+
+    def before(called: nn.Module, _: object) -> None:
+        nonlocal behind
+        if called is module:  # and no copy of it
+            behind.remove()  # to be called after hooks of others that have come meanwhile
+            behind = module.register_forward_hook(after, always_call=True)
+            enter()
+
+    behind = module.register_forward_hook(after, always_call=True)
+    module.register_forward_pre_hook(before, prepend=True)

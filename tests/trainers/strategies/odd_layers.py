@@ -83,25 +83,6 @@ class Callers(Layers):
         self.layers[1], self.layers[2] = Caller(self.layers[0]), Caller(self.layers[0])
 
 
-class Hiding(nn.Linear):
-    """The result is within a function, beside a tensor without gradient."""
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """x: (batch, 3)."""
-        out = super().forward(x)
-        return (lambda: out), torch.ones(1)
-
-
-class HidingLayers(Layers):
-    """All of them."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, 3)."""
-        for layer in self.layers:
-            x = layer(x)[0]().tanh()
-        return self.result(x)
-
-
 class Leaving(nn.Linear):
     """A loss is left in an attribute; it is made of a row of the weight, which is a view."""
 
@@ -120,26 +101,6 @@ class LeavingLayers(Layers):
     def result(self, x: torch.Tensor) -> torch.Tensor:
         """x: (batch, 3)."""
         return x.detach() + sum(layer.loss for layer in self.layers)
-
-
-class Passing(nn.Linear):
-    """Its feature, which a program uses, comes before its output in the graph, and is made with a row of the weight."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, 3)."""
-        self.feature = x * self.weight[1]
-        return super().forward(self.feature.tanh())
-
-
-class PassingLayers(LeavingLayers):
-    """Only these features count."""
-
-    def __init__(self) -> None:
-        Layers.__init__(self, lambda: Passing(3, 3))
-
-    def result(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, 3)."""
-        return self.last(x).detach() + sum(layer.feature for layer in self.layers)
 
 
 class Dropping(nn.Linear):
@@ -182,9 +143,7 @@ ODD_MODELS: dict[str, Callable[[], nn.Module]] = {
     "hooked": Hooked,
     "detached": lambda: Layers(lambda: Detached(3, 3)),
     "callers": Callers,
-    "hiding": lambda: HidingLayers(lambda: Hiding(3, 3)),
     "leaving": LeavingLayers,
-    "passing": PassingLayers,
     "dropping": lambda: Layers(lambda: Dropping(3, 3)),
     "writing": lambda: Layers(lambda: Writing(3, 3)),
     "nested": Nested,

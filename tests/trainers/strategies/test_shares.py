@@ -1,0 +1,256 @@
+"""Shares: their states, norms and memory; and what `zero3` and `fsdp` have of whole parameters, and when."""
+
+import copy
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from tests.ranks import RankPool
+from tests.refusals import said_by
+from tests.trainers.models import BUCKETS, Blocks, backward, inputs, parameters_of, seeded, small_model
+from trainers.data_parallel import DataParallel
+from trainers.strategies.flat_vector import layers_of
+from trainers.strategies.own_optimizer import ShardingError
+from trainers.strategies.withheld import ShareGradient, Withheld
+
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+def resumed(group: dist.ProcessGroup, name: str, states: Any) -> tuple[Any, list[torch.Tensor]]:
+    """Return the states of model and optimizer after two steps on the same data everywhere, and parameters after four.
+
+    states: what this gave in an earlier run, to begin there; None: begin with the first step.
+    """
+    parallel = DataParallel(small_model(), name, group)
+    optimizer = parallel.optimizer(SGD)
+    kept: Any = copy.deepcopy(states)  # what comes from the test lies in memory that all ranks share
+    if kept:
+        parallel.load_state_dict(kept[0])
+        optimizer.load_state_dict(kept[1])
+    for step in range(2 if kept else 0, 4):
+        if step == 2 and not kept:
+            kept = copy.deepcopy((parallel.state_dict(), optimizer.state_dict()))
+        optimizer.zero_grad()
+        parallel(inputs(step)).pow(2).mean().backward()
+        optimizer.step()
+    parallel.unshard()
+    return kept, parameters_of(parallel)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "sizes", "others"),
+    [
+        ("zero1", 3, [29], [("zero1", 2)]),
+        ("zero1", 2, [29], [("zero1", 5)]),
+        ("zero1", 1, [29], [("zero1", 4)]),
+        (BUCKETS, 3, [5, 8, 16], [(BUCKETS, 2)]),
+        ("zero3", 3, [16, 10, 3], [("zero3", 2)]),  # a vector for each layer
+        ("fsdp", 3, [12, 4, 8, 2, 2, 1], [("ring", 3), ("fsdp", 2)]),
+        ("fsdp_backend_ring", 3, [12, 4, 8, 2, 2, 1], [("ring", 3), ("fsdp_backend_ring", 2)]),
+    ],
+)
+def test_states_are_for_any_number_of_ranks(
+    ranks: RankPool, name: str, before: int, sizes: list[int], others: list[tuple[str, int]]
+) -> None:
+    """All 29 parameters, without what pads them; on as many ranks the run goes on bit for bit."""
+    (states, expected), *same = ranks.run(resumed, name, None, num_ranks=before)
+    assert [tuple(value.shape) for value in states[0].values()] == [(4, 3), (4,), (2, 4), (2,), (1, 2), (1,)]
+    assert [values["momentum_buffer"].numel() for values in states[1]["state"].values()] == sizes
+    for other, _ in same:
+        torch.testing.assert_close(other[1], states[1], rtol=0, atol=0)
+    for _, found in ranks.run(resumed, name, states, num_ranks=before):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    for other, num_ranks in others:
+        for _, found in ranks.run(resumed, other, states, num_ranks=num_ranks):
+            torch.testing.assert_close(found, expected)
+
+
+def held(group: dist.ProcessGroup, name: str) -> tuple[int, int]:
+    """Bytes of gradients and of optimizer state on this rank after a step."""
+    parallel = DataParallel(torch.nn.Linear(99, 10), name, group, broadcast=True)
+    optimizer = parallel.optimizer(torch.optim.AdamW)
+    parallel(torch.ones(1, 99)).sum().backward()
+    optimizer.step()
+    stepped = [p.grad for some in optimizer.param_groups for p in some["params"]]
+    gradients = (*parallel.strategy.held_gradients(), *stepped)
+    found = {gradient.data_ptr(): gradient.nbytes for gradient in gradients if not isinstance(gradient, Withheld)}
+    state = [value for values in optimizer.state.values() for value in values.values() if value.dim()]
+    return sum(found.values()), sum(tensor.nbytes for tensor in state)
+
+
+def test_each_rank_holds_its_share(ranks: RankPool) -> None:
+    """1000 float32 parameters over four ranks: `zero1` still has all gradients of the rank beside its share."""
+    assert ranks.run(held, "ring", num_ranks=4) == [(4000, 8000)] * 4
+    assert ranks.run(held, "zero1", num_ranks=4) == [(5000, 2000)] * 4
+    assert ranks.run(held, "zero2", num_ranks=4) == [(1000, 2000)] * 4
+
+
+def norms(group: dist.ProcessGroup) -> list[float]:
+    """The norm of 1, 2, 3, 4 over two ranks, asked for in torch's ways; beside a gradient that all ranks have."""
+    share = ShareGradient.of(torch.tensor([1.0, 2.0]) + 2 * group.rank(), group)
+    several = torch._foreach_norm([share, torch.tensor([3.0, 4.0])], 1)
+    assert said_by(ValueError, torch.linalg.vector_norm, share, 0).startswith("norm of order 0.0: the order must be")
+    return [
+        *(norm.item() for norm in (share.norm(), torch.norm(share, p=1), torch.linalg.norm(share, ord=math.inf))),
+        *(same.norm(2).item() for same in (share.detach(), share.data, share.detach().data.float(), share.double())),
+        *(norm.item() for norm in several),
+    ]
+
+
+def test_norms_are_those_of_all_shares(ranks: RankPool) -> None:
+    """By all functions that torch has for it, and of the same values without a graph, or in another dtype."""
+    for found in ranks.run(norms, num_ranks=2):
+        assert found == pytest.approx([math.sqrt(30), 10, 4, *[math.sqrt(30)] * 4, 10, 7])
+
+
+def test_layers_of_a_model() -> None:
+    """Members of lists, dicts and sequences; the rest is the model's, with what two layers share."""
+    model = Blocks()
+    names = [name for name, _ in model.named_parameters()]
+    layers = {
+        next(name for name, module in model.named_modules() if module is layer.module): [
+            names[index] for index in layer.indices
+        ]
+        for layer in layers_of(model)
+    }
+    assert layers == {
+        "blocks.0": ["blocks.0.bias"],
+        "blocks.1": ["blocks.1.0.weight", "blocks.1.0.bias"],
+        "blocks.2": ["blocks.2.weight", "blocks.2.bias"],
+        "": ["first.weight", "first.bias", "last.weight", "last.bias", "blocks.0.weight"],
+    }
+    assert [layer.indices for layer in layers_of(small_model())] == [[0, 1], [2, 3], [4, 5]]
+    assert [layer.indices for layer in layers_of(nn.Linear(2, 2))] == [[0, 1]]
+
+
+def largest_held(group: dist.ProcessGroup) -> tuple[int, int]:
+    """The most bytes of parameters that are there at once while a model of many alike layers trains, and their sum."""
+    torch.manual_seed(3)
+    model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(8)))
+    size_bytes = sum(p.nbytes for p in model.parameters())
+    parallel, most = DataParallel(model, "zero3", group), 0
+    parallel(torch.ones(1, 16)).sum().backward()
+
+    def count(*_: object) -> None:
+        nonlocal most
+        most = max(most, sum(p.untyped_storage().nbytes() for p in model.parameters() if not isinstance(p, Withheld)))
+
+    for layer in model:
+        layer.register_forward_hook(count, prepend=True)
+        layer.register_full_backward_pre_hook(count)
+    parallel.zero_grad()
+    parallel(torch.ones(1, 16, requires_grad=True)).sum().backward()
+    return most, size_bytes
+
+
+def test_a_rank_holds_a_layer_at_a_time(ranks: RankPool) -> None:
+    """Of eight."""
+    for most, size_bytes in ranks.run(largest_held, num_ranks=2):
+        assert most == size_bytes // 8
+
+
+def looked_at(group: dist.ProcessGroup) -> list[float]:
+    """Return the result of one rank alone between two steps, the state, and the parameter after the next step."""
+    parallel = DataParallel(nn.Linear(1, 1, bias=False), "zero3", group, broadcast=True)
+    optimizer = parallel.optimizer(partial(torch.optim.SGD, lr=0.5))
+    parallel.load_state_dict({"weight": torch.tensor([[3.0]])})
+    parallel(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    parallel.unshard()
+    with torch.no_grad():
+        alone = parallel(torch.ones(1, 1)).item() if group.rank() == 0 else 2.5
+    saved = parallel.state_dict()  # a copy, which the next step leaves alone
+    parallel.model.weight.detach().numpy()  # which keeps its memory, whatever the parameter becomes
+    parallel.load_state_dict({"weight": saved["weight"] * 2})
+    optimizer.zero_grad()
+    parallel(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    return [alone, saved["weight"].item(), parallel.state_dict()["weight"].item()]
+
+
+def test_whole_parameters_can_be_looked_at_and_written(ranks: RankPool) -> None:
+    """After `unshard`, by one rank alone; what is written to them is what the next step begins with."""
+    assert ranks.run(looked_at, num_ranks=3) == [[2.5, 2.5, 4.5]] * 3
+
+
+class OfRank(nn.Module):
+    """Layers that are alike, of which every rank leaves out another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(3, 3) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        for number, layer in enumerate(self.layers):
+            if number != dist.get_rank():
+                x = layer(x)
+        return x
+
+
+def with_other_layers(group: dist.ProcessGroup) -> str:
+    """Return the error of ranks that use other layers."""
+    parallel = DataParallel(seeded(OfRank), "zero3", group)
+    return said_by(ShardingError, backward, parallel, 0)
+
+
+def test_ranks_must_use_the_same_layers(ranks: RankPool) -> None:
+    """Or shares of different layers would be put together."""
+    for error in ranks.run(with_other_layers, num_ranks=3):
+        assert error.startswith("the ranks have used different layers, or the same layers in a different order: with")
+
+
+def copied(group: dist.ProcessGroup) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The parameters, and those of a copy of the plain model which is averaged with later ones and trained alone."""
+    parallel = DataParallel(small_model(), "zero3", group)
+    optimizer = parallel.optimizer(SGD)
+    average = torch.optim.swa_utils.AveragedModel(parallel.module)
+    backward(parallel, 0)
+    optimizer.step()
+    parallel.unshard()
+    average.update_parameters(parallel.module)
+    if group.rank() == 0:
+        average(inputs(0)).sum().backward()
+    optimizer.zero_grad()
+    backward(parallel, 1)
+    return [p.detach() for p in average.parameters()], list(small_model().parameters())
+
+
+def test_a_copy_is_a_plain_model(ranks: RankPool) -> None:
+    """The first update of an average is a copy; one rank alone can use it, and it stays as it is."""
+    (found, first), (again, _) = ranks.run(copied, num_ranks=2)
+    torch.testing.assert_close(found, again, rtol=0, atol=0)
+    assert [f.shape for f in found] == [p.shape for p in first]
+    assert not any(torch.equal(f, p) for f, p in zip(found, first, strict=True))
+
+
+def evaluated_alone(group: dist.ProcessGroup) -> list[float]:
+    """Return rank 0's results, alone, after `unshard`, before and after the model was asked for its state."""
+    layers = [nn.Linear(1, 1, bias=False), nn.Linear(1, 3, bias=False), nn.Linear(3, 1, bias=False)]
+    parallel = DataParallel(nn.Sequential(*layers), "fsdp", group, broadcast=True)
+    parallel.load_state_dict({"0.weight": torch.ones(1, 1), "1.weight": torch.ones(3, 1), "2.weight": torch.ones(1, 3)})
+    results = []
+    for asks in (False, True):
+        parallel.unshard()
+        if asks:
+            parallel.state_dict()
+        if group.rank() == 0:
+            with torch.no_grad():
+                results += [parallel(torch.ones(1, 1)).item(), parallel.module(torch.ones(1, 1)).item()]
+        for _ in range(2):
+            parallel(torch.ones(1, 1)).sum().backward()
+        assert all(isinstance(p, DTensor) for p in parallel.parameters())
+    return results
+
+
+def test_one_rank_can_evaluate_alone(ranks: RankPool) -> None:
+    """Without the others, which go on to the next step."""
+    alone, other = ranks.run(evaluated_alone, num_ranks=2)
+    assert alone == [3.0] * 4
+    assert other == []
