@@ -2,14 +2,13 @@
 
 from ringsim.verdict.bound import Attribution, Bound
 from ringsim.verdict.finding import Finding
-from ringsim.verdict.predicted_findings import MEASURE
 from ringsim.verdict.records import (
+    ComparedCell,
     JobReport,
-    PredictedDdpStep,
     SimulatedCollective,
     StrategyResult,
     TrainingComparison,
     TrainingSession,
 )
 from ringsim.verdict.run_directory import KINDS, RunDirectory, read_directory
-from ringsim.verdict.verdict import Verdict, judge
+from ringsim.verdict.verdict import MEASURE, Verdict, judge

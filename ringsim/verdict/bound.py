@@ -55,6 +55,17 @@ class Attribution:
         """Return the part of the time that a bound is charged with; 0 where no time passes."""
         return self.seconds[bound] / self.time_s if self.time_s > 0 else 0.0
 
+    @property
+    def shares(self) -> dict[str, float]:
+        """The parts of the time by cause, the largest first, without those that would be shown as nothing."""
+        bounds = sorted(Bound, key=self.share, reverse=True)
+        return {bound.value: self.share(bound) for bound in bounds if self.share(bound) >= 0.005}
+
+    @property
+    def without_straggler_s(self) -> float:
+        """The time if all links and ranks of a kind were alike."""
+        return self.time_s - self.seconds[Bound.STRAGGLER]
+
 
 def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: int) -> float:
     """Return the predicted seconds of one of our all_reduce calls. Raises ValueError where there is no room for it."""
@@ -80,7 +91,7 @@ def attribute(cluster: Cluster, num_ranks: int, size_bytes: int, algorithm: str 
     return Attribution(algorithm, num_ranks, size_bytes, seconds)
 
 
-def without_stragglers(cluster: Cluster) -> Cluster:
+def _without_stragglers(cluster: Cluster) -> Cluster:
     """Return the network with all ranks and all links of a kind alike."""
     return cluster.with_spec(slow_ranks=(), slow_links=())
 
@@ -97,7 +108,7 @@ def _without_latency(cluster: Cluster) -> Cluster:
 
 
 _TAKEN_AWAY: dict[Bound, Callable[[Cluster], Cluster]] = {
-    Bound.STRAGGLER: without_stragglers,
+    Bound.STRAGGLER: _without_stragglers,
     Bound.CORES: _with_enough_cores,
     Bound.LATENCY: _without_latency,
 }
