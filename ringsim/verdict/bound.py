@@ -91,24 +91,11 @@ def attribute(cluster: Cluster, num_ranks: int, size_bytes: int, algorithm: str 
     return Attribution(algorithm, num_ranks, size_bytes, seconds)
 
 
-def _without_stragglers(cluster: Cluster) -> Cluster:
-    """Return the network with all ranks and all links of a kind alike."""
-    return cluster.with_spec(slow_ranks=(), slow_links=())
-
-
-def _with_enough_cores(cluster: Cluster) -> Cluster:
-    enough: Cluster = with_numbers(cluster, lambda field, number: None if field == "cores" else number)
-    return enough
-
-
-def _without_latency(cluster: Cluster) -> Cluster:
-    """Return the network with no latencies, as far as it adds up: one on which nothing costs anything is refused."""
-    free: Cluster = with_numbers(cluster, lambda field, number: 1e-300 if field in _LATENCIES else number)
-    return free
-
-
+# One on which nothing costs anything is refused: so latencies are nearly nothing, as far as the network adds up.
 _TAKEN_AWAY: dict[Bound, Callable[[Cluster], Cluster]] = {
-    Bound.STRAGGLER: _without_stragglers,
-    Bound.CORES: _with_enough_cores,
-    Bound.LATENCY: _without_latency,
+    Bound.STRAGGLER: lambda cluster: cluster.with_spec(slow_ranks=(), slow_links=()),
+    Bound.CORES: lambda cluster: with_numbers(cluster, lambda field, number: None if field == "cores" else number),
+    Bound.LATENCY: lambda cluster: with_numbers(
+        cluster, lambda field, number: 1e-300 if field in _LATENCIES else number
+    ),
 }

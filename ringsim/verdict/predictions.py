@@ -168,12 +168,8 @@ def make_forecast(subject: Subject) -> Forecast:
 
 
 def _sizes(last: int) -> list[int]:
-    """Powers of four, or of more, from SMALLEST up to the size that the verdict is about, and that."""
-    factor = 4
-    while SMALLEST * factor**MOST_SIZES < last:
-        factor *= 4
-    sizes = {SMALLEST * factor**power for power in range(MOST_SIZES)}
-    return sorted({size for size in sizes if size < last} | {last})
+    """Return powers of four from SMALLEST up to the size that the verdict is about, and that."""
+    return [*(size for size in (SMALLEST * 4**power for power in range(MOST_SIZES)) if size < last), last]
 
 
 def _least_gain(subject: Subject) -> float:

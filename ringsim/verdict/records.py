@@ -141,7 +141,7 @@ class TrainingLog:
         for line in lines:
             with suppress(ValueError):
                 entry = decode(LogEntry, parse_json(line), is_open=True)
-                if not entries or entry.step > entries[-1].step:
+                if entry != LogEntry(entry.step) and (not entries or entry.step > entries[-1].step):
                     entries.append(entry)
         if not entries:
             raise ValueError(f"{path}: no line of it is a step of training with its number")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.calibration import MISFIT, ComparedCase, cases_of_measurements, num_hosts, probe_noise
+from ringsim.calibration import MISFIT, probe_noise
 from ringsim.console import in_one_line
 from ringsim.files import decode
 from ringsim.measurements import p95
@@ -116,12 +116,13 @@ class Verdict:
     def compared(self) -> Iterator[tuple[str, ComparedCell]]:
         """Yield each measured collective and its file; predicted from the probes of that, or by `ringsim compare`."""
         predicted = {subject.file: subject.comparison.cases for subject in self.subjects if subject.comparison}
+        for file, cases in predicted.items():
+            yield from ((file, decode(ComparedCell, case.as_dict(), is_open=True)) for case in cases)
         for file, measurements in self.contents.measurements.items():
-            cases = cases_of_measurements(measurements, num_hosts(measurements), file)
-            predicted.setdefault(file, tuple(ComparedCase(case, None, "", False) for case in cases))
-        for file, compared_cases in predicted.items():
-            for case in compared_cases:
-                yield file, decode(ComparedCell, case.as_dict(), is_open=True)
+            for times in measurements.collectives if file not in predicted else ():
+                (low_s, high_s), median_s = times.p10_p90_s, times.median_s
+                key = times.collective.value, times.algorithm, times.size_bytes, times.num_ranks
+                yield file, ComparedCell(*key, None, median_s, (high_s - low_s) / median_s)
         for file, compared in self.contents.cells.items():
             yield from ((file, cell) for cell in compared.cells)
 
@@ -183,7 +184,7 @@ def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
 
 def _sync_shares(contents: RunDirectory) -> list[tuple[str, float]]:
     """Return the share of its time that each training run spends synchronising, by its log or comparison."""
-    shares = {}
+    shares: dict[str, float] = {}
     for file, comparison in contents.comparisons.items():
         shares |= {f"{file}, {run.name}": run.sync_share for run in comparison.runs if run.num_ranks > 1}
     for folder, log in contents.logs.items():
