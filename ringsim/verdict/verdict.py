@@ -66,7 +66,7 @@ class Check(NamedTuple):
     """The errors of predictions in a file that nothing was fitted to; within: those within the measured spread."""
 
     file: str
-    what: str
+    kind: str
     median: float
     p95: float
     number: int
@@ -203,7 +203,7 @@ def _checks(verdict: Verdict) -> Iterator[Check]:
         for result in subject.job.synchronising if subject.job else ():
             if result.error is not None:
                 known.setdefault((subject.file, "strategies"), []).append((abs(result.error), result.spread))
-    for (file, what), pairs in known.items():
+    for (file, kind), pairs in known.items():
         errors = [error for error, _ in pairs]
         within = sum(error <= spread for error, spread in pairs)
-        yield Check(file, what, statistics.median(errors), p95(errors), len(errors), within)
+        yield Check(file, kind, statistics.median(errors), p95(errors), len(errors), within)

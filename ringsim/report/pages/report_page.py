@@ -33,8 +33,8 @@ Row = tuple[str, Any]  # the file that it is from, and a record or a dict
 _CELLS: dict[str, Callable[[Any], TableCell]] = {
     "bytes_per_s": rate_cell, "tokens_per_s": count_cell, "samples_per_s": count_cell, "_s": time_cell,
     "_bytes": size_cell, "error": error_cell, "share": share_cell, "efficiency": share_cell, "spread": share_cell,
-    "loss_difference": lambda value: TableCell(f"{value:.1e}", value),
-    "": lambda value: count_cell(value, 0 if isinstance(value, int) else 4),
+    "loss_difference": lambda value: TableCell(f"{value:.1e}", value), "loss": lambda value: count_cell(value, 4),
+    "": lambda value: count_cell(value, 0 if isinstance(value, int) else 2),
 }  # fmt: skip
 _UNITS = re.compile(r"^.*\.|^num_|_bytes_per_s$|_bytes$|_s$")
 
@@ -81,7 +81,7 @@ def _with_code(sentence: str) -> "Markup":
     """Return a sentence as HTML, with what stands between backticks as code."""
     from markupsafe import Markup, escape  # noqa: PLC0415  as jinja2
 
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence)))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(sentence))))
 
 
 def _algorithms(verdict: Verdict) -> Iterator[Row]:

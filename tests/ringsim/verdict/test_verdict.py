@@ -33,8 +33,9 @@ SLOW = tuple(SlowLink(f"host2.nic0.{way}", slowdown=5.0) for way in ("out", "in"
 
 
 def verdict_on(measurements: Measurements) -> Verdict:
-    """Of a directory with that file alone."""
-    return judge(RunDirectory("made", measurements={"m.json": measurements}))
+    """Of a directory with that file alone, with predictions for two sizes."""
+    with patch("ringsim.verdict.predictions._sizes", lambda last: [2**10, last]):
+        return judge(RunDirectory("made", measurements={"m.json": measurements}))
 
 
 def verdict_on_job(*strategies: dict[str, object], measurements: Measurements | None = None) -> Verdict:
@@ -70,7 +71,7 @@ def test_what_bounds_an_all_reduce(measurements: Measurements, bound: str) -> No
 def test_a_straggler_is_named_and_taken_away() -> None:
     """The link with its name, and the time without it, which is the simulator's on the network without it."""
     finding = verdict_on(made_measurements(4, 8, hosts(slow=SLOW))).finding(Topic.BOUND)
-    assert finding.answer.endswith("a straggler from 16 KiB.")
+    assert finding.answer.endswith("a straggler from 16 MiB.")
     (sentence,) = [reason for reason in finding.reasons if "Slower than the other links" in reason]
     assert sentence.startswith(
         "Slower than the other links (125 MB/s): host2.nic0.out (25 MB/s), host2.nic0.in (25 MB/s). With equal"
@@ -241,9 +242,9 @@ def test_predictions_for_a_network_answer_without_probes() -> None:
     [
         ("mine", True, 1e-3, "Not known: all measurements here were used in the calibration. Compare with "),
         ("mine", False, 0.5e-3, "Reliable for a ranking, but not for small differences: the median error of the pred"),
-        ("mine", False, 1e-3, "Reliable: the median error of the predictions is 1 %."),
-        ("uniform", False, 1e-3, "Reliable: the median error of the predictions is 1 %."),
-        ("other", False, 1e-3, "Reliable: the median error of the predictions is 1 %. There are also predictions for "
+        ("mine", False, 1e-3, "Reliable: the median error of the predictions is 2 %."),
+        ("uniform", False, 1e-3, "Reliable: the median error of the predictions is 2 %."),
+        ("other", False, 1e-3, "Reliable: the median error of the predictions is 2 %. There are also predictions for "
          "other, with which no measurement here is compared."),
     ],
 )  # fmt: skip
@@ -251,7 +252,7 @@ def test_reliability_follows_from_what_nothing_was_fitted_to(
     network: str, used: bool, predicted_s: float, answer: str
 ) -> None:
     """The errors of one network say nothing of another."""
-    cell = ComparedCell("all_reduce", "nccl", 2**20, 8, predicted_s, 1.01e-3, 0.1, used)
+    cell = ComparedCell("all_reduce", "nccl", 2**20, 8, predicted_s, 1.02e-3, 0.1, used)
     step = PredictedDdpStep(64, 2**20, 0.02, 0.01, 0.11, 0.1)
     contents = RunDirectory(
         "made",

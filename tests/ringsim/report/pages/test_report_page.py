@@ -70,6 +70,7 @@ def test_each_kind_of_file_is_shown(page: Path) -> None:
     assert text.count("<svg ") == text.count("<figure>") >= 6
     assert "<text " in text
     assert not re.search(r'(src|href)="(?!#)', text)
+    assert "Train with <code>ring</code>: its step" in text
 
 
 def test_refused_files_are_on_the_page(tmp_path: Path) -> None:
