@@ -32,4 +32,4 @@ from ringsim.calibration.library_choice import (
     why_unknown,
 )
 from ringsim.calibration.library_pace import MAX_TRANSFERS, LibraryChoice, in_even_chunks
-from ringsim.calibration.noise import PredictedTime, ProbeNoise, busy_line, probe_noise, with_interval
+from ringsim.calibration.noise import PredictedTime, busy_line, probe_noise, with_interval

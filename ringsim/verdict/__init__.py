@@ -1,15 +1,7 @@
 """The verdict on a directory of results in plain words: what bounds, what to use, what more ranks would cost."""
 
-from ringsim.verdict.bound import Attribution, Bound
+from ringsim.verdict.bound import Attribution
 from ringsim.verdict.finding import Finding
-from ringsim.verdict.predicted_findings import MEASURE
-from ringsim.verdict.records import (
-    JobReport,
-    PredictedDdpStep,
-    SimulatedCollective,
-    StrategyResult,
-    TrainingComparison,
-    TrainingSession,
-)
+from ringsim.verdict.records import JobReport, StrategyResult, TrainingComparison, TrainingSession
 from ringsim.verdict.run_directory import KINDS, RunDirectory, read_directory
-from ringsim.verdict.verdict import Verdict, judge
+from ringsim.verdict.verdict import MEASURE, Verdict, judge

@@ -55,6 +55,17 @@ class Attribution:
         """Return the part of the time that a bound is charged with; 0 where no time passes."""
         return self.seconds[bound] / self.time_s if self.time_s > 0 else 0.0
 
+    @property
+    def shares(self) -> dict[str, float]:
+        """The parts of the time by cause, the largest first, without those that would be shown as nothing."""
+        bounds = sorted(Bound, key=self.share, reverse=True)
+        return {bound.value: self.share(bound) for bound in bounds if self.share(bound) >= 0.005}
+
+    @property
+    def without_straggler_s(self) -> float:
+        """The time if all links and ranks of a kind were alike."""
+        return self.time_s - self.seconds[Bound.STRAGGLER]
+
 
 def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: int) -> float:
     """Return the predicted seconds of one of our all_reduce calls. Raises ValueError where there is no room for it."""
@@ -80,24 +91,11 @@ def attribute(cluster: Cluster, num_ranks: int, size_bytes: int, algorithm: str 
     return Attribution(algorithm, num_ranks, size_bytes, seconds)
 
 
-def without_stragglers(cluster: Cluster) -> Cluster:
-    """Return the network with all ranks and all links of a kind alike."""
-    return cluster.with_spec(slow_ranks=(), slow_links=())
-
-
-def _with_enough_cores(cluster: Cluster) -> Cluster:
-    enough: Cluster = with_numbers(cluster, lambda field, number: None if field == "cores" else number)
-    return enough
-
-
-def _without_latency(cluster: Cluster) -> Cluster:
-    """Return the network with no latencies, as far as it adds up: one on which nothing costs anything is refused."""
-    free: Cluster = with_numbers(cluster, lambda field, number: 1e-300 if field in _LATENCIES else number)
-    return free
-
-
+# One on which nothing costs anything is refused: so latencies are nearly nothing, as far as the network adds up.
 _TAKEN_AWAY: dict[Bound, Callable[[Cluster], Cluster]] = {
-    Bound.STRAGGLER: without_stragglers,
-    Bound.CORES: _with_enough_cores,
-    Bound.LATENCY: _without_latency,
+    Bound.STRAGGLER: lambda cluster: cluster.with_spec(slow_ranks=(), slow_links=()),
+    Bound.CORES: lambda cluster: with_numbers(cluster, lambda field, number: None if field == "cores" else number),
+    Bound.LATENCY: lambda cluster: with_numbers(
+        cluster, lambda field, number: 1e-300 if field in _LATENCIES else number
+    ),
 }

@@ -1,14 +1,20 @@
-"""`Finding`: one answer of a verdict in plain words, and the words that its sentences are made of."""
+"""`Finding`: one answer of a verdict in plain words, as the template answers.j2 makes it of facts."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ringsim.calibration import PredictedTime
-from ringsim.units import format_size, format_time
+from ringsim.console import in_one_line
+from ringsim.units import format_rate, format_size, format_time, plural
 
-HALF = 0.5  # of a step: what takes more than the rest together bounds it
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 class Topic(Enum):
@@ -18,7 +24,7 @@ class Topic(Enum):
     ALGORITHM = "Which algorithm should you use?"
     BUCKET = "Which bucket size should you use?"
     RANKS = "What happens with twice as many ranks?"
-    SURE = "How reliable are these answers?"
+    RELIABILITY = "How reliable are these answers?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,46 +37,62 @@ class Finding:
     command: str = ""
 
 
+def findings_from(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """Return the answers that the template makes of these facts.
+
+    In its text "# TOPIC" begins an answer, "- " a reason, and "$ " a command; other lines continue the one before.
+    """
+    sections = re.split(r"^# ", _template().render(facts), flags=re.MULTILINE)[1:]
+    findings = []
+    for section in sections:
+        paragraphs = [" ".join(text.split()) for text in re.split(r"^(?=[-$] )", section, flags=re.MULTILINE)]
+        topic, answer = paragraphs[0].split(" ", 1)
+        reasons = tuple(text[2:] for text in paragraphs if text.startswith("- "))
+        command = "".join(text[2:] for text in paragraphs if text.startswith("$ "))
+        findings.append(Finding(Topic[topic], answer, reasons, command))
+    return tuple(findings)
+
+
+@cache
+def _template() -> "Template":
+    """Return the template; whatever files name something stays within a line of its text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  not needed by other commands
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        autoescape=False,
+        finalize=lambda value: in_one_line(str(value)),
+    )
+    environment.filters |= {
+        "percent": percent, "rounded": rounded, "interval": interval, "by_size": by_size,
+        "size": format_size, "rate": format_rate, "plural": plural,
+    }  # fmt: skip
+    return environment.get_template("answers.j2")
+
+
 def percent(share: float) -> str:
     """Return such as 12 %; less than one per cent keeps a digit, down to a tenth."""
     return f"{100 * share:.0f} %" if abs(share) >= 0.01 or abs(share) < 0.0005 else f"{100 * share:.1f} %"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return such as a, b and c; names: at least one."""
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-
-
-def roughly(time_s: float) -> str:
+def rounded(time_s: float) -> str:
     """Return a time with two digits, as many as a verdict needs."""
     return format_time(float(f"{time_s:.2g}"))
 
 
-def times(factor: PredictedTime) -> str:
-    """Return such as 2.1 times (1.9 to 2.4)."""
-    low, high = f"{factor.low_s:.2f}", f"{factor.high_s:.2f}"
-    return f"{factor.time_s:.2f} times" + (f" ({low} to {high})" if low != high else "")
-
-
-def with_ends(predicted: PredictedTime) -> str:
+def interval(predicted: PredictedTime) -> str:
     """Return such as 2.1 ms (1.9 ms to 2.4 ms)."""
-    low, high = roughly(predicted.low_s), roughly(predicted.high_s)
-    return roughly(predicted.time_s) + (f" ({low} to {high})" if low != high else "")
+    low, high = rounded(predicted.low_s), rounded(predicted.high_s)
+    return rounded(predicted.time_s) + (f" ({low} to {high})" if low != high else "")
 
 
-def by_size(names: Sequence[tuple[int, str]]) -> str:
-    """Return which name holds for which sizes: a up to 64 KiB and b from 256 KiB on.
+def by_size(items: Iterable[Any], form: str) -> str:
+    """Return which name holds for which sizes: a up to 64 KiB, b from 256 KiB.
 
-    names: a size and its name, by size.
+    items: with `size_bytes`, by size. form: makes the name of an item, such as "by {0.bound.value}".
     """
-    runs: list[tuple[str, list[int]]] = [
-        (name, [size for size, _ in group]) for name, group in groupby(names, key=lambda pair: pair[1])
-    ]
-    if len(runs) == 1:
-        return runs[0][0]
-    parts = [f"{runs[0][0]} up to {format_size(runs[0][1][-1])}"]
-    for name, sizes in runs[1:-1]:
-        first, last = format_size(sizes[0]), format_size(sizes[-1])
-        parts.append(f"{name} at {first}" if first == last else f"{name} from {first} to {last}")
-    parts.append(f"{runs[-1][0]} from {format_size(runs[-1][1][0])} on")
-    return listed(parts)
+    runs = [(name, list(run)) for name, run in groupby(items, key=form.format)]
+    starts = [f"{name} from {format_size(run[0].size_bytes)}" for name, run in runs[1:]]
+    first, run = runs[0]
+    return ", ".join([f"{first} up to {format_size(run[-1].size_bytes)}", *starts]) if starts else first

@@ -3,12 +3,13 @@
 All of these may have more keys than a report needs.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from ringsim.files import FileFormat, JsonFile, decode, encode, parse_json, parsed, read_text, values
-from ringsim.measurements import Measurements, p10_p90
+from ringsim.files import FileFormat, JsonFile, decode, encode, parse_json, read_text, values
+from ringsim.measurements import Measurements, busbw_factor, p10_p90
 from ringsim.schedule import Collective
 from ringsim.training_step import StepProfile
 
@@ -38,6 +39,12 @@ class StrategyResult:
     steps_s: tuple[float, ...]
     losses: tuple[float, ...]
     rank_sync_s: tuple[float, ...] = ()
+
+    @property
+    def spread(self) -> float:
+        """`sync_p10_p90_s` over the median."""
+        low_s, high_s = self.sync_p10_p90_s
+        return (high_s - low_s) / self.measured_sync_s
 
     @property
     def sync_p10_p90_s(self) -> tuple[float, float]:
@@ -95,6 +102,11 @@ class JobReport(JsonFile):
         return [result for result in self.strategies if result.strategy.partition("/")[0] != NONE]
 
     @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the report comes from."""
+        return self.measurements.provenance
+
+    @property
     def unsynchronised(self) -> StrategyResult | None:
         """The training of each rank for itself, with which the cost of the others is compared; None if not tried."""
         return next((result for result in self.strategies if result.strategy == NONE), None)
@@ -117,48 +129,29 @@ class TrainingLog:
     entries: tuple[LogEntry, ...]
     num_damaged: int = 0
 
+    @property
+    def last(self) -> LogEntry:
+        """The last good line."""
+        return self.entries[-1]
+
     @classmethod
     def load(cls, path: Path) -> Self:
         """Return the log. Raises ValueError if no line is good, OSError if it cannot be read."""
         lines = read_text(path).splitlines()
         entries: list[LogEntry] = []
         for line in lines:
-            try:
+            with suppress(ValueError):
                 entry = decode(LogEntry, parse_json(line), is_open=True)
-            except ValueError:
-                continue
-            if not entries or entry.step > entries[-1].step:
-                entries.append(entry)
+                if entry != LogEntry(entry.step) and (not entries or entry.step > entries[-1].step):
+                    entries.append(entry)
         if not entries:
             raise ValueError(f"{path}: no line of it is a step of training with its number")
         return cls(tuple(entries), len(lines) - len(entries))
 
 
-def is_job_log(path: Path) -> bool:
-    """Return whether the lines of a log.jsonl are of a strategy comparison, all of which its report.json has."""
-    try:
-        first, *_ = read_text(path).splitlines()
-        line = parse_json(first)
-    except ValueError:
-        return False
-    return isinstance(line, dict) and "strategies" in line
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("must be an object")
-    return value
-
-
-def _figures(value: Any) -> dict[str, float]:
-    """Return the figures that are finite; for others a file has null."""
-    figures = {name: figure for name, figure in _object(value).items() if figure is not None}
-    return {name: parsed(values.number(), figure, name) for name, figure in figures.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class TrainingSession(JsonFile):
-    """A finished run's result.json: what was trained, how, and the figures of its evaluation."""
+    """A finished run's result.json: what was trained, how, and its evaluation, with None for what is not finite."""
 
     task: values.Name = field(metadata={"key": "task.task"})
     strategy: values.Name = field(metadata={"key": "training.strategy"})
@@ -166,7 +159,7 @@ class TrainingSession(JsonFile):
     num_parameters: int
     train_s: float
     provenance: dict[str, Any]
-    evaluation: Annotated[dict[str, float], _figures]
+    evaluation: dict[str, float | None]
 
     FORMAT: ClassVar = FileFormat("ringsim-session", 1, is_open=True)
 
@@ -200,21 +193,29 @@ class TrainingComparison(JsonFile):
 
 @dataclass(frozen=True, slots=True)
 class ComparedCell:
-    """A cell of `ringsim compare`'s compare.json: a measured collective and its prediction, if there is one."""
+    """A measured collective and its prediction, if there is one: a cell of `ringsim compare`'s compare.json.
+
+    spread: of the measured times, from their 10th to their 90th percentile, over the median.
+    """
 
     collective: values.Name
     algorithm: values.Name
     size_bytes: int
     num_ranks: int
     predicted_s: float | None
-    measured_s: float
+    measured_s: values.Duration
     spread: float
     used_in_calibration: bool = False
 
     @property
     def error(self) -> float | None:
         """The predicted time over the measured one, less 1."""
-        return None if self.predicted_s is None or not self.measured_s else self.predicted_s / self.measured_s - 1
+        return None if self.predicted_s is None else self.predicted_s / self.measured_s - 1
+
+    @property
+    def busbw_bytes_per_s(self) -> float:
+        """Bus bandwidth of the measured time, as nccl-tests define it."""
+        return busbw_factor(self.collective, self.num_ranks) * self.size_bytes / self.measured_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,22 +226,10 @@ class ComparedCells:
     cells: tuple[ComparedCell, ...]
 
 
-def _network_name(value: Any) -> str:
-    return str(parsed(values.text, _object(value).get("name", UNIFORM), "name"))
-
-
-def _path(value: Any) -> dict[str, float]:
-    """Return the time of a critical path by what it is spent on, such as "latency"."""
-    path = {} if value is None else _object(value)
-    times = {name: time_s for name, time_s in path.items() if name.endswith("_s")}
-    return {name.removesuffix("_s"): parsed(values.seconds(0), time_s, name) for name, time_s in times.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class SimulatedCollective:
     """A run that `ringsim simulate` or `explain` printed with --json. time_s: None if it never finishes.
 
-    path_s: what the time of the critical path is spent on, such as "latency"; empty if that was not looked at.
     bottleneck: the resource that is used most; "" if it is not known.
     """
 
@@ -250,22 +239,10 @@ class SimulatedCollective:
     size_bytes: int
     num_steps: int
     num_transfers: int
-    network: Annotated[str, _network_name]
     time_s: float | None
-    path_s: Annotated[dict[str, float], _path] = field(
-        default_factory=dict, metadata={"key": "explained.critical_path"}
-    )
+    busbw_bytes_per_s: float | None
+    network: str = field(default=UNIFORM, metadata={"key": "network.name"})
     bottleneck: str = field(default="", metadata={"key": "explained.bottleneck.name"})
-
-    @property
-    def path_shares(self) -> dict[str, float]:
-        """Return the parts of the critical path's time, without those that are 0; empty where no time is spent."""
-        total_s = sum(self.path_s.values())
-        return {kind: spent_s / total_s for kind, spent_s in self.path_s.items() if spent_s > 0}
-
-
-def _num_buckets(value: Any) -> int:
-    return int(values.whole()(len(value) if isinstance(value, list) else value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +251,6 @@ class PredictedDdpStep:
 
     num_ranks: int
     cap_bytes: values.Positive
-    num_buckets: Annotated[int, _num_buckets] = field(metadata={"key": "buckets"})
     communication_s: float | None
     exposed_s: float | None
     step_s: float | None
@@ -290,8 +266,13 @@ class PredictedDdpStep:
 class DdpPrediction:
     """The output of `ringsim ddp --json`: the step that was asked for, with other caps, and on more ranks."""
 
-    network: Annotated[str, _network_name]
     step: PredictedDdpStep
     default_step_s: float | None
     sweep: tuple[PredictedDdpStep, ...]
     scaling: tuple[PredictedDdpStep, ...]
+    network: str = field(default=UNIFORM, metadata={"key": "network.name"})
+
+    @property
+    def steps(self) -> tuple[PredictedDdpStep, ...]:
+        """All of them."""
+        return (self.step, *self.sweep, *self.scaling)

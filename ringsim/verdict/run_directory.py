@@ -10,7 +10,7 @@ from typing import Any
 from ringsim.analysis import Sweep
 from ringsim.console import in_one_line
 from ringsim.files import JsonFile, decode, parse_json, read_text
-from ringsim.measurements import Measurements, read_logs
+from ringsim.measurements import Measurements
 from ringsim.network import Cluster, load_network
 from ringsim.training_step import StepProfile
 from ringsim.verdict.records import (
@@ -21,7 +21,6 @@ from ringsim.verdict.records import (
     TrainingComparison,
     TrainingLog,
     TrainingSession,
-    is_job_log,
 )
 
 MAX_FILES = 1000  # more is no directory of results but somebody's home
@@ -38,6 +37,10 @@ KINDS = (
 NO_KIND = (
     "is JSON, but not of a kind that a report shows: use that of ringsim measure, compare, simulate, explain, ddp "
     "and sweep, and of trainers"
+)
+OTHER = (
+    "is not a kind of file that a report shows; make a network of the log of a benchmark with ringsim calibrate, or a "
+    "comparison with ringsim compare -o"
 )
 
 
@@ -62,10 +65,35 @@ class RunDirectory:
     predicted: dict[str, DdpPrediction] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
+    def records(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield the kind, the name and the record of all that was read."""
+        for kind in fields(self)[1:-1]:
+            for name, record in getattr(self, kind.name).items():
+                yield kind.name, name, record
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing was read."""
-        return not any(getattr(self, kind.name) for kind in fields(self) if kind.name not in ("name", "refused"))
+        return next(self.records(), None) is None
+
+
+_FORMATS: dict[str, tuple[str, type[JsonFile | Sweep]]] = {
+    record.FORMAT.name: (kind, record)
+    for kind, record in (
+        ("measurements", Measurements),
+        ("profiles", StepProfile),
+        ("jobs", JobReport),
+        ("sweeps", Sweep),
+        ("sessions", TrainingSession),
+        ("comparisons", TrainingComparison),
+    )
+}
+# The output of --json, which has no format: by keys.
+_SHAPES: tuple[tuple[set[str], str, type], ...] = (
+    ({"network", "cells", "summary"}, "cells", ComparedCells),
+    ({"collective", "algorithm", "size_bytes", "network", "time_s", "explained"}, "simulated", SimulatedCollective),
+    ({"network", "profile", "step", "default_step_s", "sweep", "scaling"}, "predicted", DdpPrediction),
+)
 
 
 def read_directory(folder: Path) -> RunDirectory:
@@ -84,8 +112,10 @@ def read_directory(folder: Path) -> RunDirectory:
             break
         try:
             _read(path, name, contents)
-        except (ValueError, OSError) as error:
-            contents.refused[name] = _reason(error, path)
+        except OSError as error:
+            contents.refused[name] = f"cannot be read: {error.strerror}"
+        except ValueError as error:
+            contents.refused[name] = in_one_line(str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, "))
     return contents
 
 
@@ -93,96 +123,42 @@ def _files(folder: Path) -> Iterator[Path]:
     """In the order of their names, without hidden ones and those that repeat what others hold."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        by_products = BY_PRODUCTS | ({"log.jsonl"} if "report.json" in names else set())
         for name in sorted(names):
-            by_product = name in BY_PRODUCTS or (name.startswith("checkpoint-") and name.endswith(".pt"))
-            if not (name.startswith((".", TENSORBOARD)) or by_product):
+            is_checkpoint = name.startswith("checkpoint-") and name.endswith(".pt")
+            if not (name.startswith((".", TENSORBOARD)) or is_checkpoint or name in by_products):
                 yield Path(parent, name)
 
 
 def _read(path: Path, name: str, contents: RunDirectory) -> None:
     if not path.is_file():
         raise ValueError("is not a regular file")
-    suffix = path.suffix.lower()
-    if suffix == ".json":
-        _read_json_file(path, name, contents)
-    elif suffix == ".jsonl":
-        _read_log(path, name, contents)
-    elif suffix == ".toml":
-        contents.networks[name] = load_network(path)
-    elif suffix == ".csv":
-        contents.sweeps[name] = Sweep.from_csv(path)
-    else:
-        raise ValueError(_why_none(path))
-
-
-def _why_none(path: Path) -> str:
-    try:
-        read_logs([path])
-    except (ValueError, OSError):
-        return "is not a kind of file that a report shows"
-    return (
-        "is a log of a benchmark, which a report does not show: make a network of it with ringsim calibrate, or a "
-        "comparison with ringsim compare -o"
-    )
-
-
-def _read_json_file(path: Path, name: str, contents: RunDirectory) -> None:
-    data = parse_json(read_text(path))
-    if not isinstance(data, dict):
-        raise ValueError(NO_KIND)
-    if "traceEvents" in data:
-        raise ValueError("is a trace for ui.perfetto.dev; a report shows the output of --json")
-    kind, read = _kind_of(data)
-    key = _folder(path, name) if kind == "sessions" else name
-    getattr(contents, kind)[key] = read(data)
-
-
-def _kind_of(data: dict[str, Any]) -> tuple[str, Callable[[Any], object]]:
-    """By the name of its format, or by its keys where it has none: which field of `RunDirectory`, and its reader."""
-    form = data.get("format")
-    if isinstance(form, str) and form in _FORMATS:
-        return _FORMATS[form]
-    for keys, kind, record in _SHAPES if form is None else ():
-        if keys <= data.keys():
-            return kind, partial(decode, record, is_open=True)
-    raise ValueError(NO_KIND)
-
-
-def _read_log(path: Path, name: str, contents: RunDirectory) -> None:
-    if is_job_log(path):
-        if not path.with_name("report.json").exists():
-            raise ValueError("is the log of a strategy comparison that has not ended; a report shows its report.json")
-        return
-    log = TrainingLog.load(path)
-    contents.logs[_folder(path, name)] = log
-    if log.num_damaged:
-        contents.refused[name] = f"{log.num_damaged} of its lines are damaged and were skipped"
-
-
-def _folder(path: Path, name: str) -> str:
-    """Return the name of a training run: its directory below the one read, or that one's own name."""
     parent = str(Path(name).parent)
-    return parent if parent != "." else path.absolute().parent.name or parent
+    run = parent if parent != "." else path.absolute().parent.name or parent
+    match path.suffix.lower():
+        case ".json":
+            data = parse_json(read_text(path))
+            kind, read = _kind_of(data)
+            getattr(contents, kind)[run if kind == "sessions" else name] = read(data)
+        case ".jsonl":
+            contents.logs[run] = log = TrainingLog.load(path)
+            if log.num_damaged:
+                contents.refused[name] = f"{log.num_damaged} of its lines are damaged and were skipped"
+        case ".toml":
+            contents.networks[name] = load_network(path)
+        case ".csv":
+            contents.sweeps[name] = Sweep.from_csv(path)
+        case _:
+            raise ValueError(OTHER)
 
 
-_JSON_FILES: tuple[tuple[str, type[JsonFile | Sweep]], ...] = (
-    ("measurements", Measurements),
-    ("profiles", StepProfile),
-    ("jobs", JobReport),
-    ("sweeps", Sweep),
-    ("sessions", TrainingSession),
-    ("comparisons", TrainingComparison),
-)
-_FORMATS = {record.FORMAT.name: (field, record.from_dict) for field, record in _JSON_FILES}
-_SHAPES: tuple[tuple[set[str], str, type], ...] = (
-    ({"network", "cells", "summary"}, "cells", ComparedCells),
-    ({"collective", "algorithm", "size_bytes", "network", "time_s", "explained"}, "simulated", SimulatedCollective),
-    ({"network", "profile", "step", "default_step_s", "sweep", "scaling"}, "predicted", DdpPrediction),
-)
-
-
-def _reason(error: Exception, path: Path) -> str:
-    """Return the fault of a file, in one line and without its name."""
-    if isinstance(error, OSError):
-        return f"cannot be read: {error.strerror}"
-    return in_one_line(str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, "))
+def _kind_of(data: Any) -> tuple[str, Callable[[Any], object]]:
+    """By the name of its format, or by its keys where it has none: which field of `RunDirectory`, and its reader."""
+    form = data.get("format") if isinstance(data, dict) else ""
+    if isinstance(form, str) and form in _FORMATS:
+        kind, record = _FORMATS[form]
+        return kind, record.from_dict
+    for keys, kind, shape in _SHAPES if form is None else ():
+        if keys <= data.keys():
+            return kind, partial(decode, shape, is_open=True)
+    raise ValueError(NO_KIND)

@@ -1,46 +1,130 @@
-"""`Verdict`: what a directory of measurements, predictions and training runs says, in plain words and as data."""
+"""`Verdict`: what a directory of measurements, predictions and training runs says, as facts and in plain words."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
-from ringsim.calibration import MISFIT, ProbeNoise, probe_noise
+import numpy as np
+
+from ringsim.calibration import MISFIT, probe_noise
 from ringsim.console import in_one_line
+from ringsim.files import decode
 from ringsim.measurements import p95
-from ringsim.units import format_size
-from ringsim.verdict.choices import SlowestRank, StrategyRanking, rank_strategies, slowest_rank
-from ringsim.verdict.finding import Finding, Topic, percent
-from ringsim.verdict.predicted_findings import findings_without_probes
-from ringsim.verdict.probe_findings import (
-    algorithm_finding,
-    bound_of_sizes,
-    bound_of_step,
-    bucket_finding,
-    ranks_finding,
-)
-from ringsim.verdict.records import UNIFORM
+from ringsim.verdict.finding import Finding, Topic, findings_from
+from ringsim.verdict.predictions import Forecast, Subject, find_subjects, make_forecast
+from ringsim.verdict.records import UNIFORM, ComparedCell, JobReport, StrategyResult
 from ringsim.verdict.run_directory import RunDirectory
-from ringsim.verdict.subject import Forecast, Subject, find_subjects, make_forecast
+
+MEASURE = "ringsim measure --ranks 2 -o measured.json"
+_RESAMPLED_STEPS = 1000
+_SEED = 0
+
+
+class Straggler(NamedTuple):
+    """The rank that the others wait for in most strategies; waits_s: how long a typical rank does, by strategy."""
+
+    rank: int
+    waits_s: dict[str, float]
+    typical_s: float
 
 
 @dataclass(frozen=True, slots=True)
+class StepCost:
+    """What synchronising costs a training step of the strategy comparison, with the strategy of the shortest step.
+
+    draws: the strategies that are not slower than the best beyond what steps vary. free: training without
+    synchronisation. The difference of both steps also holds the waiting of ranks for one another, and what
+    communication slows down beside it; where `free` is None, only synchronising and a straggler are known.
+    """
+
+    best: StrategyResult
+    draws: tuple[StrategyResult, ...]
+    free: StrategyResult | None
+    straggler: Straggler | None
+
+    @property
+    def waited_s(self) -> float:
+        """Of a step, spent waiting for the straggler; 0 if there is none."""
+        return self.straggler.waits_s.get(self.best.strategy, 0.0) if self.straggler else 0.0
+
+    @property
+    def cost_s(self) -> float:
+        """Of a step, due to synchronising."""
+        if self.free:
+            return max(self.best.step_s - self.free.step_s, 0.0)
+        return self.best.measured_sync_s + self.waited_s
+
+    @property
+    def share(self) -> float:
+        """The part of the step that is due to synchronising."""
+        return self.cost_s / self.best.step_s if self.best.step_s > 0 else 0.0
+
+
+class Check(NamedTuple):
+    """The errors of predictions in a file that nothing was fitted to; within: those within the measured spread."""
+
+    file: str
+    kind: str
+    median: float
+    p95: float
+    number: int
+    within: int
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """The answers, and what they were derived from; pages draw both.
+    """What answers follow from; pages draw it.
 
     subjects: all sets of probes with their networks; the first is the one that the answers go by. forecast: of that.
     """
 
     contents: RunDirectory
-    findings: tuple[Finding, ...]
     subjects: tuple[Subject, ...] = ()
     forecast: Forecast | None = None
-    ranking: StrategyRanking | None = None
-    slowest: SlowestRank | None = None
 
     @property
     def subject(self) -> Subject | None:
         """The set of probes that the answers go by."""
         return self.subjects[0] if self.forecast else None
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """The answers, in the order of their topics."""
+        contents, subject = self.contents, self.subject
+        compared_networks = {compared.network for compared in contents.cells.values()}
+        predicted = [step.network for step in contents.predicted.values()]
+        predicted += [run.network for run in contents.simulated.values()]
+        networks = dict.fromkeys(network for network in predicted if network != UNIFORM)
+        facts = {
+            "contents": contents,
+            "subject": subject,
+            "forecast": self.forecast,
+            "cost": step_cost(subject.job) if subject and subject.job else None,
+            "noise": probe_noise(subject.measurements, subject.fit) if subject else None,
+            "checks": list(_checks(self)),
+            "misfit": MISFIT,
+            "only_fitted": any(cell.used_in_calibration for _, cell in self.compared()),
+            "sync_shares": _sync_shares(contents),
+            "network": next(iter([*contents.networks, *networks]), ""),
+            "unchecked": [] if subject else sorted(networks.keys() - compared_networks),
+            "measure": MEASURE,
+        }
+        return findings_from(facts)
+
+    def compared(self) -> Iterator[tuple[str, ComparedCell]]:
+        """Yield each measured collective and its file; predicted from the probes of that, or by `ringsim compare`."""
+        predicted = {subject.file: subject.comparison.cases for subject in self.subjects if subject.comparison}
+        for file, cases in predicted.items():
+            yield from ((file, decode(ComparedCell, case.as_dict(), is_open=True)) for case in cases)
+        for file, measurements in self.contents.measurements.items():
+            for times in measurements.collectives if file not in predicted else ():
+                (low_s, high_s), median_s = times.p10_p90_s, times.median_s
+                key = times.collective.value, times.algorithm, times.size_bytes, times.num_ranks
+                yield file, ComparedCell(*key, None, median_s, (high_s - low_s) / median_s)
+        for file, compared in self.contents.cells.items():
+            yield from ((file, cell) for cell in compared.cells)
 
     def finding(self, topic: Topic) -> Finding:
         """Return the answer on a topic."""
@@ -52,115 +136,74 @@ def judge(contents: RunDirectory) -> Verdict:
     subjects = find_subjects(contents)
     while subjects:
         try:
-            forecast = make_forecast(subjects[0])
+            return Verdict(contents, tuple(subjects), make_forecast(subjects[0]))
         except ValueError as error:
-            contents.refused[subjects[0].file] = in_one_line(str(error))
-            del subjects[0]
-            continue
-        return _of_probes(contents, tuple(subjects), forecast)
-    return Verdict(contents, (*findings_without_probes(contents), _certainty((), contents)))
+            contents.refused[subjects.pop(0).file] = in_one_line(str(error))
+    return Verdict(contents)
 
 
-def _of_probes(contents: RunDirectory, subjects: tuple[Subject, ...], forecast: Forecast) -> Verdict:
-    subject = subjects[0]
-    ranking = rank_strategies(subject.job) if subject.job else None
-    slowest = slowest_rank(subject.job.synchronising) if subject.job else None
-    bound = bound_of_step(subject, forecast, ranking, slowest) if ranking else bound_of_sizes(subject, forecast)
-    findings = (
-        bound,
-        algorithm_finding(subject, forecast, ranking),
-        bucket_finding(subject, forecast.buckets),
-        ranks_finding(subject, forecast),
-        _certainty(subjects, contents),
-    )
-    return Verdict(contents, findings, subjects, forecast, ranking, slowest)
-
-
-def _certainty(subjects: Sequence[Subject], contents: RunDirectory) -> Finding:
-    """Return how far to trust the predictions, from the first subject's probes and all that was compared."""
-    errors, reasons = [], []
-    for subject in subjects:
-        known = (_compared(subject) if subject.comparison else None, _strategies(subject) if subject.job else None)
-        for error, reason in filter(None, known):
-            errors.append(error)
-            reasons.append(reason)
-    only_fitted = False
-    for file, compared in contents.cells.items():
-        only_fitted |= any(cell.used_in_calibration for cell in compared.cells)
-        unused = [cell for cell in compared.cells if not cell.used_in_calibration]
-        held_out = [abs(cell.error) for cell in unused if cell.error is not None]
-        if held_out:
-            errors.append(statistics.median(held_out))
-            reasons.append(f"{file}: {_errors(held_out)} for collectives predicted from {compared.network}.")
-    noise = probe_noise(subjects[0].measurements, subjects[0].fit) if subjects else None
-    noisy = _noise(subjects[0].file, noise) if noise else ""
-    answer = _answer(errors, noise, only_fitted)
-    if errors and not subjects and (networks := _unchecked(contents)):
-        answer += f" There are also predictions for {', '.join(networks)}, with which no measurement here is compared."
-    return Finding(Topic.SURE, answer, tuple(filter(None, (noisy, *reasons))))
-
-
-def _unchecked(contents: RunDirectory) -> list[str]:
-    """Return the networks with a name that something was predicted or simulated for, and that no comparison is of."""
-    predicted = {prediction.network for prediction in contents.predicted.values()}
-    predicted |= {run.network for run in contents.simulated.values()}
-    return sorted(predicted - {UNIFORM} - {compared.network for compared in contents.cells.values()})
-
-
-def _answer(errors: Sequence[float], noise: ProbeNoise | None, only_fitted: bool) -> str:
-    worst = max(errors, default=0.0)
-    off = f"the median error of the predictions is {percent(worst)}"
-    if noise and noise.too_wide:
-        size = format_size(noise.probe.size_bytes)
-        seen = f"; {off}" if errors else ""
-        return (
-            f"Not reliable: the machine was busy while messages of {size} were probed{seen}. Measure again on an idle "
-            "machine."
-        )
-    if not errors and only_fitted:
-        return (
-            "Not known: all measurements here were used in the calibration. Compare with other logs: ringsim compare."
-        )
-    if not errors and noise is None:
-        return "Not known: no prediction here has a measurement to compare with. Make some with ringsim compare."
-    if not errors:
-        return "Not verified: the predictions follow from the probes, and no measurement here checks them."
-    return f"Reliable: {off}." if worst <= MISFIT else f"Reliable for a ranking, but not for small differences: {off}."
-
-
-def _noise(file: str, noise: ProbeNoise) -> str:
-    if noise.too_wide:
-        return f"{file}: {noise.line()}."
-    low, high = noise.predicted.off_by
-    return f"{file}: the noise of the probes alone changes a prediction by {low:+.0%} to {high:+.0%} (95 % interval)."
-
-
-def _compared(subject: Subject) -> tuple[float, str] | None:
-    assert subject.comparison
-    cases = [case for case in subject.comparison.cases if case.error is not None]
-    if not cases:
-        return None
-    errors = [abs(case.error or 0.0) for case in cases]
-    spread = statistics.median(case.spread for case in cases)
-    draws = sum(abs(case.error or 0.0) <= case.spread for case in cases)
-    return statistics.median(errors), (
-        f"{subject.file}: {_errors(errors)} for collectives predicted from the probes; the measured times "
-        f"vary by {percent(spread)} (10th to 90th percentile, median), and {draws} of the errors are within that range."
-    )
-
-
-def _strategies(subject: Subject) -> tuple[float, str] | None:
-    assert subject.job
-    results = [result for result in subject.job.synchronising if result.error is not None]
+def step_cost(job: JobReport) -> StepCost | None:
+    """Return what synchronising costs; None if no strategy synchronises."""
+    results = sorted(job.synchronising, key=lambda result: result.step_s)
     if not results:
         return None
-    errors = [abs(result.error or 0.0) for result in results]
-    within = sum(result.sync_p10_p90_s[0] <= result.predicted_sync_s <= result.sync_p10_p90_s[1] for result in results)
-    return statistics.median(errors), (
-        f"{subject.file}: {_errors(errors)} for the synchronisation of {len(results)} strategies; {within} of the "
-        "predictions lie between the 10th and the 90th percentile of the steps."
-    )
+    draws = tuple(result for result in results[1:] if not _is_slower(result, results[0]))
+    return StepCost(results[0], draws, job.unsynchronised, find_straggler(results))
 
 
-def _errors(errors: Sequence[float]) -> str:
-    return f"the median error is {percent(statistics.median(errors))}, 95 % are below {percent(p95(errors))}"
+def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:
+    """Return whether the median difference of steps taken in turn is above zero in 97.5 % of the bootstrap."""
+    if len(result.steps_s) != len(best.steps_s) or not result.steps_s:
+        return True
+    differences = np.array(result.steps_s) - np.array(best.steps_s)
+    drawn = np.random.default_rng(_SEED).choice(differences, (_RESAMPLED_STEPS, len(differences)))
+    return float(np.quantile(np.median(drawn, axis=1), 0.025)) > 0
+
+
+def find_straggler(results: Sequence[StrategyResult]) -> Straggler | None:
+    """Return the rank for which the others wait; None if there is no such rank, or nothing is known of ranks.
+
+    The rank that arrives last waits for nobody, so it spends the least time synchronising. It is a straggler if it is
+    the same rank in more than half of the strategies, and the others wait longer for it than a synchronisation's own
+    time varies, from its 10th to its 90th percentile: less than that is chance.
+    """
+    known = [result for result in results if len(result.rank_sync_s) > 1 and result.sync_s]
+    waits: dict[int, dict[str, float]] = {}
+    for result in known:
+        own_s = min(result.rank_sync_s)
+        rank = result.rank_sync_s.index(own_s)
+        others = (time_s for other, time_s in enumerate(result.rank_sync_s) if other != rank)
+        wait_s = statistics.median(others) - own_s
+        low_s, high_s = result.sync_p10_p90_s
+        if wait_s > high_s - low_s:
+            waits.setdefault(rank, {})[result.strategy] = wait_s
+    rank, waits_s = max(waits.items(), key=lambda item: len(item[1]), default=(0, {}))
+    is_one = len(waits_s) * 2 > len(known)
+    return Straggler(rank, waits_s, statistics.median(waits_s.values())) if is_one else None
+
+
+def _sync_shares(contents: RunDirectory) -> list[tuple[str, float]]:
+    """Return the share of its time that each training run spends synchronising, by its log or comparison."""
+    shares: dict[str, float] = {}
+    for file, comparison in contents.comparisons.items():
+        shares |= {f"{file}, {run.name}": run.sync_share for run in comparison.runs if run.num_ranks > 1}
+    for folder, log in contents.logs.items():
+        if known := [entry.sync_share for entry in log.entries if entry.sync_share is not None]:
+            shares[folder] = known[-1]
+    return sorted(shares.items(), key=lambda item: -item[1])
+
+
+def _checks(verdict: Verdict) -> Iterator[Check]:
+    """Yield the errors in each file that nothing was fitted to."""
+    known: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for file, cell in verdict.compared():
+        if cell.error is not None and not cell.used_in_calibration:
+            known.setdefault((file, "collectives"), []).append((abs(cell.error), cell.spread))
+    for subject in verdict.subjects:
+        for result in subject.job.synchronising if subject.job else ():
+            if result.error is not None:
+                known.setdefault((subject.file, "strategies"), []).append((abs(result.error), result.spread))
+    for (file, kind), pairs in known.items():
+        errors = [error for error, _ in pairs]
+        within = sum(error <= spread for error, spread in pairs)
+        yield Check(file, kind, statistics.median(errors), p95(errors), len(errors), within)

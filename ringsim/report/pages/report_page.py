@@ -1,55 +1,133 @@
 """`report_page`: a verdict as one page: the answers first, then pictures, tables, and where everything comes from."""
 
 import re
-from html import escape
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import cache
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from ringsim.analysis import BASELINE
 from ringsim.report.pages.page import asset, page
-from ringsim.report.pages.report_tables import tables
-from ringsim.verdict import Finding, Verdict
+from ringsim.report.table import (
+    NEVER,
+    NOTHING,
+    DataTable,
+    TableCell,
+    count_cell,
+    ends_cell,
+    error_cell,
+    rate_cell,
+    share_cell,
+    size_cell,
+    time_cell,
+)
+from ringsim.verdict import RunDirectory, Verdict
 
-_CODE = re.compile(r"`([^`]+)`")
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
+
+Row = tuple[str, Any]  # the file that it is from, and a record or a dict
+_CELLS: dict[str, Callable[[Any], TableCell]] = {
+    "bytes_per_s": rate_cell, "tokens_per_s": count_cell, "samples_per_s": count_cell, "_s": time_cell,
+    "_bytes": size_cell, "error": error_cell, "share": share_cell, "efficiency": share_cell, "spread": share_cell,
+    "loss_difference": lambda value: TableCell(f"{value:.1e}", value), "loss": lambda value: count_cell(value, 4),
+    "": lambda value: count_cell(value, 0 if isinstance(value, int) else 2),
+}  # fmt: skip
+_UNITS = re.compile(r"^.*\.|^num_|_bytes_per_s$|_bytes$|_s$")
 
 
 def report_page(verdict: Verdict, title: str) -> str:
     """Return the HTML of the page."""
     from ringsim.report.pages.report_pictures import pictures, svg_colours  # noqa: PLC0415  matplotlib takes long
 
-    drawn = "".join(pictures(verdict))
-    parts = [
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="faint">{escape(_subtitle(verdict))}</p>',
-        f'<section class="verdict">{"".join(map(_finding, verdict.findings))}</section>',
-        f'<h2>Pictures</h2><div class="pictures">{drawn}</div>' if drawn else "",
-        *tables(verdict),
-    ]
-    return page(
-        title, "\n".join(filter(None, parts)), style=asset("report.css") + svg_colours(), script=asset("report.js")
+    contents = verdict.contents
+    body = _template().render(
+        title=title,
+        verdict=verdict,
+        contents=contents,
+        findings=verdict.findings,
+        pictures=pictures(verdict),
+        collectives=list(verdict.compared()),
+        algorithms=list(_algorithms(verdict)),
+        winners=[(file, winner) for file, sweep in contents.sweeps.items() for winner in sweep.winners().values()],
+        sources=list(_sources(contents)),
+        refused=[(file, {"reason": reason}) for file, reason in sorted(contents.refused.items())],
     )
+    return page(title, body, style=asset("report.css") + svg_colours(), script=asset("report.js"))
 
 
-def _subtitle(verdict: Verdict) -> str:
-    """Return what the answers go by, in one line."""
-    subject = verdict.subject
-    if subject is None:
-        return "These files contain no probes of a machine. The answers follow from the predictions and runs alone."
-    where = subject.measurements.provenance
-    cores, machine = where.get("cores", "?"), where.get("machine", "unknown machine")
-    return (
-        f"Based on {subject.file}: {subject.num_ranks} ranks, {machine}, {cores} cores, "
-        f"{where.get('date', 'unknown date')}"
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  not needed by other commands
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
     )
+    environment.filters |= {"code": _with_code, "rows": _rows}
+    environment.globals |= {"html": _table}
+    return environment.get_template("report.j2")
 
 
-def _finding(finding: Finding) -> str:
-    reasons = "".join(f"<li>{_words(reason)}</li>" for reason in finding.reasons)
-    why = f"<details><summary>Why?</summary><ul>{reasons}</ul></details>" if reasons else ""
-    todo = f'<p class="todo">To find out: <code>{escape(finding.command)}</code></p>' if finding.command else ""
-    return (
-        f'<div class="finding" data-topic="{finding.topic.name.lower()}"><h2>{escape(finding.topic.value)}</h2>'
-        f'<p class="answer">{_words(finding.answer)}</p>{why}{todo}</div>'
-    )
+def _rows(records: Mapping[str, Any], attribute: str = "") -> list[Row]:
+    """Return the records of files with the names of these; attribute: the one of each that holds a row, or several."""
+    values = [(file, getattr(record, attribute) if attribute else record) for file, record in records.items()]
+    return [(file, row) for file, rows in values for row in (rows if isinstance(rows, tuple) else (rows,))]
 
 
-def _words(sentence: str) -> str:
-    """Return a sentence as HTML, what stands between backticks as code."""
-    return _CODE.sub(r"<code>\1</code>", escape(sentence))
+def _with_code(sentence: str) -> "Markup":
+    """Return a sentence as HTML, with what stands between backticks as code."""
+    from markupsafe import Markup, escape  # noqa: PLC0415  as jinja2
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(sentence))))
+
+
+def _algorithms(verdict: Verdict) -> Iterator[Row]:
+    for choice in verdict.forecast.algorithms if verdict.forecast else ():
+        for name, time_s in choice.times_s.items():
+            yield "", {
+                "size_bytes": choice.size_bytes, "algorithm": name, "predicted_s": time_s,
+                "times_as_fast_as_the_ring": choice.times_s[BASELINE] / time_s if time_s > 0 else None,
+                "chosen": name == choice.chosen,
+            }  # fmt: skip
+
+
+def _sources(contents: RunDirectory) -> Iterator[Row]:
+    """Yield each file with its kind and what it notes of where it comes from."""
+    for kind, file, record in contents.records():
+        noted = getattr(record, "provenance", None) or {"machine": getattr(record, "source", "-")}
+        versions = [f"{program} {noted[program]}" for program in ("ringsim", "torch", "python") if noted.get(program)]
+        yield file, {**{key: str(value) for key, value in noted.items()}, "kind": kind, "versions": ", ".join(versions)}
+
+
+def _table(name: str, rows: Sequence[Row], columns: str) -> "Markup":
+    """Return a table element. columns: names of attributes, which say the unit, such as time_s; "file" is the file."""
+    from markupsafe import Markup  # noqa: PLC0415  as jinja2
+
+    names = columns.split()
+    headings = [_UNITS.sub("", name).replace("_", " ") for name in names]
+    cells = [[TableCell(file) if name == "file" else _cell(name, _value(row, name)) for name in names]
+             for file, row in rows]  # fmt: skip
+    return Markup(DataTable(headings, cells).html(name))
+
+
+def _value(row: Any, name: str) -> Any:
+    return row.get(name) if isinstance(row, dict) else attrgetter(name)(row)
+
+
+def _cell(name: str, value: Any) -> TableCell:
+    """Return a value as its name says that it is to be shown."""
+    if value is None:
+        return NEVER if name in ("time_s", "step_s") else NOTHING
+    if isinstance(value, bool):
+        return TableCell("yes" if value else "no")
+    if isinstance(value, str | Enum):
+        return TableCell(str(value.value if isinstance(value, Enum) else value) or "-")
+    if isinstance(value, dict):
+        form = "{} {:.0%}" if name.endswith("shares") else "{} {:.4g}"
+        return TableCell(", ".join(form.format(*item) for item in value.items() if item[1] is not None) or "-")
+    if isinstance(value, tuple):
+        return ends_cell(*value)
+    return next(cell for ending, cell in _CELLS.items() if name.endswith(ending))(value)

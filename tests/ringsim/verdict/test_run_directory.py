@@ -9,14 +9,14 @@ import pytest
 
 from ringsim import Network, run_sweep
 from ringsim.schedule.collective import Collective
-from ringsim.verdict.run_directory import read_directory
+from ringsim.verdict.run_directory import MAX_FILES, read_directory
 from tests.ringsim.commands import invoke, printed, refused, run
-from tests.ringsim.made_logs import nccl_log
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import PROFILE, made_job, made_strategy
 
 pytestmark = pytest.mark.usefixtures("few_draws")
 
+DOCS = Path(__file__).parents[3] / "docs"
 LOG = '{"step": 1, "loss": 2.5, "samples_per_s": 100.0}\n{"step": 2, "loss": 2.0, "samples_per_s": 90.0}\n'
 SESSION = {
     "format": "ringsim-session",
@@ -40,24 +40,9 @@ COMPARISON = {
 CELL = {"collective": "all_reduce", "algorithm": "ring", "size_bytes": 64, "num_ranks": 2, "num_nodes": 1,
         "predicted_s": 1e-3, "measured_s": 2e-3, "error": -0.5, "spread": 0.1, "used_in_calibration": False,
         "predicted_by": "simulating ring"}  # fmt: skip
-
-
+SIMULATED = {"collective": "all_reduce", "algorithm": "ring", "num_ranks": 2, "size_bytes": 64, "num_steps": 2,
+             "num_transfers": 4, "time_s": 1e-3, "busbw_bytes_per_s": 1.0, "network": {}, "explained": None}  # fmt: skip
 NO_KIND = "is JSON, but not of a kind that a report shows: use that of"
-SWEPT = "'format': 'ringsim-sweep', 'version': 1, 'networks': {}, 'provenance': {}"
-
-
-def write_predictions(folder: Path) -> None:
-    """Writes what simulate, explain, ddp and sweep print."""
-    model = str(Path(__file__).parents[3] / "docs" / "models" / "transformer.toml")
-    caps = ("--layers", model, "--ranks", "2", "--bucket-cap-mb", "32:128", "--scaling", "2:4")
-    commands = {
-        "simulated.json": ("simulate", "--ranks", "4", "--size", "1MiB", "--network", "gbe", "--per-rank"),
-        "explained.json": ("explain", "--ranks", "3", "--size", "1MiB"),
-        "ddp.json": ("ddp", *caps),
-        "sweep.json": ("sweep", "--ranks", "2,4", "--sizes", "1KiB:16KiB", "--algorithm", "ring,direct"),
-    }
-    for name, command in commands.items():
-        (folder / name).write_text(printed(*command, "--json"))
 
 
 def fill(folder: Path) -> Path:
@@ -76,10 +61,19 @@ def fill(folder: Path) -> Path:
         (folder / name).write_text(json.dumps(data))
     (folder / "runs" / "mlp" / "log.jsonl").write_text(LOG)
     run_sweep(Collective.ALL_REDUCE, ["ring"], [2], [64], {"fast": Network(1e-5, 1e9)}).to_csv(folder / "sweep.csv")
-    write_predictions(folder)
-    shutil.copy(Path(__file__).parents[3] / "docs" / "networks" / "racks.toml", folder / "racks.toml")
-    for name in ("report.png", "memory.png", "checkpoint.pt", "compare.txt", "runs/mlp/checkpoint-100.pt", ".lock"):
-        (folder / name).write_bytes(b"\x00")  # by-products, which are not looked at
+    model = str(DOCS / "models" / "transformer.toml")
+    commands = {
+        "simulated.json": ("simulate", "--ranks", "4", "--size", "1MiB", "--network", "gbe", "--per-rank"),
+        "explained.json": ("explain", "--ranks", "3", "--size", "1MiB"),
+        "ddp.json": ("ddp", "--layers", model, "--ranks", "2", "--bucket-cap-mb", "32:128", "--scaling", "2:4"),
+        "sweep.json": ("sweep", "--ranks", "2,4", "--sizes", "1KiB:16KiB", "--algorithm", "ring,direct"),
+    }
+    for name, command in commands.items():
+        (folder / name).write_text(printed(*command, "--json"))
+    shutil.copy(DOCS / "networks" / "racks.toml", folder / "racks.toml")
+    by_products = "report.png", "checkpoint.pt", "compare.txt", "runs/mlp/checkpoint-100.pt", ".lock", "log.jsonl"
+    for name in (*by_products, "events.out.tfevents.1.vm.2.0"):
+        (folder / name).write_bytes(b"\x00")  # which are not looked at
     return folder
 
 
@@ -87,80 +81,58 @@ def test_a_file_of_each_kind(tmp_path: Path) -> None:
     """All are read, under their names; what our commands write beside them is left alone."""
     contents = read_directory(fill(tmp_path))
     assert contents.refused == {}
-    assert list(contents.measurements) == ["measured.json"]
-    assert list(contents.jobs) == ["report.json"]
-    assert list(contents.profiles) == ["profile.json"]
-    assert list(contents.networks) == ["racks.toml"]
-    assert list(contents.sweeps) == ["sweep.csv", "sweep.json"]
-    assert list(contents.simulated) == ["explained.json", "simulated.json"]
-    assert list(contents.predicted) == ["ddp.json"]
-    assert list(contents.cells) == ["compare.json"]
-    assert list(contents.comparisons) == ["comparison.json"]
-    assert list(contents.sessions) == list(contents.logs) == ["runs/mlp"]
-    assert contents.sessions["runs/mlp"].evaluation == {"accuracy": 0.5}
+    read: dict[str, list[str]] = {}
+    for kind, name, _ in contents.records():
+        read.setdefault(kind, []).append(name)
+    assert read == {
+        "measurements": ["measured.json"],
+        "jobs": ["report.json"],
+        "profiles": ["profile.json"],
+        "networks": ["racks.toml"],
+        "sweeps": ["sweep.csv", "sweep.json"],
+        "cells": ["compare.json"],
+        "sessions": ["runs/mlp"],
+        "logs": ["runs/mlp"],
+        "comparisons": ["comparison.json"],
+        "simulated": ["explained.json", "simulated.json"],
+        "predicted": ["ddp.json"],
+    }
+    assert contents.sessions["runs/mlp"].evaluation == {"accuracy": 0.5, "loss": None}
     assert contents.jobs["report.json"].profile == PROFILE
+    assert contents.simulated["simulated.json"].bottleneck == "host0.nic0.out"
+    assert (contents.simulated["explained.json"].network, contents.predicted["ddp.json"].network) == ("uniform",) * 2
 
 
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("notes.txt", "hello", "is not a kind of file that a report shows"),
-        (
-            "run.log",
-            nccl_log("all_reduce", 4),
-            "is a log of a benchmark, which a report does not show: make a network of it with ringsim calibrate, ",
-        ),
-        ("a.json", "[1, 2]", f"{NO_KIND} ringsim measure, compare, simulate, explain, ddp and sweep, and of trainers"),
-        ("a.json", '{"format": "other"}', NO_KIND),
-        ("a.json", '{"format": ["ringsim-report"]}', NO_KIND),
-        ("a.json", '{"traceEvents": []}', "is a trace for ui.perfetto.dev"),
-        (
-            "a.json",
-            '{"format": "ringsim-sweep", "version": 2}',
-            "version 2 of ringsim-sweep: this ringsim reads version 1",
-        ),
-        ("a.json", f"{{{SWEPT}, 'cells': []}}".replace("'", '"'), "cells: there must be at least one"),
+        ("notes.txt", "hello", "is not a kind of file that a report shows; make a network of the log of a benchmark "),
+        ("a.json", [1, 2], f"{NO_KIND} ringsim measure, compare, simulate, explain, ddp and sweep, and of trainers"),
+        ("a.json", {"format": ["ringsim-report"]}, NO_KIND),
+        ("a.json", {"format": "ringsim-sweep", "version": 2}, "version 2 of ringsim-sweep: this ringsim reads version"),
         ("a.json", '{"format": "ringsim-report", "ver', "line 1, column"),
-        ("a.json", '{"format": "ringsim-report", "version": 9}', "version 9 of ringsim-report: this ringsim reads"),
-        ("a.json", '{"format": "ringsim-session", "version": 1}', "task.task is missing"),
-        ("a.json", '{"network": "n", "cells": [{}], "summary": []}', "cells[0]: collective is missing"),
+        ("a.json", {"format": "ringsim-session", "version": 1}, "task.task is missing"),
+        ("a.json", {"network": "n", "cells": [{}], "summary": []}, "cells[0]: collective is missing"),
+        ("a.json", SIMULATED | {"collective": "all"}, 'collective = "all": must be one of all_reduce, '),
+        ("a.json", SIMULATED | {"num_ranks": 0}, "num_ranks = 0: must be a whole number from 1 to"),
+        ("a.json", SIMULATED | {"time_s": -1}, "time_s = -1: must be seconds, at least 0"),
+        ("a.json", SIMULATED | {"network": "gbe"}, 'network = "gbe": must be an object'),
+        ("a.json", SIMULATED | {"explained": []}, "explained = []: must be an object"),
         ("log.jsonl", "nonsense\n", "no line of it is a step of training with its number"),
+        ("log.jsonl", LOG + '{"step": 3, "lo', "1 of its lines are damaged and were skipped"),
         ("a.csv", "a,b\n1,2\n", "line 1: not a ringsim-sweep file"),
         ("a.toml", "x = [", "is not TOML"),
     ],
 )
-def test_what_is_not_ours_is_named_in_one_line(tmp_path: Path, name: str, content: str, reason: str) -> None:
+def test_what_is_not_ours_is_named_in_one_line(tmp_path: Path, name: str, content: object, reason: str) -> None:
     """With what is wrong; the others are read all the same."""
     made_measurements(2).save(tmp_path / "measured.json")
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
     contents = read_directory(tmp_path)
     assert list(contents.refused) == [name]
     assert contents.refused[name].startswith(reason)
     assert "\n" not in contents.refused[name]
     assert list(contents.measurements) == ["measured.json"]
-
-
-@pytest.mark.parametrize(
-    ("file", "field", "value", "reason"),
-    [
-        ("simulated.json", "collective", "all", 'collective = "all": must be one of all_reduce, '),
-        ("simulated.json", "num_ranks", 0, "num_ranks = 0: must be a whole number from 1 to"),
-        ("simulated.json", "time_s", -1, "time_s = -1: must be seconds, at least 0"),
-        ("simulated.json", "network", "gbe", 'network = "gbe": must be an object'),
-        ("simulated.json", "explained", [], "explained = []: must be an object"),
-        ("ddp.json", "step", {}, "step: num_ranks is missing"),
-        ("ddp.json", "scaling", [3], "scaling[0] = 3: must be a table"),
-        ("sweep.json", "networks", {}, "networks: 'uniform' is missing, but cells name it"),
-    ],
-)
-def test_a_prediction_is_read_with_care(tmp_path: Path, file: str, field: str, value: object, reason: str) -> None:
-    """A field that cannot be is named; the other files are shown."""
-    write_predictions(tmp_path)
-    data = json.loads((tmp_path / file).read_text())
-    (tmp_path / file).write_text(json.dumps(data | {field: value}))
-    contents = read_directory(tmp_path)
-    assert list(contents.refused) == [file]
-    assert contents.refused[file].startswith(reason)
 
 
 def test_a_sweep_is_the_same_from_json_and_from_csv(tmp_path: Path) -> None:
@@ -175,23 +147,19 @@ def test_a_sweep_is_the_same_from_json_and_from_csv(tmp_path: Path) -> None:
 
 
 def test_one_file_alone_has_a_report(tmp_path: Path) -> None:
-    """Of a kind that there is none for, one line says so."""
-    write_predictions(tmp_path)
+    """A network answers nothing but names commands; of a kind that there is no report for, one line says so."""
     output = tmp_path / "out.html"
-    assert run("report", tmp_path / "ddp.json", "-o", output).stderr == f"wrote {output}\n"
-    assert 'data-name="ddp"' in output.read_text()
-    assert "simulated.json" not in output.read_text()
+    shutil.copy(DOCS / "networks" / "racks.toml", tmp_path / "racks.toml")
     (tmp_path / "other.json").write_text(printed("networks", "--json"))
-    told = refused("report", tmp_path / "other.json", "-o", output)
-    assert told.startswith(f"ringsim: {tmp_path / 'other.json'}: {NO_KIND}")
-
-
-def test_the_terminal_names_commands_for_what_is_not_known(tmp_path: Path) -> None:
-    """A network file alone answers neither which algorithm to use nor what bounds a step."""
-    shutil.copy(Path(__file__).parents[3] / "docs" / "networks" / "racks.toml", tmp_path / "racks.toml")
-    told = " ".join(run("report", tmp_path / "racks.toml", "-o", tmp_path / "out.html").stdout.split())
+    result = run("report", tmp_path / "racks.toml", "-o", output)
+    assert result.stderr == f"wrote {output}\n"
+    told = " ".join(result.stdout.split())
     assert "To find out: ringsim ddp --layers LAYERS.toml --network racks.toml" in told
     assert "To find out: ringsim sweep --network racks.toml" in told
+    assert "other.json" not in output.read_text()
+    assert refused("report", tmp_path / "other.json", "-o", output).startswith(
+        f"ringsim: {tmp_path / 'other.json'}: {NO_KIND}"
+    )
 
 
 def test_a_reason_is_never_longer_than_a_line(tmp_path: Path) -> None:
@@ -203,29 +171,6 @@ def test_a_reason_is_never_longer_than_a_line(tmp_path: Path) -> None:
     assert reason.startswith("collectives[0].collective = ")
     assert len(reason) < 1100
     assert "\n" not in reason
-
-
-def test_damaged_lines_of_a_log_are_counted(tmp_path: Path) -> None:
-    """The good ones are used."""
-    (tmp_path / "log.jsonl").write_text(LOG + '{"step": 3, "lo')
-    contents = read_directory(tmp_path)
-    assert len(contents.logs[tmp_path.name].entries) == 2
-    assert contents.refused == {"log.jsonl": "1 of its lines are damaged and were skipped"}
-
-
-def test_the_log_of_a_strategy_comparison_is_no_training_run(tmp_path: Path) -> None:
-    """Its report has all of it; without one it is named. What is there for TensorBoard is passed over."""
-    made_measurements(2).save(tmp_path / "measured.json")
-    (tmp_path / "log.jsonl").write_text('{"step": 10, "strategies": {"ring": {"loss": 2.5}}}\n')
-    (tmp_path / "tensorboard").mkdir()
-    (tmp_path / "tensorboard" / "events.out.tfevents.1.vm.2.0").write_bytes(b"\0")
-    contents = read_directory(tmp_path)
-    assert contents.refused == {
-        "log.jsonl": "is the log of a strategy comparison that has not ended; a report shows its report.json"
-    }
-    (tmp_path / "report.json").write_text(json.dumps({"format": "ringsim-report", "version": 9}))
-    contents = read_directory(tmp_path)
-    assert (list(contents.refused), contents.logs) == (["report.json"], {})
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
@@ -244,26 +189,29 @@ def test_an_empty_directory_is_one_line(tmp_path: Path) -> None:
     assert told.endswith(": ringsim measure --ranks 2 -o measured.json makes a file of measurements\n")
     refused("report", tmp_path / "missing", "-o", output)
     (tmp_path / "empty" / "a\nb.txt").write_text("x")
+    (tmp_path / "empty" / "log.jsonl").write_text('{"step": 10, "strategies": {"ring": {"loss": 2.5}}}\n')
     result = invoke("report", str(tmp_path / "empty"), "-o", str(output))
-    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 2)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 3)
     assert not output.exists()
 
 
+def test_a_home_directory_is_not_read(tmp_path: Path) -> None:
+    """One with more files than any run leaves is read in part, and says so."""
+    for number in range(MAX_FILES + 2):
+        (tmp_path / f"{number:05}.txt").touch()
+    assert read_directory(tmp_path).refused[f"{MAX_FILES:05}.txt"].startswith("is not among the first 1000 files")
+
+
 def test_a_fit_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    """Probes that are too few make no network; the collectives are shown all the same."""
+    """Probes that are too few make no network; collectives, and a loss of any size, are shown all the same."""
     data = made_measurements(2).as_dict()
     data["probes"] = [probe for probe in data["probes"] if probe["kind"] == "shift"]
     (tmp_path / "measured.json").write_text(json.dumps(data))
-    output = tmp_path / "out.html"
-    told = run("report", tmp_path, "-o", output).stderr
-    assert "measured.json: no network can be fitted to it: the measurements have too few shift" in told
-    assert 'data-name="collectives"' in output.read_text()
-
-
-def test_a_loss_may_be_any_finite_number(tmp_path: Path) -> None:
-    """A run that diverges still has its page, and its picture of a loss that no axis was made for."""
     strategy = made_strategy("ring", 2, 0.01, 0.1) | {"losses": [5.5, 1e30, -1.7e308, 1.7e308], "final_loss": 1e300}
     (tmp_path / "report.json").write_text(json.dumps(made_job(made_measurements(2), [strategy])))
     output = tmp_path / "out.html"
-    assert run("report", tmp_path, "-o", output).stderr.count("\n") == 1  # it says what it wrote, and nothing else
+    told = run("report", tmp_path, "-o", output).stderr.splitlines()
+    assert len(told) == 2
+    assert "measured.json: no network can be fitted to it: the measurements have too few shift" in told[0]
+    assert 'data-name="collectives"' in output.read_text()
     assert "Loss by step (report.json)" in output.read_text()

@@ -1,16 +1,18 @@
 """Verdicts on measurements and jobs that were made up, so that the right answer is known."""
 
 import re
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 
+from ringsim.calibration.from_probes import calibrate
 from ringsim.calibration.noise import PredictedTime
 from ringsim.measurements.measurements import Measurements
 from ringsim.network.spec import SlowLink
-from ringsim.verdict.bound import all_reduce_s
-from ringsim.verdict.choices import AlgorithmChoice, rank_strategies, scatter, slowest_rank
-from ringsim.verdict.finding import Topic, by_size, percent
+from ringsim.verdict.bound import all_reduce_s, attribute
+from ringsim.verdict.finding import Topic, percent
+from ringsim.verdict.predictions import AlgorithmChoice, Forecast, _choose_algorithm, find_subjects, scatter
 from ringsim.verdict.records import (
     ComparedCell,
     ComparedCells,
@@ -21,7 +23,7 @@ from ringsim.verdict.records import (
     TrainingLog,
 )
 from ringsim.verdict.run_directory import RunDirectory
-from ringsim.verdict.verdict import Verdict, judge
+from ringsim.verdict.verdict import Verdict, find_straggler, judge, step_cost
 from tests.ringsim.made_probes import hosts, made_measurements, one_host, without_probes
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 
@@ -31,80 +33,83 @@ SLOW = tuple(SlowLink(f"host2.nic0.{way}", slowdown=5.0) for way in ("out", "in"
 
 
 def verdict_on(measurements: Measurements) -> Verdict:
-    """Of a directory with that file alone."""
-    return judge(RunDirectory("made", measurements={"m.json": measurements}))
+    """Of a directory with that file alone, with predictions for two sizes."""
+    with patch("ringsim.verdict.predictions._sizes", lambda last: [2**10, last]):
+        return judge(RunDirectory("made", measurements={"m.json": measurements}))
 
 
 def verdict_on_job(*strategies: dict[str, object], measurements: Measurements | None = None) -> Verdict:
-    """Of a directory with the report of a strategy comparison alone."""
+    """Of a directory with the report of a strategy comparison alone, with predictions for its gradients' size only."""
     data = made_job(measurements or made_measurements(3, 8, one_host(8)), list(strategies))
-    return judge(RunDirectory("made", jobs={"report.json": JobReport.from_dict(data)}))
+    with patch("ringsim.verdict.predictions._sizes", lambda last: [last]):
+        return judge(RunDirectory("made", jobs={"report.json": JobReport.from_dict(data)}))
 
 
 @pytest.mark.parametrize(
     ("measurements", "bound"),
     [
-        (made_measurements(2, 8, one_host(8, latency_s=50e-3)), "latency"),
-        (made_measurements(8, 1, one_host(1, latency_s=0.0)), "cores"),
+        (made_measurements(2, 8, one_host(8, latency_s=50e-3)), "2 ranks is bound by latency."),
+        (made_measurements(8, 1, one_host(1, latency_s=0.0)), "8 ranks is bound by cores."),
+        (
+            made_measurements(4, 8, hosts(bandwidth=2e7)),
+            "4 ranks is bound by latency up to 4 KiB, bandwidth from 16 KiB.",
+        ),
     ],
-    ids=["latency", "cores"],
+    ids=["latency", "cores", "bandwidth"],
 )
-def test_one_bound_at_every_size(measurements: Measurements, bound: str) -> None:
-    """It is said of all sizes."""
-    answer = verdict_on(measurements).finding(Topic.BOUND).answer
-    ranks = measurements.num_ranks
-    assert answer == f"An all_reduce on {ranks} ranks is bound by {bound} at all simulated sizes."
-
-
-def test_bandwidth_bounds_long_messages() -> None:
-    """And latency short ones, as on every network."""
-    answer = verdict_on(made_measurements(4, 8, hosts(bandwidth=2e7))).finding(Topic.BOUND).answer
-    assert answer == "An all_reduce on 4 ranks is bound by latency up to 4 KiB and by bandwidth from 16 KiB on."
+def test_what_bounds_an_all_reduce(measurements: Measurements, bound: str) -> None:
+    """Latency bounds short messages and bandwidth long ones, on usual networks."""
+    contents = RunDirectory("made", measurements={"m.json": measurements})
+    subject = find_subjects(contents)[0]
+    sizes = (2**10, 2**12, 2**14, 2**24)
+    attributions = tuple(attribute(subject.fit.cluster, subject.num_ranks, size) for size in sizes)
+    forecast = Forecast(attributions, (AlgorithmChoice(64, {"ring": 1.0}, None),), None, ())
+    with patch("ringsim.verdict.verdict.make_forecast", lambda _: forecast):
+        assert judge(contents).finding(Topic.BOUND).answer == f"An all_reduce on {bound}"
 
 
 def test_a_straggler_is_named_and_taken_away() -> None:
     """The link with its name, and the time without it, which is the simulator's on the network without it."""
     finding = verdict_on(made_measurements(4, 8, hosts(slow=SLOW))).finding(Topic.BOUND)
-    assert finding.answer.endswith("by a straggler from 16 KiB on.")
-    (sentence,) = [reason for reason in finding.reasons if "slower than the others" in reason]
+    assert finding.answer.endswith("a straggler from 16 MiB.")
+    (sentence,) = [reason for reason in finding.reasons if "Slower than the other links" in reason]
     assert sentence.startswith(
-        "host2.nic0.out and host2.nic0.in are 5 times slower than the others: with equal speeds, 16"
+        "Slower than the other links (125 MB/s): host2.nic0.out (25 MB/s), host2.nic0.in (25 MB/s). With equal"
     )
-    without_s = all_reduce_s(hosts(), "ring", 4, 2**24)
     said = re.search(r"would take (\d+) ms instead", sentence)
     assert said
-    assert float(said[1]) / 1e3 == pytest.approx(without_s, rel=0.05)
+    assert float(said[1]) / 1e3 == pytest.approx(all_reduce_s(hosts(), "ring", 4, 2**24), rel=0.05)
 
 
-def test_twice_the_ranks_are_simulated() -> None:
-    """The time is that of the true network with as many more hosts, within two digits."""
+def test_predictions_on_the_fitted_network() -> None:
+    """Twice the ranks are as on the true network with as many more hosts; the fastest algorithm is chosen if sure."""
     measurements = made_measurements(4, 8, hosts())
-    verdict = verdict_on(measurements)
+    verdict = verdict_on(replace(measurements, collectives=measurements.collectives[:2]))
     assert verdict.forecast
-    truth_s = all_reduce_s(hosts(), "ring", 8, 2**24)
+    truth_s = all_reduce_s(hosts(), "ring", 8, 2**16)
     assert verdict.forecast.scaled[1].all_reduce_s.time_s == pytest.approx(truth_s, rel=0.02)
     assert verdict.finding(Topic.RANKS).answer.startswith(
-        "On 8 ranks on 8 such hosts an all_reduce of 16 MiB would take "
+        "On 8 ranks on 8 such hosts an all_reduce of 64 KiB would take "
     )
-
-
-def test_the_fastest_algorithm_is_chosen_where_it_is_sure() -> None:
-    """On the true network it is not slower than any other by more than a little."""
-    verdict = verdict_on(made_measurements(4, 8, hosts()))
-    assert verdict.forecast
-    names = list(verdict.forecast.algorithms[0].times_s)
+    first = verdict.forecast.algorithms[0]
     for choice in verdict.forecast.algorithms:
-        times = {name: all_reduce_s(hosts(), name, 4, choice.size_bytes) for name in names}
+        times = {name: all_reduce_s(hosts(), name, 4, choice.size_bytes) for name in first.times_s}
         assert times[choice.chosen] < 1.1 * min(times.values())
-        assert choice.times_s[choice.fastest] <= choice.times_s["ring"]
-        assert choice.gain.time_s == pytest.approx(choice.times_s["ring"] / choice.times_s[choice.fastest])
-    assert verdict.forecast.algorithms[0].chosen != "ring"  # which sends six messages one after the other
-    assert f"use `{verdict.forecast.algorithms[0].chosen}` " in verdict.finding(Topic.ALGORITHM).answer
-    gain = PredictedTime(1.2, 0.9, 1.4)
-    assert AlgorithmChoice(64, {"direct": 1.0, "ring": 1.2}, gain).chosen == "ring"  # not sure
-    sure = PredictedTime(1.2, 1.15, 1.4)
-    assert AlgorithmChoice(64, {"direct": 1.0, "ring": 1.2}, sure).chosen == "direct"
-    assert AlgorithmChoice(64, {"direct": 1.0, "ring": 1.2}, sure, least_gain=1.3).chosen == "ring"  # within errors
+    assert first.gain
+    assert first.gain.time_s == pytest.approx(first.times_s["ring"] / first.times_s[first.chosen])
+    assert first.chosen != "ring"  # which sends six messages one after the other
+    assert f"use `{first.chosen}` " in verdict.finding(Topic.ALGORITHM).answer
+    assert AlgorithmChoice(64, {"direct": 1.0, "ring": 1.2}, None).chosen == "ring"  # not sure
+
+
+@pytest.mark.parametrize(("low", "is_sure"), [(0.9, False), (1.1, False), (1.3, True)])
+def test_a_gain_within_the_errors_of_predictions_is_not_sure(low: float, is_sure: bool) -> None:
+    """Both ends count: the interval of the bootstrap, and how far predictions scatter."""
+    fit = calibrate(made_measurements(2))
+    with patch("ringsim.verdict.predictions.with_interval", lambda *_: PredictedTime(1.5, low, 2.0)):
+        choice = _choose_algorithm(fit, ["ring", "recursive_doubling"], 2, 2**10, 1.2)
+    assert (choice.chosen == "recursive_doubling") == is_sure
+    assert _choose_algorithm(fit, ["ring", "recursive_doubling"], 2, 2**10, 100.0).chosen == "ring"
 
 
 def test_errors_that_all_predictions_have_in_common_do_not_count() -> None:
@@ -116,13 +121,13 @@ def test_errors_that_all_predictions_have_in_common_do_not_count() -> None:
 
 def test_how_sure_it_is_follows_the_errors() -> None:
     """Measured as predicted; twice as long; and without collectives that could tell."""
-    right = verdict_on(made_measurements(2)).finding(Topic.SURE)
+    right = verdict_on(made_measurements(2)).finding(Topic.RELIABILITY)
     assert right.answer.startswith("Reliable: the median error of the predictions is ")
-    wrong = verdict_on(made_measurements(2, slower=2.0)).finding(Topic.SURE)
+    wrong = verdict_on(made_measurements(2, slower=2.0)).finding(Topic.RELIABILITY)
     assert "the median error of the predictions is 50 %" in wrong.answer
     measurements = made_measurements(2)
     alone = Measurements(2, measurements.provenance, measurements.probes)
-    assert verdict_on(alone).finding(Topic.SURE).answer.startswith("Not verified: ")
+    assert verdict_on(alone).finding(Topic.RELIABILITY).answer.startswith("Not verified: ")
 
 
 def test_computing_bounds_a_step() -> None:
@@ -155,7 +160,7 @@ def test_what_synchronising_costs_is_measured_without_it() -> None:
     assert "differ by 15 ms; the synchronisation itself takes 4.3 ms, measured on the" in finding.reasons[0]
     alone = verdict_on_job(ring, measurements=made_measurements(2)).finding(Topic.BOUND)
     assert alone.answer.endswith("it takes 54 ms with `ring`; 4.3 ms of this (8 %) is synchronisation.")
-    assert "It does not include other waiting for late ranks" in alone.reasons[0]
+    assert "This does not include other waiting for late ranks" in alone.reasons[0]
     mostly_waiting = verdict_on_job(
         made_strategy("none", 2, 1e-6, 0.02), ring, measurements=made_measurements(2)
     ).finding(Topic.BOUND)
@@ -185,9 +190,9 @@ def test_a_rank_that_all_others_wait_for_is_a_straggler() -> None:
     assert any(reason.startswith(sentence) for reason in finding.reasons)
     little = [made_strategy(name, 3, 0.010, 0.100, waits_s=0.0001, straggler=1) for name in ("ring", "flat", "ddp")]
     report = JobReport.from_dict(made_job(made_measurements(3), little))
-    assert slowest_rank(report.strategies) is None
+    assert find_straggler(report.strategies) is None
     changing = [made_strategy("ring", 3, 0.01, 0.1, 0.06, 0), made_strategy("flat", 3, 0.01, 0.1, 0.06, 1)]
-    assert slowest_rank(JobReport.from_dict(made_job(made_measurements(3), changing)).strategies) is None
+    assert find_straggler(JobReport.from_dict(made_job(made_measurements(3), changing)).strategies) is None
 
 
 def test_strategies_within_their_noise_are_draws() -> None:
@@ -195,9 +200,9 @@ def test_strategies_within_their_noise_are_draws() -> None:
     near = made_strategy("flat", 2, 0.01, 0.100)
     near["steps_s"] = list(reversed(near["steps_s"]))
     job = JobReport.from_dict(made_job(made_measurements(2), [made_strategy("ring", 2, 0.01, 0.0999), near]))
-    ranking = rank_strategies(job)
-    assert ranking
-    assert [result.strategy for result in ranking.draws] == ["flat"]
+    cost = step_cost(job)
+    assert cost
+    assert [result.strategy for result in cost.draws] == ["flat"]
 
 
 def test_without_probes_it_says_what_to_measure() -> None:
@@ -212,10 +217,10 @@ def test_without_probes_it_says_what_to_measure() -> None:
 def test_predictions_for_a_network_answer_without_probes() -> None:
     """A step of DDP on 64 ranks and on twice as many, by cap too; what is missing is asked of that network."""
     steps = [
-        PredictedDdpStep(num_ranks, cap * 2**20, 3, 0.02, exposed_s, 0.1 + exposed_s, 0.1)
+        PredictedDdpStep(num_ranks, cap * 2**20, 0.02, exposed_s, 0.1 + exposed_s, 0.1)
         for num_ranks, cap, exposed_s in ((64, 25, 0.010), (128, 25, 0.030), (64, 100, 0.002))
     ]
-    prediction = DdpPrediction("mine", steps[0], 0.11, (steps[0], steps[2]), (steps[0], steps[1]))
+    prediction = DdpPrediction(steps[0], 0.11, (steps[0], steps[2]), (steps[0], steps[1]), "mine")
     verdict = judge(RunDirectory("made", predicted={"ddp.json": prediction}))
     assert verdict.finding(Topic.BOUND).answer == (
         "A training step on 64 ranks of mine is predicted to be compute-bound: 10 ms of 110 ms (9 %) is exposed "
@@ -233,36 +238,28 @@ def test_predictions_for_a_network_answer_without_probes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "answer"),
+    ("network", "used", "predicted_s", "answer"),
     [
-        (True, "Not known: all measurements here were used in the calibration."),
-        (False, "Reliable for a ranking, but not for small differences: the median error of the predictions is "),
+        ("mine", True, 1e-3, "Not known: all measurements here were used in the calibration. Compare with "),
+        ("mine", False, 0.5e-3, "Reliable for a ranking, but not for small differences: the median error of the pred"),
+        ("mine", False, 1e-3, "Reliable: the median error of the predictions is 2 %."),
+        ("uniform", False, 1e-3, "Reliable: the median error of the predictions is 2 %."),
+        ("other", False, 1e-3, "Reliable: the median error of the predictions is 2 %. There are also predictions for "
+         "other, with which no measurement here is compared."),
     ],
-)
-def test_what_a_network_was_fitted_to_does_not_say_how_sure_it_is(used: bool, answer: str) -> None:
-    """It is not passed over in silence either."""
-    cell = ComparedCell("all_reduce", "nccl", 2**20, 8, 1e-3, 2e-3, 0.1, used)
-    verdict = judge(RunDirectory("made", cells={"compare.json": ComparedCells("mine", (cell,))}))
-    assert verdict.finding(Topic.SURE).answer.startswith(answer)
-
-
-@pytest.mark.parametrize(("network", "is_told"), [("mine", False), ("other", True), ("uniform", False)])
-def test_predictions_for_a_network_that_nothing_was_measured_on_are_not_called_reliable(
-    network: str, is_told: bool
+)  # fmt: skip
+def test_reliability_follows_from_what_nothing_was_fitted_to(
+    network: str, used: bool, predicted_s: float, answer: str
 ) -> None:
-    """The errors of another network say nothing of it."""
-    cell = ComparedCell("all_reduce", "nccl", 2**20, 8, 1e-3, 1.01e-3, 0.1, False)
-    step = PredictedDdpStep(64, 2**20, 3, 0.02, 0.01, 0.11, 0.1)
+    """The errors of one network say nothing of another."""
+    cell = ComparedCell("all_reduce", "nccl", 2**20, 8, predicted_s, 1.02e-3, 0.1, used)
+    step = PredictedDdpStep(64, 2**20, 0.02, 0.01, 0.11, 0.1)
     contents = RunDirectory(
         "made",
         cells={"compare.json": ComparedCells("mine", (cell,))},
-        predicted={"ddp.json": DdpPrediction(network, step, None, (), ())},
+        predicted={"ddp.json": DdpPrediction(step, None, (), (), network)},
     )
-    answer = judge(contents).finding(Topic.SURE).answer
-    assert answer.startswith("Reliable: ")
-    assert (
-        answer.endswith(" There are also predictions for other, with which no measurement here is compared.") == is_told
-    )
+    assert judge(contents).finding(Topic.RELIABILITY).answer.startswith(answer)
 
 
 def test_one_rank_alone_is_bound_by_computing() -> None:
@@ -285,15 +282,11 @@ def test_a_busy_machine_is_not_trusted() -> None:
     """Whatever else the data say."""
     measurements = made_measurements(2)
     with patch("ringsim.calibration.noise.TOO_WIDE", 0.0):
-        finding = verdict_on(measurements).finding(Topic.SURE)
+        finding = verdict_on(measurements).finding(Topic.RELIABILITY)
     assert finding.answer.startswith("Not reliable: the machine was busy while messages of ")
     assert "this machine was busy: a message of " in finding.reasons[0]
 
 
-def test_words() -> None:
-    """Which name holds for which sizes, and shares."""
-    assert by_size([(1, "a")]) == "a"
-    assert by_size([(1024, "a"), (4096, "b"), (2**14, "b"), (2**16, "a")]) == (
-        "a up to 1 KiB, b from 4 KiB to 16 KiB and a from 64 KiB on"
-    )
+def test_shares_as_text() -> None:
+    """Less than one per cent keeps a digit."""
     assert [percent(share) for share in (0.123, 0.005, 1e-9, 0.0)] == ["12 %", "0.5 %", "0 %", "0 %"]

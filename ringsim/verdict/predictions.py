@@ -1,0 +1,267 @@
+"""`make_forecast`: what a network fitted to probes predicts: causes, algorithms, DDP's buckets, and twice the ranks.
+
+A choice counts as sure if it is better on 95 % of the networks that the bootstrap of the calibration drew, and by more
+than predictions scatter about what was measured. One that is not sure is, as far as the data can tell, no better than
+what one would use anyway.
+"""
+
+import math
+import statistics
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ringsim.analysis import BASELINE, MAX_TRANSFERS
+from ringsim.calibration import (
+    Comparison,
+    PredictedTime,
+    ProbeFit,
+    calibrate,
+    cases_of_measurements,
+    compare_measurements,
+    num_hosts,
+    with_interval,
+)
+from ringsim.console import in_one_line
+from ringsim.measurements import Measurements, p10_p90
+from ringsim.native import BACKENDS, LocalWork, local_s
+from ringsim.network import Cluster
+from ringsim.registry import ALGORITHMS, build
+from ringsim.schedule import Collective
+from ringsim.training_step import BucketCaps, DdpConfig, PredictedStep, StepProfile, predict_step, recommend, sweep_caps
+from ringsim.verdict.bound import Attribution, all_reduce_s, attribute
+from ringsim.verdict.records import JobReport
+from ringsim.verdict.run_directory import RunDirectory
+
+SMALLEST = 2**10  # of the sizes in tables and pictures
+MOST_SIZES = 10
+MOST_RANKS = 32  # with more a page would take minutes
+MAX_FITS = 16  # of a directory with many files; each takes a second
+CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+# Networks of the bootstrap that give an interval: 20, of which 95 % are 19; fewer where ranks make a simulation long.
+_MOST_DRAWS, _FEWEST_DRAWS, _AFFORDED_PAIRS = 20, 5, 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A file with probes, and the network fitted to them.
+
+    size_bytes: of the all_reduce that the verdict is about. job: the strategy comparison that made them, if one did.
+    """
+
+    file: str
+    measurements: Measurements
+    fit: ProbeFit
+    size_bytes: int
+    job: JobReport | None = None
+    profile: StepProfile | None = None
+    comparison: Comparison | None = None
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of ranks that were probed."""
+        return self.measurements.num_ranks
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmChoice:
+    """The algorithm for an all_reduce of one size.
+
+    times_s: predicted, of a call with each algorithm that is soon simulated, the fastest first. gain: how many times as
+    fast as the ring the chosen one is, with its interval; None if the ring is chosen, as nothing else is surely faster.
+    """
+
+    size_bytes: int
+    times_s: dict[str, float]
+    gain: PredictedTime | None
+
+    @property
+    def chosen(self) -> str:
+        """The fastest if that is sure, else the ring."""
+        return next(iter(self.times_s)) if self.gain else BASELINE
+
+
+@dataclass(frozen=True, slots=True)
+class BucketChoice:
+    """Steps with each of CAPS_MB, the best of them, and the one with torch's own caps.
+
+    gain: how many times as fast the best is as torch's own, with its interval; None if it is not surely faster.
+    """
+
+    best: PredictedStep
+    default: PredictedStep
+    steps: tuple[PredictedStep, ...]
+    gain: PredictedTime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledTime:
+    """The predicted times on a number of ranks; step_s: of a step with DDP, None without a profile."""
+
+    num_ranks: int
+    all_reduce_s: PredictedTime
+    step_s: PredictedTime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """All that is simulated on the fitted network of a subject; scaled: on its ranks, and on twice as many."""
+
+    attributions: tuple[Attribution, ...]
+    algorithms: tuple[AlgorithmChoice, ...]
+    buckets: BucketChoice | None
+    scaled: tuple[ScaledTime, ...]
+
+
+def find_subjects(contents: RunDirectory) -> list[Subject]:
+    """Return a subject for each set of probes that a network can be fitted to, the one to go by first.
+
+    That is the strategy comparison's, since it also knows the training step; of several the latest. What cannot be
+    fitted is added to `contents.refused`.
+    """
+    given: list[tuple[str, Measurements, JobReport | None]]
+    given = [(file, job.measurements, job) for file, job in contents.jobs.items()]
+    given += [(file, measurements, None) for file, measurements in contents.measurements.items()]
+    given.sort(key=lambda entry: (entry[2] is not None, str(entry[1].provenance.get("date", ""))), reverse=True)
+    subjects = []
+    for file, measurements, job in given[:MAX_FITS]:
+        if measurements.num_ranks == 1 or not measurements.probes:
+            continue
+        try:
+            subjects.append(_subject(file, measurements, job, contents))
+        except ValueError as error:
+            contents.refused[file] = in_one_line(f"no network can be fitted to it: {error}")
+    return subjects
+
+
+def _subject(file: str, measurements: Measurements, job: JobReport | None, contents: RunDirectory) -> Subject:
+    fit, comparison = calibrate(measurements, Path(file).stem, file=Path(file).name), None
+    if measurements.collectives:
+        cases = cases_of_measurements(measurements, num_hosts(measurements), file)
+        comparison = compare_measurements(cases, fit.cluster)
+    profile = (job and job.profile) or next(iter(contents.profiles.values()), None)
+    # The gradients, else the largest tensor timed, or that the longest message is cut from.
+    messages = [probe.size_bytes for probe in measurements.probes_of("shift")]
+    timed = [times.size_bytes for times in measurements.collectives]
+    size = job.gradient_bytes if job else max(timed or [max(messages, default=SMALLEST) * measurements.num_ranks])
+    return Subject(file, measurements, fit, size, job, profile, comparison)
+
+
+def make_forecast(subject: Subject) -> Forecast:
+    """Return the predictions for a subject. Raises ValueError for what its network cannot hold."""
+    ranks, fit, profile = subject.num_ranks, subject.fit, subject.profile
+    if ranks > MOST_RANKS:
+        raise ValueError(f"{ranks} ranks: a report makes predictions for up to {MOST_RANKS}")
+    sizes, least_gain = _sizes(subject.size_bytes), _least_gain(subject)
+    names = [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE]
+    names = [name for name in names if build(Collective.ALL_REDUCE, name, ranks).num_transfers <= MAX_TRANSFERS]
+    scaled = [_on_ranks(subject, ranks)]
+    with suppress(ValueError):  # the network has no room for them
+        scaled.append(_on_ranks(subject, 2 * ranks))
+    return Forecast(
+        tuple(attribute(fit.cluster, ranks, size) for size in sizes),
+        tuple(_choose_algorithm(fit, names, ranks, size, least_gain) for size in sizes),
+        _choose_buckets(fit, profile, ranks, least_gain) if profile else None,
+        tuple(scaled),
+    )
+
+
+def _sizes(last: int) -> list[int]:
+    """Return powers of four from SMALLEST up to the size that the verdict is about, and that."""
+    return [*(size for size in (SMALLEST * 4**power for power in range(MOST_SIZES)) if size < last), last]
+
+
+def _least_gain(subject: Subject) -> float:
+    """Return the least factor by which something must be predicted to be faster: a smaller one would not be seen.
+
+    That is by how much predictions scatter about what was measured (of collectives and strategies, else of the probes),
+    or the blocks of a probe about their median.
+    """
+    cases = subject.comparison.cases if subject.comparison else ()
+    strategies = subject.job.synchronising if subject.job else ()
+    ratios = [1 + result.error for result in (*cases, *strategies) if result.error is not None]
+    ends = [(p10_p90(probe.times_s), probe.median_s) for probe in subject.measurements.probes_of("shift")]
+    half_spreads = [(high_s - low_s) / median_s / 2 for (low_s, high_s), median_s in ends]
+    return max(
+        scatter(ratios or [1 + residual for _, residual in subject.fit.residuals]),
+        1 + statistics.median(half_spreads or [0.0]),
+    )
+
+
+def scatter(ratios: list[float]) -> float:
+    """Return by which factor predictions scatter about what was measured; what is off alike in all does not count.
+
+    ratios: predicted over measured times. A comparison of two predictions is as sure as that: errors that they have in
+    common cancel. The median deviation of the logarithms from their median, as a factor; 1 if there is no ratio.
+    """
+    logs = [math.log(ratio) for ratio in ratios if ratio > 0] or [0.0]
+    middle = statistics.median(logs)
+    return math.exp(statistics.median(abs(log - middle) for log in logs))
+
+
+def _choose_algorithm(
+    fit: ProbeFit, names: list[str], num_ranks: int, size_bytes: int, least_gain: float
+) -> AlgorithmChoice:
+    times_s = {name: all_reduce_s(fit.cluster, name, num_ranks, size_bytes) for name in names}
+    fastest = min(names, key=lambda name: times_s[name])
+
+    def gain(cluster: Cluster) -> float:
+        return _ratio(*(all_reduce_s(cluster, name, num_ranks, size_bytes) for name in (BASELINE, fastest)))
+
+    sure = None
+    if _ratio(times_s[BASELINE], times_s[fastest]) > least_gain:
+        sure = _sure(_with_interval(fit, gain, num_ranks), least_gain)
+    return AlgorithmChoice(size_bytes, dict(sorted(times_s.items(), key=lambda item: item[1])), sure)
+
+
+def _choose_buckets(fit: ProbeFit, profile: StepProfile, num_ranks: int, least_gain: float) -> BucketChoice:
+    config = ddp_config(fit.cluster, num_ranks)
+    steps = sweep_caps(profile, fit.cluster, num_ranks, config, [BucketCaps.from_mb(cap) for cap in CAPS_MB])
+    best, default = recommend(steps), predict_step(profile, fit.cluster, num_ranks, config)
+
+    def gain(cluster: Cluster) -> float:
+        drawn = ddp_config(cluster, num_ranks)
+        configs = drawn, replace(drawn, caps=best.config.caps)
+        return _ratio(*(predict_step(profile, cluster, num_ranks, config).step_s for config in configs))
+
+    sure = None
+    if _ratio(default.step_s, best.step_s) > least_gain:
+        sure = _sure(_with_interval(fit, gain, num_ranks), least_gain)
+    return BucketChoice(best, default, tuple(steps), sure)
+
+
+def _ratio(slower_s: float, faster_s: float) -> float:
+    return slower_s / faster_s if faster_s > 0 else 1.0
+
+
+def _sure(gain: PredictedTime, least_gain: float) -> PredictedTime | None:
+    return gain if gain.low_s > least_gain else None
+
+
+def _on_ranks(subject: Subject, num_ranks: int) -> ScaledTime:
+    fit, profile = subject.fit, subject.profile
+
+    def call_s(cluster: Cluster) -> float:
+        return all_reduce_s(cluster, BASELINE, num_ranks, subject.size_bytes)
+
+    def step_s(cluster: Cluster) -> float:
+        assert profile
+        return predict_step(profile, cluster, num_ranks, ddp_config(cluster, num_ranks)).step_s
+
+    return ScaledTime(
+        num_ranks,
+        _with_interval(fit, call_s, num_ranks),
+        _with_interval(fit, step_s, num_ranks) if profile else None,
+    )
+
+
+def _with_interval(fit: ProbeFit, predict: Callable[[Cluster], float], num_ranks: int) -> PredictedTime:
+    draws = _AFFORDED_PAIRS // num_ranks**2
+    return with_interval(fit, predict, min(max(draws, _FEWEST_DRAWS), _MOST_DRAWS))
+
+
+def ddp_config(cluster: Cluster, num_ranks: int) -> DdpConfig:
+    """Return torch's DDP on Gloo, copying as fast as a rank adds while all of them do."""
+    s_per_byte = local_s(LocalWork(1.0), cluster, num_ranks)
+    return DdpConfig(backend=BACKENDS["gloo"], copy_bytes_per_s=1 / s_per_byte if s_per_byte else None)
