@@ -12,7 +12,6 @@ from ringsim.analysis.candidates import (
     cost_of,
     why_not,
 )
-from ringsim.analysis.congestion import Congestion
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
 from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph, lay_out_trees
