@@ -14,7 +14,7 @@ from ringsim.analysis.candidates import (
 )
 from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import Explanation, explain, why_not_explained
-from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph, lay_out_trees
+from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph
 from ringsim.analysis.holdings import ChunkStates, SchedulePhase
 from ringsim.analysis.links import Links
 from ringsim.analysis.network_bound import BOUNDED, NetworkBound, bound_of
