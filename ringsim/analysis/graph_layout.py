@@ -1,6 +1,7 @@
 """`GraphLayout`: where ranks and hosts lie in a drawing of who sends to whom, found from the schedule's own pairs."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -67,13 +68,12 @@ def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_ra
         order = np.array(list(nx.dfs_preorder_nodes(graph, root if num_ends else 0)))
         return GraphLayout(GraphShape.RING, _on_circle(order), pairs)
     if num_ranks > 1 and nx.is_tree(graph):
-        depth = nx.single_source_shortest_path_length(graph, root)
-        in_order = nx.Graph()
-        in_order.add_nodes_from((rank, {"depth": depth[rank]}) for rank in nx.dfs_preorder_nodes(graph, root))
-        placed = nx.multipartite_layout(in_order, "depth", align="horizontal")
-        return GraphLayout(
-            GraphShape.TREE, _within_margins(np.array([placed[rank] for rank in range(num_ranks)])), pairs
-        )
+        depth, levels = nx.single_source_shortest_path_length(graph, root), defaultdict[int, list[int]](list)
+        for rank in nx.dfs_preorder_nodes(graph, root):  # in this order no two links cross
+            levels[depth[rank]].append(rank)
+        placed = nx.multipartite_layout(graph, dict(levels), align="horizontal")
+        places = _within_margins(np.array([placed[rank] for rank in range(num_ranks)]))
+        return GraphLayout(GraphShape.TREE, places, pairs)
     return GraphLayout(GraphShape.CIRCLE, _on_circle(np.arange(num_ranks)), pairs)
 
 
