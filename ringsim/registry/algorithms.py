@@ -1,10 +1,8 @@
 """`build`: from the name of an algorithm to its `Schedule`."""
 
-import hashlib
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Self
 
 from ringsim.algorithms import ALGORITHMS, BY_SIZE, TWO_LEVEL
@@ -195,14 +193,6 @@ def require_trusted(named: str, algorithm: str, trusted: Collection[str]) -> Non
             f"algorithm {algorithm!r}: {named} a Python file, which is run only if you trust it: give "
             f"--trust {algorithm}"
         )
-
-
-def file_hash(collective: Collective, algorithm: str) -> str:
-    """SHA-256 of the file that a user's own algorithm is in; empty for a built-in one, and if there is no such file."""
-    if is_built_in(collective, algorithm):
-        return ""
-    file = Path(algorithm if algorithm.endswith(".xml") else algorithm.rpartition(":")[0])
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
 def is_built_in(collective: Collective | None, algorithm: str) -> bool:
