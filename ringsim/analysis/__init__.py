@@ -12,7 +12,7 @@ from ringsim.analysis.candidates import (
     cost_of,
     why_not,
 )
-from ringsim.analysis.congestion import Congestion
+from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import (
     Explanation,
     RankUsage,
@@ -21,7 +21,7 @@ from ringsim.analysis.explanation import (
     waiting_times,
     why_not_explained,
 )
-from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph, lay_out_trees
+from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph
 from ringsim.analysis.holdings import ChunkStates, SchedulePhase
 from ringsim.analysis.network_bound import BOUNDED, Links, NetworkBound, bound_of
 from ringsim.analysis.rank_placement import RankPlacement, default_budget, find_placement

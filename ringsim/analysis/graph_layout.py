@@ -1,7 +1,7 @@
 """`GraphLayout`: where ranks and hosts lie in a drawing of who sends to whom, found from the schedule's own pairs."""
 
 import math
-from collections import deque
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -12,7 +12,6 @@ from ringsim.network import Floats
 from ringsim.schedule import Ints, Schedule
 
 _MARGIN = 0.12  # of the unit square, around everything
-_GRID_MARGIN = 0.16  # there links go round the outside
 
 
 class GraphShape(Enum):
@@ -20,7 +19,6 @@ class GraphShape(Enum):
 
     RING = "ring"  # on a circle, in the order in which the pairs go round or along
     TREE = "tree"
-    GRID = "grid"
     HOSTS = "hosts"
     CIRCLE = "circle"  # in the order of ranks
 
@@ -55,76 +53,34 @@ def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_ra
 
     host_of_rank: (num_ranks,), by which ranks are grouped if there are several hosts and one of them has several ranks.
     """
-    pairs = pairs_of(schedule)
-    if host_of_rank is not None and 1 < len(np.unique(host_of_rank)) < schedule.num_ranks:
+    import networkx as nx  # noqa: PLC0415  takes a tenth of a second
+
+    pairs, num_ranks = pairs_of(schedule), schedule.num_ranks
+    if host_of_rank is not None and 1 < len(np.unique(host_of_rank)) < num_ranks:
         return _in_hosts(pairs, host_names, host_of_rank)
-    return _lay_out_pairs(pairs, schedule.num_ranks, _root(schedule))
-
-
-def lay_out_trees(schedule: Schedule) -> tuple[GraphLayout, ...]:
-    """Return a layout for each of two trees, if a schedule sends every chunk along one of them; else nothing."""
-    rows = [np.column_stack([step.chunk, step.src, step.dst]) for step in schedule.steps]
-    used = np.unique(np.concatenate([np.empty((0, 3), dtype=np.int64), *rows]), axis=0)
-    trees: dict[bytes, list[Ints]] = {}
-    for chunk in np.unique(used[:, 0]).tolist():
-        pairs = used[used[:, 0] == chunk, 1:]
-        trees.setdefault(np.unique(np.sort(pairs, axis=1), axis=0).tobytes(), []).append(pairs)
-        if len(trees) > 2:
-            return ()
-    layouts = [
-        _lay_out_pairs(np.unique(np.concatenate(pairs), axis=0), schedule.num_ranks, _root(schedule))
-        for pairs in trees.values()
-    ]
-    return tuple(layouts) if [layout.shape for layout in layouts] == [GraphShape.TREE] * 2 else ()
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_nodes_from(range(num_ranks))
+    graph.add_edges_from(pairs.tolist())
+    root = _root(schedule)
+    num_ends = sum(degree == 1 for _, degree in graph.degree)
+    is_chain = num_ends == 0 or graph.degree[root] == 1  # otherwise it is a tree with two branches
+    if num_ranks > 1 and nx.is_connected(graph) and max(dict(graph.degree).values()) <= 2 and is_chain:
+        order = np.array(list(nx.dfs_preorder_nodes(graph, root if num_ends else 0)))
+        return GraphLayout(GraphShape.RING, _on_circle(order), pairs)
+    if num_ranks > 1 and nx.is_tree(graph):
+        depth, levels = nx.single_source_shortest_path_length(graph, root), defaultdict[int, list[int]](list)
+        for rank in nx.dfs_preorder_nodes(graph, root):  # in this order no two links cross
+            levels[depth[rank]].append(rank)
+        placed = nx.multipartite_layout(graph, dict(levels), align="horizontal")
+        places = _within_margins(np.array([placed[rank] for rank in range(num_ranks)]))
+        return GraphLayout(GraphShape.TREE, places, pairs)
+    return GraphLayout(GraphShape.CIRCLE, _on_circle(np.arange(num_ranks)), pairs)
 
 
 def pairs_of(schedule: Schedule) -> Ints:
     """Return who sends to whom at all, (num_pairs, 2), each pair once."""
     rows = [np.column_stack([step.src, step.dst]) for step in schedule.steps]
     return np.unique(np.concatenate([np.empty((0, 2), dtype=np.int64), *rows]), axis=0)
-
-
-def _lay_out_pairs(pairs: Ints, num_ranks: int, root: int) -> GraphLayout:
-    neighbours: list[set[int]] = [set() for _ in range(num_ranks)]
-    for src, dst in pairs.tolist():
-        neighbours[src].add(dst)
-        neighbours[dst].add(src)
-    if (order := _way_round(neighbours, root)) is not None:
-        return GraphLayout(GraphShape.RING, _on_circle(np.array(order)), pairs)
-    if sum(map(len, neighbours)) == 2 * (num_ranks - 1) and _is_connected(neighbours):
-        return GraphLayout(GraphShape.TREE, _as_tree(neighbours, root), pairs)
-    if (shape := _grid_shape(neighbours)) is not None:
-        return GraphLayout(GraphShape.GRID, _on_grid(*shape), pairs)
-    return GraphLayout(GraphShape.CIRCLE, _on_circle(np.arange(num_ranks)), pairs)
-
-
-def _way_round(neighbours: Sequence[set[int]], root: int) -> list[int] | None:
-    """Return the ranks in the order of the one ring that the pairs form, or the one chain with the root at an end.
-
-    None if they form another graph, such as a chain that is a tree with two branches.
-    """
-    ends = [rank for rank, others in enumerate(neighbours) if len(others) == 1]
-    if (ends and (len(ends) != 2 or root not in ends)) or any(not 1 <= len(others) <= 2 for others in neighbours):
-        return None
-    order: list[int] = []
-    previous, rank = -1, root if ends else 0
-    while len(order) < len(neighbours):
-        order.append(rank)
-        # A ring goes the way in which the ranks are counted.
-        ahead = sorted(neighbours[rank] - {previous})
-        if not ahead or ahead[0] in order:
-            break
-        previous, rank = rank, ahead[0]
-    return order if len(order) == len(neighbours) else None
-
-
-def _is_connected(neighbours: Sequence[set[int]]) -> bool:
-    reached, queue = {0}, deque([0])
-    while queue:
-        for rank in neighbours[queue.popleft()] - reached:
-            reached.add(rank)
-            queue.append(rank)
-    return len(reached) == len(neighbours)
 
 
 def _root(schedule: Schedule) -> int:
@@ -135,66 +91,10 @@ def _root(schedule: Schedule) -> int:
     return 0
 
 
-def _as_tree(neighbours: Sequence[set[int]], root: int) -> Floats:
-    """Leaves side by side; every other rank above the middle of those below it."""
-    depth, parent, order = {root: 0}, {root: root}, [root]
-    for rank in order:
-        for child in sorted(neighbours[rank] - {parent[rank]}):
-            depth[child], parent[child] = depth[rank] + 1, rank
-            order.append(child)
-    across = _across_tree(neighbours, parent, root)
-    levels, leaves = max(depth.values()), max(across.values()) or 1.0
-    rows = [(across[rank] / leaves, depth[rank] / max(levels, 1)) for rank in range(len(neighbours))]
-    return _within_margins(np.array(rows))
-
-
-def _across_tree(neighbours: Sequence[set[int]], parent: dict[int, int], root: int) -> dict[int, float]:
-    """How far to the right each rank is, counted in leaves."""
-    across: dict[int, float] = {}
-    num_leaves = 0
-    stack = [(root, False)]
-    while stack:
-        rank, is_below_placed = stack.pop()
-        below = sorted(neighbours[rank] - {parent[rank]})
-        if not below:
-            across[rank], num_leaves = float(num_leaves), num_leaves + 1
-        elif is_below_placed:
-            across[rank] = (across[below[0]] + across[below[-1]]) / 2
-        else:
-            stack += [(rank, True), *((child, False) for child in reversed(below))]
-    return across
-
-
-def _grid_shape(neighbours: Sequence[set[int]]) -> tuple[int, int] | None:
-    """Rows and columns of the torus, as square as can be, in which all pairs are neighbours; None if there is none."""
-    num_ranks = len(neighbours)
-    for rows in range(math.isqrt(num_ranks), 1, -1):
-        for num_rows in (rows, num_ranks // rows):
-            if num_ranks % rows == 0 and _is_torus(neighbours, num_rows, num_ranks // num_rows):
-                return num_rows, num_ranks // num_rows
-    return None
-
-
-def _is_torus(neighbours: Sequence[set[int]], num_rows: int, num_columns: int) -> bool:
-    for rank, others in enumerate(neighbours):
-        row, column = divmod(rank, num_columns)
-        beside = {row * num_columns + (column + way) % num_columns for way in (-1, 1)}
-        below = {(row + way) % num_rows * num_columns + column for way in (-1, 1)}
-        if others - beside - below:
-            return False
-    return True
-
-
-def _on_grid(num_rows: int, num_columns: int) -> Floats:
-    row, column = np.divmod(np.arange(num_rows * num_columns), num_columns)
-    places = np.column_stack([column / max(num_columns - 1, 1), row / max(num_rows - 1, 1)])
-    return _within_margins(places, _GRID_MARGIN)
-
-
 def _on_circle(order: Ints) -> Floats:
     """Clockwise from the top."""
     angle = 2 * np.pi * np.argsort(order) / len(order)
-    return _within_margins(np.column_stack([0.5 + 0.5 * np.sin(angle), 0.5 - 0.5 * np.cos(angle)]))
+    return (0.5 - _MARGIN) * np.column_stack([np.sin(angle), -np.cos(angle)]) + 0.5
 
 
 def _in_hosts(pairs: Ints, names: Sequence[str], host_of_rank: Ints) -> GraphLayout:
@@ -225,5 +125,8 @@ def _round_in_box(count: int, box: HostBox) -> Floats:
     return np.column_stack([box.left + across * (box.right - box.left), box.top + down * (box.bottom - box.top)])
 
 
-def _within_margins(places: Floats, margin: float = _MARGIN) -> Floats:
-    return margin + places * (1 - 2 * margin)
+def _within_margins(places: Floats) -> Floats:
+    """Return the places spread over the unit square but for its margins; a single row or column in the middle."""
+    low, size = places.min(axis=0), np.ptp(places, axis=0)
+    across = np.where(size > 0, (places - low) / np.where(size > 0, size, 1), 0.5)
+    return np.asarray(_MARGIN + across * (1 - 2 * _MARGIN))

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from ringsim.analysis.candidates import LIBRARY, algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.files import FileFormat, atomic_file, decode, encode, naming_place, parse_json, read_text, values
@@ -17,15 +17,6 @@ from ringsim.units import decimal_number, format_size, plural, whole_number
 BASELINE, NCCL_RING = "ring", NCCL_ALGORITHMS[0]
 _TIE = 1e-9  # two algorithms that do the same in another order differ by rounding alone
 _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
-
-
-class Place(NamedTuple):
-    """Which cell of a sweep."""
-
-    algorithm: str
-    num_ranks: int
-    network: str
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +42,6 @@ class SweepCell:
     def __post_init__(self) -> None:
         if (self.time_s is None) != bool(self.skipped):
             raise ValueError("time_s and skipped: must have a time, or a reason why there is none")
-
-    @property
-    def place(self) -> Place:
-        """The algorithm, number of ranks, network and size."""
-        return Place(self.algorithm, self.num_ranks, self.network, self.size_bytes)
 
     @property
     def name(self) -> str:
@@ -209,6 +195,10 @@ class Sweep:
         sweep = cls.FORMAT.decode(cls, data)
         if len({cell.collective for cell in sweep.cells}) != 1:
             raise ValueError("cells: there must be at least one, and all of the same collective")
+        if len({(cell.network, cell.algorithm, cell.num_ranks, cell.size_bytes) for cell in sweep.cells}) < len(
+            sweep.cells
+        ):
+            raise ValueError("cells: two describe the same algorithm, network, number of ranks and size: remove one")
         if missing := {cell.network for cell in sweep.cells} - sweep.networks.keys():
             raise ValueError(f"networks: {min(missing)!r} is missing, but cells name it")
         return sweep
@@ -223,27 +213,15 @@ def _read_lines(path: str, table: str) -> Iterator[SweepCell]:
     Raises ValueError, which names file, line and column.
     """
     rows = csv.DictReader(table.split("\n"), strict=True)
-    seen: set[Place] = set()
     try:
         for line, row in enumerate(rows, start=3):
             with naming_place(f"{path}, line {line}"):
-                cell = _read_line(row)
-                if cell.place in seen:
-                    raise ValueError("an earlier line describes the same cell: remove one of them")
-                seen.add(cell.place)
-            yield cell
+                if None in row:
+                    raise ValueError("must have a value for each column, and none without a name")
+                known = {name: _value(name, text) for name, text in row.items() if text is not None}
+                yield decode(SweepCell, known, is_open=True)
     except csv.Error as error:
         raise ValueError(f"{path}, line {rows.line_num + 1}: is not CSV: {error}") from None
-
-
-def _read_line(row: dict[Any, Any]) -> SweepCell:
-    if None in row:
-        raise ValueError("must have a value for each column, and none without a name")
-    row_values = {name: _value(name, text) for name, text in row.items() if text is not None}
-    cell = decode(SweepCell, row_values, is_open=True)
-    if cell.time_s == 0 and row.get("algbw_bytes_per_s"):
-        raise ValueError("time_s 0: must be greater than 0, as its algbw_bytes_per_s is known")
-    return cell
 
 
 def _value(column: str, text: str) -> Any:

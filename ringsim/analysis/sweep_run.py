@@ -1,20 +1,19 @@
 """`run_sweep`: simulates all combinations of algorithms, numbers of ranks, networks and sizes."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import product
-from typing import NamedTuple
 
 from ringsim.analysis.candidates import LIBRARY, PLAIN, Timing, why_not
-from ringsim.analysis.sweep import Place, Sweep, SweepCell
+from ringsim.analysis.sweep import Sweep, SweepCell
 from ringsim.measurements import provenance
 from ringsim.network import AnyNetwork, require_priced
-from ringsim.registry import Algorithm, build, file_hash, size_variant
+from ringsim.registry import Algorithm, build, size_variant
 from ringsim.schedule import Collective, Schedule, estimated_transfers, format_count
-from ringsim.workers import WorkerError, Workers
+from ringsim.workers import Workers
 
 MAX_TRANSFERS = 10**7  # of a schedule; one that is listed takes about 1 GB then
 
@@ -55,46 +54,34 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     if min(ranks) < 2:
         raise ValueError(f"num_ranks {min(ranks)}: a sweep needs at least 2 ranks, since one alone takes no time")
     ranks, sizes_bytes = sorted(set(ranks)), tuple(sorted(set(sizes_bytes)))
-    hashes = {name: file_hash(collective, name) for name in algorithms}
-    room = _without_room(networks, ranks)
-    simulate = _CellSimulator(collective, sizes_bytes, networks, max_transfers, timing or PLAIN, hashes, room)
-    places = [Place(*place) for place in product(hashes, ranks, networks, sizes_bytes)]
-    cells = _simulate(simulate, places, workers or Workers(), on_progress)
-    if [*hashes] == [LIBRARY] and all(cell.num_steps is None for cell in cells.values()):
-        raise ValueError(f"no cell of the sweep can be simulated: {cells[places[0]].skipped}")
-    facts = {name: dict(network.as_dict()) for name, network in networks.items()}
-    return Sweep(tuple(cells[place] for place in places), facts, provenance())
-
-
-def _simulate(
-    simulate: "_CellSimulator", places: Sequence[Place], workers: Workers, on_progress: Callable[[int], object]
-) -> dict[Place, SweepCell]:
-    """Raise ValueError for an algorithm that refuses all numbers of ranks: why it refuses the largest."""
-    cells = {}
-    ranks = {place.num_ranks for place in places}
-    refused: dict[str, dict[int, str]] = {place.algorithm: {} for place in places}
+    simulate = _Simulator(
+        collective, sizes_bytes, networks, max_transfers, timing or PLAIN, _without_room(networks, ranks)
+    )
+    workers, names = workers or Workers(), list(dict.fromkeys(algorithms))
+    groups = list(product(names, ranks))
     if workers.count > 1:  # what takes long comes first, so that all end at about the same time
-        places = sorted(places, key=lambda place: -place.num_ranks)
-    try:
-        with closing(workers.run(simulate, places)) as results:
-            for cell, refusal in results:
-                cells[cell.place] = cell
-                on_progress(1)
-                if refusal:
-                    refused[cell.algorithm][cell.num_ranks] = refusal
-                if refused[cell.algorithm].keys() == ranks:
-                    raise ValueError(refused[cell.algorithm][max(ranks)])
-    finally:
-        _build_sizes.cache_clear()
-    return cells
+        groups.sort(key=lambda group: -group[1])
+    cells: dict[tuple[str, int], list[SweepCell]] = {}
+    refused: dict[str, dict[int, str]] = {name: {} for name in names}
+    with closing(workers.run(simulate, groups)) as results:
+        for (name, num_ranks), (simulated, refusal) in zip(groups, results, strict=True):
+            cells[name, num_ranks] = simulated
+            on_progress(len(simulated))
+            if refusal:
+                refused[name][num_ranks] = refusal
+            if len(refused[name]) == len(ranks):
+                raise ValueError(refused[name][max(ranks)])
+    in_order = tuple(cell for group in product(names, ranks) for cell in cells[group])
+    if names == [LIBRARY] and all(cell.num_steps is None for cell in in_order):
+        raise ValueError(f"no cell of the sweep can be simulated: {in_order[0].skipped}")
+    return Sweep(in_order, {name: dict(network.as_dict()) for name, network in networks.items()}, provenance())
 
 
 @dataclass(frozen=True, slots=True)
-class _CellSimulator:
-    """Simulates any cell of one sweep, also on another host.
+class _Simulator:
+    """Simulates an algorithm on a number of ranks, on all networks and for all sizes, also on another host.
 
-    timing: how the others are timed. file_hashes: of a user's own algorithms. without_room: why a network cannot have a
-    number of ranks.
+    timing: how the schedules are timed. without_room: why a network cannot have a number of ranks.
     """
 
     collective: Collective
@@ -102,54 +89,67 @@ class _CellSimulator:
     networks: Mapping[str, AnyNetwork]
     max_transfers: float
     timing: Timing
-    file_hashes: Mapping[str, str]
     without_room: Mapping[tuple[str, int], str]
 
-    def __call__(self, place: Place) -> tuple[SweepCell, str]:
-        """Return the cell, and why its algorithm cannot be built for its number of ranks; empty if it can.
+    def __call__(self, group: tuple[str, int]) -> tuple[list[SweepCell], str]:
+        """Return the cells, and why the algorithm cannot be built for this number of ranks; empty if it can."""
+        algorithm, num_ranks = group
+        if algorithm == LIBRARY:
+            return list(self._cells(algorithm, num_ranks, {})), ""
+        try:
+            built = self._built(algorithm, num_ranks)
+        except ValueError as error:
+            skipped = " ".join(str(error).split())
+            return list(self._cells(algorithm, num_ranks, dict.fromkeys(self.sizes_bytes, skipped))), str(error)
+        return list(self._cells(algorithm, num_ranks, built)), ""
 
-        Raises WorkerError if the file of a user's own algorithm is another than where the sweep began.
-        """
-        built, time_s = (self._of_library if place.algorithm == LIBRARY else self._of_algorithm)(place)
-        skipped = built.skipped
-        if time_s == math.inf:
-            skipped = f"never finishes on {place.network} with {place.size_bytes:,} bytes, as something fails"
-        where = (self.collective, place.network, place.algorithm, place.num_ranks, place.size_bytes)
-        counts = (built.num_steps, built.num_transfers)
-        return SweepCell(*where, *counts, None if skipped else time_s, skipped, built.taken), built.refusal
+    def _cells(self, algorithm: str, num_ranks: int, built: Mapping[int, Schedule | str]) -> Iterator[SweepCell]:
+        for network, size_bytes in product(self.networks, self.sizes_bytes):
+            chosen = built.get(size_bytes, "")
+            skipped = chosen if isinstance(chosen, str) else ""
+            schedule = None if isinstance(chosen, str) else chosen
+            skipped = skipped or self.without_room.get((network, num_ranks), "") or self._why_not(network, algorithm)
+            taken, time_s = "", None
+            if not skipped and algorithm == LIBRARY:
+                schedule, taken, time_s, skipped = self._taken(network, num_ranks, size_bytes)
+            elif not skipped and schedule:
+                time_s = self.timing.time_s(schedule, self.networks[network], size_bytes)
+            if time_s == math.inf:
+                time_s, skipped = None, f"never finishes on {network} with {size_bytes:,} bytes, as something fails"
+            counts = (schedule.num_steps, schedule.num_transfers) if schedule else (None, None)
+            yield SweepCell(self.collective, network, algorithm, num_ranks, size_bytes, *counts, time_s, skipped, taken)
 
-    def _of_algorithm(self, place: Place) -> tuple["_Built", float | None]:
-        name, num_ranks, network, size_bytes = place
-        by_size = _build_sizes(
-            self.collective, name, num_ranks, self.sizes_bytes, self.max_transfers, self.file_hashes[name]
-        )
-        built = by_size[size_bytes]
-        skipped = built.skipped or self.without_room.get((network, num_ranks)) or self._why_not(network, name)
-        if skipped or built.schedule is None:
-            return built._replace(skipped=skipped), None
-        return built, self.timing.time_s(built.schedule, self.networks[network], size_bytes)
+    def _built(self, algorithm: str, num_ranks: int) -> dict[int, Schedule | str]:
+        """Return for each size the schedule, which sizes may share, or why it is skipped. Raises ValueError."""
+        variants: dict[int, Schedule | str] = {}
+        by_size = {}
+        for size_bytes in self.sizes_bytes:
+            variant = size_variant(self.collective, algorithm, num_ranks, size_bytes)
+            if variant not in variants:
+                make = partial(build, self.collective, algorithm, size_bytes=size_bytes)
+                variants[variant] = _if_small(make, num_ranks, self.max_transfers)
+            by_size[size_bytes] = variants[variant]
+        return by_size
 
     def _why_not(self, network: str, algorithm: str) -> str:
         """Return why a network does not have an algorithm.
 
         One that no network of the sweep has was asked for by name, and is simulated, as on a single network.
         """
+        if algorithm == LIBRARY:
+            return "" if self.timing.take else f"{LIBRARY} is timed only by ringsim sweep"
         reasons = {name: why_not(other, algorithm) for name, other in self.networks.items()}
         return "" if all(reasons.values()) or not reasons[network] else f"{network} {reasons[network]}"
 
-    def _of_library(self, place: Place) -> tuple["_Built", float | None]:
-        """Simulate the algorithm that the library of the network takes."""
-        _, num_ranks, network, size_bytes = place
-        skipped = self.without_room.get((network, num_ranks))
-        if skipped or self.timing.take is None:
-            return _Built(skipped=skipped or f"{LIBRARY} is timed only by ringsim sweep"), None
+    def _taken(self, network: str, num_ranks: int, size_bytes: int) -> tuple[Schedule | None, str, float | None, str]:
+        """Return what the library of the network takes, its name and its time; or why that is not known."""
+        assert self.timing.take
         try:
-            schedule, taken, time_s = self.timing.take(
+            return *self.timing.take(
                 self.networks[network], self.collective, num_ranks, size_bytes, self.max_transfers
-            )
+            ), ""
         except ValueError as error:
-            return _Built(skipped=str(error)), None
-        return _Built(schedule, schedule.num_steps, schedule.num_transfers, taken=taken), time_s
+            return None, "", None, str(error)
 
 
 def _without_room(networks: Mapping[str, AnyNetwork], ranks: Sequence[int]) -> dict[tuple[str, int], str]:
@@ -165,50 +165,12 @@ def _without_room(networks: Mapping[str, AnyNetwork], ranks: Sequence[int]) -> d
     return reasons
 
 
-class _Built(NamedTuple):
-    """A schedule, counted once for all sizes; or why there is none.
-
-    taken: the name of a library's choice. refusal: why there is none for this number of ranks, whatever the size.
-    """
-
-    schedule: Schedule | None = None
-    num_steps: int | None = None
-    num_transfers: int | None = None
-    skipped: str = ""
-    taken: str = ""
-    refusal: str = ""
-
-
-@lru_cache(maxsize=1)  # tasks of one schedule follow one another
-def _build_sizes(
-    collective: Collective,
-    algorithm: str,
-    num_ranks: int,
-    sizes_bytes: Sequence[int],
-    max_transfers: float,
-    expected_hash: str,
-) -> dict[int, _Built]:
-    """Return the schedule for each size."""
-    if file_hash(collective, algorithm) != expected_hash:
-        raise WorkerError(f"algorithm {algorithm!r}: its file has been replaced or changed since the sweep began")
-    variants: dict[int, _Built] = {}
-    by_size = {}
-    try:
-        for size_bytes in sizes_bytes:
-            variant = size_variant(collective, algorithm, num_ranks, size_bytes)
-            if variant not in variants:
-                make = partial(build, collective, algorithm, size_bytes=size_bytes)
-                variants[variant] = _build(make, num_ranks, max_transfers)
-            by_size[size_bytes] = variants[variant]
-    except ValueError as error:
-        return dict.fromkeys(sizes_bytes, _Built(skipped=" ".join(str(error).split()), refusal=str(error)))
-    return by_size
-
-
-def _build(make: Algorithm, num_ranks: int, max_transfers: float) -> _Built:
-    estimate = estimated_transfers(make, num_ranks)
-    schedule = make(num_ranks) if estimate <= max_transfers else None
-    num_transfers = estimate if schedule is None else schedule.num_transfers
-    if schedule is None or num_transfers > max_transfers:
-        return _Built(skipped=f"{format_count(num_transfers)} transfers, above {format_count(max_transfers)}")
-    return _Built(schedule, schedule.num_steps, num_transfers)
+def _if_small(make: Algorithm, num_ranks: int, max_transfers: float) -> Schedule | str:
+    """Return the schedule, or why it is skipped, unbuilt as far as that can be estimated."""
+    num_transfers = estimated_transfers(make, num_ranks)
+    if num_transfers <= max_transfers:
+        schedule = make(num_ranks)
+        num_transfers = schedule.num_transfers
+        if num_transfers <= max_transfers:
+            return schedule
+    return f"{format_count(num_transfers)} transfers, above {format_count(max_transfers)}"

@@ -8,7 +8,6 @@ from ringsim.registry.algorithms import (
     build,
     build_proved,
     build_recorded,
-    file_hash,
     is_built_in,
     names_file,
     require_trusted,

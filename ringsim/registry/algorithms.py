@@ -1,15 +1,13 @@
 """`build`: from the name of an algorithm to its `Schedule`."""
 
-import hashlib
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Self
 
 from ringsim.algorithms import ALGORITHMS, BY_SIZE, TWO_LEVEL
 from ringsim.files import quoted
-from ringsim.formats import SUFFIX, build_from_msccl
+from ringsim.formats import build_from_msccl
 from ringsim.registry.user_file import build_from_file
 from ringsim.schedule import Collective, Schedule, require_count, split, verify
 from ringsim.suggestions import suggestion
@@ -121,7 +119,7 @@ def build_proved(collective: Collective, algorithm: str, num_ranks: int, size_by
 def _build(collective: Collective | None, algorithm: str, num_ranks: int, size_bytes: int | None) -> Schedule:
     require_count("num_ranks", num_ranks)
     if names_file(algorithm):
-        is_msccl = algorithm.endswith(SUFFIX)
+        is_msccl = algorithm.endswith(".xml")
         schedule = build_from_msccl(algorithm) if is_msccl else build_from_file(algorithm, num_ranks)
         _require_asked_for(schedule, collective, algorithm, num_ranks)
         return schedule
@@ -190,19 +188,11 @@ def require_trusted(named: str, algorithm: str, trusted: Collection[str]) -> Non
 
     named: what names it, such as "the measurements name".
     """
-    if ":" in algorithm and not algorithm.endswith(SUFFIX) and algorithm not in trusted:
+    if ":" in algorithm and not algorithm.endswith(".xml") and algorithm not in trusted:
         raise ValueError(
             f"algorithm {algorithm!r}: {named} a Python file, which is run only if you trust it: give "
             f"--trust {algorithm}"
         )
-
-
-def file_hash(collective: Collective, algorithm: str) -> str:
-    """SHA-256 of the file that a user's own algorithm is in; empty for a built-in one, and if there is no such file."""
-    if is_built_in(collective, algorithm):
-        return ""
-    file = Path(algorithm if algorithm.endswith(SUFFIX) else algorithm.rpartition(":")[0])
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
 def is_built_in(collective: Collective | None, algorithm: str) -> bool:
@@ -212,7 +202,7 @@ def is_built_in(collective: Collective | None, algorithm: str) -> bool:
 
 def names_file(algorithm: str) -> bool:
     """Whether it is of a file, perhaps in a folder that has the name of a built-in algorithm."""
-    return ":" in algorithm or algorithm.endswith((SUFFIX, ".py"))
+    return ":" in algorithm or algorithm.endswith((".xml", ".py"))
 
 
 def summary_of(collective: Collective, algorithm: str) -> str:

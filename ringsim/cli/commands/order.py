@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ringsim.analysis import default_budget, find_placement
-from ringsim.cli.options import algorithm_options, network_options, size_option, workers_options
+from ringsim.cli.options import algorithm_options, network_options, size_option
 from ringsim.console import (
     OUTPUT,
     IntRange,
@@ -22,7 +22,6 @@ from ringsim.console import (
 from ringsim.network import AnyNetwork
 from ringsim.report import format_placement, placement_dict
 from ringsim.schedule import Schedule
-from ringsim.workers import Workers
 
 
 @click.command(
@@ -40,7 +39,6 @@ from ringsim.workers import Workers
     type=IntRange(1),
     help="Maximum number of placements to simulate [default: as many as take some seconds].",
 )
-@workers_options
 @wide_option
 @json_option
 @click.option("-o", "--output", type=OUTPUT, help="Write the JSON object, which --order reads, to this file.")
@@ -53,15 +51,12 @@ def order(
     as_json: bool,
     seed: int,
     budget: int | None,
-    workers: Workers,
 ) -> None:
     """Find a rank placement that is fast on an uneven network, such as one with hosts or slow links."""
     require_one_stdout(as_json, output)
     budget = budget or default_budget(schedule)
     with ended_once(), progress_bar(budget, "simulating", delay_s=1.0) as progress:
-        placement = find_placement(
-            schedule, network, size, seed=seed, budget=budget, on_progress=progress.update, workers=workers
-        )
+        placement = find_placement(schedule, network, size, seed=seed, budget=budget, on_progress=progress.update)
     report = placement_dict(schedule, network, size, placement, seed)
     if output:
         with output_file(output) as file:

@@ -16,7 +16,6 @@ from ringsim.analysis import (
     check_few_ranks,
     format_troubles,
     lay_out_graph,
-    lay_out_trees,
     slow_pairs,
 )
 from ringsim.calibration import RECORD_NOTE, ComparedRun
@@ -58,7 +57,7 @@ def draw_run_page(view: RunView) -> Figure:
     draw_sizes(bottom.subplots(gridspec_kw=edges | {"right": border}), view)
     if len(view.timeline):
         place = edges | {"left": border + _GRAPH_GAP, "bottom": 0.2 / _SIZES_HEIGHT}
-        _draw_graphs(bottom, view.schedule, view, place)
+        _draw_graph(bottom, view.schedule, view, place)
     return figure
 
 
@@ -117,20 +116,15 @@ def draw_schedule(schedule: Schedule) -> Figure:
     draw_chunk_grid(middle, states, margins=edges | _panel_gaps(states))
     for part in bottom:
         right = {"right": edges["left"] + _GRAPH_WIDTH / WIDTH}
-        _draw_graphs(part, schedule, None, _margins(_SIZES_HEIGHT, 0.4, 0.2) | right)
+        _draw_graph(part, schedule, None, _margins(_SIZES_HEIGHT, 0.4, 0.2) | right)
     return figure
 
 
-def _draw_graphs(figure: SubFigure, schedule: Schedule, view: RunView | None, place: dict[str, float]) -> None:
-    """Draw who sends to whom: one graph, or two trees side by side."""
-    graph, slow = (view.graph, slow_pairs(view.troubles)) if view else (lay_out_graph(schedule), set())
-    layouts = lay_out_trees(schedule) or (graph,)
-    panels = figure.subplots(1, len(layouts), squeeze=False, gridspec_kw=place)[0]
-    panels[0].set_title("Messages between ranks", loc="left", fontsize=points(11), fontweight="bold")
-    for number, (axes, layout) in enumerate(zip(panels, layouts, strict=True), 1):
-        draw_graph(axes, layout, slow)
-        if len(layouts) > 1:
-            axes.text(0.5, 0.99, f"tree {number}", ha="center", fontsize=points(9), color=palette().dark_grey)
+def _draw_graph(figure: SubFigure, schedule: Schedule, view: RunView | None, place: dict[str, float]) -> None:
+    """Draw who sends to whom."""
+    axes = figure.subplots(gridspec_kw=place)
+    axes.set_title("Messages between ranks", loc="left", fontsize=points(11), fontweight="bold")
+    draw_graph(axes, *((view.graph, slow_pairs(view.troubles)) if view else (lay_out_graph(schedule), ())))
 
 
 def _grid_height(states: ChunkStates) -> float:

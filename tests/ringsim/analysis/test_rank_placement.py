@@ -1,23 +1,19 @@
 """Orders of ranks: against all orders where there are few, and where one sees what is best."""
 
 import json
-from collections.abc import Generator, Sequence
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
 
 from ringsim import Cluster, Collective, Network, load_network, permute_ranks, predict_time
-from ringsim.analysis import rank_placement
 from ringsim.analysis.rank_placement import default_budget, find_placement
 from ringsim.registry import build
 from ringsim.report.placement_report import format_placement, parse_placement, placement_dict
 from ringsim.schedule import verify
 from ringsim.simulation import OURS
-from ringsim.workers import Workers
 from tests.ringsim.commands import as_json, printed, refused, run
 
 SIZE = 2**22
@@ -65,7 +61,7 @@ def fastest_s(algorithm: str, network: Cluster, num_ranks: int) -> float:
     return min(predict_time(permute_ranks(ring, order), network, SIZE) for order in orders)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("make_network", [uneven_network, cabled_network])
 def test_no_order_of_six_is_much_faster(tmp_path: Path, make_network: Any, seed: int) -> None:
     """On networks drawn at random, of which many orders are slow, what is found is within 2 % of the best."""
@@ -98,18 +94,10 @@ def test_the_root_keeps_its_place(collective: str) -> None:
     assert found.time_s < found.time_before_s
 
 
-@pytest.mark.parametrize("num_ranks", [4, 16])
-def test_a_search_without_time_keeps_the_places(num_ranks: int) -> None:
-    """The given order alone is simulated, of few ranks as of many."""
-    found = find_placement(build(Collective.ALL_REDUCE, "ring", num_ranks), load_network(str(EXAMPLE)), SIZE, seconds=0)
-    assert found.evaluations == 1
-    assert found.order == tuple(range(num_ranks))
-
-
 def test_orders_are_compared_as_a_runtime_executes_them() -> None:
     """One step after the other, which takes longer."""
     schedule, network = build(Collective.ALL_REDUCE, "double_binary_tree/4", 4), load_network(str(EXAMPLE))
-    found = find_placement(schedule, network, SIZE, runtime=OURS)
+    found = find_placement(schedule, network, SIZE, budget=4, runtime=OURS)
     placed = permute_ranks(schedule, found.order)
     assert found.time_s == predict_time(placed, network, SIZE, runtime=OURS)
     assert found.time_s != predict_time(placed, network, SIZE)
@@ -119,24 +107,10 @@ def test_the_ring_of_the_example_goes_from_host_to_host_once() -> None:
     """4 of 16 hops leave a host (ranks equal modulo 4), and it is 4 times as fast."""
     ring = build(Collective.ALL_REDUCE, "ring", 16)
     network = load_network(str(EXAMPLE))
-    found = find_placement(ring, network, 2**26)
+    found = find_placement(ring, network, 2**26, budget=8)
     assert sum(a % 4 != b % 4 for a, b in pairwise((*found.order, found.order[0]))) == 4
     assert found.gain > 4
     verify(permute_ranks(ring, found.order))
-
-
-def test_a_slow_link_is_avoided(tmp_path: Path) -> None:
-    """Seven hosts, any two with a cable; the ring as it is uses both that are slow."""
-    pairs = [(a, b) for b in range(7) for a in range(b)]
-    links = [
-        f'[[links]]\nbetween = ["h{a}", "h{b}"]\nbandwidth = "{1 if (a, b) in ((0, 1), (3, 4)) else 10}Gbit/s"'
-        for a, b in pairs
-    ]
-    hosts = [f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]' for rank in range(7)]
-    network = network_of(tmp_path, "\n".join(hosts + links))
-    found = find_placement(build(Collective.ALL_REDUCE, "ring", 7), network, SIZE)
-    hops = {frozenset(hop) for hop in pairwise((*found.order, found.order[0]))}
-    assert not hops & {frozenset((0, 1)), frozenset((3, 4))}
 
 
 def test_a_line_is_gone_along_and_back(tmp_path: Path) -> None:
@@ -151,7 +125,7 @@ def test_a_line_is_gone_along_and_back(tmp_path: Path) -> None:
 
 
 def test_never_worse_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
-    """However small the budget; with a budget of one there is only the order as it is."""
+    """However small the budget; with a budget of one, or no time, there is only the order as it is."""
     network, tree = uneven_network(tmp_path, 2, 7), build(Collective.ALL_REDUCE, "binomial_tree", 7)
     as_it_is = predict_time(tree, network, SIZE)
     for budget in (2, 9):
@@ -159,54 +133,16 @@ def test_never_worse_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
         assert found.time_s <= found.time_before_s == as_it_is
         assert found.evaluations <= budget
         assert found == find_placement(tree, network, SIZE, seed=3, budget=budget)
-    assert find_placement(tree, network, SIZE, budget=1).order == tuple(range(7))
+    for limit in ({"budget": 1}, {"seconds": 0}):
+        found = find_placement(tree, network, SIZE, **limit)
+        assert (found.order, found.evaluations) == (tuple(range(7)), 1)
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize(("num_ranks", "budget"), [(4, None), (7, 20)])
-def test_several_processes_find_what_one_finds(tmp_path: Path, num_ranks: int, budget: int | None) -> None:
-    """Where all orders are tried, and where they simulate ahead of a search: the same orders count, in their order."""
-    network, tree = uneven_network(tmp_path, 2, num_ranks), build(Collective.ALL_REDUCE, "binomial_tree", num_ranks)
-    told: list[list[int]] = [[], []]
-    alone = find_placement(tree, network, SIZE, seed=3, budget=budget, on_progress=told[0].append)
-    workers = Workers(jobs=3)
-    found = find_placement(tree, network, SIZE, seed=3, budget=budget, on_progress=told[1].append, workers=workers)
-    assert (found, told[1]) == (alone, told[0])
-    assert alone.evaluations > 2
-
-
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("budget", [5000, 4])
-def test_several_processes_keep_to_the_time(tmp_path: Path, budget: int) -> None:
-    """When it is over, here after three times two orders, they simulate no further ones; those that are known count."""
-    network, tree = uneven_network(tmp_path, 2, 7), build(Collective.ALL_REDUCE, "binomial_tree", 7)
-    now_s, begun = [0.0], list[int]()
-
-    class Timed(Workers):
-        def run(self, function: Any, tasks: Sequence[Any]) -> Generator[Any, None, None]:
-            now_s[0] += 1.0
-            begun.append(len(tasks))
-            return Workers.run(self, function, tasks)
-
-    with patch.object(rank_placement, "time", Mock(monotonic=lambda: now_s[0])):
-        found = find_placement(tree, network, SIZE, budget=budget, seconds=2.5, workers=Timed(jobs=2))
-    if budget == 5000:
-        assert begun == [2, 2, 2]
-        assert found.evaluations in (6, 7)  # the order that is there already may be one of them
-    else:
-        assert found.evaluations <= 4
-
-
-def test_where_all_pairs_are_alike_nothing_is_moved() -> None:
-    """Orders that differ by rounding alone are not preferred."""
-    found = find_placement(build(Collective.ALL_REDUCE, "ring", 7), Network(1e-6, 1e9), SIZE)
-    assert (found.order, found.gain) == (tuple(range(7)), 1.0)
-
-
-def test_one_rank_has_one_order() -> None:
-    """And no time passes."""
-    found = find_placement(build(Collective.ALL_REDUCE, "ring", 1), Network(1e-6, 1e9), SIZE)
-    assert (found.order, found.time_s, found.gain) == ((0,), 0.0, 1.0)
+@pytest.mark.parametrize("num_ranks", [1, 7])
+def test_where_all_pairs_are_alike_nothing_is_moved(num_ranks: int) -> None:
+    """Orders that differ by rounding alone are not preferred; one rank has one order, and no time passes."""
+    found = find_placement(build(Collective.ALL_REDUCE, "ring", num_ranks), Network(1e-6, 1e9), SIZE)
+    assert (found.order, found.gain, found.time_s > 0) == (tuple(range(num_ranks)), 1.0, num_ranks > 1)
 
 
 def test_a_failed_cable_is_avoided_and_never_is_null(tmp_path: Path) -> None:
@@ -254,7 +190,6 @@ def test_the_command_saves_what_the_others_take(tmp_path: Path) -> None:
     assert result.stderr == f"wrote {saved}\n"
     report = json.loads(saved.read_text())
     assert f"{report['gain']:.2f} times as fast" in result.stdout
-    assert report["before"]["slow_hops"][0] == [0, 1]
     for order in (saved, ",".join(map(str, report["order"]))):
         assert as_json("simulate", *network, "--order", order)["time_s"] == report["time_s"]
     assert "correct" in printed("verify", "--ranks", "16", "--order", saved)
@@ -264,14 +199,11 @@ def test_the_command_saves_what_the_others_take(tmp_path: Path) -> None:
 
 def test_where_no_order_helps_it_says_what_may() -> None:
     """A slow NIC is in every ring; what fails ends in no order, which is said in one line."""
-    for name, num_ranks, told, advice in (
-        ("slow-link", 4, "no faster order found", "a ring uses every NIC in any order; ringsim explain"),
-        ("trouble", 8, "never ends, in any simulated order, because of a failure", "ringsim simulate reports which"),
+    for name, num_ranks, told in (
+        ("slow-link", 4, "no faster order found may help a ring uses every NIC in any order; ringsim explain"),
+        ("trouble", 8, "never ends, in any simulated order: ringsim simulate reports which part fails"),
     ):
         network = load_network(str(EXAMPLE.with_name(f"{name}.toml")))
         ring = build(Collective.ALL_REDUCE, "ring", num_ranks)
         report = placement_dict(ring, network, 2**26, find_placement(ring, network, 2**26, budget=3))
-        text = format_placement(report, wide=True)
-        assert told in text
-        assert advice in text
-        assert "->" not in text
+        assert told in " ".join(format_placement(report, wide=True).split())

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.analysis import sweep_run
 from ringsim.analysis.candidates import busbw_bytes_per_s
 from ringsim.analysis.sweep import Sweep
 from ringsim.analysis.sweep_run import run_sweep
@@ -13,7 +12,6 @@ from ringsim.network.network import Network
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation.simulate import predict_time
-from ringsim.workers import WorkerError, Workers
 
 FAST = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
 NETWORKS = {"fast": FAST, "slow": Network(latency_s=1e-3, bandwidth_bytes_per_s=1e7, reduce_bytes_per_s=2e7)}
@@ -69,14 +67,10 @@ def test_of_equals_the_first_named_wins(names: list[str]) -> None:
     assert (winner.cell.algorithm, winner.over_second) == (names[0], 1)
 
 
-def test_without_a_rival_there_is_no_gain() -> None:
-    """One algorithm that is not the ring is as fast as it is."""
-    [winner] = run_sweep(ALL_REDUCE, ["direct"], [3], [8], {"fast": FAST}).winners().values()
-    assert (winner.over_ring, winner.over_second) == (None, None)
-
-
 def test_a_schedule_too_large_is_skipped_unbuilt() -> None:
     """All pairs of 100,000 ranks would not fit into memory; the estimate says so at once, and nobody wins there."""
+    small = run_sweep(ALL_REDUCE, ["ring"], [2, 4], [8], {"fast": FAST}, max_transfers=10)
+    assert small.skipped() == ["ring on 4 ranks skipped: 24 transfers, above 10"]
     sweep = run_sweep(ALL_REDUCE, ["direct"], [4, 100_000], [8], {"fast": FAST})
     assert [cell.skipped for cell in sweep.cells] == ["", "1e10 transfers, above 1e7"]
     assert sweep.skipped() == ["direct on 100000 ranks skipped: 1e10 transfers, above 1e7"]
@@ -96,12 +90,6 @@ def test_an_algorithm_for_some_numbers_of_ranks_is_skipped_for_others(tmp_path: 
     assert sweep.cells[0].skipped == f"algorithm '{path}:even': line 6: it raised ValueError: only even numbers"
     assert sweep.cells[1].time_s
     assert Sweep.from_csv(saved(sweep, tmp_path)) == sweep
-
-
-def test_max_transfers_holds_for_few_ranks_too() -> None:
-    """Where nothing is estimated, they are counted."""
-    sweep = run_sweep(ALL_REDUCE, ["ring"], [2, 4], [8], {"fast": FAST}, max_transfers=10)
-    assert sweep.skipped() == ["ring on 4 ranks skipped: 24 transfers, above 10"]
 
 
 def test_what_is_skipped_for_one_reason_on_several_numbers_of_ranks_is_one_line() -> None:
@@ -159,18 +147,13 @@ def saved(sweep: Sweep, folder: Path) -> Path:
 
 
 def test_csv_gives_back_the_same_sweep(tmp_path: Path) -> None:
-    """To the last bit, with networks, provenance and what was skipped; no other file is left."""
+    """To the last bit, with networks, provenance and what was skipped; others read column names and one line a cell."""
     sweep = run_sweep(ALL_REDUCE, ["ring", "direct"], [4, 2000], [10**9 + 7], NETWORKS, max_transfers=1e5)
     assert Sweep.from_csv(saved(sweep, tmp_path)) == sweep
     assert sweep.networks["slow"] == NETWORKS["slow"].as_dict()
-    assert [path.name for path in tmp_path.iterdir()] == ["sweep.csv"]
-
-
-def test_csv_can_be_read_by_others(tmp_path: Path) -> None:
-    """Below one comment, column names and one line a cell, with the rates."""
     comment, header, first, *_ = saved(small_sweep(), tmp_path).read_text().splitlines()
     assert comment.startswith('# {"format": "ringsim-sweep", "version": 1, ')
-    assert header.split(",")[:5] == ["collective", "network", "algorithm", "num_ranks", "size_bytes"]
+    assert header.startswith("collective,network,algorithm,num_ranks,size_bytes,")
     assert header.endswith("algbw_bytes_per_s,busbw_bytes_per_s")
     assert first.startswith("all_reduce,fast,ring,3,1000,4,12,")
 
@@ -185,12 +168,10 @@ def test_csv_can_be_read_by_others(tmp_path: Path) -> None:
         ("ring,3,1000,", "ring,0,1000,", "line 3: num_ranks = 0: must be a whole number from 2 to"),
         ("ring,8,1000,", "ring,8,1e3,", "line 7: size_bytes = 1000.0: must be a whole number"),
         ("ring,8,1000,", "ring,8,1000,1,2,,,,\n#", "line 7: time_s and skipped: must have a time, or a reason"),
-        ("ring,8,1000,", "ring,8,1000,1,2,0,,3,4\n#", "line 7: time_s 0: must be greater than 0, as its algbw"),
         ("ring,8,1000,", "ring,8,1000,1,2,inf,,,\n#", "line 7: time_s = Infinity: must be seconds, at least 0 and"),
         ("ring,8,1000,", "ring,8,1000,1,2,3,,,4,5,6\n#", "line 7: .*none without a name"),
-        ("ring,8,1000,", "ring,3,1000,", "line 7: an earlier line describes the same cell"),
+        ("ring,8,1000,", "ring,3,1000,", "cells: two describe the same algorithm"),
         ("ring,8,1000,", 'ring,8,1000,1,"2\n', "line 6: is not CSV: "),
-        ("ring,8,1000,", f"{'ring' * 50000},8,1000,", "is not CSV: field larger than field limit"),
         ('"version": 1', '"version": ' + "[" * 10**5, "line 1: not a ringsim-sweep file"),
         ('{"fast":', '{"odd": 3, "fast":', "networks.odd = 3: must be an object"),
         ("all_reduce,fast,ring,3,1000,", "broadcast,fast,ring,3,1000,", "all of the same collective"),
@@ -207,37 +188,11 @@ def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, old: str, new: str, 
         Sweep.from_csv(path)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "line 1: not a ringsim-sweep file"),
-        ("\xff\n", "is not UTF-8 text: invalid start byte at byte 0"),
-        ("a,b\n1,2\n", "line 1: not a ringsim-sweep file"),
-    ],
-)
-def test_any_other_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    """Empty, binary, or a table of something else."""
-    (tmp_path / "other.csv").write_text(text, encoding="latin-1")
-    with pytest.raises(ValueError, match=message):
-        Sweep.from_csv(tmp_path / "other.csv")
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("workers", [Workers(), Workers(jobs=2)])
-def test_a_file_that_was_edited_is_read_again(tmp_path: Path, workers: Workers) -> None:
-    """Also by processes that have built the schedule before."""
+def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
+    """By the next sweep."""
     path = tmp_path / "mine.py"
     for name in ("ring", "direct"):
         path.write_text(f"from ringsim.algorithms import {name}_all_gather as mine\n")
-        [own] = run_sweep(Collective.ALL_GATHER, [f"{path}:mine"], [5], [8], {"fast": FAST}, workers=workers).cells
+        [own] = run_sweep(Collective.ALL_GATHER, [f"{path}:mine"], [5], [8], {"fast": FAST}).cells
         [known] = run_sweep(Collective.ALL_GATHER, [name], [5], [8], {"fast": FAST}).cells
         assert (own.num_steps, own.time_s) == (known.num_steps, known.time_s)
-
-
-def test_a_file_that_changes_while_it_is_swept_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a cluster, every host must have the same file."""
-    path = tmp_path / "mine.py"
-    path.write_text("from ringsim import ring_all_reduce as mine\n")
-    monkeypatch.setattr(sweep_run, "_without_room", lambda *_: path.write_text("another") and {})
-    with pytest.raises(WorkerError, match=r"its file has been replaced or changed since the sweep began"):
-        run_sweep(ALL_REDUCE, [f"{path}:mine"], [3], [8], {"fast": FAST})

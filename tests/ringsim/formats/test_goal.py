@@ -1,10 +1,7 @@
 """GOAL text, read back by a tiny reader and timed by a tiny simulator that knows nothing of schedules."""
 
-import math
 import re
-from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
-from itertools import count
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -23,14 +20,6 @@ LINE = re.compile(
 )
 LATENCY_NS, BYTE_NS = 5000.0, 8.0
 REDUCE = 0.5e9  # bytes a second: 2 ns a byte, so that calc needs no rounding
-AS_LONG_IN_LOGGOPSIM = {
-    *((collective, "ring") for collective in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")),
-    ("all_reduce", "naive_ring"),
-    ("all_reduce", "recursive_doubling"),
-    ("broadcast", "direct"),
-    ("scatter", "direct"),
-    ("all_to_all", "pairwise"),
-}
 NETWORK = PrivateLinks(LATENCY_NS * 1e-9, 1e9 / BYTE_NS, REDUCE)
 
 
@@ -89,55 +78,6 @@ def finished_ns(ops: dict[tuple[int, str], Op]) -> float:
     return max((finish(key) for key in ops), default=0.0)
 
 
-def one_processor_ns(ops: dict[tuple[int, str], Op]) -> float:
-    """When the last operation is done by the rules of LogGOPSim.cpp, with o = g = O = 0 and eager messages.
-
-    A send needs its processor for no time and its nic for that of its bytes, and is done at once. What arrives needs
-    the processor for the time of its bytes, whichever nic it comes in by and whether or not it is awaited. Of what may
-    begin at the same time a send is the first, which delays nothing.
-    """
-    required_by: dict[tuple[int, str], list[tuple[int, str]]] = {}
-    for key, op in ops.items():
-        for label in op.requires:
-            required_by.setdefault((op.rank, label), []).append(key)
-    missing = {key: len(op.requires) for key, op in ops.items()}
-    receives = {(op.peer, op.rank, op.tag): key for key, op in ops.items() if op.kind == "recv"}
-    posted, arrived = set[tuple[int, str]](), set[tuple[int, str]]()
-    free = dict[object, float]()  # when a processor, or a nic of it in one direction, is free
-    queue = [(0.0, False, number, key) for number, key in enumerate(ops) if not missing[key]]
-    numbers = count(len(queue))
-
-    def finish(key: tuple[int, str]) -> None:
-        for later in required_by.get(key, []):
-            missing[later] -= 1
-            if not missing[later]:
-                heappush(queue, (free.get(key[0], 0.0), False, next(numbers), later))
-
-    while queue:
-        now, is_message, _, key = heappop(queue)
-        op = ops[key]
-        kind = "message" if is_message else op.kind
-        nic = (op.rank, op.nic, kind)
-        begin = max(now, free.get(op.rank, 0.0), free.get(nic, 0.0))
-        if kind != "recv" and begin > now:
-            heappush(queue, (begin, is_message, next(numbers), key))
-        elif kind == "send":
-            free[nic] = now + op.size * BYTE_NS
-            heappush(queue, (now + LATENCY_NS, True, next(numbers), receives[op.rank, op.peer, op.tag]))
-            finish(key)
-        elif kind == "calc":
-            free[op.rank] = now + op.ns
-            finish(key)
-        else:
-            if is_message:
-                free[op.rank] = free[nic] = now + op.size * BYTE_NS
-            (arrived if is_message else posted).add(key)
-            if key in posted and key in arrived:
-                finish(key)
-    assert not any(missing.values())
-    return max((time_ns for time_ns in free.values()), default=0.0)
-
-
 def assert_agrees(schedule: Schedule, size_bytes: int) -> None:
     """The tiny simulator finishes when ours does."""
     ops = parsed("".join(goal_lines(schedule, size_bytes, REDUCE)))
@@ -145,7 +85,7 @@ def assert_agrees(schedule: Schedule, size_bytes: int) -> None:
 
 
 @every_algorithm
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 6, 8])
+@pytest.mark.parametrize("num_ranks", [1, 3, 8])
 def test_another_simulator_finishes_at_the_same_time(collective: Collective, algorithm: str, num_ranks: int) -> None:
     """Every algorithm: the operations and what they require are all there is to know."""
     schedule = build(collective, algorithm, num_ranks)
@@ -156,35 +96,17 @@ def test_another_simulator_finishes_at_the_same_time(collective: Collective, alg
         assert_agrees(schedule, 12_345)
 
 
-@every_algorithm
-def test_one_processor_for_all_receives_is_slower_or_eager(collective: Collective, algorithm: str) -> None:
-    """But for those that docs/reference/files.md names: theirs receive one message at a time, and send to one rank."""
-    network = replace(NETWORK, reduce_bytes_per_s=math.inf)
-    same = True
-    for num_ranks in (2, 3, 4, 6, 9):
-        schedule = build(collective, algorithm, num_ranks)
-        for size_bytes in (100 * num_ranks, 10_000 * num_ranks):
-            ops = parsed("".join(goal_lines(schedule, size_bytes)))
-            time_s = simulate(schedule, network, size_bytes).time_s
-            same &= one_processor_ns(ops) * 1e-9 == pytest.approx(time_s, rel=1e-6)
-    assert same == ((collective.value, algorithm) in AS_LONG_IN_LOGGOPSIM)
-
-
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(schedules())
 def test_so_it_does_for_random_schedules(schedule: Schedule) -> None:
     """Exchanges, chunks overwritten while they leave, several transfers of a pair in a step."""
     assert_agrees(schedule, 12_345)
 
 
-@pytest.mark.parametrize("num_ranks", [2, 5, 8])
-def test_a_ring_takes_what_the_closed_form_says(num_ranks: int) -> None:
+def test_a_ring_takes_what_the_closed_form_says() -> None:
     """Neither simulator is asked alone: the formula is a third."""
-    size = 1000 * num_ranks
-    ops = parsed("".join(goal_lines(build(Collective.ALL_REDUCE, "ring", num_ranks), size, REDUCE)))
-    assert finished_ns(ops) * 1e-9 == pytest.approx(
-        closed_form_s(Collective.ALL_REDUCE, "ring", num_ranks, size, NETWORK)
-    )
+    ops = parsed("".join(goal_lines(build(Collective.ALL_REDUCE, "ring", 5), 5000, REDUCE)))
+    assert finished_ns(ops) * 1e-9 == pytest.approx(closed_form_s(Collective.ALL_REDUCE, "ring", 5, 5000, NETWORK))
 
 
 def test_without_a_rate_nothing_is_calculated() -> None:

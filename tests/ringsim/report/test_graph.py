@@ -1,16 +1,12 @@
 """Tests of the picture of who sends to whom."""
 
 import numpy as np
-import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from ringsim.analysis import lay_out_trees
 from ringsim.network import AnyNetwork, Network, load_network
-from ringsim.registry import build
 from ringsim.report.plots.graph import draw_graph
-from ringsim.schedule import Collective
 from tests.ringsim.report.test_lanes import view_of
 
 NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
@@ -51,17 +47,3 @@ def test_of_many_ranks_some_have_numbers() -> None:
 def test_hosts_are_named() -> None:
     """In the boxes that their ranks are in."""
     assert {"host0", "host1"} < set(names(drawn("ring", 16, load_network("dgx-a100"))))
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "count"), [("binomial_tree", 0), ("double_binary_tree", 2), ("ring", 0), ("direct", 0), ("torus", 0)]
-)
-def test_two_trees_are_drawn_apart(algorithm: str, count: int) -> None:
-    """Parents above their children, and every rank in both."""
-    trees = lay_out_trees(build(Collective.ALL_REDUCE, algorithm, 16))
-    assert len(trees) == count
-    for tree in trees:
-        down = tree.places[:, 1]
-        assert down[0] == down.min()
-        assert len(tree.pairs) == 2 * 15
-        assert (down[tree.pairs[:, 0]] != down[tree.pairs[:, 1]]).all()

@@ -33,7 +33,7 @@ class GraphView {
     const closest = this.closest();
     this.few = few && closest >= 38;
     this.radius = Math.max(4, Math.min(few ? 24 : 12, closest * (few ? 0.2 : 0.34)));
-    this.chunkWidth = Math.max(18, Math.min(52, closest * (this.run.shape === "grid" ? 0.26 : 0.34)));
+    this.chunkWidth = Math.max(18, Math.min(52, closest * 0.34));
     this.spelled = few && closest > 75; // there is room for words beside a rank
     this.bend = new Map();
     for (const [key, [src, dst]] of this.pairs) this.bend.set(key, this.bendOf(src, dst));

@@ -1,1 +1,0 @@
-"""MSCCL's XML: read into a Schedule, and written."""

@@ -1,0 +1,199 @@
+"""`Program`: an MSCCL XML file as it is written, with every number in its range.
+
+The format is that of microsoft/msccl's runtime, which reads it, and of msccl-tools, which writes it (`ir.py`): each
+gpu has thread blocks that run at the same time; a thread block has at most one gpu to send to, one to receive from,
+and a channel, and runs its steps in order. Buffers are i (input), o (output) and s (scratch), counted in chunks.
+The fields of a step and a thread block have the names of their attributes in the XML.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+
+from ringsim.files import decode, read_bytes, values
+from ringsim.schedule import Collective
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+COLLECTIVES = {  # the last name of each is the one that is written
+    "allreduce": Collective.ALL_REDUCE,
+    "allgather": Collective.ALL_GATHER,
+    "reducescatter": Collective.REDUCE_SCATTER,
+    "reduce_scatter": Collective.REDUCE_SCATTER,
+    "broadcast": Collective.BROADCAST,
+    "reduce": Collective.REDUCE,
+}
+MAX_CHUNKS = 2**16  # the runtime keeps offsets in 16 bits
+PLACED = "ringsim"  # an attribute of ours: where the schedule that was written has what a step receives
+
+_Record = TypeVar("_Record")
+
+
+class Operation(NamedTuple):
+    """The work of a type of steps, in this order; `adds`: what it reads at src and what arrived, or stood at dst."""
+
+    receives: bool = False
+    reads_src: bool = False
+    adds: bool = False
+    sends: bool = False
+    writes_dst: bool = False
+
+
+NOP = Operation()
+_OPERATIONS = {
+    "s": Operation(reads_src=True, sends=True),
+    "r": Operation(receives=True, writes_dst=True),
+    "rcs": Operation(receives=True, sends=True, writes_dst=True),
+    "rrc": Operation(receives=True, reads_src=True, adds=True, writes_dst=True),
+    "rrs": Operation(receives=True, reads_src=True, adds=True, sends=True),
+    "rrcs": Operation(receives=True, reads_src=True, adds=True, sends=True, writes_dst=True),
+    "cpy": Operation(reads_src=True, writes_dst=True),
+    "re": Operation(reads_src=True, adds=True, writes_dst=True),
+    "nop": NOP,
+}
+
+
+class Placed(NamedTuple):
+    """The place of a transfer in a Schedule: its step, its row among all transfers, and its channel."""
+
+    step: int
+    row: int
+    channel: int
+
+
+def _one_of(known: Mapping[str, Any]) -> Callable[[Any], Any]:
+    require_known = values.one_of(*known)
+    return lambda value: known[require_known(value)]
+
+
+def _placed(value: Any) -> Placed:
+    numbers = re.fullmatch(r"([0-9]{1,9}),([0-9]{1,9}),([0-9]{1,9})", str(value))
+    if numbers is None:
+        raise ValueError("must be step,row,channel, three whole numbers")
+    return Placed(*map(int, numbers.groups()))
+
+
+_Flag = Annotated[int, values.whole(0, 1)]
+_Count = Annotated[int, values.whole(0, MAX_CHUNKS)]
+_CountOrNone = Annotated[int, values.whole(-1, MAX_CHUNKS)]
+_Buffer = Annotated[str, values.one_of("i", "o", "s")]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One step of a thread block. placed: None where the file does not say."""
+
+    gpu: int
+    tb: int
+    s: _Count
+    does: Annotated[Operation, _one_of(_OPERATIONS)] = field(metadata={"key": "type"})
+    srcbuf: _Buffer
+    srcoff: _CountOrNone
+    dstbuf: _Buffer
+    dstoff: _CountOrNone
+    cnt: _Count
+    depid: _CountOrNone
+    deps: _CountOrNone
+    hasdep: _Flag
+    placed: Annotated[Placed | None, _placed] = field(default=None, metadata={"key": PLACED})
+
+    def __str__(self) -> str:
+        return f"gpu {self.gpu} tb {self.tb} step {self.s}"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadBlock:
+    """Steps in their order, and the connection they use."""
+
+    gpu: _Count
+    id: _Count
+    send: _CountOrNone
+    recv: _CountOrNone
+    chan: _CountOrNone
+    instructions: Any = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A whole file; `blocks` gpu by gpu."""
+
+    file: str
+    name: str
+    collective: Annotated[Collective, _one_of(COLLECTIVES)] = field(metadata={"key": "coll"})
+    num_ranks: Annotated[int, values.whole(1, MAX_CHUNKS)] = field(metadata={"key": "ngpus"})
+    num_chunks: Annotated[int, values.whole(1, MAX_CHUNKS)] = field(metadata={"key": "nchunksperloop"})
+    in_place: _Flag = field(metadata={"key": "inplace"})
+    blocks: Any = ()
+
+    def num_chunks_of(self, buffer: str) -> int:
+        """Return how many chunks a buffer has."""
+        has_share = (self.collective, buffer) in ((Collective.ALL_GATHER, "i"), (Collective.REDUCE_SCATTER, "o"))
+        most = self.num_chunks // (self.num_ranks if has_share else 1)
+        return MAX_CHUNKS if buffer == "s" else most
+
+
+def read_program(path: Path) -> Program:
+    """Return the program in the file `path`.
+
+    Raises ValueError, in one line that begins with the file and the place in it, for whatever is not as the format
+    has it, and OSError if the file cannot be read.
+    """
+    from xml.etree import ElementTree  # noqa: PLC0415  not needed for what does not import
+
+    text = read_bytes(path)
+    try:
+        root = ElementTree.fromstring(text)  # expat limits the growth of entities itself
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise ValueError(f"{path}: not XML: {error}") from None
+    if root.tag != "algo":
+        raise ValueError(f"{path}: its root is <{root.tag}>; MSCCL XML has <algo>")
+    name = re.sub(r"[^\w.-]", "_", root.get("name", ""))
+    program = _read(Program, root, f"{path}: algo", file=str(path), name=name)
+    num_ranks, num_chunks = program.num_ranks, program.num_chunks
+    if num_chunks % program.collective.num_shares(num_ranks):
+        raise ValueError(f"{path}: algo: nchunksperloop {num_chunks}: must be a multiple of ngpus, {num_ranks}")
+    if sorted(gpu.get("id", "") for gpu in root.iterfind("gpu")) != sorted(map(str, range(num_ranks))):
+        raise ValueError(f"{path}: algo: ngpus {num_ranks}: there must be a gpu of each id from 0 to {num_ranks - 1}")
+    blocks: list[ThreadBlock] = []
+    ends: set[tuple[int, str, int, int]] = set()  # of connections, and thread blocks: each may be there once
+    for gpu in root.iterfind("gpu"):
+        for element in gpu.iterfind("tb"):
+            block = _read(ThreadBlock, element, f"{path}: tb", gpu=int(gpu.attrib["id"]))
+            place = f"{path}: gpu {block.gpu} tb {block.id}"
+            if max(block.send, block.recv) >= num_ranks or block.gpu in (block.send, block.recv):
+                raise ValueError(f"{place}: send and recv must be other gpus, less than ngpus, {num_ranks}")
+            for end, number in (("id", block.id), ("send", block.send), ("recv", block.recv)):
+                used = (block.gpu, end, number, 0 if end == "id" else block.chan)
+                if number >= 0 and used in ends:
+                    raise ValueError(f"{place}: {end} {number}: an earlier tb has that already")
+                ends.add(used)
+            steps = [_read_step(program, block, *step, place) for step in enumerate(element.iterfind("step"))]
+            blocks.append(replace(block, instructions=tuple(steps)))
+    return replace(program, blocks=tuple(sorted(blocks, key=lambda block: block.gpu)))
+
+
+def _read(kind: type[_Record], element: "Element", place: str, **known: Any) -> _Record:
+    """Return the attributes of an element as a record; `known` are values of it that stand elsewhere."""
+    is_whole = re.compile("-?[0-9]{1,18}").fullmatch
+    attributes = {name: int(text) if is_whole(text) else text for name, text in element.attrib.items()}
+    return decode(kind, attributes | known, place, is_open=True)
+
+
+def _read_step(program: Program, block: ThreadBlock, number: int, element: "Element", place: str) -> Instruction:
+    place = f"{place} step {number}"
+    step = _read(Instruction, element, place, gpu=block.gpu, tb=block.id)
+    if step.s != number:
+        raise ValueError(f"{place}: s {step.s}: must be {number}")
+    if not step.cnt and step.does is not NOP:
+        raise ValueError(f"{place}: cnt 0: must be at least 1")
+    for is_used, end, buffer, offset in (
+        (step.does.reads_src, "src", step.srcbuf, step.srcoff),
+        (step.does.writes_dst, "dst", step.dstbuf, step.dstoff),
+    ):
+        size = program.num_chunks_of(buffer)
+        if is_used and not 0 <= offset <= size - step.cnt:
+            raise ValueError(f"{place}: {end}off {offset}, cnt {step.cnt}: buffer {buffer} has {size} chunks")
+    return step

@@ -1,0 +1,379 @@
+"""MSCCL XML: a published algorithm as a `Schedule`, to be proved, timed and run here.
+
+A program is put in order, run on symbols, and its transfers are put into steps:
+
+1. A step comes after the one before it in its thread block, after the step that it names by depid and deps, and, where
+   it receives, after the step that sends: on a connection (two gpus and a channel) the k-th receive takes the k-th
+   message. A send does not wait for its receiver; MSCCL's have room for several chunks.
+2. A Schedule has one state for each rank and chunk, MSCCL has three buffers. A message therefore becomes a transfer
+   only where it is used: where it is added to what the rank holds of the chunk (REDUCE), or takes its place (COPY),
+   because it is sent on, added to or wanted at the end. What a Schedule cannot say is refused: a value that is sent or
+   added to though the rank's one state of the chunk has gone on, or never was that value.
+3. Each transfer is in the earliest step in which it still reads what it read in the program.
+"""
+
+import bisect
+import itertools
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ringsim.formats.msccl_program import NOP, Instruction, Placed, Program, read_program
+from ringsim.schedule import Collective, Schedule, ScheduleError, Transfer, held_at_end, held_at_start
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MAX_BYTES = 2**30  # of the table that tells which steps are before which
+MAX_NAMED = 6  # steps of a deadlock, in a message
+NO_STEP = -1  # in place of a step or a move: held from the start
+NOT_A_STATE = -1  # in place of a version: it was added to a state
+_ONE_STATE = "its gpu keeps together with another one of it; a Schedule has one state for each rank and chunk"
+
+
+class Location(NamedTuple):
+    """One chunk's room in a buffer of a gpu."""
+
+    gpu: int
+    buffer: str
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.buffer} {self.offset}"
+
+
+def read_msccl(path: str | os.PathLike[str]) -> Schedule:
+    """Return the schedule that does what the MSCCL program in the file does: the same sums in the same order.
+
+    Its name is that in the file after `msccl:`. It is not yet proved to be right: `verify` does that.
+
+    Raises ValueError or ScheduleError, in one line that begins with the file and the place in it, for what is not MSCCL
+    XML, does not come to an end, leaves its result to chance, or cannot be said in a Schedule; OSError if the
+    file cannot be read.
+
+        >>> from pathlib import Path
+        >>> from ringsim import msccl_lines, read_msccl, ring_all_reduce
+        >>> _ = Path("ring.xml").write_text("".join(msccl_lines(ring_all_reduce(4))))
+        >>> read_msccl("ring.xml")
+        Schedule(all_reduce msccl:ring over 4 ranks, 4 chunks, 6 steps)
+    """
+    path = Path(path)
+    program = read_program(path)
+    steps = _steps(_Run(program))
+    name = f"msccl:{program.name or path.stem}"
+    return Schedule.from_transfers(program.collective, name, program.num_ranks, program.num_chunks, steps)
+
+
+def build_from_msccl(algorithm: str) -> Schedule:
+    """Return what `read_msccl` gives for the file named `algorithm`.
+
+    ValueError if there is none, and what that raises.
+    """
+    if not Path(algorithm).is_file():
+        raise ValueError(f"algorithm {algorithm!r}: there is no such file")
+    return read_msccl(algorithm)
+
+
+@dataclass(slots=True, eq=False)
+class _Value:
+    """The content of a location: a state of a chunk, the `version`-th of its gpu, or what has arrived and is not used.
+
+    send, receive: the steps by which it arrived, and then the version is that of the sender; NO_STEP: it is a state.
+    """
+
+    chunk: int
+    version: int
+    send: int
+    receive: int = NO_STEP
+
+    @property
+    def is_unused(self) -> bool:
+        """Return whether it has arrived, and is not yet a state of its gpu or part of one."""
+        return self.send != NO_STEP
+
+
+@dataclass(slots=True)
+class _Cell:
+    """The value in a location, the step that wrote it, and those that have read it since."""
+
+    value: _Value
+    writer: int
+    readers: list[int] = field(default_factory=list)
+
+
+class _Move(NamedTuple):
+    """A transfer that is not yet in a step: it takes the `version`-th state of the chunk on its sender.
+
+    at: the step that uses what arrived. placed: see `Instruction`.
+    """
+
+    transfer: Transfer
+    version: int
+    at: Instruction
+    placed: Placed | None
+
+
+class _Run:
+    """A run of a program on symbols. moves: each after those it builds on; states: the moves that made each.
+
+    Raises ScheduleError for sends without receives, steps that wait for one another, steps on one location in no
+    certain order, what is read before it is written, what a Schedule cannot say, and if the output is not at the end
+    what the rank holds; ValueError for a program too large to be looked at.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.moves: list[_Move] = []
+        self.states: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        self._steps: list[Instruction] = [step for block in program.blocks for step in block.instructions]
+        self._block = [number for number, block in enumerate(program.blocks) for _ in block.instructions]
+        self._sender = dict(self._senders())
+        self._share = program.num_chunks // program.num_ranks
+        self._cells: dict[Location, _Cell] = {}
+        held = held_at_start(program.collective, program.num_ranks, program.num_chunks)
+        for rank, chunk in np.argwhere(held).tolist():
+            offset = chunk % self._share if program.collective is Collective.ALL_GATHER else chunk
+            self.states[rank, chunk].append(NO_STEP)
+            self._cells[self._alias(Location(rank, "i", offset))] = _Cell(_Value(chunk, 0, NO_STEP), NO_STEP)
+        arrived = list(self._execute())
+        self._check_output()
+        for value in arrived:
+            if value.is_unused:
+                raise self._fault(value.receive, f"receives chunk {value.chunk}, which is not used")
+
+    def _senders(self) -> Iterator[tuple[int, int]]:
+        """Yield the number of each step that receives, with that of the step that sends to it."""
+        sends: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+        receives: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+        for number, step in enumerate(self._steps):
+            block = self.program.blocks[self._block[number]]
+            if step.does.sends:
+                sends[block.gpu, block.send, block.chan].append(number)
+            if step.does.receives:
+                receives[block.recv, block.gpu, block.chan].append(number)
+        for connection in sorted(sends.keys() | receives.keys()):
+            pair = sends[connection], receives[connection]
+            if len(pair[0]) != len(pair[1]):
+                src, dst, channel = connection
+                counts = f"{len(pair[0])} steps send and {len(pair[1])} receive: must be as many"
+                raise ScheduleError(f"{self.program.file}: gpu {src} to gpu {dst}, chan {channel}: {counts}")
+            for send, receive in zip(*pair, strict=True):
+                counts = self._steps[send].cnt, self._steps[receive].cnt
+                if counts[0] != counts[1]:
+                    raise self._fault(receive, f"receives {counts[1]} chunks; {self._steps[send]} sends {counts[0]}")
+                yield receive, send
+
+    def _order(self) -> "nx.DiGraph[int]":
+        """Return the steps, each with arrows from those that are done before it."""
+        import networkx as nx  # noqa: PLC0415  takes a tenth of a second
+
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        graph.add_nodes_from(range(len(self._steps)))
+        graph.add_edges_from((send, receive) for receive, send in self._sender.items())
+        signals: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, step in enumerate(self._steps):
+            if step.s:
+                graph.add_edge(number - 1, number)
+            if step.hasdep and step.does is not NOP:
+                signals[step.gpu, step.tb].append(number)
+        for number, step in enumerate(self._steps):
+            if step.depid >= 0:  # it waits for the first step with hasdep from there on
+                known = signals[step.gpu, step.depid]
+                place = bisect.bisect_left(known, step.deps, key=lambda signal: self._steps[signal].s)
+                if place == len(known):
+                    fault = f"depid {step.depid}, deps {step.deps}: neither such a step nor a later one has hasdep=1"
+                    raise self._fault(number, fault)
+                graph.add_edge(known[place], number)
+        return graph
+
+    def _in_order(self) -> Iterator[int]:
+        """Yield the steps in an order in which they can run, those that can run at once one after the other.
+
+        `_clock`: (num_steps, num_blocks), how many steps of each thread block are certainly done when a step is.
+        """
+        import networkx as nx  # noqa: PLC0415  takes a tenth of a second
+
+        shape = len(self._steps), len(self.program.blocks)
+        if 4 * math.prod(shape) > MAX_BYTES:
+            raise ValueError(f"{self.program.file}: {shape[0]} steps in {shape[1]} tbs are too many to be proved")
+        graph = self._order()
+        if not nx.is_directed_acyclic_graph(graph):
+            circle = [str(self._steps[number]) for number, _ in reversed(nx.find_cycle(graph))]
+            waits = " waits for ".join([*circle[:MAX_NAMED], *["..."] * (len(circle) > MAX_NAMED), circle[0]])
+            raise ScheduleError(f"{self.program.file}: deadlock of {len(circle)} steps: {waits}")
+        self._clock = np.zeros(shape, dtype=np.int32)
+        for ready in nx.topological_generations(graph):
+            for number in sorted(ready):
+                for earlier in graph.pred[number]:
+                    np.maximum(self._clock[number], self._clock[earlier], out=self._clock[number])
+                self._clock[number, self._block[number]] = self._steps[number].s + 1
+                yield number
+
+    def _execute(self) -> Iterator[_Value]:
+        """Run all steps, and yield what arrives."""
+        sent: defaultdict[int, list[_Value]] = defaultdict(list)
+        for number in self._in_order():
+            step = self._steps[number]
+            arriving = sent.pop(self._sender[number]) if step.does.receives else [None] * step.cnt
+            for index, value in enumerate(arriving):
+                if value:
+                    value.receive = number
+                    yield value
+                held = self._run_one(number, index, value)
+                if step.does.sends and held:
+                    sent[number].append(_Value(held.chunk, held.version, number))
+
+    def _run_one(self, number: int, index: int, arriving: _Value | None) -> _Value | None:
+        """Run one chunk of a step in the order of `Operation`; return what it sends or writes."""
+        step = self._steps[number]
+        does, held = step.does, arriving
+        src = self._alias(Location(step.gpu, step.srcbuf, step.srcoff + index))
+        dst = self._alias(Location(step.gpu, step.dstbuf, step.dstoff + index))
+        if does.reads_src:
+            held = self._read(number, src)
+            if does.adds:
+                held = self._sum(number, *((held, arriving) if arriving else (self._read(number, dst), held)))
+        if does.sends and held:
+            self._take(number, held)
+            if held.version == NOT_A_STATE:
+                raise self._fault(number, f"sends a value of chunk {held.chunk} that {_ONE_STATE}")
+        if does.writes_dst and held:
+            self._write(number, dst, held)
+        return held
+
+    def _read(self, number: int, location: Location) -> _Value:
+        if location not in self._cells:
+            raise self._fault(number, f"reads {location}, where nothing has been written yet")
+        cell = self._cells[location]
+        self._require_after(number, location, cell.writer)
+        cell.readers.append(number)
+        return cell.value
+
+    def _write(self, number: int, location: Location, value: _Value) -> None:
+        if before := self._cells.get(location):
+            self._require_after(number, location, before.writer, *before.readers)
+            if location == self._alias(self._output(location.gpu, before.value.chunk)):
+                self._take(number, before.value)  # nobody has read it, but the rank's state was that for a while
+        self._cells[location] = _Cell(value, number)
+
+    def _require_after(self, number: int, location: Location, *others: int) -> None:
+        for other in others:
+            is_certain = self._clock[number, self._block[other]] > self._steps[other].s
+            if other not in (NO_STEP, number) and not is_certain:
+                fault = f"uses {location}, which {self._steps[other]} uses too, and neither waits for the other"
+                raise self._fault(number, fault)
+
+    def _sum(self, number: int, own: _Value, other: _Value) -> _Value:
+        """Return the sum of two, of which one is what the rank holds of the chunk and the other has arrived."""
+        if own.chunk != other.chunk:
+            raise self._fault(number, f"adds chunk {other.chunk} to chunk {own.chunk}")
+        if not other.is_unused:
+            own, other = other, own
+        self._take(number, own)
+        if not other.is_unused:
+            raise self._fault(number, f"adds two values of chunk {own.chunk} of which neither has just arrived")
+        if own.version != len(self.states[self._steps[number].gpu, own.chunk]) - 1:
+            raise self._fault(number, f"adds to a value of chunk {own.chunk} that {_ONE_STATE}")
+        self._move(number, other, reduce=True)
+        return _Value(own.chunk, own.version + 1, NO_STEP)
+
+    def _take(self, number: int, value: _Value) -> None:
+        """Let what has arrived become the rank's state of the chunk, unless it has been used."""
+        if value.is_unused:
+            self._move(number, value, reduce=False)
+            value.version = len(self.states[self._steps[number].gpu, value.chunk]) - 1
+
+    def _move(self, number: int, value: _Value, *, reduce: bool) -> None:
+        """Use what has arrived, from which the next state of the chunk comes."""
+        send, receive = self._steps[value.send], self._steps[value.receive]
+        self.states[receive.gpu, value.chunk].append(len(self.moves))
+        transfer = Transfer(send.gpu, receive.gpu, value.chunk, reduce, send.tb)
+        self.moves.append(_Move(transfer, value.version, self._steps[number], receive.placed))
+        value.version, value.send = NOT_A_STATE, NO_STEP
+
+    def _check_output(self) -> None:
+        """Require that output buffers hold what the ranks' states are, or a proof of these would say nothing."""
+        program = self.program
+        wanted = held_at_end(program.collective, program.num_ranks, program.num_chunks)
+        for rank, chunk in np.argwhere(wanted).tolist():
+            location = self._output(rank, chunk)
+            cell = self._cells.get(self._alias(location))
+            if cell and cell.value.chunk == chunk:
+                self._take(cell.value.receive, cell.value)
+                if cell.value.version == len(self.states[rank, chunk]) - 1:
+                    continue
+            ends = f"another sum than the gpu made last, or chunk {cell.value.chunk}" if cell else "nothing"
+            raise ScheduleError(f"{program.file}: gpu {rank}: {location} ends with {ends}: must be chunk {chunk}")
+
+    def _output(self, rank: int, chunk: int) -> Location:
+        scattered = self.program.collective is Collective.REDUCE_SCATTER
+        return Location(rank, "o", chunk % self._share if scattered else chunk)
+
+    def _alias(self, location: Location) -> Location:
+        """Return the longer buffer's name of a location, which has two in place (NCCL's rule for in-place buffers)."""
+        gpu, buffer, offset = location
+        collective = self.program.collective
+        if not self.program.in_place or buffer == "s":
+            return location
+        if collective is Collective.ALL_GATHER:
+            return Location(gpu, "o", gpu * self._share + offset) if buffer == "i" else location
+        if collective is Collective.REDUCE_SCATTER:
+            return Location(gpu, "i", gpu * self._share + offset) if buffer == "o" else location
+        return Location(gpu, "i", offset)
+
+    def _fault(self, number: int, fault: str) -> ScheduleError:
+        return ScheduleError(f"{self.program.file}: {self._steps[number]}: {fault}")
+
+
+def _steps(run: _Run) -> list[list[Transfer]]:
+    """Return the transfers of each step: as the file says it of all of them, else each as early as it can be.
+
+    Raises ScheduleError if a chunk is added, or put in place, only after what its sender did next has come back.
+    """
+    import networkx as nx  # noqa: PLC0415  takes a tenth of a second
+
+    steps: defaultdict[int, list[tuple[int, Transfer]]] = defaultdict(list)
+    if all(move.placed for move in run.moves):
+        for transfer, _, _, placed in run.moves:
+            assert placed
+            steps[placed.step].append((placed.row, transfer._replace(channel=placed.channel)))
+        return [[transfer for _, transfer in sorted(steps[number])] for number in sorted(steps)]
+    graph = _waits(run)
+    groups = nx.condensation(graph)  # moves that must be in one step, such as an exchange
+    group_of, step_of = groups.graph["mapping"], dict.fromkeys(groups, 0)
+    for group in nx.topological_sort(groups):
+        for number, later, distance in graph.out_edges(sorted(groups.nodes[group]["members"]), data="distance"):
+            if group_of[later] != group:
+                step_of[group_of[later]] = max(step_of[group_of[later]], step_of[group] + distance)
+            elif distance:
+                raise ScheduleError(
+                    f"{run.program.file}: {run.moves[later].at}: takes what {run.moves[number].at} makes of chunk "
+                    f"{run.moves[later].transfer.chunk}, and must not be in a later step than it, for what was sent "
+                    "earlier lies in scratch meanwhile; a Schedule sends and adds in one step"
+                )
+    for number, move in enumerate(run.moves):
+        steps[step_of[group_of[number]]].append((number, move.transfer))
+    return [[transfer for _, transfer in steps[number]] for number in sorted(steps)]
+
+
+def _waits(run: _Run) -> "nx.DiGraph[int]":
+    """Return from each move those that must not be before it, later by a distance of 0 or 1 steps."""
+    import networkx as nx  # noqa: PLC0415  takes a tenth of a second
+
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(run.moves)))
+    for made in run.states.values():
+        graph.add_edges_from((pair for pair in itertools.pairwise(made) if pair[0] != NO_STEP), distance=0)
+    taken = [(run.states[move.transfer.src, move.transfer.chunk], move.version) for move in run.moves]
+    for number, (made, version) in enumerate(taken):
+        graph.add_edges_from(((number, later) for later in made[version + 1 : version + 2]), distance=0)
+    for number, (made, version) in enumerate(taken):  # last, as the greater of two distances counts
+        if made[version] != NO_STEP:
+            graph.add_edge(made[version], number, distance=1)
+    return graph
