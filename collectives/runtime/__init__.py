@@ -21,7 +21,7 @@ from collectives.runtime.gloo_threads import (
     have_gloo_threads_batch_policy,
     set_gloo_thread_policy,
 )
-from collectives.runtime.group_state import lazily, resolve, state_of
+from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.hooks import Event, span
 from collectives.runtime.queue import CollectiveQueue, close_queue
 from collectives.runtime.recorder import RecordedGroup, Recorder, is_lent, record_as_lent, record_group, recorded_group

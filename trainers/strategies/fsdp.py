@@ -17,7 +17,7 @@ from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import group_on_ring
 from trainers.strategies.flat_vector import LayerParts, layers_of
 from trainers.strategies.own_optimizer import ShardingError, parameters_of
-from trainers.strategies.sharded import Sharded, moved_error
+from trainers.strategies.sharded import MOVED, Sharded
 from trainers.strategies.withheld import Withheld, backward_pass, clear_withheld, own_gradient, without_values
 
 
@@ -111,7 +111,7 @@ class Fsdp(Sharded):
             if self._is_whole:
                 self._reshard()
             if self._storages() != self._places:
-                raise moved_error(self.name)
+                raise ShardingError(MOVED)
 
     def _iteration(self) -> Any:
         """Return FSDP's own notes on the passes that are under way."""
@@ -255,7 +255,7 @@ def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable
     owner.zero_grad = zero_grad  # type: ignore[method-assign]
 
 
-def _keep_hidden(module: nn.Module, _: object, output: object) -> None:
+def _keep_hidden(module: Any, _: object, output: object) -> None:
     """Gather a layer's parameters again if no tensor of its output tells when its backward pass begins."""
     shown = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(output))
     if torch.is_grad_enabled() and not shown and backward_pass() < 0:

@@ -20,6 +20,14 @@ from trainers.strategies.own_optimizer import (
 )
 from trainers.strategies.withheld import ShareGradient, Withheld, clear_withheld, own_gradient, without_values
 
+MOVED = (
+    "the model's parameters have been moved, or have another dtype, since they were sharded: call model.to(...) before "
+    "DataParallel(model, ...), and copy new values into the parameters in place"
+)
+FORGOTTEN = (
+    "the gradients of some parameters were set to None, but ranks have shares of all gradients together: call "
+    "optimizer.zero_grad(), and do without a gradient by requires_grad_(False) before DataParallel(model, ...)"
+)
 MapState = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of a share, and of what an optimizer keeps of it
 
 
@@ -57,27 +65,7 @@ class Sharded(OwnOptimizer):
         return norm
 
 
-def moved_error(name: str) -> ShardingError:
-    """Make the error for parameters that are no longer where the strategy of that name has put them."""
-    return ShardingError(
-        f"the model's parameters have been moved, or have another dtype, since {name} was set up: call model.to(...) "
-        "before DataParallel(model, ...), and copy new values into the parameters in place"
-    )
-
-
-def forgotten_error() -> ShardingError:
-    """Make the error for gradients that are set to None at some parameters only."""
-    return ShardingError(
-        "the gradients of some parameters were set to None, but ranks have shares of all gradients together: call "
-        "optimizer.zero_grad(), and do without a gradient by requires_grad_(False) before DataParallel(model, ...)"
-    )
-
-
-def _map_state(
-    change: MapState,
-    optimizer: torch.optim.Optimizer,
-    state_dict: dict[str, Any],
-) -> dict[str, Any]:
+def _map_state(change: MapState, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
     """Change every tensor of an optimizer's state, given what it is of; a count of steps stays as it is."""
     stepped = parameters_of(optimizer)
     state: dict[int, dict[str, Any]] = {}
@@ -154,11 +142,11 @@ class ShardedWeights:
     def before_accumulating(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
         """Let a gradient come to its place; called before it is accumulated.
 
-        If the gradients of all parameters have been set to None, that of the share is forgotten, too.
+        If the gradients of all parameters have been set to None, that of the share is forgotten.
         """
         if parameter.grad is None and self.share.grad is not None:
             if any(other.grad is not None for other in self.parameters):
-                raise forgotten_error()
+                raise ShardingError(FORGOTTEN)
             self.share.grad = None
         clear_withheld(parameter)
 
@@ -243,14 +231,14 @@ class ShardedVectors(Sharded):
                     "outside no_sync(), or call model.sync_gradients()"
                 )
             if weights.share.grad is not None and any(parameter.grad is None for parameter in weights.parameters):
-                raise forgotten_error()
+                raise ShardingError(FORGOTTEN)
 
     def _weights_of(self, share: torch.Tensor) -> ShardedWeights:
         return next(weights for weights in self.weights if weights.share is share)
 
     def before_stepping(self) -> None:
         if not all(weights.are_home for weights in self.weights):
-            raise moved_error(self.name)
+            raise ShardingError(MOVED)
 
     def after_stepping(self) -> None:
         for weights in self.weights:

@@ -14,13 +14,8 @@ from trainers.strategies.own_optimizer import ShardingError
 
 backward_pass = torch._C._current_graph_task_id  # the number of the one that is under way, or -1
 
-SAME_VALUES = (
-    torch.Tensor.data.__get__,  # type: ignore[attr-defined]
-    torch.Tensor.detach,
-    torch.Tensor.float,
-    torch.Tensor.double,
-    torch.Tensor.to,
-)
+DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+SAME_VALUES = (DATA, torch.Tensor.detach, torch.Tensor.float, torch.Tensor.double, torch.Tensor.to)
 NORMS = (torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm, torch._foreach_norm)
 
 

@@ -10,12 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.hooks import RemovableHandle
 
 import collectives
 from trainers.strategies.base import Strategy
 from trainers.strategies.flat_vector import FlatVector, by_dtype, layers_of
 from trainers.strategies.own_optimizer import ShardingError
-from trainers.strategies.sharded import ShardedVectors, ShardedWeights, moved_error
+from trainers.strategies.sharded import MOVED, ShardedVectors, ShardedWeights
 from trainers.strategies.withheld import WithheldParameter, backward_pass, without_values
 
 _next_sequence_nr = torch._C._autograd._get_sequence_nr  # of the nodes that this thread adds to autograd's graph
@@ -41,7 +42,7 @@ class LayerWeights(ShardedWeights):
     def unshard(self) -> None:
         """Gather all shares into a new vector; collective."""
         if any((p.dtype, p.device) != (self.share.dtype, self.share.device) for p in self.parameters):
-            raise moved_error("zero3")
+            raise ShardingError(MOVED)
         self.home = self.vector()
         self.gather()
         self.is_whole = True
@@ -56,7 +57,7 @@ class LayerWeights(ShardedWeights):
         hold: a graph may read the parameters themselves, which keep their values for it.
         """
         if not self.are_home:
-            raise moved_error("zero3")
+            raise ShardingError(MOVED)
         self.share.copy_(self.own_share(self.home.vector))
         self.home = FlatVector([], self.share)
         self.is_whole = False
@@ -275,17 +276,17 @@ def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:
 
 def _surround(module: nn.Module, enter: Callable[[], None], leave: Callable[[], None]) -> None:
     """Call `enter` before, and `leave` after, a forward pass of the module and the hooks of others."""
+    last: list[RemovableHandle] = []
 
     def after(called: nn.Module, *_: object) -> None:
-        if called is module:
+        if called is module:  # and no copy of it
             leave()
 
     def before(called: nn.Module, _: object) -> None:
-        nonlocal behind
-        if called is module:  # and no copy of it
-            behind.remove()  # to be called after hooks of others that have come meanwhile
-            behind = module.register_forward_hook(after, always_call=True)
+        if called is module:
+            last.pop().remove()  # to be called after hooks of others that have come meanwhile
+            last.append(module.register_forward_hook(after, always_call=True))
             enter()
 
-    behind = module.register_forward_hook(after, always_call=True)
+    last.append(module.register_forward_hook(after, always_call=True))
     module.register_forward_pre_hook(before, prepend=True)

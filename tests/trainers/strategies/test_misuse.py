@@ -209,7 +209,7 @@ REDUCED = "ShardingError: zero1, zero2 and zero3 leave no gradient in the model'
 UNSYNCHRONISED = "ShardingError: there are gradients that have not been synchronised"
 SET_TO_NONE = "ShardingError: the gradients of some parameters were set to None"
 EMPTY = "is empty: with zero3 a parameter is there only while its layer is called"
-MOVED = "ShardingError: the model's parameters have been moved, or have another dtype, since"
+MOVED = "ShardingError: the model's parameters have been moved, or have another dtype, since they were sharded"
 FSDP_UNSYNCHRONISED = "ShardingError: fsdp: some gradients have not been synchronised"
 
 
@@ -221,7 +221,7 @@ FSDP_UNSYNCHRONISED = "ShardingError: fsdp: some gradients have not been synchro
         ("zero1", by_hand, REDUCED),
         ("zero1", own_clipping, REDUCED),
         ("zero1", never_synchronised, UNSYNCHRONISED),
-        ("zero1", moved, f"{MOVED} zero1 was set up"),
+        ("zero1", moved, MOVED),
         ("zero1", with_one_more_group, "ValueError: SGD: must be made of exactly the parameters that the function"),
         (BUCKETS, own_optimizer, f"{FOREIGN} zero2 "),
         (BUCKETS, by_hand, REDUCED),
@@ -245,8 +245,8 @@ FSDP_UNSYNCHRONISED = "ShardingError: fsdp: some gradients have not been synchro
         ("fsdp", synchronised_by_hand, FSDP_UNSYNCHRONISED),
         ("fsdp", never_synchronised, FSDP_UNSYNCHRONISED),
         ("fsdp", retried, FSDP_UNSYNCHRONISED),
-        ("fsdp", assigned, f"{MOVED} fsdp was set up"),
-        ("fsdp", assigned_whole, f"{MOVED} fsdp was set up"),
+        ("fsdp", assigned, MOVED),
+        ("fsdp", assigned_whole, MOVED),
         ("fsdp", replaced, "RuntimeError: 0.weight is new or requires a gradient only since the model was wrapped"),
         ("fsdp", hooked, "ShardingError: fsdp does not call the hooks of Tensor.register_hook on parameters: use reg"),
         ("fsdp", written_early, "ShardingError: fsdp: values that were written to parameters after unshard() are l"),
