@@ -17,8 +17,7 @@ from ringsim.simulation import OURS, RULE, Runtime, simulate
 from ringsim.synthesis import SearchOptions, SearchState, built_in, search, synthesize
 from ringsim.synthesis.assembly import in_order_of
 from ringsim.synthesis.drafts import Problem, drafts
-from ringsim.synthesis.islands import islands_of
-from ringsim.synthesis.overlay import overlays
+from ringsim.synthesis.overlay import islands_of, overlays
 from ringsim.synthesis.search import usable_links
 
 LARGE = 2**28
