@@ -14,9 +14,8 @@ from ringsim.simulation import RULE, Runtime, predict_time, simulate
 from ringsim.synthesis.assembly import in_order_of
 from ringsim.synthesis.built_in import BuiltInAlgorithms, NamedTime
 from ringsim.synthesis.drafts import LEAST_S, Draft, Problem, drafts
-from ringsim.synthesis.islands import is_connected, islands_of
 from ringsim.synthesis.matching import NotConnectedError
-from ringsim.synthesis.overlay import Overlay, overlays
+from ringsim.synthesis.overlay import Overlay, is_connected, islands_of, overlays
 
 NAME = "synthesized"
 DEFAULT_SECONDS = 10.0

@@ -80,10 +80,10 @@ def test_two_processes_give_the_file_and_table_of_one(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.timeout(LIMIT_S)
-@pytest.mark.parametrize(("jobs", "ending"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("2", signal.SIGTERM)])
-def test_an_interrupted_sweep_leaves_nothing(folder: Path, jobs: str, ending: signal.Signals) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_leaves_nothing(folder: Path, ending: signal.Signals) -> None:
     """Ctrl-C reaches all processes of a terminal: one line, 130, no file and no process left."""
-    command = [sys.executable, "-m", "ringsim", "sweep", *arguments_of("blocks", "--jobs", jobs, "--csv", "cells.csv")]
+    command = [sys.executable, "-m", "ringsim", "sweep", *arguments_of("blocks", "--jobs", "2", "--csv", "cells.csv")]
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as job:
@@ -98,7 +98,7 @@ def test_an_interrupted_sweep_leaves_nothing(folder: Path, jobs: str, ending: si
             raise
     assert (job.returncode, out, err) == (130, "", "ringsim: interrupted\n")
     assert left_of(processes) == []
-    assert len(processes) >= int(jobs) * (jobs > "1")
+    assert len(processes) >= 2
     assert not (folder / "cells.csv").exists()
 
 

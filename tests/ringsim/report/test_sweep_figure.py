@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -19,7 +18,6 @@ from ringsim.report.plots.sweep_figure import (
     draw_sweep,
     draw_sweep_curves,
     draw_winner_map,
-    panel_ranks,
     size_edges,
     winning_names,
 )
@@ -83,19 +81,6 @@ def test_lines_are_the_times_of_the_cells() -> None:
         assert drawn[name] == [[cell.size_bytes, cell.time_s] for cell in sweep.cells if cell.algorithm == name]
 
 
-def test_cells_meet_half_way_on_the_logarithmic_axis() -> None:
-    """Whatever the sizes; a single one has a cell too."""
-    np.testing.assert_allclose(size_edges([4, 16, 256]), [2, 8, 64, 1024])
-    assert size_edges([8]).tolist() == [4, 16]
-
-
-def test_panels_for_the_least_the_middle_and_the_largest_number_of_ranks() -> None:
-    """At most three, none twice."""
-    assert panel_ranks([2, 4, 8, 16, 32]) == [2, 8, 32]
-    assert panel_ranks([2, 4]) == [2, 4]
-    assert panel_ranks([7]) == [7]
-
-
 def texts_of(figure: Figure) -> list[str]:
     """Return the texts outside the axes and in them, without line breaks."""
     texts = [text for part in figure.subfigs for text in part.texts]
@@ -114,22 +99,9 @@ def test_what_has_no_curve_is_named_with_its_reason() -> None:
     assert "no time passes, so there is nothing to draw" in texts_of(timeless)
 
 
-def test_every_algorithm_has_a_look_of_its_own() -> None:
-    """Alone or among all, built-in ones look the same; users' own differ from them and from one another."""
-    styles = styles_of([*NAMES, "a.py:f", "b.py:g"])
-    assert len(set(styles.values())) == len(NAMES) + 2
-    assert styles_of(["direct"])["direct"] == styles["direct"]
-
-
-@pytest.mark.parametrize(
-    ("names", "ranks", "sizes", "num_networks"),
-    [(NAMES, [2, 4, 8, 1000], [1 << 10, 1 << 15, 1 << 20], 2), (["direct"], [3], [100], 1)],
-)
-def test_the_page_needs_nothing_but_the_saved_sweep(
-    tmp_path: Path, names: list[str], ranks: list[int], sizes: list[int], num_networks: int
-) -> None:
+def test_the_page_needs_nothing_but_the_saved_sweep(tmp_path: Path) -> None:
     """Drawn from the CSV file it is the same to the last pixel."""
-    sweep = sweep_of(names, ranks, sizes, num_networks)
+    sweep = sweep_of(NAMES, [2, 4, 8, 1000], [1 << 10, 1 << 15, 1 << 20], 2)
     sweep.to_csv(tmp_path / "sweep.csv")
     save_plot(sweep, tmp_path / "page.png")
     save_plot(Sweep.from_csv(tmp_path / "sweep.csv"), tmp_path / "again.png")

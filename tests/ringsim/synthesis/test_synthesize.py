@@ -1,6 +1,5 @@
 """Synthesis: what is found is right, near the bound, never slower than built-in algorithms, and the same when read."""
 
-import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -15,13 +14,11 @@ from ringsim.analysis import BOUNDED, find_placement
 from ringsim.network import AnyNetwork, load_network, read_network
 from ringsim.registry import base_name, build
 from ringsim.simulation import OURS, RULE, Runtime, simulate
-from ringsim.synthesis import SearchOptions, SearchState, built_in, overlay, search, synthesize
+from ringsim.synthesis import SearchOptions, SearchState, built_in, search, synthesize
 from ringsim.synthesis.assembly import in_order_of
 from ringsim.synthesis.drafts import Problem, drafts
-from ringsim.synthesis.islands import islands_of
-from ringsim.synthesis.overlay import overlays
+from ringsim.synthesis.overlay import islands_of, overlays
 from ringsim.synthesis.search import usable_links
-from tests.ringsim.made_networks import made_network
 
 LARGE = 2**28
 UNIFORM: dict[str, tuple[Callable[[], AnyNetwork], int]] = {
@@ -161,34 +158,6 @@ def test_an_interrupt_while_built_in_algorithms_are_simulated_keeps_the_others(p
         assert all("/" not in one.algorithm and one.order is None for one in synthesis.named)
 
 
-def test_after_an_interrupt_built_in_algorithms_are_simulated_for_the_time_of_the_search() -> None:
-    """All together, since whoever pressed Ctrl-C waits for them."""
-    deadlines: list[float] = []
-
-    def time_s(_: Schedule, ends_at: float) -> float:
-        deadlines.append(ends_at)
-        return 1.0
-
-    built = built_in.BuiltInAlgorithms(Collective.ALL_REDUCE, star(), 4, 2**16, 60.0, RULE, time_s, lambda _: None)
-    began = time.monotonic()
-    assert not any(one.is_interrupted for one in built.as_they_are(is_interrupted=True))
-    assert max(deadlines) <= time.monotonic() + 60
-    assert max(deadlines) - min(deadlines) < 1e-3 + time.monotonic() - began
-    late = built_in.BuiltInAlgorithms(Collective.ALL_REDUCE, star(), 4, 2**16, 0.0, RULE, time_s, lambda _: None)
-    assert all(one.is_interrupted for one in late.as_they_are(is_interrupted=True))
-
-
-def test_algorithms_of_few_transfers_are_tried_in_segments_first() -> None:
-    """So that a short time reaches a slow one of few transfers, which may be the fastest in segments."""
-    said: list[str] = []
-    built = built_in.BuiltInAlgorithms(
-        Collective.ALL_REDUCE, star(), 4, 2**16, 60.0, RULE, lambda schedule, _: float(schedule.num_steps), said.append
-    )
-    named = [built_in.NamedTime(name, time_s) for name, time_s in (("ring", 1.0), ("parameter_server", 2.0))]
-    built.with_forms(named)
-    assert said[:2] == ["simulating forms of parameter_server", "simulating forms of ring"]
-
-
 def test_an_interrupt_while_a_schedule_is_proved_keeps_it() -> None:
     """It is proved then, and no forms of built-in algorithms are tried."""
     phases: list[str] = []
@@ -267,20 +236,6 @@ def test_what_there_was_no_time_for_after_an_interrupt(monkeypatch: pytest.Monke
     assert [one.skipped for one in built.as_they_are(is_interrupted=True)] == ["", "interrupted", "interrupted"]
 
 
-def test_forms_are_placed_of_different_algorithms() -> None:
-    """Not of two forms of one: the fastest of each stands for it."""
-    times = {"ring": 3.0, "ring/4": 1.0, "tree": 2.0, "hierarchical@4": 2.5, "hierarchical@4/4": 2.2}
-    fastest = built_in.fastest_of_each([built_in.NamedTime(name, time_s) for name, time_s in times.items()])
-    assert [one.algorithm for one in fastest] == ["ring/4", "tree", "hierarchical@4/4"]
-
-
-def test_many_ranks_are_not_simulated_in_segments() -> None:
-    """They would be too many transfers."""
-    options = SearchOptions(seconds=0.5, chunks_per_rank=1)
-    synthesis = synthesize(Collective.ALL_GATHER, hosts(8, 2, 1), 32, LARGE, options)
-    assert not any("/" in one.algorithm or one.order for one in synthesis.named if one.algorithm == "ring")
-
-
 def test_a_simulation_ends_soon_after_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second schedule is given up when twice the time is over while it is simulated; the first one is kept."""
     now_s, calls = [0.0], [0]
@@ -317,25 +272,33 @@ def test_fewer_waves_are_tried_where_more_would_take_too_long(monkeypatch: pytes
     assert synthesis.found_s <= 1.4 * synthesis.bound.time_s
 
 
-def test_no_time_is_refused() -> None:
-    """Even the first try takes some."""
-    with pytest.raises(ValueError, match="seconds 0: must be greater than 0"):
-        synthesize(Collective.ALL_REDUCE, torus(3, 3), 9, LARGE, SearchOptions(seconds=0))
-
-
-def test_a_network_that_is_not_connected_is_refused() -> None:
-    """A NIC that never carries anything cuts off its rank."""
-    dead = made_network('[[failure]]\nlink = "host2.nic0.out"')
-    with pytest.raises(ValueError, match=r"test.toml: it does not connect all of the 4 ranks"):
-        synthesize(Collective.ALL_REDUCE, dead, 4, LARGE)
-
-
-@pytest.mark.parametrize("failing", ["rank = 2", 'link = "host2.nic0.in"'])
-def test_what_fails_is_left_out_though_it_limits_nothing(failing: str) -> None:
-    """A rank, and a NIC without a bandwidth, are resources without a limit until they fail."""
-    text = f'[host]\nranks = 1\n[host.nic]\nlatency = "5us"\n[[failure]]\n{failing}'
-    with pytest.raises(ValueError, match="does not connect all of the 4 ranks, as links or ranks fail"):
-        synthesize(Collective.ALL_REDUCE, read_network(text, "test.toml"), 4, LARGE)
+@pytest.mark.parametrize(
+    ("network", "num_ranks", "options", "message"),
+    [
+        (star, 4, {"seconds": 0}, "seconds 0: must be greater than 0"),
+        (star, 1, {}, "num_ranks 1: must be at least 2"),
+        (
+            lambda: load_network("docs/networks/ring-of-six.toml"),
+            6,
+            {"chunks_per_rank": 4096},
+            r"chunks_per_rank 4096: must be at most 546 here, since .* 245,760 transfers",
+        ),
+        (lambda: load_network("docs/networks/shared-memory.toml"), 2, {}, r"shared-memory.toml: messages take no time"),
+        *(
+            (lambda text=text: read_network(text, "test.toml"), 4, {}, r"does not connect all of the 4 ranks, as links")
+            for text in (
+                f'[host]\nranks = 1\n[host.nic]\nlatency = "5us"\n[[failure]]\n{failing}'
+                for failing in ("rank = 2", 'link = "host2.nic0.in"')  # without a limit until they fail
+            )
+        ),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    network: Callable[[], AnyNetwork], num_ranks: int, options: dict[str, Any], message: str
+) -> None:
+    """No time, no links, nothing to gain, or too much to look at."""
+    with pytest.raises(ValueError, match=message):
+        synthesize(Collective.ALL_REDUCE, network(), num_ranks, LARGE, SearchOptions(**options))
 
 
 @pytest.mark.parametrize("collective", BOUNDED)
@@ -347,41 +310,6 @@ def test_messages_that_take_next_to_no_time_are_still_in_order(collective: Colle
         text += f'[[links]]\nbetween = ["h{rank}", "h{rank + 1}"]\n{slow}\n'
     synthesis = synthesize(collective, read_network(text, "free.toml"), 6, LARGE, SearchOptions(seconds=0.2))
     verify(synthesis.schedule)
-
-
-def test_patterns_that_are_the_same_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each cable of this chain is dearer than the last: islands within islands, each joined in a single way."""
-    text = "".join(f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]\n' for rank in range(9))
-    for rank in range(8):
-        cable = f'bandwidth = "{8 ** (8 - rank)}Gbit/s"\nduplex = "half"'
-        text += f'[[links]]\nbetween = ["h{rank}", "h{rank + 1}"]\n{cable}\n'
-    links = usable_links(read_network(text, "chain.toml"), 9)
-    islands = islands_of(links)
-    assert len(islands) == 7
-    joined = Mock(wraps=overlay._joined)
-    monkeypatch.setattr(overlay, "_joined", joined)
-    assert list(overlay.overlays(links, islands))
-    assert joined.call_count <= 10 * len(islands)
-
-
-def test_too_many_chunks_are_refused() -> None:
-    """A search for them would go on for minutes after its time."""
-    network, options = load_network("docs/networks/ring-of-six.toml"), SearchOptions(chunks_per_rank=4096)
-    with pytest.raises(ValueError, match=r"chunks_per_rank 4096: must be at most 546 here, since .* 245,760 transfers"):
-        synthesize(Collective.ALL_REDUCE, network, 6, LARGE, options)
-
-
-def test_a_network_on_which_nothing_takes_time_is_refused() -> None:
-    """All schedules are alike there; so it is with a file that describes shared memory only."""
-    network = load_network("docs/networks/shared-memory.toml")
-    with pytest.raises(ValueError, match=r"shared-memory.toml: messages take no time on it"):
-        synthesize(Collective.ALL_REDUCE, network, 2, LARGE)
-
-
-def test_one_rank_alone_is_refused() -> None:
-    """It sends nothing."""
-    with pytest.raises(ValueError, match="num_ranks 1: must be at least 2"):
-        synthesize(Collective.ALL_REDUCE, star(), 1, LARGE)
 
 
 @pytest.mark.parametrize(
