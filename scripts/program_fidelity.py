@@ -28,7 +28,6 @@ from ringsim.console import IntRange, OneLineCommand, run_local_ranks
 
 WARM_UP, STEPS = 5, 40  # at most, of a program that runs; so many are recorded, too
 TIMED = "--timed"  # how this script runs a program under torchrun
-OF_TORCHRUN = "torch/distributed/elastic/"  # in the lines that it logs, after what the ranks said
 RINGSIM = (sys.executable, "-m", "ringsim")
 
 
@@ -72,7 +71,7 @@ def measured_s(program: list[str], num_ranks: int, policy: GlooThreadPolicy, fol
         try:
             run_local_ranks(num_ranks, [*timed, *program], quiet=True)
         except OSError as error:
-            *_, last = (line for line in str(error).splitlines() if OF_TORCHRUN not in line)
+            *_, last = str(error).splitlines()
             raise click.ClickException(f"{shlex.join(program)} on {num_ranks} ranks: {last}") from None
         return statistics.fmean(float((Path(times) / str(rank)).read_text()) for rank in range(num_ranks))
 

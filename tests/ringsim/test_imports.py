@@ -16,7 +16,7 @@ import pytest
         ("import sys; sys.path.insert(0, 'scripts'); import netns_testbed", ["torch", "matplotlib", "collectives"]),
         ("import trainers; trainers.spawn, trainers.load_task, trainers.TrainConfig", ["torch", "matplotlib"]),
         ("import trainers.cli.group, trainers.cli.compare", ["torch", "matplotlib"]),
-        ("import trainers.launch.environment, trainers.launch.spawn", ["torch", "matplotlib"]),
+        ("import trainers.launch.environment, trainers.launch.rendezvous", ["torch", "matplotlib"]),
         ("import trainers.strategy_names, trainers.comparison.config", ["torch", "matplotlib"]),
         ("import collectives", ["trainers", "matplotlib"]),
     ],

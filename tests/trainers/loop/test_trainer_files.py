@@ -157,7 +157,7 @@ def test_a_disk_that_is_full_already_is_found_before_training(ranks: RankPool, t
     with small_disk(disk, 2**16):
         (disk / "other").write_bytes(bytes(2**16 - 4096))
         for each in ranks.run(run, config(disk), num_ranks=2):
-            assert each.error.startswith(f"ValueError: --output {disk}: has 4096 bytes free, and a checkpoint takes at")
+            assert each.error.startswith(f"ValueError: --output {disk}: has 0 bytes free, and a checkpoint takes at")
         assert [path.name for path in disk.iterdir()] == ["other"]
 
 
