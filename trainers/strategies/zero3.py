@@ -109,16 +109,14 @@ class Zero3(ShardedVectors):
             own = by_module.get(module, [])
             _surround(module, partial(self._enter, own), partial(self._leave, own))
         self._contexts: list[AbstractContextManager[object]] = []  # of the forward passes that are under way
-        self._homes: dict[int, LayerWeights] = {}  # by the address of the vector
+        self._homes = {layer.home.vector.data_ptr(): layer for layer in layers}  # of layers that are whole
         self._gathered = 0  # a checksum of which layers were, in their order, since the ranks last compared theirs
         self._over: list[LayerWeights] = []  # layers whose gradients are all there
         self._reduced: set[LayerWeights] = set()
         self._is_synced = True
         self._is_end_queued = False
-        self._kept_since: int | None = None  # the next node's number at `unshard`
+        self._kept_since: int | None = _next_sequence_nr()  # the next node's number at `unshard`, until it ends
         self._num_steps = 0
-        self._forget()
-        self.unshard()
 
     def set_sync(self, is_synced: bool) -> None:
         self._is_synced = is_synced
