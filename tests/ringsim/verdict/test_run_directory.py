@@ -9,7 +9,7 @@ import pytest
 
 from ringsim import Network, run_sweep
 from ringsim.schedule.collective import Collective
-from ringsim.verdict.run_directory import MAX_FILES, read_directory
+from ringsim.verdict.run_directory import read_directory
 from tests.ringsim.commands import invoke, printed, refused, run
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import PROFILE, made_job, made_strategy
@@ -41,7 +41,7 @@ CELL = {"collective": "all_reduce", "algorithm": "ring", "size_bytes": 64, "num_
         "predicted_s": 1e-3, "measured_s": 2e-3, "error": -0.5, "spread": 0.1, "used_in_calibration": False,
         "predicted_by": "simulating ring"}  # fmt: skip
 SIMULATED = {"collective": "all_reduce", "algorithm": "ring", "num_ranks": 2, "size_bytes": 64, "num_steps": 2,
-             "num_transfers": 4, "time_s": 1e-3, "busbw_bytes_per_s": 1.0, "network": {}, "explained": None}  # fmt: skip
+             "num_transfers": 4, "time_s": 1.0, "busbw_bytes_per_s": 1.0, "network": {}, "explained": None}  # fmt: skip
 NO_KIND = "is JSON, but not of a kind that a report shows: use that of"
 
 
@@ -162,17 +162,6 @@ def test_one_file_alone_has_a_report(tmp_path: Path) -> None:
     )
 
 
-def test_a_reason_is_never_longer_than_a_line(tmp_path: Path) -> None:
-    """Whatever is in a file: here a collective with a name of thousands of letters."""
-    data = made_measurements(2).as_dict()
-    data["collectives"][0]["collective"] = "\n" + "0" * 5000
-    (tmp_path / "measured.json").write_text(json.dumps(data))
-    reason = read_directory(tmp_path).refused["measured.json"]
-    assert reason.startswith("collectives[0].collective = ")
-    assert len(reason) < 1100
-    assert "\n" not in reason
-
-
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     """Nor a link that leads nowhere."""
     os.mkfifo(tmp_path / "a.json")
@@ -193,13 +182,6 @@ def test_an_empty_directory_is_one_line(tmp_path: Path) -> None:
     result = invoke("report", str(tmp_path / "empty"), "-o", str(output))
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 3)
     assert not output.exists()
-
-
-def test_a_home_directory_is_not_read(tmp_path: Path) -> None:
-    """One with more files than any run leaves is read in part, and says so."""
-    for number in range(MAX_FILES + 2):
-        (tmp_path / f"{number:05}.txt").touch()
-    assert read_directory(tmp_path).refused[f"{MAX_FILES:05}.txt"].startswith("is not among the first 1000 files")
 
 
 def test_a_fit_that_cannot_be_made_is_said(tmp_path: Path) -> None:
