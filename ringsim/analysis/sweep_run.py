@@ -116,8 +116,11 @@ class _Simulator:
                 time_s = self.timing.time_s(schedule, self.networks[network], size_bytes)
             if time_s == math.inf:
                 time_s, skipped = None, f"never finishes on {network} with {size_bytes:,} bytes, as something fails"
-            counts = (schedule.num_steps, schedule.num_transfers) if schedule else (None, None)
-            yield SweepCell(self.collective, network, algorithm, num_ranks, size_bytes, *counts, time_s, skipped, taken)
+            num_steps, num_transfers = (schedule.num_steps, schedule.num_transfers) if schedule else (None, None)
+            yield SweepCell(
+                self.collective, network, algorithm, num_ranks, size_bytes, num_steps, num_transfers, time_s, skipped,
+                taken,
+            )  # fmt: skip
 
     def _built(self, algorithm: str, num_ranks: int) -> dict[int, Schedule | str]:
         """Return for each size the schedule, which sizes may share, or why it is skipped. Raises ValueError."""

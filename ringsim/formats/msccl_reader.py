@@ -161,8 +161,8 @@ class _Run:
             pair = sends[connection], receives[connection]
             if len(pair[0]) != len(pair[1]):
                 src, dst, channel = connection
-                counts = f"{len(pair[0])} steps send and {len(pair[1])} receive: must be as many"
-                raise ScheduleError(f"{self.program.file}: gpu {src} to gpu {dst}, chan {channel}: {counts}")
+                fault = f"{len(pair[0])} steps send and {len(pair[1])} receive: must be as many"
+                raise ScheduleError(f"{self.program.file}: gpu {src} to gpu {dst}, chan {channel}: {fault}")
             for send, receive in zip(*pair, strict=True):
                 counts = self._steps[send].cnt, self._steps[receive].cnt
                 if counts[0] != counts[1]:

@@ -95,11 +95,11 @@ def _blocks(
         for other, step in (points[earlier] for earlier in required):
             if other != block and step > waited_for.get((block, other), -1):
                 waited_for[block, other] = latest[other] = max(step, latest.get(other, -1))
-        first, *more = sorted(latest.items()) or [None]
-        lines.extend(_Line("nop", -1, point) for point in more)
+        points_before = sorted(latest.items())
+        lines.extend(_Line("nop", -1, point) for point in points_before[1:])
         kind = "s" if is_send else "rrc" if waits.reduce[row] else "r"
         placed = f"{waits.step[row]},{row},{waits.channel[row]}" if with_places and not is_send else ""
-        lines.append(_Line(kind, int(waits.chunk[row]), first, placed))
+        lines.append(_Line(kind, int(waits.chunk[row]), points_before[0] if points_before else None, placed))
         points[operation] = block, len(lines) - 1
     return blocks
 
