@@ -8,11 +8,11 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
+from ringsim.training_step.layers import load_layers, read_layers
 
 from ringsim.network import load_network
 from ringsim.report.plots.step_figures import draw_prediction
 from ringsim.training_step import BucketCaps, DdpConfig, Prediction, group_calls, predict_step
-from ringsim.training_step.layers import load_layers, read_layers
 from ringsim.training_step.profile import Parameter, StepProfile
 from tests.ringsim.commands import as_json, invoke, printed, refused, run
 from tests.ringsim.made_networks import with_a_slow_link

@@ -16,7 +16,17 @@ from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork
 from ringsim.network.spec import Failure, Processor
 from ringsim.traces import Call, Group, Operator, TracedStep, TraceEvent
-from ringsim.training_step import GPUS, Computing, Roofline, StepTimeline, fitted_scale, pace_together, predict_trace
+from ringsim.training_step import (
+    GPUS,
+    Computing,
+    Roofline,
+    StepSimulation,
+    StepTimeline,
+    fitted_scale,
+    pace_together,
+    predict_trace,
+    with_better_steps,
+)
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of, mirrored_groups
 from ringsim.training_step.simulate_step import simulate_step
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, call_of, compute, read, traced, wait
@@ -235,7 +245,7 @@ def test_what_would_be_better_has_the_same_late_calls() -> None:
     step = TracedStep((compute(1.0), call(0), call(1), call(2)), (all_reduce(4),) * 3)
     prediction = predict_trace(replace(traced(step, step, groups=(TWO,)), num_ranks=2), waiting(0.15))
     assert (prediction.steps_s, prediction.timeline.step_s, prediction.mean.step_s) == ((20.0, 13.0), 13.0, 16.5)
-    better = dict(prediction.better)
+    better = dict(with_better_steps(prediction).better)
     assert (better["twice the bandwidth of all links"], better["computations twice as fast"]) == (10.5, 16.0)
 
 
@@ -262,7 +272,7 @@ def test_a_step_that_never_ends_has_no_time_that_is_no_number(backend: Backend, 
     with pytest.raises(
         ValueError, match="^the communication never ends on this network, because a rank or link fails in it$"
     ):
-        fitted_scale(replace(traced(step, groups=(TWO,)), num_ranks=2), network, Computing(), 30.0)
+        fitted_scale(StepSimulation(replace(traced(step, groups=(TWO,)), num_ranks=2), network), 30.0)
 
 
 @given(
@@ -399,7 +409,7 @@ def test_the_typical_step_is_shown() -> None:
     steps = [TracedStep((compute(seconds),), ()) for seconds in (3.0, 1.0, 2.0)]
     prediction = predict_trace(traced(*steps), SECOND)
     assert (prediction.timeline.step_s, prediction.steps_s) == (2.0, (3.0, 1.0, 2.0))
-    assert dict(prediction.better)["computations twice as fast"] == 1.0
+    assert dict(with_better_steps(prediction).better)["computations twice as fast"] == 1.0
 
 
 def test_a_roofline_times_operators() -> None:
@@ -420,8 +430,8 @@ def test_ranks_without_a_core_of_their_own_compute_longer(cores: int | None, sca
     network = SECOND.with_spec(host=replace(host, cores=cores))
     trace = traced(TracedStep((compute(3.0, Operator("aten.mm", "float32", 1, 1)),), ()), groups=(ALL,))
     prediction = predict_trace(trace, network)
-    assert (prediction.timeline.step_s, prediction.core_scale) == (3.0 * scale, scale)
-    assert prediction.better[0] == ("computations twice as fast", 1.5 * scale)
+    assert (prediction.timeline.step_s, prediction.simulation.core_scale) == (3.0 * scale, scale)
+    assert with_better_steps(prediction).better[0] == ("computations twice as fast", 1.5 * scale)
     assert predict_trace(trace, network, Computing(on_gpu=True)).timeline.step_s == 3.0
     assert predict_trace(trace, network, Computing(roofline=Roofline({1: 1.0}, 1.0))).timeline.step_s == 1.0
 
@@ -431,11 +441,12 @@ def test_the_scale_that_explains_a_measured_step() -> None:
     step = TracedStep((compute(1.0), call(0), compute(1.0), wait(0)), (all_reduce(4, is_async=True),))
     trace = replace(traced(step, groups=(TWO,)), num_ranks=2)
     for measured_s, scale in ((10.0, 5.0), (5.0, 1.0), (4.5, 0.5)):
-        assert fitted_scale(trace, SECOND, Computing(on_gpu=True), measured_s) == pytest.approx(scale)
+        simulation = StepSimulation(trace, SECOND, Computing(on_gpu=True))
+        assert fitted_scale(simulation, measured_s) == pytest.approx(scale)
     with pytest.raises(ValueError, match="communication alone takes 4 s on this network"):
-        fitted_scale(trace, SECOND, Computing(), 3.0)
+        fitted_scale(StepSimulation(trace, SECOND), 3.0)
     with pytest.raises(ValueError, match="the computations are too short"):
-        fitted_scale(traced(TracedStep((compute(0.0),), ()), groups=(ALL,)), SECOND, Computing(), 3.0)
+        fitted_scale(StepSimulation(traced(TracedStep((compute(0.0),), ())), SECOND), 3.0)
 
 
 def test_an_algorithm_of_ones_own() -> None:
