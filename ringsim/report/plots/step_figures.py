@@ -32,11 +32,11 @@ def draw_traced_step(prediction: TracePrediction) -> Figure:
     """
     timeline = prediction.timeline
     timeline.require_end()
-    used = sorted({call.group for call in timeline.step.calls})
+    used, num_steps = sorted({call.group for call in timeline.step.calls}), len(prediction.timelines)
     facts = [
         f"step: {step_time(prediction)} (exposed {format_time(prediction.mean.exposed_s)})",
         *notes_on_step(prediction),
-        f"drawn: step {prediction.shown + 1} of {len(prediction.timelines)}",
+        *([f"drawn: step {prediction.shown + 1} of {num_steps}"] if num_steps > 1 else []),
         f"{plural(len(timeline.calls), 'call')} of {format_size(timeline.step.size_bytes)} in all",
         *named_network(prediction.network)[:2],
     ]
