@@ -7,7 +7,7 @@ import pytest
 
 from ringsim.training_step import StepProfile, group_calls, load_layers
 from ringsim.training_step.profile import Parameter
-from tests.ringsim.commands import as_json, invoke, printed, refused, run
+from tests.ringsim.commands import as_json, printed, refused, run
 from tests.ringsim.made_networks import with_a_slow_link
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -87,20 +87,14 @@ def test_layers_become_a_profile(layers: Path) -> None:
     assert found == [("in.0", 12, 10, 24), ("in.1", 4, 10, 8), ("layer10.0", 5, 8, 20), ("layer11.0", 5, 4, 20)]
     assert (profile.forward_s, profile.backward_s) == (pytest.approx(5e-3), pytest.approx(10e-3))
     assert (profile.optimizer_s, profile.buffer_bytes) == (1e-3, 1024)
-
-
-def test_the_documented_model_is_read() -> None:
-    """GPT-2 small has 124,439,808 parameters."""
-    profile = load_layers(DOCS / "models" / "transformer.toml")
-    assert sum(parameter.elements for parameter in profile.parameters) == 124_439_808
+    documented = load_layers(DOCS / "models" / "transformer.toml")  # GPT-2 small
+    assert sum(parameter.elements for parameter in documented.parameters) == 124_439_808
 
 
 LAYER = '[[layer]]\nparameters = ["3"]\nforward = "1ms"\nbackward = "1ms"\n'
 WRONG_LAYERS = [
-    ("layer = [\n", "my.toml: is not TOML: Invalid value (at end of document)"),
     (LAYER, "my.toml: optimizer is missing"),
     ('optimizer = "1ms"\n', "my.toml: layer is missing"),
-    ('optimizer = "1ms"\nlayer = []\n', "my.toml: parameters: must have at least one entry"),
     ("optimizer = 1\n" + LAYER, 'my.toml: optimizer = 1: must be text with a unit, such as "10us" or "1.5ms"'),
     (
         'optimizer = "1ms"\n' + LAYER.replace('"3"', '"3x"'),
@@ -114,10 +108,6 @@ WRONG_LAYERS = [
         'optimizer = "1ms"\n' + LAYER + "repeats = 2\n",
         "my.toml: layer[0].repeats: unknown key; did you mean repeat? "
         "known here are name, parameters, forward, backward, repeat, dtype",
-    ),
-    (
-        'optimizer = "1ms"\ndtype = []\n' + LAYER,
-        "my.toml: dtype = []: must be one of float64, float32, float16, bfloat16, complex64, complex128",
     ),
     ('optimizer = "1ms"\n' + LAYER + "repeat = 1000000\n", "my.toml: layer: more than 100000 parameters in all"),
     (
@@ -138,20 +128,13 @@ def test_mistakes_in_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tex
 
 
 WRONG_PROFILES = [  # what a field is to be; that its kind is looked at, the tests of records show
-    ({"format": "other"}, "not a ringsim-step-profile file; `trainers compare-strategies --profile` writes one"),
-    ({"version": 2}, "version 2 of ringsim-step-profile: this ringsim reads version 1"),
     ({"parameters": []}, "parameters: must have at least one entry"),
     ({"forward_s": -1}, "forward_s = -1: must be a finite number of seconds, at least 0"),
     ({"backward_s": 0.25}, "a: ready_s 0.5: must not be after the backward pass, which takes 0.25 s"),
     (
-        {"parameters": [{"name": "a", "elements": 1, "ready_s": 0, "dtype": "int8"}]},
-        'parameters[0].dtype = "int8": must be one of float64, float32, float16, bfloat16, complex64, complex128',
-    ),
-    (
         {"parameters": [{"name": "a", "elements": 2**62, "ready_s": 0}]},
         f"parameters[0].elements = {2**62}: must be a whole number from 0 to {2**57}",
     ),
-    ({"buffer_bytes": -1}, "buffer_bytes = -1: must be a whole number, at least 0"),
 ]
 
 
@@ -213,18 +196,6 @@ def test_a_sweep_recommends_its_least(layers: Path) -> None:
     assert sum(line.endswith("recommended") for line in caps) == 1
     assert caps[-1].startswith(" 25 (1 first) ")
     assert [line.split()[0] for line in ranks[:4]] == ["ranks", "2", "4", "6"]
-
-
-def test_failing_networks(layers: Path, tmp_path: Path) -> None:
-    """A step that never ends is a result; there is no picture of it."""
-    network = '[host]\nranks = 1\nnic.bandwidth = "1GB/s"\n[[failure]]\nlink = "host1.nic0.out"\nat = "0s"\n'
-    (tmp_path / "failing.toml").write_text(network)
-    options = ("ddp", "--layers", str(layers), "--network", str(tmp_path / "failing.toml"), "--ranks", "2")
-    assert printed(*options).startswith("a step of 2 ranks, each on a CPU: never, ")
-    assert (as_json(*options)["step_s"], as_json(*options)["efficiency"]) == (None, 0.0)
-    failed = invoke(*options, "-o", tmp_path / "x.png")
-    assert failed.exit_code == 2
-    assert "never ends" in failed.stderr
 
 
 def test_the_files(layers: Path, tmp_path: Path) -> None:

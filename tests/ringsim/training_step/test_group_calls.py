@@ -186,3 +186,31 @@ def test_a_call_with_a_network_of_its_own() -> None:
     assert group.alone_s(planned._replace(call=elsewhere)) == 5.0
     with pytest.raises(ValueError, match=r"calls\[1\]: network: "):
         time_queue([planned.call, elsewhere], slow, Runtime(num_workers=2))
+
+
+def test_a_call_has_the_channels_of_its_group() -> None:
+    """On DGX H100: 24 of a ring in a host, 16 of NVLS and across hosts; no preset of other hosts says how many."""
+    everywhere, in_host = GroupCalls(CLUSTER, 16, NCCL), GroupCalls(CLUSTER, 16, NCCL, range(8))
+    assert everywhere.call(call_of("all_gather", 2**30, 2)).channels == 16
+    assert in_host.call(call_of("all_gather", 2**30, 2)).channels == 24
+    assert in_host.call(call_of("all_reduce", 2**30, 2)).channels == 16
+    assert GroupCalls(load_network("dgx-a100"), 8, NCCL).call(call_of("all_gather", 2**30, 2)).channels == 0
+
+
+def test_an_algorithm_that_is_named_is_not_that_which_nccl_chooses() -> None:
+    """For a call of the same size, in any order."""
+    group = GroupCalls(CLUSTER, 64, NCCL)
+    made = [group.call(call_of("all_reduce", 2**14, 2, algorithm=name)) for name in ("", "ring", "")]
+    assert [planned.call.schedule.algorithm for planned in made] == ["nccl_tree", "ring", "nccl_tree"]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl", "ring"])
+def test_every_collective_takes_some_time(backend: str) -> None:
+    """On any backend; a rank sends 3 of 4 shares of an all_to_all, and a gather sends 3 shares to one port."""
+    group = GroupCalls(CLUSTER, 16, BACKENDS[backend])
+    for collective in ("all_to_all", "gather", "scatter", "barrier", "reduce", "broadcast"):
+        assert 0 < group.alone_s(group.call(call_of(collective, 0 if collective == "barrier" else 2**20, 4))) < 1
+    slow = GroupCalls(Network(0.0, 1.0), 4, BACKENDS[backend])
+    assert [slow.alone_s(slow.call(call_of(name, 400, 4))) for name in ("all_to_all", "gather")] == [300, 300]
+    with pytest.raises(ValueError, match="^'all_redcue': there is no such collective$"):
+        group.call(call_of("all_redcue", 4, 4))
