@@ -18,6 +18,6 @@ from ringsim.report.step_tables import (
 )
 from ringsim.report.sweep_table import format_sweep, sweep_notes
 from ringsim.report.synthesis_report import format_synthesis, synthesis_dict
-from ringsim.report.table import records_csv
+from ringsim.report.table import DataTable, records_csv
 from ringsim.report.trace import trace_lines, write_run_trace, write_step_trace, write_trace
 from ringsim.report.walkthrough_text import advice_dict, format_walkthrough, search_hint

@@ -36,8 +36,14 @@ from ringsim.console import (
 )
 from ringsim.files import atomic_file, naming_place
 from ringsim.network import AnyNetwork, load_network
-from ringsim.report import format_trace_prediction, format_trace_scaling, step_page, token_facts, write_step_trace
-from ringsim.report.table import DataTable
+from ringsim.report import (
+    DataTable,
+    format_trace_prediction,
+    format_trace_scaling,
+    step_page,
+    token_facts,
+    write_step_trace,
+)
 from ringsim.traces import Device, ProgramTrace, TraceRequest
 from ringsim.training_step import (
     GPUS,
@@ -48,6 +54,7 @@ from ringsim.training_step import (
     TracePrediction,
     TraceScaling,
     fitted_scale,
+    predict_trace,
     with_better_steps,
     with_step_interval,
 )
@@ -161,15 +168,12 @@ def step(
         raise click.UsageError("--compute-scale and --measured-step exclude each other")
     computing = Computing(on_gpu, _roofline(gpu, flops, memory_bandwidth), compute_scale or 1.0)
     _require_times(file, trace, computing)
-
-    def simulated(trace: ProgramTrace) -> StepSimulation:
-        return StepSimulation(trace, network, computing, algorithm or "", trusted)
-
+    named = algorithm or ""
     with naming_place(file):
         if measured_step is not None:
-            scale = fitted_scale(simulated(trace), measured_step)
+            scale = fitted_scale(StepSimulation(trace, network, computing, named, trusted), measured_step)
             computing = replace(computing, scale=scale, is_fitted=True)
-        predictions = [] if ranks else [simulated(trace).predict()]
+        predictions = [] if ranks else [predict_trace(trace, network, computing, named, trusted)]
     if measured_step is not None or not ranks:
         _say_other_hosts(trace, network)
     if ranks:
@@ -178,7 +182,7 @@ def step(
             traces = _recorded(file, trace, request_of(trace, file, program, run_recorded), ranks, network, progress)
             progress.begin("predicting", len(traces))
             for recorded in traces:
-                predictions.append(simulated(recorded).predict())
+                predictions.append(predict_trace(recorded, network, computing, named, trusted))
                 progress.update(1)
     _print(predictions, bool(ranks), tokens, as_json, output, style)
 
