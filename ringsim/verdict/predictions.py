@@ -25,11 +25,11 @@ from ringsim.calibration import (
 )
 from ringsim.console import in_one_line
 from ringsim.measurements import Measurements, p10_p90
-from ringsim.native import BACKENDS, LocalWork, local_s
+from ringsim.native import LocalWork, local_s
 from ringsim.network import Cluster
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
-from ringsim.training_step import BucketCaps, DdpConfig, PredictedStep, StepProfile, predict_step, recommend, sweep_caps
+from ringsim.training_step import BucketCaps, DdpConfig, DdpStep, StepProfile, predict_ddp, recommend, sweep_caps
 from ringsim.verdict.bound import Attribution, all_reduce_s, attribute
 from ringsim.verdict.records import JobReport
 from ringsim.verdict.run_directory import RunDirectory
@@ -89,9 +89,9 @@ class BucketChoice:
     gain: how many times as fast the best is as torch's own, with its interval; None if it is not surely faster.
     """
 
-    best: PredictedStep
-    default: PredictedStep
-    steps: tuple[PredictedStep, ...]
+    best: DdpStep
+    default: DdpStep
+    steps: tuple[DdpStep, ...]
     gain: PredictedTime | None
 
 
@@ -218,12 +218,12 @@ def _choose_algorithm(
 def _choose_buckets(fit: ProbeFit, profile: StepProfile, num_ranks: int, least_gain: float) -> BucketChoice:
     config = ddp_config(fit.cluster, num_ranks)
     steps = sweep_caps(profile, fit.cluster, num_ranks, config, [BucketCaps.from_mb(cap) for cap in CAPS_MB])
-    best, default = recommend(steps), predict_step(profile, fit.cluster, num_ranks, config)
+    best, default = recommend(steps), predict_ddp(profile, fit.cluster, num_ranks, config)
 
     def gain(cluster: Cluster) -> float:
         drawn = ddp_config(cluster, num_ranks)
         configs = drawn, replace(drawn, caps=best.config.caps)
-        return _ratio(*(predict_step(profile, cluster, num_ranks, config).step_s for config in configs))
+        return _ratio(*(predict_ddp(profile, cluster, num_ranks, config).step_s for config in configs))
 
     sure = None
     if _ratio(default.step_s, best.step_s) > least_gain:
@@ -247,7 +247,7 @@ def _on_ranks(subject: Subject, num_ranks: int) -> ScaledTime:
 
     def step_s(cluster: Cluster) -> float:
         assert profile
-        return predict_step(profile, cluster, num_ranks, ddp_config(cluster, num_ranks)).step_s
+        return predict_ddp(profile, cluster, num_ranks, ddp_config(cluster, num_ranks)).step_s
 
     return ScaledTime(
         num_ranks,
@@ -264,4 +264,4 @@ def _with_interval(fit: ProbeFit, predict: Callable[[Cluster], float], num_ranks
 def ddp_config(cluster: Cluster, num_ranks: int) -> DdpConfig:
     """Return torch's DDP on Gloo, copying as fast as a rank adds while all of them do."""
     s_per_byte = local_s(LocalWork(1.0), cluster, num_ranks)
-    return DdpConfig(backend=BACKENDS["gloo"], copy_bytes_per_s=1 / s_per_byte if s_per_byte else None)
+    return DdpConfig(copy_bytes_per_s=1 / s_per_byte if s_per_byte else None)

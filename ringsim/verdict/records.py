@@ -276,3 +276,8 @@ class DdpPrediction:
     def steps(self) -> tuple[PredictedDdpStep, ...]:
         """All of them."""
         return (self.step, *self.sweep, *self.scaling)
+
+
+def read_ddp_prediction(data: dict[str, Any]) -> DdpPrediction:
+    """Return the output of `ringsim ddp --json`, which has the fields of the step beside the others."""
+    return decode(DdpPrediction, data | {"step": data}, is_open=True)

@@ -21,6 +21,7 @@ from ringsim.verdict.records import (
     TrainingComparison,
     TrainingLog,
     TrainingSession,
+    read_ddp_prediction,
 )
 
 MAX_FILES = 1000  # more is no directory of results but somebody's home
@@ -89,10 +90,14 @@ _FORMATS: dict[str, tuple[str, type[JsonFile | Sweep]]] = {
     )
 }
 # The output of --json, which has no format: by keys.
-_SHAPES: tuple[tuple[set[str], str, type], ...] = (
-    ({"network", "cells", "summary"}, "cells", ComparedCells),
-    ({"collective", "algorithm", "size_bytes", "network", "time_s", "explained"}, "simulated", SimulatedCollective),
-    ({"network", "profile", "step", "default_step_s", "sweep", "scaling"}, "predicted", DdpPrediction),
+_SHAPES: tuple[tuple[set[str], str, Callable[[Any], object]], ...] = (
+    ({"network", "cells", "summary"}, "cells", partial(decode, ComparedCells, is_open=True)),
+    (
+        {"collective", "algorithm", "size_bytes", "network", "time_s", "explained"},
+        "simulated",
+        partial(decode, SimulatedCollective, is_open=True),
+    ),
+    ({"network", "calls", "default_step_s", "sweep", "scaling"}, "predicted", read_ddp_prediction),
 )
 
 
@@ -158,7 +163,7 @@ def _kind_of(data: Any) -> tuple[str, Callable[[Any], object]]:
     if isinstance(form, str) and form in _FORMATS:
         kind, record = _FORMATS[form]
         return kind, record.from_dict
-    for keys, kind, shape in _SHAPES if form is None else ():
+    for keys, kind, read in _SHAPES if form is None else ():
         if keys <= data.keys():
-            return kind, partial(decode, shape, is_open=True)
+            return kind, read
     raise ValueError(NO_KIND)

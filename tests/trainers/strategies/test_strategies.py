@@ -150,9 +150,7 @@ def test_gradients_become_the_mean(record_of: Records, name: str) -> None:
         assert all(torch.equal(other.gradients[index], first.gradients[index]) for other in others)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, info in STRATEGY_INFOS.items() if info.is_exact and not info.wire]
-)
+@pytest.mark.parametrize("name", [name for name, info in STRATEGY_INFOS.items() if info.is_exact and not info.wire])
 def test_training_is_that_of_one_process(record_of: Records, name: str) -> None:
     """With the whole batch, also if gradients are clipped; tied, frozen and other-typed parameters are no obstacle."""
     for make, *by_rank in zip(MODELS, *(record.trained for record in record_of(name)), strict=False):
