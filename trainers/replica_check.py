@@ -38,9 +38,9 @@ def named_tensors(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
         yield f"buffer {name}", buffer
 
 
-def fingerprint(model: nn.Module) -> str:
-    """Return a hash of all parameters and buffers, bit for bit."""
-    return hashlib.sha256(repr([tuple(tensor) for tensor in fingerprints(model)]).encode()).hexdigest()
+def fingerprint(model: nn.Module, buffers: bool = True) -> str:
+    """Return a hash of all parameters, and of buffers unless these are left out, bit for bit."""
+    return hashlib.sha256(repr([tuple(tensor) for tensor in fingerprints(model, buffers)]).encode()).hexdigest()
 
 
 def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True) -> str | None:

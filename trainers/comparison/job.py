@@ -68,7 +68,8 @@ class StrategyRun:
 
     def notes(self) -> RankNotes:
         """Return what the report needs, after the last step."""
-        return RankNotes(self.results, fingerprint(self.train_step.model), self.memory, self.gradient_difference)
+        digest = fingerprint(self.train_step.model, buffers=False)  # those differ until a forward pass sends rank 0's
+        return RankNotes(self.results, digest, self.memory, self.gradient_difference)
 
 
 class OneProcess(StrategyRun):
