@@ -12,7 +12,6 @@ from ringsim.analysis.candidates import (
     cost_of,
     why_not,
 )
-from ringsim.analysis.critical_path import CriticalPath
 from ringsim.analysis.explanation import (
     Explanation,
     RankUsage,

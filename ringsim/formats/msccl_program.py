@@ -32,7 +32,7 @@ PLACED = "ringsim"  # an attribute of ours: where the schedule that was written 
 _Record = TypeVar("_Record")
 
 
-class Operation(NamedTuple):
+class StepWork(NamedTuple):
     """The work of a type of steps, in this order; `adds`: what it reads at src and what arrived, or stood at dst."""
 
     receives: bool = False
@@ -42,16 +42,16 @@ class Operation(NamedTuple):
     writes_dst: bool = False
 
 
-NOP = Operation()
+NOP = StepWork()
 _OPERATIONS = {
-    "s": Operation(reads_src=True, sends=True),
-    "r": Operation(receives=True, writes_dst=True),
-    "rcs": Operation(receives=True, sends=True, writes_dst=True),
-    "rrc": Operation(receives=True, reads_src=True, adds=True, writes_dst=True),
-    "rrs": Operation(receives=True, reads_src=True, adds=True, sends=True),
-    "rrcs": Operation(receives=True, reads_src=True, adds=True, sends=True, writes_dst=True),
-    "cpy": Operation(reads_src=True, writes_dst=True),
-    "re": Operation(reads_src=True, adds=True, writes_dst=True),
+    "s": StepWork(reads_src=True, sends=True),
+    "r": StepWork(receives=True, writes_dst=True),
+    "rcs": StepWork(receives=True, sends=True, writes_dst=True),
+    "rrc": StepWork(receives=True, reads_src=True, adds=True, writes_dst=True),
+    "rrs": StepWork(receives=True, reads_src=True, adds=True, sends=True),
+    "rrcs": StepWork(receives=True, reads_src=True, adds=True, sends=True, writes_dst=True),
+    "cpy": StepWork(reads_src=True, writes_dst=True),
+    "re": StepWork(reads_src=True, adds=True, writes_dst=True),
     "nop": NOP,
 }
 
@@ -89,7 +89,7 @@ class Instruction:
     gpu: int
     tb: int
     s: _Count
-    does: Annotated[Operation, _one_of(_OPERATIONS)] = field(metadata={"key": "type"})
+    does: Annotated[StepWork, _one_of(_OPERATIONS)] = field(metadata={"key": "type"})
     srcbuf: _Buffer
     srcoff: _CountOrNone
     dstbuf: _Buffer
