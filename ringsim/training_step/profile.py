@@ -61,7 +61,7 @@ class StepProfile(JsonFile):
     buffer_bytes: int = 0
     provenance: dict[str, Any] = field(default_factory=dict)
 
-    FORMAT: ClassVar = FileFormat("ringsim-step-profile", 1, made_by="trainers compare-strategies --profile")
+    FORMAT: ClassVar = FileFormat("ringsim-step-profile", 1, made_by="trainers compare --profile")
 
     def __post_init__(self) -> None:
         check(self, not_empty=("parameters",))

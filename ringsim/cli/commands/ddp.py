@@ -61,7 +61,7 @@ CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
     "--profile",
     "profile_file",
     type=FILE,
-    help="Profile of the step, JSON that trainers compare-strategies --profile wrote.",
+    help="Profile of the step, JSON that trainers compare --profile wrote.",
 )
 @click.option("--layers", "layers_file", type=FILE, help="TOML file of the step's layers (docs/reference/files.md).")
 @ranks_option
