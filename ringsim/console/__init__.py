@@ -4,7 +4,6 @@ from click import INT, IntRange
 
 from ringsim.console.local_ranks import run_local_ranks, spawn
 from ringsim.console.one_line import (
-    MISTAKES,
     OneLineCommand,
     OneLineGroup,
     examples,
