@@ -171,7 +171,7 @@ def over_copies(files: Sequence[Measurements]) -> str:
 
 
 def arguments(target: Target, algorithms: Sequence[str], quick: bool, shared: bool, file: Path) -> list[str]:
-    """Return the arguments of torchrun that measure `target` into `file`. shared: whether ranks share the tensors."""
+    """Return the program that measures `target` into `file`, with its arguments. shared: whether tensors are shared."""
     mine = [option for name in target.algorithms(algorithms) for option in ("--algorithm", name)]
     less = [*target.quick_arguments, "-n", "3", "-w", "1"] if quick else []
     return [*BENCHMARK, *target.arguments, *less, *mine, *(["--shared"] if shared else []), "-o", str(file)]

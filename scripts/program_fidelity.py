@@ -2,8 +2,8 @@
 
 usage: python scripts/program_fidelity.py --ranks 2 "examples/gpt.py --backend gloo" "examples/fsdp.py gloo"
 
-In each turn this machine is probed, and then each program is recorded in one process, predicted, and run under
-torchrun, where a hook of torch's notes when its optimizer steps.
+In each turn this machine is probed, and then each program is recorded in one process, predicted, and run on
+ranks of this host, where a hook of torch's notes when its optimizer steps.
 """
 
 import json
@@ -27,7 +27,7 @@ from collectives.runtime import GlooThreadPolicy, set_gloo_thread_policy
 from ringsim.console import IntRange, OneLineCommand, run_local_ranks
 
 WARM_UP, STEPS = 5, 40  # at most, of a program that runs; so many are recorded, too
-TIMED = "--timed"  # how this script runs a program under torchrun
+TIMED = "--timed"  # how this script runs a program on each rank
 RINGSIM = (sys.executable, "-m", "ringsim")
 
 

@@ -90,7 +90,7 @@ def why_not() -> str | None:
 
 
 def run_ranks(hosts: int, ranks_per_host: int, arguments: Sequence[str], slow: Mapping[int, str] | None = None) -> None:
-    """Run torchrun with these arguments there, to its end; what ends us ends its ranks and takes the hosts down.
+    """Run a program there, to its end; what ends us ends its ranks and takes the hosts down.
 
     What the ranks print goes to stderr, since the scripts that call this print their own tables.
 

@@ -110,7 +110,7 @@ def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -
     rank that is started again, and is quicker than another, would find where that one was before it died. The number of
     restarts, which torchrun tells, tells attempts apart on one node only: other nodes may have had fewer.
 
-    So each rank writes a unique name, and rank 0 answers to it with the name of the attempt, until the rank that
+    So each rank writes its own name, and rank 0 answers to it with the name of the attempt, until the rank that
     is alive has heard it. No rank of an earlier attempt must be left: torchrun ends them all, on all nodes, before it
     starts new ones.
 
