@@ -86,21 +86,26 @@ def _blocks(
     """Return the thread blocks of one gpu."""
     blocks: dict[Block, list[_Line]] = {}
     points: dict[Operation, Point] = {}
+    sends: defaultdict[int, list[Point]] = defaultdict(list)  # of each chunk, since it was written
     waited_for: dict[tuple[Block, Block], int] = {}
     for operation, required in operations:
         is_send, row = operation
+        chunk = int(waits.chunk[row])
         block = ("s", int(waits.dst[row]), channels[row]) if is_send else ("r", int(waits.src[row]), channels[row])
         lines = blocks.setdefault(block, [])
         latest: dict[Block, int] = {}
-        for other, step in (points[earlier] for earlier in required):
+        # A write waits for all of them, also for those that have left whenever the chunk can have come back.
+        for other, step in [*(points[earlier] for earlier in required), *([] if is_send else sends.pop(chunk, []))]:
             if other != block and step > waited_for.get((block, other), -1):
                 waited_for[block, other] = latest[other] = max(step, latest.get(other, -1))
         points_before = sorted(latest.items())
         lines.extend(_Line("nop", -1, point) for point in points_before[1:])
         kind = "s" if is_send else "rrc" if waits.reduce[row] else "r"
         placed = f"{waits.step[row]},{row},{waits.channel[row]}" if with_places and not is_send else ""
-        lines.append(_Line(kind, int(waits.chunk[row]), points_before[0] if points_before else None, placed))
+        lines.append(_Line(kind, chunk, points_before[0] if points_before else None, placed))
         points[operation] = block, len(lines) - 1
+        if is_send:
+            sends[chunk].append(points[operation])
     return blocks
 
 

@@ -192,10 +192,12 @@ def test_placements_are_searched_for_in_what_time_is_left(monkeypatch: pytest.Mo
     """And by what the runtime executes, since on many ranks placements alone would take several times as long."""
     place = Mock(wraps=find_placement)
     monkeypatch.setattr(built_in, "find_placement", place)
-    options = SearchOptions(seconds=2, chunks_per_rank=1, enough=0.0, runtime=OURS)
-    synthesize(Collective.ALL_REDUCE, hosts(2, 1, 1), 4, 2**20, options)
+    built = built_in.BuiltInAlgorithms(
+        Collective.ALL_REDUCE, hosts(2, 1, 1), 4, 2**20, 60.0, OURS, lambda *_: 1.0, lambda _: None
+    )
+    built.with_forms(built.as_they_are())
     assert place.call_count
-    assert all(0 < call.kwargs["seconds"] < 2 and call.kwargs["runtime"] is OURS for call in place.call_args_list)
+    assert all(0 < call.kwargs["seconds"] < 60 and call.kwargs["runtime"] is OURS for call in place.call_args_list)
 
 
 def test_a_form_has_what_is_left_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
