@@ -230,8 +230,9 @@ def test_a_step_that_never_ends_is_told(trace: Path, tmp_path: Path) -> None:
     assert "nan" not in text
     assert "inf" not in text
     for name in ("step.json", "step.svg"):
-        said = refused("step", str(trace), "--network", str(tmp_path / "broken.toml"), "-o", str(tmp_path / name))
-        assert f"{name}: the step never ends, as something fails: there is nothing to draw" in said
+        result = invoke("step", str(trace), "--network", str(tmp_path / "broken.toml"), "-o", str(tmp_path / name))
+        assert result.exit_code == 2
+        assert f"{name}: the step never ends, as something fails: there is nothing to draw" in result.stderr
         assert not (tmp_path / name).exists()
 
 
