@@ -1,34 +1,28 @@
-"""A predicted step, of DDP or of a recorded program, and its scaling, as text; a page takes parts from here."""
+"""A predicted step, its scaling, and steps of DDP with other bucket sizes, as text; a page takes parts from here."""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 from ringsim.console import in_one_line
 from ringsim.files import shortened
 from ringsim.report.run_summary import expected_rows
 from ringsim.report.table import DataTable, Row, TableCell, count_cell, share_cell, size_cell
-from ringsim.text_table import WIDTH, align_columns, wrap_text
-from ringsim.training_step import (
-    LOWER_BOUND,
-    BucketTimes,
-    PredictedStep,
-    Prediction,
-    TracePrediction,
-    TraceScaling,
-    reason,
-)
+from ringsim.text_table import align_columns, wrap_text
+from ringsim.training_step import LOWER_BOUND, BucketCaps, DdpStep, StepProfile, TracePrediction, TraceScaling
 from ringsim.units import format_size, format_time, plural
 
 MAX_BETTER = 4  # alternatives that are listed
 BETTER = "The step would take"  # heads them
+_TIMES = ("step", "computing", "exposed", "communication")
 _ROUNDING_S = 1e-9  # what a step is slowed by less is the rounding of times
 
 
-def format_trace_prediction(prediction: TracePrediction, tokens: int | None = None) -> str:
-    """Return the step, its calls by kind, and what would make it shorter. tokens: of a rank in a step."""
-    lines = [step_title(prediction), *(f"  {line}" for line in align_columns(step_facts(prediction, tokens)))]
+def format_trace_prediction(prediction: TracePrediction, facts: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the step, its calls by kind, and what would make it shorter. facts: more rows, below those of the step."""
+    lines = [step_title(prediction)]
+    lines += [f"  {line}" for line in align_columns([*step_facts(prediction), *facts])]
     lines += [wrap_text(f"  {note}", indent="  ") for note in notes_on_step(prediction)]
     blocks = ["\n".join(lines)]
     if prediction.timeline.calls:
@@ -51,20 +45,19 @@ def scaling_facts(scaling: TraceScaling) -> list[str]:
     between = [f"{plural(step.trace.num_ranks, 'rank')}: {step_time(step)}" for step in scaling.predictions]
     return [
         *(between if last.fused_s is not None else [last.computing.basis]),
-        f"steps: {_steps(last)}",
+        *(f"{name}: {steps}" for name, steps in _steps(last)),
         scaling.changed_work,
     ]
 
 
 def scaling_table(scaling: TraceScaling) -> DataTable:
     """Return a row for each number of ranks."""
-    columns = ["ranks", "step", "computing", "exposed", "communication", "efficiency"]
     rows = []
     for step in scaling.steps:
         times = map(_time_cell, (step.step_s, step.compute_s, step.exposed_s, step.communication_s))
         tokens = [count_cell(step.total_tokens_per_s)] if scaling.tokens else []
         rows.append((count_cell(step.num_ranks), *times, share_cell(step.efficiency, 1), *tokens))
-    return DataTable([*columns, *(["tokens/s"] if scaling.tokens else [])], rows)
+    return DataTable(["ranks", *_TIMES, "efficiency", *(["tokens/s"] if scaling.tokens else [])], rows)
 
 
 def step_title(prediction: TracePrediction) -> str:
@@ -90,9 +83,9 @@ def notes_on_step(prediction: TracePrediction) -> list[str]:
     return [note for note in (not_counted, prediction.unawaited, not_chosen, prediction.by_formula) if note]
 
 
-def step_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[str, str]]:
-    """Return the parts of the step with their names. tokens: of a rank in a step."""
-    mean, computing = prediction.mean, prediction.computing
+def step_facts(prediction: TracePrediction) -> list[tuple[str, str]]:
+    """Return the parts of the step with their names."""
+    mean, computing, core_scale = prediction.mean, prediction.computing, prediction.simulation.core_scale
     origin = "at the peak rates" if computing.roofline else "recorded"
     scaled = "" if computing.scale == 1 else f", {computing.scale:.4g} times as long as {origin}"
     if prediction.trace.is_compiled:
@@ -102,33 +95,64 @@ def step_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[st
     rows = [*expected_rows(prediction.interval), ("computing", f"{format_time(mean.compute_s)}{scaled}")]
     if computing.roofline and computing.scale > 1:
         rows.append(("utilization", f"{1 / computing.scale:.1%} of the peak rates"))
-    if prediction.core_scale != 1:
-        share = f"{prediction.core_scale:.4g} times as long as recorded, because ranks share a core"
-        rows.append(("cores", share))
+    if core_scale != 1:
+        rows.append(("cores", f"{core_scale:.4g} times as long as recorded, because ranks share a core"))
     if mean.slowed_s >= _ROUNDING_S:
         why = (
             "channels of calls occupy multiprocessors" if computing.on_gpu else "calls need the cores at the same time"
         )
         rows.append(("slowed", f"{format_time(mean.slowed_s)}, because {why}"))
     rows.append(("exposed", f"{_time(mean.exposed_s)} of {_time(mean.communication_s)} of communication"))
-    rows.append(("steps", _steps(prediction)))
+    rows += _steps(prediction)
     if prediction.trace.memory:
         rows.append(("memory", _memory(prediction.trace.memory.peak.total, prediction)))
-    if tokens and (least_s := mean.step_s if prediction.fused_s is None else prediction.fused_s):
-        per_s, most = tokens / least_s, "at most " if computing.basis == LOWER_BOUND else ""
-        total = f"{per_s * prediction.trace.num_ranks:,.0f} on all"
-        rows.append(("tokens", f"{most}{per_s:,.0f} a second on each rank, {total}"))
     return rows
 
 
-def _steps(prediction: TracePrediction) -> str:
-    """Return how many steps were recorded, and how they differ."""
+def token_facts(prediction: TracePrediction, tokens: int | None) -> list[tuple[str, str]]:
+    """Return the row of the tokens of a second. tokens: of a rank in a step; None if they are not known."""
+    least_s = prediction.mean.step_s if prediction.fused_s is None else prediction.fused_s
+    if not tokens or not least_s:
+        return []
+    per_s, most = tokens / least_s, "at most " if prediction.computing.basis == LOWER_BOUND else ""
+    total = f"{per_s * prediction.trace.num_ranks:,.0f} on all"
+    return [("tokens", f"{most}{per_s:,.0f} a second on each rank, {total}")]
+
+
+def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
+    """Return the rows of a step of DDP: its buckets, the source of its times, and its efficiency."""
+    count, buckets = plural(len(profile.parameters), "parameter"), plural(step.num_buckets, "bucket")
+    source = in_one_line(shortened(str(profile.provenance.get("source") or "")))
+    return [
+        ("gradients", f"{format_size(profile.gradient_bytes)} in {count}, {buckets}, bucket_cap_mb {step.config.caps}"),
+        *([("source", source)] if source else []),
+        ("efficiency", f"{step.efficiency:.1%} of a single process, whose step takes {format_time(step.single_s)}"),
+    ]
+
+
+def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
+    """Return a row for each bucket size, the last with torch's own caps. best: that are recommended."""
+    rows = []
+    for step in steps:
+        caps, mean = step.config.caps, step.prediction.mean
+        mark = "recommended" if caps == best else "torch's default" if step is steps[-1] else ""
+        times = map(_time_cell, (mean.step_s, mean.compute_s, mean.exposed_s, mean.communication_s))
+        cells = TableCell(str(caps), caps.rest_bytes), count_cell(step.num_buckets), *times
+        rows.append((*cells, share_cell(step.efficiency, 1), TableCell(mark, 0)))
+    columns = ("bucket_cap_mb", "buckets", *_TIMES, "efficiency", "")
+    return DataTable(columns, rows)
+
+
+def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
+    """Return the row of how many steps were recorded, and how they differ; nothing of a trace that was generated."""
+    if prediction.computing.backend:
+        return []
     times, missing = prediction.steps_s, len(prediction.trace.steps) - len(prediction.timelines)
     text = f"the mean of {len(times)}, of {_time(min(times))} to {_time(max(times))}, median {_time(median(times))}"
     if len(times) == 1:
         text = "1 recorded, without what is done every n-th step (record more with --steps)"
     left_out = f"; {missing} left out, whose calls are not those of the watched step: record with --fake"
-    return text + (left_out if missing else "")
+    return [("steps", text + (left_out if missing else ""))]
 
 
 def _memory(peak: int, prediction: TracePrediction) -> str:
@@ -191,99 +215,3 @@ def _time_cell(time_s: float) -> TableCell:
 
 def _time(time_s: float) -> str:
     return format_time(time_s) if time_s < float("inf") else "never"
-
-
-MAX_ROWS = 24  # of buckets; those in the middle are left out
-
-LIBRARY = "NCCL"  # the only one that is known to choose
-
-
-def format_prediction(prediction: Prediction) -> str:
-    """Return the step and its buckets, the sweep, and the scaling, as far as they were asked for."""
-    blocks = [_step(prediction), _buckets(prediction.step)]
-    if prediction.sweep:
-        blocks.append(_sweep(prediction))
-    if prediction.scaling:
-        blocks.append(_scaling(prediction))
-    return "\n\n".join(blocks)
-
-
-def _step(prediction: Prediction) -> str:
-    step, config = prediction.step, prediction.step.config
-    workers = plural(config.backend.runtime.num_workers, "worker")
-    ranks = plural(step.num_ranks, "rank")
-    algorithms = " and ".join(step.algorithms)
-    title = f"step of DDP, {ranks}, {algorithms}, {workers}, bucket_cap_mb {config.caps}"
-    num_buckets = sum(1 for bucket in step.buckets if bucket.parameters)
-    profile = prediction.profile
-    size, buckets = format_size(profile.gradient_bytes), plural(num_buckets, "bucket")
-    rows = [("gradients", f"{size} in {len(profile.parameters)} parameters, {buckets}")]
-    rows += [("source", in_one_line(shortened(str(source))))] if (source := profile.provenance.get("source")) else []
-    rows += [("broadcast", f"{format_time(step.broadcast_s)} of buffers")] if profile.buffer_bytes else []
-    rows += [("forward", format_time(step.forward_s)), ("backward", format_time(step.backward_s))]
-    rows += [("copying", f"{format_time(step.copy_s)} into buckets and back")] if step.copy_s else []
-    rows += [
-        ("exposed", f"{_time(step.exposed_s)} of {_time(step.communication_s)} of communication"),
-        ("optimizer", format_time(step.optimizer_s)),
-        ("step", f"{_time(step.step_s)}; single process {format_time(step.single_s)}"),
-        *expected_rows(prediction.interval),
-        ("efficiency", f"{100 * step.efficiency:.1f} %"),
-    ]
-    lines = [wrap_text(title, indent="  "), *(f"  {line}" for line in align_columns(rows))]
-    if step.not_chosen:
-        lines.append(wrap_text(f"  not {LIBRARY}'s choice: {step.not_chosen}", indent="  "))
-    by_formula = dict.fromkeys(other.by_formula for other in (step, *prediction.scaling) if other.by_formula)
-    lines += [wrap_text(f"  {line}", indent="  ") for line in by_formula]
-    return "\n".join(lines)
-
-
-def _buckets(step: PredictedStep) -> str:
-    columns = ["bucket", "parameters", "size", "ready", "begins", "ends"]
-    rows = list(_bucket_rows(step.buckets))
-    if any(bucket.protocol for bucket in step.buckets):
-        columns.append("all_reduce")
-        rows = [(*row, bucket.reduced_by) for row, bucket in zip(rows, step.buckets, strict=True)]
-    if len(rows) > MAX_ROWS:
-        half = MAX_ROWS // 2
-        rows[half:-half] = [(TableCell("...", 0), *[TableCell("", 0)] * 5, *[""] * (len(columns) - 6))]
-    return DataTable(columns, rows).text()
-
-
-def _bucket_rows(buckets: Sequence[BucketTimes]) -> Iterator[Row]:
-    for number, bucket in enumerate(buckets):
-        name = TableCell(str(number) if bucket.parameters else "used", number)
-        count = count_cell(len(bucket.parameters)) if bucket.parameters else TableCell("", 0)
-        times = (_time_cell(time_s) for time_s in (bucket.ready_s, bucket.begin_s, bucket.end_s))
-        yield name, count, size_cell(bucket.size_bytes), *times
-
-
-def _sweep(prediction: Prediction) -> str:
-    rows = []
-    for step in prediction.sweep:
-        mark = "recommended" if step is prediction.step else "torch's default" if step is prediction.default else ""
-        times = (_time_cell(time_s) for time_s in (step.communication_s, step.exposed_s, step.step_s))
-        cap = TableCell(str(step.config.caps), step.config.caps.rest_bytes)
-        rows.append((cap, count_cell(len(step.buckets)), *times, _percent(step), TableCell(mark, 0)))
-    why = [reason(prediction.sweep, prediction.step)]
-    if prediction.default is not prediction.step:
-        why.append(f"{prediction.speedup:.3f} times as fast as torch's default")
-    table = DataTable(("cap_mb", "buckets", "sending", "exposed", "step", "efficiency", ""), rows)
-    return "\n".join([*table.lines(), *(wrap_text(f"  {line}", indent="  ") for line in why if line)])
-
-
-def _scaling(prediction: Prediction) -> str:
-    steps, columns = prediction.scaling, ["ranks", "exposed", "step", "efficiency", "speed-up"]
-    rows: list[list[TableCell | str]] = []
-    for step in steps:
-        speedup = step.num_ranks * step.efficiency
-        times = _time_cell(step.exposed_s), _time_cell(step.step_s), _percent(step)
-        rows.append([TableCell(str(step.num_ranks), step.num_ranks), *times, TableCell(f"{speedup:.4g}", speedup)])
-    if any(bucket.protocol for step in (prediction.step, *steps) for bucket in step.buckets):
-        columns.append("all_reduce")
-        for row, step in zip(rows, steps, strict=True):
-            row.append(", ".join(step.algorithms) + (f" ({step.not_chosen})" if step.not_chosen else ""))
-    return DataTable(columns, rows).text(WIDTH)
-
-
-def _percent(step: PredictedStep) -> TableCell:
-    return TableCell(f"{100 * step.efficiency:.1f} %", step.efficiency)

@@ -35,14 +35,13 @@ MAX_TRANSFERS = 2**22  # that are listed of a schedule of the library, which the
 
 
 class PlannedCall(NamedTuple):
-    """The call for `size_bytes`, and the protocol that the library takes; None if it is not known.
+    """A call, and the protocol that the library takes; None if it is not known.
 
     formula_s: the seconds by the library's own formula, start included, if nothing else is to be seen in a simulation,
     or it is too large for one.
     channels: each of which occupies a multiprocessor of the GPU; 0 if it is not known.
     """
 
-    size_bytes: int
     protocol: str | None
     call: QueuedCall
     formula_s: float | None = None
@@ -110,13 +109,13 @@ class GroupCalls:
                 time_s = _formula_s(choice)
             if time_s is None:
                 queued = queued._replace(call_s=call_s + choice.start_s, network=choice.network)
-            return PlannedCall(call.size_bytes, choice.protocol, queued, time_s, channels)
+            return PlannedCall(choice.protocol, queued, time_s, channels)
         whole_bytes = -(-sent_bytes // element_bytes) * element_bytes
         if runtime.is_torch and not self.backend.chooses:
             work = local_work(_simulated_as(call.collective), TORCH, self._size, whole_bytes)
             call_s += local_s(work, self.network, self._num_ranks)
         queued = QueuedCall(schedule, whole_bytes, element_bytes, ready_s, call_s, is_lent=call.is_lent)
-        return PlannedCall(call.size_bytes, None, queued)
+        return PlannedCall(None, queued)
 
     def _is_too_large(self, schedule: Schedule, size_bytes: int) -> bool:
         key = id(schedule), size_bytes

@@ -1,87 +1,354 @@
-"""`Prediction`: what `ringsim ddp` found out, and the choice among bucket caps; pictures and tables read only this."""
+"""`predict_trace`: how long the steps of a program take on a network."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from ringsim.calibration import Interval, interval_fields
-from ringsim.training_step.profile import StepProfile
-from ringsim.training_step.step import PredictedStep
-from ringsim.units import format_size, format_time
+from ringsim.files import finite_or_none
+from ringsim.native import BACKENDS
+from ringsim.network import AnyNetwork
+from ringsim.registry import require_trusted
+from ringsim.schedule import Collective
+from ringsim.traces import Group, ProgramTrace, TracedStep, TraceEvent
+from ringsim.training_step.computing import AS_RECORDED, Computing
+from ringsim.training_step.group_calls import GroupCalls
+from ringsim.training_step.simulate_step import simulate_step
+from ringsim.training_step.step_timeline import MeanStep, StepTimeline, typical_of
+from ringsim.units import format_size, plural
 
-_TIE = 1e-9  # two caps that make the same buckets differ by rounding alone
+_SAME_WORK = 0.01  # share by which the FLOPs of a rank may differ, as those of uneven shares do
+
+
+class StepSimulation:
+    """The steps of a trace on a network; a collective of one size is simulated once, and a computation timed once.
+
+    steps: by a roofline, those whose operators were watched.
+    numbers: of each step, among those that make calls; they determine which calls are late.
+    core_scale: how many times as long computations take as recorded, because ranks share the cores of a host. A program
+    is recorded alone, with a core to itself. Where a host has fewer cores than ranks, which all compute at once, the
+    kernel gives each of them the same share.
+
+    algorithm: by which all_reduces are done in place of the library's choice.
+    trusted: algorithms of Python files that the trace may name, see `build_recorded`.
+
+    Raises ValueError for a network without room for the ranks, a call that cannot be simulated, a roofline if the
+    operators were not watched, or an algorithm that there is not or that is not trusted.
+    """
+
+    def __init__(
+        self,
+        trace: ProgramTrace,
+        network: AnyNetwork,
+        computing: Computing = AS_RECORDED,
+        algorithm: str = "",
+        trusted: Collection[str] = (),
+    ) -> None:
+        _refuse_peers(trace)
+        self.trace, self.network, self.computing = trace, network, computing
+        self._algorithm, self._trusted = algorithm, trusted
+        watched = [step for step in trace.steps if computing.roofline is None or step.is_watched]
+        if not watched:
+            raise ValueError("the operators of the computations were not recorded, so their FLOPs are unknown")
+        self.steps = [_by_algorithm(step, algorithm, trusted) for step in watched]
+        self.numbers = [0, *accumulate(bool(step.calls) for step in watched)][: len(watched)]
+        cores = network.spec.host.cores
+        ranks_of_host = min(network.spec.ranks_per_host or trace.num_ranks, trace.num_ranks)
+        self._pace, self.core_scale = 1.0, 1.0
+        if computing.backend is None:
+            self._pace = pace_together(cores, ranks_of_host)
+            if cores is not None and not computing.on_gpu and not computing.roofline:
+                self.core_scale = max(1.0, ranks_of_host / cores)
+            self.groups = [calls_of(group, trace.num_ranks, network, computing.on_gpu) for group in trace.groups]
+        else:
+            ranks = (group.ranks for group in trace.groups)
+            self.groups = [GroupCalls(network, trace.num_ranks, computing.backend, group) for group in ranks]
+        if any(step.calls for step in watched):
+            for group in self.groups:
+                group.require_priced()
+        self._seconds: dict[tuple[int, int], float] = {}  # by a computation's id, and what calls occupy meanwhile
+
+    def on(self, network: AnyNetwork, computing: Computing | None = None) -> "StepSimulation":
+        """Return the same steps on another network, or with other computations."""
+        other = StepSimulation(self.trace, network, computing or self.computing, self._algorithm, self._trusted)
+        other.numbers = self.numbers
+        return other
+
+    def choose_typical(self, num_steps: int) -> None:
+        """Let the first step be the typical one of `num_steps` like it, if its calls may be late."""
+        step = self.steps[0]
+        if any(all(self.groups[call.group].late(call)) for call in step.calls):
+            self.numbers[0] = typical_of([self._timeline(step, number, 1.0) for number in range(num_steps)])
+
+    def timelines(self, scale: float = 1.0) -> tuple[StepTimeline, ...]:
+        """Return the timelines of the steps. scale: of the computations, besides that of `computing`."""
+        return tuple(self._timeline(*step, scale) for step in zip(self.steps, self.numbers, strict=True))
+
+    def mean(self, scale: float = 1.0) -> MeanStep:
+        """Return the mean of the steps; see `timelines`."""
+        return MeanStep.of(self.timelines(scale))
+
+    def _timeline(self, step: TracedStep, number: int, scale: float) -> StepTimeline:
+        def seconds(event: TraceEvent, occupied: int) -> float:
+            key = id(event), occupied
+            if key not in self._seconds:
+                self._seconds[key] = self.core_scale * self.computing.seconds(event, occupied)
+            return scale * self._seconds[key]
+
+        return simulate_step(step, self.groups, seconds, on_gpu=self.computing.on_gpu, pace=self._pace, number=number)
+
+    def predict(self) -> "TracePrediction":
+        """Return the prediction."""
+        timelines, fused_s = self.timelines(), None
+        if self.trace.is_compiled and self.computing.roofline and not self.computing.is_fitted:
+            fused_s = self.on(self.network, replace(self.computing, is_fused=True)).mean().step_s
+        return TracePrediction(self, timelines, MeanStep.of(timelines), fused_s)
+
+
+def _refuse_peers(trace: ProgramTrace) -> None:
+    """Raise ValueError for the first send or recv, which other ranks do not make alike."""
+    for number, step in enumerate(trace.steps):
+        for index, call in enumerate(step.calls):
+            if call.collective in ("send", "recv"):
+                way = "to" if call.collective == "send" else "from"
+                raise ValueError(
+                    f"steps[{number}].calls[{index}]: {call.collective} {way} rank "
+                    f"{trace.groups[call.group].ranks[call.peer]}: the recording of one rank cannot predict "
+                    "programs whose ranks do different things, such as pipelines"
+                )
+
+
+def _by_algorithm(step: TracedStep, algorithm: str, trusted: Collection[str]) -> TracedStep:
+    is_named = Collective.ALL_REDUCE.value if algorithm else ""
+    calls = [replace(call, algorithm=algorithm) if call.collective == is_named else call for call in step.calls]
+    for call in calls:
+        if call.algorithm != algorithm:  # which the caller has named
+            require_trusted("the trace names", call.algorithm, trusted)
+    return replace(step, calls=tuple(calls)) if algorithm else step
+
+
+def calls_of(group: Group, num_ranks: int, network: AnyNetwork, on_gpu: bool = False) -> GroupCalls:
+    """Return the collectives of a recorded group on a network."""
+    name = "nccl" if on_gpu else "ring" if group.backend == "ring" else "gloo"
+    return GroupCalls(network, num_ranks, BACKENDS[name], group.ranks)
+
+
+def pace_together(cores: int | None, num_ranks: int) -> float:
+    """Return how fast a rank on CPUs computes, and its calls get on, while it does both; 1 if it has a core for each.
+
+    A rank that has one core or less gives half of its time to each of the two threads.
+
+    num_ranks: that share the cores. cores: of a host; None if there are enough.
+    """
+    return 1.0 if cores is None else min(1.0, max(1.0, cores / num_ranks) / 2)
+
+
+def predict_trace(
+    trace: ProgramTrace,
+    network: AnyNetwork,
+    computing: Computing = AS_RECORDED,
+    algorithm: str = "",
+    trusted: Collection[str] = (),
+) -> "TracePrediction":
+    """Predict all steps of a trace; see `StepSimulation` for the arguments and errors."""
+    return StepSimulation(trace, network, computing, algorithm, trusted).predict()
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """The step itself, one for each cap of a sweep, and one for each number of ranks.
+class TracePrediction:
+    """The steps of a trace on a network.
 
-    step: with the cap that is asked for, or recommended. default: with torch's own caps.
-    network: as its `as_dict` has it. interval: of the step, as of `ddp_interval`; None if it is not known.
+    timelines: of all steps of the simulation, in their order. mean: of these steps.
+    fused_s: the mean step of a compiled program if the compiler leaves nothing of what it may fuse; None if the
+    program is not compiled, or its times are recorded or measured.
+    better: the step's time if something were better, by its name, as `with_better_steps` adds it.
+    interval: of the mean step, as `with_step_interval` adds it; None if it is not known.
     """
 
-    profile: StepProfile
-    network: dict[str, Any]
-    step: PredictedStep
-    default: PredictedStep
-    sweep: tuple[PredictedStep, ...] = ()
-    scaling: tuple[PredictedStep, ...] = ()
+    simulation: StepSimulation
+    timelines: tuple[StepTimeline, ...]
+    mean: MeanStep
+    fused_s: float | None = None
+    better: tuple[tuple[str, float], ...] = ()
     interval: Interval | None = None
 
-    def __repr__(self) -> str:
-        step = self.step
-        return f"Prediction({step.num_ranks} ranks, step {format_time(step.step_s)}, efficiency {step.efficiency:.1%})"
+    @property
+    def trace(self) -> ProgramTrace:
+        """The trace whose steps are predicted."""
+        return self.simulation.trace
 
     @property
-    def speedup(self) -> float:
-        """The factor by which it is faster than with torch's own caps; 1 where no time passes."""
-        return self.default.step_s / self.step.step_s if self.step.step_s > 0 else 1.0
+    def computing(self) -> Computing:
+        """Where and how fast the computations take place."""
+        return self.simulation.computing
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """The network, as its `as_dict` has it."""
+        return dict(self.simulation.network.as_dict())
+
+    @property
+    def not_chosen(self) -> str:
+        """Why some algorithms are not what NCCL would take; "" if all are."""
+        groups = self.simulation.groups
+        return next((group.why_not for group in groups if group.why_not and len(group.ranks) > 1), "")
+
+    @property
+    def by_formula(self) -> str:
+        """As of `GroupCalls`, of the first group that has any."""
+        return next((group.by_formula for group in self.simulation.groups if group.by_formula), "")
+
+    @property
+    def steps_s(self) -> tuple[float, ...]:
+        """The times of all steps, in their order."""
+        return tuple(timeline.step_s for timeline in self.timelines)
+
+    @property
+    def shown(self) -> int:
+        """The index of the step that a picture shows."""
+        return typical_of(self.timelines)
+
+    @property
+    def timeline(self) -> StepTimeline:
+        """The step that a picture shows."""
+        return self.timelines[self.shown]
+
+    @property
+    def not_counted(self) -> list[str]:
+        """The operators whose arithmetic is not counted, with their calls and bytes in all steps, most bytes first.
+
+        On GPUs also what a program that has other groups as well communicates by Gloo.
+        """
+        calls, sizes = Counter[str](), Counter[str]()
+        by_gloo = [group.backend == "gloo" for group in self.trace.groups]
+        is_mixed = self.computing.on_gpu and not all(by_gloo)
+        for step in self.simulation.steps:
+            for operator in step.operators if self.computing.roofline else []:
+                if not operator.is_counted:
+                    calls[operator.name] += operator.count
+                    sizes[operator.name] += operator.count * operator.size_bytes
+            for call in (call for call in step.calls if is_mixed and by_gloo[call.group]):
+                calls[name := f"{call.collective} by Gloo, timed as NCCL's"] += 1
+                sizes[name] += call.size_bytes
+        return [f"{plural(calls[name], 'call')} of {name}, {format_size(size)}" for name, size in sizes.most_common()]
+
+    @property
+    def unawaited(self) -> str:
+        """The number of calls that end in their steps although nobody waits for them there; "" if it is 0."""
+        calls = [call for step in self.simulation.steps for call in step.unawaited]
+        told = f"{plural(len(calls), 'call')}, {format_size(sum(call.size_bytes for call in calls))}"
+        return f"taken to end in their steps, where the program does not wait for them: {told}" if calls else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON. In a sweep the recommended cap is that of `step`."""
+        """Return the fields for JSON; a time that is infinite becomes None."""
+        timeline = self.timeline
+        calls = zip(timeline.step.calls, timeline.calls, timeline.exposed_by_call(), strict=True)
+        compiled = [self.fused_s, self.mean.step_s] if self.fused_s is not None else None
         return {
+            "basis": self.computing.basis,
+            "is_compiled": self.trace.is_compiled,
+            "compiled_between_s": finite_or_none(compiled),
+            "not_counted": self.not_counted,
+            "unawaited": self.unawaited or None,
             "network": self.network,
-            "profile": {**self.profile.as_dict(), "step_s": self.profile.step_s},
-            "step": {**self.step.as_dict(), **interval_fields(self.interval)},
-            "default_step_s": self.default.as_dict()["step_s"],
-            "sweep": [_without_buckets(step) for step in self.sweep],
-            "scaling": [_without_buckets(step) for step in self.scaling],
+            "num_ranks": self.trace.num_ranks,
+            "memory": asdict(self.trace.memory) if self.trace.memory else None,
+            "on_gpu": self.computing.on_gpu,
+            "compute_scale": self.computing.scale,
+            "core_scale": self.simulation.core_scale,
+            **finite_or_none(self.mean._asdict()),
+            **interval_fields(self.interval),
+            "steps_s": finite_or_none(list(self.steps_s)),
+            "better": finite_or_none(dict(self.better)),
+            "not_chosen": self.not_chosen or None,
+            "by_formula": self.by_formula or None,
+            "shown_step": self.shown,
+            "groups": [asdict(group) for group in self.trace.groups],
+            "calls": [
+                finite_or_none({**asdict(call), **span._asdict(), "exposed_s": exposed_s})
+                for call, span, exposed_s in calls
+            ],
         }
 
 
-def recommend(steps: Sequence[PredictedStep]) -> PredictedStep:
-    """Return the shortest step; of equals the one with the fewest buckets: every call costs what no model sees."""
-    least_s = min(step.step_s for step in steps)
-    return min(
-        (step for step in steps if step.step_s <= least_s * (1 + _TIE)),
-        key=lambda step: (len(step.buckets), step.config.caps.rest_bytes),
-    )
+class ScaledStep(NamedTuple):
+    """A step on `num_ranks` ranks.
+
+    efficiency: time of the reference step of `TraceScaling`, divided by the time of this one; 1 where no time passes,
+    and 0 for a step that never ends.
+    total_tokens_per_s: on all ranks; None if it is not known how many tokens a step has.
+    fused_s: as of `TracePrediction`.
+    """
+
+    num_ranks: int
+    step_s: float
+    compute_s: float
+    exposed_s: float
+    communication_s: float
+    efficiency: float
+    total_tokens_per_s: float | None
+    fused_s: float | None
 
 
-def reason(steps: Sequence[PredictedStep], best: PredictedStep) -> str:
-    """Say in one line what the smallest and the largest cap of a sweep cost more than the best."""
-    by_cap = sorted(steps, key=lambda step: step.config.caps.rest_bytes)
-    parts = []
-    if by_cap[0].config.caps != best.config.caps:
-        parts.append(f"{by_cap[0].config.caps} makes {_buckets(by_cap[0])}: {_longer(by_cap[0], best)}")
-    if by_cap[-1].config.caps != best.config.caps:
-        last = format_size(by_cap[-1].buckets[-1].size_bytes)
-        parts.append(f"{by_cap[-1].config.caps} makes {_buckets(by_cap[-1])}, the last of {last}: ")
-        parts[-1] += _longer(by_cap[-1], best)
-    return "; ".join(parts)
+class TraceScaling:
+    """The step on several numbers of ranks.
+
+    predictions: of the step on each number of ranks; the fewest ranks become the first.
+    tokens: on which each rank trains in a step, if that is known.
+    single_s: the reference of the efficiency, the step of a process alone; None: the step on the fewest ranks.
+    """
+
+    def __init__(
+        self, predictions: Sequence[TracePrediction], tokens: int | None = None, single_s: float | None = None
+    ) -> None:
+        self.predictions = sorted(predictions, key=lambda prediction: prediction.trace.num_ranks)
+        self.tokens, self.single_s = tokens, single_s
+
+    @property
+    def steps(self) -> list[ScaledStep]:
+        """Return the mean step on each number of ranks."""
+        first_s = self.predictions[0].mean.step_s if self.single_s is None else self.single_s
+        steps = []
+        for prediction in self.predictions:
+            num_ranks, mean = prediction.trace.num_ranks, prediction.mean
+            per_s = num_ranks * self.tokens / mean.step_s if self.tokens and mean.step_s else None
+            times_s = mean.step_s, mean.compute_s, mean.exposed_s, mean.communication_s
+            share = efficiency(first_s, mean.step_s)
+            steps.append(ScaledStep(num_ranks, *times_s, share, per_s, prediction.fused_s))
+        return steps
+
+    @property
+    def changed_work(self) -> str:
+        """Return what to know if ranks compute more or less on other numbers of ranks; "" if they do not."""
+        ends = self.predictions[0], self.predictions[-1]
+        flops = [prediction.timeline.step.flops for prediction in ends]
+        if abs(flops[0] - flops[1]) <= _SAME_WORK * max(flops):
+            return ""
+        work = " and ".join(
+            f"{count / 1e12:.4g} TFLOP on {plural(prediction.trace.num_ranks, 'rank')}"
+            for count, prediction in zip(flops, ends, strict=True)
+        )
+        return f"a rank computes {work}: the work of a rank changes, and so the efficiency is not that of weak scaling"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON; a time that is infinite becomes None."""
+        first = self.predictions[0]
+        return {
+            "basis": first.computing.basis,
+            "is_compiled": first.trace.is_compiled,
+            "not_counted": self.predictions[-1].not_counted,
+            "network": first.network,
+            "on_gpu": first.computing.on_gpu,
+            "compute_scale": first.computing.scale,
+            "tokens": self.tokens,
+            "changed_work": self.changed_work or None,
+            "scaling": [finite_or_none(step._asdict()) for step in self.steps],
+        }
 
 
-def _buckets(step: PredictedStep) -> str:
-    return "1 bucket" if len(step.buckets) == 1 else f"{len(step.buckets)} buckets"
-
-
-def _longer(step: PredictedStep, best: PredictedStep) -> str:
-    """Return how much longer a step takes, in words; both must end."""
-    if not (0 < best.step_s < math.inf and step.step_s < math.inf):
-        return "no comparison"
-    return f"a step {100 * (step.step_s / best.step_s - 1):.1f} % longer"
-
-
-def _without_buckets(step: PredictedStep) -> dict[str, Any]:
-    return {**step.as_dict(), "buckets": len(step.buckets), "algorithms": step.algorithms}
+def efficiency(reference_s: float, step_s: float) -> float:
+    """Return the reference over the step; 1 where no time passes, and 0 for a step that never ends."""
+    return 0.0 if math.isinf(step_s) else reference_s / step_s if step_s else 1.0

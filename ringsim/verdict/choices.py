@@ -14,11 +14,11 @@ import numpy as np
 
 from ringsim.analysis import BASELINE, MAX_TRANSFERS
 from ringsim.calibration import PredictedTime, ProbeFit, with_interval
-from ringsim.native import BACKENDS, LocalWork, local_s
+from ringsim.native import LocalWork, local_s
 from ringsim.network import Cluster
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
-from ringsim.training_step import BucketCaps, DdpConfig, PredictedStep, StepProfile, predict_step, recommend, sweep_caps
+from ringsim.training_step import BucketCaps, DdpConfig, DdpStep, StepProfile, predict_ddp, recommend, sweep_caps
 from ringsim.verdict.bound import all_reduce_s
 from ringsim.verdict.records import JobReport, StrategyResult
 
@@ -94,9 +94,9 @@ class BucketChoice:
     gain: how many times as fast a step is as with torch's own caps, with its interval. least_gain: as above.
     """
 
-    best: PredictedStep
-    default: PredictedStep
-    steps: tuple[PredictedStep, ...]
+    best: DdpStep
+    default: DdpStep
+    steps: tuple[DdpStep, ...]
     gain: PredictedTime
     least_gain: float = 1.0
 
@@ -111,12 +111,12 @@ def choose_buckets(fit: ProbeFit, profile: StepProfile, num_ranks: int, least_ga
     config = ddp_config(fit.cluster, num_ranks)
     caps = [BucketCaps.from_mb(cap) for cap in CAPS_MB]
     steps = tuple(sweep_caps(profile, fit.cluster, num_ranks, config, caps))
-    best, default = recommend(steps), predict_step(profile, fit.cluster, num_ranks, config)
+    best, default = recommend(steps), predict_ddp(profile, fit.cluster, num_ranks, config)
 
     def gain(cluster: Cluster) -> float:
         drawn = ddp_config(cluster, num_ranks)
-        torch_s = predict_step(profile, cluster, num_ranks, drawn).step_s
-        best_s = predict_step(profile, cluster, num_ranks, replace(drawn, caps=best.config.caps)).step_s
+        torch_s = predict_ddp(profile, cluster, num_ranks, drawn).step_s
+        best_s = predict_ddp(profile, cluster, num_ranks, replace(drawn, caps=best.config.caps)).step_s
         return torch_s / best_s if best_s > 0 else 1.0
 
     return BucketChoice(best, default, steps, with_interval(fit, gain, num_draws(num_ranks, profile)), least_gain)
@@ -133,7 +133,7 @@ def num_draws(num_ranks: int, profile: StepProfile | None = None) -> int:
 def ddp_config(cluster: Cluster, num_ranks: int) -> DdpConfig:
     """Return torch's DDP on Gloo, copying as fast as a rank adds while all of them do."""
     s_per_byte = local_s(LocalWork(1.0), cluster, num_ranks)
-    return DdpConfig(backend=BACKENDS["gloo"], copy_bytes_per_s=1 / s_per_byte if s_per_byte else None)
+    return DdpConfig(copy_bytes_per_s=1 / s_per_byte if s_per_byte else None)
 
 
 FACTORS = (1, 2, 4, 8)
@@ -169,7 +169,7 @@ def _on_ranks(fit: ProbeFit, num_ranks: int, size_bytes: int, profile: StepProfi
 
     def step_s(cluster: Cluster) -> float:
         assert profile
-        return predict_step(profile, cluster, num_ranks, ddp_config(cluster, num_ranks)).step_s
+        return predict_ddp(profile, cluster, num_ranks, ddp_config(cluster, num_ranks)).step_s
 
     return ScaledTime(
         num_ranks,

@@ -231,7 +231,7 @@ def bucket_finding(subject: Subject, buckets: BucketChoice | None) -> Finding:
             command,
         )
     best, default = buckets.best, buckets.default
-    count = plural(len(best.buckets), "bucket")
+    count = plural(best.num_buckets, "bucket")
     if not buckets.matters:
         longest = max(buckets.steps, key=lambda step: step.step_s)
         return Finding(
@@ -245,7 +245,7 @@ def bucket_finding(subject: Subject, buckets: BucketChoice | None) -> Finding:
         )
     return Finding(
         Topic.BUCKET,
-        f"Set bucket_cap_mb to {best.config.caps}: {count} instead of {len(default.buckets)} with torch's default.",
+        f"Set bucket_cap_mb to {best.config.caps}: {count} instead of {default.num_buckets} with torch's default.",
         (
             f"Predicted for DDP on Gloo: a step takes {roughly(best.step_s)} instead of "
             f"{roughly(default.step_s)}, {times(buckets.gain)} as fast.",

@@ -263,17 +263,13 @@ class SimulatedCollective:
         return {kind: spent_s / total_s for kind, spent_s in self.path_s.items() if spent_s > 0}
 
 
-def _num_buckets(value: Any) -> int:
-    return int(values.whole()(len(value) if isinstance(value, list) else value))
-
-
 @dataclass(frozen=True, slots=True)
 class PredictedDdpStep:
     """A training step with DDP. exposed_s, communication_s, step_s: None if it never ends; single_s: of one process."""
 
     num_ranks: int
     cap_bytes: values.Positive
-    num_buckets: Annotated[int, _num_buckets] = field(metadata={"key": "buckets"})
+    num_buckets: int
     communication_s: float | None
     exposed_s: float | None
     step_s: float | None
@@ -294,3 +290,8 @@ class DdpPrediction:
     default_step_s: float | None
     sweep: tuple[PredictedDdpStep, ...]
     scaling: tuple[PredictedDdpStep, ...]
+
+
+def read_ddp_prediction(data: dict[str, Any]) -> DdpPrediction:
+    """Return the output of `ringsim ddp --json`, which has the fields of the step beside the others."""
+    return decode(DdpPrediction, data | {"step": data}, is_open=True)

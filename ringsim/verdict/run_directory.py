@@ -22,6 +22,7 @@ from ringsim.verdict.records import (
     TrainingLog,
     TrainingSession,
     is_job_log,
+    read_ddp_prediction,
 )
 
 MAX_FILES = 1000  # more is no directory of results but somebody's home
@@ -142,9 +143,9 @@ def _kind_of(data: dict[str, Any]) -> tuple[str, Callable[[Any], object]]:
     form = data.get("format")
     if isinstance(form, str) and form in _FORMATS:
         return _FORMATS[form]
-    for keys, kind, record in _SHAPES if form is None else ():
+    for keys, kind, read in _SHAPES if form is None else ():
         if keys <= data.keys():
-            return kind, partial(decode, record, is_open=True)
+            return kind, read
     raise ValueError(NO_KIND)
 
 
@@ -174,10 +175,14 @@ _JSON_FILES: tuple[tuple[str, type[JsonFile | Sweep]], ...] = (
     ("comparisons", TrainingComparison),
 )
 _FORMATS = {record.FORMAT.name: (field, record.from_dict) for field, record in _JSON_FILES}
-_SHAPES: tuple[tuple[set[str], str, type], ...] = (
-    ({"network", "cells", "summary"}, "cells", ComparedCells),
-    ({"collective", "algorithm", "size_bytes", "network", "time_s", "explained"}, "simulated", SimulatedCollective),
-    ({"network", "profile", "step", "default_step_s", "sweep", "scaling"}, "predicted", DdpPrediction),
+_SHAPES: tuple[tuple[set[str], str, Callable[[dict[str, Any]], object]], ...] = (
+    ({"network", "cells", "summary"}, "cells", partial(decode, ComparedCells, is_open=True)),
+    (
+        {"collective", "algorithm", "size_bytes", "network", "time_s", "explained"},
+        "simulated",
+        partial(decode, SimulatedCollective, is_open=True),
+    ),
+    ({"network", "calls", "default_step_s", "sweep", "scaling"}, "predicted", read_ddp_prediction),
 )
 
 

@@ -1,17 +1,16 @@
 """`ringsim ddp`."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ringsim.cli.commands.step import STEP_OUTPUT, check_output, write_step
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
-from ringsim.cli.options import ALL_REDUCE, network_options, ranks_option, refuse_without, say_left_out, style_option
+from ringsim.cli.options import ALL_REDUCE, network_options, ranks_option, say_left_out, style_option
 from ringsim.console import (
     FILE,
-    PICTURE,
     RATE,
     Choice,
     IntRange,
@@ -21,24 +20,22 @@ from ringsim.console import (
     parse_numbers,
     print_result,
     progress_bar,
-    say_wrote,
 )
-from ringsim.files import naming_place
 from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork, load_network
-from ringsim.report import format_prediction
+from ringsim.report import caps_table, ddp_facts, format_trace_prediction, format_trace_scaling
 from ringsim.training_step import (
     ELEMENT_BYTES,
     BucketCaps,
     DdpConfig,
     Phase,
-    Prediction,
     StepProfile,
-    ddp_interval,
+    TraceScaling,
     load_layers,
+    predict_ddp,
     recommend,
-    scale,
     sweep_caps,
+    with_step_interval,
 )
 from ringsim.units import decimal_number
 
@@ -101,6 +98,7 @@ CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
 @click.option("--no-overlap", is_flag=True, help="Begin communication only after the backward pass.")
 @click.option(
     "--copy-bandwidth",
+    "copy_bytes_per_s",
     type=RATE,
     help="Rate at which gradients are copied into buckets [default: the rate at which a rank adds].",
 )
@@ -111,14 +109,23 @@ CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
 )
 @partial(network_options, load=load_network)
 @json_option
-@click.option("-o", "--output", type=PICTURE, help="Write the picture to this file: PNG, PDF or SVG.")
+@click.option(
+    "-o",
+    "--output",
+    type=STEP_OUTPUT,
+    help="Write the picture of the step, or with --scaling of the scaling, to this file: PNG, PDF or SVG; HTML is a "
+    "page with tables; JSON is the step for ui.perfetto.dev.",
+)
 @style_option
 def ddp(
     profile_file: Path | None,
     layers_file: Path | None,
     network: AnyNetwork,
     ranks: int,
+    backend: str | None,
     caps: list[int] | None,
+    phase: str,
+    no_overlap: bool,
     scaling: list[int] | None,
     as_json: bool,
     output: Path | None,
@@ -126,19 +133,34 @@ def ddp(
     **settings: Any,
 ) -> None:
     """Predict how long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
-    refuse_without("style", output, "output")
+    check_output(output, style, "--scaling" if scaling else "")
     profile = _load(profile_file, layers_file)
-    config = _config(network, **settings)
-    if not config.backend.chooses:
+    backend = backend or ("nccl" if network.spec.protocols else "gloo")
+    if backend != "nccl" or settings["algorithm"]:
         say_left_out(network.name, network)
-    prediction = _predict(profile, network, ranks, config, caps or [], scaling or [])
-    print_result(format_prediction(prediction), prediction.as_dict(), as_json)
+    config = DdpConfig(backend=backend, phase=Phase(phase), overlap=not no_overlap, **settings)
+    every = [*(BucketCaps(cap, cap) for cap in caps or []), BucketCaps()]  # the last are torch's own
+    with progress_bar(len(every) + len(scaling or []) + 1, "simulating", delay_s=1.0) as bar:
+        *given, default = sweep_caps(profile, network, ranks, config, every, bar.update)
+        sweep = [*given, default] if len(given) > 1 else []
+        step = recommend(sweep) if sweep else (given or [default])[0]
+        scaled = []
+        for num_ranks in sorted(scaling or [], reverse=True):  # what there is no memory for is refused first
+            scaled.append(predict_ddp(profile, network, num_ranks, step.config))
+            bar.update(1)
+        step = step._replace(prediction=with_step_interval(step.prediction))
+        bar.update(1)
+    curve = TraceScaling([other.prediction for other in scaled], single_s=profile.step_s) if scaled else None
+    facts, table = ddp_facts(step, profile), caps_table(sweep, step.config.caps) if sweep else None
+    text = [format_trace_prediction(step.prediction, facts)]
+    text += [table.text()] if table else []
+    text += [format_trace_scaling(curve)] if curve else []
+    result = {**step.prediction.as_dict(), **step.row(), "default_step_s": default.row()["step_s"]}
+    result["sweep"] = [other.row() for other in sweep]
+    result["scaling"] = [other.row() for other in reversed(scaled)]
+    print_result("\n\n".join(text), result, as_json)
     if output:
-        from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
-
-        with naming_place(output):
-            save_plot(prediction, output, style)
-        say_wrote(output)
+        write_step(output, style, step.prediction, facts, curve, table)
 
 
 def _load(profile_file: Path | None, layers_file: Path | None) -> StepProfile:
@@ -149,45 +171,3 @@ def _load(profile_file: Path | None, layers_file: Path | None) -> StepProfile:
     raise click.UsageError(
         "give either --profile or --layers: what a step of one process is", click.get_current_context()
     )
-
-
-def _config(
-    network: AnyNetwork,
-    *,
-    backend: str | None,
-    algorithm: str | None,
-    workers: int | None,
-    phase: str,
-    wire_dtype: str | None,
-    bucket_view: bool,
-    no_overlap: bool,
-    copy_bandwidth: float | None,
-) -> DdpConfig:
-    chosen = BACKENDS[backend or ("nccl" if network.spec.protocols else "gloo")]
-    if workers:
-        chosen = replace(chosen, runtime=replace(chosen.runtime, num_workers=workers))
-    if algorithm:
-        chosen = replace(chosen, all_reduce=algorithm, chooses=False)
-    return DdpConfig(
-        backend=chosen,
-        phase=Phase(phase),
-        wire_dtype=wire_dtype,
-        bucket_view=bucket_view,
-        overlap=not no_overlap,
-        copy_bytes_per_s=copy_bandwidth,
-    )
-
-
-def _predict(
-    profile: StepProfile, network: AnyNetwork, ranks: int, config: DdpConfig, caps: list[int], scaling: list[int]
-) -> Prediction:
-    """With several caps torch's own are in the sweep too, and the best is taken for everything else."""
-    every = [BucketCaps(cap, cap) for cap in caps] + [BucketCaps()]
-    with progress_bar(len(every) + len(scaling) + 1, "simulating", delay_s=1.0) as bar:
-        *given, default = sweep_caps(profile, network, ranks, config, every, bar.update)
-        sweep = (*given, default) if len(given) > 1 else ()
-        step = recommend(sweep) if sweep else (given or [default])[0]
-        steps = scale(profile, network, scaling, step.config, bar.update)
-        interval = ddp_interval(step, profile, network)
-        bar.update(1)
-    return Prediction(profile, dict(network.as_dict()), step, default, sweep, tuple(steps), interval)

@@ -1,5 +1,6 @@
 """`ringsim step`."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,23 +36,32 @@ from ringsim.console import (
 )
 from ringsim.files import atomic_file, naming_place
 from ringsim.network import AnyNetwork, load_network
-from ringsim.report import format_trace_prediction, format_trace_scaling, step_page, write_step_trace
+from ringsim.report import (
+    DataTable,
+    format_trace_prediction,
+    format_trace_scaling,
+    step_page,
+    token_facts,
+    write_step_trace,
+)
 from ringsim.traces import Device, ProgramTrace, TraceRequest
 from ringsim.training_step import (
     GPUS,
     MAX_SCALE,
     Computing,
     Roofline,
+    StepSimulation,
     TracePrediction,
     TraceScaling,
     fitted_scale,
-    predict_scaling,
     predict_trace,
-    trace_interval,
+    with_better_steps,
+    with_step_interval,
 )
 from ringsim.units import parse_flops
 
 PERFETTO, PAGE = ".json", ".html"
+STEP_OUTPUT = OutputFile((".png", ".pdf", ".svg", PAGE, PERFETTO, ""))
 
 
 @click.command(
@@ -105,7 +115,7 @@ PERFETTO, PAGE = ".json", ".html"
 @click.option(
     "-o",
     "--output",
-    type=OutputFile((".png", ".pdf", ".svg", PAGE, PERFETTO, "")),
+    type=STEP_OUTPUT,
     help="Write the picture of the step, or with --ranks of the scaling, to this file: PNG, PDF or "
     "SVG; HTML is a page with tables; JSON is the step for ui.perfetto.dev.",
 )
@@ -143,10 +153,9 @@ def step(
     --run-recorded. FILE is used for the number of ranks with which it was recorded, if the network has as many ranks
     per host. The efficiency is the step on the fewest ranks over the step, as each rank is taken to have the same work.
     """
-    refuse_without("style", output, "output")
     if ((program or run_recorded) and not ranks) or (program and run_recorded):
         raise click.UsageError("give --ranks with either a PROGRAM or --run-recorded, and neither of them without it")
-    _check_output(output, style, ranks)
+    check_output(output, style, "--ranks" if ranks else "")
     trace = ProgramTrace.load(file)
     on_gpu = device == "cuda" if device else trace.device is Device.CUDA or bool(network.spec.protocols)
     if not on_gpu:
@@ -159,39 +168,59 @@ def step(
         raise click.UsageError("--compute-scale and --measured-step exclude each other")
     computing = Computing(on_gpu, _roofline(gpu, flops, memory_bandwidth), compute_scale or 1.0)
     _require_times(file, trace, computing)
+    named = algorithm or ""
     with naming_place(file):
         if measured_step is not None:
-            scale = fitted_scale(trace, network, computing, measured_step, algorithm or "", trusted)
+            scale = fitted_scale(StepSimulation(trace, network, computing, named, trusted), measured_step)
             computing = replace(computing, scale=scale, is_fitted=True)
-        if not ranks:
-            prediction, scaling = predict_trace(trace, network, computing, algorithm or "", trusted), None
-            if measured_step is None:  # else the computations were chosen so that it is right
-                prediction = replace(prediction, interval=trace_interval(prediction, network))
+        predictions = [] if ranks else [predict_trace(trace, network, computing, named, trusted)]
     if measured_step is not None or not ranks:
         _say_other_hosts(trace, network)
     if ranks:
         require_torch("step --ranks")
-        request = request_of(trace, file, program, run_recorded)
         with Progress() as progress:
-            traces = _recorded(file, trace, request, ranks, network, progress)
+            traces = _recorded(file, trace, request_of(trace, file, program, run_recorded), ranks, network, progress)
             progress.begin("predicting", len(traces))
-            scaling = predict_scaling(traces, network, computing, algorithm or "", tokens, progress.update, trusted)
-        prediction = scaling.predictions[-1]
-    _print(prediction, tokens, scaling, as_json)
+            for recorded in traces:
+                predictions.append(predict_trace(recorded, network, computing, named, trusted))
+                progress.update(1)
+    _print(predictions, bool(ranks), tokens, as_json, output, style)
+
+
+def _print(
+    predictions: list[TracePrediction],
+    is_scaling: bool,
+    tokens: int | None,
+    as_json: bool,
+    output: Path | None,
+    style: str | None,
+) -> None:
+    """Print the step, or the scaling, and write the file that was asked for."""
+    scaling = TraceScaling(predictions, tokens) if is_scaling else None
+    prediction = scaling.predictions[-1] if scaling else with_step_interval(predictions[0])
+    if output or not scaling:
+        prediction = with_better_steps(prediction)
+    facts = token_facts(prediction, tokens)
+    if scaling:
+        print_result(format_trace_scaling(scaling), scaling.as_dict(), as_json)
+    else:
+        result = prediction.as_dict()
+        if tokens:
+            result["tokens_per_s"] = tokens / prediction.mean.step_s if prediction.mean.step_s else None
+        print_result(format_trace_prediction(prediction, facts), result, as_json)
     if output:
-        with naming_place(output):
-            _write(output, style, prediction, tokens, scaling)
-        say_wrote(output)
+        write_step(output, style, prediction, facts, scaling)
 
 
-def _check_output(output: Path | None, style: str | None, ranks: list[int] | None) -> None:
-    """Refuse a file that cannot show what is asked for."""
+def check_output(output: Path | None, style: str | None, several: str) -> None:
+    """Refuse a file that cannot show what is asked for. several: the option for several numbers of ranks, if given."""
+    refuse_without("style", output, "output")
     suffix = output.suffix.lower() if output else ""
     if suffix == PAGE and style:
         raise click.UsageError("--style has no effect on a page, which follows the browser's light or dark mode")
-    if suffix == PERFETTO and ranks:
+    if suffix == PERFETTO and several:
         raise click.UsageError(
-            f"--output {output}: a file for ui.perfetto.dev holds one step, not one for each of --ranks: "
+            f"--output {output}: a file for ui.perfetto.dev holds one step, not one for each of {several}: "
             "name a picture, or a page (.html)"
         )
 
@@ -209,32 +238,27 @@ def _recorded(
     return recorded if len(missing) == len(requests) else [trace, *recorded]
 
 
-def _print(step: TracePrediction, tokens: int | None, scaling: TraceScaling | None, as_json: bool) -> None:
-    """Print the step, or with a scaling all its steps."""
-    if scaling:
-        print_result(format_trace_scaling(scaling), scaling.as_dict(), as_json)
-        return
-    result = step.as_dict()
-    if tokens:
-        result["tokens_per_s"] = tokens / step.mean.step_s if step.mean.step_s else None
-    print_result(format_trace_prediction(step, tokens), result, as_json)
-
-
-def _write(
-    output: Path, style: str | None, step: TracePrediction, tokens: int | None, scaling: TraceScaling | None
+def write_step(
+    output: Path,
+    style: str | None,
+    step: TracePrediction,
+    facts: Sequence[tuple[str, str]],
+    scaling: TraceScaling | None,
+    caps: DataTable | None = None,
 ) -> None:
-    """Write the step, or with a scaling its curve, in the format that the file's suffix says."""
-    suffix = output.suffix.lower()
-    if suffix == PERFETTO:
-        write_step_trace(output, step.timeline, step.trace)
-    elif suffix == PAGE:
-        text = step_page(step, tokens, scaling)
-        with atomic_file(output) as page:
-            page.write(text.encode())
-    else:
-        from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
+    """Write the step, or with a scaling its curve, in the format that the file's suffix says; see `step_page`."""
+    with naming_place(output):
+        if output.suffix.lower() == PERFETTO:
+            write_step_trace(output, step.timeline, step.trace)
+        elif output.suffix.lower() == PAGE:
+            text = step_page(step, facts, scaling, caps)
+            with atomic_file(output) as page:
+                page.write(text.encode())
+        else:
+            from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
 
-        save_plot(scaling or step, output, style)
+            save_plot(scaling or step, output, style)
+    say_wrote(output)
 
 
 def _roofline(gpu: str | None, flops: float | None, memory_bandwidth: float | None) -> Roofline | None:

@@ -150,7 +150,7 @@ def _buckets(verdict: Verdict) -> Iterator[Row]:
     caps = [(count_cell(step.config.caps.rest_bytes / 2**20, 2), step) for step in buckets.steps]
     for cap, step in (*caps, (TableCell("torch's default", 0.0), buckets.default)):
         mark = "best" if step is buckets.best else ""
-        yield cap, count_cell(len(step.buckets)), time_cell(step.step_s), time_cell(step.exposed_s), mark
+        yield cap, count_cell(step.num_buckets), time_cell(step.step_s), time_cell(step.exposed_s), mark
 
 
 @_section(

@@ -1,5 +1,6 @@
-"""`step_page`: the predicted step of a recorded program as one page, and the curve of more ranks if there is one."""
+"""`step_page`: a predicted step as one page, with the curve of more ranks and the table of bucket sizes, if any."""
 
+from collections.abc import Sequence
 from html import escape
 
 from ringsim.report.network_table import named_network
@@ -20,10 +21,16 @@ from ringsim.training_step import TracePrediction, TraceScaling
 _STYLE = "figure { margin: 1.25rem 0; }\n"
 
 
-def step_page(step: TracePrediction, tokens: int | None = None, scaling: TraceScaling | None = None) -> str:
+def step_page(
+    step: TracePrediction,
+    facts: Sequence[tuple[str, str]] = (),
+    scaling: TraceScaling | None = None,
+    caps: DataTable | None = None,
+) -> str:
     """Return the HTML of the page.
 
-    tokens: of a rank in a step. scaling: on other numbers of ranks, which then comes first.
+    facts: more rows, below those of the step. scaling: on several numbers of ranks, which then comes first.
+    caps: the step with other bucket sizes of DDP.
 
     Raises ValueError for a step that never ends.
     """
@@ -32,14 +39,18 @@ def step_page(step: TracePrediction, tokens: int | None = None, scaling: TraceSc
     title = step_title(step)
     parts = [f"<h1>{escape(title[0].upper() + title[1:])}</h1>", *_origin(step)]
     if scaling:
-        ends = scaling.predictions[0].trace.num_ranks, scaling.predictions[-1].trace.num_ranks
-        parts += [f"<h2>From {ends[0]} to {ends[1]} ranks</h2>", *map(_paragraph, scaling_facts(scaling))]
-        parts += [
-            _table(scaling_table(scaling)),
-            _picture(scaling),
-            f"<h2>The step on {step.trace.num_ranks} ranks</h2>",
-        ]
-    parts += [_facts(step, tokens), _picture(step), _better(step)]
+        ranks = [prediction.trace.num_ranks for prediction in scaling.predictions]
+        parts += [f"<h2>From {ranks[0]} to {ranks[-1]} ranks</h2>", *map(_paragraph, scaling_facts(scaling))]
+        parts += [_table(scaling_table(scaling)), _picture(scaling)]
+        parts.append(f"<h2>The step on {step.trace.num_ranks} ranks</h2>")
+    rows = [*step_facts(step), *facts, *(("note", note) for note in notes_on_step(step))]
+    findings = (
+        f'<div class="finding"><h2>{escape(name)}</h2><p class="answer">{escape(text)}</p></div>' for name, text in rows
+    )
+    better = "".join(f"<li>{escape(line)}</li>" for line in better_steps(step))
+    parts += [f'<section class="verdict">{"".join(findings)}</section>', _picture(step)]
+    parts += [f"<h2>{BETTER}</h2><ul>{better}</ul>" if better else ""]
+    parts += [f"<h2>Bucket sizes</h2>{_table(caps)}" if caps else ""]
     parts += [f"<h2>Calls</h2>{_table(calls_table(step))}" if step.timeline.calls else ""]
     return page(title, "\n".join(filter(None, parts)), style=asset("report.css") + _STYLE + svg_colours())
 
@@ -49,20 +60,6 @@ def _origin(step: TracePrediction) -> list[str]:
     request = step.trace.request
     command = [f"<p>Recorded by <code>{escape(request.command)}</code></p>"] if request else []
     return [*command, _paragraph(" · ".join(named_network(step.network)))]
-
-
-def _facts(step: TracePrediction, tokens: int | None) -> str:
-    facts = [*step_facts(step, tokens), *(("note", note) for note in notes_on_step(step))]
-    findings = (
-        f'<div class="finding"><h2>{escape(name)}</h2><p class="answer">{escape(text)}</p></div>'
-        for name, text in facts
-    )
-    return f'<section class="verdict">{"".join(findings)}</section>'
-
-
-def _better(step: TracePrediction) -> str:
-    lines = "".join(f"<li>{escape(line)}</li>" for line in better_steps(step))
-    return f"<h2>{BETTER}</h2><ul>{lines}</ul>" if lines else ""
 
 
 def _table(table: DataTable) -> str:

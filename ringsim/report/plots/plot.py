@@ -10,12 +10,12 @@ from ringsim.calibration import ComparedRun, Comparison
 from ringsim.report.plots.comparison_figure import draw_times
 from ringsim.report.plots.run_figure import draw_run
 from ringsim.report.plots.run_pages import draw_run_page, draw_schedule, draw_timeline
-from ringsim.report.plots.step_figures import draw_prediction, draw_trace_scaling, draw_traced_step
+from ringsim.report.plots.step_figures import draw_trace_scaling, draw_traced_step
 from ringsim.report.plots.style import drawing, save_figure
 from ringsim.report.plots.sweep_figure import draw_sweep
 from ringsim.schedule import Schedule
 from ringsim.simulation import Timeline
-from ringsim.training_step import Prediction, TracePrediction, TraceScaling
+from ringsim.training_step import TracePrediction, TraceScaling
 
 
 def plot(result: object, *, style: str | None = None) -> Figure:
@@ -50,7 +50,6 @@ draw.register(RunView, draw_run_page)
 draw.register(Schedule, draw_schedule)
 draw.register(Timeline, draw_timeline)
 draw.register(Sweep, draw_sweep)
-draw.register(Prediction, draw_prediction)
 draw.register(TracePrediction, draw_traced_step)
 draw.register(TraceScaling, draw_trace_scaling)
 draw.register(ComparedRun, draw_run)

@@ -1,0 +1,124 @@
+"""What follows from a predicted step by simulating it again: how sure it is, and what would make it shorter.
+
+If all calls take f times as long as predicted, a step takes f times as long as one whose computations take 1/f of their
+time. So no other network has to be simulated for the interval of a step, and calls overlap with computations as in the
+prediction itself. Computations are taken to be as long as they are given.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ringsim.analysis import better_networks
+from ringsim.calibration import Interval, SimulatedDraws, is_bounded
+from ringsim.network import AnyNetwork, Cluster
+from ringsim.traces import Call
+from ringsim.training_step.group_calls import GroupCalls
+from ringsim.training_step.prediction import StepSimulation, TracePrediction
+from ringsim.units import format_time
+
+MIN_EXPOSED = 0.01  # of a step: with less there is nothing to gain from a better network
+MAX_SCALE = 1e9
+_BISECTIONS = 60
+# These limit the time that an interval takes: each kind of call is simulated on the network, on these draws and on the
+# network of free bytes.
+_DRAWS_USED, _MOST_TRANSFERS = 8, 2**15
+
+
+def with_better_steps(prediction: TracePrediction) -> TracePrediction:
+    """Return the prediction with the mean step's time if one thing were better, the shortest first."""
+    simulation, mean = prediction.simulation, prediction.mean
+    better = [("computations twice as fast", simulation.mean(1 / 2).step_s)]
+    if mean.exposed_s > MIN_EXPOSED * mean.step_s:
+        for name, network in better_networks(simulation.network):
+            better.append((name, simulation.on(network).mean().step_s))
+        better.append(("communication that takes no time", mean.compute_s - mean.slowed_s))
+    return replace(prediction, better=tuple(sorted(better, key=lambda alternative: alternative[1])))
+
+
+def fitted_scale(simulation: StepSimulation, measured_s: float) -> float:
+    """Return the scale of the computations with which the mean step takes as long as was measured.
+
+    Raises ValueError if it takes longer than that even if nothing is computed.
+    """
+
+    def step_s(scale: float) -> float:
+        return simulation.mean(scale).step_s
+
+    low, high = 0.0, 1.0
+    if math.isinf(step_s(low)):
+        raise ValueError("the communication never ends on this network, because a rank or link fails in it")
+    if step_s(low) > measured_s:
+        raise ValueError(
+            f"communication alone takes {format_time(step_s(low))} on this network, longer than the measured step"
+        )
+    while step_s(high) < measured_s:
+        low, high = high, 2 * high
+        if high > MAX_SCALE:
+            raise ValueError("the computations are too short: no scale makes the step as long as measured")
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if step_s(middle) < measured_s else (low, middle)
+    return high
+
+
+def with_step_interval(prediction: TracePrediction) -> TracePrediction:
+    """Return the prediction with the interval of its mean step, with a probability of `INSIDE`.
+
+    There is none if the computations were fitted to a measured step, if the network does not say how sure it is of its
+    times, if a call has no interval or none that is bounded, if the network has jitter or failures, and on a network
+    from probes if the kinds of calls have more transfers together than are simulated on each draw.
+    """
+    simulation = prediction.simulation
+    calls = [call for step in simulation.steps for call in step.calls]
+    within = _communication_within(simulation.network, calls, simulation.groups)
+    if prediction.computing.is_fitted or within is None or not is_bounded(*within):
+        return prediction
+    low_s, high_s = (factor * simulation.mean(1 / factor).step_s for factor in within)
+    return replace(prediction, interval=Interval(low_s, high_s))
+
+
+def _communication_within(
+    network: AnyNetwork, calls: Sequence[Call], groups: Sequence[GroupCalls]
+) -> tuple[float, float] | None:
+    """Return how many times as long as predicted the calls may take together, at least and at most."""
+    counts = Counter(call for call in calls if len(groups[call.group].ranks) > 1)
+    is_known = isinstance(network, Cluster) and network.calibration is not None and bool(network.calibration.draws)
+    if not counts or not is_known or network.spec.jitter or network.spec.failures:
+        return None
+    if any(groups[call.group].why_not for call in counts):
+        return None
+    return _from_logs(counts, groups) if network.spec.protocols else _from_probes(network, counts, groups)
+
+
+def _from_logs(counts: Mapping[Call, int], groups: Sequence[GroupCalls]) -> tuple[float, float] | None:
+    """Return the mean of the intervals of the calls, weighted by their times."""
+    withins = [groups[call.group].within(call) for call in counts]
+    known = [within for within in withins if within is not None]
+    if len(known) < len(withins):
+        return None
+    times_s = [_alone_s({call: count}, groups) for call, count in counts.items()]
+    low, high = (
+        sum(end * time_s for end, time_s in zip(ends, times_s, strict=True)) / sum(times_s)
+        for ends in zip(*known, strict=True)
+    )
+    return low, high
+
+
+def _from_probes(
+    network: AnyNetwork, counts: Mapping[Call, int], groups: Sequence[GroupCalls]
+) -> tuple[float, float] | None:
+    """Return the interval of the time that the calls take one after the other, over that time."""
+    schedules = [groups[call.group].call(call).call.schedule for call in counts]
+    draws = SimulatedDraws.from_network(network) if isinstance(network, Cluster) else None
+    if draws is None or sum(schedule.num_transfers for schedule in schedules) > _MOST_TRANSFERS:
+        return None
+    few, time_s = replace(draws, draws=draws.draws[:_DRAWS_USED]), _alone_s(counts, groups)
+    interval = few.interval(time_s, lambda drawn: _alone_s(counts, [group.on(drawn) for group in groups]))
+    return (interval.low_s / time_s, interval.high_s / time_s) if interval else None
+
+
+def _alone_s(counts: Mapping[Call, int], groups: Sequence[GroupCalls]) -> float:
+    """Return the seconds of calls one after the other, each as often as `counts` says."""
+    return sum(count * groups[call.group].call_alone_s(call) for call, count in counts.items())
