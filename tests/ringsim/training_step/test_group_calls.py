@@ -8,18 +8,16 @@ from ringsim import Collective, Network, load_network, predict_time
 from ringsim.calibration import choose
 from ringsim.calibration.protocol_time import predict
 from ringsim.calibration.questions import Question
-from ringsim.native import BACKENDS, Backend
+from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork, Jitter
 from ringsim.network.spec import Switch
 from ringsim.schedule import dependencies
 from ringsim.simulation import GLOO, Runtime, time_queue
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.routes import with_in_network_reduction
-from ringsim.training_step import group_calls
-from ringsim.training_step.buckets import BucketCaps
+from ringsim.training_step import BucketCaps, DdpConfig, TracePrediction, group_calls, predict_ddp
 from ringsim.training_step.group_calls import GroupCalls, in_even_chunks
 from ringsim.training_step.profile import Parameter, StepProfile
-from ringsim.training_step.step import DdpConfig, PredictedStep, predict_step
 from tests.ringsim.traces.made_trace import call_of
 
 NCCL = BACKENDS["nccl"]
@@ -33,29 +31,43 @@ def formula_s(hosts: list[int], size_bytes: int) -> float:
     return predict(CLUSTER, [Question.on_hosts("all_reduce", size_bytes, hosts)])[0][0]
 
 
-def step_of(elements: list[int], num_ranks: int, backend: Backend = NCCL) -> PredictedStep:
+def step_of(elements: list[int], num_ranks: int, algorithm: str | None = None) -> TracePrediction:
     """The buckets are ready one long after the other, so that none waits for another."""
     parameters = tuple(Parameter(f"p{i}", count, float(len(elements) - i)) for i, count in enumerate(elements))
-    return predict_step(
-        StepProfile(parameters, 1.0, float(len(elements)), 0.0), CLUSTER, num_ranks, DdpConfig(EACH, backend)
-    )
+    profile = StepProfile(parameters, 1.0, float(len(elements)), 0.0)
+    return predict_ddp(profile, CLUSTER, num_ranks, DdpConfig(EACH, "nccl", algorithm)).prediction
 
 
 def test_each_bucket_is_sent_as_nccl_would() -> None:
     """By size; and takes what the event engine says of that schedule over that protocol, and the start of it."""
     step = step_of([SMALL, MIDDLE, LARGE], 32)
     assert step.not_chosen == ""
-    taken = {bucket.size_bytes: bucket for bucket in step.buckets}
-    assert set(taken) == {4 * SMALL, 4 * MIDDLE, 4 * LARGE}
-    assert step.algorithms == ["nvls Simple", "nccl_tree LL128", "nccl_tree LL"]
-    for size_bytes, bucket in taken.items():
-        choice = choose(CLUSTER, Collective.ALL_REDUCE, 32, size_bytes)
+    taken = [(f"{span.algorithm} {span.protocol}", span.under_way_s) for span in step.timeline.calls]
+    assert [name for name, _ in taken] == ["nvls Simple", "nccl_tree LL128", "nccl_tree LL"]
+    for elements, (name, time_s) in zip((LARGE, MIDDLE, SMALL), taken, strict=True):
+        choice = choose(CLUSTER, Collective.ALL_REDUCE, 32, 4 * elements)
         assert choice is not None
-        assert (bucket.algorithm, bucket.protocol) == (choice.schedule.algorithm, choice.protocol)
+        assert name == f"{choice.schedule.algorithm} {choice.protocol}"
         sizes = choice.schedule.chunk_bytes(choice.sent_bytes)
         topology = with_in_network_reduction([choice.schedule], choice.network.topology(32))
         messages_s = run_events(dependencies(choice.schedule), topology, sizes).time_s
-        assert bucket.end_s - bucket.begin_s == pytest.approx(choice.start_s + messages_s, rel=1e-9)
+        assert time_s == pytest.approx(choice.start_s + messages_s, rel=1e-9)
+
+
+def test_an_algorithm_that_is_asked_for_is_taken() -> None:
+    """On the network as it is."""
+    (call,) = step_of([SMALL], 16, "double_binary_tree").timeline.calls
+    assert (call.algorithm, call.protocol) == ("double_binary_tree", None)
+
+
+def test_gloos_ring_cuts_by_size() -> None:
+    """Segments of at most 1 MiB."""
+    group = GroupCalls(CLUSTER, 2, BACKENDS["gloo"])
+    small, less_small, large = (
+        group.call(call_of("all_reduce", size, 4)).call.schedule for size in (1000, 2000, 16 * 2**20)
+    )
+    assert (small.num_chunks, large.num_chunks) == (4, 16)
+    assert small is less_small
 
 
 def test_chunks_are_made_even() -> None:
@@ -81,13 +93,6 @@ def test_even_chunks_change_little(preset: str, elements: int) -> None:
         for size_bytes in (4 * elements, in_even_chunks(choice.schedule, 4 * elements, 4))
     )
     assert even == pytest.approx(cut, rel=0.02)
-
-
-def test_an_algorithm_that_is_asked_for_is_taken() -> None:
-    """On the network as it is."""
-    backend = replace(NCCL, chooses=False, all_reduce="double_binary_tree")
-    (bucket,) = step_of([SMALL], 16, backend).buckets
-    assert (bucket.algorithm, bucket.protocol) == ("double_binary_tree", None)
 
 
 @pytest.mark.parametrize(
@@ -181,3 +186,31 @@ def test_a_call_with_a_network_of_its_own() -> None:
     assert group.alone_s(planned._replace(call=elsewhere)) == 5.0
     with pytest.raises(ValueError, match=r"calls\[1\]: network: "):
         time_queue([planned.call, elsewhere], slow, Runtime(num_workers=2))
+
+
+def test_a_call_has_the_channels_of_its_group() -> None:
+    """On DGX H100: 24 of a ring in a host, 16 of NVLS and across hosts; no preset of other hosts says how many."""
+    everywhere, in_host = GroupCalls(CLUSTER, 16, NCCL), GroupCalls(CLUSTER, 16, NCCL, range(8))
+    assert everywhere.call(call_of("all_gather", 2**30, 2)).channels == 16
+    assert in_host.call(call_of("all_gather", 2**30, 2)).channels == 24
+    assert in_host.call(call_of("all_reduce", 2**30, 2)).channels == 16
+    assert GroupCalls(load_network("dgx-a100"), 8, NCCL).call(call_of("all_gather", 2**30, 2)).channels == 0
+
+
+def test_an_algorithm_that_is_named_is_not_that_which_nccl_chooses() -> None:
+    """For a call of the same size, in any order."""
+    group = GroupCalls(CLUSTER, 64, NCCL)
+    made = [group.call(call_of("all_reduce", 2**14, 2, algorithm=name)) for name in ("", "ring", "")]
+    assert [planned.call.schedule.algorithm for planned in made] == ["nccl_tree", "ring", "nccl_tree"]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl", "ring"])
+def test_every_collective_takes_some_time(backend: str) -> None:
+    """On any backend; a rank sends 3 of 4 shares of an all_to_all, and a gather sends 3 shares to one port."""
+    group = GroupCalls(CLUSTER, 16, BACKENDS[backend])
+    for collective in ("all_to_all", "gather", "scatter", "barrier", "reduce", "broadcast"):
+        assert 0 < group.alone_s(group.call(call_of(collective, 0 if collective == "barrier" else 2**20, 4))) < 1
+    slow = GroupCalls(Network(0.0, 1.0), 4, BACKENDS[backend])
+    assert [slow.alone_s(slow.call(call_of(name, 400, 4))) for name in ("all_to_all", "gather")] == [300, 300]
+    with pytest.raises(ValueError, match="^'all_redcue': there is no such collective$"):
+        group.call(call_of("all_redcue", 4, 4))

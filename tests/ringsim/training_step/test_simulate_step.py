@@ -1,7 +1,6 @@
 """The timeline of a traced step: what overlaps, and what is waited for, on a CPU and on a GPU."""
 
 import math
-import statistics
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -16,7 +15,17 @@ from ringsim.native import BACKENDS, Backend
 from ringsim.network import AnyNetwork
 from ringsim.network.spec import Failure, Processor
 from ringsim.traces import Call, Group, Operator, TracedStep, TraceEvent
-from ringsim.training_step import GPUS, Computing, Roofline, StepTimeline, fitted_scale, pace_together, predict_trace
+from ringsim.training_step import (
+    GPUS,
+    Computing,
+    Roofline,
+    StepSimulation,
+    StepTimeline,
+    fitted_scale,
+    pace_together,
+    predict_trace,
+    with_better_steps,
+)
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of, mirrored_groups
 from ringsim.training_step.simulate_step import simulate_step
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, call_of, compute, read, traced, wait
@@ -52,28 +61,6 @@ def test_a_program_on_a_cpu_waits_for_what_is_not_asynchronous() -> None:
     assert [tuple(waited) for waited in timeline.waits] == [(0, 1.0, 5.0), (1, 10.0, 15.0)]
     assert (timeline.step_s, timeline.compute_s, timeline.exposed_s, timeline.communication_s) == (16.0, 7.0, 9.0, 12.0)
     assert timeline.exposed_by_call() == [4.0, 5.0]
-
-
-def test_calls_of_a_group_come_one_after_the_other() -> None:
-    """Those of another group do not wait for them."""
-    calls = all_reduce(4, True), all_reduce(4, True), all_reduce(4, True, group=1)
-    timeline = timeline_of(TracedStep((call(0), call(1), call(2), compute(1.0)), calls))
-    assert spans_of(timeline) == [(0.0, 4.0), (4.0, 8.0), (0.0, 4.0)]
-    assert timeline.step_s == 8.0  # nobody waits for them, but the step is not over before they are
-
-
-def test_gloo_works_on_two_calls_at_once() -> None:
-    """Which share the network."""
-    calls = all_reduce(4, True), all_reduce(4, True)
-    timeline = timeline_of(TracedStep((call(0), call(1), wait(0), wait(1)), calls), backend=TWO_AT_ONCE)
-    assert spans_of(timeline) == [(0.0, 8.0), (0.0, 8.0)]
-
-
-def test_a_call_after_all_others_is_alone() -> None:
-    """However many workers there are; a wait is over only when the call is."""
-    calls = all_reduce(4, True), all_reduce(4, True)
-    timeline = timeline_of(TracedStep((call(0), wait(0), call(1), wait(1)), calls), backend=TWO_AT_ONCE)
-    assert spans_of(timeline) == [(0.0, 4.0), (4.0, 8.0)]
 
 
 def test_a_call_shares_the_core_of_the_computations() -> None:
@@ -136,6 +123,24 @@ def test_a_stream_may_wait_for_calls_of_another_group() -> None:
     assert (after.step_s, after.compute_s) == (13.0, 3.0)
 
 
+@pytest.mark.parametrize(
+    ("groups", "backend", "ends"),
+    [((0, 0, 1), ONE_AFTER_ANOTHER, [4, 8, 4]), ((0, 0), TWO_AT_ONCE, [8, 8]), ((0, 1), TWO_AT_ONCE, [4, 4])],
+)
+def test_calls_of_a_group_share_its_workers(groups: tuple[int, ...], backend: Backend, ends: list[float]) -> None:
+    """Two at once share the network; those of another group do not wait; one that comes later is alone.
+
+    Nobody waits for them, but the step is not over before they are.
+    """
+    calls = tuple(all_reduce(4, True, group) for group in groups)
+    made = tuple(call(index) for index in range(len(calls)))
+    timeline = timeline_of(TracedStep((*made, compute(1.0)), calls), backend=backend)
+    assert [span.end_s for span in timeline.calls] == ends
+    assert timeline.step_s == max(ends)
+    apart = timeline_of(TracedStep((call(0), wait(0), call(1), wait(1)), calls[:2]), backend=backend)
+    assert spans_of(apart) == [(0.0, 4.0), (4.0, 8.0)]
+
+
 class OneChannel(GroupCalls):
     """Calls with one channel."""
 
@@ -168,66 +173,25 @@ def test_computations_are_slower_while_channels_occupy_multiprocessors(
     assert timeline.slowed_s == timeline.compute_s - step.compute_s
 
 
-def test_a_call_has_the_channels_of_its_group() -> None:
-    """On DGX H100: 24 of a ring in a host, 16 of NVLS and across hosts; no preset of other hosts says how many."""
-    cluster, nccl = load_network("dgx-h100-cluster"), BACKENDS["nccl"]
-    everywhere, in_host = GroupCalls(cluster, 16, nccl), GroupCalls(cluster, 16, nccl, range(8))
-    assert everywhere.call(call_of("all_gather", 2**30, 2)).channels == 16
-    assert in_host.call(call_of("all_gather", 2**30, 2)).channels == 24
-    assert in_host.call(call_of("all_reduce", 2**30, 2)).channels == 16
-    assert GroupCalls(load_network("dgx-a100"), 8, nccl).call(call_of("all_gather", 2**30, 2)).channels == 0
+@pytest.mark.parametrize(("share", "calls_per_step"), [(0.25, 1), (0.1, 10), (0.1, 13), (0.1, 21), (0.0, 10)])
+def test_a_share_of_the_calls_waits_for_a_core(share: float, calls_per_step: int) -> None:
+    """Of the calls of all steps together, and of each call; no step has many more of them than another.
 
-
-def test_occupied_multiprocessors_do_no_arithmetic() -> None:
-    """An operator that waits for the memory takes as long as before, and one multiprocessor is left in any case."""
-    arithmetic = compute(0.0, Operator("aten.mm", "bfloat16", 10**12, 8))
-    memory = compute(0.0, Operator("aten.add", "bfloat16", 8, 10**9))
-    h100 = GPUS["h100"]
-    assert h100.seconds(arithmetic, 33) == pytest.approx(h100.seconds(arithmetic) * 132 / 99)
-    assert h100.seconds(memory, 33) == h100.seconds(memory)
-    assert h100.seconds(arithmetic, 200) == pytest.approx(h100.seconds(arithmetic) * 132)
-
-
-@pytest.mark.parametrize(("share", "calls_per_step", "late_calls"), [(0.25, 1, 25), (0.1, 10, 100), (0.0, 10, 0)])
-def test_a_share_of_the_calls_waits_for_a_core(share: float, calls_per_step: int, late_calls: int) -> None:
-    """Of the calls of all steps together; no step has many more of them than another."""
-    groups = [GroupCalls(waiting(share), 2, TWO_AT_ONCE)]
-    calls = (all_reduce(4),) * calls_per_step
-    step = TracedStep(tuple(call(index) for index in range(calls_per_step)), calls)
-    steps = [simulate_step(step, groups, lambda *_: 0.0, number=number) for number in range(100)]
-    late = [round((each.step_s - 4.0 * calls_per_step) / 7.0, 9) for each in steps]
-    assert sum(late) == pytest.approx(late_calls, abs=1)
-    assert max(late) <= math.ceil(share * calls_per_step) + 1
-    assert late == [round((each.exposed_s - 4.0 * calls_per_step) / 7.0, 9) for each in steps]
-    again = [simulate_step(step, groups, lambda *_: 0.0, number=number).step_s for number in range(100)]
-    assert again == [each.step_s for each in steps]
-
-
-def test_calls_of_a_gpu_do_not_wait_for_a_core() -> None:
-    """A network has the late calls of Gloo, which NCCL does not have."""
-    trace = replace(traced(TracedStep((call(0),), (all_reduce(4),)), groups=(TWO,)), num_ranks=2)
-    prediction = predict_trace(trace, waiting(1.0), Computing(on_gpu=True))
-    assert prediction.timeline.step_s == predict_trace(trace, SECOND, Computing(on_gpu=True)).timeline.step_s == 4.0
-
-
-@pytest.mark.parametrize("calls_per_step", [1, 5, 8, 13, 21, 34])
-def test_each_call_of_a_step_is_late_in_its_share_of_the_steps(calls_per_step: int) -> None:
-    """So that a call that nothing hides is typically not late, however many others there are and few the steps."""
-    silent = tuple(call(index) for index in range(calls_per_step - 1))
-    calls = (all_reduce(4, is_async=True),) * (calls_per_step - 1) + (all_reduce(4),)
-    step = TracedStep((*silent, compute(1e4), call(calls_per_step - 1)), calls)
-    steps_s = predict_trace(replace(traced(*[step] * 20, groups=(TWO,)), num_ranks=2), waiting(0.1)).steps_s
-    assert statistics.median(steps_s[:3]) == min(steps_s) == 1e4 + 4.0
-    assert sum(step_s > min(steps_s) for step_s in steps_s) == pytest.approx(2, abs=1)
-
-
-def test_steps_without_calls_move_no_late_calls() -> None:
-    """The calls of all steps count, so that a share of those is late whichever steps make them."""
-    silent, calling = TracedStep((compute(1.0),), ()), TracedStep((call(0),), (all_reduce(4),))
-    trace = replace(traced(*[*[silent] * 7, calling] * 20, groups=(TWO,)), num_ranks=2)
-    calling_s = predict_trace(trace, waiting(0.2)).steps_s[7::8]
-    assert calling_s.count(11.0) == pytest.approx(4, abs=1)
-    assert predict_trace(replace(trace, steps=(calling,) * 20), waiting(0.2)).steps_s == calling_s
+    So that a call that nothing hides is typically not late, however many others there are and few the steps.
+    """
+    step = TracedStep(tuple(call(index) for index in range(calls_per_step)), (all_reduce(4),) * calls_per_step)
+    trace = replace(traced(*[step] * 100, groups=(TWO,)), num_ranks=2)
+    timelines = predict_trace(trace, waiting(share)).timelines
+    late = np.array([[span.under_way_s > 7.0 for span in timeline.calls] for timeline in timelines])
+    assert late.sum() == pytest.approx(100 * share * calls_per_step, abs=1)
+    assert late.sum(axis=1).max() <= math.ceil(share * calls_per_step) + 1
+    assert late.sum(axis=0) == pytest.approx(100 * share, abs=2)
+    silent = TracedStep((compute(1.0),), ())  # moves no late calls
+    others = predict_trace(replace(trace, steps=(*[silent] * 7, step) * 20), waiting(share)).steps_s[7::8]
+    assert others == tuple(timeline.step_s for timeline in timelines[:20])
+    assert predict_trace(trace, waiting(share), Computing(on_gpu=True)).steps_s == (4.0 * calls_per_step,) * 100
+    alone = GroupCalls(waiting(share), 1, TWO_AT_ONCE)
+    assert simulate_step(step, [alone], lambda *_: 0.0).step_s == 0.0
 
 
 def test_what_would_be_better_has_the_same_late_calls() -> None:
@@ -235,14 +199,8 @@ def test_what_would_be_better_has_the_same_late_calls() -> None:
     step = TracedStep((compute(1.0), call(0), call(1), call(2)), (all_reduce(4),) * 3)
     prediction = predict_trace(replace(traced(step, step, groups=(TWO,)), num_ranks=2), waiting(0.15))
     assert (prediction.steps_s, prediction.timeline.step_s, prediction.mean.step_s) == ((20.0, 13.0), 13.0, 16.5)
-    better = dict(prediction.better)
+    better = dict(with_better_steps(prediction).better)
     assert (better["twice the bandwidth of all links"], better["computations twice as fast"]) == (10.5, 16.0)
-
-
-def test_a_rank_by_itself_waits_for_no_other_thread() -> None:
-    """So its calls are never late."""
-    step = TracedStep((call(0),), (all_reduce(4),))
-    assert simulate_step(step, [GroupCalls(waiting(1.0), 1, TWO_AT_ONCE)], lambda *_: 0.0).step_s == 0.0
 
 
 @pytest.mark.parametrize("backend", [ONE_AFTER_ANOTHER, TWO_AT_ONCE])
@@ -262,7 +220,7 @@ def test_a_step_that_never_ends_has_no_time_that_is_no_number(backend: Backend, 
     with pytest.raises(
         ValueError, match="^the communication never ends on this network, because a rank or link fails in it$"
     ):
-        fitted_scale(replace(traced(step, groups=(TWO,)), num_ranks=2), network, Computing(), 30.0)
+        fitted_scale(StepSimulation(replace(traced(step, groups=(TWO,)), num_ranks=2), network), 30.0)
 
 
 @given(
@@ -348,58 +306,10 @@ def test_nccl_chooses_for_the_ranks_of_a_group() -> None:
     assert algorithms["host"][0] != algorithms["rail"][0]  # a switch is within a host only
 
 
-def test_an_algorithm_that_is_named_is_not_that_which_nccl_chooses() -> None:
-    """For a call of the same size, in any order."""
-    for names in (("", "ring"), ("ring", "")):
-        group = GroupCalls(load_network("dgx-h100-cluster"), 64, BACKENDS["nccl"])
-        made = {
-            name: group.call(call_of("all_reduce", 2**14, 2, algorithm=name)).call.schedule.algorithm for name in names
-        }
-        assert made == {"": "nccl_tree", "ring": "ring"}
-
-
-@pytest.mark.parametrize("collective", ["all_to_all", "gather", "scatter", "barrier", "reduce", "broadcast"])
-@pytest.mark.parametrize("backend", ["gloo", "nccl", "ring"])
-def test_every_collective_takes_some_time(collective: str, backend: str) -> None:
-    """On any backend."""
-    group = GroupCalls(load_network("dgx-h100-cluster"), 16, BACKENDS[backend])
-    assert 0 < group.alone_s(group.call(call_of(collective, 0 if collective == "barrier" else 2**20, 4))) < 1
-
-
-def test_all_to_all_sends_each_share_once() -> None:
-    """A rank sends 3 of 4 shares; a gather sends 3 shares to one port."""
-    group = GroupCalls(SECOND, 4, ONE_AFTER_ANOTHER)
-    assert group.alone_s(group.call(call_of("all_to_all", 400, 4))) == 300
-    assert group.alone_s(group.call(call_of("gather", 400, 4))) == 300
-
-
-def test_what_goes_to_one_rank_is_refused() -> None:
-    """Since the ranks are taken to be alike."""
-    step = TracedStep((call(0),), (Call("send", 4, "float32", 0, False, peer=1),))
-    with pytest.raises(
-        ValueError, match=r"^steps\[0\].calls\[0\]: send to rank 1: the recording of one rank cannot predict"
-    ):
-        predict_trace(traced(step), load_network("gbe"))
-
-
-def test_a_collective_that_there_is_not_is_refused() -> None:
-    """By its name."""
-    with pytest.raises(ValueError, match="^'all_redcue': there is no such collective$"):
-        GroupCalls(SECOND, 4, TWO_AT_ONCE).call(call_of("all_redcue", 4, 4))
-
-
 @pytest.mark.parametrize(("dtype", "size"), [("bfloat16", 2), ("float8_e4m3fn", 1), ("complex64", 8), ("bool", 1)])
 def test_bytes_of_a_dtype(dtype: str, size: int) -> None:
     """By its name."""
     assert element_bytes_of(dtype) == size
-
-
-def test_the_typical_step_is_shown() -> None:
-    """That of which as many are shorter as are longer; all are told."""
-    steps = [TracedStep((compute(seconds),), ()) for seconds in (3.0, 1.0, 2.0)]
-    prediction = predict_trace(traced(*steps), SECOND)
-    assert (prediction.timeline.step_s, prediction.steps_s) == (2.0, (3.0, 1.0, 2.0))
-    assert dict(prediction.better)["computations twice as fast"] == 1.0
 
 
 def test_a_roofline_times_operators() -> None:
@@ -420,8 +330,8 @@ def test_ranks_without_a_core_of_their_own_compute_longer(cores: int | None, sca
     network = SECOND.with_spec(host=replace(host, cores=cores))
     trace = traced(TracedStep((compute(3.0, Operator("aten.mm", "float32", 1, 1)),), ()), groups=(ALL,))
     prediction = predict_trace(trace, network)
-    assert (prediction.timeline.step_s, prediction.core_scale) == (3.0 * scale, scale)
-    assert prediction.better[0] == ("computations twice as fast", 1.5 * scale)
+    assert (prediction.timeline.step_s, prediction.simulation.core_scale) == (3.0 * scale, scale)
+    assert with_better_steps(prediction).better[0] == ("computations twice as fast", 1.5 * scale)
     assert predict_trace(trace, network, Computing(on_gpu=True)).timeline.step_s == 3.0
     assert predict_trace(trace, network, Computing(roofline=Roofline({1: 1.0}, 1.0))).timeline.step_s == 1.0
 
@@ -431,16 +341,9 @@ def test_the_scale_that_explains_a_measured_step() -> None:
     step = TracedStep((compute(1.0), call(0), compute(1.0), wait(0)), (all_reduce(4, is_async=True),))
     trace = replace(traced(step, groups=(TWO,)), num_ranks=2)
     for measured_s, scale in ((10.0, 5.0), (5.0, 1.0), (4.5, 0.5)):
-        assert fitted_scale(trace, SECOND, Computing(on_gpu=True), measured_s) == pytest.approx(scale)
+        simulation = StepSimulation(trace, SECOND, Computing(on_gpu=True))
+        assert fitted_scale(simulation, measured_s) == pytest.approx(scale)
     with pytest.raises(ValueError, match="communication alone takes 4 s on this network"):
-        fitted_scale(trace, SECOND, Computing(), 3.0)
+        fitted_scale(StepSimulation(trace, SECOND), 3.0)
     with pytest.raises(ValueError, match="the computations are too short"):
-        fitted_scale(traced(TracedStep((compute(0.0),), ()), groups=(ALL,)), SECOND, Computing(), 3.0)
-
-
-def test_an_algorithm_of_ones_own() -> None:
-    """In place of the library's choice, for all-reduces."""
-    trace = traced(TracedStep((call(0),), (all_reduce(2**20),)))
-    chosen = predict_trace(trace, load_network("gbe"), algorithm="halving_doubling").timeline.calls[0]
-    assert chosen.algorithm == "halving_doubling"
-    assert np.isfinite(chosen.end_s)
+        fitted_scale(StepSimulation(traced(TracedStep((compute(0.0),), ())), SECOND), 3.0)

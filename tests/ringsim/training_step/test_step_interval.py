@@ -8,23 +8,15 @@ import pytest
 
 from ringsim import Collective
 from ringsim.calibration import Interval, choose
-from ringsim.native import BACKENDS
 from ringsim.network import Calibration, Cluster, network_text, read_network
 from ringsim.traces import Call, Group, TracedStep
-from ringsim.training_step import (
-    Computing,
-    DdpConfig,
-    ddp_interval,
-    predict_step,
-    predict_trace,
-    step_interval,
-    trace_interval,
-)
+from ringsim.training_step import Computing, DdpConfig, outlook, predict_ddp, predict_trace, with_step_interval
+from ringsim.training_step.profile import StepProfile
 from tests.ringsim.calibration.test_nics import fitted, logs_of
 from tests.ringsim.commands import as_json, printed
 from tests.ringsim.made_logs import TRUE
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
-from tests.ringsim.training_step.test_step import EACH, ONE, TWO_BUCKETS, profile_of
+from tests.ringsim.training_step.test_ddp import EACH, ONE, TWO_BUCKETS, profile_of
 
 NOISE = 0.25
 # Of 2 ranks, an all_reduce of 2m bytes takes m s, all of it for bytes.
@@ -36,31 +28,31 @@ CALIBRATED = replace(HOSTS, calibration=Calibration(noise=NOISE, parameters=("ho
 FACTOR = math.exp(1.2816 * math.hypot(math.log(2), NOISE, 0.06))
 
 
+NCCL = DdpConfig(EACH, "nccl")
+
+
+def interval_of(
+    network: Cluster, profile: StepProfile = TWO_BUCKETS, num_ranks: int = 2, config: DdpConfig = ONE
+) -> Interval | None:
+    """Of a step of DDP."""
+    return with_step_interval(predict_ddp(profile, network, num_ranks, config).prediction).interval
+
+
 def test_what_is_hidden_adds_nothing() -> None:
-    """Ready after 2 s, 8 bytes take 4 s; ready after 5, 16 bytes take 8 s: both as many times as long."""
-    step = predict_step(TWO_BUCKETS, CALIBRATED, 2, DdpConfig(EACH, ONE))
-    interval = ddp_interval(step, TWO_BUCKETS, CALIBRATED)
-    assert interval is not None
-    for end_s, factor in zip(interval, (1 / FACTOR, FACTOR), strict=True):
-        assert end_s == pytest.approx(3 + max(5, 2 + 4 * factor) + 8 * factor + 1)
-    assert interval.low_s < step.step_s < interval.high_s
+    """Ready after 2 s, 8 bytes take 4 s; ready after 5, 16 bytes take 8 s: both as many times as long.
+
+    A slow link, too, takes no time on the network of free bytes, by which the share of the latencies is known.
+    """
+    slow = read_network(TEXT + '[[slow_link]]\nlink = "host1.nic0.out"\nslowdown = 4.0\n', "slow.toml")
+    for network, slowdown in ((CALIBRATED, 1), (replace(slow, calibration=CALIBRATED.calibration), 4)):
+        ends = [3 + max(5, 2 + 4 * slowdown * factor) + 8 * slowdown * factor + 1 for factor in (1 / FACTOR, FACTOR)]
+        assert interval_of(network) == pytest.approx(tuple(ends))
 
 
 def test_only_what_nothing_hides_is_uncertain() -> None:
     """The last bucket of a long backward pass: 8 bytes, which take 4 s."""
-    profile = profile_of([2, 8], [100.0, 2.0])
-    step = predict_step(profile, CALIBRATED, 2, DdpConfig(EACH, ONE))
-    interval = ddp_interval(step, profile, CALIBRATED)
-    assert interval is not None
+    interval = interval_of(CALIBRATED, profile_of([2, 8], [100.0, 2.0]))
     assert interval == pytest.approx((104 + 4 / FACTOR, 104 + 4 * FACTOR))
-
-
-@pytest.mark.parametrize("num_ranks", [1, 2])
-def test_no_interval_where_nothing_is_known_or_sent(num_ranks: int) -> None:
-    """A network that was not calibrated does not say how sure it is, and one rank sends nothing."""
-    network = HOSTS if num_ranks == 2 else CALIBRATED
-    step = predict_step(TWO_BUCKETS, network, num_ranks, DdpConfig(EACH, ONE))
-    assert ddp_interval(step, TWO_BUCKETS, network) is None
 
 
 @pytest.mark.parametrize(
@@ -73,28 +65,21 @@ def test_no_interval_where_nothing_is_known_or_sent(num_ranks: int) -> None:
 )
 def test_no_interval_with_failures_and_jitter(trouble: str) -> None:
     """Such a step is not made longer by a factor; it may never end."""
-    network = replace(read_network(TEXT + trouble, "trouble.toml"), calibration=CALIBRATED.calibration)
-    step = predict_step(TWO_BUCKETS, network, 2, DdpConfig(EACH, ONE))
-    assert ddp_interval(step, TWO_BUCKETS, network) is None
+    network = read_network(TEXT + trouble, "trouble.toml")
+    assert interval_of(replace(network, calibration=CALIBRATED.calibration)) is None
 
 
-def test_a_slow_link_of_a_calibrated_network() -> None:
-    """Its bytes, too, take no time on the network of free bytes, by which the share of the latencies is known."""
-    slow = read_network(TEXT + '[[slow_link]]\nlink = "host1.nic0.out"\nslowdown = 4.0\n', "slow.toml")
-    network = replace(slow, calibration=CALIBRATED.calibration)
-    step = predict_step(TWO_BUCKETS, network, 2, DdpConfig(EACH, ONE))
-    interval = ddp_interval(step, TWO_BUCKETS, network)
-    assert interval is not None
-    for end_s, factor in zip(interval, (1 / FACTOR, FACTOR), strict=True):
-        assert end_s == pytest.approx(3 + max(5, 2 + 4 * 4 * factor) + 4 * 8 * factor + 1)
+def test_no_interval_where_nothing_is_known_or_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network was not calibrated, one rank sends nothing, the algorithm is not the library's, it is too much.
 
-
-def test_what_is_too_much_to_simulate_often_has_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two buckets, each of 4 transfers."""
-    step = predict_step(TWO_BUCKETS, CALIBRATED, 2, DdpConfig(EACH, ONE))
+    A network from probes does not tell what NCCL would take. Two buckets have 4 transfers each.
+    """
+    assert interval_of(HOSTS) is None
+    assert interval_of(CALIBRATED, num_ranks=1) is None
+    assert interval_of(CALIBRATED, config=NCCL) is None
     for most, has_one in ((8, True), (7, False)):
-        monkeypatch.setattr(step_interval, "_MOST_TRANSFERS", most)
-        assert (ddp_interval(step, TWO_BUCKETS, CALIBRATED) is not None) == has_one
+        monkeypatch.setattr(outlook, "_MOST_TRANSFERS", most)
+        assert (interval_of(CALIBRATED) is not None) == has_one
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +90,20 @@ def from_logs(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 
 
 def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Cluster) -> None:
-    """A step of a single bucket, which nothing hides, is as uncertain as that all_reduce."""
+    """A step of a single bucket, which nothing hides, is as uncertain as that all_reduce; what is not bounded has none.
+
+    Not even where a long computation hides how uncertain the communication is.
+    """
     profile = profile_of([2**24], [1.0])
-    step = predict_step(profile, from_logs, 16, DdpConfig(EACH, BACKENDS["nccl"]))
-    interval = ddp_interval(step, profile, from_logs)
+    step_s = predict_ddp(profile, from_logs, 16, NCCL).step_s
     within = choose(from_logs, Collective.ALL_REDUCE, 16, 2**26).within
-    assert interval is not None
     assert within is not None
-    for end_s, factor in zip(interval, within, strict=True):
-        assert end_s - 5 == pytest.approx(factor * (step.step_s - 5))
+    expected = tuple(5 + factor * (step_s - 5) for factor in within)
+    assert interval_of(from_logs, profile, 16, NCCL) == pytest.approx(expected)
+    assert from_logs.calibration
+    wild = tuple(tuple(1e9 for _ in draw) for draw in from_logs.calibration.draws)
+    network = replace(from_logs, calibration=replace(from_logs.calibration, draws=wild))
+    assert interval_of(network, profile, 16, NCCL) is None
 
 
 def interval_of_calls(
@@ -122,7 +112,7 @@ def interval_of_calls(
     """Of a step on GPUs that does nothing but make these calls of a group."""
     events = tuple(call(index) for index in range(len(calls)))
     trace = traced(TracedStep(events, calls), groups=(Group(ranks, "nccl"),), num_ranks=num_ranks)
-    return trace_interval(predict_trace(trace, network, Computing(on_gpu=True)), network)
+    return with_step_interval(predict_trace(trace, network, Computing(on_gpu=True))).interval
 
 
 @pytest.mark.parametrize(
@@ -156,23 +146,6 @@ def test_the_mean_is_weighted_by_time(from_logs: Cluster) -> None:
         assert end_s == pytest.approx(large_s + 3 * small_s)
 
 
-def test_what_is_not_bounded_is_not_said(from_logs: Cluster) -> None:
-    """Not even where a long computation hides how uncertain the communication is."""
-    assert from_logs.calibration
-    wild = tuple(tuple(1e9 for _ in draw) for draw in from_logs.calibration.draws)
-    network = replace(from_logs, calibration=replace(from_logs.calibration, draws=wild))
-    profile = profile_of([2**24], [1.0])
-    step = predict_step(profile, network, 16, DdpConfig(EACH, BACKENDS["nccl"]))
-    assert ddp_interval(step, profile, network) is None
-
-
-def test_no_interval_where_the_algorithm_is_not_the_librarys() -> None:
-    """A network from probes does not tell what NCCL would take."""
-    step = predict_step(TWO_BUCKETS, CALIBRATED, 2, DdpConfig(EACH, BACKENDS["nccl"]))
-    assert step.not_chosen
-    assert ddp_interval(step, TWO_BUCKETS, CALIBRATED) is None
-
-
 def test_no_interval_with_a_call_that_has_none(from_logs: Cluster) -> None:
     """Of all_to_all there is no formula, and an algorithm that is named is not NCCL's choice."""
     others = replace(all_reduce(2**26), collective="all_to_all"), replace(all_reduce(2**26), algorithm="nccl_tree")
@@ -181,24 +154,15 @@ def test_no_interval_with_a_call_that_has_none(from_logs: Cluster) -> None:
         assert interval_of_calls(from_logs, all_reduce(2**10), other) is None
 
 
-def test_computations_are_as_long_as_they_are_given() -> None:
-    """Ten times as long as recorded. The short step, which has no calls, is a third of the mean."""
-    long = TracedStep((compute(3.0), call(0)), (all_reduce(16),))
-    short = TracedStep((compute(1.0),), ())
-    trace = traced(long, long, short)
-    prediction = predict_trace(trace, CALIBRATED, Computing(scale=10.0))
-    assert trace_interval(prediction, CALIBRATED) == pytest.approx(((70 + 24 / FACTOR) / 3, (70 + 24 * FACTOR) / 3))
-
-
 def test_a_recorded_step_has_one() -> None:
-    """Of 4 ranks, which compute for 3 s and wait for the first of two calls; the second one is made at the end."""
-    step = TracedStep((compute(3.0), call(0), call(1)), (all_reduce(16), all_reduce(8, is_async=True)))
-    trace = traced(step)
-    prediction = predict_trace(trace, CALIBRATED)
-    interval = trace_interval(prediction, CALIBRATED)
-    assert interval == pytest.approx((3 + 18 / FACTOR, 3 + 18 * FACTOR))
-    assert prediction.timeline.step_s == 3 + 18
-    assert trace_interval(predict_trace(trace, HOSTS), HOSTS) is None
+    """Computations are as long as they are given, here ten times as long as recorded.
+
+    The short step, which has no calls, is a third of the mean.
+    """
+    long, short = TracedStep((compute(3.0), call(0)), (all_reduce(16),)), TracedStep((compute(1.0),), ())
+    prediction = predict_trace(traced(long, long, short), CALIBRATED, Computing(scale=10.0))
+    expected = (70 + 24 / FACTOR) / 3, (70 + 24 * FACTOR) / 3
+    assert with_step_interval(prediction).interval == pytest.approx(expected)
 
 
 def test_commands_say_it(from_logs: Cluster, tmp_path: Path) -> None:
@@ -211,9 +175,7 @@ def test_commands_say_it(from_logs: Cluster, tmp_path: Path) -> None:
     for command in ("ddp", "--profile", str(profile), "--ranks", "16"), ("step", str(trace)):
         assert "expected to 80%" in printed(*command, "--network", str(network))
         assert "expected to 80%" not in printed(*command, "--network", "dgx-h100-cluster")
-        found = as_json(*command, "--network", str(network))
-        predicted = found.get("step", found)
+        predicted = as_json(*command, "--network", str(network))
         assert predicted["predicted_low_s"] < predicted["step_s"] < predicted["predicted_high_s"]
-        unknown = as_json(*command, "--network", "dgx-h100-cluster")
-        assert unknown.get("step", unknown)["predicted_low_s"] is None
+        assert as_json(*command, "--network", "dgx-h100-cluster")["predicted_low_s"] is None
     assert "expected to" not in printed("step", str(trace), "--network", str(network), "--measured-step", "10s")

@@ -148,7 +148,7 @@ def test_what_is_not_ours_is_named_in_one_line(tmp_path: Path, name: str, conten
         ("simulated.json", "time_s", -1, "time_s = -1: must be seconds, at least 0"),
         ("simulated.json", "network", "gbe", 'network = "gbe": must be an object'),
         ("simulated.json", "explained", [], "explained = []: must be an object"),
-        ("ddp.json", "step", {}, "step: num_ranks is missing"),
+        ("ddp.json", "single_s", "1s", 'step.single_s = "1s": must be seconds'),
         ("ddp.json", "scaling", [3], "scaling[0] = 3: must be a table"),
         ("sweep.json", "networks", {}, "networks: 'uniform' is missing, but cells name it"),
     ],

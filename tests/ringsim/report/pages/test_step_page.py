@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.report import step_page
+from ringsim.report import step_page, token_facts
 from ringsim.traces import TraceRequest
-from ringsim.training_step import predict_scaling, predict_trace
+from ringsim.training_step import predict_trace, with_better_steps
 from tests.ringsim.report.pages.headless_chromium import document_of, needs_chromium
-from tests.ringsim.training_step.test_trace_scaling import NETWORK, trace_of
+from tests.ringsim.training_step.test_scaling import NETWORK, scaling_of, trace_of
 
 HOSTILE = "</code><script>throw 1</script>"
-SCALING = predict_scaling(map(trace_of, (2, 4)), NETWORK, tokens=7)
+SCALING = scaling_of(2, 4, tokens=7)
 
 
 def headings(page: str) -> list[str]:
@@ -23,12 +23,13 @@ def headings(page: str) -> list[str]:
 
 def test_the_page_of_a_step() -> None:
     """Figures, picture, what would make it shorter, and calls; the text of the picture can be searched."""
-    page = step_page(predict_trace(trace_of(2), NETWORK), tokens=7)
+    prediction = with_better_steps(predict_trace(trace_of(2), NETWORK))
+    page = step_page(prediction, token_facts(prediction, 7))
     title, *parts = headings(page)
     assert title.startswith("A step of 2 ranks, each on a CPU: ")
     assert parts == ["computing", "exposed", "steps", "tokens", "The step would take", "Calls"]
     assert page.count("<svg") == 1
-    assert "A step of a recorded program on 2 ranks" in page
+    assert "A step on 2 ranks" in page
     assert "<li>10 ms with communication that takes no time</li>" in page
     assert "<td>gloo_ring</td>" in page
     assert not re.search(r"(src|href)=\"(?!#)", page)
@@ -44,18 +45,17 @@ def test_a_rounding_error_does_not_slow_a_step(slowed_s: float, is_told: bool) -
 
 def test_the_page_of_a_scaling() -> None:
     """The curve and its table come before the step on the most ranks."""
-    page = step_page(SCALING.predictions[-1], 7, SCALING)
+    page = step_page(SCALING.predictions[-1], scaling=SCALING)
     assert headings(page)[:3] == [headings(page)[0], "From 2 to 4 ranks", "The step on 4 ranks"]
     assert page.count("<svg") == 2
-    assert page.index("Efficiency against number of ranks") < page.index("A step of a recorded program on 4 ranks")
+    assert page.index("Efficiency against number of ranks") < page.index("A step on 4 ranks")
     assert '<td class="right" data-key="2.0">2</td>' in page
 
 
 def test_a_command_is_no_html() -> None:
     """The command of a trace is shown as text, also if it holds tags."""
     request = TraceRequest("train.py", (HOSTILE,), False, 4, 0, 2, 1, "")
-    step = replace(SCALING.predictions[-1], trace=replace(trace_of(4), request=request))
-    page = step_page(step)
+    page = step_page(predict_trace(replace(trace_of(4), request=request), NETWORK))
     assert "Recorded by <code>ringsim trace --ranks 4 " in page
     assert HOSTILE not in page
 
@@ -63,7 +63,7 @@ def test_a_command_is_no_html() -> None:
 @needs_chromium
 def test_the_page_in_a_browser(tmp_path: Path) -> None:
     """Nothing on it fails."""
-    (tmp_path / "step.html").write_text(step_page(SCALING.predictions[-1], 7, SCALING))
+    (tmp_path / "step.html").write_text(step_page(SCALING.predictions[-1], scaling=SCALING))
     document = document_of(tmp_path / "step.html", tmp_path / "profile")
     assert "data-error" not in document
     assert document.count("</svg>") == 2

@@ -1,0 +1,139 @@
+"""A step of DDP: hand-solved cases, laws, and between which times it lies."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringsim import Network
+from ringsim.native import BACKENDS
+from ringsim.network.spec import Processor
+from ringsim.training_step import BucketCaps, DdpConfig, DdpStep, Phase, predict_ddp, recommend, sweep_caps
+from ringsim.training_step.profile import Parameter, StepProfile
+
+SLOW = Network(latency_s=0.0, bandwidth_bytes_per_s=2.0)  # of 2 ranks, an all_reduce of 2m bytes takes m s
+EACH = BucketCaps(1, 1)  # a bucket for each parameter
+ONE = DdpConfig(EACH, algorithm="ring", workers=1)
+COPYING = replace(ONE, copy_bytes_per_s=8.0)
+
+
+def profile_of(elements: list[int], ready_s: list[float], buffer_bytes: int = 0) -> StepProfile:
+    """A step with a forward pass of 3 s and an optimizer of 1 s; the backward pass ends with the last gradient."""
+    parameters = tuple(Parameter(f"p{i}", *each) for i, each in enumerate(zip(elements, ready_s, strict=True)))
+    return StepProfile(parameters, 3.0, max(ready_s), 1.0, buffer_bytes)
+
+
+# Ready in the order of their numbers from the last: 8 bytes after 2 s, 16 bytes after 5 s.
+TWO_BUCKETS = profile_of([4, 2], [5.0, 2.0])
+
+
+def calls_of(step: DdpStep) -> list[tuple[float, ...]]:
+    """The bytes of each all_reduce, and from the start of the backward pass when it is ready, begins and ends."""
+    timeline = step.prediction.timeline
+    made = zip(timeline.step.calls, timeline.calls, strict=True)
+    return [
+        (call.size_bytes, *(time_s - 3 for time_s in (span.ready_s, span.begin_s, span.end_s))) for call, span in made
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "calls", "exposed_s", "step_s"),
+    [
+        # The first goes on from 2 s to 6 s, the second from then to 14; the backward pass ends at 5.
+        (ONE, [(8, 2, 2, 6), (16, 5, 6, 14)], 9, 18),
+        # From 5 s on both go at half the rate: the quarter that the first has left is done at 7, the second at 14.
+        (replace(ONE, workers=2), [(8, 2, 2, 7), (16, 5, 5, 14)], 9, 18),
+        # A single bucket is ready with its last gradient, when the backward pass is over; so it is in the first step.
+        (replace(ONE, caps=BucketCaps(2**40, 2**40)), [(24, 5, 5, 17)], 12, 21),
+        (replace(ONE, phase=Phase.FIRST), [(24, 5, 5, 17)], 12, 21),
+        (replace(ONE, overlap=False), [(8, 5, 5, 9), (16, 5, 9, 17)], 12, 21),
+        (replace(ONE, wire_dtype="bfloat16"), [(4, 2, 2, 4), (8, 5, 5, 9)], 4, 13),
+        # Gradients are copied for 1 s and 2 s on the way in and back, the latter while waiting: the backward pass ends
+        # at 8, the first is copied back at 9, then 7 s are waited for the second, which is copied back until 18.
+        (COPYING, [(8, 3, 3, 7), (16, 8, 8, 16)], 7, 22),
+        (replace(COPYING, bucket_view=True), [(8, 3, 3, 7), (16, 8, 8, 16)], 8, 20),
+    ],
+)
+def test_two_buckets(config: DdpConfig, calls: list[tuple[float, ...]], exposed_s: float, step_s: float) -> None:
+    """With each of the settings: the calls, and the wait for them."""
+    step = predict_ddp(TWO_BUCKETS, SLOW, 2, config)
+    assert calls_of(step) == calls
+    assert (step.exposed_s, step.step_s, step.num_buckets) == (exposed_s, step_s, len(calls))
+    assert step.efficiency == 9 / step_s
+
+
+def test_gradients_are_copied_at_the_rate_of_adding() -> None:
+    """Unless another rate is given."""
+    adding = replace(SLOW, reduce_bytes_per_s=8.0)
+    assert predict_ddp(TWO_BUCKETS, adding, 2, ONE).prediction.mean.compute_s == 9 + 6
+
+
+def test_buckets_are_launched_in_their_order() -> None:
+    """With find_unused_parameters one that is ready early waits for those before it; the map of the used comes last."""
+    step = predict_ddp(profile_of([2, 4], [2.0, 5.0]), SLOW, 2, replace(ONE, phase=Phase.UNUSED))
+    assert calls_of(step) == [(16, 5, 5, 13), (8, 5, 13, 17), (8, 5, 17, 21)]  # an int32 for each
+
+
+def test_buffers_are_sent_before_the_forward_pass() -> None:
+    """Along the backend's broadcast."""
+    step = predict_ddp(profile_of([2], [2.0], buffer_bytes=6), SLOW, 2, ONE)
+    assert step.step_s == 3 + 3 + 2 + 4 + 1
+    assert step.num_buckets == 1
+
+
+@pytest.mark.parametrize("num_buckets", [1, 3, 8, 9, 16, 21])
+def test_the_typical_step_counts_where_calls_are_late(num_buckets: int) -> None:
+    """The last bucket is late in one step of ten, the others are hidden: sweeps of caps compare like with like."""
+    late = SLOW.with_spec(processor=Processor(torch_late_share=0.1, torch_late_s=5.0))
+    profile = profile_of([1] * num_buckets, [10.0 * (num_buckets - index) for index in range(num_buckets)])
+    usual, typical = (predict_ddp(profile, network, 2, replace(ONE, workers=2)).step_s for network in (SLOW, late))
+    assert typical == usual
+
+
+PROFILES = st.lists(st.tuples(st.integers(0, 10**5), st.floats(0, 1e-2)), min_size=1, max_size=6).map(
+    lambda columns: profile_of([size for size, _ in columns], [at for _, at in columns])
+)
+CONFIGS = st.builds(
+    DdpConfig,
+    st.builds(BucketCaps, st.integers(1, 2**19), st.integers(1, 2**19)),
+    st.sampled_from(list(BACKENDS)),
+    phase=st.sampled_from(list(Phase)),
+    bucket_view=st.booleans(),
+    overlap=st.booleans(),
+)
+
+
+@given(profile=PROFILES, config=CONFIGS, num_ranks=st.integers(1, 4), reduce=st.sampled_from([1e9, float("inf")]))
+def test_laws(profile: StepProfile, config: DdpConfig, num_ranks: int, reduce: float) -> None:
+    """Never faster than computing alone, nor than communicating alone; all gradients are sent.
+
+    Where communicating takes no time, and on one rank, the step is that of one process alone.
+    """
+    step = predict_ddp(profile, Network(1e-5, 1e9, reduce), num_ranks, config)
+    mean = step.prediction.mean
+    assert step.step_s >= max(profile.step_s, mean.communication_s) * (1 - 1e-12)
+    assert -1e-12 <= step.exposed_s <= mean.communication_s * (1 + 1e-9) + 1e-12
+    assert mean.communication_s - step.exposed_s <= mean.compute_s - 4.0 + 1e-12
+    assert sum(size_bytes for size_bytes, *_ in calls_of(step)) == profile.gradient_bytes + (
+        4 * len(profile.parameters) if config.phase is Phase.UNUSED else 0
+    )
+    assert 0 < step.efficiency <= 1 + 1e-12
+    for network, ranks in ((Network(0.0, math.inf), 4), (SLOW, 1)):
+        assert predict_ddp(profile, network, ranks, config).step_s == pytest.approx(profile.step_s)
+
+
+@given(profile=PROFILES, config=CONFIGS)
+def test_the_recommended_cap_is_the_least(profile: StepProfile, config: DdpConfig) -> None:
+    """Of the sweep; of equals it is the one with the fewest buckets."""
+    network, caps = Network(1e-5, 1e9), [BucketCaps(2**k, 2**k) for k in range(10, 20, 3)]
+    steps = sweep_caps(profile, network, 4, config, caps)
+    best = recommend(steps)
+    assert best.step_s == pytest.approx(min(step.step_s for step in steps))
+    assert [step.config.caps for step in steps] == caps
+    assert [step.step_s for step in steps] == [
+        predict_ddp(profile, network, 4, replace(config, caps=cap)).step_s for cap in caps
+    ]
+    equals = [step.num_buckets for step in steps if step.step_s == best.step_s]
+    assert best.num_buckets == min(equals)

@@ -1,0 +1,106 @@
+"""A step on several numbers of ranks: what is told and drawn of each, and of them together."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matplotlib.axes import Axes
+
+from ringsim import plot
+from ringsim.network import Network, load_network
+from ringsim.report import format_trace_scaling
+from ringsim.traces import Group, Operator, ProgramTrace, TracedStep
+from ringsim.training_step import Computing, Roofline, TraceScaling, predict_trace
+from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
+
+NETWORK = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e9)
+BY_FLOPS = Computing(roofline=Roofline({1: 1e12}, 1e12))
+
+
+def trace_of(num_ranks: int, flops: int = 10**9) -> ProgramTrace:
+    """A step with an all_reduce of all ranks."""
+    step = TracedStep((compute(0.01, Operator("aten.mm", "float32", flops, 8)), call(0)), (all_reduce(2**20),))
+    return traced(step, groups=(Group(tuple(range(num_ranks)), "gloo"),), num_ranks=num_ranks)
+
+
+def scaling_of(*ranks: int, tokens: int | None = None, single_s: float | None = None) -> TraceScaling:
+    """Of the step above."""
+    return TraceScaling([predict_trace(trace_of(num_ranks), NETWORK) for num_ranks in ranks], tokens, single_s)
+
+
+def test_the_steps_are_those_of_single_predictions() -> None:
+    """In order of their ranks; efficiency is that of the fewest ranks, or of a process alone if its step is known."""
+    scaling = scaling_of(8, 2, 4, tokens=50)
+    for step, num_ranks in zip(scaling.steps, (2, 4, 8), strict=True):
+        alone = predict_trace(trace_of(num_ranks), NETWORK).timeline
+        assert step[:5] == (num_ranks, alone.step_s, alone.compute_s, alone.exposed_s, alone.communication_s)
+        assert step.efficiency == scaling.steps[0].step_s / alone.step_s
+        assert step.total_tokens_per_s == 50 * num_ranks / alone.step_s
+    assert scaling.steps[-1].efficiency < scaling.steps[0].efficiency == 1
+    [alone_step] = scaling_of(2, single_s=0.01).steps
+    assert (alone_step.efficiency, alone_step.total_tokens_per_s) == (0.01 / alone_step.step_s, None)
+
+
+def test_work_that_changes_with_the_ranks_is_told() -> None:
+    """As of a program that shares a batch of one size among all ranks."""
+    for flops, told in (((1000, 1001), ""), ((2 * 10**12, 10**12), "a rank computes 2 TFLOP on 2 ranks and 1 TFLOP")):
+        traces = map(trace_of, (2, 4), flops)
+        scaling = TraceScaling([predict_trace(trace, NETWORK, BY_FLOPS) for trace in traces])
+        assert scaling.changed_work.startswith(told)
+        assert scaling.as_dict()["changed_work"] == (scaling.changed_work or None)
+        assert bool(scaling.changed_work) == bool(told)
+
+
+def test_how_sure_a_scaling_is_stands_below_its_table() -> None:
+    """As in JSON; a compiled program has a range on each number of ranks."""
+    scaling = TraceScaling([predict_trace(trace_of(ranks), NETWORK, BY_FLOPS) for ranks in (2, 4)])
+    told = "lower bound (roofline at peak rates)"
+    assert f"\n{told}\nsteps: 1 recorded" in format_trace_scaling(scaling)
+    assert scaling.as_dict()["basis"] == told
+    assert any(text.get_text().startswith(told) for text in plot(scaling).texts)
+    traces = [replace(trace_of(ranks), is_compiled=True) for ranks in (2, 4)]
+    compiled = TraceScaling([predict_trace(trace, NETWORK, BY_FLOPS) for trace in traces])
+    text = " ".join(format_trace_scaling(compiled).split())
+    assert all(f" {ranks} ranks: compiled program: between " in text for ranks in (2, 4))
+    assert [step["fused_s"] for step in compiled.as_dict()["scaling"]] == [step.step_s for step in scaling.steps]
+
+
+def test_a_step_that_never_ends_is_not_efficient(tmp_path: Path) -> None:
+    """And its time is None in JSON; it is refused as a picture."""
+    path = tmp_path / "broken.toml"
+    path.write_text(
+        """[host]\nranks = 1\n[host.nic]\nlatency = "1us"\nbandwidth = "1GB/s"\n[[failure]]\nrank = 1\nat = "0s"\n"""
+    )
+    scaling = TraceScaling([predict_trace(trace_of(ranks), load_network(path)) for ranks in (2, 4)])
+    assert [step.efficiency for step in scaling.steps] == [0.0, 0.0]
+    assert [step["step_s"] for step in scaling.as_dict()["scaling"]] == [None, None]
+    with pytest.raises(ValueError, match="the step never ends, as something fails: there is nothing to draw"):
+        plot(scaling)
+
+
+def labels(axes: Axes) -> list[str]:
+    """The texts at the points, from the left."""
+    return [text.get_text() for text in sorted(axes.texts, key=lambda text: text.xy[0])]  # type: ignore[attr-defined]
+
+
+def test_the_exposed_part_is_shaded() -> None:
+    """From what is computed up to the step, above which its time stands."""
+    scaling = scaling_of(2, 4, 8)
+    times, shares = plot(scaling).axes
+    hidden, exposed = (area.get_paths()[0].vertices for area in times.collections)
+    (curve,) = times.lines
+    assert [step.step_s for step in scaling.steps] == list(curve.get_ydata())
+    for step in scaling.steps:
+        assert hidden[hidden[:, 0] == step.num_ranks][:, 1].max() == pytest.approx(step.compute_s)
+        ends = exposed[exposed[:, 0] == step.num_ranks][:, 1]
+        assert (ends.min(), ends.max()) == (pytest.approx(step.compute_s), pytest.approx(step.step_s))
+    assert labels(shares) == [f"{100 * step.efficiency:.3g} %" for step in scaling.steps]
+    assert shares.get_ylabel() == "of the step on 2 ranks"
+
+
+@pytest.mark.parametrize("ranks", [(4,), tuple(range(2, 22))])
+def test_labels_have_room(ranks: tuple[int, ...]) -> None:
+    """However many numbers of ranks there are; the last has one."""
+    for axes in plot(scaling_of(*ranks)).axes:
+        assert min(5, len(ranks)) <= len(axes.texts) <= 7
+        assert max(text.xy[0] for text in axes.texts) == ranks[-1]  # type: ignore[attr-defined]
