@@ -96,7 +96,7 @@ pictures: $(VENV)/installed build/ladder/memory.png
 	cp build/compared/times.png docs/compared.png
 	$(BIN)/ringsim plot --network docs/networks/slow-link.toml --ranks 4 --size 16MiB -o docs/slow-link.png
 	$(BIN)/ringsim ddp --layers docs/models/transformer.toml --network build/synthetic-example.toml --backend nccl --ranks 16 \
-	  --bucket-cap-mb 8:128 --scaling 8:64 -o docs/ddp.png
+	  --bucket-cap-mb 32 -o docs/ddp.png
 	sed -n '/<!-- file: train.py -->/,/^```$$/p' docs/tutorials/my-script.md | sed '1,2d;$$d' > build/train.py
 	$(BIN)/ringsim trace --fake --ranks 128 -o build/step.trace.json build/train.py
 	$(BIN)/ringsim step build/step.trace.json --network dgx-h100-cluster --gpu h100 --tokens 8192 -o docs/step.png
