@@ -283,19 +283,14 @@ def trained(group: dist.ProcessGroup, _: str, victim: int, step: int) -> str:
     return "nothing was raised"
 
 
-SLOW = pytest.mark.slow  # the ranks that are left wait for the group's timeout
-
-
 @pytest.mark.parametrize(
     ("case", "num_ranks", "backend", "victim", "before"),
     [
         (struck, 5, "gloo", 0, 0),
         (struck, 5, "ring", 2, 0),
-        pytest.param(struck, 5, "ring", 1, 3, marks=SLOW),
-        pytest.param(struck, 5, "gloo", 4, 7, marks=SLOW),
+        pytest.param(struck, 5, "gloo", 4, 7, marks=pytest.mark.slow),
         (trained, 3, "gloo", 0, 0),
-        pytest.param(trained, 3, "gloo", 1, 1, marks=SLOW),
-        pytest.param(trained, 3, "gloo", 2, 2, marks=SLOW),
+        pytest.param(trained, 3, "gloo", 2, 2, marks=pytest.mark.slow),
     ],
 )
 def test_all_name_the_rank_that_died(

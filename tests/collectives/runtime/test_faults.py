@@ -169,29 +169,25 @@ def assert_told(schedule: Schedule, rank: int, report: Report, victim: int) -> N
     assert later == [f"an earlier collective of this group failed: {message}"] * 2
 
 
-@pytest.mark.parametrize("seed", range(3))
+GLOO_S, HOSTS_S = 4.0, 5.0  # timeouts of groups in which a rank that lost no connection waits for one that died
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 105, 10))])
 def test_killed_at_any_transfer(seed: int) -> None:
     """Every survivor says where it was and how far it had got, and refuses further calls at once."""
-    strike(seed, GLOO, timeout_s=4.0)
+    strike(seed, GLOO, timeout_s=GLOO_S)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 30))])
 def test_killed_at_any_transfer_through_shared_memory(seed: int) -> None:
     """Every survivor is told at once, and not after the group's timeout."""
     strike(seed, SHM)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5, 105))
-def test_killed_at_any_transfer_100_times(seed: int) -> None:
-    """The same, more often."""
-    strike(seed, SHM if seed % 5 else GLOO, timeout_s=60.0 if seed % 5 else 4.0)
-
-
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
 def test_killed_among_several_hosts(seed: int) -> None:
     """Who is on another host may find out only after the timeout, as with Gloo alone, but names the same rank."""
-    strike(seed, Way("auto", PAIRS), num_ranks=4, timeout_s=5.0)
+    strike(seed, Way("auto", PAIRS), num_ranks=4, timeout_s=HOSTS_S)
 
 
 def struck_in_batches(group: dist.ProcessGroup, victim: int, fuse: int) -> tuple[str, str, int]:
@@ -206,7 +202,7 @@ def struck_in_batches(group: dist.ProcessGroup, victim: int, fuse: int) -> tuple
             return str(error), str(error.flight_record), len(getattr(error.flight_record, "entries", ()))
 
 
-@pytest.mark.parametrize("fuse", [0, 7, 20])
+@pytest.mark.parametrize("fuse", [0, 7])
 def test_killed_in_a_batched_run(fuse: int) -> None:
     """The survivors are told rank, step and peers, and how far they had got."""
     schedule = build(Collective.ALL_REDUCE, "ring", 3)

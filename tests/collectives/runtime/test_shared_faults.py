@@ -241,12 +241,6 @@ def test_who_leaves_after_the_last_collective_harms_nobody(times: int, how: str)
             assert ranks.codes() == [0] * 4
 
 
-@pytest.mark.slow
-def test_who_leaves_harms_nobody_many_times() -> None:
-    """The same, more often."""
-    test_who_leaves_after_the_last_collective_harms_nobody(200, "os._exit")
-
-
 def with_a_child(victim: int) -> tuple[str, float]:
     """The victim has a child that outlives it."""
     group = shared_world()

@@ -77,12 +77,6 @@ def test_calls_leave_nothing(ranks: RankPool) -> None:
     judge(ranks.run(called_often, 300))
 
 
-@pytest.mark.slow
-def test_many_calls_leave_nothing(ranks: RankPool) -> None:
-    """The same, for longer."""
-    judge(ranks.run(called_often, 10_000, timeout_s=280))
-
-
 def made_and_destroyed(_: dist.ProcessGroup, groups: int, hosts: tuple[int, ...]) -> tuple[Holdings, Holdings]:
     """Return the holdings of this rank after a few groups, and after many."""
     for turn in range(groups + 3):
@@ -103,9 +97,3 @@ def test_groups_leave_nothing(ranks: RankPool, hosts: tuple[int, ...]) -> None:
     before = shared_memory_files()
     judge(ranks.run(made_and_destroyed, 5, hosts))
     assert shared_memory_files() <= before
-
-
-@pytest.mark.slow
-def test_many_groups_leave_nothing(ranks: RankPool) -> None:
-    """The same, with more of them."""
-    judge(ranks.run(made_and_destroyed, 100, (0,) * 5, timeout_s=280))
