@@ -60,7 +60,7 @@ test: $(VENV)/installed-dev
 	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/installed-dev
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile=all
 	COLLECTIVES_TRANSPORT=gloo $(PYTEST) tests/collectives
 
 fuzz: $(VENV)/installed-dev
