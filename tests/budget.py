@@ -1,8 +1,7 @@
-"""The time that tests may take: a plugin that fails a run in which an unmarked test, or file of tests, takes too long.
+"""The time that tests may take: a plugin that names each unmarked test, and file of tests, that takes too long.
 
-A test that needs longer is marked `slow`; `make test-all`, and so CI, runs it as well. A suite grows by seconds that
-nobody notices, so the limits are part of it. They are those of a quiet machine; a test fails the run only at a multiple
-of them that a busy machine does not reach, after a correction by the speed of this one.
+A test that needs longer is marked `slow`. A suite grows by seconds that nobody notices, so the limits are part of it.
+They are those of two quiet cores, corrected by the speed of this machine.
 """
 
 import time
@@ -13,7 +12,6 @@ import pytest
 
 TEST_LIMIT_S = 3.0
 FILE_LIMIT_S = 20.0
-BUSY = 2.5  # other programs, and the other worker, may take as large a share of the machine
 REFERENCE_S = 0.058  # `_work` on a quiet AMD EPYC of 2.4 GHz, Python 3.11
 
 
@@ -53,11 +51,6 @@ class Budget:
             for name, duration_s in sorted(times_s.items(), key=lambda item: -item[1]):
                 if duration_s > limit_s * scale:
                     yield f"{duration_s:6.1f} s  {name}: a {kind} has {limit_s:g} s, unless it is marked slow"
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail the run if something takes far too long."""
-        if any(self.longer_than(BUSY * self._scale)) and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Name everything that is over its limit."""
