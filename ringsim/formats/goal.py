@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ringsim.formats.rank_operations import Operation, operations_of_ranks
+from ringsim.formats.rank_operations import RankOperation, operations_of_ranks
 from ringsim.schedule import NO_ROW, Schedule, dependencies, require_memory
 
 BYTES_PER_TRANSFER = 250  # of memory, while it is written, at most
@@ -46,7 +46,7 @@ def goal_lines(
     if len(hops) > MAX_NICS:
         raise ValueError(f"{schedule}: needs {len(hops)} nics a rank, one for each distance; GOAL has {MAX_NICS}")
 
-    def label(operation: Operation) -> str:
+    def label(operation: RankOperation) -> str:
         is_send, row = operation
         return f"{'s' if is_send else 'c' if calc_ns[row] else 'r'}{row}"
 
@@ -61,10 +61,10 @@ def goal_lines(
             kind, to = ("send", "to") if is_send else ("recv", "from")
             nic = f" nic {nics.ravel()[row]}" if nics.ravel()[row] else ""
             yield f"{kind[0]}{row}: {kind} {max(num_bytes[row], 1)}b {to} {peer[row]} tag {tag}{nic}\n"
-            last = label(Operation(is_send, row))
+            last = label(RankOperation(is_send, row))
             if last.startswith("c"):
                 yield f"{last}: calc {calc_ns[row]}\n{last} requires r{row}\n"
-            in_order = [Operation(is_send, int(before[row]))] if before[row] != NO_ROW else []
+            in_order = [RankOperation(is_send, int(before[row]))] if before[row] != NO_ROW else []
             for earlier in sorted({*required, *in_order}):
                 yield f"{last} requires {label(earlier)}\n"
         yield "}\n"

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ringsim.formats.msccl_program import COLLECTIVES, PLACED
-from ringsim.formats.rank_operations import Operation, operations_of_ranks
+from ringsim.formats.rank_operations import RankOperation, operations_of_ranks
 from ringsim.schedule import Collective, Dependencies, Schedule, ScheduleError, dependencies, require_memory
 
 NAMES = {collective: name for name, collective in COLLECTIVES.items()}
@@ -81,11 +81,14 @@ def msccl_lines(schedule: Schedule, *, with_places: bool = False) -> Iterator[st
 
 
 def _blocks(
-    waits: Dependencies, channels: list[int], operations: Iterable[tuple[Operation, list[Operation]]], with_places: bool
+    waits: Dependencies,
+    channels: list[int],
+    operations: Iterable[tuple[RankOperation, list[RankOperation]]],
+    with_places: bool,
 ) -> dict[Block, list[_Line]]:
     """Return the thread blocks of one gpu."""
     blocks: dict[Block, list[_Line]] = {}
-    points: dict[Operation, Point] = {}
+    points: dict[RankOperation, Point] = {}
     sends: defaultdict[int, list[Point]] = defaultdict(list)  # of each chunk, since it was written
     waited_for: dict[tuple[Block, Block], int] = {}
     for operation, required in operations:

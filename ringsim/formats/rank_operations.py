@@ -8,14 +8,16 @@ import numpy as np
 from ringsim.schedule import NO_ROW, Bools, Dependencies, Ints, stable_order
 
 
-class Operation(NamedTuple):
+class RankOperation(NamedTuple):
     """What a rank does for a transfer, by its row: it sends it, or it receives and applies it."""
 
     is_send: bool
     row: int
 
 
-def operations_of_ranks(waits: Dependencies, num_ranks: int) -> Iterator[list[tuple[Operation, list[Operation]]]]:
+def operations_of_ranks(
+    waits: Dependencies, num_ranks: int
+) -> Iterator[list[tuple[RankOperation, list[RankOperation]]]]:
     """Yield the operations of each rank in step order, in a step the sends first, for which writes may wait.
 
     With each are those of the rank that it waits for, but for those of its channel or connection.
@@ -28,18 +30,18 @@ def operations_of_ranks(waits: Dependencies, num_ranks: int) -> Iterator[list[tu
         yield list(_operations(waits, row[in_steps], is_send[in_steps]))
 
 
-def _operations(waits: Dependencies, rows: Ints, is_send: Bools) -> Iterator[tuple[Operation, list[Operation]]]:
+def _operations(waits: Dependencies, rows: Ints, is_send: Bools) -> Iterator[tuple[RankOperation, list[RankOperation]]]:
     before = np.where(is_send, waits.data_dependency[rows], waits.before_in_chunk[rows])
     columns = (rows, is_send, before, waits.chunk[rows], waits.buffer_dependency[rows])
     waited: dict[int, int] = {}  # of a chunk, the last of its sends that a write has waited for
     for row, sends, applied, chunk, last_send in zip(*(column.tolist() for column in columns), strict=True):
-        required = [Operation(False, applied)] if applied != NO_ROW else []
+        required = [RankOperation(False, applied)] if applied != NO_ROW else []
         if not sends:
             sent, first = last_send, waited.get(chunk, NO_ROW)
             while sent > first:
-                required.append(Operation(True, sent))
+                required.append(RankOperation(True, sent))
                 sent = int(waits.sent_before[sent])
             waited[chunk] = max(
                 first, last_send
             )  # a later write is applied after this one: it need not name them again
-        yield Operation(sends, row), sorted(required)
+        yield RankOperation(sends, row), sorted(required)
