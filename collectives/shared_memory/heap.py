@@ -1,7 +1,7 @@
 """`Heap`: memory of tensors that the ranks of a host share, so that others read a tensor where it lies.
 
-Each rank has one, a file in memory that all ranks of the host map when they meet. It is larger than any memory, and
-holes take none: a tensor takes its part of it when it is made, and gives it back when it ends.
+Each rank has one, a file in memory that all ranks of the host map when they meet. It is as large as the machine's
+memory, and holes take none: a tensor takes its part of it when it is made, and gives it back when it ends.
 """
 
 import ctypes
@@ -17,10 +17,10 @@ from weakref import finalize
 import torch
 
 from collectives.shared_memory.segment import Segment, SharedFile, new_sparse_file, whole_pages
-from ringsim.limits import free_bytes
+from ringsim.limits import free_bytes, installed_bytes
 from ringsim.units import format_size
 
-HEAP_BYTES = 2**38
+MAX_HEAP_BYTES = 2**36  # each rank maps one for each rank of the host in each group, and has 2**47 addresses
 _MADV_REMOVE, _MADV_DONTDUMP = 9, 16  # of Linux; Python's mmap has no madvise for memory that torch has mapped
 _madvise = ctypes.CDLL(None, use_errno=True).madvise
 
@@ -29,7 +29,8 @@ def new_heap_file() -> int:
     """Return a file descriptor of an empty heap. Raises OSError where there is no such memory."""
     limits = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE)
     is_limited = any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits)
-    return new_sparse_file(mmap.PAGESIZE if is_limited else HEAP_BYTES)
+    size_bytes = int(min(MAX_HEAP_BYTES, installed_bytes()))
+    return new_sparse_file(mmap.PAGESIZE if is_limited else whole_pages(size_bytes))
 
 
 class Heap(SharedFile):
@@ -41,11 +42,11 @@ class Heap(SharedFile):
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         self._fd, self._process = -1, os.getpid()
-        self._begin, length = self.bytes.data_ptr(), len(self.bytes)
-        self._free = [(0, length)]  # from and to, in order
+        self._begin, self._length = self.bytes.data_ptr(), len(self.bytes)
+        self._free = [(0, self._length)]  # from and to, in order
         self._released: deque[tuple[int, int]] = deque()  # by finalizers, which run at any moment in any thread
         self._entering = Lock()
-        _advise(self._begin, length, _MADV_DONTDUMP)
+        _advise(self._begin, self._length, _MADV_DONTDUMP)
 
     def own(self, fd: int) -> "Heap":
         """Keep a file descriptor of the file, to allocate in it. Raises OSError where no more can be opened."""
@@ -80,7 +81,7 @@ class Heap(SharedFile):
     def offset_of(self, tensor: torch.Tensor) -> int | None:
         """Return the byte at which `tensor` begins; None if it lies elsewhere."""
         start = tensor.untyped_storage().data_ptr() - self._begin
-        if not 0 <= start < HEAP_BYTES:
+        if not 0 <= start < self._length:
             return None
         # An empty tensor has no address; where it is does not matter, but that is to be in the heap.
         return tensor.data_ptr() - self._begin if tensor.numel() else start
