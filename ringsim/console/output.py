@@ -72,13 +72,15 @@ class Progress:
         if self._drawn_at > float("-inf"):
             self._draw()
 
-    def line(self) -> str:
-        """Return what is drawn, where the terminal is wide enough."""
+    def line(self, width: float = float("inf")) -> str:
+        """Return what is drawn, without the bar where that needs more than `width` columns."""
         if self.length is None:
             return "  ".join(filter(None, [f"{self.phase} ...", str(self.done) if self.done else "", self.text]))
         bar = "#" * min(BAR_WIDTH * self.done // max(self.length, 1), BAR_WIDTH)
         count = f"{self.done}/{self.length}"
-        return "  ".join(filter(None, [self.phase, f"[{bar:<{BAR_WIDTH}}]", count, self._time_left(), self.text]))
+        parts = [self.phase, f"[{bar:<{BAR_WIDTH}}]", count, self._time_left(), self.text]
+        whole = "  ".join(filter(None, parts))
+        return whole if len(whole) <= width else "  ".join(filter(None, [parts[0], *parts[2:]]))
 
     def _time_left(self) -> str:
         made, spent_s = self.done - self._done_before, time.monotonic() - self._begun_s
@@ -92,7 +94,7 @@ class Progress:
             return
         self._drawn_at = now
         width = shutil.get_terminal_size().columns - 1
-        click.echo(f"{CLEAR_LINE}{self.line()[:width]}", file=sys.stderr, nl=False)
+        click.echo(f"{CLEAR_LINE}{self.line(width)[:width]}", file=sys.stderr, nl=False)
 
 
 def progress_bar(length: int, label: str, *, rank: int = 0, done: int = 0, delay_s: float = 0.0) -> Progress:

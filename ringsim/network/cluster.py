@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
 from typing import Annotated, Any, Protocol, Self
 
 import numpy as np
@@ -187,7 +186,7 @@ class Cluster:
         Raises ValueError if there is no room for `num_ranks` ranks, or a slow or failing resource does not exist.
         """
         try:
-            return _topology(self.spec, num_ranks)
+            return ClusterTopology(self.spec, num_ranks)
         except ValueError as error:
             raise ValueError(f"{self.place}: {error}") from None
 
@@ -196,8 +195,3 @@ class Cluster:
         fields: dict[str, Any] = finite_or_none(asdict(replace(self, calibration=None)))
         del fields["calibration"]
         return fields
-
-
-@lru_cache(maxsize=2)  # a prediction asks several times; short ones would otherwise take half as long again
-def _topology(spec: Spec, num_ranks: int) -> Topology:
-    return ClusterTopology(spec, num_ranks)

@@ -131,15 +131,15 @@ def ddp_facts(step: DdpStep, profile: StepProfile) -> list[tuple[str, str]]:
 
 
 def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
-    """Return a row for each bucket size, the last with torch's own caps. best: that are recommended."""
+    """Return a row for each bucket size, the last with torch's own caps. best: those with the shortest step."""
     rows = []
     for step in steps:
         caps, mean = step.config.caps, step.prediction.mean
-        mark = "recommended" if caps == best else "torch's default" if step is steps[-1] else ""
-        times = map(_time_cell, (mean.step_s, mean.compute_s, mean.exposed_s, mean.communication_s))
+        mark = "best" if caps == best else "default" if step is steps[-1] else ""
+        times = map(_time_cell, (mean.step_s, mean.exposed_s, mean.communication_s))
         cells = TableCell(str(caps), caps.rest_bytes), count_cell(step.num_buckets), *times
         rows.append((*cells, share_cell(step.efficiency, 1), TableCell(mark, 0)))
-    columns = ("bucket_cap_mb", "buckets", *_TIMES, "efficiency", "")
+    columns = ("bucket_cap_mb", "buckets", "step", "exposed", "communication", "efficiency", "")
     return DataTable(columns, rows)
 
 

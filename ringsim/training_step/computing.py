@@ -82,7 +82,7 @@ class Computing:
         if self.scale != 1:
             return "prediction (computations scaled as asked for)"
         origin = "given" if self.backend else "recorded"
-        return LOWER_BOUND if self.roofline else f"prediction (computations as long as {origin})"
+        return LOWER_BOUND if self.roofline else f"prediction (computations as {origin})"
 
     def seconds(self, event: TraceEvent, occupied: int = 0) -> float:
         """Return how long a computation takes. occupied: multiprocessors of the GPU that calls occupy meanwhile."""

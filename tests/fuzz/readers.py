@@ -33,7 +33,7 @@ from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, read
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from tests.ringsim.verdict.test_run_directory import CELL, COMPARISON, SESSION
 from trainers.checkpoints.step_log import read_log
-from trainers.cli.settings import read_settings
+from trainers.cli.settings import _as_it_reads
 
 ROOT = Path(__file__).parents[2]
 PART = GeneratedPart("<!-- begin -->", "<!-- end -->")
@@ -167,7 +167,7 @@ def _text(text: str) -> Callable[[], bytes]:
 
 
 def _task_setting(path: Path) -> None:
-    read_settings("module:function", [f"x={path.read_bytes().decode(errors='replace')}"])
+    _as_it_reads(path.read_bytes().decode(errors="replace"))
 
 
 OSU = "mpirun -np 4 -ppn 2 x\n# OSU MPI Allreduce Latency Test v5.7\n# Size       Avg Latency(us)   Min\n" + "".join(

@@ -16,6 +16,7 @@ from ringsim.console import (
     examples,
     is_under_torchrun,
     json_option,
+    require_torch,
     say,
     spawn,
 )
@@ -142,6 +143,7 @@ def _run(launch: Launch, task: Task, ranks: int | None) -> int:
             return run_rank(launch, task)
         except KeyboardInterrupt:
             raise click.exceptions.Abort(launch.interrupted()) from None
+    require_torch("this command")
     progress = Progress()
     progress.begin(f"starting {plural(ranks, 'rank')}")  # rank 0 goes on in its place
     code = spawn(ranks, run_rank, (replace(launch, resume=""),), stops=True)  # it is said here, whatever ends them

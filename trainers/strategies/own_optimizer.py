@@ -89,8 +89,8 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 STEPS = 3
 TOLERANCE = 1e-4  # of a step: vectorised code may round the last elements otherwise
-VALUES = torch.tensor((0.5, -1.0, 2.0, 0.25, 30.0, -20.0, 50.0, 40.0))  # the halves differ: so do their norms
-GRADIENTS = torch.tensor((0.01, -0.02, 0.04, 0.03, 800.0, -500.0, 900.0, 700.0))
+VALUES = (0.5, -1.0, 2.0, 0.25, 30.0, -20.0, 50.0, 40.0)  # the halves differ: so do their norms
+GRADIENTS = (0.01, -0.02, 0.04, 0.03, 800.0, -500.0, 900.0, 700.0)
 
 
 def check_shardable(
@@ -137,9 +137,10 @@ def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
     shapes = [(2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3)) for num in sorted(num_dims - {0, 1})]
     with torch.random.fork_rng(devices=[]):
         try:
-            whole = _stepped(make, VALUES, GRADIENTS)
-            halves = [_stepped(make, *half) for half in zip(VALUES.chunk(2), GRADIENTS.chunk(2), strict=True)]
-            shaped = [_stepped(make, VALUES.view(shape), GRADIENTS.view(shape)) for shape in shapes]
+            values, gradients = torch.tensor(VALUES), torch.tensor(GRADIENTS)
+            whole = _stepped(make, values, gradients)
+            halves = [_stepped(make, *half) for half in zip(values.chunk(2), gradients.chunk(2), strict=True)]
+            shaped = [_stepped(make, values.view(shape), gradients.view(shape)) for shape in shapes]
         except TypeError:
             return False
     return all(torch.allclose(other, whole, TOLERANCE, 1e-6, equal_nan=True) for other in (torch.cat(halves), *shaped))

@@ -55,7 +55,8 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     with Progress() as progress:
         progress.begin(f"starting {plural(ranks, 'rank')}")
         run_local_ranks(ranks, [*BENCHMARK, *arguments])
-    if output != STDOUT and (busy := _busy(Measurements.load(output))):
+    is_written = output != STDOUT and output.exists()  # not after --help
+    if is_written and (busy := _busy(Measurements.load(output))):
         click.echo(busy, err="--json" in options)  # one object alone may stand on stdout
 
 

@@ -48,7 +48,7 @@ def test_the_output_is_that_of_a_step(layers: Path) -> None:
     text = printed("ddp", "--layers", str(layers), "--ranks", "2")
     found = as_json("ddp", "--layers", str(layers), "--ranks", "2")
     assert text.startswith("a step of 2 ranks, each on a CPU: ")
-    assert ", prediction (computations as long as given)\n" in text
+    assert ", prediction (computations as given)\n" in text
     assert (
         "  gradients   72 B in 4 parameters, 2 buckets, bucket_cap_mb 25 (1 first)\n  source      times made up\n"
         in text
@@ -193,7 +193,7 @@ def test_a_sweep_recommends_its_least(layers: Path) -> None:
     assert {step["cap_bytes"] for step in found["scaling"]} == {found["cap_bytes"]}
     assert all(step["efficiency"] == found["single_s"] / step["step_s"] for step in found["scaling"])
     caps, ranks = (block.splitlines() for block in printed(*options).split("\n\n")[-2:])
-    assert sum(line.endswith("recommended") for line in caps) == 1
+    assert sum(line.endswith("best") for line in caps) == 1
     assert caps[-1].startswith(" 25 (1 first) ")
     assert [line.split()[0] for line in ranks[:4]] == ["ranks", "2", "4", "6"]
 
@@ -206,7 +206,7 @@ def test_the_files(layers: Path, tmp_path: Path) -> None:
         assert f"wrote {tmp_path / name}" in run(*options, *more, "-o", str(tmp_path / name)).stderr
     assert (tmp_path / "step.png").read_bytes() != (tmp_path / "curve.png").read_bytes()
     page = (tmp_path / "step.html").read_text()
-    for shown in ("From 2 to 4 ranks", "of the step on a single process", "Bucket sizes", ">recommended<", "gradients"):
+    for shown in ("From 2 to 4 ranks", "of the step on a single process", "Bucket sizes", ">best<", "gradients"):
         assert shown in page
     assert "all_reduce 1" in (tmp_path / "step.json").read_text()
     assert "not one for each of --scaling" in refused(*options, *several, "-o", "step.json")

@@ -113,7 +113,7 @@ def everywhere(trace: Path, *options: str) -> tuple[str, str, dict[str, Any]]:
         (("--gpu", "h100"), "lower bound (roofline at peak rates)"),
         (("--gpu", "h100", "--measured-step", "5ms"), "prediction (computations scaled to a measured step)"),
         (("--gpu", "h100", "--compute-scale", "0.5"), "prediction (computations scaled as asked for)"),
-        ((), "prediction (computations as long as recorded)"),
+        ((), "prediction (computations as recorded)"),
     ],
 )
 def test_how_sure_a_step_is_stands_beside_its_time(trace: Path, options: tuple[str, ...], basis: str) -> None:
