@@ -9,7 +9,7 @@ from ringsim.schedule import NO_ROW, Bools, Dependencies, Ints, stable_order
 
 
 class RankOperation(NamedTuple):
-    """What a rank does for a transfer, by its row: it sends it, or it receives and applies it."""
+    """The part of one rank in a transfer, by its row: it sends it, or it receives and applies it."""
 
     is_send: bool
     row: int

@@ -1,4 +1,4 @@
-"""What follows from a predicted step by simulating it again: how sure it is, and what would make it shorter.
+"""The outlook of a predicted step, by simulating it again: its interval, and changes that would make it shorter.
 
 If all calls take f times as long as predicted, a step takes f times as long as one whose computations take 1/f of their
 time. So no other network has to be simulated for the interval of a step, and calls overlap with computations as in the

@@ -198,7 +198,7 @@ class TracePrediction:
 
     @property
     def by_formula(self) -> str:
-        """As of `GroupCalls`, of the first group that has any."""
+        """Return the algorithms of `GroupCalls`, of the first group that has any."""
         return next((group.by_formula for group in self.simulation.groups if group.by_formula), "")
 
     @property

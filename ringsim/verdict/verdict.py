@@ -32,7 +32,7 @@ class Straggler(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What synchronising costs a training step of the strategy comparison, with the strategy of the shortest step.
+    """The cost of synchronising in a training step of the strategy comparison, with the strategy of the shortest step.
 
     draws: the strategies that are not slower than the best beyond what steps vary. free: training without
     synchronisation. The difference of both steps also holds the waiting of ranks for one another, and what
@@ -75,7 +75,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What answers follow from; pages draw it.
+    """The facts from which answers follow; pages draw them.
 
     subjects: all sets of probes with their networks; the first is the one that the answers go by. forecast: of that.
     """

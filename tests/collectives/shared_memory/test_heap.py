@@ -120,7 +120,7 @@ def test_a_tensor_outlives_its_group() -> None:
 
 
 def test_a_forked_process_releases_nothing() -> None:
-    """As one that loads data, which drops its copy of the tensor."""
+    """A worker that loads data drops its copy of the tensor."""
     with local_ranks(1) as (local,):
         tensor = new(local, 1.0)
         child = os.fork()
@@ -143,7 +143,7 @@ def test_more_memory_than_there_is(size_bytes: int) -> None:
 
 
 def test_a_heap_with_no_place_left() -> None:
-    """As where the size of files is limited: then there are tensors that are not shared."""
+    """Where the size of files is limited, tensors are not shared."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
     try:
