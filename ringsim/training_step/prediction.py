@@ -198,7 +198,7 @@ class TracePrediction:
 
     @property
     def by_formula(self) -> str:
-        """Return the algorithms of `GroupCalls`, of the first group that has any."""
+        """Return which calls take the times of the library's own formula, and why, of the first group that has any."""
         return next((group.by_formula for group in self.simulation.groups if group.by_formula), "")
 
     @property
