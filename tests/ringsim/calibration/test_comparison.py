@@ -101,7 +101,6 @@ def test_scripts_can_fail_above_an_error(logs: tuple[Path, Path], tmp_path: Path
     assert invoke(*command, "--fail-above", share).exit_code == exit_code
 
 
-@pytest.mark.usefixtures("few_draws")
 def test_calibrate_then_compare_measurements(measurements: Path, tmp_path: Path) -> None:
     """The collective of torch is predicted by the schedule that Gloo runs; bare sockets are named as not predicted."""
     assert "bootstrap" in printed("calibrate", measurements, "-o", tmp_path / "host.toml")
@@ -185,7 +184,6 @@ def test_the_summary_has_the_median_and_the_95th_percentile_of_the_errors() -> N
                        "median": pytest.approx(0.1), "p95": pytest.approx(0.19), "inside": None}  # fmt: skip
 
 
-@pytest.mark.usefixtures("few_draws")
 def test_times_of_wrong_results_are_refused(measurements: Path, tmp_path: Path) -> None:
     """They say nothing."""
     saved = json.loads(measurements.read_text())

@@ -74,7 +74,6 @@ def test_no_probes_and_no_late_calls() -> None:
     assert OURS.late_calls(calibrated(call=(MESSAGE_S,), call_cold=(MESSAGE_S, 1.9 * MESSAGE_S, MESSAGE_S))) == NONE
 
 
-@pytest.mark.usefixtures("few_draws")
 def test_calls_through_shared_memory() -> None:
     """Which have a share of their own; asynchronous ones are those that go through it."""
     measurements = measured(2)
@@ -86,7 +85,6 @@ def test_calls_through_shared_memory() -> None:
     assert fit.values["host.shared_memory.late"] == pytest.approx(4e-3, rel=1e-3)
 
 
-@pytest.mark.usefixtures("few_draws")
 def test_a_share_is_shown_in_percent() -> None:
     """Unlike all other values, it is neither a time nor a rate."""
     table = format_probe_fit(calibrate(measured(2)))

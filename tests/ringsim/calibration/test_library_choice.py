@@ -12,7 +12,7 @@ import pytest
 from ringsim import Cluster, Collective, load_network, predict_time
 from ringsim.algorithms import fill_hosts, nccl_tree_all_reduce, nccl_tree_segments
 from ringsim.calibration import LibraryChoice, choose, fastest_protocol, library_time, why_unknown
-from ringsim.calibration.library_pace import MAX_TRANSFERS, _simulated_s
+from ringsim.calibration.library_pace import _simulated_s
 from ringsim.calibration.protocol_time import predict
 from ringsim.calibration.questions import Question
 from ringsim.measurements import NOT_KNOWN
@@ -296,13 +296,14 @@ def test_where_nothing_is_known_nothing_is_chosen() -> None:
     assert fastest_protocol(build(Collective.ALL_REDUCE, "ring", 8), plain, 8) is None
 
 
-def test_thousands_of_ranks_are_chosen_for() -> None:
+def test_many_ranks_are_chosen_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunk sizes are rounded up to one size, since few transfers stand for all only then."""
     preset = load_network("dgx-h100-cluster")
+    monkeypatch.setattr("ringsim.calibration.library_pace.MAX_TRANSFERS", 2**16)
     for collective, size_bytes in ((Collective.ALL_GATHER, 8), (Collective.ALL_REDUCE, 2**28 + 3)):
-        choice = choose(preset, collective, 1024, size_bytes)
+        choice = choose(preset, collective, 256, size_bytes)
         assert choice is not None
-        assert choice.schedule.num_transfers > MAX_TRANSFERS
+        assert choice.schedule.num_transfers > 2**16
         assert size_bytes < choice.sent_bytes < size_bytes + choice.schedule.num_chunks
         assert choice.time_s() == pytest.approx(simulated_s(choice))
     small = choose(preset, Collective.ALL_GATHER, 16, 8)
@@ -377,18 +378,19 @@ def test_the_time_takes_one_simulation_per_protocol(monkeypatch: pytest.MonkeyPa
     assert len(simulated) == len(cluster.spec.protocols) + 1
 
 
-def test_a_ring_too_large_to_be_simulated_often_takes_a_protocol_by_its_size() -> None:
+def test_a_ring_too_large_to_be_simulated_often_takes_a_protocol_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that is over first by NCCL's formula; that of large tensors would take far longer for small ones."""
     cluster = load_network("dgx-h100-cluster")
+    monkeypatch.setattr("ringsim.calibration.library_pace.MAX_TRANSFERS", 2**15)
     taken = {}
-    for size_bytes in (2**20, 2**34):
-        schedule = build(Collective.ALL_REDUCE, "ring", 1024, size_bytes)
-        assert schedule.num_transfers > MAX_TRANSFERS
+    for size_bytes in (2**18, 2**32):
+        schedule = build(Collective.ALL_REDUCE, "ring", 256, size_bytes)
+        assert schedule.num_transfers > 2**15
         choice = fastest_protocol(schedule, cluster, size_bytes)
         assert choice is not None
         taken[size_bytes] = choice.protocol
         assert library_time(schedule, cluster, size_bytes) == choice.time_s()
-    assert taken == {2**20: "LL", 2**34: "Simple"}
+    assert taken == {2**18: "LL", 2**32: "Simple"}
 
 
 @pytest.mark.parametrize("passes", [1.0, 2.0])

@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from ringsim.calibration.from_probes import calibrate
+from ringsim.calibration.from_probes import ProbeFit, calibrate
 from ringsim.calibration.noise import TOO_WIDE, busy_line, probe_noise
 from ringsim.measurements.measurements import Measurements, Probe
 from tests.ringsim.commands import printed, run
@@ -30,21 +31,24 @@ def measured(short: tuple[float, ...], long: tuple[float, ...] = QUIET) -> Measu
     return replace(made, probes=tuple(map(noisy, made.probes)))
 
 
+@cache
+def fit_of(short: tuple[float, ...], long: tuple[float, ...] = QUIET) -> ProbeFit:
+    """The fit to these, which takes a second."""
+    return calibrate(measured(short, long), "made")
+
+
 def test_a_quiet_machine_is_not_complained_of() -> None:
     """Blocks a few per cent apart move no prediction by as much as the model's own error may be."""
-    measurements = measured(QUIET)
-    fit = calibrate(measurements)
-    noise = probe_noise(measurements, fit)
+    noise = probe_noise(measured(QUIET), fit_of(QUIET))
     assert noise is not None
     assert noise.predicted.largest_error < TOO_WIDE
-    assert busy_line(measurements, fit) == ""
+    assert busy_line(measured(QUIET), fit_of(QUIET)) == ""
 
 
 @pytest.mark.parametrize(("short", "long", "size"), [(BUSY, QUIET, "64 B"), (QUIET, BUSY, "8 MiB")])
 def test_a_busy_machine_is_said(short: tuple[float, ...], long: tuple[float, ...], size: str) -> None:
     """With the message that varied most, how far, and what that does to predictions."""
-    measurements = measured(short, long)
-    line = busy_line(measurements, calibrate(measurements))
+    line = busy_line(measured(short, long), fit_of(short, long))
     assert line.startswith(f"this machine was busy: a message of {size} took ")
     assert "; measure again; from the noise of the probes alone predictions may be off by -" in line
     assert "\n" not in line

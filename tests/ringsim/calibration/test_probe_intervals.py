@@ -119,7 +119,6 @@ def test_formulas_for_logs_have_them_too() -> None:
     assert 1.0 < widths[0] < widths[1]
 
 
-@pytest.mark.usefixtures("few_draws")
 @pytest.mark.parametrize("name", ["host.nonsense", "name", "host.shared_memory.latency", "rank"])
 def test_a_parameter_that_the_network_does_not_have_is_refused(tmp_path: Path, name: str) -> None:
     """In one line that names it."""

@@ -70,7 +70,6 @@ def all_reduce(num_cores: int, num_ranks: int, size: int) -> CollectiveTimes:
     )  # fmt: skip
 
 
-@pytest.mark.usefixtures("few_draws")
 @pytest.mark.parametrize(("num_ranks", "num_cores"), [(2, 2), (4, 2), (8, 16)])
 def test_calibration_finds_the_host(num_ranks: int, num_cores: int) -> None:
     """Overheads, latency, call and all rates, whether ranks have cores of their own or take turns."""
@@ -87,7 +86,6 @@ def test_calibration_finds_the_host(num_ranks: int, num_cores: int) -> None:
     assert set(fit.values) <= set(fit.probes)
 
 
-@pytest.mark.usefixtures("few_draws")
 def test_what_was_measured_is_predicted() -> None:
     """On the network as it is after it was written to a file and read."""
     cluster = read_network(network_text(calibrate(measured(4)).cluster), "mine.toml")
@@ -95,7 +93,6 @@ def test_what_was_measured_is_predicted() -> None:
     assert [case.error for case in comparison.cases] == [pytest.approx(0.0, abs=1e-3)] * 3
 
 
-@pytest.mark.usefixtures("few_draws")
 def test_what_went_otherwise_is_predicted_otherwise() -> None:
     """Over Gloo by what the network says of that; through shared memory only if it says anything."""
     cluster = calibrate(measured(4)).cluster
@@ -130,7 +127,6 @@ def test_probes_that_do_not_fit_together_are_named() -> None:
             calibrate(wrong)
 
 
-@pytest.mark.usefixtures("few_draws")
 def test_its_table_fits_80_columns() -> None:
     """Long names of parameters and all; --wide says of each which probes it comes from."""
     fit = calibrate(measured(2))
@@ -152,7 +148,6 @@ def test_a_model_without_shared_memory_leaves_its_probes_out() -> None:
     assert fit.cluster.calibration.noise > 0
 
 
-@pytest.mark.usefixtures("few_draws")
 def test_without_probes_of_shared_memory_there_is_none() -> None:
     """As on a group that does not share it."""
     assert calibrate(made_measurements(2)).cluster.spec.host.shared_memory is None

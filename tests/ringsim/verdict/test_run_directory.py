@@ -14,8 +14,6 @@ from tests.ringsim.commands import invoke, printed, refused, run
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import PROFILE, made_job, made_strategy
 
-pytestmark = pytest.mark.usefixtures("few_draws")
-
 DOCS = Path(__file__).parents[3] / "docs"
 LOG = '{"step": 1, "loss": 2.5, "samples_per_s": 100.0}\n{"step": 2, "loss": 2.0, "samples_per_s": 90.0}\n'
 SESSION = {

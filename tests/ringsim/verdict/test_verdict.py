@@ -27,8 +27,6 @@ from ringsim.verdict.verdict import Verdict, find_straggler, judge, step_cost
 from tests.ringsim.made_probes import hosts, made_measurements, one_host, without_probes
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 
-pytestmark = pytest.mark.usefixtures("few_draws")
-
 SLOW = tuple(SlowLink(f"host2.nic0.{way}", slowdown=5.0) for way in ("out", "in"))
 
 
