@@ -269,7 +269,7 @@ def go_on_meanwhile(_: dist.ProcessGroup, algorithm: str, calls_before: int) -> 
         call()
     with ThreadPoolExecutor(1) as pool:
         waiting = None if held_up else pool.submit(call)
-        for length, other in itertools.product(range(1, 7), ("ring", "auto", "recursive_doubling")):
+        for length, other in itertools.product(range(1, 3), ("ring", "auto", "recursive_doubling")):
             collectives.all_reduce(torch.ones(length), group=group, algorithm=other, async_op=True).wait()
             collectives.all_gather_into_tensor(torch.empty(20), torch.ones(10), group)
             collectives.reduce_scatter_tensor(torch.empty(10), torch.ones(20), group=group)

@@ -233,7 +233,7 @@ def deserted(group: Group) -> list[str]:
 
 def test_an_absent_peer() -> None:
     """An error that names it, by every way of asking, within the group's timeout; then the group is broken."""
-    with RankPool(2, peer_timeout_s=4.0, backends=("ring",)) as pool:
+    with RankPool(2, peer_timeout_s=2.0, backends=("ring",)) as pool:
         (waiting, asked, chained, later), _ = pool.run(deserted, timeout_s=30)
     assert waiting.startswith("rank 0: before all_reduce of 3 elements of torch.float32, SUM, algorithm ring: asking ")
     assert "rank 1 failed: " in waiting

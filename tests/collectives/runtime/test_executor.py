@@ -106,12 +106,12 @@ def test_random_schedules_conform(ranks: RankPool, transport: Transport, schedul
     assert_conforms(schedule, results, 7)
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize(
     ("transport", "length"),
     [
-        *((Transport.POSTED, length) for length in (0, 1, 3, 1001)),
-        *((Transport.BATCHED, length) for length in (0, 1001)),
+        *((Transport.POSTED, length) for length in (0, 3, 1001)),
+        (Transport.BATCHED, 1001),
         (Transport.STAGED, 1001),  # as POSTED, on a copy
     ],
 )

@@ -195,7 +195,7 @@ def absent(group: dist.ProcessGroup) -> str:
 
 def test_who_never_calls_is_named_by_all_others() -> None:
     """After the timeout of the group, on every rank."""
-    with RankPool(4, peer_timeout_s=4.0) as pool:
+    with RankPool(4, peer_timeout_s=2.0) as pool:
         messages = pool.run(absent, num_ranks=4, timeout_s=20)
     for rank in (0, 2, 3):
         assert f"rank {rank}: before step 0: learning about shared memory from rank 1 failed: " in messages[rank]
@@ -207,7 +207,7 @@ def unfinished(group: dist.ProcessGroup) -> str:
     return said_by(MismatchError, call, torch.ones(3 + group.rank()))
 
 
-@pytest.mark.parametrize("level", ["INFO", "DETAIL"])
+@pytest.mark.parametrize("level", [pytest.param("INFO", marks=pytest.mark.slow), "DETAIL"])
 def test_on_by_default_when_debugging(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     """With torch's own variable, which at DETAIL wraps every group in one of its own."""
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", level)

@@ -73,8 +73,8 @@ def judge(holdings: list[tuple[Holdings, Holdings]]) -> None:
 
 
 def test_calls_leave_nothing(ranks: RankPool) -> None:
-    """A few hundred of them."""
-    judge(ranks.run(called_often, 300))
+    """A hundred of them."""
+    judge(ranks.run(called_often, 100))
 
 
 def made_and_destroyed(_: dist.ProcessGroup, groups: int, hosts: tuple[int, ...]) -> tuple[Holdings, Holdings]:
@@ -95,5 +95,5 @@ def made_and_destroyed(_: dist.ProcessGroup, groups: int, hosts: tuple[int, ...]
 def test_groups_leave_nothing(ranks: RankPool, hosts: tuple[int, ...]) -> None:
     """A few of them."""
     before = shared_memory_files()
-    judge(ranks.run(made_and_destroyed, 5, hosts))
+    judge(ranks.run(made_and_destroyed, 3, hosts))
     assert shared_memory_files() <= before

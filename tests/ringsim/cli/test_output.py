@@ -31,13 +31,13 @@ def measured(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "command",
     [
-        "algorithms --ranks 1024",
+        "algorithms --ranks 256",
         "networks",
         "networks dgx-h100-cluster",
         "simulate --network loopback --per-rank",
         "simulate --ranks 2000",
         "order --network gbe-racks --ranks 80 --budget 1",
-        "sweep --ranks 2:32 --sizes 1KiB:1MiB",
+        "sweep --ranks 2,16 --sizes 1KiB:4KiB",
         "sweep --ranks 100000 --algorithm ring,direct --sizes 1KiB",
         f"ddp --layers {ROOT}/docs/models/transformer.toml --bucket-cap-mb 1:64 --scaling 2:8",
         "verify --ranks 1",
