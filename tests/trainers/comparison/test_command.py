@@ -22,7 +22,6 @@ from tests.processes import TIMEOUT_S, left_of, run_python
 from tests.ranks import run_forked_programs
 from tests.trainers.commands import ranks_by_hand, read_until
 from trainers.checkpoints.checkpoint import load_checkpoint
-from trainers.cli.compare import DEFAULT_STRATEGIES
 from trainers.cli.group import main
 from trainers.comparison.config import ONE_PROCESS
 from trainers.comparison.report import format_report
@@ -53,7 +52,8 @@ def forked(num_ranks: int, arguments: list[str], folder: Path) -> list[subproces
 def test_two_ranks(tmp_path: Path) -> None:
     """It predicts, trains, learns, compares with one process, and leaves report, pictures and checkpoint."""
     profile, folder = tmp_path / "profile.json", tmp_path / "new" / "report"
-    arguments = ["ring", *SMALL.split(), "--output", str(folder), "--profile", str(profile)]
+    some = f"{ONE_PROCESS},none,ring,bucketed_bf16,ddp,zero1,fsdp"
+    arguments = ["ring", *SMALL.split(), "--strategies", some, "--output", str(folder), "--profile", str(profile)]
     first, second = forked(2, arguments, tmp_path)
     assert (first.returncode, second.returncode, second.stderr) == (0, 0, ""), first.stderr
     assert sorted(path.name for path in folder.iterdir()) == sorted([*RESULT_NAMES, "comparison.json"])
@@ -66,7 +66,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     page = (folder / "report.html").read_text()
     assert all(text in page for text in ("What limits performance?", 'data-name="strategies"', 'data-name="trainings"'))
     names = [ONE_PROCESS, *(result["strategy"] for result in report["strategies"])]
-    assert names == [row["run"]["name"] for row in comparison["runs"]] == DEFAULT_STRATEGIES.split(",")
+    assert names == [row["run"]["name"] for row in comparison["runs"]] == some.split(",")
     for result in report["strategies"]:
         assert len(result["rank_sync_s"]) == 2
         assert result["parameters_identical"] == (result["strategy"] != "none")
