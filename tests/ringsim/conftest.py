@@ -6,8 +6,8 @@ from unittest.mock import patch
 import pytest
 
 
-def _draw_few() -> Iterator[None]:
-    with patch("ringsim.calibration.from_probes._RESAMPLED", 3):
+def _draw_few(number: int = 3) -> Iterator[None]:
+    with patch("ringsim.calibration.from_probes._RESAMPLED", number):
         yield
 
 
@@ -15,6 +15,12 @@ def _draw_few() -> Iterator[None]:
 def few_draws() -> Iterator[None]:
     """Let a bootstrap draw a few networks instead of hundreds; all else that is done with them is the same."""
     yield from _draw_few()
+
+
+@pytest.fixture
+def twenty_draws() -> Iterator[None]:
+    """The same where the draws tell how far they lie apart."""
+    yield from _draw_few(20)
 
 
 @pytest.fixture(scope="module")

@@ -74,6 +74,8 @@ def test_calibrate_then_compare_logs(logs: tuple[Path, Path], tmp_path: Path) ->
     assert {row["sizes"] for row in data["summary"]} == {name for name, _, _ in SIZE_CLASSES}
     run("simulate", "--network", network, "--ranks", 16)
     run("networks", network)
+    for share, exit_code in (("0.01%", 1), ("400%", 0), ("4", 2)):  # without it any error is a result
+        assert invoke("compare", logs[1], "--network", network, "--fail-above", share).exit_code == exit_code
 
 
 def test_the_report_is_written(logs: tuple[Path, Path], tmp_path: Path) -> None:
@@ -90,15 +92,6 @@ def test_the_report_is_written(logs: tuple[Path, Path], tmp_path: Path) -> None:
     for name in ("errors.png", "times.png"):
         assert (tmp_path / "dark" / name).read_bytes() != written[name]
     refused("compare", *logs, "--network", tmp_path / "net.toml", "--style", "dark")
-
-
-@pytest.mark.parametrize(("share", "exit_code"), [("0.01%", 1), ("400%", 0), ("4", 2)])
-def test_scripts_can_fail_above_an_error(logs: tuple[Path, Path], tmp_path: Path, share: str, exit_code: int) -> None:
-    """Without it any error is a result."""
-    run("calibrate", logs[0], "-o", tmp_path / "net.toml")
-    command = ("compare", logs[1], "--network", tmp_path / "net.toml")
-    run(*command)
-    assert invoke(*command, "--fail-above", share).exit_code == exit_code
 
 
 @pytest.mark.usefixtures("few_draws")
@@ -140,40 +133,32 @@ def test_the_bootstrap_holds_the_true_host(measurements: Path) -> None:
     assert found["rank.copy_bandwidth"]["low"] <= 4e9 <= found["rank.copy_bandwidth"]["high"]
 
 
-def test_measurements_that_cannot_be_read(measurements: Path) -> None:
-    """Cut off, or of another version."""
-    whole = measurements.read_text()
-    measurements.write_text(whole[: len(whole) // 2])
-    assert "is incomplete JSON" in refused("calibrate", measurements)
-    measurements.write_text(whole.replace('"version": 3', '"version": 99'))
-    assert "version 99 of ringsim-measurements: this ringsim reads versions up to 3" in refused(
-        "calibrate", measurements
-    )
-    empty = {**json.loads(whole), "probes": []}
-    measurements.write_text(json.dumps(empty))
-    assert "too few shift, shift_cpu and reduce_cpu probes: measure again" in refused("calibrate", measurements)
-    measurements.write_text(json.dumps({**empty, "collectives": []}))
-    assert "there are no collectives" in refused("compare", measurements, "--network", "loopback")
-
-
-def test_a_network_with_too_few_ranks(logs: tuple[Path, Path], measurements: Path, tmp_path: Path) -> None:
-    """For logs and for measurements."""
-    small = tmp_path / "small.toml"
+def test_what_cannot_be_used_is_refused(logs: tuple[Path, Path], measurements: Path, tmp_path: Path) -> None:
+    """Each in one line that says what to do; times of wrong results say nothing."""
+    whole, changed, small = json.loads(measurements.read_text()), tmp_path / "changed.json", tmp_path / "small.toml"
     small.write_text(
         '[host]\nranks = 1\ncount = 2\n[host.nic]\nbandwidth = "1GB/s"\n[host.link]\nbandwidth = "9GB/s"\n'
     )
+    wrong = [whole["collectives"][0], whole["collectives"][1] | {"wrong": 5}]
+    for changes, command, message in (
+        ({"version": 99}, "calibrate", "version 99 of ringsim-measurements: this ringsim reads versions up to 3"),
+        ({"probes": []}, "calibrate", "too few shift, shift_cpu and reduce_cpu probes: measure again"),
+        ({"collectives": []}, "compare", "there are no collectives"),
+        ({"collectives": wrong}, "compare", f"{changed}: collectives[1]: wrong is 5: its results were wrong, so the t"),
+    ):
+        changed.write_text(json.dumps(whole | changes))
+        assert message in refused(command, changed, *(("--network", "loopback") if command == "compare" else ()))
     assert "its hosts have 2 ranks, but 16 were measured" in refused("compare", logs[1], "--network", small)
     assert "its hosts have 2 ranks: 4 were asked for" in refused("compare", measurements, "--network", small)
-
-
-def test_other_mistakes(logs: tuple[Path, Path], measurements: Path, tmp_path: Path) -> None:
-    """Each in one line that says what to do."""
-    assert "give either measurements or logs" in refused("calibrate", logs[0], measurements)
-    assert "no table of nccl-tests" in refused("calibrate", Path(__file__))
-    assert "No such file" in refused("calibrate", tmp_path / "absent.log")
-    assert "must end in .toml" in refused("calibrate", logs[0], "-o", tmp_path / "net.json")
-    assert "for several NICs as 4x200Gbit/s" in refused("calibrate", logs[0], "--nic", "four")
-    assert "leave out --nodes" in refused("calibrate", logs[0], "--nodes", 2, "--ranks-per-node", 8)
+    for arguments, message in (
+        ((logs[0], measurements), "give either measurements or logs"),
+        ((Path(__file__),), "no table of nccl-tests"),
+        ((tmp_path / "absent.log",), "No such file"),
+        ((logs[0], "-o", tmp_path / "net.json"), "must end in .toml"),
+        ((logs[0], "--nic", "four"), "for several NICs as 4x200Gbit/s"),
+        ((logs[0], "--nodes", 2, "--ranks-per-node", 8), "leave out --nodes"),
+    ):
+        assert message in refused("calibrate", *arguments)
 
 
 def test_the_summary_has_the_median_and_the_95th_percentile_of_the_errors() -> None:
@@ -183,15 +168,3 @@ def test_the_summary_has_the_median_and_the_95th_percentile_of_the_errors() -> N
     (summary,) = Comparison("network", tuple(compared)).summary()
     assert summary == {"sizes": ">= 1 MiB", "used_in_calibration": False, "num_cells": 21,
                        "median": pytest.approx(0.1), "p95": pytest.approx(0.19), "inside": None}  # fmt: skip
-
-
-@pytest.mark.usefixtures("few_draws")
-def test_times_of_wrong_results_are_refused(measurements: Path, tmp_path: Path) -> None:
-    """They say nothing."""
-    saved = json.loads(measurements.read_text())
-    saved["collectives"][1]["wrong"] = 5
-    bad, network = tmp_path / "wrong.json", tmp_path / "mine.toml"
-    bad.write_text(json.dumps(saved))
-    run("calibrate", measurements, "-o", network)
-    told = f"{bad}: collectives[1]: wrong is 5: its results were wrong, so the times say nothing"
-    assert told in refused("compare", bad, "--network", network)

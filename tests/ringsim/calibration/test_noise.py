@@ -13,6 +13,8 @@ from ringsim.measurements.measurements import Measurements, Probe
 from tests.ringsim.commands import printed, run
 from tests.ringsim.made_probes import made_measurements
 
+pytestmark = pytest.mark.usefixtures("twenty_draws")
+
 QUIET = (0.95, 1.0, 1.05, 0.97, 1.03, 1.0, 0.98, 1.02)
 BUSY = (0.4, 1.6, 0.5, 1.5, 0.4, 1.7, 0.6, 1.4)
 
@@ -66,7 +68,5 @@ def test_calibrate_and_measure_say_it_last(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["busy"] == result.stderr.strip() == line
     measured(QUIET).save(tmp_path / "quiet.json")
     assert "busy" not in run("calibrate", tmp_path / "quiet.json").output
-    with (
-        patch("ringsim.cli.commands.measure.run_local_ranks"),
-    ):
+    with patch("ringsim.cli.commands.measure.run_local_ranks"):
         assert printed("measure", "-o", file) == f"{line}\n"

@@ -17,6 +17,8 @@ from ringsim.schedule.collective import Collective
 from tests.ringsim.calibration.test_noise import BUSY, QUIET, measured
 from tests.ringsim.commands import printed, refused, run
 
+pytestmark = pytest.mark.usefixtures("twenty_draws")
+
 LONG, SHORT = 2**23, 64
 
 
@@ -47,6 +49,12 @@ def test_scatter_of_probes_widens_what_depends_on_them() -> None:
     assert width(quiet, LONG) < 1.3 < width(long, LONG)
     assert width(short, LONG) < 1.3
     assert width(short, SHORT) > 1.3 * width(quiet, SHORT)
+    by_formula = []
+    for network in (quiet, short):  # formulas take the same parameters of the network as a simulation does
+        host = replace(network.spec.host, link=replace(network.spec.host.link, bandwidth_bytes_per_s=1e9))
+        [(low, high)] = intervals(network.with_spec(host=host), [Question("all_reduce", SHORT, 2, 1)])
+        by_formula.append(high / low)
+    assert 1.0 < by_formula[0] < by_formula[1]
 
 
 def test_probes_that_a_model_does_not_fit_widen_what_they_are_about() -> None:
@@ -103,30 +111,12 @@ def test_the_command_shows_them(tmp_path: Path) -> None:
     assert " in their 80 %" in text
     [cell] = json.loads((tmp_path / "report" / "compare.json").read_text())["cells"]
     assert cell["predicted_low_s"] < cell["predicted_s"] < cell["predicted_high_s"]
-    without = net.read_text().partition("[calibration]")[0]
+    known = net.read_text()
+    for name in ("host.nonsense", "host.shared_memory.latency"):
+        net.write_text(known.replace('"host.link.latency"', f'"{name}"'))
+        line = refused("compare", path, "--network", net)
+        assert f'= "{name}": ' in line
+        assert "this network has no such parameter" in line
+    without = known.partition("[calibration]")[0]
     net.write_text(without)
     assert " 80 %" not in printed("compare", path, "--network", net)
-
-
-def test_formulas_for_logs_have_them_too() -> None:
-    """They take the same parameters of the network as a simulation does."""
-    widths = []
-    for blocks in (QUIET, BUSY):
-        network = network_of(measured(blocks))
-        host = replace(network.spec.host, link=replace(network.spec.host.link, bandwidth_bytes_per_s=1e9))
-        [(low, high)] = intervals(network.with_spec(host=host), [Question("all_reduce", SHORT, 2, 1)])
-        widths.append(high / low)
-    assert 1.0 < widths[0] < widths[1]
-
-
-@pytest.mark.usefixtures("few_draws")
-@pytest.mark.parametrize("name", ["host.nonsense", "name", "host.shared_memory.latency", "rank"])
-def test_a_parameter_that_the_network_does_not_have_is_refused(tmp_path: Path, name: str) -> None:
-    """In one line that names it."""
-    made, net = tmp_path / "measured.json", tmp_path / "net.toml"
-    collectives(measured(QUIET), 0.01).save(made)
-    run("calibrate", made, "-o", net)
-    net.write_text(net.read_text().replace('"host.link.latency"', f'"{name}"'))
-    line = refused("compare", made, "--network", net)
-    assert f'= "{name}": ' in line
-    assert "this network has no such parameter" in line

@@ -58,13 +58,17 @@ def test_one_log_leaves_what_is_believed() -> None:
     assert error(without, 2, 0.3) < -0.1
 
 
+def with_nics(**changes: int) -> tuple[Cluster, Cluster]:
+    """Return hosts with such NICs, fitted to rings that fill, and the same without the filling."""
+    found = fitted(4, fill=0.3)
+    nics = replace(found.spec.host.nics, bandwidth_bytes_per_s=25e9)
+    found = found.with_spec(host=replace(found.spec.host, nics=nics), **changes)
+    return found, found.with_spec(library=replace(found.spec.library, ring_fill=0.0))
+
+
 def test_only_rings_within_a_host_fill() -> None:
     """Not a message, not a chain, and not what crosses hosts."""
-    found = fitted(4, fill=0.3)
-    found = found.with_spec(
-        host=replace(found.spec.host, nics=replace(found.spec.host.nics, bandwidth_bytes_per_s=25e9))
-    )
-    without = found.with_spec(library=replace(found.spec.library, ring_fill=0.0))
+    found, without = with_nics()
     others = [
         Question("sendrecv", 2**30, 2, 1),
         Question("broadcast", 2**30, 4, 1),
@@ -77,11 +81,7 @@ def test_only_rings_within_a_host_fill() -> None:
 
 def test_what_is_simulated_fills_too() -> None:
     """Chosen or named; a group with one rank of each host does not."""
-    found = fitted(4, fill=0.3)
-    found = found.with_spec(
-        ranks_per_host=4, host=replace(found.spec.host, nics=replace(found.spec.host.nics, bandwidth_bytes_per_s=25e9))
-    )
-    without = found.with_spec(library=replace(found.spec.library, ring_fill=0.0))
+    found, without = with_nics(ranks_per_host=4)
     ring = build(Collective.ALL_GATHER, "ring", 4)
     for per_host, factor in ((4, 1 + found.spec.library.ring_fill / 3), (1, 1.0)):
         for filling, full in (

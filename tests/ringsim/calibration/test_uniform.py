@@ -1,15 +1,12 @@
 """From probes to a network, and their file."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 
 from ringsim import Network
 from ringsim.calibration.hosts import calibrate_uniform
 from ringsim.measurements.measurements import Measurements, Probe
-from tests.ringsim.commands import refused
 
 TRUE = Network(latency_s=30e-6, bandwidth_bytes_per_s=2e9, reduce_bytes_per_s=8e9, gap_s=12e-6)
 
@@ -57,54 +54,3 @@ def test_missing_probes_are_named(kind: str) -> None:
     probes = [probe for probe in probes_of(TRUE) if probe.kind != kind]
     with pytest.raises(ValueError, match=f"too few {kind} probes.* sizes are needed; run the probe again"):
         calibrate_uniform(measured(probes))
-
-
-def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
-    """JSON has no NaN: nothing is written, nothing is left over."""
-    path = tmp_path / "measurements.json"
-    measured(probes_of(TRUE)).save(path)
-    before = path.read_text()
-    with pytest.raises(ValueError, match="JSON compliant"):
-        Measurements(4, {"load": math.nan}).save(path)
-    assert path.read_text() == before
-    assert json.loads(before)["num_ranks"] == 4
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"times_s": [1e-3, -1e-3]}, ".times_s[1] = -0.001: must be seconds, at least 1e-12"),
-        ({"times_s": [1e-300]}, ".times_s[0] = 1e-300: must be seconds, at least 1e-12"),
-        ({"times_s": [1e10]}, ".times_s[0] = 10000000000.0: must be seconds, at least 1e-12 and at most 1e+09"),
-        ({"times_s": []}, ": times_s: must have at least one entry"),
-        ({"size_bytes": 0}, ".size_bytes = 0: must be a whole number from 1 to 1099511627776"),
-        ({"in_flight": 2**21}, ".in_flight = 2097152: must be a whole number from 1 to 1048576"),
-        ({"kind": ""}, '.kind = "": must not be empty'),
-    ],
-)
-def test_a_probe_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
-    """By the command, in one line with the place, the value and the rule."""
-    data = measured(probes_of(TRUE)).as_dict()
-    data["probes"] = [data["probes"][0] | change]
-    (tmp_path / "m.json").write_text(json.dumps(data))
-    told = refused("calibrate", tmp_path / "m.json", "--model", "network")
-    assert told.startswith(f"ringsim: {tmp_path}/m.json: probes[0]{message}")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_ranks": 0}, "num_ranks = 0: must be a whole number from 1 to 131072"),
-        ({"provenance": []}, "provenance = []: must be an object"),
-        ({"provenance": {"machines": [0], "hosts": [0] * 4}}, "provenance.machines = [0]: must be a list of 4 numbers"),
-        ({"provenance": {"machines": [0] * 4, "hosts": [0, 9, 0, 0]}}, "provenance.hosts[1] = 9: must be a whole num"),
-        ({"provenance": {"machines": 3, "hosts": [0] * 4}}, "provenance.machines = 3: must be a list"),
-        ({"probes": [3]}, "probes[0] = 3: must be a table of keys and values"),
-        ({"version": []}, "version [] of ringsim-measurements: this ringsim reads"),
-    ],
-)
-def test_measurements_that_cannot_be_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
-    """Likewise."""
-    (tmp_path / "m.json").write_text(json.dumps(measured(probes_of(TRUE)).as_dict() | change))
-    assert refused("calibrate", tmp_path / "m.json").startswith(f"ringsim: {tmp_path}/m.json: {message}")
