@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from generated_part import GeneratedPart
 from ringsim.analysis.sweep import Sweep
 from ringsim.analysis.sweep_run import run_sweep
-from ringsim.calibration.compared_run import compare_run
+from ringsim.calibration.comparison import compare_run
 from ringsim.cli import main
 from ringsim.console.one_line import message_of
 from ringsim.measurements.measurements import Measurements, Probe

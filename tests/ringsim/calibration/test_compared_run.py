@@ -1,4 +1,4 @@
-"""Tests of `ringsim.calibration.compared_run`, of its trace and picture, and of `ringsim compare` with such runs."""
+"""Tests of `ringsim.calibration.comparison`, of its trace and picture, and of `ringsim compare` with such runs."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ringsim.algorithms.ring import ring_all_reduce
-from ringsim.calibration.compared_run import ComparedRun, compare_run
+from ringsim.calibration.comparison import ComparedRun, compare_run
 from ringsim.measurements.measurements import CollectiveTimes, Measurements
 from ringsim.network.cluster import Cluster
 from ringsim.network.shared_memory import SharedMemoryNetwork

@@ -11,8 +11,7 @@ import pytest
 from ringsim.calibration.cases import TimedCase, cases_of_tables
 from ringsim.calibration.comparison import compare_logs
 from ringsim.calibration.from_logs import LogFit, calibrate_logs
-from ringsim.calibration.log_parameters import assumptions
-from ringsim.calibration.posterior import fit
+from ringsim.calibration.log_parameters import assumptions, fit
 from ringsim.calibration.protocol_time import Rates, predict, times_s
 from ringsim.calibration.questions import Question, QuestionColumns
 from ringsim.measurements.logs.reader import read_logs

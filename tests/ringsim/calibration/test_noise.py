@@ -7,8 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from ringsim.calibration.from_probes import calibrate
-from ringsim.calibration.noise import TOO_WIDE, busy_line, probe_noise
+from ringsim.calibration.from_probes import TOO_WIDE, busy_line, calibrate, probe_noise
 from ringsim.measurements.measurements import Measurements, Probe
 from tests.ringsim.commands import printed, run
 from tests.ringsim.made_probes import made_measurements

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from ringsim.calibration.cases import TimedCase
-from ringsim.calibration.from_logs import calibrate_logs
+from ringsim.calibration.from_logs import calibrate_logs, with_ring_steps
 from ringsim.calibration.library_choice import choose, fastest_protocol, library_time
 from ringsim.calibration.protocol_time import predict
 from ringsim.calibration.questions import Question
-from ringsim.calibration.ring_steps import with_ring_steps
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe, p10_p90, p95
-from ringsim.measurements.recorded_run import TRANSFER
+from ringsim.measurements.measurements import TRANSFER, CollectiveTimes, Measurements, Probe, p10_p90, p95
 from ringsim.schedule.collective import Collective
 from tests.ringsim.made_run import made_run
 

@@ -6,13 +6,10 @@ from unittest.mock import patch
 
 import pytest
 
-from ringsim.calibration.from_probes import calibrate
-from ringsim.calibration.noise import PredictedTime
+from ringsim.calibration.from_probes import PredictedTime, calibrate
 from ringsim.measurements.measurements import Measurements
 from ringsim.network.spec import SlowLink
-from ringsim.verdict.bound import all_reduce_s
-from ringsim.verdict.finding import Topic
-from ringsim.verdict.predictions import AlgorithmChoice, _choose_algorithm, scatter
+from ringsim.verdict.predictions import AlgorithmChoice, _choose_algorithm, all_reduce_s, scatter
 from ringsim.verdict.records import (
     ComparedCell,
     ComparedCells,
@@ -23,7 +20,7 @@ from ringsim.verdict.records import (
     TrainingLog,
 )
 from ringsim.verdict.run_directory import RunDirectory
-from ringsim.verdict.verdict import Verdict, find_straggler, judge, step_cost
+from ringsim.verdict.verdict import Topic, Verdict, find_straggler, judge, step_cost
 from tests.ringsim.made_probes import hosts, made_measurements, one_host, without_probes
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 
@@ -111,7 +108,7 @@ def test_how_sure_it_is_follows_the_errors() -> None:
     measurements = made_measurements(2)
     alone = Measurements(2, measurements.provenance, measurements.probes)
     assert verdict_on(alone).finding(Topic.RELIABILITY).answer.startswith("Not verified: ")
-    with patch("ringsim.calibration.noise.TOO_WIDE", 0.0):
+    with patch("ringsim.calibration.from_probes.TOO_WIDE", 0.0):
         busy = verdict_on(measurements).finding(Topic.RELIABILITY)
     assert busy.answer.startswith("Not reliable: the machine was busy while messages of ")
     assert "this machine was busy: a message of " in busy.reasons[0]
