@@ -299,9 +299,8 @@ def _choose_algorithm(
     def gain(cluster: Cluster) -> float:
         return _ratio(*(all_reduce_s(cluster, name, num_ranks, size_bytes) for name in (BASELINE, fastest)))
 
-    sure = None
-    if _ratio(times_s[BASELINE], times_s[fastest]) > least_gain:
-        sure = _sure(_with_interval(fit, gain, num_ranks), least_gain)
+    is_likely = _ratio(times_s[BASELINE], times_s[fastest]) > least_gain
+    sure = _sure(_with_interval(fit, gain, num_ranks), least_gain) if is_likely else None
     return AlgorithmChoice(size_bytes, dict(sorted(times_s.items(), key=lambda item: item[1])), sure)
 
 
@@ -315,9 +314,8 @@ def _choose_buckets(fit: ProbeFit, profile: StepProfile, num_ranks: int, least_g
         configs = drawn, replace(drawn, caps=best.config.caps)
         return _ratio(*(predict_ddp(profile, cluster, num_ranks, config).step_s for config in configs))
 
-    sure = None
-    if _ratio(default.step_s, best.step_s) > least_gain:
-        sure = _sure(_with_interval(fit, gain, num_ranks), least_gain)
+    is_likely = _ratio(default.step_s, best.step_s) > least_gain
+    sure = _sure(_with_interval(fit, gain, num_ranks), least_gain) if is_likely else None
     return BucketChoice(best, default, tuple(steps), sure)
 
 

@@ -1,11 +1,12 @@
 """From probes to hosts: ranks that share the cores of one, and ranks on several."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from ringsim import Schedule, predict_time
-from ringsim.calibration.hosts import calibrate_host, calibrate_hosts
+from ringsim import Network, Schedule, predict_time
+from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network.cluster import Cluster
@@ -211,3 +212,51 @@ def test_what_saves_up() -> None:
     others = tuple(p for p in measurements.probes if p.size_bytes != 2**17 or p.kind not in ("shift", "shift/rested"))
     found = calibrate_hosts(replace(measurements, probes=(*others, *quick)), 2).spec.host
     assert found.link.burst_bytes == 0
+
+
+UNIFORM = Network(latency_s=30e-6, bandwidth_bytes_per_s=2e9, reduce_bytes_per_s=8e9, gap_s=12e-6)
+
+
+def probes_of(network: Network, noise: tuple[float, ...] = (1.0,)) -> list[Probe]:
+    """Return the probes of `network`, each measured several times with the factors of `noise`."""
+    alpha = network.latency_s + network.gap_s
+    times = [("shift", size, 1, alpha + size / network.bandwidth_bytes_per_s) for size in (64, 4096, 2**17, 2**20)]
+    times += [("shift", 64, 4, alpha + 64 / network.bandwidth_bytes_per_s + 3 * network.gap_s)]
+    times += [("reduce", size, 1, size / network.reduce_bytes_per_s) for size in (4096, 2**20)]
+    return [Probe(kind, size, k, tuple(time * factor for factor in noise)) for kind, size, k, time in times]
+
+
+def measurements_of(probes: list[Probe], num_ranks: int = 4) -> Measurements:
+    """The measurements that hold `probes`."""
+    return Measurements(num_ranks, {"machine": "made up"}, tuple(probes))
+
+
+@pytest.mark.parametrize("noise", [(1.0,), (0.9, 1.0, 1.1, 1.0, 30.0)], ids=["exact", "with outliers"])
+def test_calibration_finds_a_uniform_network(noise: tuple[float, ...]) -> None:
+    """All four parameters come back, also when one time in five is far off."""
+    network = calibrate_uniform(measurements_of(probes_of(UNIFORM, noise)))
+    assert network.latency_s == pytest.approx(UNIFORM.latency_s, rel=1e-3)
+    assert network.gap_s == pytest.approx(UNIFORM.gap_s, rel=1e-3)
+    assert network.bandwidth_bytes_per_s == pytest.approx(UNIFORM.bandwidth_bytes_per_s, rel=1e-3)
+    assert network.reduce_bytes_per_s == pytest.approx(UNIFORM.reduce_bytes_per_s, rel=1e-3)
+
+
+def test_times_that_do_not_grow_give_no_bandwidth() -> None:
+    """Where noise hides the size, the bandwidth is infinite and the latency the median; never a negative rate."""
+    flat = [Probe("shift", size, 1, (time,)) for size, time in ((64, 3e-3), (4096, 2e-3), (2**20, 1e-3))]
+    burst = [Probe("shift", 64, 4, (1e-3,)), Probe("reduce", 64, 1, (1e-6,)), Probe("reduce", 4096, 1, (2e-6,))]
+    network = calibrate_uniform(measurements_of(flat + burst))
+    assert (network.bandwidth_bytes_per_s, network.latency_s, network.gap_s) == (math.inf, 2e-3, 0.0)
+
+
+def test_a_single_rank_has_a_free_network() -> None:
+    """It sends nothing."""
+    assert calibrate_uniform(measurements_of([], num_ranks=1)).bandwidth_bytes_per_s == math.inf
+
+
+@pytest.mark.parametrize("kind", ["shift", "reduce"])
+def test_missing_probes_of_a_uniform_network_are_named(kind: str) -> None:
+    """The message says which, how many are needed, and what to do."""
+    probes = [probe for probe in probes_of(UNIFORM) if probe.kind != kind]
+    with pytest.raises(ValueError, match=f"too few {kind} probes.* sizes are needed; run the probe again"):
+        calibrate_uniform(measurements_of(probes))

@@ -8,15 +8,12 @@ import pytest
 
 from ringsim.calibration import calibrate_logs, cases_of_tables
 from ringsim.calibration.cases import TimedCase
-from ringsim.calibration.library_choice import choose
 from ringsim.calibration.log_parameters import assumptions
 from ringsim.calibration.protocol_time import Rates, predict, times_s
 from ringsim.calibration.questions import Question
 from ringsim.calibration.questions import QuestionColumns as Columns
 from ringsim.measurements import NcclSettings, read_logs
 from ringsim.network import Cluster, network_text, read_network
-from ringsim.schedule import Collective
-from ringsim.simulation import predict_time
 from tests.ringsim.made_logs import TRUE, nccl_log
 
 LARGE = 2**30
@@ -114,40 +111,35 @@ def test_what_nccl_was_told_to_take_is_what_is_predicted(tmp_path: Path) -> None
         assert predict(network, [question._replace(settings=NcclSettings(algorithms=unknown))])[0] == free
 
 
-def test_nvls_is_assumed_by_evidence_alone(tmp_path: Path) -> None:
-    """A GPU whose switch may add is not enough: the version must have NVLS, and no line say that it is off."""
-    for head, expected in (
-        ("# NCCL version: 2.16.2\n", False),
-        ("# NCCL version: 2.29.2\n", True),
-        ("# NCCL version: 2.29.2\nn:1 [0] NCCL INFO 16 coll channels, 0 collnet channels, 0 nvls channels\n", False),
-        ("n:1 [0] NCCL INFO 16 coll channels, 0 collnet channels, 16 nvls channels\n", True),
-        ("# NCCL version: 2.29.2\nNCCL_NVLS_ENABLE=0\n", False),
-    ):
-        cases = logs_of(tmp_path, TRUE, ("all_gather", 8, 1), head=head, device="NVIDIA H800")
-        assert (fitted(cases).spec.library.switch_share is not None) == expected, head
-        assert cases[0].algorithm == ("nccl" if expected else "ring"), head
+OFF = "n:1 [0] NCCL INFO 16 coll channels, 0 collnet channels, 0 nvls channels\n"
+ON = "n:1 [0] NCCL INFO 16 coll channels, 0 collnet channels, 16 nvls channels\n"
 
 
-def test_an_all_gather_is_a_ring_only_where_nccl_has_nothing_else(tmp_path: Path) -> None:
-    """PAT may be taken between hosts of one GPU from version 2.23 on, or if the version is not known."""
-    for head, hosts, expected in (
-        ("# NCCL version: 2.22.3\n", 8, "ring"),
-        ("# NCCL version: 2.23.4\n", 8, "nccl"),
-        ("", 8, "nccl"),
-        ("NCCL_ALGO=Ring\n", 8, "ring"),
-        ("", 2, "ring"),
-    ):
-        cases = logs_of(tmp_path, TRUE, ("all_gather", 8, hosts), head=head)
-        assert cases[0].algorithm == expected, (head, hosts)
+@pytest.mark.parametrize(
+    ("head", "device", "hosts", "algorithm", "adds"),
+    [
+        ("# NCCL version: 2.16.2\n", "NVIDIA H800", 1, "ring", False),
+        ("# NCCL version: 2.29.2\n", "NVIDIA H800", 1, "nccl", True),
+        (f"# NCCL version: 2.29.2\n{OFF}", "NVIDIA H800", 1, "ring", False),
+        (ON, "NVIDIA H800", 1, "nccl", True),
+        ("# NCCL version: 2.29.2\nNCCL_NVLS_ENABLE=0\n", "NVIDIA H800", 1, "ring", False),
+        ("# NCCL version: 2.29.2\n", "NVIDIA A100", 1, "ring", False),
+        ("# NCCL version: 2.22.3\n", "NVIDIA A100", 8, "ring", False),
+        ("# NCCL version: 2.23.4\n", "NVIDIA A100", 8, "nccl", False),
+        ("", "NVIDIA A100", 8, "nccl", False),
+        ("NCCL_ALGO=Ring\n", "NVIDIA A100", 8, "ring", False),
+        ("", "NVIDIA A100", 2, "ring", False),
+    ],
+)
+def test_an_all_gather_is_a_ring_only_where_nccl_has_nothing_else(
+    tmp_path: Path, head: str, device: str, hosts: int, algorithm: str, adds: bool
+) -> None:
+    """NVLS is assumed by evidence alone: the GPU's switch may add, the version has NVLS, and no line says it is off.
 
-
-@pytest.mark.parametrize("size_bytes", [2**16, 2**28])
-def test_trees_are_simulated_at_the_pace_of_the_formula(size_bytes: int) -> None:
-    """On two hosts, where the schedule moves all bytes once, and with NCCL's correction by size."""
-    spec = read_network(_text(replace(TRUE, protocols=TRUE.protocols[-1:])), "x.toml").spec
-    host = replace(spec.host, link=replace(spec.host.link, bandwidth_bytes_per_s=200e9))
-    network = Cluster("two", spec).with_spec(host=host, ranks_per_host=1)
-    choice = choose(network, Collective.ALL_REDUCE, 2, size_bytes)
-    seconds = time_s(network, "all_reduce", size_bytes, 2, 2)
-    messages_s = predict_time(choice.schedule, choice.network, size_bytes)
-    assert choice.start_s + messages_s == pytest.approx(seconds)
+    PAT may be taken between hosts of one GPU from version 2.23 on, or if the version is not known.
+    """
+    cases = logs_of(tmp_path, TRUE, ("all_gather", 8, hosts), head=head, device=device)
+    (assumption,) = assumptions(cases, None)
+    assert (cases[0].algorithm, assumption.adds) == (algorithm, adds)
+    if head == ON:
+        assert fitted(cases).spec.library.switch_share is not None
