@@ -63,6 +63,10 @@ def test_a_transfer_is_issued_when_its_chunk_is_there() -> None:
     assert not predicted.start_s[predicted.step < 4].any()
     assert (predicted.start_s <= predicted.sent_s).all()
     assert (predicted.start_s < predicted.applied_s).all()
+    tree = compared(algorithm="double_binary_tree/4", num_ranks=8).predicted.timeline
+    for pair in {*zip(tree.src.tolist(), tree.dst.tolist(), strict=True)}:  # in order
+        starts = tree.start_s[(tree.src == pair[0]) & (tree.dst == pair[1])]
+        assert (starts[1:] >= starts[:-1]).all()
 
 
 def test_other_transfers_are_refused() -> None:

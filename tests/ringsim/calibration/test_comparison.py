@@ -20,6 +20,7 @@ from tests.ringsim.commands import as_json, invoke, printed, refused, run
 from tests.ringsim.made_logs import nccl_log
 
 HOST = Cluster("true", Spec(host=Host(cores=2, link=Link(latency_s=1e-4)), processor=Processor(5e-5, 5e-5, 9e9, 4e9)))
+TORCH_CALL_S = 5e-3
 FIELDS = {"collective", "algorithm", "size_bytes", "num_ranks", "predicted_s", "measured_s", "error", "spread"}
 
 
@@ -41,6 +42,7 @@ def measurements(tmp_path: Path) -> Path:
     probes = [Probe("shift", s, 1, tuple(shift_s(HOST, num_ranks, s) * b for b in blocks)) for s in sizes]
     probes += [Probe("shift_cpu", s, 1, tuple((overhead + 2 * s / 4e9) * b for b in blocks)) for s in sizes]
     probes += [Probe("reduce_cpu", s, 1, tuple(s / 9e9 * b for b in blocks)) for s in sizes]
+    probes.append(Probe("call/dist", 64, 1, (TORCH_CALL_S,)))
     size = 2**20
     schedules = {
         "ring": build(Collective.ALL_REDUCE, "ring", num_ranks),
@@ -48,10 +50,12 @@ def measurements(tmp_path: Path) -> Path:
         "raw_sockets": build(Collective.ALL_REDUCE, "ring", num_ranks),
         "openmpi": build(Collective.ALL_REDUCE, "ring", num_ranks),
     }
+    seconds = {name: predict_time(schedule, HOST, size) for name, schedule in schedules.items()}
+    seconds["dist"] += TORCH_CALL_S
     times = [
         CollectiveTimes(Collective.ALL_REDUCE, name, size, "float32", "sum", num_ranks, True, 0, 1,
-                        (predict_time(schedule, HOST, size),) * 3, (0.0,) * 3, (0, 0, 0), (1e-3,) * num_ranks)
-        for name, schedule in schedules.items()
+                        (time_s,) * 3, (0.0,) * 3, (0, 0, 0), (1e-3,) * num_ranks)
+        for name, time_s in seconds.items()
     ]  # fmt: skip
     path = tmp_path / "measurements.json"
     Measurements(num_ranks, {"cores": 2, "machine": "made"}, tuple(probes), tuple(times)).save(path)

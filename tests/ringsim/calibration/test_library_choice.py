@@ -297,6 +297,14 @@ def test_too_large_all_to_alls_take_the_time_of_the_busiest_nic(
     assert LibraryChoice(build(Collective.ALL_TO_ALL, "direct", 8), 8, slow.spec.protocols[-1], slow).known_s is None
 
 
+def test_a_message_over_a_protocol_takes_its_start_a_hop_and_its_bytes() -> None:
+    """Where no formula gives the pace."""
+    protocols, host = (Protocol("Simple", 1e-6, 3e-6, 2e-6, share=0.5),), Host(nics=Nics(1.0, 25 * GB, count=0))
+    network = Cluster("pair", Spec(host, ranks_per_host=1, protocols=protocols))
+    choice = choose(network, Collective.ALL_TO_ALL, 2, 2**20)
+    assert choice.time_s() == pytest.approx(1e-6 + 2e-6 + 2**19 / (0.5 * 25 * GB))
+
+
 @pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE])
 def test_chains_say_which_slow_links_they_leave_out(collective: Collective) -> None:
     """Only where NCCL has several NICs on every host, and something is slow."""

@@ -41,6 +41,7 @@ def read(tmp_path: Path, text: str, own: LogShape = LogShape(), **of_all: int) -
         ("srun --nodes=2 --ntasks-per-node 8 ./osu_allreduce -n 100", (16, 2)),
         (JOB + "srun ./osu_allreduce", (32, 4)),
         (JOB + "srun -N 1 -n 4 ./osu_allreduce", (4, 1)),
+        (JOB + "srun -n 16 ./osu_allreduce", (16, 4)),
         (JOB + "mpirun ./osu_allreduce", (32, 4)),
         ("salloc -N 2 -n 16\n$ mpirun ./osu_allreduce", (16, 2)),
         ("# nThread 1 nGpus 8\n# 8 processes per node on 2 nodes", (16, 2)),
