@@ -22,7 +22,7 @@ from ringsim.network.file_reader import load_network
 from ringsim.network.file_writer import network_text
 from ringsim.report.pages.report_page import report_page
 from ringsim.schedule.collective import Collective
-from ringsim.traces.trace import Group, Operator, TracedStep
+from ringsim.traces import Group, Operator, TracedStep
 from ringsim.training_step.profile import Parameter, StepProfile
 from ringsim.verdict.run_directory import read_directory
 from ringsim.verdict.verdict import judge
