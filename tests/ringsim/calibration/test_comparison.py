@@ -1,6 +1,7 @@
 """`ringsim calibrate` and `ringsim compare`, as a user runs them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,18 +9,16 @@ import pytest
 from ringsim.algorithms.rings import gloo_ring_all_reduce
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.comparison import SIZE_CLASSES, ComparedCase, Comparison, compare_measurements
-from ringsim.calibration.probe_times import shift_s
-from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
+from ringsim.measurements.measurements import Probe
 from ringsim.native import native_schedule
-from ringsim.network.cluster import Cluster
-from ringsim.network.spec import Host, Link, Processor, Spec
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation.simulate import predict_time
 from tests.ringsim.commands import as_json, invoke, printed, refused, run
 from tests.ringsim.made_logs import nccl_log
+from tests.ringsim.made_probes import made_measurements, one_host
 
-HOST = Cluster("true", Spec(host=Host(cores=2, link=Link(latency_s=1e-4)), processor=Processor(5e-5, 5e-5, 9e9, 4e9)))
+HOST = one_host(2)
 TORCH_CALL_S = 5e-3
 FIELDS = {"collective", "algorithm", "size_bytes", "num_ranks", "predicted_s", "measured_s", "error", "spread"}
 
@@ -35,30 +34,14 @@ def logs(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def measurements(tmp_path: Path) -> Path:
-    """Of a host that is known: probes, and the times of four competitors."""
-    num_ranks, sizes = 4, (64, 4096, 2**17, 2**21)
-    overhead = HOST.spec.processor.send_overhead_s * 2
-    blocks = (0.99, 1.0, 1.01)
-    probes = [Probe("shift", s, 1, tuple(shift_s(HOST, num_ranks, s) * b for b in blocks)) for s in sizes]
-    probes += [Probe("shift_cpu", s, 1, tuple((overhead + 2 * s / 4e9) * b for b in blocks)) for s in sizes]
-    probes += [Probe("reduce_cpu", s, 1, tuple(s / 9e9 * b for b in blocks)) for s in sizes]
-    probes.append(Probe("call/dist", 64, 1, (TORCH_CALL_S,)))
-    size = 2**20
-    schedules = {
-        "ring": build(Collective.ALL_REDUCE, "ring", num_ranks),
-        "dist": native_schedule(Collective.ALL_REDUCE, num_ranks, size),
-        "raw_sockets": build(Collective.ALL_REDUCE, "ring", num_ranks),
-        "openmpi": build(Collective.ALL_REDUCE, "ring", num_ranks),
-    }
-    seconds = {name: predict_time(schedule, HOST, size) for name, schedule in schedules.items()}
-    seconds["dist"] += TORCH_CALL_S
-    times = [
-        CollectiveTimes(Collective.ALL_REDUCE, name, size, "float32", "sum", num_ranks, True, 0, 1,
-                        (time_s,) * 3, (0.0,) * 3, (0, 0, 0), (1e-3,) * num_ranks)
-        for name, time_s in seconds.items()
-    ]  # fmt: skip
-    path = tmp_path / "measurements.json"
-    Measurements(num_ranks, {"cores": 2, "machine": "made"}, tuple(probes), tuple(times)).save(path)
+    """Of a host that is known: probes, and the times of four competitors with 1 MiB."""
+    made, path = made_measurements(4, 2), tmp_path / "measurements.json"
+    ring = made.collectives[2]
+    torch_s = predict_time(native_schedule(Collective.ALL_REDUCE, 4, ring.size_bytes), HOST, ring.size_bytes)
+    torch = replace(ring, algorithm="dist", times_s=(torch_s + TORCH_CALL_S,) * len(ring.times_s))
+    times = (ring, torch, *(replace(ring, algorithm=name) for name in ("raw_sockets", "openmpi")))
+    probes = (*made.probes, Probe("call/dist", 64, 1, (TORCH_CALL_S,)))
+    replace(made, probes=probes, collectives=times).save(path)
     return path
 
 
@@ -98,10 +81,16 @@ def test_the_report_is_written(logs: tuple[Path, Path], tmp_path: Path) -> None:
     refused("compare", *logs, "--network", tmp_path / "net.toml", "--style", "dark")
 
 
-@pytest.mark.usefixtures("few_draws")
+@pytest.mark.usefixtures("twenty_draws")
 def test_calibrate_then_compare_measurements(measurements: Path, tmp_path: Path) -> None:
-    """The collective of torch is predicted by the schedule that Gloo runs; bare sockets are named as not predicted."""
+    """The collective of torch is predicted by the schedule that Gloo runs; bare sockets are named as not predicted.
+
+    The intervals of the bootstrap are around what the probes were made of.
+    """
     assert "bootstrap" in printed("calibrate", measurements, "-o", tmp_path / "host.toml")
+    found = {each["name"]: each for each in as_json("calibrate", measurements)["parameters"]}
+    for name, true in (("rank.reduce_bandwidth", 10e9), ("rank.copy_bandwidth", 4e9)):
+        assert found[name]["low"] <= true <= found[name]["high"]
     data = as_json("compare", measurements, "--network", tmp_path / "host.toml")
     errors = {case["algorithm"]: case["error"] for case in data["cells"]}
     assert abs(errors["ring"]) < 0.1
@@ -127,14 +116,6 @@ def test_gloo_s_ring_is_predicted_as_it_is_executed() -> None:
     times = [each.predicted_s for each in compare_measurements(cases, HOST).cases]
     assert times == [predict_time(gloo_ring_all_reduce(4, 4), HOST, size)] * 2
     assert times[0] != predict_time(build(Collective.ALL_REDUCE, "gloo_ring", 4), HOST, size)
-
-
-def test_the_bootstrap_holds_the_true_host(measurements: Path) -> None:
-    """Its intervals are around what the probes were made of."""
-    data = as_json("calibrate", measurements)
-    found = {each["name"]: each for each in data["parameters"]}
-    assert found["rank.reduce_bandwidth"]["low"] <= 9e9 <= found["rank.reduce_bandwidth"]["high"]
-    assert found["rank.copy_bandwidth"]["low"] <= 4e9 <= found["rank.copy_bandwidth"]["high"]
 
 
 def test_what_cannot_be_used_is_refused(logs: tuple[Path, Path], measurements: Path, tmp_path: Path) -> None:
