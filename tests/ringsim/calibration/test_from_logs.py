@@ -18,25 +18,17 @@ from ringsim.measurements.logs.reader import read_logs
 from ringsim.network.file_reader import load_network, read_network
 from ringsim.network.file_writer import network_text
 from ringsim.network.spec import Nics
+from tests.ringsim.calibration.test_nics import logs_of
 from tests.ringsim.made_logs import LOGS, SIZES, TRUE, nccl_log
 
 DGX = load_network("dgx-h100")  # with the protocols of NCCL's own model
 SHAPES = (("all_reduce", 8, 1), ("all_gather", 8, 1), ("all_reduce", 16, 2), ("all_gather", 16, 2))
 
 
-def cases(tmp_path: Path, *shapes: tuple[str, int, int], noise: float = 0.02, seed: int = 0) -> list[TimedCase]:
-    """Of made logs."""
-    paths = []
-    for number, (test, ranks, nodes) in enumerate(shapes):
-        paths.append(tmp_path / f"{test}-{ranks}-{nodes}.log")
-        paths[-1].write_text(nccl_log(test, ranks, nodes, noise=noise, seed=seed + number))
-    return cases_of_tables(read_logs(paths))
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> LogFit:
     """The fit to one host and two."""
-    return calibrate_logs(cases(tmp_path_factory.mktemp("logs"), *SHAPES), "made")
+    return calibrate_logs(logs_of(tmp_path_factory.mktemp("logs"), TRUE, *SHAPES), "made")
 
 
 def test_parameters_are_recovered_within_their_intervals(made: LogFit) -> None:
@@ -60,7 +52,7 @@ def test_parameters_are_recovered_within_their_intervals(made: LogFit) -> None:
 def test_the_text_of_the_file_predicts(made: LogFit, tmp_path: Path) -> None:
     """More hosts and another collective; it knows the cells of the calibration, and times grow with size."""
     network = read_network(network_text(made.cluster), "made.toml")
-    held_out = cases(tmp_path, ("reduce_scatter", 16, 2), ("all_reduce", 64, 8), noise=0.0)
+    held_out = logs_of(tmp_path, TRUE, ("reduce_scatter", 16, 2), ("all_reduce", 64, 8))
     compared = compare_logs(held_out, network)
     assert np.median([abs(each.error or 0.0) for each in compared.cases if each.case.size_bytes >= 2**20]) < 0.05
     assert not any(each.used_in_calibration for each in compared.cases)
@@ -89,7 +81,7 @@ def test_a_log_of_another_day_is_held_out(tmp_path: Path) -> None:
 
 def test_given_nics_are_believed(tmp_path: Path) -> None:
     """Where one host was measured, they tell what several would have."""
-    made = calibrate_logs(cases(tmp_path, *SHAPES[:2]), "made", Nics(bandwidth_bytes_per_s=6e9, count=4))
+    made = calibrate_logs(logs_of(tmp_path, TRUE, *SHAPES[:2]), "made", Nics(bandwidth_bytes_per_s=6e9, count=4))
     ((time_s, _),) = predict(read_network(network_text(made.cluster), "x.toml"), [Question("all_gather", 2**30, 16, 2)])
     assert time_s == pytest.approx(2**30 * 15 / 16 / 24e9, rel=0.02)
 
@@ -97,7 +89,7 @@ def test_given_nics_are_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [4e9, 24e9])
 def test_given_nics_need_not_be_reached(tmp_path: Path, given: float) -> None:
     """One rank of a host uses one NIC of eight, as far as the times say; no latency makes up for the rest."""
-    made = calibrate_logs(cases(tmp_path, *SHAPES[:2], ("all_reduce", 2, 2)), "made", Nics(0.0, given, count=8))
+    made = calibrate_logs(logs_of(tmp_path, TRUE, *SHAPES[:2], ("all_reduce", 2, 2)), "made", Nics(0.0, given, count=8))
     parameters = {parameter.name: parameter for parameter in made.parameters}
     assert parameters["host.nic.bandwidth"].value == pytest.approx(TRUE.nic_bytes_per_s, rel=0.05)
     assert all(parameters[f"{name} hop_latency"].value < 100e-6 for name in ("LL", "LL128", "Simple"))
@@ -115,7 +107,7 @@ def test_what_no_timing_determines_is_as_nccl_has_it(tmp_path: Path, shapes: Seq
         nccl[f"{protocol.name} link_latency"] = protocol.link_latency_s
         nccl[f"{protocol.name} hop_latency"] = protocol.hop_latency_s
         nccl[f"{protocol.name} share"] = protocol.share
-    fitted = calibrate_logs(cases(tmp_path, *shapes), "made")
+    fitted = calibrate_logs(logs_of(tmp_path, TRUE, *shapes), "made")
     untold = [parameter for parameter in fitted.parameters if not parameter.seen_in]
     assert untold
     for parameter in untold:
@@ -157,12 +149,12 @@ def test_times_in_place_count_where_they_spare_a_copy() -> None:
 def test_too_few_timings_are_refused(tmp_path: Path) -> None:
     """Three sizes are the least."""
     with pytest.raises(ValueError, match="2 timings of .*: too few to fit; give logs with at least 3 sizes"):
-        calibrate_logs(cases(tmp_path, SHAPES[0])[:2], "made")
+        calibrate_logs(logs_of(tmp_path, TRUE, SHAPES[0])[:2], "made")
 
 
 def test_hosts_of_many_ranks_have_not_many_nics_to_try(tmp_path: Path) -> None:
     """Each number is a fit of its own, and logs of CPUs may have hundreds of ranks on a host."""
-    many = cases(tmp_path, ("all_reduce", 2, 2), ("all_reduce", 128, 2))
+    many = logs_of(tmp_path, TRUE, ("all_reduce", 2, 2), ("all_reduce", 128, 2))
     assert {assumption.num_nics for assumption in assumptions(many, None)} == set(range(17))
 
 
