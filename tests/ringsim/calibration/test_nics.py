@@ -17,6 +17,7 @@ from ringsim.network import Cluster, network_text, read_network
 from tests.ringsim.made_logs import TRUE, nccl_log
 
 LARGE = 2**30
+BOTH = (("all_gather", 16, 2), ("all_reduce", 16, 2))
 
 
 def logs_of(
@@ -60,13 +61,18 @@ def test_logs_of_several_numbers_of_gpus_tell_the_nics(tmp_path: Path, num_nics:
     assert network.spec.host.nics.bandwidth_bytes_per_s == pytest.approx(TRUE.nic_bytes_per_s, rel=0.05)
 
 
-@pytest.mark.parametrize("passes", [1.0, 2.0])
-def test_the_likelier_trees_of_two_hosts_are_taken(tmp_path: Path, passes: float) -> None:
+@pytest.fixture(scope="module")
+def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """From an all_reduce beside an all_gather."""
+    return fitted(logs_of(tmp_path_factory.mktemp("logs"), TRUE, *BOTH))
+
+
+def test_the_likelier_trees_of_two_hosts_are_taken(two_hosts: Cluster, tmp_path: Path) -> None:
     """An all_reduce beside an all_gather tells; alone it does not."""
-    rates = replace(TRUE, library=replace(TRUE.library, two_host_passes=passes))
-    both = logs_of(tmp_path, rates, ("all_gather", 16, 2), ("all_reduce", 16, 2))
-    assert fitted(both).spec.library.two_host_passes == passes
-    alone = [case for case in both if case.collective == "all_reduce"]
+    assert two_hosts.spec.library.two_host_passes == TRUE.library.two_host_passes == 2.0
+    once = logs_of(tmp_path, replace(TRUE, library=replace(TRUE.library, two_host_passes=1.0)), *BOTH)
+    assert fitted(once).spec.library.two_host_passes == 1.0
+    alone = [case for case in once if case.collective == "all_reduce"]
     assert {assumption.two_host_passes for assumption in assumptions(alone, None)} == {2.0}
 
 
@@ -96,10 +102,9 @@ def _text(rates: Rates) -> str:
     return network_text(cluster.with_spec(protocols=rates.protocols, library=rates.library))
 
 
-def test_what_nccl_was_told_to_take_is_what_is_predicted(tmp_path: Path) -> None:
+def test_what_nccl_was_told_to_take_is_what_is_predicted(two_hosts: Cluster) -> None:
     """NCCL_ALGO and NCCL_PROTO of a log; a setting that leaves nothing, or of single collectives, counts as none."""
-    network = fitted(logs_of(tmp_path, TRUE, ("all_gather", 16, 2), ("all_reduce", 16, 2)))
-    question = Question("all_reduce", 2**16, 16, 2)
+    network, question = two_hosts, Question("all_reduce", 2**16, 16, 2)
     free = predict(network, [question])[0]
     for settings, taken in (
         (NcclSettings(algorithms="ring", protocols="simple"), "ring Simple"),

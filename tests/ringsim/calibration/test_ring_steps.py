@@ -1,6 +1,7 @@
 """Rings across hosts, whose steps take what they were measured to take on fewer hosts."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -213,6 +214,7 @@ def filled(num_ranks: int, fill: float, sizes: tuple[int, ...] = FILL_SIZES) -> 
     ]  # fmt: skip
 
 
+@cache
 def fitted(*num_ranks: int, fill: float) -> Cluster:
     """From logs of so many ranks, as it is read from the file."""
     cases = [case for ranks in num_ranks for case in filled(ranks, fill)]
