@@ -1,8 +1,16 @@
 """From measurements to a network, and how far its predictions are from what was measured."""
 
 from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, cases_of_measurements, cases_of_tables
-from ringsim.calibration.compared_run import RECORD_NOTE, ComparedRun, compare_run
-from ringsim.calibration.comparison import ComparedCase, Comparison, compare, compare_logs, compare_measurements
+from ringsim.calibration.comparison import (
+    RECORD_NOTE,
+    ComparedCase,
+    ComparedRun,
+    Comparison,
+    compare,
+    compare_logs,
+    compare_measurements,
+    compare_run,
+)
 from ringsim.calibration.doubts import (
     contradiction_line,
     doubt_line,
@@ -14,12 +22,16 @@ from ringsim.calibration.doubts import (
 )
 from ringsim.calibration.from_logs import LogFit, calibrate_logs
 from ringsim.calibration.from_probes import (
+    PredictedTime,
     ProbeFit,
     ProbeModel,
+    busy_line,
     calibrate,
     fitted_cluster,
     fitting_model,
     num_hosts,
+    probe_noise,
+    with_interval,
 )
 from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.intervals import INSIDE, NOT_BOUNDED, Interval, SimulatedDraws, interval_fields, is_bounded
@@ -32,4 +44,3 @@ from ringsim.calibration.library_choice import (
     why_unknown,
 )
 from ringsim.calibration.library_pace import MAX_TRANSFERS, LibraryChoice, in_even_chunks
-from ringsim.calibration.noise import PredictedTime, busy_line, probe_noise, with_interval

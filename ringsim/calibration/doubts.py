@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from operator import itemgetter
-from typing import NamedTuple
 
 from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, repeated
 from ringsim.calibration.protocol_time import unmet_settings
@@ -25,27 +24,18 @@ _APART = (1 + MISFIT) ** 2
 _DISTURBED = 0.1
 
 
-class _Repetition(NamedTuple):
-    """Two times of the same collective, from two logs or from two runs of one log."""
-
-    fast_s: float
-    fast: TimedCase
-    slow_s: float
-    slow: TimedCase
-
-    @property
-    def factor(self) -> float:
-        return self.slow_s / self.fast_s
+_Timing = tuple[float, TimedCase]  # the seconds, and the case with its log
 
 
-def _repetitions(cases: Sequence[TimedCase]) -> Iterator[_Repetition]:
+def _repetitions(cases: Sequence[TimedCase]) -> Iterator[tuple[_Timing, _Timing]]:
+    """Yield each two times of the same collective, the shorter first, from two logs or from two runs of one log."""
     for some in repeated(cases):
         for pair in combinations(some, 2):
             fast, slow = sorted(pair, key=lambda case: case.calibrated_s)
-            yield _Repetition(fast.calibrated_s, fast, slow.calibrated_s, slow)
+            yield (fast.calibrated_s, fast), (slow.calibrated_s, slow)
     for case in cases:
         if len(case.rows) > 1:  # of more than one table
-            yield _Repetition(min(case.times_s), case, max(case.times_s), case)
+            yield (min(case.times_s), case), (max(case.times_s), case)
 
 
 def contradiction_line(cases: Iterable[TimedCase]) -> str:
@@ -53,23 +43,24 @@ def contradiction_line(cases: Iterable[TimedCase]) -> str:
 
     If they do, it is on the log whose own runs of the same differ most.
     """
-    by_files: dict[tuple[str, ...], list[_Repetition]] = {}
-    for repetition in _repetitions(list(cases)):
-        by_files.setdefault(tuple(sorted((repetition.fast.file, repetition.slow.file))), []).append(repetition)
+    by_files: dict[tuple[str, ...], list[tuple[float, _Timing, _Timing]]] = {}
+    for fastest, slowest in _repetitions(list(cases)):
+        files = tuple(sorted((fastest[1].file, slowest[1].file)))
+        by_files.setdefault(files, []).append((slowest[0] / fastest[0], fastest, slowest))
     contradictions = {
-        files: (max(repetitions, key=lambda repetition: repetition.factor), num_apart, len(repetitions))
+        files: (*max(repetitions, key=itemgetter(0)), num_apart, len(repetitions))
         for files, repetitions in by_files.items()
-        if (num_apart := sum(repetition.factor > _APART for repetition in repetitions)) > _DISTURBED * len(repetitions)
+        if (num_apart := sum(factor > _APART for factor, *_ in repetitions)) > _DISTURBED * len(repetitions)
     }
     if not contradictions:
         return ""
-    files = max(contradictions, key=lambda files: (files[0] != files[1], contradictions[files][0].factor))
-    (fast_s, fast, slow_s, slow), num_apart, num_common = contradictions[files]
+    files = max(contradictions, key=lambda files: (files[0] != files[1], contradictions[files][0]))
+    factor, (fast_s, fast), (slow_s, slow), num_apart, num_common = contradictions[files]
     more = f"; {plural(len(contradictions) - 1, 'more contradiction')} as well" if len(contradictions) > 1 else ""
     return (
         f"contradictory: {slow.collective} {format_size(slow.size_bytes)} on {plural(slow.num_ranks, 'rank')} of "
         f"{plural(slow.num_nodes, 'host')} takes {format_time(slow_s)} in {_name(slow, fast)} and "
-        f"{format_time(fast_s)} in {_name(fast, slow)}, {slow_s / fast_s:.1f} times as long, and "
+        f"{format_time(fast_s)} in {_name(fast, slow)}, {factor:.1f} times as long, and "
         f"{num_apart} of {num_common} common timings differ by more than a factor of {_APART:.1f}{more}: "
         "the settings of these runs differ: calibrate them from separate files, each alone"
     )
@@ -127,27 +118,20 @@ _SMALL = 2**16  # bytes: what is longer says little of latencies
 _FILES_NAMED = 3
 
 
-class _HopKind(NamedTuple):
-    """A kind of hop: what it is called, the latency beyond which it is doubted, why it may be, how to measure it."""
-
-    name: str
-    most_s: float
-    causes: str
-    measure: str
-
-
 # Fitted to 60 public logs of nccl-tests, OSU and Gloo (docs/accuracy.md, "Clusters"), from Ethernet of 10 Gbit/s to
 # InfiniBand NDR, a hop from host to host takes at most 354 us, one within a host at most 13 us. The limits are about
 # three and four times as much: what lies beyond is rather a mistake, or a busy machine, than a network.
+# By the end of a parameter's name: the kind of hop, the latency beyond which it is doubted, why it may be, and how to
+# measure it.
 _HOP_KINDS = {
-    "hop_latency": _HopKind(
+    "hop_latency": (
         "from host to host",
         1e-3,
         "were the hosts busy, did NCCL use the wrong interface (NCCL_SOCKET_IFNAME), are --nodes and --ranks-per-node "
         "right?",
         "sendrecv_perf -b 8 -e 8 with one rank on each of two hosts",
     ),
-    "link_latency": _HopKind(
+    "link_latency": (
         "within a host",
         50e-6,
         "were its cores busy, did NCCL send through sockets (NCCL_DEBUG=INFO names the transport), is --nodes right?",
@@ -159,17 +143,18 @@ _HOP_KINDS = {
 def doubt_line(parameters: Iterable[FittedParameter]) -> str:
     """Return one line on the least plausible latency per hop that the logs show; "" if all may be."""
     hops = [(parameter, _HOP_KINDS.get(parameter.name.rpartition(" ")[2])) for parameter in parameters]
-    doubted = [(parameter.value / hop.most_s, parameter, hop) for parameter, hop in hops if hop]
-    doubted = [doubt for doubt in doubted if doubt[0] > 1]
+    doubted = [
+        (parameter.value / hop[1], parameter, hop) for parameter, hop in hops if hop and parameter.value > hop[1]
+    ]
     if not doubted:
         return ""
-    _, worst, hop = max(doubted, key=itemgetter(0))
+    _, worst, (name, most_s, causes, measure) = max(doubted, key=itemgetter(0))
     more = f", and {len(doubted) - 1} more like it" if len(doubted) > 1 else ""
     files = sorted({case.file_name for case in worst.seen_in})
     more_files = f" and {len(files) - _FILES_NAMED} more" if len(files) > _FILES_NAMED else ""
     return (
-        f"implausible: {worst.name} is {format_time(worst.value)}{more}: a hop {hop.name} takes less than "
-        f"{format_time(hop.most_s)}; seen in {', '.join(files[:_FILES_NAMED])}{more_files}: {hop.causes} {hop.measure} "
+        f"implausible: {worst.name} is {format_time(worst.value)}{more}: a hop {name} takes less than "
+        f"{format_time(most_s)}; seen in {', '.join(files[:_FILES_NAMED])}{more_files}: {causes} {measure} "
         "measures a hop alone"
     )
 

@@ -4,9 +4,15 @@ Each time is what `protocol_time` says for the parameters of `log_parameters`; t
 times and what is known before. So a log of one node count gives a network for others: what it cannot tell apart, such
 as the start and the hops, keeps the ratio that NCCL has, and a parameter that changes no time is NCCL's. What a ring
 within a host needs to fill, of which NCCL's model says nothing, is believed as it is on other clusters.
+
+`with_ring_steps`: a ring across hosts goes at the pace of its slowest link, and NCCL takes protocol and chunk by the
+bytes of a rank, not by what is the fastest. So times over sizes have steps and bends that start, latency and bandwidth
+do not have; on more hosts they are at the same bytes of a rank. Within a host, and for trees, that does not hold.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,13 +21,11 @@ import numpy as np
 from ringsim.calibration.cases import FittedParameter, TimedCase, repeated
 from ringsim.calibration.doubts import contradiction_line, nic_line, senders_per_host
 from ringsim.calibration.intervals import byte_shares, draw_ratios, noises
-from ringsim.calibration.log_parameters import ANY, LogParameters, assumptions
-from ringsim.calibration.posterior import Posterior, fit
-from ringsim.calibration.protocol_time import times_s
+from ringsim.calibration.log_parameters import ANY, LogParameters, Posterior, assumptions, fit
+from ringsim.calibration.protocol_time import launch_s, predict, times_s
 from ringsim.calibration.questions import Bools, QuestionColumns
-from ringsim.calibration.ring_steps import with_ring_steps
-from ringsim.measurements import TESTS
-from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, Spec
+from ringsim.measurements import RING_TESTS, TESTS
+from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, RingStep, Spec
 
 NOISE = 0.05  # of a time, when a run is repeated
 _IMPORTANT = 0.2  # of a time: what a parameter must change it by, to have been seen in it
@@ -153,7 +157,7 @@ def _cluster(name: str, fitted: _Fitted, cases: Sequence[TimedCase]) -> Cluster:
             noise=noise,
             latency_noise=latency_noise,
             parameters=tuple(layout.names),
-            draws=draw_ratios(posterior),
+            draws=draw_ratios(posterior.covariance),
         ),
     )
     doubts = "; ".join(filter(None, (contradiction_line(cases), nic_line(cluster, per_host))))
@@ -189,3 +193,71 @@ def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[TimedC
         low, value, high = np.exp([min(candidates), mode, max(candidates)]).tolist()
         parameters.append(FittedParameter(name, value, low, high, seen))
     return tuple(parameters)
+
+
+FEWEST = 3  # sizes of messages: with fewer the protocols say more
+SHORTEST = 1.5  # times the start: what a shorter time has beside it says little of steps
+
+
+def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
+    """Return `cluster` with the steps of the rings of most hosts, and of these of most ranks of a host.
+
+    Where so few sizes of these are rings that they do not tell, the next ones count, as they do for smaller and larger
+    messages. Rings are the collectives that have no other algorithm, and those for which the formulas of `cluster`
+    choose it.
+    """
+    across = [case for case in cases if case.num_nodes > 1 and case.collective in RING_TESTS and _may_be_ring(case)]
+    if not across:
+        return cluster
+    taken = predict(cluster, [case.question for case in across])
+    rings = [case for case, (_, algorithm) in zip(across, taken, strict=True) if algorithm.startswith("ring ")]
+    start_s = launch_s(cluster.spec.protocols)
+    by_shape: dict[tuple[int, float], dict[int, list[float]]] = {}
+    for case in rings:
+        if case.calibrated_s > SHORTEST * start_s:
+            rounds = 2 if case.collective == "all_reduce" else 1
+            step_s = (case.calibrated_s - start_s) / rounds / (case.num_ranks - 1)
+            seconds = by_shape.setdefault(_shape(case), {})
+            seconds.setdefault(math.ceil(case.size_bytes / case.num_ranks), []).append(step_s)
+    known = [shape for shape, seconds in by_shape.items() if len(seconds) >= FEWEST and shape[1].is_integer()]
+    if not known:
+        return cluster
+    most = max(known)
+    for shape in sorted(by_shape, reverse=True):
+        if shape[1] == most[1]:  # sizes that the rings of more hosts do not reach, as there they are trees
+            smallest, largest = min(seconds := by_shape[most]), max(seconds)
+            seconds |= {at: times for at, times in by_shape[shape].items() if not smallest <= at <= largest}
+    steps = tuple(RingStep(message, time_s) for message, time_s in _nondecreasing(by_shape[most]).items())
+    library = replace(cluster.spec.library, ring_steps=steps, ring_ranks=int(most[1]))
+    return cluster.with_spec(library=library)
+
+
+def _nondecreasing(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    """Return the step of each message, none shorter than that of a smaller one, as close as may be to those measured.
+
+    More bytes do not pass faster: where it was measured so, the messages share the median of their times (the isotonic
+    regression of the logarithms by least absolute deviations, by pooling adjacent violators), as one disturbed time
+    that is many times too long must not lift the others.
+    """
+    pools: list[tuple[list[int], list[float]]] = []
+    for message, times in sorted(seconds.items()):
+        pools.append(([message], list(times)))
+        while len(pools) > 1 and _median_s(pools[-2][1]) > _median_s(pools[-1][1]):
+            messages, own = pools.pop()
+            pools[-1] = (pools[-1][0] + messages, pools[-1][1] + own)
+    return {message: _median_s(times) for messages, times in pools for message in messages}
+
+
+def _median_s(times: Sequence[float]) -> float:
+    """Return the median of the times, by their logarithms."""
+    return math.exp(statistics.median(map(math.log, times)))
+
+
+def _may_be_ring(case: TimedCase) -> bool:
+    """Return whether it is a ring, or NCCL's choice; other libraries have algorithms that no formula here describes."""
+    return case.algorithm in ("nccl", "ring") and case.settings.groups == 1
+
+
+def _shape(case: TimedCase) -> tuple[int, float]:
+    """Return the hosts, and the ranks of each."""
+    return case.num_nodes, case.num_ranks / case.num_nodes

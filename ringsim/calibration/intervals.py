@@ -14,7 +14,6 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from ringsim.calibration.doubts import guessed_from
-from ringsim.calibration.posterior import Posterior
 from ringsim.calibration.protocol_time import Rates, bytes_s, rates_of, times_s
 from ringsim.calibration.questions import Bools, Question, QuestionColumns
 from ringsim.network import Calibration, Cluster, Floats, scaled, with_free_bytes
@@ -52,9 +51,12 @@ def is_bounded(low: float, high: float) -> bool:
     return high < low * math.exp(2 * _FARTHEST)
 
 
-def draw_ratios(posterior: Posterior) -> tuple[tuple[float, ...], ...]:
-    """Return draws from the posterior: how many times the mode each parameter is. They go in opposite pairs."""
-    values, vectors = np.linalg.eigh(posterior.covariance)
+def draw_ratios(covariance: Floats) -> tuple[tuple[float, ...], ...]:
+    """Return draws from a posterior: how many times the mode each parameter is. They go in opposite pairs.
+
+    covariance: of the logarithms, (num_parameters, num_parameters).
+    """
+    values, vectors = np.linalg.eigh(covariance)
     normal = np.random.default_rng(0).standard_normal((NUM_DRAWS // 2, len(values)))
     half = normal * np.sqrt(np.maximum(values, 0)) @ vectors.T
     return rounded_ratios(np.concatenate([half, -half]))

@@ -2,7 +2,7 @@
 
 from click import INT, IntRange
 
-from ringsim.console.local_ranks import run_local_ranks, spawn
+from ringsim.console.local_ranks import ended_once, endings_noted, handling, run_local_ranks, spawn
 from ringsim.console.one_line import (
     OneLineCommand,
     OneLineGroup,
@@ -41,5 +41,4 @@ from ringsim.console.parameters import (
     parse_numbers,
     parse_share,
 )
-from ringsim.console.signals import ended_once, endings_noted, handling
 from ringsim.console.torchrun import TorchrunCommand, check_writable, is_under_torchrun, num_ranks, require_torch

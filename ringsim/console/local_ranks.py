@@ -4,6 +4,8 @@ The ranks find the environment variables that torchrun sets, so that the code in
 not serve here: whatever happens, it ends with a page of traceback and exit code 1. Here the error of a rank is one
 line, and the exit code is that of the rank, or 128 plus the number of a signal, on which batch scripts rely. Importing
 this loads no torch.
+
+`handling` and what follows it end a program at a signal as at Ctrl-C, and only once.
 """
 
 import json
@@ -16,7 +18,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import connection, resource_tracker
 from multiprocessing.process import BaseProcess
@@ -27,7 +29,6 @@ from typing import Any, NamedTuple
 import click
 
 from ringsim.console.one_line import MISTAKES, message_of
-from ringsim.console.signals import endings_noted
 from ringsim.console.torchrun import ERROR_FILE, tell_launcher
 from ringsim.schedule import ScheduleError
 
@@ -275,3 +276,58 @@ def _run_program(arguments: Sequence[str], errors: str | None) -> None:
     except Exception:
         traceback.print_exc()
         sys.exit(1)
+
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def handling(numbers: Iterable[int], handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Call `handler` with the number and the frame when one of these signals comes within the block.
+
+    Signals that were ignored before (nohup) stay ignored. Outside of the main thread, the only one that Python lets
+    handle signals, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    before = {number: known for number, known in handlers.items() if known not in (signal.SIG_IGN, None)}
+    try:
+        for number in before:
+            signal.signal(number, handler)
+        yield
+    finally:
+        for number, known in before.items():
+            signal.signal(number, known)
+
+
+@contextmanager
+def ended_once() -> Iterator[None]:
+    """Raise KeyboardInterrupt, with the signal's number, in the block at the first Ctrl-C, SIGTERM or SIGHUP.
+
+    Those after it are ignored.
+
+    So what tidies up after Ctrl-C does so after the others too, and is not stopped by a second one.
+    """
+    is_ending = False
+
+    def end(number: int, _: object) -> None:
+        nonlocal is_ending
+        if not is_ending:
+            is_ending = True
+            raise KeyboardInterrupt(number)
+
+    with handling(ENDINGS, end):
+        yield
+
+
+@contextmanager
+def endings_noted(*others: int) -> Iterator[list[int]]:
+    """Yield a list to which the endings, and other signals, that come within the block are added.
+
+    They do nothing else. For what no exception may interrupt, such as starting a process that must be ended later.
+    """
+    came: list[int] = []
+    with handling({*ENDINGS, *others}, lambda number, _: came.append(number)):
+        yield came

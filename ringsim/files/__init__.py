@@ -1,10 +1,13 @@
 """Reading and writing files: whole or not at all, and with errors that name place, value and rule."""
 
 from ringsim.files import values
-from ringsim.files.atomic_file import atomic_file, file_to_replace, is_read_only, json_text, save_json
 from ringsim.files.records import FileFormat, JsonFile, Key, Table, check, decode, encode, parsed, refusal
 from ringsim.files.text_file import (
+    atomic_file,
+    file_to_replace,
     finite_or_none,
+    is_read_only,
+    json_text,
     naming_place,
     parse_json,
     parse_toml,
@@ -12,6 +15,7 @@ from ringsim.files.text_file import (
     read_bytes,
     read_json,
     read_text,
+    save_json,
     shortened,
 )
 from ringsim.files.values import Parser

@@ -22,8 +22,7 @@ from types import UnionType
 from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ringsim.files import values
-from ringsim.files.atomic_file import save_json
-from ringsim.files.text_file import naming_place, quoted, read_json, shortened
+from ringsim.files.text_file import naming_place, quoted, read_json, save_json, shortened
 from ringsim.files.values import Parser
 from ringsim.suggestions import did_you_mean
 

@@ -18,12 +18,13 @@ from ringsim.measurements.measurements import (
     TESTS,
     TORCH,
     TOUCHED_BYTES,
+    TRANSFER,
     CollectiveTimes,
     Measurements,
     Probe,
+    RecordedRun,
     p10_p90,
     p95,
     pooled,
 )
 from ringsim.measurements.provenance import RankHosts, provenance
-from ringsim.measurements.recorded_run import TRANSFER, RecordedRun

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 
 from ringsim.analysis import BASELINE, MAX_TRANSFERS
@@ -26,11 +27,11 @@ from ringsim.calibration import (
 from ringsim.console import in_one_line
 from ringsim.measurements import Measurements, p10_p90
 from ringsim.native import LocalWork, local_s
-from ringsim.network import Cluster
+from ringsim.network import Cluster, with_numbers
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
+from ringsim.simulation import OURS, predict_call
 from ringsim.training_step import BucketCaps, DdpConfig, DdpStep, StepProfile, predict_ddp, recommend, sweep_caps
-from ringsim.verdict.bound import Attribution, all_reduce_s, attribute
 from ringsim.verdict.records import JobReport
 from ringsim.verdict.run_directory import RunDirectory
 
@@ -41,6 +42,95 @@ MAX_FITS = 16  # of a directory with many files; each takes a second
 CAPS_MB = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 # Networks of the bootstrap that give an interval: 20, of which 95 % are 19; fewer where ranks make a simulation long.
 _MOST_DRAWS, _FEWEST_DRAWS, _AFFORDED_PAIRS = 20, 5, 4000
+
+
+# The fields of a network that say what messages and calls cost, whatever their bytes.
+_LATENCIES = {"latency_s", "uplink_latency_s", "send_overhead_s", "receive_overhead_s", "call_s", "torch_call_s"}
+
+
+class Bound(Enum):
+    """The costs that can bound a collective."""
+
+    STRAGGLER = "a straggler"
+    CORES = "cores"
+    LATENCY = "latency"
+    BANDWIDTH = "bandwidth"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The time of an all_reduce by one algorithm, and the seconds that each bound is charged with; they add up."""
+
+    algorithm: str
+    num_ranks: int
+    size_bytes: int
+    seconds: dict[Bound, float]
+
+    @property
+    def time_s(self) -> float:
+        """The whole time."""
+        return sum(self.seconds.values())
+
+    @property
+    def bound(self) -> Bound:
+        """The bound that is charged with most."""
+        return max(self.seconds, key=lambda bound: self.seconds[bound])
+
+    def share(self, bound: Bound) -> float:
+        """Return the part of the time that a bound is charged with; 0 where no time passes."""
+        return self.seconds[bound] / self.time_s if self.time_s > 0 else 0.0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The parts of the time by cause, the largest first, without those that would be shown as nothing."""
+        bounds = sorted(Bound, key=self.share, reverse=True)
+        return {bound.value: self.share(bound) for bound in bounds if self.share(bound) >= 0.005}
+
+    @property
+    def without_straggler_s(self) -> float:
+        """The time if all links and ranks of a kind were alike."""
+        return self.time_s - self.seconds[Bound.STRAGGLER]
+
+
+def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: int) -> float:
+    """Return the predicted seconds of one of our all_reduce calls. Raises ValueError where there is no room for it."""
+    schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
+    return predict_call(schedule, cluster, size_bytes, OURS)
+
+
+def attribute(cluster: Cluster, num_ranks: int, size_bytes: int, algorithm: str = "ring") -> Attribution:
+    """Return what the time of an all_reduce is due to, by simulating it on networks that lack one cost after another.
+
+    First stragglers go, so that links and ranks become like the others; then cores, so that every rank gets one when it
+    needs it; then latency, so that messages and calls cost nothing but their bytes. Each is charged with the time that
+    its going saves, and what is left is bandwidth. Stragglers and too few cores come first, since they make every
+    message and every byte cost more.
+
+    Raises ValueError where the network has no room for the ranks.
+
+    >>> from ringsim import load_network
+    >>> attribute(load_network("gbe"), 4, 2**26).bound
+    <Bound.BANDWIDTH: 'bandwidth'>
+    """
+    seconds = {}
+    time_s = all_reduce_s(cluster, algorithm, num_ranks, size_bytes)
+    for bound, without in _TAKEN_AWAY.items():
+        cluster = without(cluster)
+        left_s = min(all_reduce_s(cluster, algorithm, num_ranks, size_bytes), time_s)
+        seconds[bound] = time_s - left_s
+        time_s = left_s
+    seconds[Bound.BANDWIDTH] = time_s
+    return Attribution(algorithm, num_ranks, size_bytes, seconds)
+
+
+# One on which nothing costs anything is refused: so latencies are nearly nothing, as far as the network adds up.
+_TAKEN_AWAY: dict[Bound, Callable[[Cluster], Cluster]] = {
+    Bound.STRAGGLER: lambda cluster: cluster.with_spec(slow_ranks=(), slow_links=()),
+    Bound.CORES: lambda cluster: with_numbers(cluster, lambda field, number: None if field == "cores" else number),
+    Bound.LATENCY: lambda cluster: with_numbers(
+        cluster, lambda field, number: 1e-300 if field in _LATENCIES else number
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +299,8 @@ def _choose_algorithm(
     def gain(cluster: Cluster) -> float:
         return _ratio(*(all_reduce_s(cluster, name, num_ranks, size_bytes) for name in (BASELINE, fastest)))
 
-    sure = None
-    if _ratio(times_s[BASELINE], times_s[fastest]) > least_gain:
-        sure = _sure(_with_interval(fit, gain, num_ranks), least_gain)
+    is_likely = _ratio(times_s[BASELINE], times_s[fastest]) > least_gain
+    sure = _sure(_with_interval(fit, gain, num_ranks), least_gain) if is_likely else None
     return AlgorithmChoice(size_bytes, dict(sorted(times_s.items(), key=lambda item: item[1])), sure)
 
 
@@ -225,9 +314,8 @@ def _choose_buckets(fit: ProbeFit, profile: StepProfile, num_ranks: int, least_g
         configs = drawn, replace(drawn, caps=best.config.caps)
         return _ratio(*(predict_ddp(profile, cluster, num_ranks, config).step_s for config in configs))
 
-    sure = None
-    if _ratio(default.step_s, best.step_s) > least_gain:
-        sure = _sure(_with_interval(fit, gain, num_ranks), least_gain)
+    is_likely = _ratio(default.step_s, best.step_s) > least_gain
+    sure = _sure(_with_interval(fit, gain, num_ranks), least_gain) if is_likely else None
     return BucketChoice(best, default, tuple(steps), sure)
 
 

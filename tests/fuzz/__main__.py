@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ringsim.console.signals import ended_once
+from ringsim.console.local_ranks import ended_once
 from tests.fuzz.attacks import attacks
 from tests.fuzz.campaign import Campaign
 

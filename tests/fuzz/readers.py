@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from generated_part import GeneratedPart
 from ringsim.analysis.sweep import Sweep
 from ringsim.analysis.sweep_run import run_sweep
-from ringsim.calibration.compared_run import compare_run
+from ringsim.calibration.comparison import compare_run
 from ringsim.cli import main
 from ringsim.console.one_line import message_of
 from ringsim.measurements.measurements import Measurements, Probe
@@ -22,7 +22,7 @@ from ringsim.network.file_reader import load_network
 from ringsim.network.file_writer import network_text
 from ringsim.report.pages.report_page import report_page
 from ringsim.schedule.collective import Collective
-from ringsim.traces.trace import Group, Operator, TracedStep
+from ringsim.traces import Group, Operator, TracedStep
 from ringsim.training_step.profile import Parameter, StepProfile
 from ringsim.verdict.run_directory import read_directory
 from ringsim.verdict.verdict import judge

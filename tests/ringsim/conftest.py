@@ -6,8 +6,24 @@ from unittest.mock import patch
 import pytest
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _few_draws() -> Iterator[None]:
-    """Let a bootstrap draw 20 networks instead of 200; all else that is done with them is the same."""
-    with patch("ringsim.calibration.from_probes._RESAMPLED", 20):
+def _draw_few(number: int = 3) -> Iterator[None]:
+    with patch("ringsim.calibration.from_probes._RESAMPLED", number):
         yield
+
+
+@pytest.fixture
+def few_draws() -> Iterator[None]:
+    """Let a bootstrap draw a few networks instead of hundreds; all else that is done with them is the same."""
+    yield from _draw_few()
+
+
+@pytest.fixture
+def twenty_draws() -> Iterator[None]:
+    """The same where the draws tell how far they lie apart."""
+    yield from _draw_few(20)
+
+
+@pytest.fixture(scope="module")
+def few_draws_in_module() -> Iterator[None]:
+    """The same, before the other fixtures of a file that are made once."""
+    yield from _draw_few()

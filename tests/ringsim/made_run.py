@@ -1,7 +1,7 @@
 """A recorded run that nobody ran: made of a simulated one."""
 
-from ringsim.calibration.compared_run import issued_s
-from ringsim.measurements.recorded_run import TRANSFER, RecordedRun
+from ringsim.calibration.comparison import issued_s
+from ringsim.measurements.measurements import TRANSFER, RecordedRun
 from ringsim.network.network import Network
 from ringsim.registry import build
 from ringsim.schedule.collective import Collective

@@ -8,10 +8,9 @@ import torch.distributed as dist
 from collectives.benchmark.job import run_plan
 from collectives.benchmark.plan import BenchmarkPlan
 from collectives.benchmark.recorder import NUM_RUNS
-from ringsim.calibration.compared_run import compare_run
-from ringsim.measurements.measurements import Measurements
+from ringsim.calibration.comparison import compare_run
+from ringsim.measurements.measurements import Measurements, RecordedRun
 from ringsim.measurements.provenance import RankHosts
-from ringsim.measurements.recorded_run import RecordedRun
 from ringsim.network.network import Network
 from ringsim.registry import build
 from ringsim.schedule.collective import Collective

@@ -1,6 +1,7 @@
 """`ringsim calibrate` and `ringsim compare`, as a user runs them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,18 +9,17 @@ import pytest
 from ringsim.algorithms.rings import gloo_ring_all_reduce
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.comparison import SIZE_CLASSES, ComparedCase, Comparison, compare_measurements
-from ringsim.calibration.probe_times import shift_s
-from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
+from ringsim.measurements.measurements import Probe
 from ringsim.native import native_schedule
-from ringsim.network.cluster import Cluster
-from ringsim.network.spec import Host, Link, Processor, Spec
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation.simulate import predict_time
 from tests.ringsim.commands import as_json, invoke, printed, refused, run
 from tests.ringsim.made_logs import nccl_log
+from tests.ringsim.made_probes import made_measurements, one_host
 
-HOST = Cluster("true", Spec(host=Host(cores=2, link=Link(latency_s=1e-4)), processor=Processor(5e-5, 5e-5, 9e9, 4e9)))
+HOST = one_host(2)
+TORCH_CALL_S = 5e-3
 FIELDS = {"collective", "algorithm", "size_bytes", "num_ranks", "predicted_s", "measured_s", "error", "spread"}
 
 
@@ -34,27 +34,14 @@ def logs(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def measurements(tmp_path: Path) -> Path:
-    """Of a host that is known: probes, and the times of four competitors."""
-    num_ranks, sizes = 4, (64, 4096, 2**17, 2**21)
-    overhead = HOST.spec.processor.send_overhead_s * 2
-    blocks = (0.99, 1.0, 1.01)
-    probes = [Probe("shift", s, 1, tuple(shift_s(HOST, num_ranks, s) * b for b in blocks)) for s in sizes]
-    probes += [Probe("shift_cpu", s, 1, tuple((overhead + 2 * s / 4e9) * b for b in blocks)) for s in sizes]
-    probes += [Probe("reduce_cpu", s, 1, tuple(s / 9e9 * b for b in blocks)) for s in sizes]
-    size = 2**20
-    schedules = {
-        "ring": build(Collective.ALL_REDUCE, "ring", num_ranks),
-        "dist": native_schedule(Collective.ALL_REDUCE, num_ranks, size),
-        "raw_sockets": build(Collective.ALL_REDUCE, "ring", num_ranks),
-        "openmpi": build(Collective.ALL_REDUCE, "ring", num_ranks),
-    }
-    times = [
-        CollectiveTimes(Collective.ALL_REDUCE, name, size, "float32", "sum", num_ranks, True, 0, 1,
-                        (predict_time(schedule, HOST, size),) * 3, (0.0,) * 3, (0, 0, 0), (1e-3,) * num_ranks)
-        for name, schedule in schedules.items()
-    ]  # fmt: skip
-    path = tmp_path / "measurements.json"
-    Measurements(num_ranks, {"cores": 2, "machine": "made"}, tuple(probes), tuple(times)).save(path)
+    """Of a host that is known: probes, and the times of four competitors with 1 MiB."""
+    made, path = made_measurements(4, 2), tmp_path / "measurements.json"
+    ring = made.collectives[2]
+    torch_s = predict_time(native_schedule(Collective.ALL_REDUCE, 4, ring.size_bytes), HOST, ring.size_bytes)
+    torch = replace(ring, algorithm="dist", times_s=(torch_s + TORCH_CALL_S,) * len(ring.times_s))
+    times = (ring, torch, *(replace(ring, algorithm=name) for name in ("raw_sockets", "openmpi")))
+    probes = (*made.probes, Probe("call/dist", 64, 1, (TORCH_CALL_S,)))
+    replace(made, probes=probes, collectives=times).save(path)
     return path
 
 
@@ -74,6 +61,8 @@ def test_calibrate_then_compare_logs(logs: tuple[Path, Path], tmp_path: Path) ->
     assert {row["sizes"] for row in data["summary"]} == {name for name, _, _ in SIZE_CLASSES}
     run("simulate", "--network", network, "--ranks", 16)
     run("networks", network)
+    for share, exit_code in (("0.01%", 1), ("400%", 0), ("4", 2)):  # without it any error is a result
+        assert invoke("compare", logs[1], "--network", network, "--fail-above", share).exit_code == exit_code
 
 
 def test_the_report_is_written(logs: tuple[Path, Path], tmp_path: Path) -> None:
@@ -92,18 +81,16 @@ def test_the_report_is_written(logs: tuple[Path, Path], tmp_path: Path) -> None:
     refused("compare", *logs, "--network", tmp_path / "net.toml", "--style", "dark")
 
 
-@pytest.mark.parametrize(("share", "exit_code"), [("0.01%", 1), ("400%", 0), ("4", 2)])
-def test_scripts_can_fail_above_an_error(logs: tuple[Path, Path], tmp_path: Path, share: str, exit_code: int) -> None:
-    """Without it any error is a result."""
-    run("calibrate", logs[0], "-o", tmp_path / "net.toml")
-    command = ("compare", logs[1], "--network", tmp_path / "net.toml")
-    run(*command)
-    assert invoke(*command, "--fail-above", share).exit_code == exit_code
-
-
+@pytest.mark.usefixtures("twenty_draws")
 def test_calibrate_then_compare_measurements(measurements: Path, tmp_path: Path) -> None:
-    """The collective of torch is predicted by the schedule that Gloo runs; bare sockets are named as not predicted."""
+    """The collective of torch is predicted by the schedule that Gloo runs; bare sockets are named as not predicted.
+
+    The intervals of the bootstrap are around what the probes were made of.
+    """
     assert "bootstrap" in printed("calibrate", measurements, "-o", tmp_path / "host.toml")
+    found = {each["name"]: each for each in as_json("calibrate", measurements)["parameters"]}
+    for name, true in (("rank.reduce_bandwidth", 10e9), ("rank.copy_bandwidth", 4e9)):
+        assert found[name]["low"] <= true <= found[name]["high"]
     data = as_json("compare", measurements, "--network", tmp_path / "host.toml")
     errors = {case["algorithm"]: case["error"] for case in data["cells"]}
     assert abs(errors["ring"]) < 0.1
@@ -131,48 +118,32 @@ def test_gloo_s_ring_is_predicted_as_it_is_executed() -> None:
     assert times[0] != predict_time(build(Collective.ALL_REDUCE, "gloo_ring", 4), HOST, size)
 
 
-def test_the_bootstrap_holds_the_true_host(measurements: Path) -> None:
-    """Its intervals are around what the probes were made of."""
-    data = as_json("calibrate", measurements)
-    found = {each["name"]: each for each in data["parameters"]}
-    assert found["rank.reduce_bandwidth"]["low"] <= 9e9 <= found["rank.reduce_bandwidth"]["high"]
-    assert found["rank.copy_bandwidth"]["low"] <= 4e9 <= found["rank.copy_bandwidth"]["high"]
-
-
-def test_measurements_that_cannot_be_read(measurements: Path) -> None:
-    """Cut off, or of another version."""
-    whole = measurements.read_text()
-    measurements.write_text(whole[: len(whole) // 2])
-    assert "is incomplete JSON" in refused("calibrate", measurements)
-    measurements.write_text(whole.replace('"version": 3', '"version": 99'))
-    assert "version 99 of ringsim-measurements: this ringsim reads versions up to 3" in refused(
-        "calibrate", measurements
-    )
-    empty = {**json.loads(whole), "probes": []}
-    measurements.write_text(json.dumps(empty))
-    assert "too few shift, shift_cpu and reduce_cpu probes: measure again" in refused("calibrate", measurements)
-    measurements.write_text(json.dumps({**empty, "collectives": []}))
-    assert "there are no collectives" in refused("compare", measurements, "--network", "loopback")
-
-
-def test_a_network_with_too_few_ranks(logs: tuple[Path, Path], measurements: Path, tmp_path: Path) -> None:
-    """For logs and for measurements."""
-    small = tmp_path / "small.toml"
+def test_what_cannot_be_used_is_refused(logs: tuple[Path, Path], measurements: Path, tmp_path: Path) -> None:
+    """Each in one line that says what to do; times of wrong results say nothing."""
+    whole, changed, small = json.loads(measurements.read_text()), tmp_path / "changed.json", tmp_path / "small.toml"
     small.write_text(
         '[host]\nranks = 1\ncount = 2\n[host.nic]\nbandwidth = "1GB/s"\n[host.link]\nbandwidth = "9GB/s"\n'
     )
+    wrong = [whole["collectives"][0], whole["collectives"][1] | {"wrong": 5}]
+    for changes, command, message in (
+        ({"version": 99}, "calibrate", "version 99 of ringsim-measurements: this ringsim reads versions up to 3"),
+        ({"probes": []}, "calibrate", "too few shift, shift_cpu and reduce_cpu probes: measure again"),
+        ({"collectives": []}, "compare", "there are no collectives"),
+        ({"collectives": wrong}, "compare", f"{changed}: collectives[1]: wrong is 5: its results were wrong, so the t"),
+    ):
+        changed.write_text(json.dumps(whole | changes))
+        assert message in refused(command, changed, *(("--network", "loopback") if command == "compare" else ()))
     assert "its hosts have 2 ranks, but 16 were measured" in refused("compare", logs[1], "--network", small)
     assert "its hosts have 2 ranks: 4 were asked for" in refused("compare", measurements, "--network", small)
-
-
-def test_other_mistakes(logs: tuple[Path, Path], measurements: Path, tmp_path: Path) -> None:
-    """Each in one line that says what to do."""
-    assert "give either measurements or logs" in refused("calibrate", logs[0], measurements)
-    assert "no table of nccl-tests" in refused("calibrate", Path(__file__))
-    assert "No such file" in refused("calibrate", tmp_path / "absent.log")
-    assert "must end in .toml" in refused("calibrate", logs[0], "-o", tmp_path / "net.json")
-    assert "for several NICs as 4x200Gbit/s" in refused("calibrate", logs[0], "--nic", "four")
-    assert "leave out --nodes" in refused("calibrate", logs[0], "--nodes", 2, "--ranks-per-node", 8)
+    for arguments, message in (
+        ((logs[0], measurements), "give either measurements or logs"),
+        ((Path(__file__),), "no table of nccl-tests"),
+        ((tmp_path / "absent.log",), "No such file"),
+        ((logs[0], "-o", tmp_path / "net.json"), "must end in .toml"),
+        ((logs[0], "--nic", "four"), "for several NICs as 4x200Gbit/s"),
+        ((logs[0], "--nodes", 2, "--ranks-per-node", 8), "leave out --nodes"),
+    ):
+        assert message in refused("calibrate", *arguments)
 
 
 def test_the_summary_has_the_median_and_the_95th_percentile_of_the_errors() -> None:
@@ -182,14 +153,3 @@ def test_the_summary_has_the_median_and_the_95th_percentile_of_the_errors() -> N
     (summary,) = Comparison("network", tuple(compared)).summary()
     assert summary == {"sizes": ">= 1 MiB", "used_in_calibration": False, "num_cells": 21,
                        "median": pytest.approx(0.1), "p95": pytest.approx(0.19), "inside": None}  # fmt: skip
-
-
-def test_times_of_wrong_results_are_refused(measurements: Path, tmp_path: Path) -> None:
-    """They say nothing."""
-    saved = json.loads(measurements.read_text())
-    saved["collectives"][1]["wrong"] = 5
-    bad, network = tmp_path / "wrong.json", tmp_path / "mine.toml"
-    bad.write_text(json.dumps(saved))
-    run("calibrate", measurements, "-o", network)
-    told = f"{bad}: collectives[1]: wrong is 5: its results were wrong, so the times say nothing"
-    assert told in refused("compare", bad, "--network", network)

@@ -1,23 +1,41 @@
-"""Between which times a prediction from probes may lie, by the network file alone."""
+"""Between which times a prediction from probes may lie, by the network file alone, and when they lie too far apart."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from ringsim.calibration import calibrate
 from ringsim.calibration.comparison import compare
+from ringsim.calibration.from_probes import TOO_WIDE, busy_line, calibrate, probe_noise
 from ringsim.calibration.intervals import Interval, SimulatedDraws, intervals
 from ringsim.calibration.probe_times import shift_s
 from ringsim.calibration.questions import Question
-from ringsim.measurements.measurements import CollectiveTimes, Measurements
+from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
 from ringsim.network import Cluster, network_text, read_network
 from ringsim.schedule.collective import Collective
-from tests.ringsim.calibration.test_noise import BUSY, QUIET, measured
 from tests.ringsim.commands import printed, refused, run
+from tests.ringsim.made_probes import made_measurements
+
+pytestmark = pytest.mark.usefixtures("twenty_draws")
 
 LONG, SHORT = 2**23, 64
+QUIET = (0.95, 1.0, 1.05, 0.97, 1.03, 1.0, 0.98, 1.02)
+BUSY = (0.4, 1.6, 0.5, 1.5, 0.4, 1.7, 0.6, 1.4)
+
+
+def probed(short: tuple[float, ...], long: tuple[float, ...] = QUIET) -> Measurements:
+    """Probes of a host, whose shortest and longest messages take these multiples of their time."""
+    made = made_measurements(num_ranks=2, num_cores=2)
+    sizes = [probe.size_bytes for probe in made.probes_of("shift", in_flight=1)]
+    factors = {min(sizes): short, max(sizes): long}
+
+    def noisy(probe: Probe) -> Probe:
+        times = factors.get(probe.size_bytes, QUIET) if probe.kind == "shift" else QUIET
+        return replace(probe, times_s=tuple(probe.median_s * factor for factor in times))
+
+    return replace(made, probes=tuple(map(noisy, made.probes)))
 
 
 def network_of(measurements: Measurements) -> Cluster:
@@ -43,15 +61,21 @@ def width(network: Cluster, size_bytes: int) -> float:
 
 def test_scatter_of_probes_widens_what_depends_on_them() -> None:
     """Long messages that vary make long ones uncertain, and short ones that vary short ones."""
-    quiet, short, long = (network_of(measured(*blocks)) for blocks in ((QUIET, QUIET), (BUSY, QUIET), (QUIET, BUSY)))
+    quiet, short, long = (network_of(probed(*blocks)) for blocks in ((QUIET, QUIET), (BUSY, QUIET), (QUIET, BUSY)))
     assert width(quiet, LONG) < 1.3 < width(long, LONG)
     assert width(short, LONG) < 1.3
     assert width(short, SHORT) > 1.3 * width(quiet, SHORT)
+    by_formula = []
+    for network in (quiet, short):  # formulas take the same parameters of the network as a simulation does
+        host = replace(network.spec.host, link=replace(network.spec.host.link, bandwidth_bytes_per_s=1e9))
+        [(low, high)] = intervals(network.with_spec(host=host), [Question("all_reduce", SHORT, 2, 1)])
+        by_formula.append(high / low)
+    assert 1.0 < by_formula[0] < by_formula[1]
 
 
 def test_probes_that_a_model_does_not_fit_widen_what_they_are_about() -> None:
     """Messages of a size to which nothing was fitted, which take half as long again as in the simulation."""
-    made = measured(QUIET)
+    made = probed(QUIET)
     between = {probe.size_bytes for probe in made.probes_of("shift", in_flight=1)} - {SHORT, LONG}
     unlike = [
         replace(probe, times_s=tuple(1.5 * time_s for time_s in probe.times_s))
@@ -71,7 +95,7 @@ def collectives(measurements: Measurements, time_s: float) -> Measurements:
 
 def test_collectives_have_no_part_in_them() -> None:
     """The file is the same whatever these took; and it has sixteen draws, of nothing but what varies."""
-    made = measured(BUSY)
+    made = probed(BUSY)
     text = network_text(calibrate(made).cluster)
     assert network_text(calibrate(collectives(made, 1.0)).cluster) == text
     calibration = network_of(made).calibration
@@ -83,7 +107,7 @@ def test_collectives_have_no_part_in_them() -> None:
 
 def test_a_collective_lies_within_or_it_does_not() -> None:
     """A time that is the predicted one lies within; one that is three times as long does not."""
-    made = measured(QUIET)
+    made = probed(QUIET)
     network = network_of(made)
     [predicted] = compare(collectives(made, 1.0), network).cases
     assert predicted.predicted_s is not None
@@ -94,7 +118,7 @@ def test_a_collective_lies_within_or_it_does_not() -> None:
 
 def test_the_command_shows_them(tmp_path: Path) -> None:
     """In the table and its summary, as JSON, and the band in the picture's legend; not of a file that has no draws."""
-    made = collectives(measured(QUIET), 0.01)
+    made = collectives(probed(QUIET), 0.01)
     path, net = tmp_path / "measured.json", tmp_path / "net.toml"
     made.save(path)
     run("calibrate", path, "-o", net)
@@ -103,29 +127,52 @@ def test_the_command_shows_them(tmp_path: Path) -> None:
     assert " in their 80 %" in text
     [cell] = json.loads((tmp_path / "report" / "compare.json").read_text())["cells"]
     assert cell["predicted_low_s"] < cell["predicted_s"] < cell["predicted_high_s"]
-    without = net.read_text().partition("[calibration]")[0]
+    known = net.read_text()
+    for name in ("host.nonsense", "host.shared_memory.latency"):
+        net.write_text(known.replace('"host.link.latency"', f'"{name}"'))
+        line = refused("compare", path, "--network", net)
+        assert f'= "{name}": ' in line
+        assert "this network has no such parameter" in line
+    without = known.partition("[calibration]")[0]
     net.write_text(without)
     assert " 80 %" not in printed("compare", path, "--network", net)
 
 
-def test_formulas_for_logs_have_them_too() -> None:
-    """They take the same parameters of the network as a simulation does."""
-    widths = []
-    for blocks in (QUIET, BUSY):
-        network = network_of(measured(blocks))
-        host = replace(network.spec.host, link=replace(network.spec.host.link, bandwidth_bytes_per_s=1e9))
-        [(low, high)] = intervals(network.with_spec(host=host), [Question("all_reduce", SHORT, 2, 1)])
-        widths.append(high / low)
-    assert 1.0 < widths[0] < widths[1]
+def test_a_quiet_machine_is_not_complained_of() -> None:
+    """Blocks a few per cent apart move no prediction by as much as the model's own error may be."""
+    measurements = probed(QUIET)
+    fit = calibrate(measurements)
+    noise = probe_noise(measurements, fit)
+    assert noise is not None
+    assert noise.predicted.largest_error < TOO_WIDE
+    assert busy_line(measurements, fit) == ""
 
 
-@pytest.mark.parametrize("name", ["host.nonsense", "name", "host.shared_memory.latency", "rank"])
-def test_a_parameter_that_the_network_does_not_have_is_refused(tmp_path: Path, name: str) -> None:
-    """In one line that names it."""
-    made, net = tmp_path / "measured.json", tmp_path / "net.toml"
-    collectives(measured(QUIET), 0.01).save(made)
-    run("calibrate", made, "-o", net)
-    net.write_text(net.read_text().replace('"host.link.latency"', f'"{name}"'))
-    line = refused("compare", made, "--network", net)
-    assert f'= "{name}": ' in line
-    assert "this network has no such parameter" in line
+@pytest.mark.parametrize(("short", "long", "size"), [(BUSY, QUIET, "64 B"), (QUIET, BUSY, "8 MiB")])
+def test_a_busy_machine_is_said(short: tuple[float, ...], long: tuple[float, ...], size: str) -> None:
+    """With the message that varied most, how far, and what that does to predictions."""
+    measurements = probed(short, long)
+    line = busy_line(measurements, calibrate(measurements))
+    assert line.startswith(f"this machine was busy: a message of {size} took ")
+    assert "; measure again; from the noise of the probes alone predictions may be off by -" in line
+    assert "\n" not in line
+
+
+def test_one_rank_alone_sends_nothing() -> None:
+    """So there is nothing that could vary."""
+    measurements = Measurements(1, {"cores": 2})
+    assert busy_line(measurements, calibrate(measurements)) == ""
+
+
+def test_calibrate_and_measure_say_it_last(tmp_path: Path) -> None:
+    """In text as the last line, beside JSON on stderr; and of a quiet machine nothing."""
+    file = tmp_path / "busy.json"
+    probed(BUSY).save(file)
+    line = printed("calibrate", file).splitlines()[-1]
+    assert line.startswith("this machine was busy: ")
+    result = run("calibrate", file, "--json")
+    assert json.loads(result.stdout)["busy"] == result.stderr.strip() == line
+    probed(QUIET).save(tmp_path / "quiet.json")
+    assert "busy" not in run("calibrate", tmp_path / "quiet.json").output
+    with patch("ringsim.cli.commands.measure.run_local_ranks"):
+        assert printed("measure", "-o", file) == f"{line}\n"

@@ -1,5 +1,6 @@
 """From probes to a host whose ranks share memory, and predictions on it beside what was measured."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 
 from ringsim.calibration.comparison import compare
 from ringsim.calibration.from_probes import ProbeModel, calibrate
+from ringsim.calibration.hosts import calibrate_host
 from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import ROUNDS_PER_RUN, CollectiveTimes, Measurements, Probe
+from ringsim.native import native_schedule
 from ringsim.network.cluster import Cluster
 from ringsim.network.file_reader import read_network
 from ringsim.network.file_writer import network_text
@@ -17,8 +20,7 @@ from ringsim.network.spec import MemoryRate, SharedMemory
 from ringsim.registry.algorithms import build
 from ringsim.report import format_probe_fit
 from ringsim.schedule.collective import Collective
-from ringsim.simulation import IN_ORDER
-from ringsim.simulation.simulate import predict_time
+from ringsim.simulation import GLOO, IN_ORDER, OURS, predict_time
 from tests.ringsim.made_probes import BLOCKS, made_measurements, one_host
 
 SLOT, TOUCHED = 2**22, 2**26
@@ -70,7 +72,8 @@ def all_reduce(num_cores: int, num_ranks: int, size: int) -> CollectiveTimes:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("num_ranks", "num_cores"), [(2, 2), (4, 2), (8, 16)])
+@pytest.mark.usefixtures("few_draws")
+@pytest.mark.parametrize(("num_ranks", "num_cores"), [(2, 2), (4, 2), (4, 16)])
 def test_calibration_finds_the_host(num_ranks: int, num_cores: int) -> None:
     """Overheads, latency, call and all rates, whether ranks have cores of their own or take turns."""
     fit = calibrate(measured(num_ranks, num_cores))
@@ -86,16 +89,12 @@ def test_calibration_finds_the_host(num_ranks: int, num_cores: int) -> None:
     assert set(fit.values) <= set(fit.probes)
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_what_was_measured_is_predicted() -> None:
-    """On the network as it is after it was written to a file and read."""
+    """On the network as it is read from its file; over Gloo by what that says of it; where it is silent not at all."""
     cluster = read_network(network_text(calibrate(measured(4)).cluster), "mine.toml")
     comparison = compare(measured(4), cluster)
     assert [case.error for case in comparison.cases] == [pytest.approx(0.0, abs=1e-3)] * 3
-
-
-def test_what_went_otherwise_is_predicted_otherwise() -> None:
-    """Over Gloo by what the network says of that; through shared memory only if it says anything."""
-    cluster = calibrate(measured(4)).cluster
     over_gloo = compare(measured(4, transport="gloo"), cluster)
     assert all(case.error is not None and case.error > 0.1 for case in over_gloo.cases)
     silent = compare(measured(4), one_host())
@@ -127,6 +126,7 @@ def test_probes_that_do_not_fit_together_are_named() -> None:
             calibrate(wrong)
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_its_table_fits_80_columns() -> None:
     """Long names of parameters and all; --wide says of each which probes it comes from."""
     fit = calibrate(measured(2))
@@ -138,8 +138,10 @@ def test_its_table_fits_80_columns() -> None:
     assert ["rank.first_touch_bandwidth", "no limit"] in [line.split(maxsplit=1) for line in narrow]
 
 
-def test_a_model_without_shared_memory_leaves_its_probes_out() -> None:
-    """The intervals of a network whose links are all alike follow from the other probes."""
+@pytest.mark.usefixtures("few_draws")
+def test_other_models_leave_its_probes_out() -> None:
+    """The intervals of a network whose links are all alike follow from the others; without any there are no costs."""
+    assert calibrate(made_measurements(2)).cluster.spec.host.shared_memory is None
     whole = measured(2)
     more = Probe("reduce", 64, 1, BLOCKS), Probe("shift", 64, 4, tuple(2e-3 * factor for factor in BLOCKS))
     fit = calibrate(replace(whole, probes=(*whole.probes, *more)), model=ProbeModel.NETWORK)
@@ -148,6 +150,77 @@ def test_a_model_without_shared_memory_leaves_its_probes_out() -> None:
     assert fit.cluster.calibration.noise > 0
 
 
-def test_without_probes_of_shared_memory_there_is_none() -> None:
-    """As on a group that does not share it."""
-    assert calibrate(made_measurements(2)).cluster.spec.host.shared_memory is None
+MESSAGES = made_measurements(4, 2)
+LATE_HOST = calibrate_host(MESSAGES, 2)
+MESSAGE_S = shift_s(LATE_HOST, 4, 64)
+TORCH_S = predict_time(native_schedule(Collective.ALL_REDUCE, 4, 64), LATE_HOST, 64, runtime=GLOO)
+NONE = (0.0, 0.0)
+
+
+def calibrated(**times: tuple[float, ...]) -> Cluster:
+    """The host by these probes as well: call_cold for "call/cold"."""
+    probes = tuple(Probe(kind.replace("_", "/"), 64, 1, times_s) for kind, times_s in times.items())
+    return calibrate_host(replace(MESSAGES, probes=MESSAGES.probes + probes), 2)
+
+
+def one_late(usual_s: float, late_s: float = 4e-3) -> tuple[float, ...]:
+    """Four calls, the last of which takes so much longer."""
+    return (usual_s, usual_s, usual_s, usual_s + late_s)
+
+
+def test_calls_of_ours() -> None:
+    """Late is what takes more than twice the median; how much longer that is on average."""
+    usual_s = MESSAGE_S + 5e-4
+    times = (usual_s, usual_s, usual_s, 1.99 * usual_s, usual_s, usual_s, usual_s + 3e-3, usual_s + 5e-3)
+    found = calibrated(call=(MESSAGE_S + 3e-4,), call_warm=(MESSAGE_S + 3e-4,), call_cold=times)
+    assert OURS.late_calls(found) == pytest.approx((2 / 8, 4e-3))
+    assert OURS.late_calls(found, is_async=True) == GLOO.late_calls(found) == NONE
+
+
+def test_calls_of_torch() -> None:
+    """Which have a whole ring of messages."""
+    warm_s, cold_s = (1e-4 + TORCH_S,), one_late(3e-4 + TORCH_S, 9e-3)
+    found = calibrated(call_dist=(1e-4,), call_dist_warm=warm_s, call_dist_cold=cold_s)
+    assert GLOO.late_calls(found) == GLOO.late_calls(found, is_async=True) == pytest.approx((1 / 4, 9e-3))
+    assert OURS.late_calls(found) == NONE
+
+
+def test_asynchronous_calls() -> None:
+    """Of the group's thread, for which all calls wait."""
+    usual_s = MESSAGE_S + 1e-3
+    found = calibrated(call=(MESSAGE_S,), call_cold=(MESSAGE_S,) * 4, call_async=one_late(usual_s))
+    assert OURS.late_calls(found, is_async=True) == pytest.approx((1 / 4, 4e-3))
+    assert OURS.late_calls(found) == NONE
+
+
+@pytest.mark.parametrize(("waited_s", "late_s"), [(0.0, 4e-3), (5e-4, 2e-3), (9e-4, 4e-4), (1.1e-3, 0.0)])
+def test_what_messages_waited_for_counts_once(waited_s: float, late_s: float) -> None:
+    """Where the probes of messages have waited for cores already, simulated calls take the measured mean."""
+    message_s = MESSAGE_S + waited_s
+    found = calibrated(call=(message_s,), call_warm=(MESSAGE_S,), call_cold=one_late(MESSAGE_S))
+    assert OURS.late_calls(found) == (pytest.approx((1 / 4, late_s)) if late_s else NONE)
+
+
+def test_no_probes_and_no_late_calls() -> None:
+    """Nothing is late, and the network file says nothing of it."""
+    assert OURS.late_calls(LATE_HOST) == GLOO.late_calls(LATE_HOST) == NONE
+    assert OURS.late_calls(calibrated(call=(MESSAGE_S,), call_cold=(MESSAGE_S, 1.9 * MESSAGE_S, MESSAGE_S))) == NONE
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_calls_through_shared_memory() -> None:
+    """Which have a share of their own; asynchronous ones are those that go through it."""
+    measurements = measured(2)
+    (cold,) = measurements.probes_of("shm/call/cold")
+    in_thread = Probe("shm/call/async", 64, 1, one_late(cold.times_s[0] + 1e-3)), Probe("call/async", 64, 1, (1.0, 9.0))
+    fit = calibrate(Measurements(2, measurements.provenance, (*measurements.probes, *in_thread)))
+    assert OURS.late_calls(fit.cluster) == pytest.approx((1 / 4, 4e-3), rel=1e-3)
+    assert OURS.late_calls(fit.cluster, is_async=True) == pytest.approx((1 / 4, 4e-3), rel=1e-2)
+    assert fit.values["host.shared_memory.late"] == pytest.approx(4e-3, rel=1e-3)
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_a_share_is_shown_in_percent() -> None:
+    """Unlike all other values, it is neither a time nor a rate."""
+    table = format_probe_fit(calibrate(measured(2)))
+    assert re.search(r"^host\.shared_memory\.late_share +25\.0% +0\.0% \.\. [1-9]\d*\.0%$", table, re.MULTILINE)

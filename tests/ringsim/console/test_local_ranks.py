@@ -210,7 +210,7 @@ def test_when_the_parent_is_killed_the_ranks_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after_s", [0.1, 0.3, 0.6, 1.0, 1.5])
+@pytest.mark.parametrize("after_s", [0.1, 0.6, 1.5])
 def test_a_signal_at_any_moment_leaves_nothing(after_s: float, tmp_path: Path) -> None:
     """While Python loads, and the ranks start."""
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -236,13 +236,10 @@ def test_a_signal_at_any_moment_leaves_nothing(after_s: float, tmp_path: Path) -
     [
         (0, {}, "0 ranks: there must be at least 1"),
         (4, {"RANK": "0"}, "4 ranks were requested, but torchrun has already started ranks: use only one of the two"),
-        (
-            4,
-            {"SLURM_STEP_NUM_TASKS": "2"},
-            "4 ranks were requested, but srun has already started ranks: use only one of the two",
-        ),
+        (4, {"SLURM_STEP_NUM_TASKS": "2"}, "4 ranks were requested, but srun has already started ranks: use only one "
+         "of the two"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_spawned_is_refused(
     num_ranks: int, environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,10 +11,8 @@ from ringsim.measurements.logs.reader import read_logs
 from tests.ringsim.made_logs import LOGS, SIZES, nccl_log, nccl_row
 
 RANKS = "".join(f"#   Rank  {rank} Pid 7 on      a0{rank // 2} device  {rank} [0x27] V100\n" for rank in range(4))
-HEADER = "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
-
-
-HEADER_AND_ROWS = [line for line in nccl_log("all_reduce", 4).splitlines(True) if " size " in line or " float " in line]
+LOG = nccl_log("all_reduce", 4)
+HEADER_AND_ROWS = [line for line in LOG.splitlines(True) if " size " in line or " float " in line]
 
 
 def read(tmp_path: Path, text: str, **shape: int) -> LogTable:
@@ -41,21 +39,16 @@ def test_a_table_of_nccl_tests(tmp_path: Path, test: str) -> None:
     "prefix",
     [
         "[1,0]<stdout>:",
-        "[1,0]<stdout>: ",
         "[prterun-node-1-99@1,0]<stdout>: ",
         "0: ",
-        " 0:  ",
         "[STAT]:",
         "[default0]:",
-        "[rank3]: ",
         "2025-05-01T12:00:01.5+00:00 ",
         "Thu May  1 12:00:01 2025<stdout>:",
         "node01: ",
-        "node01:0: ",
         "[node01] ",
         "gpu-7.cluster.org | ",
         "(Worker pid=12, ip=10.0.0.1) ",
-        "\x1b[32m",
         "\x1b[m\x1b[K",  # as grep colours
     ],
 )
@@ -80,24 +73,6 @@ def test_labels_of_tables_of_other_benchmarks(tmp_path: Path, label: str) -> Non
         assert len(read(tmp_path, "\n".join(labelled), num_nodes=2, ranks_per_node=2).rows) == num_rows
 
 
-def test_what_stands_before_some_rows_is_no_label(tmp_path: Path) -> None:
-    """Nor is a number, which would be one of the row's: they are left out with a line each."""
-    lines = nccl_log("all_reduce", 4).splitlines(keepends=True)
-    for mark in ("node01: ", "7 "):
-        table = read(tmp_path, "".join([*lines[:12], mark + lines[12], *lines[13:]]))
-        assert len(table.rows) == len(SIZES) - 1
-        assert table.left_out == (
-            f"{tmp_path}/a.log: line 13: looks like a row, but begins with '{mark.strip()}': remove that",
-        )
-
-
-def test_what_looks_a_little_like_a_row_has_no_label(tmp_path: Path) -> None:
-    """A program's own numbers between labelled lines are not rows of the table."""
-    lines = [f"node01: {line}\n" for line in nccl_log("all_reduce", 4).splitlines()]
-    table = read(tmp_path, "".join([*lines[:12], "step 100 200 loss 0.123 0.456 1.5 3 4.5 6.6\n", *lines[12:]]))
-    assert (len(table.rows), table.left_out) == (len(SIZES), ())
-
-
 def test_long_lines_of_blanks_take_no_longer_than_others(tmp_path: Path) -> None:
     """The search for labels looks at each of their characters a few times, not thousands."""
     times_s = []
@@ -108,17 +83,6 @@ def test_long_lines_of_blanks_take_no_longer_than_others(tmp_path: Path) -> None
     assert times_s[0] < 10 * times_s[1]
 
 
-def test_the_mark_of_bytes_before_a_header(tmp_path: Path) -> None:
-    """An editor puts it before the first line."""
-    text = "\ufeff" + "".join(HEADER_AND_ROWS)
-    assert len(read(tmp_path, text, num_nodes=1).rows) == len(SIZES)
-
-
-def test_a_line_without_end_takes_no_time(tmp_path: Path) -> None:
-    """Which patterns would search from each of its words to its end: minutes for a MiB."""
-    assert len(read(tmp_path, with_row("a float " * 2**17)).rows) == len(SIZES)
-
-
 def with_row(row: str) -> str:
     """A log whose last row is this one."""
     text = nccl_log("all_reduce", 4)
@@ -126,7 +90,10 @@ def with_row(row: str) -> str:
 
 
 def test_rows_that_cannot_be_used_are_told(tmp_path: Path) -> None:
-    """The others count. With wrong results in a row the last line of the log is no surprise."""
+    """The others count. With wrong results in a row the last line of the log is no surprise.
+
+    What stands before one row is no label, nor is a number, which would be one of the row's.
+    """
     wrong = nccl_row("all_reduce", 2**20, 4, [1e-4], "12") + "\n# Out of bounds values : 3 FAILED"
     table = read(tmp_path, with_row(wrong + "\n>>1048576 262144 float sum -1 100.0 10.49 15.73 0"))
     assert len(table.rows) == len(SIZES)
@@ -135,6 +102,40 @@ def test_rows_that_cannot_be_used_are_told(tmp_path: Path) -> None:
         "run the benchmark again",
         f"{tmp_path}/a.log: line 22: looks like a row, but begins with '>>1048576': remove that",
     )
+    lines = LOG.splitlines(keepends=True)
+    for mark in ("node01: ", "7 "):
+        table = read(tmp_path, "".join([*lines[:12], mark + lines[12], *lines[13:]]))
+        assert len(table.rows) == len(SIZES) - 1
+        (line,) = table.left_out
+        assert line.endswith(f": line 13: looks like a row, but begins with '{mark.strip()}': remove that")
+
+
+UNTIMED = "     1048576        262144     float     sum      -1" + 2 * "      N/A     N/A     N/A    N/A"
+EMPTY = "           0             0     float    none      -1     7.59  0.00  0.00  0  7.52  0.00  0.00  0\n"
+NOISE = "node0:12:34 [0] NCCL INFO NCCL_ALGO set by environment to Ring\nnode0:12:34 [0] NCCL INFO comm rank 0 of 8\n"
+LABELLED = [f"node01: {line}\n" for line in LOG.splitlines()]
+NO_SIGN = HEADER_AND_ROWS[0].replace("#", " ").replace("type ", "type,")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff" + "".join(HEADER_AND_ROWS),  # as an editor puts it before the first line
+        with_row("a float " * 2**17),  # which patterns would search from each of its words to its end
+        with_row(UNTIMED),
+        LOG.replace("        1024 ", EMPTY + "        1024 ", 1),  # as all_gather prints it
+        "".join([*LABELLED[:12], "step 100 200 loss 0.123 0.456 1.5 3 4.5 6.6\n", *LABELLED[12:]]),
+        LOG.replace(HEADER_AND_ROWS[0], NO_SIGN),
+        "+ mpirun -np 4 ./build/all_reduce_perf -b 8 -e 1G\n" + LOG.replace("\n", f"\n{NOISE}"),
+        LOG.replace("      -1", "      -1[0]").replace("      0", "      0[1,0]<stdout>:"),  # Open MPI's, in a row
+    ],
+    ids=range(8),
+)
+def test_what_stands_between_the_rows_is_no_row(tmp_path: Path, text: str) -> None:
+    """Neither other programs' numbers nor rows without bytes or times; the rows count, and nothing is left out."""
+    table = read(tmp_path, text, num_nodes=1)
+    assert (table.test, table.num_ranks, len(table.rows), table.left_out) == ("all_reduce", 4, len(SIZES), ())
+    assert table.environment.get("nccl_algo") == ("Ring" if NOISE in text else None)
 
 
 @pytest.mark.parametrize(("wrong", "is_left_out"), [("N/A", False), ("0", False), ("0.0", False), ("nan", True)])
@@ -170,13 +171,6 @@ def test_a_row_that_cannot_be_read(tmp_path: Path, row: str, why: str) -> None:
     assert [line.startswith(f"{tmp_path}/a.log: line 20: {why}") for line in table.left_out] == [True]
 
 
-def test_a_launcher_s_tag_within_a_row(tmp_path: Path) -> None:
-    """It is removed: Open MPI writes its tag before each piece of a line."""
-    row = ROW.replace("      -1", "      -1[0]").replace("      0", "      0[1,0]<stdout>:")
-    table = read(tmp_path, with_row(row))
-    assert (len(table.rows), table.left_out) == (len(SIZES) + 1, ())
-
-
 def test_a_run_of_which_all_rows_are_left_out(tmp_path: Path) -> None:
     """Is no table, and the others are, as where each size has a run of its own."""
     header = HEADER_AND_ROWS[0]
@@ -202,35 +196,6 @@ def test_small_sizes_of_another_collective(tmp_path: Path) -> None:
         read_logs([path])
 
 
-@pytest.mark.parametrize("test", ["all_gather", "reduce_scatter"])
-def test_ranks_follow_from_the_counts(tmp_path: Path, test: str) -> None:
-    """Exactly, if the rates have too few digits."""
-    lines = nccl_log(test, 100, sizes=(400, 800)).splitlines(keepends=True)
-    text = "".join(line for line in lines if " Rank " not in line)
-    assert read(tmp_path, text, num_nodes=1).num_ranks == 100
-
-
-def test_rows_without_times_and_lines_between_tables(tmp_path: Path) -> None:
-    """A line without times is no row, nor is the line between two tables."""
-    untimed = "     1048576        262144     float     sum      -1" + 2 * "      N/A     N/A     N/A    N/A"
-    between = "# nThread 1 nGpus 4 minBytes 8\n: the float weights took 1.5 of 2.5 GiB\n"
-    text = with_row(untimed) + between + nccl_log("all_gather", 4)
-    path = tmp_path / "a.log"
-    path.write_text(text)
-    assert [(table.test, len(table.rows), table.left_out) for table in read_logs([path])] == [
-        ("all_reduce", len(SIZES), ()),
-        ("all_gather", len(SIZES), ()),
-    ]
-
-
-def test_a_header_without_its_sign(tmp_path: Path) -> None:
-    """Is a header."""
-    text = nccl_log("all_reduce", 4)
-    header = next(line for line in text.splitlines() if " size " in line)
-    table = read(tmp_path, text.replace(header, header.replace("#", " ").replace("type ", "type,")))
-    assert (table.test, len(table.rows)) == ("all_reduce", len(SIZES))
-
-
 def test_runs_of_one_size_vouch_for_each_other(tmp_path: Path) -> None:
     """A process for each size prints a header for each; small sizes have too few digits to tell the collective."""
     lines = nccl_log("reduce_scatter", 8).splitlines(keepends=True)
@@ -250,48 +215,34 @@ def test_runs_of_one_size_vouch_for_each_other(tmp_path: Path) -> None:
         read(tmp_path, only_small)
 
 
-@pytest.mark.parametrize("num_ranks", [3, 4, 10, 32])
-@pytest.mark.parametrize("test", ["all_reduce", "all_gather"])
-def test_ranks_follow_from_the_rates(tmp_path: Path, test: str, num_ranks: int) -> None:
-    """Where no line tells them, and the rates have enough digits."""
-    lines = nccl_log(test, num_ranks).splitlines(keepends=True)
+@pytest.mark.parametrize(
+    ("test", "num_ranks", "sizes"),
+    [("all_reduce", 3, SIZES), ("all_reduce", 32, SIZES), ("all_gather", 10, SIZES),
+     ("all_gather", 100, (400, 800)), ("reduce_scatter", 100, (400, 800))],
+)  # fmt: skip
+def test_ranks_follow_from_the_rates(tmp_path: Path, test: str, num_ranks: int, sizes: tuple[int, ...]) -> None:
+    """Where no line tells them; if the rates have too few digits, exactly from the counts."""
+    lines = nccl_log(test, num_ranks, sizes=sizes).splitlines(keepends=True)
     text = "".join(line for line in lines if " Rank " not in line)
     assert read(tmp_path, text, num_nodes=1).num_ranks == num_ranks
 
 
-def test_lines_of_nccl_and_of_the_shell_between_rows(tmp_path: Path) -> None:
-    """They may stand anywhere; what was forced is kept."""
-    noise = (
-        "node0:12:34 [0] NCCL INFO NCCL_ALGO set by environment to Ring\nnode0:12:34 [0] NCCL INFO comm rank 0 of 8\n"
-    )
-    text = "+ mpirun -np 4 ./build/all_reduce_perf -b 8 -e 1G\n" + nccl_log("all_reduce", 4).replace("\n", f"\n{noise}")
-    table = read(tmp_path, text)
-    assert (len(table.rows), table.num_ranks, table.environment["nccl_algo"]) == (len(SIZES), 4, "Ring")
-
-
-def test_an_old_table_without_root_and_with_errors(tmp_path: Path) -> None:
-    """The column before #wrong held the largest difference, which is not a number of elements."""
-    row = "     1048576        262144   float     sum    100.0   10.49   15.73  5e-07    100.0   10.49   15.73  5e-07\n"
-    table = read(tmp_path, RANKS + HEADER + row)
-    assert (table.test, table.num_ranks, table.num_nodes) == ("all_reduce", 4, 2)
-    assert table.rows[0].times_s == pytest.approx((1e-4, 1e-4))
-
-
-def test_version_1_prints_milliseconds(tmp_path: Path) -> None:
-    """It shows in the bandwidth."""
-    header = (
-        "#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res\n"
-    )
-    row = "   104857600      26214400   float     sum   10.000  10.49  15.73    1e-05   10.000  10.49  15.73    1e-05\n"
-    assert read(tmp_path, RANKS + header + row).rows[0].times_s == pytest.approx((0.01, 0.01))
-
-
-def test_a_size_printed_for_one_rank(tmp_path: Path) -> None:
-    """Becomes that of the whole tensor, which the bandwidth is of."""
-    header = "#       size         count    type     time   algbw   busbw  error\n"
-    row = "      262144         65536   float    100.0   10.49    7.86    N/A\n"
-    table = read(tmp_path, RANKS + header + row)
-    assert (table.test, table.rows[0].size_bytes) == ("all_gather", 2**20)
+@pytest.mark.parametrize(
+    ("header", "row", "test", "size_bytes", "time_s"),
+    [
+        # The column before #wrong held the largest difference, which is not a number of elements.
+        (" redop     time   algbw   busbw  error", "sum    100.0   10.49   15.73  5e-07", "all_reduce", 2**20, 1e-4),
+        (" redop     time   algbw   busbw  res", "sum  0.100  10.49  15.73  1e-05", "all_reduce", 2**20, 1e-4),  # ms
+        ("  time   algbw   busbw  error", " 400.0   10.49    7.86    N/A", "all_gather", 2**22, 4e-4),  # of one rank
+    ],
+)
+def test_tables_of_older_versions(
+    tmp_path: Path, header: str, row: str, test: str, size_bytes: int, time_s: float
+) -> None:
+    """Without a root, in milliseconds, which show in the bandwidth, or with the size that one rank gives."""
+    table = read(tmp_path, f"{RANKS}#       size         count    type  {header}\n1048576 262144 float {row}\n")
+    assert (table.test, table.num_ranks, table.num_nodes) == (test, 4, 2)
+    assert (table.rows[0].size_bytes, table.rows[0].times_s) == (size_bytes, (pytest.approx(time_s),))
 
 
 @pytest.mark.parametrize(
@@ -309,34 +260,10 @@ def test_logs_of_different_shapes(tmp_path: Path, shape: LogShape, expected: tup
     paths[1].write_text("# OSU MPI Allreduce Latency Test v5.7\n# Size       Avg Latency(us)\n1024     9.00\n")
     tables = read_logs(paths, 2, 4, {paths[1]: shape})
     assert [(table.num_ranks, table.num_nodes) for table in tables] == [(4, 1), expected]
-
-
-def test_what_is_said_of_one_log_must_not_contradict_it(tmp_path: Path) -> None:
-    """Its hosts may: all ranks of containers may print the same name."""
-    path = tmp_path / "a.log"
-    path.write_text(nccl_log("all_reduce", 4))
-    (table,) = read_logs([path], shapes={path: LogShape(2, 2)})
+    (table,) = read_logs(paths[:1], shapes={paths[0]: LogShape(2, 2)})  # containers may print the same name
     assert (table.num_ranks, table.num_nodes) == (4, 2)
-    with pytest.raises(
-        ValueError, match="a.log: 4 ranks in the log, but 2 hosts of 4 were given for it: leave that out"
-    ):
-        read_logs([path], shapes={path: LogShape(2, 4)})
-
-
-def test_several_tables_in_one_file(tmp_path: Path) -> None:
-    """Each with its own ranks."""
-    path = tmp_path / "both.log"
-    path.write_text(nccl_log("all_gather", 8) + nccl_log("all_reduce", 4, 2))
-    found = [(table.test, table.num_ranks, table.num_nodes) for table in read_logs([path])]
-    assert found == [("all_gather", 8, 1), ("all_reduce", 4, 2)]
-
-
-def test_rows_without_bytes_are_left_out(tmp_path: Path) -> None:
-    """all_gather prints size 0 where not every rank gets an element."""
-    empty = "           0             0     float    none      -1     7.59  0.00  0.00  0  7.52  0.00  0.00  0\n"
-    text = nccl_log("all_gather", 4)
-    first = text.index("        1024 ")
-    assert len(read(tmp_path, text[:first] + empty + text[first:]).rows) == len(SIZES)
+    with pytest.raises(ValueError, match="told.log: 4 ranks in the log, but 2 hosts of 4 were given for it: leave th"):
+        read_logs(paths[:1], shapes={paths[0]: LogShape(2, 4)})
 
 
 @pytest.mark.parametrize(
@@ -402,7 +329,7 @@ def without_rank(rank: int, test: str = "all_reduce") -> str:
     ("text", "message"),
     [
         ("hello\n", "line 1: no table of nccl-tests, OSU micro-benchmarks or Gloo's benchmark in it"),
-        ("", "line 1: no table of nccl-tests, OSU micro-benchmarks or Gloo's benchmark in it"),
+        ("\x89PNG\r\n\0\0", "is not text"),
         (
             only_row(nccl_row("all_reduce", 2**20, 4, [1e-4], "12")),
             "line 9: #wrong 12: its results were wrong, so the times are not valid: run the benchmark again"
@@ -451,37 +378,24 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, text: str, message: str)
     assert "\n" not in str(caught.value)
 
 
-def test_a_picture_is_no_log(tmp_path: Path) -> None:
-    """Nor any other file that is not text."""
-    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\0\0")
-    with pytest.raises(ValueError, match="is not text"):
-        read_logs([tmp_path / "a.png"])
-
-
-RAW = {  # as their authors left them: what is in them, and how many rows
-    "alps-gh200-all_reduce-N4": {("all_reduce", 16, 4): 30},
-    "alps-gh200-all_reduce-N8": {("all_reduce", 32, 8): 29},  # the results of one more were wrong
-    "coreweave-a100-all_gather-n5-raw": {("all_gather", 5, 1): 23},
-    "coreweave-a100-all_reduce-n5-raw": {("all_reduce", 5, 1): 23},
-}
-
-
-@pytest.mark.parametrize("name", RAW)
-def test_public_logs_as_they_are(name: str) -> None:
-    """Without the lines that others have been given: prefixes right before numbers, headers without their sign."""
+def public(name: str) -> tuple[LogTable, ...]:
+    """The tables of a public log as its authors left it."""
     path = LOGS / "raw" / f"{name}.txt"
     if not path.exists():
         pytest.skip("the public logs are not beside the repository, in ../shared/nccl-logs")
-    tables = read_logs([path])
-    assert {(table.test, table.num_ranks, table.num_nodes): len(table.rows) for table in tables} == RAW[name]
+    return read_logs([path])
 
 
-def test_a_public_log_of_several_collectives() -> None:
-    """One after the other in one file, each on the same ranks."""
-    path = LOGS / "raw" / "h100cluster-N10-G2.txt"
-    if not path.exists():
-        pytest.skip("the public logs are not beside the repository, in ../shared/nccl-logs")
-    tables = read_logs([path])
+def test_public_logs_as_they_are() -> None:
+    """With prefixes right before numbers, headers without their sign, wrong results, and several collectives."""
+    for name, expected in (
+        ("alps-gh200-all_reduce-N4", ("all_reduce", 16, 4, 30)),
+        ("alps-gh200-all_reduce-N8", ("all_reduce", 32, 8, 29)),  # the results of one more were wrong
+        ("coreweave-a100-all_gather-n5-raw", ("all_gather", 5, 1, 23)),
+    ):
+        (table,) = public(name)
+        assert (table.test, table.num_ranks, table.num_nodes, len(table.rows)) == expected
+    tables = public("h100cluster-N10-G2")
     assert {(table.num_ranks, table.num_nodes) for table in tables} == {(20, 10)}
     assert {"all_reduce", "all_gather", "reduce_scatter", "sendrecv"} <= {table.test for table in tables}
 

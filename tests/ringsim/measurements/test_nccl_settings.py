@@ -38,13 +38,6 @@ def test_a_line_tells_what_nccl_was_told(line: str, algorithms: str, protocols: 
     assert (settings.algorithms, settings.protocols) == (algorithms, protocols)
 
 
-def test_a_setting_is_that_of_the_run_behind_it(tmp_path: Path) -> None:
-    """The command of the next run may stand before its first line."""
-    log, path = nccl_log("all_reduce", 4), tmp_path / "a.log"
-    path.write_text(f"$ NCCL_ALGO=Ring ./all_reduce_perf\n{log}$ NCCL_ALGO=Tree ./all_reduce_perf\n{log}")
-    assert [table.environment["nccl_algo"] for table in read_logs([path])] == ["Ring", "Tree"]
-
-
 FORCED = "node0:12:34 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n"
 WITHIN = nccl_log("all_reduce", 4).replace("#       size", f"{FORCED}#       size")
 HEADER_AND_ROWS = "".join(
@@ -56,9 +49,9 @@ HEADER_AND_ROWS = "".join(
     ("text", "algorithms"),
     [
         ("NCCL_ALGO=Ring\n{log}{log}", ["Ring", ""]),
-        ("# NCCL_ALGO: Ring\n{log}{log}", ["Ring", ""]),
         ("$ mpirun -x NCCL_ALGO=Ring ./all_reduce_perf\n{log}$ mpirun ./all_reduce_perf\n{log}", ["Ring", ""]),
         ("{within}{log}", ["Ring", ""]),
+        ("{late}", ["Ring"]),  # NCCL's lines may come between the rows
         ("{log}{within}{log}", ["", "Ring", ""]),
         ("{log}NCCL_ALGO=Tree\n{within}", ["", "Ring"]),
         ("{unfinished}NCCL_ALGO=Tree\n{log}", ["", "Tree"]),  # nccl-tests has not said that it ended
@@ -73,11 +66,9 @@ def test_a_setting_is_that_of_its_process_alone(tmp_path: Path, text: str, algor
     """The next one is free again, but for what the shell exports; all tables of one process have its settings."""
     log, path = nccl_log("all_reduce", 4), tmp_path / "a.log"
     unfinished, unfinished_within = (some[: some.index("# Out of bounds")] for some in (log, WITHIN))
-    path.write_text(
-        text.format(
-            log=log, within=WITHIN, rows=HEADER_AND_ROWS, unfinished=unfinished, unfinished_within=unfinished_within
-        )
-    )
+    late = log.replace("# Out of bounds", f"{FORCED}# Out of bounds")
+    parts = {"log": log, "within": WITHIN, "rows": HEADER_AND_ROWS, "unfinished": unfinished, "late": late}
+    path.write_text(text.format(**parts, unfinished_within=unfinished_within))
     assert [table.environment.get("nccl_algo", "") for table in read_logs([path])] == algorithms
 
 
@@ -88,13 +79,6 @@ def test_a_version_is_that_of_its_process(tmp_path: Path) -> None:
         f"# NCCL version: not printed, on Ubuntu 22.04\nNCCL version 2.18.5\n{log}NCCL version 2.27.3\n{log}{log}"
     )
     assert [table.environment["nccl version"] for table in read_logs([path])] == ["2.18", "2.27", "2.18"]
-
-
-def test_what_nccl_says_late_is_of_the_process_that_runs(tmp_path: Path) -> None:
-    """Its lines may come between the rows."""
-    log, path = nccl_log("all_reduce", 4), tmp_path / "a.log"
-    path.write_text(log.replace("# Out of bounds", f"{FORCED}# Out of bounds"))
-    assert read_logs([path])[0].environment["nccl_algo"] == "Ring"
 
 
 def test_runs_of_a_log_may_tell_more_and_less_of_nccl(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Tests of `ringsim.measurements.provenance`."""
 
+import re
 import sys
 
 import pytest
@@ -14,7 +15,6 @@ from ringsim.measurements.provenance import RankHosts, provenance
         (["/usr/bin/ringsim", "sweep", "--ranks", "4"], "ringsim sweep --ranks 4"),
         (["study.py", "8"], "study.py 8"),
         (["-c"], "from Python"),
-        ([""], "from Python"),
         (["-"], "from Python"),
         ([], "from Python"),
         (["/lib/ipykernel_launcher.py", "-f", "kernel.json"], "from Python"),
@@ -34,6 +34,13 @@ def test_hosts_are_what_the_ranks_noted() -> None:
     assert rank_hosts.as_dict() == {"machines": [0, 0, 1], "hosts": [0, 1, 2]}
     assert RankHosts.from_measurements(Measurements(3, {"cores": 2, **rank_hosts.as_dict()})) == rank_hosts
     assert RankHosts.from_measurements(Measurements(3, {"cores": 2})) is None
+    for machines, hosts, message in (
+        ([0], [0, 0, 0], "provenance.machines = [0]: must be a list of 3 numbers"),
+        (3, [0, 0, 0], "provenance.machines = 3: must be a list"),
+        ([0, 0, 0], [0, 9, 0], "provenance.hosts[1] = 9: must be a whole num"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            RankHosts.from_measurements(Measurements(3, {"machines": machines, "hosts": hosts}))
 
 
 @pytest.mark.parametrize(

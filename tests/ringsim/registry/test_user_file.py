@@ -35,18 +35,13 @@ def in_file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_it_is_built_as_the_built_ins_are(tmp_path: Path) -> None:
-    """The schedule that the function returns is named after its file, and can be proved."""
-    schedule = build(Collective.ALL_REDUCE, f"{in_file(tmp_path, EXCHANGE)}:exchange", 2)
-    assert str(schedule) == "all_reduce my.py:exchange over 2 ranks"
-    assert verify(schedule)[:2] == (1, 2)
-
-
-def test_a_relative_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in `--algorithm my.py:exchange`."""
+def test_it_is_built_as_the_built_ins_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedule that the function returns is named after its file, also by a relative path, and can be proved."""
     in_file(tmp_path, EXCHANGE)
     monkeypatch.chdir(tmp_path)
-    assert build(Collective.ALL_REDUCE, "my.py:exchange", 2).algorithm == "my.py:exchange"
+    schedule = build(Collective.ALL_REDUCE, "my.py:exchange", 2)
+    assert str(schedule) == "all_reduce my.py:exchange over 2 ranks"
+    assert verify(schedule)[:2] == (1, 2)
 
 
 def test_a_change_of_the_file_counts(tmp_path: Path) -> None:
@@ -81,17 +76,13 @@ def test_an_exception_is_named_with_its_line(tmp_path: Path) -> None:
             "def other(n): pass\ndef _helper(n): pass\ndef third(n): pass",
             "there is no function 'mine' in '{path}': name a function of the file: {path}:other or {path}:third",
         ),
-        ("mine = 3", "there is no function 'mine' in '{path}': name a function of the file: it has none"),
         ("def mine(n)", "it raised SyntaxError: expected ':' (my.py, line 1)"),
         ("import no_such_module", "line 1: it raised ModuleNotFoundError: No module named 'no_such_module'"),
         ("def mine(n): return 1 / (n - 2)", "line 1: it raised ZeroDivisionError: division by zero"),
         ("def mine(n): raise RuntimeError('two\\n  lines')", "line 1: it raised RuntimeError: two lines"),
-        ("def mine(n): raise RuntimeError", "line 1: it raised RuntimeError"),
-        ("raise SystemExit(0)", "line 1: it raised SystemExit: 0"),
         ("def mine(n): raise SystemExit", "line 1: it raised SystemExit"),
         ("def mine(): pass", "it raised TypeError: mine() takes 0 positional arguments but 1 was given"),
         ("def mine(n): return [n]", "it returned list, not a Schedule"),
-        ("def mine(n): pass", "it returned NoneType, not a Schedule"),
         (
             "from ringsim import ring_all_gather as mine",
             "it is all_gather over 2 ranks; asked for is all_reduce over 2: give the collective all_gather "
@@ -104,10 +95,6 @@ def test_an_exception_is_named_with_its_line(tmp_path: Path) -> None:
         (
             "from ringsim import Collective, Schedule\ndef mine(n): return Schedule(Collective.REDUCE, 'x', n, 1, [])",
             "line 2: it raised ValueError: steps []: must be Steps, which Schedule.from_transfers makes of lists",
-        ),
-        (
-            "from ringsim import ring_all_reduce\ndef mine(n): return ring_all_reduce(4)",
-            "it is all_reduce over 4 ranks; asked for is all_reduce over 2",
         ),
     ],
 )
@@ -122,7 +109,6 @@ def test_what_is_wrong_with_it_is_said_in_one_line(tmp_path: Path, text: str, me
     ("text", "message"),
     [
         (EXCHANGE, "name a function of the file: {path}:exchange"),
-        ("raise SystemExit", "name a function of the file: it has none"),
         ("def (", "it raised SyntaxError: invalid syntax (<unknown>, line 1)"),
         (None, "there is no file '{path}'"),
     ],
@@ -134,13 +120,8 @@ def test_a_file_alone_is_answered_with_its_functions(tmp_path: Path, text: str |
         path.write_text(text)
     with refused(f"algorithm '{path}': " + message.format(path=path)):
         build(Collective.ALL_REDUCE, str(path), 2)
-
-
-@pytest.mark.parametrize(("name", "file"), [("no/such.py:mine", "no/such.py"), (".:mine", "."), (":mine", ".")])
-def test_a_missing_file_is_said_to_be_missing(name: str, file: str) -> None:
-    """A folder is no file either."""
-    with refused(f"algorithm {name!r}: there is no file {file!r}"):
-        build(Collective.ALL_REDUCE, name, 2)
+    with refused(f"algorithm '{tmp_path}:mine': there is no file '{tmp_path}'"):  # a folder is none
+        build(Collective.ALL_REDUCE, f"{tmp_path}:mine", 2)
 
 
 def test_a_warning_of_pythons_adds_no_line(tmp_path: Path) -> None:

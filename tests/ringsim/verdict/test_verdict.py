@@ -6,13 +6,10 @@ from unittest.mock import patch
 
 import pytest
 
-from ringsim.calibration.from_probes import calibrate
-from ringsim.calibration.noise import PredictedTime
+from ringsim.calibration.from_probes import PredictedTime, calibrate
 from ringsim.measurements.measurements import Measurements
 from ringsim.network.spec import SlowLink
-from ringsim.verdict.bound import all_reduce_s
-from ringsim.verdict.finding import Topic
-from ringsim.verdict.predictions import AlgorithmChoice, _choose_algorithm, scatter
+from ringsim.verdict.predictions import AlgorithmChoice, _choose_algorithm, all_reduce_s, scatter
 from ringsim.verdict.records import (
     ComparedCell,
     ComparedCells,
@@ -23,9 +20,11 @@ from ringsim.verdict.records import (
     TrainingLog,
 )
 from ringsim.verdict.run_directory import RunDirectory
-from ringsim.verdict.verdict import Verdict, find_straggler, judge, step_cost
+from ringsim.verdict.verdict import Topic, Verdict, find_straggler, judge, step_cost
 from tests.ringsim.made_probes import hosts, made_measurements, one_host, without_probes
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
+
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 SLOW = tuple(SlowLink(f"host2.nic0.{way}", slowdown=5.0) for way in ("out", "in"))
 
@@ -101,7 +100,7 @@ def test_errors_that_all_predictions_have_in_common_do_not_count() -> None:
 
 
 def test_how_sure_it_is_follows_the_errors() -> None:
-    """Measured as predicted; twice as long; and without collectives that could tell."""
+    """Measured as predicted; twice as long; without collectives that could tell; and on a busy machine."""
     right = verdict_on(made_measurements(2)).finding(Topic.RELIABILITY)
     assert right.answer.startswith("Reliable: the median error of the predictions is ")
     wrong = verdict_on(made_measurements(2, slower=2.0)).finding(Topic.RELIABILITY)
@@ -109,6 +108,10 @@ def test_how_sure_it_is_follows_the_errors() -> None:
     measurements = made_measurements(2)
     alone = Measurements(2, measurements.provenance, measurements.probes)
     assert verdict_on(alone).finding(Topic.RELIABILITY).answer.startswith("Not verified: ")
+    with patch("ringsim.calibration.from_probes.TOO_WIDE", 0.0):
+        busy = verdict_on(measurements).finding(Topic.RELIABILITY)
+    assert busy.answer.startswith("Not reliable: the machine was busy while messages of ")
+    assert "this machine was busy: a message of " in busy.reasons[0]
 
 
 def test_computing_bounds_a_step() -> None:
@@ -126,6 +129,8 @@ def test_computing_bounds_a_step() -> None:
     answer = verdict.finding(Topic.ALGORITHM).answer
     assert answer.startswith("Train with `ring`: its step of 100 ms is the shortest of those tried.")
     assert verdict.finding(Topic.BUCKET).answer.startswith(("Set bucket_cap_mb to ", "Keep the default bucket_cap_mb"))
+    alone = verdict_on_job(made_strategy("ring", 1, 0.0, 0.1), measurements=Measurements(1, {"cores": 2}))
+    assert alone.finding(Topic.BOUND).answer == "Computation: a single rank does not communicate."
 
 
 def test_what_synchronising_costs_is_measured_without_it() -> None:
@@ -243,13 +248,6 @@ def test_reliability_follows_from_what_nothing_was_fitted_to(
     assert judge(contents).finding(Topic.RELIABILITY).answer.startswith(answer)
 
 
-def test_one_rank_alone_is_bound_by_computing() -> None:
-    """The strategy comparison on one rank has probes of nothing that is sent."""
-    alone = Measurements(1, {"cores": 2})
-    verdict = verdict_on_job(made_strategy("ring", 1, 0.0, 0.1), measurements=alone)
-    assert verdict.finding(Topic.BOUND).answer == "Computation: a single rank does not communicate."
-
-
 def test_a_log_says_how_much_is_synchronising() -> None:
     """Without probes it is known whether that bounds a run, though not why."""
     log = TrainingLog((LogEntry(10, 2.0, 100.0, 0.7),))
@@ -257,12 +255,3 @@ def test_a_log_says_how_much_is_synchronising() -> None:
     assert verdict.finding(Topic.BOUND).answer.startswith(
         "Synchronisation: runs/mlp spends 70 % of its time on synchronisation"
     )
-
-
-def test_a_busy_machine_is_not_trusted() -> None:
-    """Whatever else the data say."""
-    measurements = made_measurements(2)
-    with patch("ringsim.calibration.noise.TOO_WIDE", 0.0):
-        finding = verdict_on(measurements).finding(Topic.RELIABILITY)
-    assert finding.answer.startswith("Not reliable: the machine was busy while messages of ")
-    assert "this machine was busy: a message of " in finding.reasons[0]

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from ringsim.report.plots.style import drawing, palette, save_figure
-from ringsim.verdict.finding import Topic
+from ringsim.verdict.verdict import Topic
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from trainers.cli.compare import DEFAULT_STRATEGIES
@@ -105,7 +105,7 @@ def test_the_report_says_in_words_if_the_machine_was_busy() -> None:
         verdict = JobResult(report, None).verdict()
     assert verdict.finding(Topic.BOUND).answer.startswith("The training step is compute-bound")
     assert busy_lines(verdict) == []
-    with patch("ringsim.calibration.noise.TOO_WIDE", 0.0):
+    with patch("ringsim.calibration.from_probes.TOO_WIDE", 0.0):
         (line,) = busy_lines(verdict)
     assert line.startswith("this machine was busy: a message of ")
 

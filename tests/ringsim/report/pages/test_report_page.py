@@ -25,11 +25,13 @@ from tests.ringsim.report.pages.headless_chromium import document_of, needs_chro
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from tests.ringsim.verdict.test_run_directory import fill
 
+pytestmark = pytest.mark.usefixtures("few_draws_in_module")
+
 HOSTILE = "<b>&</script><script>throw 1</script>"
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(few_draws_in_module: None, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: ARG001  begins first
     """Of a directory with a file of each kind."""
     folder = tmp_path_factory.mktemp("report")
     path = folder / "page.html"

@@ -6,7 +6,7 @@ import pytest
 
 from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Processor, SlowLink, SlowRank, Spec
-from ringsim.verdict.bound import Bound, all_reduce_s, attribute
+from ringsim.verdict.predictions import Bound, all_reduce_s, attribute
 from tests.ringsim.made_probes import hosts, one_host
 
 FREE = Processor()
