@@ -13,7 +13,9 @@ from pathlib import Path
 import click
 
 from collectives.benchmark.command import main as benchmark
+from figures import REGISTRY, read_registry
 from ringsim.cli import main as ringsim
+from ringsim.console import Choice, Name, Quantity
 from trainers.cli.group import main as trainers
 
 ROOT = Path(__file__).parents[1]
@@ -41,12 +43,17 @@ NO_FIRST_WORD = re.compile(
     re.IGNORECASE,
 )
 MAX_HELP_WORDS = 40
+# Commands without --json: what they make is a file, or they hand all options on to another command that has it.
+WITHOUT_JSON = {"plot", "animate", "report", "export", "measure", "trace"}
+NAMED = {"algorithm", "algorithms", "network", "names", "name", "strategy", "strategies", "task", "collective"}
+PROGRAM = re.compile(r"(?<![\w/.])(?:-m ([\w.]+)|((?:scripts|examples)/\w+\.py))")
 FILLERS = {"each", "found", "what"}
 # Importing all of these at once would load torch or matplotlib where a command only checks its options.
 BY_MODULE = ("trainers.", "collectives.benchmark.", "ringsim.report.plots.", "ringsim.cli.")
 USED_BY_NAME = {"ringsim.algorithms", "ringsim.cli", "trainers.strategies", "trainers.tasks"}
 LAZILY = "collectives/__init__.py"  # FSDP2's part of torch takes a second to import
 
+COMMANDS: tuple[click.Command, ...] = (benchmark, *ringsim.commands.values(), *trainers.commands.values())
 Trees = dict[str, ast.Module]
 
 
@@ -92,7 +99,7 @@ def helps(scripts: Trees) -> Iterator[tuple[str, str]]:
         for node in ast.walk(tree):
             if isinstance(node, ast.keyword) and node.arg == "help":
                 yield f"{path}:{node.value.lineno}", literal(node.value)
-    for command in (benchmark, *ringsim.commands.values(), *trainers.commands.values()):
+    for command in COMMANDS:
         for option in command.params:
             if isinstance(option, click.Option):
                 yield f"{command.name} {option.opts[0]}", option.help or ""
@@ -113,6 +120,26 @@ def wrong_helps(texts: list[tuple[str, str]]) -> Iterator[str]:
         is_short = 2 <= len(text.split()) <= MAX_HELP_WORDS
         if not (is_short and text[0].isupper() and text.endswith((".", "]"))) or NO_FIRST_WORD.match(text):
             yield f"{place}: {text!r}: write 2 to {MAX_HELP_WORDS} words that begin with a noun or an imperative"
+
+
+def wrong_options(commands: tuple[click.Command, ...]) -> Iterator[str]:
+    """Yield commands whose results cannot be had as JSON, and names that neither complete nor suggest."""
+    for command in commands:
+        if command.name not in WITHOUT_JSON and not any("--json" in option.opts for option in command.params):
+            yield f"{command.name}: give it --json, or name it in WITHOUT_JSON"
+        for option in command.params:
+            is_name = option.name in NAMED and not isinstance(option.type, Choice | Name | Quantity)
+            if is_name or (isinstance(option.type, click.Choice) and not isinstance(option.type, Choice)):
+                yield f"{command.name} {option.name}: give it type Choice or Name of ringsim.console"
+
+
+def wrong_figures() -> Iterator[str]:
+    """Yield programs that the command of a figure starts, without their code being what the figure measures."""
+    for figure in read_registry(REGISTRY).values():
+        for module, script in PROGRAM.findall(" ".join(figure.commands)):
+            program = script or module.replace(".", "/")
+            if not program.startswith(figure.measures):
+                yield f"{REGISTRY.name}: {figure.name}: starts {program}: add it to measures"
 
 
 def wrong_names(trees: Trees) -> Iterator[str]:
@@ -166,6 +193,8 @@ def faults() -> Iterator[str]:
     yield from wrong_words([*prose(), *docstrings(everything), *messages], WORDS)
     yield from wrong_words(messages, MESSAGE_WORDS)
     yield from wrong_helps(options)
+    yield from wrong_options(COMMANDS)
+    yield from wrong_figures()
     yield from wrong_names(trees)
     yield from wrong_imports(trees, scripts)
 

@@ -11,10 +11,10 @@ from tests.budget import Budget, slowness
 from tests.ranks import RankPool
 
 # No deadline for an example: how long one takes says more of what else the machine is doing than of the code.
-settings.register_profile("quick", deadline=None, max_examples=25)
+QUICK_EXAMPLES = 25
+settings.register_profile("quick", deadline=None, max_examples=QUICK_EXAMPLES)
 settings.register_profile("all", deadline=None, max_examples=150)  # pytest --hypothesis-profile=all
 settings.load_profile("quick")
-
 
 QUICK = Path(__file__).parent / "ringsim"  # thousands of tests, in files that hardly wait for anything
 
@@ -22,7 +22,8 @@ QUICK = Path(__file__).parent / "ringsim"  # thousands of tests, in files that h
 def pytest_configure(config: pytest.Config) -> None:
     """Watch the time that tests take, in the process that gathers their reports."""
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Budget(slowness()), "budget")
+        profile = settings.get_profile(config.getoption("--hypothesis-profile") or "quick")
+        config.pluginmanager.register(Budget(slowness(), profile.max_examples / QUICK_EXAMPLES), "budget")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

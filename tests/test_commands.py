@@ -11,14 +11,10 @@ from click.testing import CliRunner
 
 from collectives.benchmark.command import main as benchmark
 from ringsim.cli import main as ringsim
-from ringsim.console import Choice, Name, Quantity
 from trainers.cli.compare import main as compare
 from trainers.cli.group import main as trainers
 
 WIDTH = 80
-# Commands without --json: what they make is a file, or they hand all options on to another command that has it.
-WITHOUT_JSON = {"plot", "animate", "report", "export", "measure", "trace"}
-NAMES = {"algorithm", "algorithms", "network", "names", "name", "strategy", "strategies", "task", "collective"}
 
 
 def all_commands() -> dict[str, click.Command]:
@@ -122,25 +118,6 @@ def parse(words: list[str]) -> None:
     named = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
     arguments = words[len(named.split()) :]
     COMMANDS[named].make_context(named, arguments)
-
-
-@EVERY
-def test_results_can_be_had_as_json(name: str, command: click.Command) -> None:
-    """Unless there is none but a file."""
-    if isinstance(command, click.Group) or command.name in WITHOUT_JSON:
-        return
-    assert any("--json" in option.opts for option in options_of(command)), name
-
-
-@EVERY
-def test_names_complete_and_suggest(name: str, command: click.Command) -> None:
-    """An option whose values are known completes them, and says which may have been meant for an unknown one."""
-    for parameter in command.params:
-        kind = parameter.type
-        place = f"{name} {parameter.name}"
-        assert not isinstance(kind, click.Choice) or isinstance(kind, Choice), f"{place}: ringsim.console.Choice"
-        if parameter.name in NAMES and not isinstance(kind, Choice | Quantity):
-            assert isinstance(kind, Name), f"{place}: ringsim.console.Name"
 
 
 @pytest.mark.parametrize("program", ["ringsim", "trainers"])

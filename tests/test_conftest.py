@@ -53,3 +53,40 @@ def test_a_test_and_a_file_have_their_limits(phases: list[Any], late: list[str])
     lines = list(budget_of(*phases).longer_than(1.0))
     assert [line.partition("tests/")[2].partition(": ")[0] for line in lines] == late
     assert not list(budget_of(*phases, marks=("slow",)).longer_than(1.0))
+
+
+def test_examples_count_as_in_make_test() -> None:
+    """Six times as many of them are given six times as long; other tests, and fixtures, are not."""
+    budget = Budget(1.0, examples=6.0)
+    for name, keywords in (("drawn", ("hypothesis",)), ("plain", ())):
+        report = SimpleNamespace(nodeid=f"tests/a.py::{name}", when="call", duration=12.0, keywords=keywords)
+        budget.pytest_runtest_logreport(cast("pytest.TestReport", report))
+    (line,) = budget.longer_than(1.0)
+    assert "plain" in line
+
+
+SLEEPING = """
+import time
+import pytest
+def test_long(): time.sleep(0.5)
+@pytest.mark.slow
+def test_marked(): time.sleep(0.5)
+"""
+WITH_A_BUDGET = """
+import sys, pytest
+from tests import budget
+budget.TEST_LIMIT_S = float(sys.argv.pop(1))
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-c", "pyproject.toml", *sys.argv[1:]], [budget.Budget(1.0)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "code", "heading"), [(9.0, 0, ""), (0.4, 0, "= over the budget of time"), (0.05, 1, "the run fails =")]
+)
+def test_a_run_fails_that_is_far_over_its_budget(tmp_path: Path, limit_s: float, code: int, heading: str) -> None:
+    """And names the test; a little over it is only named."""
+    (tmp_path / "test_sleeping.py").write_text(SLEEPING)
+    line = [sys.executable, "-c", WITH_A_BUDGET, str(limit_s), str(tmp_path / "test_sleeping.py")]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.returncode, heading in done.stdout) == (code, True), done.stdout + done.stderr
+    assert ("test_long" in done.stdout, "test_marked" in done.stdout) == (heading != "", False)

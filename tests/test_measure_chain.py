@@ -42,6 +42,7 @@ def ringsim(*arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_from_measuring_to_comparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On two local ranks: probes and collectives in one file, a network of the probes, all cells predicted by it."""
     measured, network = str(tmp_path / "measured.json"), str(tmp_path / "network.toml")

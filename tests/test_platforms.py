@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.processes import run_python
 
 # torch and the standard library have been written for each system: they are loaded before anything is taken away.
@@ -27,6 +29,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_commands_and_training_without_what_macos_lacks(tmp_path: Path) -> None:
     """Files are written, and two ranks train to the end; in a file, which ranks that are started import."""
     program = tmp_path / "program.py"

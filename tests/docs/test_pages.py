@@ -1,6 +1,7 @@
 """Every command and program of the manual runs as it is printed."""
 
 import contextlib
+import glob
 import io
 import itertools
 import os
@@ -22,7 +23,7 @@ CHECKOUT = ("README.md", "docs", "examples", "scripts", "collectives", "ringsim"
 COMMANDS = ("ringsim ", "trainers ", "torchrun ", "python ", "make ", "pip ", "sudo ", "mkdocs ")
 MARKS = ("", "slow", "varies", "file", "not run")
 # Commands without a sign that a shell would interpret, and that start no program which prints.
-IN_PROCESS = re.compile(r"ringsim (?!trace |measure )[\w ./:,=-]*")
+IN_PROCESS = re.compile(r"ringsim (?!trace |measure )[\w ./:,=*-]*")
 GENERATED = ("made by", "end of", "imports of")  # parts of pages that scripts write
 TIMEOUT_S = 600
 LINK = re.compile(r"\[(.*?)\]\(.*?\)")
@@ -58,7 +59,9 @@ def run_commands(block: Block) -> str:
 
 def run_here(line: str, place: str) -> str:
     """Return the output of a command of ringsim."""
-    done = CliRunner().invoke(main, shlex.split(line, comments=True)[1:])
+    words = shlex.split(line, comments=True)[1:]
+    files = [sorted(glob.glob(word)) if "*" in word else [word] for word in words]
+    done = CliRunner().invoke(main, list(itertools.chain(*files)))
     assert done.exit_code == 0, f"{place}: exit code {done.exit_code}\n{done.output}"
     return done.stdout
 
@@ -100,8 +103,10 @@ def has(page: str, mark: str) -> bool:
 
 
 @pytest.mark.parametrize("page", [name for name in NAMES if any(block.is_run for block in blocks(name))])
-def test_a_page_runs_as_printed(page: str, checkout: Path) -> None:
+def test_a_page_runs_as_printed(page: str, checkout: Path, pytestconfig: pytest.Config) -> None:
     """From top to bottom, in a directory of its own."""
+    if has(page, "slow") and "not slow" not in pytestconfig.getoption("-m"):
+        pytest.skip("the test of the whole page is chosen as well")
     run_page(page, checkout, slow=False)
 
 
@@ -119,7 +124,7 @@ def inline_commands(page: str) -> list[str]:
 
 
 def slow_commands(page: str) -> list[str]:
-    """The commands of the blocks that take long, which CI does not run, up to a program that is given its options."""
+    """The commands of the blocks that take long, up to a program that is given its options."""
     texts = [
         block.text.replace("\\\n", "") for block in blocks(page) if block.language == "bash" and block.mark == "slow"
     ]
@@ -138,7 +143,7 @@ def typed_commands() -> list[str]:
 
 @pytest.mark.parametrize("page", NAMES)
 def test_the_commands_that_are_not_run_exist(page: str) -> None:
-    """Those in sentences and those that take long, with their options, whose names nothing else in CI tries."""
+    """Those in sentences and those that take long, with their options, which nothing else in `make test` tries."""
     for text in inline_commands(page) + slow_commands(page):
         words = shlex.split(text)
         known = [name for name in (" ".join(words[:2]), words[0]) if name in COMMAND_OBJECTS]

@@ -69,7 +69,7 @@ class Fault:
 def fault_of(case: Case, limit_s: float = CASE_LIMIT_S) -> Fault | None:
     """Run the case; return how it failed, or None."""
     try:
-        with _limit(limit_s):
+        with limited(limit_s, AssertionError(f"hangs: not over after {limit_s:g} s")):
             case.run()
     except AssertionError as error:
         message = str(error) or traceback.format_exc()
@@ -81,16 +81,18 @@ def fault_of(case: Case, limit_s: float = CASE_LIMIT_S) -> Fault | None:
 
 
 @contextmanager
-def _limit(limit_s: float) -> Iterator[None]:
-    """Raise AssertionError in the block after so long; afterwards the alarm (of pytest-timeout) is as it was before."""
+def limited(
+    limit_s: float, error: BaseException, number: int = signal.SIGALRM, timer: int = signal.ITIMER_REAL
+) -> Iterator[None]:
+    """Raise the error in the block after so long; afterwards the alarm (of pytest-timeout) is as it was before."""
 
     def alarm(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise AssertionError(f"hangs: not over after {limit_s:g} s")
+        raise error
 
-    handler = signal.signal(signal.SIGALRM, alarm)
-    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    handler = signal.signal(number, alarm)
+    left_s, interval_s = signal.setitimer(timer, limit_s)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
-        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(timer, left_s, interval_s)
+        signal.signal(number, handler)

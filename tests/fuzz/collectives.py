@@ -15,7 +15,7 @@ from tests.collectives.shared_groups import ONE_HOST, PAIRS, SMALL_SLOT, on_host
 from tests.fuzz.calls import REDUCING, Call, Issued, issue
 from tests.fuzz.case import chance, expression
 from tests.fuzz.delays import delays
-from tests.fuzz.draws import COMPLEX, FLOATS, algorithms, call, wrong_call
+from tests.fuzz.draws import COMPLEX, FLOATS, algorithms, call, collective_of, wrong_call
 from tests.fuzz.views import COMPLEX_ONLY
 from tests.ranks import RankPool
 
@@ -69,8 +69,7 @@ class Group:
         if call.through != "dist" or self.backend != "ring":
             return call
         options = dict(self.options)
-        name = call.name.removesuffix("_coalesced").removesuffix("_tensor").removesuffix("_into")
-        call = replace(call, algorithm=options.get(name, ""))
+        call = replace(call, algorithm=options.get(collective_of(call.name), ""))
         # torch.distributed hands complex tensors over as real ones, so that the options apply to them as well.
         if call.name in REDUCING and (call.torch_dtype.is_floating_point or call.torch_dtype.is_complex):
             call = replace(call, wire=options.get("wire", ""))

@@ -6,13 +6,10 @@ import signal
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
-from tests.fuzz.case import chance
+from tests.fuzz.case import chance, limited
 from tests.fuzz.case import unpacked as unpacked  # noqa: PLC0414  descriptions of cases use it
 from tests.fuzz.hostile_content import hostile
 from tests.fuzz.readers import BY_NAME, READERS, Outcome, Reader
@@ -57,7 +54,7 @@ def check(reader: Reader, content: bytes | None) -> None:
 
 def _outcome(reader: Reader, path: Path) -> Outcome:
     try:
-        with _limited(), warnings.catch_warnings():
+        with limited(LIMIT_S, TookTooLong(), signal.SIGPROF, signal.ITIMER_PROF), warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)  # NumPy's, which a user would see as lines on stderr
             return reader.read(path)
     except TookTooLong as error:
@@ -84,19 +81,3 @@ def _judge(reader: Reader, outcome: Outcome) -> None:
     assert len(lines) == 1 or is_grid, f"more than one line: {said}"
     assert len(lines[0]) < 2000, f"a line that nobody reads to its end: {said}"
     assert lines[0].removeprefix("ringsim:").strip(), f"an empty message: {said}"
-
-
-@contextmanager
-def _limited() -> Iterator[None]:
-    """Raise TookTooLong in the main thread when the process has computed for LIMIT_S."""
-
-    def too_long(_: int, __: FrameType | None) -> None:
-        raise TookTooLong
-
-    before = signal.signal(signal.SIGPROF, too_long)
-    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)

@@ -39,17 +39,19 @@ def hostile(random: of_random.Random, example: bytes, form: str) -> bytes:
 
 
 def _ways(form: str) -> list[Callable[[of_random.Random, bytes], bytes]]:
-    ways = [_truncated, _flipped, _without_slice, _doubled_slice, _other_word, _other_word, _other_line, _whole]
+    ways = [truncated, flipped, _without_slice, _doubled_slice, _other_word, _other_word, other_line, _whole]
     if form == "json":
         ways += [_other_json] * 12
     return ways
 
 
-def _truncated(random: of_random.Random, content: bytes) -> bytes:
+def truncated(random: of_random.Random, content: bytes) -> bytes:
+    """The first bytes."""
     return content[: random.randint(0, len(content))]
 
 
-def _flipped(random: of_random.Random, content: bytes) -> bytes:
+def flipped(random: of_random.Random, content: bytes) -> bytes:
+    """Other bytes in one or a few places."""
     made = bytearray(content)
     for _ in range(random.choice((1, 2, 8))):
         if made:
@@ -82,7 +84,7 @@ def _other_word(random: of_random.Random, content: bytes) -> bytes:
     return content[: found.start()] + other + content[found.end() :]
 
 
-def _other_line(random: of_random.Random, content: bytes) -> bytes:
+def other_line(random: of_random.Random, content: bytes) -> bytes:
     """A line less, a line twice, or in another place."""
     lines = content.split(b"\n")
     line = lines.pop(random.randrange(len(lines)))

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from tests.fuzz.hostile_content import flipped, other_line, truncated
 from trainers.checkpoints.output import CheckpointFolder
 
 Place = tuple[Any, ...]
+Change = Callable[[Path, random.Random], None]
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,6 @@ class Damage:
         before = path.read_bytes()
         KINDS[self.kind](path, random.Random(self.seed))
         return not path.exists() or path.read_bytes() != before
-
-
-def _truncate(path: Path, draw: random.Random) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: draw.randrange(len(content))])
-
-
-def _flip(path: Path, draw: random.Random) -> None:
-    content = bytearray(path.read_bytes())
-    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-    path.write_bytes(content)
 
 
 def _swap(path: Path, draw: random.Random) -> None:
@@ -111,31 +102,31 @@ def _remove(path: Path, _: random.Random) -> None:
     path.unlink()
 
 
-def _cut_out(path: Path, draw: random.Random) -> None:
-    lines = path.read_bytes().splitlines(keepends=True)
-    del lines[draw.randrange(len(lines))]
-    path.write_bytes(b"".join(lines))
-
-
-def _repeat(path: Path, draw: random.Random) -> None:
-    lines = path.read_bytes().splitlines(keepends=True)
-    lines.insert(draw.randrange(len(lines) + 1), draw.choice(lines))
-    path.write_bytes(b"".join(lines))
-
-
-def _scribble(path: Path, draw: random.Random) -> None:
-    lines = path.read_bytes().splitlines(keepends=True)
+def _scribbled(draw: random.Random, content: bytes) -> bytes:
+    lines = content.splitlines(keepends=True)
     lines.insert(draw.randrange(len(lines) + 1), draw.choice((b"\0" * 40, b"nonsense\n", b'{"step": "4"}\n', b"[]\n")))
-    path.write_bytes(b"".join(lines))
+    return b"".join(lines)
 
 
-OF_CHECKPOINT = {kind.__name__.strip("_"): kind for kind in (_truncate, _flip, _swap, _edit, _remove)}
-OF_LOG: dict[str, Callable[[Path, random.Random], None]] = {
-    "truncate the log": _truncate,
-    "flip a bit of the log": _flip,
-    "cut a line out of the log": _cut_out,
-    "repeat a line of the log": _repeat,
-    "scribble into the log": _scribble,
+def _rewrite(content: Callable[[random.Random, bytes], bytes]) -> Change:
+    def change(path: Path, draw: random.Random) -> None:
+        path.write_bytes(content(draw, path.read_bytes()))
+
+    return change
+
+
+OF_CHECKPOINT: dict[str, Change] = {
+    "truncate": _rewrite(truncated),
+    "flip": _rewrite(flipped),
+    "swap": _swap,
+    "edit": _edit,
+    "remove": _remove,
+}
+OF_LOG: dict[str, Change] = {
+    "truncate the log": _rewrite(truncated),
+    "flip bytes of the log": _rewrite(flipped),
+    "lose, repeat or move a line of the log": _rewrite(other_line),
+    "scribble into the log": _rewrite(_scribbled),
     "remove the log": _remove,
 }
 KINDS = {**OF_CHECKPOINT, **OF_LOG}

@@ -1,4 +1,4 @@
-"""The fuzzer itself, on an attack with a planted fault; a few cases of each attack; and ten minutes of all."""
+"""The fuzzer itself, on an attack with a planted fault; a few cases of each attack; and two minutes of all."""
 
 import importlib
 import os
@@ -174,11 +174,11 @@ def test_the_command_prints_its_seed_and_a_table() -> None:
     assert "attack 'nonsense': must be one of mutants, " in bad.stderr
 
 
-@pytest.mark.parametrize("name", [attack.name for attack in attacks(())])
-def test_every_attack_begins_by_itself(name: str) -> None:
+def test_every_attack_begins() -> None:
     """Without pytest, which finds more modules."""
-    result = command("--only", name, "--seconds", "0", "--seed", "1")
+    result = command("--seconds", "0", "--seed", "1")
     assert (result.returncode, result.stderr) == (0, "")
+    assert all(f"{attack.name}: 0 cases, 0 faults" in result.stdout for attack in attacks())
 
 
 def test_exit_code_1_for_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -194,6 +194,7 @@ def test_exit_code_1_for_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert "to run it again:\nfrom tests.fuzz.mutants import *\nMutant(" in result.output
 
 
+@pytest.mark.slow
 def test_a_signal_stops_the_command_with_its_table(tmp_path: Path) -> None:
     """And no process is left."""
     with (tmp_path / "said").open("w+") as said:
@@ -250,11 +251,11 @@ def test_a_few_cases(name: str, cases: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_ten_minutes() -> None:
+@pytest.mark.timeout(900)
+def test_two_minutes() -> None:
     """Of all attacks, from a seed of the day's own."""
-    line = [sys.executable, "-m", "tests.fuzz", "--seconds", "600"]
-    result = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False)
+    line = [sys.executable, "-m", "tests.fuzz", "--seconds", "120"]
+    result = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -190,7 +190,7 @@ def compare(result: "Result", expected: "Result", damages: list[Damage], damaged
         assert own == others, f"the losses differ, first {min(wrong, default='in number')}"
         return
     assert len(own) == len(result.losses), "a step is logged twice"
-    flipped = any(damage.kind == "flip a bit of the log" for damage in damages)
+    flipped = any(damage.kind == "flip bytes of the log" for damage in damages)
     assert not wrong or (flipped and damaged), f"losses differ at steps {sorted(wrong)}, and nothing was noticed"
 
 

@@ -242,22 +242,3 @@ def test_a_figure_that_fails_keeps_none_from_being_measured(root: Path, monkeypa
     assert run(root, monkeypatch, ["twice", "--check"], first + ENTRY) == (0, "")
     assert run(root, monkeypatch, ["--check"], ENTRY)[1] == "pages.md: first is not in figures.toml with this page\n"
     assert run(root, monkeypatch, ["--check", "--admit"], ENTRY)[0] == 2
-
-
-def test_every_figure_of_the_project_has_its_place() -> None:
-    """And its sources; whether it is stale is for `make lint`, since a change of code makes it so."""
-    for figure in read_registry(figures.REGISTRY).values():
-        figure.part.check(figures.ROOT / figure.page)
-        assert figure.digest(figures.ROOT)
-        assert all(command.split()[0] in ("python", "torchrun") for command in figure.commands)
-
-
-PROGRAM = re.compile(r"(?<![\w/.])(?:-m ([\w.]+)|((?:scripts|examples)/\w+\.py))")
-
-
-@pytest.mark.parametrize("figure", read_registry(figures.REGISTRY).values(), ids=lambda figure: figure.name)
-def test_a_figure_measures_the_programs_that_it_starts(figure: Figure) -> None:
-    """The scripts, examples and modules that its commands name."""
-    started = {script or module.replace(".", "/") for c in figure.commands for module, script in PROGRAM.findall(c)}
-    assert started
-    assert {name for name in started if not any(name.startswith(source) for source in figure.measures)} == set()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import click
 import pytest
 
 import lint
@@ -32,4 +33,18 @@ def test_each_fault_is_named_with_its_place(tmp_path: Path, monkeypatch: pytest.
         "ringsim/one/parts.py, collectives/two/more.py: Part: rename one",
         "collectives/two/more.py: ringsim.one.parts: import Part from ringsim.one",
         "ringsim/one/__init__.py: unused: nobody imports it from here",
+    ]
+
+
+def test_commands_and_figures_have_their_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results as JSON, names that complete, and the code of the programs that a figure starts."""
+    command = click.Command("print", params=[click.Option(["--algorithm"]), click.Option(["--file"])])
+    (tmp_path / "figures.toml").write_text(
+        '[x]\npage = "x.md"\ncommands = ["python scripts/a.py", "torchrun -m b.c"]\nmeasures = ["b"]\nminutes = 1\n'
+    )
+    monkeypatch.setattr(lint, "REGISTRY", tmp_path / "figures.toml")
+    assert [fault.rpartition(": ")[0] for fault in (*lint.wrong_options((command,)), *lint.wrong_figures())] == [
+        "print",
+        "print algorithm",
+        "figures.toml: x: starts scripts/a.py",
     ]

@@ -24,17 +24,6 @@ SCRIPT = ROOT / "scripts" / "testbed.py"
 LINK_RATE = ROOT / "scripts" / "link_rate.py"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 TIMEOUT_S = 120
-
-ALL_REDUCE = """
-import sys
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-held = torch.tensor([10.0 ** dist.get_rank()])
-dist.all_reduce(held)
-# Text and newline in one write: torchrun's ranks are not buffered, and print writes them apart.
-sys.stdout.write(f"{sys.argv[1:]} rank {dist.get_rank()}: {held.item():.0f}\\n")
-dist.destroy_process_group()
-"""
 # Every algorithm over shared memory within a host, and over Gloo between them; a small slot makes several windows.
 SHARED = """
 import sys
@@ -59,7 +48,8 @@ for index, name in enumerate(name for collective, name in ALGORITHMS if collecti
             differing.append((name, length))
 local = state_of(groups["auto"]).part(sharing.Sharing).of(groups["auto"]).local
 num_local = sum(rank in local for rank in range(4))
-sys.stdout.write(f"rank {dist.get_rank()}: {num_local} share memory, {differing} differ\\n")
+# Text and newline in one write: torchrun's ranks are not buffered, and print writes them apart.
+sys.stdout.write(f"{sys.argv[1:]} rank {dist.get_rank()}: {num_local} share memory, {differing} differ\\n")
 dist.destroy_process_group()
 """
 # Ranks say that they are there in files of their own; one of them may fail, when all are there, the others wait.
@@ -157,32 +147,21 @@ def mentioning(word: str) -> list[str]:
 
 
 @needs_testbed
-def test_all_reduce_on_hosts_with_two_ranks_each(tmp_path: Path) -> None:
-    """Gloo connects the hosts through their links; arguments arrive as they were given."""
-    (tmp_path / "all_reduce.py").write_text(ALL_REDUCE)
+@pytest.mark.slow
+def test_all_reduces_on_hosts_with_two_ranks_each(tmp_path: Path) -> None:
+    """Ranks of one host share memory, those of several do not; the sums are Gloo's; arguments arrive as given."""
+    (tmp_path / "shared.py").write_text(SHARED)
     options = ["--hosts", "2", "--rate", "1gbit", "--ranks-per-host", "2"]
-    code, out, errors = finish(start(*options, "--", str(tmp_path / "all_reduce.py"), "--steps", "a b"))
+    script = str(tmp_path / "shared.py"), "--steps", "a b"
+    code, out, errors = finish(start(*options, "--", *script, COLLECTIVES_SHM_SLOT_BYTES="65536"))
     assert code == 0, errors
-    assert sorted(out.splitlines()) == [f"['--steps', 'a b'] rank {rank}: 1111" for rank in range(4)]
+    expected = [f"['--steps', 'a b'] rank {rank}: 2 share memory, [] differ" for rank in range(4)]
+    assert sorted(out.splitlines()) == expected
     assert not mentioning(str(tmp_path))
 
 
 @needs_testbed
 @pytest.mark.slow
-def test_ranks_of_a_host_share_memory(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And those of several hosts do not; the sums are those of Gloo, to the bit."""
-    (tmp_path / "shared.py").write_text(SHARED)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("COLLECTIVES_SHM_SLOT_BYTES", "65536")
-    with Testbed(2, "1gbit") as bed:
-        assert bed.run([str(tmp_path / "shared.py")], ranks_per_host=2).exit_code == 0
-    lines = sorted(capfd.readouterr().out.splitlines())
-    assert lines == [f"rank {rank}: 2 share memory, [] differ" for rank in range(4)]
-
-
-@needs_testbed
 def test_a_slow_host_is_slow_both_ways() -> None:
     """Against a pair of the common rate: what one TCP connection gets, and never more than the rate."""
     with Testbed(3, "200mbit", {2: "50mbit"}) as bed:
@@ -212,6 +191,7 @@ def link_rates(bed: Testbed, first: int, second: int) -> list[float]:
 
 
 @needs_testbed
+@pytest.mark.slow
 def test_when_a_host_fails_the_others_are_ended(tmp_path: Path) -> None:
     """Its exit code is the testbed's, and the last line says which it was."""
     (tmp_path / "wait.py").write_text(WAIT)
@@ -258,7 +238,7 @@ def test_signals_are_held_whichever_thread_takes_them() -> None:
 
 
 @needs_testbed
-@pytest.mark.parametrize("delay_s", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("delay_s", [0.02, 0.1])
 def test_two_signals_while_a_testbed_is_made_leave_no_namespace(delay_s: float) -> None:
     """Also of one that only finds out whether there can be any."""
     program = "import os; from netns_testbed import why_not; print(os.getpid(), flush=True)\nwhile True: why_not()"
@@ -319,23 +299,26 @@ def test_what_cannot_be_made_is_taken_away_again(tmp_path: Path) -> None:
     )
 
 
-def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And makes nothing."""
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert why_not() == "a testbed makes network namespaces, which only root may: run it with sudo"
-
-
-def test_without_iproute2_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And what to install."""
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+@pytest.mark.parametrize(
+    ("user", "reason"),
+    [
+        (1000, "a testbed makes network namespaces, which only root may: run it with sudo"),
+        (0, "ip is not on the PATH: a testbed needs iproute2"),
+    ],
+)
+def test_what_is_missing_is_named(user: int, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before anything is made, with what to do."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert why_not() == "ip is not on the PATH: a testbed needs iproute2"
+    assert why_not() == reason
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("--hosts 0 -- x.py", "0 hosts: there must be from 1 to 250"),
+        ("--hosts 251 -- x.py", "251 hosts: there must be from 1 to 250"),
+        ("--host-rate 1=quick -- x.py", "'quick' is not a rate: write it as tc does, 1gbit or 250mbit"),
         ("--host-rate 2=1gbit -- x.py", "rate of host 2: of 2 hosts, counted from 0, the last is 1"),
         (
             "--host-rate 1gbit -- x.py",
@@ -345,7 +328,6 @@ def test_without_iproute2_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             "--host-rate 1=1gbit --host-rate 01=2gbit -- x.py",
             "--host-rate 01=2gbit: host 1 has a rate already; give it one",
         ),
-        ("--rate 1x -- x.py", "'1x' is not a rate: write it as tc does, 1gbit or 250mbit"),
         ("--hosts 3", "no COMMAND: write it after --, such as -- scripts/train_ring.py --steps 5"),
     ],
 )
