@@ -28,27 +28,6 @@ def measured(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "algorithms --ranks 1024",
-        "networks",
-        "networks dgx-h100-cluster",
-        "simulate --network loopback --per-rank",
-        "simulate --ranks 2000",
-        "order --network gbe-racks --ranks 80 --budget 1",
-        "sweep --ranks 2:32 --sizes 1KiB:1MiB",
-        "sweep --ranks 100000 --algorithm ring,direct --sizes 1KiB",
-        f"ddp --layers {ROOT}/docs/models/transformer.toml --bucket-cap-mb 1:64 --scaling 2:8",
-        "verify --ranks 1",
-    ],
-)
-def test_tables_fit_80_columns(command: str) -> None:
-    """More only with --wide."""
-    lines = printed(*command.split()).splitlines()
-    assert [line for line in lines if len(line) > 80] == []
-
-
 def test_comparisons_fit_80_columns_too(measured: Path) -> None:
     """A row has no name of an algorithm, which stands above."""
     command = ["compare", str(measured), "--network", "loopback"]
@@ -99,19 +78,6 @@ def test_a_network_can_go_to_stdout(tmp_path: Path) -> None:
     done = run("calibrate", str(log), "-o", "-")
     assert read_network(done.stdout, "calibrated.toml").name == "calibrated"
     assert done.stderr == f"read {log}: line 5: all_reduce (line 1) on 2 ranks of 1 host (lines 2 to 3)\n"
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("simulate --json --trace -", "ringsim simulate: only one of --json and the files named - can be printed"),
-        ("plot -o -", "ringsim plot: Invalid value for '-o' / '--output': a picture cannot be printed to stdout"),
-        ("simulate --collective all_reduse", "ringsim simulate: Invalid value for '--collective': 'all_reduse' is not"),
-    ],
-)
-def test_what_cannot_be_printed_is_refused(command: str, message: str) -> None:
-    """In one line."""
-    assert refused(*command.split()).startswith(message)
 
 
 def test_every_written_file_is_named(tmp_path: Path) -> None:
