@@ -9,7 +9,7 @@ import pytest
 from ringsim.report import step_page, token_facts
 from ringsim.traces import TraceRequest
 from ringsim.training_step import predict_trace, with_better_steps
-from tests.ringsim.report.pages.headless_chromium import document_of, needs_chromium
+from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
 from tests.ringsim.training_step.test_scaling import NETWORK, scaling_of, trace_of
 
 HOSTILE = "</code><script>throw 1</script>"
@@ -61,9 +61,9 @@ def test_a_command_is_no_html() -> None:
 
 
 @needs_chromium
-def test_the_page_in_a_browser(tmp_path: Path) -> None:
+def test_the_page_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     """Nothing on it fails."""
     (tmp_path / "step.html").write_text(step_page(SCALING.predictions[-1], scaling=SCALING))
-    document = document_of(tmp_path / "step.html", tmp_path / "profile")
+    document = browser.document(tmp_path / "step.html")
     assert "data-error" not in document
     assert document.count("</svg>") == 2
