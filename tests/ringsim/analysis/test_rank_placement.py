@@ -195,15 +195,3 @@ def test_the_command_saves_what_the_others_take(tmp_path: Path) -> None:
     assert "correct" in printed("verify", "--ranks", "16", "--order", saved)
     wrong = refused("verify", "--ranks", "3", "--order", "0,1,1")
     assert wrong == "ringsim: order [0, 1, 1]: must have each rank 0..2 once\n"
-
-
-def test_where_no_order_helps_it_says_what_may() -> None:
-    """A slow NIC is in every ring; what fails ends in no order, which is said in one line."""
-    for name, num_ranks, told in (
-        ("slow-link", 4, "no faster order found may help a ring uses every NIC in any order; ringsim explain"),
-        ("trouble", 8, "never ends, in any simulated order: ringsim simulate reports which part fails"),
-    ):
-        network = load_network(str(EXAMPLE.with_name(f"{name}.toml")))
-        ring = build(Collective.ALL_REDUCE, "ring", num_ranks)
-        report = placement_dict(ring, network, 2**26, find_placement(ring, network, 2**26, budget=3))
-        assert told in " ".join(format_placement(report, wide=True).split())

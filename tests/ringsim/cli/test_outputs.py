@@ -40,6 +40,7 @@ COMMANDS = (
     "sweep --ranks 100000 --algorithm ring,direct --sizes 1KiB",
     "sweep --ranks 16 --sizes 64MiB --algorithm ring,nccl_ring,halving_doubling,nccl --network dgx-h100-cluster",
     "sweep --ranks 2 --sizes 1KiB --algorithm ring,nccl",
+    "sweep --ranks 8,16 --sizes 8,64MiB --algorithm direct,halving_doubling",
     "ddp --layers docs/models/transformer.toml --bucket-cap-mb 8:32 --ranks 4 --scaling 2:4",
     "ddp --layers docs/models/transformer.toml --ranks 16 --network dgx-h100-cluster",
     "ddp --layers docs/models/transformer.toml --ranks 16 --network ib-100g --backend nccl",
