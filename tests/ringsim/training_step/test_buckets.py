@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringsim.training_step.buckets import DEFAULT_CAP_BYTES, MIB, BucketCaps, Phase, assign_buckets, fill_buckets
+from ringsim.training_step.ddp import DEFAULT_CAP_BYTES, MIB, BucketCaps, Phase, assign_buckets, fill_buckets
 from ringsim.training_step.profile import Parameter, StepProfile
 from tests.ranks import RankPool
 
