@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from ringsim.cli import main
 from ringsim.measurements import Measurements
+from ringsim.network.file_reader import read_network
 from tests.ringsim.commands import as_json, printed, refused, run
 from tests.ringsim.made_logs import bare, nccl_log, nccl_row
 
@@ -130,7 +131,9 @@ def test_how_each_table_was_read(tmp_path: Path) -> None:
     for command in (("calibrate", path), ("compare", path, *network)):
         assert printed(*command).splitlines()[:2] == lines
         assert [f"read {line}" for line in as_json(*command)["read"]] == lines
-    assert run("calibrate", path, "-o", "-").stderr.splitlines()[:2] == lines
+    done = run("calibrate", path, "-o", "-")
+    assert done.stderr.splitlines()[:2] == lines
+    assert read_network(done.stdout, "calibrated.toml").name == "calibrated"
     assert "is a pipe, which cannot be read twice" in refused("calibrate", f"/dev/fd/{os.pipe()[0]}")
     assert "alltoall (line 1)" in refused("compare", with_text(path, "$ ./alltoall_perf\n" + bare(text)), *network)
 

@@ -41,12 +41,6 @@ def test_wide_says_more() -> None:
     assert "NCCL's own model" in printed("networks", "--wide")
 
 
-@pytest.mark.parametrize("command", ["algorithms", "verify", "networks", "networks gbe", "simulate --ranks 1"])
-def test_json_is_one_object(command: str) -> None:
-    """Without NaN or infinity, which JSON does not have."""
-    assert isinstance(as_json(*command.split()), dict)
-
-
 def test_import_as_json(tmp_path: Path) -> None:
     """With the options that use the file."""
     path = tmp_path / "my ring.xml"
@@ -65,19 +59,6 @@ def test_a_file_named_minus_is_stdout(tmp_path: Path, monkeypatch: pytest.Monkey
     cells = run("sweep", "--ranks", "2", "--sizes", "8", "--csv", "-")
     assert (cells.stdout[:2], cells.stdout.splitlines()[1][:10], cells.stderr) == ("# ", "collective", "")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_network_can_go_to_stdout(tmp_path: Path) -> None:
-    """As TOML."""
-    log = tmp_path / "log.txt"
-    rows = "".join(f"{size:>12} {size // 4:>12} float sum -1 {50 + size / 1e3:.2f} "
-                   f"{size / (50 + size / 1e3) / 1e3:.2f} {size / (50 + size / 1e3) / 1e3:.2f} 0\n"
-                   for size in (1024, 2**20, 2**24))  # fmt: skip
-    log.write_text("# all_reduce_perf\n#  Rank 0 Pid 1 on a device 0 [0x0] X\n#  Rank 1 Pid 2 on a device 1 [0x1] X\n"
-                   "#  size count type redop root time algbw busbw #wrong\n" + rows)  # fmt: skip
-    done = run("calibrate", str(log), "-o", "-")
-    assert read_network(done.stdout, "calibrated.toml").name == "calibrated"
-    assert done.stderr == f"read {log}: line 5: all_reduce (line 1) on 2 ranks of 1 host (lines 2 to 3)\n"
 
 
 def test_every_written_file_is_named(tmp_path: Path) -> None:

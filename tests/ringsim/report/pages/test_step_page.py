@@ -22,16 +22,11 @@ def headings(page: str) -> list[str]:
 
 
 def test_the_page_of_a_step() -> None:
-    """Figures, picture, what would make it shorter, and calls; the text of the picture can be searched."""
+    """Its parts in their order, and nothing that it would load; what stands in them is tested by the command."""
     prediction = with_better_steps(predict_trace(trace_of(2), NETWORK))
     page = step_page(prediction, token_facts(prediction, 7))
-    title, *parts = headings(page)
-    assert title.startswith("A step of 2 ranks, each on a CPU: ")
-    assert parts == ["computing", "exposed", "steps", "tokens", "The step would take", "Calls"]
+    assert headings(page)[1:] == ["computing", "exposed", "steps", "tokens", "The step would take", "Calls"]
     assert page.count("<svg") == 1
-    assert "A step on 2 ranks" in page
-    assert "<li>10 ms with communication that takes no time</li>" in page
-    assert "<td>gloo_ring</td>" in page
     assert not re.search(r"(src|href)=\"(?!#)", page)
 
 
