@@ -20,7 +20,9 @@ def align_columns(
     >>> align_columns([("size", "ranks"), ("64 KiB", "2")], "lr")
     ['size    ranks', '64 KiB      2']
     """
-    if width is not None and rows:
+    if not rows:
+        return []
+    if width is not None:
         rows = [line for row in rows for line in _wrapped(row, _room_for_last(rows, gap, width))]
     columns = list(zip(*rows, strict=True))
     letters = alignment + alignment[-1] * (len(columns) - len(alignment))

@@ -16,7 +16,12 @@ from ringsim.report.step_tables import (
     token_facts,
 )
 from ringsim.report.sweep_table import format_sweep, sweep_notes
-from ringsim.report.synthesis_report import format_synthesis, synthesis_dict
 from ringsim.report.table import DataTable, records_csv
 from ringsim.report.trace import trace_lines, write_step_trace, write_trace
-from ringsim.report.walkthrough_text import bound_reason, format_walkthrough, search_hint
+from ringsim.report.walkthrough_text import (
+    bound_reason,
+    format_synthesis,
+    format_walkthrough,
+    search_hint,
+    synthesis_dict,
+)

@@ -1,11 +1,22 @@
 """Training steps: any program's from its trace, and DDP's from the sizes and times of layers."""
 
-from ringsim.training_step.buckets import BucketCaps, Phase, fill_buckets
-from ringsim.training_step.computing import GPUS, LOWER_BOUND, Computing, Roofline
-from ringsim.training_step.ddp import DdpConfig, DdpStep, predict_ddp, recommend, sweep_caps
+from ringsim.training_step.ddp import (
+    BucketCaps,
+    DdpConfig,
+    DdpStep,
+    Phase,
+    fill_buckets,
+    predict_ddp,
+    recommend,
+    sweep_caps,
+)
 from ringsim.training_step.group_calls import GroupCalls
 from ringsim.training_step.outlook import MAX_SCALE, fitted_scale, with_better_steps, with_step_interval
 from ringsim.training_step.prediction import (
+    GPUS,
+    LOWER_BOUND,
+    Computing,
+    Roofline,
     ScaledStep,
     StepSimulation,
     TracePrediction,
@@ -15,5 +26,4 @@ from ringsim.training_step.prediction import (
     predict_trace,
 )
 from ringsim.training_step.profile import ELEMENT_BYTES, Parameter, StepProfile, load_layers
-from ringsim.training_step.simulate_step import simulate_step
-from ringsim.training_step.step_timeline import StepTimeline
+from ringsim.training_step.simulate_step import StepTimeline, simulate_step

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from ringsim.cli.commands.step import STEP_OUTPUT, check_output, write_step
+from ringsim.cli.commands.step import check_output, output_options, write_step
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
-from ringsim.cli.options import ALL_REDUCE, network_options, ranks_option, say_left_out, style_option
+from ringsim.cli.options import ALL_REDUCE, network_options, ranks_option, say_left_out
 from ringsim.console import (
     FILE,
     RATE,
@@ -109,14 +109,7 @@ CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
 )
 @partial(network_options, load=load_network)
 @json_option
-@click.option(
-    "-o",
-    "--output",
-    type=STEP_OUTPUT,
-    help="Write the picture of the step, or with --scaling of the scaling, to this file: PNG, PDF or SVG; HTML is a "
-    "page with tables; JSON is the step for ui.perfetto.dev.",
-)
-@style_option
+@partial(output_options, several="--scaling")
 def ddp(
     profile_file: Path | None,
     layers_file: Path | None,

@@ -10,6 +10,7 @@ import click
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
 from ringsim.cli.options import (
     ALL_REDUCE,
+    Command,
     network_options,
     refuse_without,
     say_guesses,
@@ -64,6 +65,15 @@ PERFETTO, PAGE = ".json", ".html"
 STEP_OUTPUT = OutputFile((".png", ".pdf", ".svg", PAGE, PERFETTO, ""))
 
 
+def output_options(command: Command, several: str) -> Command:
+    """Adds --output of a step, or of its scaling by the option `several`, and --style."""
+    told = (
+        f"Write the picture of the step, or with {several} of the scaling, to this file: PNG, PDF or SVG; HTML is a "
+        "page with tables; JSON is the step for ui.perfetto.dev."
+    )
+    return click.option("-o", "--output", type=STEP_OUTPUT, help=told)(style_option(command))
+
+
 @click.command(
     epilog=examples(
         "ringsim step step.trace.json --network gbe",
@@ -112,14 +122,7 @@ STEP_OUTPUT = OutputFile((".png", ".pdf", ".svg", PAGE, PERFETTO, ""))
 @click.option("--run-recorded", is_flag=True, help="Run the program that FILE names; each command is printed before.")
 @trust_option
 @json_option
-@click.option(
-    "-o",
-    "--output",
-    type=STEP_OUTPUT,
-    help="Write the picture of the step, or with --ranks of the scaling, to this file: PNG, PDF or "
-    "SVG; HTML is a page with tables; JSON is the step for ui.perfetto.dev.",
-)
-@style_option
+@partial(output_options, several="--ranks")
 def step(
     file: Path,
     program: tuple[str, ...],

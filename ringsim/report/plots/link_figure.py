@@ -6,12 +6,12 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from ringsim.analysis import Explanation, explain
 from ringsim.network import NONE, AnyNetwork, Ints
+from ringsim.report.plots.bulk import boxes, draw_boxes
 from ringsim.report.plots.charts import set_axis
 from ringsim.report.plots.lanes import time_unit
 from ringsim.report.plots.style import new_figure, palette, points, save_figure
@@ -68,12 +68,9 @@ def _draw_times(axes: Axes, schedule: Schedule, network: AnyNetwork, explanation
     transfer, row = transfer[ended], row[ended]
     first, last = timeline.start_s[transfer] * scale, timeline.sent_s[transfer] * scale
     place, of = _side_by_side(row, first, last)
-    top = row - _BAR / 2 + _BAR * place / of
-    bottom = top + _BAR / of
-    corners = np.stack([np.stack([first, top], 1), np.stack([last, top], 1), np.stack([last, bottom], 1),
-                        np.stack([first, bottom], 1)], axis=1)  # fmt: skip
+    shapes = boxes(row - _BAR / 2 + _BAR * place / of, first, last, (0.0, _BAR / of))
     colours = _COLOURS(timeline.chunk[transfer] / max(schedule.num_chunks - 1, 1))
-    axes.add_collection(PolyCollection(list(corners), facecolors=colours, edgecolors=palette().paper, linewidths=0.2))
+    draw_boxes(axes, shapes, "", facecolors=colours, edgecolors=palette().paper, linewidths=0.2)
     set_axis(axes.xaxis, f"time ({unit})", lambda value: f"{value:g}")
     axes.set_xlim(0, max(timeline.until_s * scale, 1e-9))
     axes.grid(visible=False, axis="y")

@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator
 
 from ringsim.analysis import (
     ChunkStates,
@@ -20,6 +19,7 @@ from ringsim.analysis import (
 )
 from ringsim.calibration import RECORD_NOTE, ComparedRun
 from ringsim.report.network_table import named_network
+from ringsim.report.plots.charts import set_axis
 from ringsim.report.plots.chunk_grid import draw_chunk_grid, grid_shape, is_striped
 from ringsim.report.plots.graph import draw_graph
 from ringsim.report.plots.lanes import Lanes, draw_lanes, lanes_height
@@ -186,20 +186,17 @@ _NARROW = 0.15  # of the axis: a regime that is narrower has no room for its nam
 def draw_sizes(axes: Axes, view: RunView) -> None:
     """Draw simulated time against size, the closed form over it, the two regimes and the size of this run."""
     axes.set_title("Time against size", loc="left", fontsize=points(11), fontweight="bold")
-    axes.spines[["top", "right"]].set_visible(False)
     sizes = view.by_size.sizes_bytes
     if not len(sizes):
         _say(axes, "the run never finishes at any size")
         return
-    axes.set_xscale("log", base=2)
+    set_axis(axes.xaxis, "size of the whole data", format_size, log_base=2)
     axes.set_xlim(sizes[0], sizes[-1])
-    _set_size_ticks(axes, view)
     if not view.by_size.times_s.min() > 0:
         _say(axes, "no time passes")
         return
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda time_s, _: format_time(time_s))
-    axes.yaxis.set_minor_locator(NullLocator())
+    set_axis(axes.yaxis, "time", format_time, log_base=10)
+    axes.grid(visible=False)
     shortest, longest = view.by_size.times_s.min(), view.by_size.times_s.max() * 1.5
     axes.set_ylim(shortest / (longest / shortest) ** 0.25, longest)  # a fifth of the height is for the regimes' names
     regimes = _draw_regimes(axes, view)
@@ -213,17 +210,9 @@ def draw_sizes(axes: Axes, view: RunView) -> None:
 
 
 def _say(axes: Axes, why: str) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
     axes.set_yticks([])
     axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize=points(10))
-
-
-def _set_size_ticks(axes: Axes, view: RunView) -> None:
-    ticks = view.by_size.sizes_bytes[::4]
-    axes.set_xticks(ticks, [format_size(size) for size in ticks.tolist()])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.tick_params(labelsize=points(8))
-    axes.set_xlabel("size of the whole data", fontsize=points(9))
-    axes.set_ylabel("time", fontsize=points(9))
 
 
 def _draw_times(axes: Axes, view: RunView) -> list[Line2D]:

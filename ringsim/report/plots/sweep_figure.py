@@ -19,6 +19,7 @@ from ringsim.analysis import Sweep
 from ringsim.report.network_table import network_facts
 from ringsim.report.plots.algorithm_styles import Style, styles_of
 from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels
+from ringsim.report.plots.charts import set_axis
 from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.report.sweep_table import format_gain, library_notes, runner_up
 from ringsim.units import format_size, format_time
@@ -110,12 +111,7 @@ def _draw_legend(figure: SubFigure, handles: Sequence[Artist], top: float) -> No
 
 
 def _draw_panel(axes: Axes, sweep: Sweep, network: str, num_ranks: int, styles: dict[str, Style]) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_yscale("log", nonpositive="mask")
-    axes.yaxis.set_major_formatter(lambda time_s, _: format_time(time_s) if time_s < 1000 else f"{time_s:g} s")
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.grid(color=palette().light_grey, linewidth=0.5)
-    axes.set_axisbelow(True)
+    set_axis(axes.yaxis, "", lambda time_s: format_time(time_s) if time_s < 1000 else f"{time_s:g} s", log_base=10)
     if not draw_sweep_curves(axes, sweep, network, num_ranks, styles):
         why = textwrap.fill(_why_no_curve(sweep, network, num_ranks), _PANEL_TEXT)
         axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize=points(9))

@@ -18,6 +18,8 @@ from ringsim.schedule import Collective, Schedule, ScheduleError, Transfer
 from ringsim.simulation import predict_time, simulate
 from tests.ringsim.made_networks import DEAD_LINK, made_network
 
+HOSTS = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
+RING = build(Collective.ALL_REDUCE, "ring", 4)
 NETWORK = Network(latency_s=20e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
 
 
@@ -36,13 +38,9 @@ def test_all_reduce_goes_from_own_shares_to_all_shares(algorithm: str, num_ranks
     assert view.states.finished[-1].all()
 
 
-def test_few_states_are_all_kept() -> None:
-    """An all_reduce over 8 ranks keeps the state before it and after each of its 14 steps."""
-    assert view_of("all_reduce", "ring", 8).states.states.tolist() == list(range(15))
-
-
 def test_many_states_are_thinned_evenly() -> None:
-    """Of many states the first, the last and the one half-way stay: there rank r has finished chunk r only."""
+    """Of few all stay, of many the first, the last and the one half-way, where rank r has finished chunk r alone."""
+    assert view_of("all_reduce", "ring", 8).states.states.tolist() == list(range(15))
     view = view_of("all_reduce", "ring", 16)
     states = view.states.states.tolist()
     half_way = MAX_STATES // 2
@@ -105,9 +103,8 @@ def test_too_many_ranks_are_refused() -> None:
 
 def test_sizes_end_where_a_run_never_ends() -> None:
     """A NIC that fails after 1 ms: small sizes finish before it, and the picture shows those."""
-    hosts = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
-    network = read_network(f'{hosts}[[failure]]\nlink = "host0.nic0.out"\nat = "1ms"\n', "test.toml")
-    view = RunView(build(Collective.ALL_REDUCE, "ring", 4), network, 1024)
+    network = read_network(f'{HOSTS}[[failure]]\nlink = "host0.nic0.out"\nat = "1ms"\n', "test.toml")
+    view = RunView(RING, network, 1024)
     assert np.isfinite(view.by_size.times_s).all()
     assert view.by_size.times_s[-1] < 2e-3
     assert len(view.by_size.sizes_bytes) == len(view.by_size.times_s) < 20
@@ -117,9 +114,7 @@ def test_sizes_end_where_a_run_never_ends() -> None:
 
 def test_a_run_that_never_finishes_has_its_stall() -> None:
     """The view has the transfers that hang, and applies no others: nothing that rank 0 sends gets anywhere."""
-    hosts = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
-    network = read_network(f'{hosts}[[failure]]\nlink = "host0.nic0.out"\n', "test.toml")
-    view = RunView(build(Collective.ALL_REDUCE, "ring", 4), network, 1 << 20)
+    view = RunView(RING, read_network(f'{HOSTS}[[failure]]\nlink = "host0.nic0.out"\n', "test.toml"), 1 << 20)
     assert view.stall is not None
     assert view.stall.failed == (("host0.nic0.out", 0.0),)
     assert (len(view.by_size.sizes_bytes), view.by_size.crossover_bytes) == (0, None)
@@ -128,6 +123,10 @@ def test_a_run_that_never_finishes_has_its_stall() -> None:
     assert view.states.holdings[-1].sum(axis=(1, 2)).tolist() == [4 + 1 + 2 + 3, 4, 4 + 1, 4 + 1 + 2]
     assert all(np.isfinite(gaps).all() for gaps in waiting_times(view.timeline))
     assert repr(view) == "RunView(all_reduce ring over 4 ranks, 1 MiB, never finishes)"
+    later = RunView(RING, made_network(DEAD_LINK), 2**20)
+    assert np.isfinite(later.step_end_s).all()
+    assert later.step_end_s[-1] == later.timeline.until_s
+    assert [(pair.src, pair.dst, pair.fails_at_s) for pair in later.troubles.pairs] == [(2, 3, 300e-6)]
 
 
 def test_the_counts_of_a_ring() -> None:
@@ -162,18 +161,6 @@ def test_a_timeline_in_another_order_means_the_same() -> None:
     plain = RunView(schedule, NETWORK, 8192)
     assert shuffled.meanings.held.tolist() == plain.meanings.held[order].tolist()
     assert (shuffled.meanings.sent == plain.meanings.sent[order]).all()
-
-
-def test_a_run_that_never_finishes_says_who_hangs() -> None:
-    """And its steps end, as far as they do, where it came to its stop."""
-    schedule = build(Collective.ALL_REDUCE, "ring", 4)
-    view = RunView(schedule, made_network(DEAD_LINK), 2**20)
-    assert view.stall is not None
-    assert [rank.rank for rank in view.stall.ranks if rank.doing == "sends"] == [2]
-    assert np.isfinite(view.step_end_s).all()
-    assert view.step_end_s[-1] == view.timeline.until_s
-    (pair,) = [pair for pair in view.troubles.pairs if pair.fails_at_s is not None]
-    assert (pair.src, pair.dst, pair.fails_at_s) == (2, 3, 300e-6)
 
 
 def test_a_schedule_that_is_wrong_is_refused() -> None:

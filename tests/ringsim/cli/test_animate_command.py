@@ -43,29 +43,6 @@ def test_a_measured_run_beside_its_prediction(tmp_path: Path) -> None:
     assert '"name":"binomial_tree, measured over gloo"' in page.read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--compare ring", "ringsim: --compare ring: must name two algorithms, such as ring,halving_doubling"),
-        ("--compare ring,tree", "ringsim: algorithm 'tree': all_reduce has ring"),
-        ("--compare ring,direct --algorithm ring", "ringsim animate: --compare and --algorithm exclude each other"),
-        ("--measured m.json --ranks 4", "ringsim animate: --measured and --ranks exclude each other"),
-        ("--measured m.json --compare a,b", "ringsim animate: --compare and --measured exclude each other"),
-        ("--measured no.json", "ringsim: no.json: No such file or directory"),
-        (
-            "--ranks 128",
-            "ringsim: all_reduce ring over 128 ranks has 32,512 transfers: an animation shows at most 12,000:",
-        ),
-        ("-o ring.gif", "ringsim animate: Invalid value for '-o' / '--output': ring.gif: must end in .html"),
-    ],
-)
-def test_a_mistake_gets_one_line(arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 2, and nothing is written."""
-    monkeypatch.chdir(tmp_path)
-    assert refused("animate", *arguments.split()).startswith(message)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_file_without_a_run(tmp_path: Path) -> None:
     """It says how to get one."""
     path = tmp_path / "measured.json"

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from ringsim.cli import main
 from ringsim.measurements import Measurements
+from ringsim.network.file_reader import read_network
 from tests.ringsim.commands import as_json, printed, refused, run
 from tests.ringsim.made_logs import bare, nccl_log, nccl_row
 
@@ -130,7 +131,9 @@ def test_how_each_table_was_read(tmp_path: Path) -> None:
     for command in (("calibrate", path), ("compare", path, *network)):
         assert printed(*command).splitlines()[:2] == lines
         assert [f"read {line}" for line in as_json(*command)["read"]] == lines
-    assert run("calibrate", path, "-o", "-").stderr.splitlines()[:2] == lines
+    done = run("calibrate", path, "-o", "-")
+    assert done.stderr.splitlines()[:2] == lines
+    assert read_network(done.stdout, "calibrated.toml").name == "calibrated"
     assert "is a pipe, which cannot be read twice" in refused("calibrate", f"/dev/fd/{os.pipe()[0]}")
     assert "alltoall (line 1)" in refused("compare", with_text(path, "$ ./alltoall_perf\n" + bare(text)), *network)
 
@@ -146,11 +149,11 @@ def test_runs_of_one_log_that_contradict_each_other(tmp_path: Path) -> None:
     slow = "".join(f"{line.replace('  ', '  1')}\n" for line in OSU.splitlines())
     gloo = "Algorithm: allreduce_ring\nOptions: processes=8\n   elements   min (us)   p50 (us)\n{}  {}  {}\n".format
     both = "".join(gloo(size, time, time) for size in (1000, 4000, 16000) for time in (size, 3 * size))
+    shape = ("--nodes", "2", "--ranks-per-node", "4")
     for text in (OSU + slow, both):
         path = with_text(tmp_path / "a.log", text)
-        shape = ("--nodes", "2", "--ranks-per-node", "4")
-        assert "contradictory: all_reduce" in printed("calibrate", path, *shape)
         assert "contradictory: all_reduce" in run("compare", path, "--network", "ib-100g", *shape).stderr
+    assert "contradictory: all_reduce" in printed("calibrate", path, *shape)
 
 
 def test_small_messages_of_a_stream(tmp_path: Path) -> None:

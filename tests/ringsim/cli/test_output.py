@@ -12,7 +12,7 @@ from ringsim.console import Progress
 from ringsim.measurements import Measurements
 from ringsim.network import load_network
 from ringsim.network.file_reader import read_network
-from tests.ringsim.calibration.test_compared_run import TIMES
+from tests.ringsim.calibration.test_comparison import TIMES
 from tests.ringsim.commands import as_json, printed, refused, run
 from tests.ringsim.made_run import made_run
 from trainers.cli.group import main as trainers
@@ -28,27 +28,6 @@ def measured(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "algorithms --ranks 256",
-        "networks",
-        "networks dgx-h100-cluster",
-        "simulate --network loopback --per-rank",
-        "simulate --ranks 2000",
-        "order --network gbe-racks --ranks 80 --budget 1",
-        "sweep --ranks 2,16 --sizes 1KiB:4KiB",
-        "sweep --ranks 100000 --algorithm ring,direct --sizes 1KiB",
-        f"ddp --layers {ROOT}/docs/models/transformer.toml --bucket-cap-mb 1:64 --scaling 2:8",
-        "verify --ranks 1",
-    ],
-)
-def test_tables_fit_80_columns(command: str) -> None:
-    """More only with --wide."""
-    lines = printed(*command.split()).splitlines()
-    assert [line for line in lines if len(line) > 80] == []
-
-
 def test_comparisons_fit_80_columns_too(measured: Path) -> None:
     """A row has no name of an algorithm, which stands above."""
     command = ["compare", str(measured), "--network", "loopback"]
@@ -60,12 +39,6 @@ def test_wide_says_more() -> None:
     """Here where the numbers come from."""
     assert "NCCL's own model" not in printed("networks")
     assert "NCCL's own model" in printed("networks", "--wide")
-
-
-@pytest.mark.parametrize("command", ["algorithms", "verify", "networks", "networks gbe", "simulate --ranks 1"])
-def test_json_is_one_object(command: str) -> None:
-    """Without NaN or infinity, which JSON does not have."""
-    assert isinstance(as_json(*command.split()), dict)
 
 
 def test_import_as_json(tmp_path: Path) -> None:
@@ -86,32 +59,6 @@ def test_a_file_named_minus_is_stdout(tmp_path: Path, monkeypatch: pytest.Monkey
     cells = run("sweep", "--ranks", "2", "--sizes", "8", "--csv", "-")
     assert (cells.stdout[:2], cells.stdout.splitlines()[1][:10], cells.stderr) == ("# ", "collective", "")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_network_can_go_to_stdout(tmp_path: Path) -> None:
-    """As TOML."""
-    log = tmp_path / "log.txt"
-    rows = "".join(f"{size:>12} {size // 4:>12} float sum -1 {50 + size / 1e3:.2f} "
-                   f"{size / (50 + size / 1e3) / 1e3:.2f} {size / (50 + size / 1e3) / 1e3:.2f} 0\n"
-                   for size in (1024, 2**20, 2**24))  # fmt: skip
-    log.write_text("# all_reduce_perf\n#  Rank 0 Pid 1 on a device 0 [0x0] X\n#  Rank 1 Pid 2 on a device 1 [0x1] X\n"
-                   "#  size count type redop root time algbw busbw #wrong\n" + rows)  # fmt: skip
-    done = run("calibrate", str(log), "-o", "-")
-    assert read_network(done.stdout, "calibrated.toml").name == "calibrated"
-    assert done.stderr == f"read {log}: line 5: all_reduce (line 1) on 2 ranks of 1 host (lines 2 to 3)\n"
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("simulate --json --trace -", "ringsim simulate: only one of --json and the files named - can be printed"),
-        ("plot -o -", "ringsim plot: Invalid value for '-o' / '--output': a picture cannot be printed to stdout"),
-        ("simulate --collective all_reduse", "ringsim simulate: Invalid value for '--collective': 'all_reduse' is not"),
-    ],
-)
-def test_what_cannot_be_printed_is_refused(command: str, message: str) -> None:
-    """In one line."""
-    assert refused(*command.split()).startswith(message)
 
 
 def test_every_written_file_is_named(tmp_path: Path) -> None:

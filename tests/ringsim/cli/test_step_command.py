@@ -2,41 +2,149 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from ringsim.traces import Call, Device, Group, HeldBytes, Operator, ProgramTrace, StepMemory, TracedStep, TraceRequest
-from ringsim.units import format_time
-from tests.ringsim.commands import as_json, invoke, printed, refused
+from tests.ringsim.commands import as_json, invoke, printed, refused, run
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, traced, wait
 
-OF_TENSORS = "(memory of tensors, without allocator and workspaces)"
+ON_GPUS = ("--network", "dgx-h100-cluster")
+H100 = (*ON_GPUS, "--gpu", "h100")
+BROKEN = """[host]\nranks = 1\n[host.nic]\nlatency = "1us"\nbandwidth = "1GB/s"\n[[failure]]\nrank = 2\nat = "0s"\n"""
 
 
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
+def plain() -> ProgramTrace:
     """A step of 4 ranks with a call of all of them, which is waited for, and one of two of them."""
     operators = Operator("aten.mm", "bfloat16", 10**12, 8, 2), Operator("aten.add", "bfloat16", 0, 10**9)
     events = compute(0.01, *operators), call(0), compute(0.002), wait(0), call(1)
     step = TracedStep(events, (all_reduce(2**20, is_async=True), all_reduce(4096, group=1)))
-    traced(step, groups=(ALL, Group((0, 2), "gloo"))).save(tmp_path / "step.trace.json")
+    return traced(step, groups=(ALL, Group((0, 2), "gloo")))
+
+
+def holding(gib: int) -> ProgramTrace:
+    """The step, and the memory that it needs at its peak."""
+    held = HeldBytes(2**30, 2**30, 2**30, (gib - 3) * 2**30)
+    return replace(plain(), memory=StepMemory(held, held))
+
+
+def compiled() -> ProgramTrace:
+    """A program that compiles its code: a chain of operators that may be fused, and others that may not."""
+    extern = Operator("aten.sort_of_mine", "float32", 0, 10**9, is_counted=False)
+    own, chain = Operator("aten._fused_adamw_", "float32", 0, 10**9), Operator("aten.add", "float32", 0, 10**10)
+    step = TracedStep((compute(0.01, extern, own, chain, Operator("aten.mm", "tf32", 494_700_000_000, 8)),), ())
+    held = HeldBytes(0, 0, 0, 2**40)
+    return replace(traced(step), memory=StepMemory(held, held), is_compiled=True)
+
+
+def uncounted() -> ProgramTrace:
+    """Operators of unknown FLOPs, the one with the fewest bytes first, and a call by Gloo beside one by NCCL."""
+    operators = [Operator(name, "float32", 0, 2**20, count, is_counted=False) for name, count in (("a.b", 1), ("c", 3))]
+    calls, groups = (all_reduce(2**20), all_reduce(2**20, group=1)), (replace(ALL, backend="nccl"), ALL)
+    return traced(TracedStep((compute(0.01, *operators), call(0), call(1)), calls), groups=groups)
+
+
+def awaiting(*indices: int) -> ProgramTrace:
+    """Two calls that are asynchronous, of which these are waited for."""
+    calls = all_reduce(2**20, is_async=True), all_reduce(2**20, is_async=True)
+    return traced(TracedStep((compute(0.01), call(0), call(1), *map(wait, indices)), calls))
+
+
+def every_fourth(num_steps: int = 8) -> ProgramTrace:
+    """Of these steps every fourth one has a call."""
+    product = compute(0.0, Operator("aten.mm", "bfloat16", 989_400_000_000, 8))
+    silent, calling = TracedStep((product,), ()), TracedStep((product, call(0)), (all_reduce(2**30),))
+    return traced(*[silent, silent, silent, calling] * (num_steps // 4) or [calling])
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """The file of a plain step."""
+    plain().save(tmp_path / "step.trace.json")
     return tmp_path / "step.trace.json"
 
 
-def test_a_step_is_told(trace: Path) -> None:
-    """Its parts add up, in words and as JSON."""
-    text = printed("step", str(trace), "--network", "gbe", "--tokens", "1000")
-    result = as_json("step", str(trace), "--network", "gbe", "--tokens", "1000")
-    assert text.startswith("a step of 4 ranks, each on a CPU: ")
+TRACES = {
+    "plain": plain(),
+    "80 GiB": holding(80),
+    "81 GiB": holding(81),
+    "compiled": compiled(),
+    "uncounted": uncounted(),
+    "awaiting 0": awaiting(0),
+    "awaiting 1": awaiting(1),  # the first one, which comes before it in its group, is over as well
+    "8 steps": every_fourth(),
+    "1 step": every_fourth(0),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("plain", ("--network", "gbe", "--tokens", "1000")),
+        ("plain", (*H100, "--tokens", "9")),
+        ("plain", (*H100, "--measured-step", "5ms", "--tokens", "9")),
+        ("plain", (*H100, "--compute-scale", "0.5")),
+        ("plain", (*ON_GPUS, "--device", "cpu")),
+        ("80 GiB", H100),
+        ("81 GiB", H100),
+        ("81 GiB", (*ON_GPUS, "--gpu", "h200", "--flops", "100TFLOP/s")),
+        ("81 GiB", (*ON_GPUS, "--flops", "100TFLOP/s", "--memory-bandwidth", "1TB/s")),
+        ("compiled", H100),
+        ("compiled", (*H100, "--measured-step", "2ms")),
+        ("uncounted", H100),
+        ("uncounted", ON_GPUS),
+        ("awaiting 0", ON_GPUS),
+        ("awaiting 1", ON_GPUS),
+        ("8 steps", H100),
+        ("1 step", H100),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_what_is_told(name: str, options: Sequence[str], tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    """Time and how sure it is, what is in it and what not; a page has the same time in title, heading and picture."""
+    TRACES[name].save(tmp_path / "step.trace.json")
+    page = tmp_path / "step.html"
+    text = run("step", tmp_path / "step.trace.json", *options, "-o", page).stdout
+    assert text == snapshot
+    on_page = " ".join(unescape(re.sub(r"<[^>]*>", "", page.read_text())).split())
+    assert on_page.count(text.splitlines()[0].partition(": ")[2]) == 3
+    for noted in re.findall(r"not counted: (.*)", text):
+        assert on_page.count(noted) == 2  # in the picture, and below it
+    assert ("drawn: step 4 of 8" in on_page) == ("the mean of 8" in text)
+
+
+def test_as_json(trace: Path) -> None:
+    """The parts of a step add up; of a mean step too, whose picture is of a step with the calls; a range for compiled.
+
+    What is told in words is in it as well.
+    """
+    result = as_json("step", trace, "--network", "gbe", "--tokens", "1000")
     assert result["step_s"] == pytest.approx(result["compute_s"] + result["exposed_s"])
     assert result["compute_s"] == pytest.approx(0.012)
     assert result["tokens_per_s"] == pytest.approx(1000 / result["step_s"])
     assert [call["algorithm"] for call in result["calls"]] == ["gloo_ring", "gloo_ring"]
     assert sum(call["exposed_s"] for call in result["calls"]) == pytest.approx(result["exposed_s"])
     assert result["better"]["communication that takes no time"] == pytest.approx(0.012)
+    every_fourth().save(trace)
+    result = as_json("step", trace, *H100)
+    long_s = result["steps_s"][3]
+    assert result["step_s"] == pytest.approx((3 * 1e-3 + long_s) / 4)
+    assert result["exposed_s"] == pytest.approx(result["communication_s"]) == pytest.approx((long_s - 1e-3) / 4)
+    compiled().save(trace)
+    both = 1e-3 + 2e9 / 3.35e12
+    assert as_json("step", trace, *H100)["compiled_between_s"] == pytest.approx([both, both + 1e10 / 3.35e12])
+    assert as_json("step", trace, *H100, "--measured-step", "2ms")["compiled_between_s"] is None
+    uncounted().save(trace)
+    assert as_json("step", trace, *H100)["not_counted"][:2] == ["3 calls of c, 3 MiB", "1 call of a.b, 1 MiB"]
+    awaiting(0).save(trace)
+    assert as_json("step", trace, *ON_GPUS)["unawaited"].endswith("does not wait for them: 1 call, 1 MiB")
+    holding(80).save(trace)
+    assert as_json("step", trace, *ON_GPUS)["memory"]["peak"]["rest"] == 77 * 2**30
 
 
 def test_a_gpu_is_taken_where_the_network_describes_nccl(trace: Path) -> None:
@@ -75,126 +183,6 @@ def test_computations_can_be_those_of_another_device(trace: Path) -> None:
     assert as_json(*command, "--gpu", "h100")["compute_s"] == pytest.approx(2e12 / 989.4e12 + 1e9 / 3.35e12)
     measured = as_json(*command, "--gpu", "h100", "--measured-step", "5ms")
     assert measured["step_s"] == pytest.approx(5e-3)
-    text = printed(*command, "--gpu", "h100", "--measured-step", "5ms")
-    assert f"{1 / measured['compute_scale']:.1%} of the peak rates" in text
-
-
-@pytest.mark.parametrize(
-    ("gib", "options", "told"),
-    [
-        (80, ("--gpu", "h100"), f"80 GiB at the peak, of 80 GiB {OF_TENSORS}"),
-        (81, ("--gpu", "h100"), f"81 GiB at the peak: MORE THAN THE 80 GiB of the GPU {OF_TENSORS}"),
-        (81, ("--gpu", "h200", "--flops", "100TFLOP/s"), f"81 GiB at the peak, of 141 GiB {OF_TENSORS}"),
-        (81, ("--flops", "100TFLOP/s", "--memory-bandwidth", "1TB/s"), f"81 GiB at the peak {OF_TENSORS}"),
-    ],
-)
-def test_memory_is_compared_with_the_gpu(trace: Path, gib: int, options: tuple[str, ...], told: str) -> None:
-    """If its memory is known; a trace that does not say what it needs has no such line."""
-    command = "--network", "dgx-h100-cluster", *options
-    assert "memory" not in printed("step", str(trace), *command)
-    held = HeldBytes(2**30, 2**30, 2**30, (gib - 3) * 2**30)
-    replace(ProgramTrace.load(trace), memory=StepMemory(held, held)).save(trace)
-    lines = printed("step", str(trace), *command).splitlines()
-    assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("  memory ")] == [told]
-    assert as_json("step", str(trace), *command)["memory"]["peak"]["rest"] == (gib - 3) * 2**30
-
-
-def everywhere(trace: Path, *options: str) -> tuple[str, str, dict[str, Any]]:
-    """What a command prints, its page without the marks of HTML, and its JSON."""
-    command = "step", str(trace), "--network", "dgx-h100-cluster", *options
-    text = printed(*command, "-o", str(trace.with_suffix(".html")))
-    page = re.sub(r"<[^>]*>", "", trace.with_suffix(".html").read_text())
-    return text, page, as_json(*command)
-
-
-@pytest.mark.parametrize(
-    ("options", "basis"),
-    [
-        (("--gpu", "h100"), "lower bound (roofline at peak rates)"),
-        (("--gpu", "h100", "--measured-step", "5ms"), "prediction (computations scaled to a measured step)"),
-        (("--gpu", "h100", "--compute-scale", "0.5"), "prediction (computations scaled as asked for)"),
-        ((), "prediction (computations as recorded)"),
-    ],
-)
-def test_how_sure_a_step_is_stands_beside_its_time(trace: Path, options: tuple[str, ...], basis: str) -> None:
-    """In the text, in the page's title and heading and in its picture, and as JSON; of a bound also for the tokens."""
-    text, page, result = everywhere(trace, *options, "--tokens", "9")
-    is_bound = basis.startswith("lower bound")
-    time = f": {'at least ' if is_bound else ''}{format_time(result['step_s'])}, {basis}"
-    assert text.splitlines()[0].endswith(time)
-    assert page.count(time) == 3
-    assert result["basis"] == basis
-    assert ("at most" in text) == is_bound
-    assert ("which no GPU can be" in text) == ("0.5" in options)
-
-
-def test_a_compiled_program_has_a_range(trace: Path) -> None:
-    """From what no compiler can remove to eager mode, without a verdict on its memory; a measured step is one."""
-    recorded, held = ProgramTrace.load(trace), HeldBytes(0, 0, 0, 2**40)
-    extern = Operator("aten.sort_of_mine", "float32", 0, 10**9, is_counted=False)
-    own, chain = Operator("aten._fused_adamw_", "float32", 0, 10**9), Operator("aten.add", "float32", 0, 10**10)
-    step = TracedStep((compute(0.01, extern, own, chain, Operator("aten.mm", "tf32", 494_700_000_000, 8)),), ())
-    replace(recorded, steps=(step,), memory=StepMemory(held, held), is_compiled=True).save(trace)
-    text, page, result = everywhere(trace, "--gpu", "h100")
-    both = 1e-3 + 2e9 / 3.35e12
-    assert result["compiled_between_s"] == pytest.approx([both, both + 1e10 / 3.35e12])
-    assert (
-        page.count(
-            "compiled program: between 1.597 ms and 4.582 ms in eager mode, lower bound (roofline at peak rates)"
-        )
-        == 3
-    )
-    assert f"1 TiB at the peak in eager mode {OF_TENSORS}\n" in text
-    assert "would take" not in text + page
-    text, _, result = everywhere(trace, "--gpu", "h100", "--measured-step", "2ms")
-    assert result["compiled_between_s"] is None
-    assert "times as long as at the peak rates, recorded in eager mode, though the program compiles its code" in text
-
-
-def test_operators_that_are_not_counted_are_named(trace: Path) -> None:
-    """On the picture too, the most bytes first, unless times were recorded; so are calls by Gloo beside NCCL."""
-    operators = [Operator(name, "float32", 0, 2**20, count, is_counted=False) for name, count in (("a.b", 1), ("c", 3))]
-    traced(TracedStep((compute(0.01, *operators),), ())).save(trace)
-    told = ["3 calls of c, 3 MiB", "1 call of a.b, 1 MiB"]
-    text, page, result = everywhere(trace, "--gpu", "h100")
-    assert f"  not counted: {'; '.join(told)}\n" in text
-    assert page.count("; ".join(told)) == 2
-    assert result["not_counted"] == told
-    assert "not counted" not in everywhere(trace)[0]
-    calls, groups = (all_reduce(2**20), all_reduce(2**20, group=1)), (replace(ALL, backend="nccl"), ALL)
-    traced(TracedStep((compute(0.01), call(0), call(1)), calls), groups=groups).save(trace)
-    text, page, result = everywhere(trace)
-    assert result["not_counted"] == ["1 call of all_reduce by Gloo, timed as NCCL's, 1 MiB"]
-    assert f"  not counted: {result['not_counted'][0]}\n" in text
-    assert "not counted" not in printed("step", str(trace), "--network", "dgx-h100-cluster", "--device", "cpu")
-
-
-@pytest.mark.parametrize(("awaited", "unawaited"), [(0, "1 call, 1 MiB"), (1, None)])
-def test_calls_that_nobody_waits_for_are_told(trace: Path, awaited: int, unawaited: str | None) -> None:
-    """Such as those whose results the next step takes; who waits for a call waits for those before it in its group."""
-    calls = all_reduce(2**20, is_async=True), all_reduce(2**20, is_async=True)
-    traced(TracedStep((compute(0.01), call(0), call(1), wait(awaited)), calls)).save(trace)
-    text, page, result = everywhere(trace)
-    told = f"taken to end in their steps, where the program does not wait for them: {unawaited}"
-    assert result["unawaited"] == (unawaited and told)
-    assert (told in " ".join(text.split()), told in page) == (bool(unawaited), bool(unawaited))
-
-
-def test_what_happens_every_nth_step_is_in_the_mean(trace: Path) -> None:
-    """All figures are those of the mean step, and add up; the picture is of a step with the calls."""
-    product = compute(0.0, Operator("aten.mm", "bfloat16", 989_400_000_000, 8))
-    plain, calling = TracedStep((product,), ()), TracedStep((product, call(0)), (all_reduce(2**30),))
-    traced(*[plain, plain, plain, calling] * 2).save(trace)
-    text, page, result = everywhere(trace, "--gpu", "h100")
-    long_s = result["steps_s"][3]
-    assert result["step_s"] == pytest.approx((3 * 1e-3 + long_s) / 4)
-    assert result["exposed_s"] == pytest.approx(result["communication_s"]) == pytest.approx((long_s - 1e-3) / 4)
-    assert result["better"]["communication that takes no time"] == pytest.approx(1e-3)
-    assert re.search(r"steps +the mean of 8, of 1 ms to .*, median 1 ms\n", text)
-    assert re.search(r"all_reduce +4 .* 0\.25  256 MiB", text)
-    assert "drawn: step 4 of 8" in page
-    traced(calling).save(trace)
-    assert "1 recorded, without what is done every n-th step" in everywhere(trace, "--gpu", "h100")[0]
 
 
 @pytest.mark.filterwarnings("error")
@@ -222,9 +210,7 @@ def test_a_step_for_perfetto(trace: Path, tmp_path: Path) -> None:
 
 def test_a_step_that_never_ends_is_told(trace: Path, tmp_path: Path) -> None:
     """Without a number that is none."""
-    (tmp_path / "broken.toml").write_text(
-        """[host]\nranks = 1\n[host.nic]\nlatency = "1us"\nbandwidth = "1GB/s"\n[[failure]]\nrank = 2\nat = "0s"\n"""
-    )
+    (tmp_path / "broken.toml").write_text(BROKEN)
     text = printed("step", str(trace), "--network", str(tmp_path / "broken.toml"), "--tokens", "9")
     assert text.startswith("a step of 4 ranks, each on a CPU: never")
     assert "nan" not in text

@@ -58,6 +58,7 @@ def test_what_ends_the_command_ends_the_program(number: int, tmp_path: Path) -> 
     assert left_of([int(pid_file.read_text().strip("."))]) == []
 
 
+@pytest.mark.slow  # imports torch in a process of its own
 def test_an_interrupted_program_says_how_far_it_has_come(tmp_path: Path) -> None:
     """In one line, also if it never steps."""
     script = tmp_path / "train.py"

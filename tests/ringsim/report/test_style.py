@@ -10,7 +10,7 @@ from ringsim import Collective, Network, RunView, plot, ring_all_reduce, run_swe
 from ringsim.network.file_reader import read_network
 from ringsim.report.plots.plot import save_plot
 from ringsim.report.plots.style import drawing, new_figure, palette, save_figure
-from tests.ringsim.report.pages.headless_chromium import document_of, needs_chromium
+from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
 
 NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9)
 
@@ -69,7 +69,7 @@ def test_a_dark_page_is_dark(tmp_path: Path) -> None:
 
 
 @needs_chromium
-def test_a_browser_keeps_the_indentation_of_text_in_svg(tmp_path: Path) -> None:
+def test_a_browser_keeps_the_indentation_of_text_in_svg(browser: Browser, tmp_path: Path) -> None:
     """Code in a picture stays code; browsers drop spaces otherwise."""
     figure, path = new_figure(3, 2), tmp_path / "code.SVG"
     figure.text(0.1, 0.5, "for rank in ranks:\n    send(rank,  chunk)")
@@ -79,7 +79,7 @@ def test_a_browser_keeps_the_indentation_of_text_in_svg(tmp_path: Path) -> None:
     )
     page = path.rename(tmp_path / "page.html")
     page.write_text(f"<!DOCTYPE html>{page.read_text().partition('?>')[2]}<script>{counted}</script>")
-    assert "<title>18 22</title>" in document_of(page, tmp_path / "profile")
+    assert "<title>18 22</title>" in browser.document(page)
 
 
 def test_svg_has_text(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_calls_of_a_group_share_its_workers(groups: tuple[int, ...], backend: Ba
     made = tuple(call(index) for index in range(len(calls)))
     timeline = timeline_of(TracedStep((*made, compute(1.0)), calls), backend=backend)
     assert [span.end_s for span in timeline.calls] == ends
-    assert timeline.step_s == max(ends)
+    assert timeline.step_s == timeline.communication_s == max(ends)
     apart = timeline_of(TracedStep((call(0), wait(0), call(1), wait(1)), calls[:2]), backend=backend)
     assert spans_of(apart) == [(0.0, 4.0), (4.0, 8.0)]
 

@@ -21,7 +21,7 @@ from ringsim.verdict.run_directory import RunDirectory, read_directory
 from ringsim.verdict.verdict import judge
 from tests.ringsim.commands import run
 from tests.ringsim.made_probes import made_measurements
-from tests.ringsim.report.pages.headless_chromium import document_of, needs_chromium
+from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from tests.ringsim.verdict.test_run_directory import fill
 
@@ -117,32 +117,32 @@ def test_tables_are_sorted_by_numbers_not_by_their_texts() -> None:
 
 
 @needs_chromium
-def test_the_page_runs_in_a_browser(page: Path, tmp_path: Path) -> None:
+def test_the_page_runs_in_a_browser(page: Path, browser: Browser) -> None:
     """Without an error, and its address sorts a table by its numbers, up and down."""
-    plain = document_of(page, tmp_path / "profile")
+    plain = browser.document(page)
     assert "data-error" not in plain
     assert orders(plain) == []
     sizes = column(plain, "collectives", 2)
     assert sizes == ["1 KiB", "64 KiB", "1 MiB", "16 MiB"] * 2 + ["64 B"]
-    down = document_of(page, tmp_path / "profile", "#sort=collectives:2:desc")
+    down = browser.document(page, "#sort=collectives:2:desc")
     assert "data-error" not in down
     assert column(down, "collectives", 2)[0::8] == ["16 MiB", "64 B"]
     assert orders(down) == ["descending"]
 
 
 @needs_chromium
-def test_a_click_sorts(page: Path, tmp_path: Path) -> None:
+def test_a_click_sorts(page: Path, browser: Browser, tmp_path: Path) -> None:
     """Up, and once more down; a heading that is not there in an address changes nothing, nor do hostile names."""
     button = 'document.querySelector("[data-name=collectives] th:nth-child(3) button")'
     clicks = f"<script>{button}.click(); {button}.click();"
     clicked = tmp_path / "clicked.html"
     clicked.write_text(page.read_text().replace("</body>", f"{clicks}</script></body>"))
-    document = document_of(clicked, tmp_path / "profile", "#sort=collectives:99")
+    document = browser.document(clicked, "#sort=collectives:99")
     assert "data-error" not in document
     assert column(document, "collectives", 2)[:4] == ["16 MiB", "16 MiB", "1 MiB", "1 MiB"]
     assert orders(document) == ["descending"]
     path = tmp_path / "page.html"
     path.write_text(report_page(judge(RunDirectory("made", logs={HOSTILE: TrainingLog((LogEntry(1, 2.0),))})), HOSTILE))
-    document = document_of(path, tmp_path / "profile")
+    document = browser.document(path)
     assert "data-error" not in document
     assert document.count("<script>") == 2

@@ -9,7 +9,7 @@ import pytest
 from ringsim.report import step_page, token_facts
 from ringsim.traces import TraceRequest
 from ringsim.training_step import predict_trace, with_better_steps
-from tests.ringsim.report.pages.headless_chromium import document_of, needs_chromium
+from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
 from tests.ringsim.training_step.test_scaling import NETWORK, scaling_of, trace_of
 
 HOSTILE = "</code><script>throw 1</script>"
@@ -22,16 +22,11 @@ def headings(page: str) -> list[str]:
 
 
 def test_the_page_of_a_step() -> None:
-    """Figures, picture, what would make it shorter, and calls; the text of the picture can be searched."""
+    """Its parts in their order, and nothing that it would load; what stands in them is tested by the command."""
     prediction = with_better_steps(predict_trace(trace_of(2), NETWORK))
     page = step_page(prediction, token_facts(prediction, 7))
-    title, *parts = headings(page)
-    assert title.startswith("A step of 2 ranks, each on a CPU: ")
-    assert parts == ["computing", "exposed", "steps", "tokens", "The step would take", "Calls"]
+    assert headings(page)[1:] == ["computing", "exposed", "steps", "tokens", "The step would take", "Calls"]
     assert page.count("<svg") == 1
-    assert "A step on 2 ranks" in page
-    assert "<li>10 ms with communication that takes no time</li>" in page
-    assert "<td>gloo_ring</td>" in page
     assert not re.search(r"(src|href)=\"(?!#)", page)
 
 
@@ -61,9 +56,9 @@ def test_a_command_is_no_html() -> None:
 
 
 @needs_chromium
-def test_the_page_in_a_browser(tmp_path: Path) -> None:
+def test_the_page_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     """Nothing on it fails."""
     (tmp_path / "step.html").write_text(step_page(SCALING.predictions[-1], scaling=SCALING))
-    document = document_of(tmp_path / "step.html", tmp_path / "profile")
+    document = browser.document(tmp_path / "step.html")
     assert "data-error" not in document
     assert document.count("</svg>") == 2
