@@ -15,9 +15,9 @@ from functools import reduce
 
 import numpy as np
 
-from ringsim.algorithms.chain import chain
 from ringsim.algorithms.direct import direct_broadcast, direct_reduce
 from ringsim.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from ringsim.algorithms.rings import chain
 from ringsim.algorithms.tree import binary_trees
 from ringsim.schedule import Collective, Ints, Schedule, merge, on_channel, on_groups, permute_ranks, pipeline, then
 

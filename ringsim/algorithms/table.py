@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ringsim.algorithms import all_to_all, chain, direct, hierarchical, nccl, recursive, ring, rings, tree
+from ringsim.algorithms import all_to_all, direct, hierarchical, nccl, recursive, ring, rings, tree
 from ringsim.schedule import Collective, Schedule
 
 Algorithm = Callable[..., Schedule]  # given the number of ranks; TWO_LEVEL also ranks_per_host, by name
@@ -24,7 +24,7 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
     (Collective.ALL_REDUCE, "nccl_tree"): nccl.nccl_tree_all_reduce,
     (Collective.ALL_REDUCE, "nvls"): nccl.nvls_all_reduce,
     (Collective.ALL_REDUCE, "parameter_server"): direct.parameter_server_all_reduce,
-    (Collective.ALL_REDUCE, "naive_ring"): chain.naive_ring_all_reduce,
+    (Collective.ALL_REDUCE, "naive_ring"): rings.naive_ring_all_reduce,
     (Collective.REDUCE_SCATTER, "ring"): ring.ring_reduce_scatter,
     (Collective.REDUCE_SCATTER, "bidirectional_ring"): rings.bidirectional_ring_reduce_scatter,
     (Collective.REDUCE_SCATTER, "multi_ring"): rings.multi_ring_reduce_scatter,
@@ -39,11 +39,11 @@ ALGORITHMS: dict[tuple[Collective, str], Algorithm] = {
     (Collective.ALL_GATHER, "recursive_doubling"): recursive.recursive_doubling_all_gather,
     (Collective.ALL_GATHER, "halving_doubling"): recursive.halving_doubling_all_gather,
     (Collective.ALL_GATHER, "direct"): direct.direct_all_gather,
-    (Collective.BROADCAST, "ring"): chain.ring_broadcast,
+    (Collective.BROADCAST, "ring"): rings.ring_broadcast,
     (Collective.BROADCAST, "binomial_tree"): tree.binomial_tree_broadcast,
     (Collective.BROADCAST, "double_binary_tree"): tree.double_binary_tree_broadcast,
     (Collective.BROADCAST, "direct"): direct.direct_broadcast,
-    (Collective.REDUCE, "ring"): chain.ring_reduce,
+    (Collective.REDUCE, "ring"): rings.ring_reduce,
     (Collective.REDUCE, "binomial_tree"): tree.binomial_tree_reduce,
     (Collective.REDUCE, "double_binary_tree"): tree.double_binary_tree_reduce,
     (Collective.REDUCE, "direct"): direct.direct_reduce,

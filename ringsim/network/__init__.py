@@ -10,10 +10,10 @@ from ringsim.network.cluster import (
     parameter_names,
     require_priced,
 )
+from ringsim.network.fabric import lay_out
 from ringsim.network.file_format import quantities, scaled, value_of
 from ringsim.network.file_reader import load_network, preset_names, read_network
 from ringsim.network.file_writer import network_text
-from ringsim.network.layout import lay_out
 from ringsim.network.network import Network, uniform_of
 from ringsim.network.shared_memory import SharedMemoryNetwork, memory_of, shares_memory, without_shared_memory
 from ringsim.network.spec import (

@@ -16,13 +16,18 @@ from ringsim.schedule.combinators.then import then
 from ringsim.schedule.dependencies import Dependencies, dependencies
 from ringsim.schedule.flow import NO_ROW, Flow, Rows, flow, stable_order
 from ringsim.schedule.listed_steps import BYTES_LISTED
-from ringsim.schedule.memory import require_installed_memory, require_memory
+from ringsim.schedule.memory import (
+    estimated_transfers,
+    format_count,
+    require_few_transfers,
+    require_installed_memory,
+    require_memory,
+)
 from ringsim.schedule.memory_passes import MemoryPasses, memory_passes, most_published, stays_until_read
 from ringsim.schedule.partition import UnevenShares, gloo_partition, partition
 from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
 from ringsim.schedule.replay import replay
 from ringsim.schedule.schedule import Columns, Schedule
-from ringsim.schedule.size import estimated_transfers, format_count, require_few_transfers
 from ringsim.schedule.step import (
     NEVER,
     Bools,

@@ -1,16 +1,18 @@
-"""`Dependencies`: the rule of execution as arrows between the transfers of a schedule.
+"""`Dependencies`: the rule of execution as arrows between the transfers of a schedule, and between what ranks do.
 
 Nothing else is left of the steps: whatever knows these arrows, the costs and the network knows every time.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ringsim.schedule.flow import NO_ROW, Occurrences, Rows, flow, pair
+from ringsim.schedule.flow import NO_ROW, Occurrences, Rows, flow, pair, stable_order
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import NEVER
+from ringsim.schedule.step import NEVER, Bools, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,3 +93,40 @@ def _received_before(step: Rows, src: Rows, dst: Rows, before_on_channel: Rows) 
     """Return, for what goes to another peer than the one before on its channel, the last that its sender received."""
     changes_peer = (before_on_channel != NO_ROW) & (dst[before_on_channel] != dst)
     return Occurrences(dst, step).last_until(src, np.where(changes_peer, step - 1, NEVER))
+
+
+class RankOperation(NamedTuple):
+    """The part of one rank in a transfer, by its row: it sends it, or it receives and applies it."""
+
+    is_send: bool
+    row: int
+
+
+def operations_of_ranks(
+    waits: Dependencies, num_ranks: int
+) -> Iterator[list[tuple[RankOperation, list[RankOperation]]]]:
+    """Yield the operations of each rank in step order, in a step the sends first, for which writes may wait.
+
+    With each are those of the rank that it waits for, but for those of its channel or connection.
+    """
+    rank, num_rows = np.concatenate([waits.src, waits.dst]), max(len(waits), 1)
+    order = stable_order(rank)
+    for numbers in np.split(order, np.searchsorted(rank[order], np.arange(1, num_ranks))):
+        row, is_send = numbers % num_rows, numbers < num_rows
+        in_steps = np.lexsort((row, ~is_send, waits.step[row]))
+        yield list(_operations(waits, row[in_steps], is_send[in_steps]))
+
+
+def _operations(waits: Dependencies, rows: Ints, is_send: Bools) -> Iterator[tuple[RankOperation, list[RankOperation]]]:
+    before = np.where(is_send, waits.data_dependency[rows], waits.before_in_chunk[rows])
+    columns = (rows, is_send, before, waits.chunk[rows], waits.buffer_dependency[rows])
+    waited: dict[int, int] = {}  # of a chunk, the last of its sends that a write has waited for
+    for row, sends, applied, chunk, last_send in zip(*(column.tolist() for column in columns), strict=True):
+        required = [RankOperation(False, applied)] if applied != NO_ROW else []
+        if not sends:
+            sent, first = last_send, waited.get(chunk, NO_ROW)
+            while sent > first:
+                required.append(RankOperation(True, sent))
+                sent = int(waits.sent_before[sent])
+            waited[chunk] = max(first, last_send)  # a later write, applied after this one, need not name them again
+        yield RankOperation(sends, row), sorted(required)

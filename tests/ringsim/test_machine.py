@@ -87,8 +87,13 @@ def test_the_command_has_a_line_for_each_finding(monkeypatch: pytest.MonkeyPatch
 
 def test_this_machine_can_be_read() -> None:
     """Torch is found with its backends, though it is not imported here; no machine steals more than all time."""
-    code = "import sys; from ringsim.machine import examine; examine(); assert 'torch' not in sys.modules"
-    assert machine.subprocess.run([sys.executable, "-c", code], check=True).returncode == 0
-    said, is_imported = machine._ask_torch()
-    assert ("gloo" in said.split(), is_imported) == (True, True)
+    code = (
+        "import sys; from ringsim.machine import examine\n"
+        "[found] = [one for one in examine() if one.subject == 'torch']\n"
+        "assert 'torch' not in sys.modules; print(found.level.value, found.fact)"
+    )
+    done = machine.subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    level, *words = done.stdout.split()
+    assert level != "problem"
+    assert "gloo" in words
     assert 0 <= machine._steal_share() <= 1

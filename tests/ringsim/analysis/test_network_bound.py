@@ -1,6 +1,7 @@
 """Bounds of collectives on a network."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,12 +10,13 @@ from hypothesis import strategies as st
 from cabled_networks import cabled, fully_connected, hosts, hypercube, islands, star, torus
 from ringsim import Collective, Network, load_network, predict_time
 from ringsim.analysis import BOUNDED, bound_of, candidates
-from ringsim.network import AnyNetwork
+from ringsim.network import AnyNetwork, read_network
 from ringsim.registry import build
 from ringsim.schedule import ScheduleError
 from tests.ringsim.made_networks import SLOW_RANK, made_network, network_of_nics
 from tests.ringsim.strategies import networks
 
+RACKS = Path("docs/networks/racks.toml").read_text()
 MADE: dict[str, tuple[Callable[[], AnyNetwork], int]] = {
     "torus": (lambda: torus(3, 3), 9),
     "torus with a cable missing": (lambda: torus(3, 3, missing=1), 9),
@@ -31,7 +33,7 @@ MADE: dict[str, tuple[Callable[[], AnyNetwork], int]] = {
     "slow rank": (lambda: made_network(SLOW_RANK, 2), 6),
     "cables": (lambda: load_network("docs/networks/cables.toml"), 4),
     "shared memory bus": (lambda: load_network("loopback"), 4),
-    "racks": (lambda: load_network("docs/networks/racks.toml"), 16),
+    "racks": (lambda: read_network(RACKS.replace("hosts = 4 ", "hosts = 2 "), "racks"), 8),
     "switch that adds": (lambda: load_network("dgx-h100"), 8),
     "switches that add": (lambda: load_network("dgx-h100-cluster"), 16),
     "three hosts": (lambda: load_network("docs/networks/three-hosts.toml"), 6),
@@ -49,10 +51,7 @@ def _assert_never_below(collective: Collective, network: AnyNetwork, num_ranks: 
         assert predict_time(schedule, network, size_bytes) >= bound.time_s * (1 - 1e-9), (name, bound)
 
 
-@pytest.mark.parametrize(
-    "size_bytes",
-    [0, 2**20 + 3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 1000, 2**26))],
-)
+@pytest.mark.parametrize("size_bytes", [1, 2**20 + 3])
 @pytest.mark.parametrize("name", MADE)
 def test_no_algorithm_undercuts_the_bound(name: str, size_bytes: int) -> None:
     """On any made network, for any size: a bound that one algorithm beats is none."""

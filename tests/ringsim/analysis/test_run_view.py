@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ringsim.algorithms.chain import ring_broadcast
+from ringsim.algorithms.rings import ring_broadcast
 from ringsim.analysis import RunView, waiting_times
 from ringsim.analysis.holdings import MAX_STATES
 from ringsim.analysis.run_view import MAX_RANKS

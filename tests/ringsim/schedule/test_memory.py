@@ -9,8 +9,7 @@ from ringsim import Collective, Network, Schedule, predict_time, split
 from ringsim.cli import main
 from ringsim.registry.algorithms import ALGORITHMS, build
 from ringsim.schedule import memory, verify
-from ringsim.schedule.memory import SMALL_BYTES, require_memory
-from ringsim.schedule.size import estimated_transfers, format_count
+from ringsim.schedule.memory import SMALL_BYTES, estimated_transfers, format_count, require_memory
 from tests.refusals import refusal_of
 
 LITTLE = 2**20

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, closed_form_s, predict_time, split
-from ringsim.algorithms.chain import ring_broadcast
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce
+from ringsim.algorithms.rings import ring_broadcast
 from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
 from ringsim.simulation import IN_ORDER, RULE, Runtime, closed_form_of
 from tests.ringsim.strategies import build_key, uniform_networks

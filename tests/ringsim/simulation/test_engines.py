@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringsim import Cluster, Network, Schedule, Timeline, predict_time
+from ringsim import Cluster, Network, Schedule, Timeline, load_network, predict_time
 from ringsim.network.spec import Host, Link, Spec
 from ringsim.network.topology import Topology
 from ringsim.registry import build
@@ -63,15 +63,27 @@ RINGS = ("ring", "gloo_ring")
 
 
 @every_algorithm
-@pytest.mark.parametrize("num_ranks", [1, 2, 6, 8])
-def test_engines_agree_on_every_ring(collective: Collective, algorithm: str, num_ranks: int) -> None:
+def test_engines_agree_on_every_ring(collective: Collective, algorithm: str) -> None:
     """Also on other algorithms that happen to be one, as those of two levels with one rank in a level."""
-    schedule, network = build(collective, algorithm, num_ranks), Network(1e-5, 1e9, 4e9, 1e-6, 2e-6)
-    topology = network.topology(num_ranks)
-    if is_for_steps(schedule, topology):
-        assert_engines_agree(schedule, topology, 10**6 + 7)
-    else:
-        assert algorithm not in RINGS
+    for num_ranks in (1, 2, 6, 8):
+        schedule = build(collective, algorithm, num_ranks)
+        topology = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6).topology(num_ranks)
+        if is_for_steps(schedule, topology):
+            assert_engines_agree(schedule, topology, 10**6 + 7)
+        else:
+            assert algorithm not in RINGS
+
+
+STAR, LINK = load_network("docs/networks/star.toml"), Network(2e-6, 1.25e9)  # the same from NIC to NIC
+
+
+@every_algorithm
+def test_a_star_is_a_uniform_network(collective: Collective, algorithm: str) -> None:
+    """Transfer by transfer; only the rounding of the latency differs."""
+    for num_ranks in (6, 8):
+        schedule = build(collective, algorithm, num_ranks)
+        star, uniform = (times(simulate(schedule, network, 2**24)) for network in (STAR, LINK))
+        np.testing.assert_allclose(star, uniform, rtol=1e-9)
 
 
 def assert_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:

@@ -80,14 +80,15 @@ def test_any_cluster(drawn: tuple[Cluster, int, int], made_by: type, segments: i
 
 
 @pytest.mark.parametrize("network", [H100, A100], ids=["nvls", "none"])
-@pytest.mark.parametrize("make", [*RINGS, *TREES])
+@pytest.mark.parametrize("make", [nccl_ring_all_reduce, nccl_ring_reduce_scatter, *TREES])
 def test_one_host_stands_for_all_or_one_rail(make: type, network: Cluster) -> None:
-    """On 32 ranks of hosts of 8: one of 32 transfers of a ring is left, one of 8 of a tree; the time is the same."""
-    schedule = make(32, ranks_per_host=8)
-    topology = with_in_network_reduction([schedule], network.topology(32))
+    """On hosts of 8: one of all transfers of a ring round is left, one of 8 of a tree; the time is the same."""
+    num_ranks = 32
+    schedule = make(num_ranks, ranks_per_host=8)
+    topology = with_in_network_reduction([schedule], network.topology(num_ranks))
     few = representatives(schedule, topology)
     assert few is not None
-    assert few.num_rows * (32 if make in RINGS else 8) == schedule.num_transfers
+    assert few.num_rows * (num_ranks if make in RINGS else 8) == schedule.num_transfers
     assert few.time_s(topology, 30_011) == pytest.approx(time_of_all(schedule, network, 30_011), rel=1e-12)
     assert predict_time(schedule, network, 30_011 * schedule.num_chunks) == few.time_s(topology, 30_011)
 
