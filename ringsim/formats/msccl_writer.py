@@ -19,8 +19,16 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ringsim.formats.msccl_program import COLLECTIVES, PLACED
-from ringsim.schedule import Collective, Dependencies, Schedule, ScheduleError, dependencies, require_memory
-from ringsim.schedule.dependencies import RankOperation, operations_of_ranks
+from ringsim.schedule import (
+    Collective,
+    Dependencies,
+    RankOperation,
+    Schedule,
+    ScheduleError,
+    dependencies,
+    operations_of_ranks,
+    require_memory,
+)
 
 NAMES = {collective: name for name, collective in COLLECTIVES.items()}
 BYTES_PER_TRANSFER = 600  # of memory, while it is written

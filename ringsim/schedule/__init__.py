@@ -13,7 +13,7 @@ from ringsim.schedule.combinators.on_groups import on_groups
 from ringsim.schedule.combinators.relabel import on_channel, permute_ranks
 from ringsim.schedule.combinators.segments import pipeline, split
 from ringsim.schedule.combinators.then import then
-from ringsim.schedule.dependencies import Dependencies, dependencies
+from ringsim.schedule.dependencies import Dependencies, RankOperation, dependencies, operations_of_ranks
 from ringsim.schedule.flow import NO_ROW, Flow, Rows, flow, stable_order
 from ringsim.schedule.listed_steps import BYTES_LISTED
 from ringsim.schedule.memory import (

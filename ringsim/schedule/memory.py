@@ -2,17 +2,22 @@
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ringsim.limits import free_bytes, installed_bytes
 from ringsim.units import format_size
 
-if TYPE_CHECKING:
-    from ringsim.schedule.schedule import Schedule
-
 SMALL_BYTES = 2**20  # which a process always has: to ask the system would take a fifth of a short simulation's time
 MAX_COUNTED = 10**8  # in a second or so, if they need not be listed
 _PROBES = 128, 256  # large enough for n(n - 1) to be nearly n^2, small enough to be built in no time
+
+
+class HasTransfers(Protocol):
+    """A schedule, as far as it is counted here."""
+
+    @property
+    def num_transfers(self) -> int:
+        """Return the number of its transfers."""
 
 
 def require_memory(purpose: str, num_bytes: float) -> None:
@@ -36,7 +41,7 @@ def require_installed_memory(purpose: str, num_bytes: float) -> None:
         raise ValueError(f"{purpose}: would take {format_size(num_bytes)} of memory; there is {format_size(installed)}")
 
 
-def estimated_transfers(make: "Callable[[int], Schedule]", num_ranks: int) -> int:
+def estimated_transfers(make: Callable[[int], HasTransfers], num_ranks: int) -> int:
     """Estimate the transfers of `make(num_ranks)`: a power of the number of ranks through two small schedules.
 
     Within a few percent for what grows as n, n log n or n^2. 0 where nothing need be estimated, for no more ranks
@@ -52,7 +57,7 @@ def estimated_transfers(make: "Callable[[int], Schedule]", num_ranks: int) -> in
     return round(many * (many / few) ** doublings) if few else many
 
 
-def require_few_transfers(make: "Callable[[int], Schedule]", num_ranks: int) -> None:
+def require_few_transfers(make: Callable[[int], HasTransfers], num_ranks: int) -> None:
     """Raise ValueError if `make(num_ranks)` would have more transfers than one wants to wait for."""
     estimate = estimated_transfers(make, num_ranks)
     if estimate > MAX_COUNTED:
