@@ -23,7 +23,6 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from collectives.calls import exchange, functions, rooted
 from collectives.integrations.dynamo import untraced
-from collectives.integrations.last_bucket import is_last_bucket
 from collectives.runtime import Work, batch_policy_for_new_groups, call_timeout, close_queue, resolve, use_transport
 
 T = TypeVar("T")
@@ -266,3 +265,19 @@ def register() -> None:
 
     for module in (dist, distributed_c10d):
         vars(module)[in_torch.__name__] = monitored_barrier
+
+
+def mark_last_bucket(bucket: torch.Tensor) -> None:
+    """Let `is_last_bucket` know a tensor that has all of its memory to itself.
+
+    The last bucket of DistributedDataParallel is a call that its caller waits for at once, though it asks not to wait.
+    A communication hook is told which bucket is the last, a process group is not; so it is marked where it is
+    allocated.
+    """
+    bucket.untyped_storage().is_last_bucket = True  # type: ignore[attr-defined]
+
+
+def is_last_bucket(tensor: torch.Tensor) -> bool:
+    """Whether this is called in a backward pass, in which a bucket that was marked is to be reduced."""
+    is_in_backward = torch._C._current_graph_task_id() >= 0
+    return is_in_backward and getattr(tensor.untyped_storage(), "is_last_bucket", False)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # torch exports it n
 from torch.utils._pytree import tree_leaves
 
 from collectives.calls import empty
-from collectives.integrations.last_bucket import mark_last_bucket
+from collectives.integrations.backend import mark_last_bucket
 from collectives.runtime import CPU
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from collectives.recording.program import with_times_of
 from collectives.recording.streams import watched_streams
-from collectives.recording.watched_step import with_times_of
 from collectives.runtime import Recorder
 from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
 from tests.collectives.test_recording import recorded
