@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ringsim.traces import ProgramTrace, TraceEventKind
-from tests.collectives.test_recording import command, recorded
+from tests.collectives.test_recording import command, recorded, trace_of
 
 HEAD = """
 import atexit, copy, ctypes, os, signal, subprocess, sys, threading, torch, torch.distributed as dist
@@ -25,7 +25,6 @@ LINE = 1 + HEAD.count("\n")  # of what follows
 @pytest.mark.parametrize(
     "body",
     [
-        "threading.Thread(target=never.wait).start(); train()",
         "threading.Thread(target=train).start(); never.wait()",
         "subprocess.Popen(['sleep', '1000']); atexit.register(os.abort); train()",
         pytest.param(
@@ -46,7 +45,6 @@ def test_a_program_that_does_not_end_is_ended(body: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "body", "message"),
     [
-        ("train.py", "ctypes.string_at(0)", "its process was ended by SIGSEGV, from within code that is not Python: "),
         ("--fake -m train", "ctypes.string_at(0)", "its process was ended by SIGSEGV, from within code that is not "),
         ("-m train", "threading.Thread(target=never.wait).start(); [][1]", "IndexError: list index out of range"),
     ],
@@ -90,7 +88,7 @@ def test_without_data_what_has_values_keeps_them(tmp_path: Path) -> None:
     """Copies are right, values that are not known are 1, and what other libraries read and write is memory."""
     program = tmp_path / "train.py"
     program.write_text(HEAD + DATA)
-    assert isinstance(trace := recorded(program, is_fake=True), ProgramTrace), trace
+    trace_of(program, is_fake=True)
 
 
 @pytest.mark.parametrize("backend", ["nosuch", "cpu:gloo,cuda:nosuch"])
@@ -134,8 +132,7 @@ def test_a_program_waits_where_it_asks_its_future(way: str, wait: str, waits: li
     """And not where it takes it, so that the product between hides the calls."""
     program = tmp_path / "train.py"
     program.write_text(FUTURES.replace("WAY", way).replace("WAIT", wait))
-    trace = recorded(program, is_fake=True)
-    assert isinstance(trace, ProgramTrace), trace
+    trace = trace_of(program, is_fake=True)
     events = trace.steps[0].events
     product = next(place for place, event in enumerate(events) if any(op.flops for op in event.operators))
     assert [event.call for event in events[product:] if event.kind is TraceEventKind.WAIT] == waits

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.traces import Device, ProgramTrace
-from tests.collectives.test_recording import LIMIT_S, recorded
+from ringsim.traces import Device
+from tests.collectives.test_recording import LIMIT_S, trace_of
 
 PROGRAM = """
 import sys
@@ -45,21 +45,6 @@ F.embedding(x.argmax(1), x).var(); x.scatter_add(0, x.long() * 0, x); torch.cat(
 torch._foreach_add([x, x], 1); F.layer_norm(x, (64,)); F.interpolate(image, scale_factor=2)""".replace("\n", ";;")
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A script that torchrun could start, of which each step does what its second argument says."""
-    path = tmp_path_factory.mktemp("program") / "train.py"
-    path.write_text(PROGRAM)
-    return path
-
-
-def trace_of(program: Path, setup: str, work: str, is_fake: bool = True) -> ProgramTrace:
-    """The trace of the program."""
-    trace = recorded(program, setup, work, is_fake=is_fake, device=Device.CUDA)
-    assert isinstance(trace, ProgramTrace), trace
-    return trace
-
-
 @pytest.mark.parametrize(
     ("setup", "work", "told"),
     [
@@ -88,7 +73,7 @@ def trace_of(program: Path, setup: str, work: str, is_fake: bool = True) -> Prog
 )
 def test_what_a_trace_says_of_operators(program: Path, setup: str, work: str, told: list[str]) -> None:
     """The precision of products on a GPU, what is not counted though its work outgrows its bytes, and compilers."""
-    trace = trace_of(program, setup, work)
+    trace = trace_of(program, setup, work, is_fake=True, device=Device.CUDA)
     facts = [op.dtype if op.flops else op.name for op in trace.steps[0].operators if op.flops or not op.is_counted]
     assert [*facts, *(["compiled"] if trace.is_compiled else [])] == told
 
@@ -110,7 +95,7 @@ def test_arithmetic_is_counted(program: Path, is_fake: bool) -> None:
         "F.scaled_dot_product_attention(heads[:, :, :1], heads, heads, is_causal=True)": attention // 64**2,
     }
     groups = "GROUPS = [1] * 2, [1] * 2, [1] * 2, False, [0] * 2, 4, [True, True, False]"
-    step = trace_of(program, groups, ";;".join(works), is_fake).steps[0]
+    step = trace_of(program, groups, ";;".join(works), is_fake=is_fake, device=Device.CUDA).steps[0]
     counted = [operator.flops * operator.count for operator in step.operators if operator.flops]
     assert sorted(counted) == sorted(works.values())
     assert all(operator.is_counted for operator in step.operators)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.functions import all_reduce_coalesced
-from tests.collectives.integrations.test_ddp_hook import STEPS, model
+from tests.collectives.integrations.test_ddp_hook import batches_of, model, train
 from tests.ranks import RankPool, group_on
 from tests.refusals import said_by
 
@@ -118,13 +118,8 @@ def trained(group: dist.ProcessGroup, device: str, way: str) -> list[torch.Tenso
     module = torch.nn.parallel.DistributedDataParallel(model().to(device), process_group=of, bucket_cap_mb=0.0001)
     if way == "hook":
         module.register_comm_hook(collectives.HookState(group), collectives.ddp_comm_hook)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        batch = torch.randn(4, 7, generator=torch.Generator().manual_seed(100 * step + group.rank()))
-        module(batch.to(device)).square().mean().backward()
-        optimizer.step()
-    return [parameter.detach().cpu() for parameter in module.parameters()]
+    parameters = train(module, [batch.to(device) for batch in batches_of(group.rank())])
+    return [parameter.cpu() for parameter in parameters]
 
 
 def assert_same(results: list[list[torch.Tensor]], expected: list[list[torch.Tensor]]) -> None:

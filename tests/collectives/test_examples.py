@@ -1,9 +1,7 @@
 """The programs in examples/ run on several ranks, and learn."""
 
-import os
 import re
 import runpy
-import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -61,30 +59,17 @@ def test_experts_train_alike_on_both_backends(ring_ranks: RankPool) -> None:
             assert on_ring[-1] < 0.8 * on_ring[0]
 
 
-def gpt_under_torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run examples/gpt.py on two ranks."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.run(
-        [*torchrun, str(ROOT / "examples" / "gpt.py"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-
-
-@pytest.mark.slow
-def test_gpt_runs_on_either_backend_by_one_word() -> None:
-    """Under torchrun, in the way its first line says; all that it prints is the same but for the backend's name."""
+def test_gpt_runs_on_either_backend_by_one_word(tmp_path: Path) -> None:
+    """All that it prints is the same but for the backend's name."""
     small = ["--steps", "51", "--batch-size", "4", "--layers", "1", "--width", "32", "--sample", "20"]
     printed = {}
     for backend in ("gloo", "ring"):
-        result = gpt_under_torchrun("--backend", backend, *small)
-        assert result.returncode == 0, result.stderr
-        assert re.search(rf"^{backend}: held-out loss \S+, weights \S+$", result.stdout, re.MULTILINE)
-        printed[backend] = result.stdout
-    assert printed["gloo"].replace("gloo: ", "") == printed["ring"].replace("ring: ", "")
+        arguments = ["--backend", backend, *small]
+        first, _ = run_forked_programs(2, 120, tmp_path, run_script, ROOT / "examples" / "gpt.py", arguments)
+        assert first.returncode == 0, first.stderr
+        assert re.search(rf"^{backend}: held-out loss \S+, weights \S+$", first.stdout, re.MULTILINE)
+        printed[backend] = first.stdout.replace(f"{backend}: ", "")
+    assert printed["gloo"] == printed["ring"]
 
 
 @pytest.mark.parametrize(

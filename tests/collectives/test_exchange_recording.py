@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from ringsim import Network
-from ringsim.traces import ProgramTrace
 from ringsim.training_step import Computing, predict_trace
-from tests.collectives.test_recording import recorded
+from tests.collectives.test_recording import trace_of
 
 PROGRAM = """
 import sys
@@ -59,22 +58,13 @@ while True:
 """
 
 
-def trace_of(program: Path, way: str, rank: int) -> ProgramTrace:
-    """The trace of the program with these calls."""
-    trace = recorded(program, way, num_ranks=4, rank=rank)
-    assert isinstance(trace, ProgramTrace), trace
-    return trace
-
-
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_exchanges_are_recorded_alike_whoever_does_them(tmp_path: Path, rank: int) -> None:
+def test_exchanges_are_recorded_alike_whoever_does_them(program: Path, rank: int) -> None:
     """The same calls of the same sizes, with the results that come if all ranks hold what this one holds.
 
     Ours and the backend's are also predicted alike.
     """
-    program = tmp_path / "train.py"
-    program.write_text(PROGRAM)
-    traces = {way: trace_of(program, way, rank) for way in ("gloo", "ring", "collectives")}
+    traces = {way: trace_of(program, way, num_ranks=4, rank=rank) for way in ("gloo", "ring", "collectives")}
     calls = {
         way: [
             (call.collective, call.size_bytes, call.dtype, call.is_async, call.peer) for call in trace.steps[-1].calls

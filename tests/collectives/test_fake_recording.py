@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.traces import Call, ProgramTrace, TracedStep, TraceEventKind
-from tests.collectives.test_recording import LIMIT_S, recorded
+from ringsim.traces import Call, TracedStep, TraceEventKind
+from tests.collectives.test_recording import LIMIT_S, recorded, trace_of
 from tests.forked import ROOT
 
 PROGRAM = """
@@ -61,14 +61,6 @@ for (batch,) in drawn:
 """
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A script that torchrun could start."""
-    path = tmp_path_factory.mktemp("program") / "train.py"
-    path.write_text(PROGRAM)
-    return path
-
-
 def calls_of(step: TracedStep) -> list[tuple[Call, str]]:
     """Its calls without their times, each with what it needs: nothing of the step, a call, or a computation."""
     needs = [
@@ -89,10 +81,8 @@ def computations_of(step: TracedStep) -> set[tuple[str, int]]:
 @pytest.mark.parametrize("way", ["ddp", "fsdp", "hsdp", "two dimensions"])
 def test_calls_are_those_of_a_program_with_data(program: Path, way: str) -> None:
     """Collective, bytes, dtype, group, order and need; and nothing takes time."""
-    fake = recorded(program, way, is_fake=True)
-    real = recorded(program, way)
-    assert isinstance(fake, ProgramTrace), fake
-    assert isinstance(real, ProgramTrace), real
+    fake = trace_of(program, way, is_fake=True)
+    real = trace_of(program, way)
     assert fake.groups == real.groups
     assert len(fake.steps[0].calls) > 1
     assert calls_of(fake.steps[0]) == calls_of(real.steps[0])
@@ -103,8 +93,7 @@ def test_calls_are_those_of_a_program_with_data(program: Path, way: str) -> None
 
 def test_all_steps_have_their_operators(program: Path) -> None:
     """All of them are alike."""
-    trace = recorded(program, "fsdp", is_fake=True, num_steps=3)
-    assert isinstance(trace, ProgramTrace), trace
+    trace = trace_of(program, "fsdp", is_fake=True, num_steps=3)
     first, *others = trace.steps
     assert others == [first] * 2
     assert {TraceEventKind.READ, TraceEventKind.COMPUTE} < {event.kind for event in first.events}
@@ -159,7 +148,7 @@ def test_checkpoints_stay_as_they_are(tmp_path: Path) -> None:
     files = [saved / name for name in ("weights.pt", ".metadata", "__0_0.distcp")]
     for file in files:
         file.write_text("of a real run")
-    assert isinstance(trace := recorded(program, str(saved), is_fake=True), ProgramTrace), trace
+    trace_of(program, str(saved), is_fake=True)
     assert {file: file.read_text() for file in saved.iterdir()} == dict.fromkeys(files, "of a real run")
 
 
@@ -170,8 +159,7 @@ def test_llama_computes_half_of_its_products_again() -> None:
     2.5 times as many backward, and it is not computed again.
     """
     layers, batch, length, width, hidden, vocabulary = 2, 2, 1024, 4096, 14336, 128256
-    trace = recorded(ROOT / "examples" / "llama.py", "--layers", str(layers), "--length", str(length), is_fake=True)
-    assert isinstance(trace, ProgramTrace), trace
+    trace = trace_of(ROOT / "examples" / "llama.py", "--layers", str(layers), "--length", str(length), is_fake=True)
     (step,) = trace.steps
     keys = width * width // 4
     of_block = 2 * width**2 + 2 * keys + 3 * width * hidden
@@ -188,7 +176,6 @@ def test_llama_computes_half_of_its_products_again() -> None:
 @pytest.mark.slow
 def test_llama_is_recorded_on_a_laptop() -> None:
     """As one of 128 ranks: 8.03 billion parameters, each of which is reduced once, in float32."""
-    trace = recorded(ROOT / "examples" / "llama.py", num_ranks=128, is_fake=True)
-    assert isinstance(trace, ProgramTrace), trace
+    trace = trace_of(ROOT / "examples" / "llama.py", num_ranks=128, is_fake=True)
     scattered = [call for call in trace.steps[0].calls if call.collective == "reduce_scatter"]
     assert sum(call.size_bytes for call in scattered) == pytest.approx(4 * 8.03e9, rel=0.001)

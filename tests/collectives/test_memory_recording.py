@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from ringsim.traces import HeldBytes, ProgramTrace, StepMemory
-from tests.collectives.test_recording import recorded
+from ringsim.traces import HeldBytes, StepMemory
+from tests.collectives.test_recording import trace_of
 
 WIDTH, LAYERS, NUM_RANKS = 64, 4, 4
 PROGRAM = f"""
+import gc
 import sys
 import torch
 import torch.distributed as dist
@@ -25,6 +26,8 @@ if WAY == "fsdp":
     for layer in (*model, model):
         fully_shard(layer)
 unused = torch.empty(1000) if WAY == "kept" else None
+if WAY == "kept":
+    gc.freeze()  # puts aside what there is
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 while True:
     for _ in range(2 if WAY == "accumulates" else 1):
@@ -41,20 +44,11 @@ FEW, MANY = WIDTH // 16, WIDTH * 16  # samples
 NUMBER = 4  # bytes of a loss, and of its gradient
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A script that torchrun could start."""
-    path = tmp_path_factory.mktemp("program") / "train.py"
-    path.write_text(PROGRAM)
-    return path
-
-
 def memory_of(program: Path, way: str, batch: int, is_fake: bool) -> StepMemory:
     """The memory of the watched step."""
-    trace = recorded(program, way, str(batch), num_ranks=NUM_RANKS, is_fake=is_fake)
-    assert isinstance(trace, ProgramTrace), trace
-    assert trace.memory is not None
-    return trace.memory
+    memory = trace_of(program, way, str(batch), num_ranks=NUM_RANKS, is_fake=is_fake).memory
+    assert memory is not None
+    return memory
 
 
 @pytest.mark.parametrize("is_fake", [True, False])

@@ -1,5 +1,7 @@
 """The executor sends, transfer by transfer, as many bytes as the simulator counts."""
 
+from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -33,25 +35,20 @@ def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, lengt
 
     whole = torch.zeros(length, dtype=dtype)
     share = torch.zeros(length // group.size(), dtype=dtype)
+    shares = list(whole.chunk(group.size())) if group.rank() == 0 else None
+    how: dict[str, Any] = {"group": group, "algorithm": algorithm}
+    calls: dict[Collective, Callable[[], object]] = {
+        Collective.ALL_REDUCE: lambda: collectives.all_reduce(whole, **how),
+        Collective.REDUCE_SCATTER: lambda: collectives.reduce_scatter_tensor(share, whole, **how),
+        Collective.ALL_GATHER: lambda: collectives.all_gather_into_tensor(whole, share, **how),
+        Collective.BROADCAST: lambda: collectives.broadcast(whole, 0, **how),
+        Collective.GATHER: lambda: collectives.gather(share, shares, group_dst=0, **how),
+        Collective.SCATTER: lambda: collectives.scatter(share, shares, group_src=0, **how),
+        Collective.ALL_TO_ALL: lambda: collectives.all_to_all_single(whole, whole.clone(), **how),
+        Collective.REDUCE: lambda: collectives.reduce(whole, 0, **how),
+    }
     with mock.patch.object(GlooTransport, "send", noted):
-        if collective is Collective.ALL_REDUCE:
-            collectives.all_reduce(whole, group=group, algorithm=algorithm)
-        elif collective is Collective.REDUCE_SCATTER:
-            collectives.reduce_scatter_tensor(share, whole, group=group, algorithm=algorithm)
-        elif collective is Collective.ALL_GATHER:
-            collectives.all_gather_into_tensor(whole, share, group=group, algorithm=algorithm)
-        elif collective is Collective.BROADCAST:
-            collectives.broadcast(whole, 0, group=group, algorithm=algorithm)
-        elif collective is Collective.GATHER:
-            shares = list(whole.chunk(group.size())) if group.rank() == 0 else None
-            collectives.gather(share, shares, group=group, group_dst=0, algorithm=algorithm)
-        elif collective is Collective.SCATTER:
-            shares = list(whole.chunk(group.size())) if group.rank() == 0 else None
-            collectives.scatter(share, shares, group=group, group_src=0, algorithm=algorithm)
-        elif collective is Collective.ALL_TO_ALL:
-            collectives.all_to_all_single(whole, whole.clone(), group=group, algorithm=algorithm)
-        else:
-            collectives.reduce(whole, 0, group=group, algorithm=algorithm)
+        calls[collective]()
     return messages
 
 

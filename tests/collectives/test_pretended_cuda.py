@@ -153,14 +153,6 @@ COLLECTIVES = {
 }
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A script that torchrun could start on hosts with GPUs."""
-    path = tmp_path_factory.mktemp("program") / "train.py"
-    path.write_text(PROGRAM)
-    return path
-
-
 def step_of(program: Path, way: str, is_fake: bool) -> TracedStep:
     """The recorded step."""
     trace = recorded(program, way, num_ranks=8, rank=3, is_fake=is_fake, device=Device.CUDA)

@@ -137,7 +137,7 @@ if WAY == "ends badly":
 if WAY == "leaves":
     step_of_one()
     os._exit(0)
-for step in range(0 if WAY == "no step" else 3 if WAY == "three steps" else 100):
+for step in range(3 if WAY == "three steps" else 100):
     if WAY in ("objects", "shapes"):
         {"objects": objects, "shapes": shapes}[WAY]()
     if WAY == "from any":
@@ -159,14 +159,6 @@ def line_of(text: str) -> str:
     return f"train.py:{1 + PROGRAM[: PROGRAM.index(text)].count(chr(10))}"
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A script that torchrun could start."""
-    path = tmp_path_factory.mktemp("program") / "train.py"
-    path.write_text(PROGRAM)
-    return path
-
-
 def recorded(
     program: Path,
     *arguments: str,
@@ -180,6 +172,13 @@ def recorded(
     request = TraceRequest(str(program), arguments, False, num_ranks, rank, 8, num_steps, "", is_fake, device=device)
     outcome: ProgramTrace | str = in_a_process(program, record, request)
     return outcome
+
+
+def trace_of(program: Path, *arguments: str, **options: Any) -> ProgramTrace:
+    """The trace of a program that can be recorded."""
+    trace = recorded(program, *arguments, **options)
+    assert isinstance(trace, ProgramTrace), trace
+    return trace
 
 
 def in_a_process(program: Path, call: Callable[[TraceRequest], Any], request: TraceRequest) -> Any:
@@ -231,8 +230,7 @@ def test_ddp_is_recorded_as_one_of_many_ranks(program: Path, way: str) -> None:
 
     The backward pass of a layer may be one within another, as of a reentrant checkpoint.
     """
-    trace = recorded(program, way, num_ranks=64, rank=9, num_steps=2)
-    assert isinstance(trace, ProgramTrace)
+    trace = trace_of(program, way, num_ranks=64, rank=9, num_steps=2)
     assert (trace.num_ranks, trace.rank, trace.ranks_per_host, len(trace.steps)) == (64, 9, 8, 2)
     (group,) = trace.groups
     assert (len(group.ranks), group.backend) == (64, "cpu:gloo,cuda:nccl")
@@ -253,14 +251,12 @@ def test_beginning_and_ending_the_watch_is_not_timed(program: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 3])
 def test_what_programs_call_besides(program: Path, rank: int) -> None:
     """Objects are this rank's own; other ranks hold what this one holds."""
-    trace = recorded(program, "objects", num_ranks=4, rank=rank)
-    assert isinstance(trace, ProgramTrace), trace
+    trace = trace_of(program, "objects", num_ranks=4, rank=rank)
     (step,) = trace.steps
     waited = [event.call for event in step.events if event.kind is TraceEventKind.WAIT]
     assert waited == [index for index, call in enumerate(step.calls) if call.is_async]
     assert ("all_gather", 32) in [(call.collective, call.size_bytes) for call in step.calls]
-    trace = recorded(program, "shapes", num_ranks=4, rank=rank)
-    assert isinstance(trace, ProgramTrace), trace
+    trace = trace_of(program, "shapes", num_ranks=4, rank=rank)
     (step,) = trace.steps
     first = [(call.collective, call.size_bytes, len(trace.groups[call.group].ranks)) for call in step.calls][:7]
     assert first == [
@@ -276,22 +272,19 @@ def test_what_programs_call_besides(program: Path, rank: int) -> None:
 
 def test_an_optimizer_that_was_on_trial_does_not_count(program: Path) -> None:
     """A program may step an optimizer once to see its state: neither calls nor memory of that are in the trace."""
-    (trace, plain) = (recorded(program, way) for way in ("on trial", "ddp"))
-    assert isinstance(trace, ProgramTrace)
-    assert isinstance(plain, ProgramTrace)
+    trace, plain = (trace_of(program, way) for way in ("on trial", "ddp"))
     assert [call.size_bytes for call in trace.steps[0].calls] == [call.size_bytes for call in plain.steps[0].calls]
     assert trace.memory == plain.memory
 
 
 def test_a_program_may_fork_processes_that_do_not_train(program: Path) -> None:
     """They are ended with it, and write no trace of their own."""
-    assert isinstance(recorded(program, "helpers"), ProgramTrace)
+    trace_of(program, "helpers")
 
 
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        ("no step", "it ended after 0 steps of a torch.optim.Optimizer; 3 warm up"),
         ("three steps", "it ended after 3 steps of a torch.optim.Optimizer; 3 warm up"),
         ("never steps", "it ended after 0 steps of a torch.optim.Optimizer; 3 warm up"),
         ("forked ranks", "the program starts its ranks itself, by torch.multiprocessing"),
@@ -320,8 +313,7 @@ def test_the_command(program: Path) -> None:
 
 def test_how_a_program_takes_its_stop_does_not_matter(program: Path) -> None:
     """It may catch all and end with an error: its steps are recorded."""
-    trace = recorded(program, "ends badly", num_steps=2)
-    assert isinstance(trace, ProgramTrace), trace
+    trace = trace_of(program, "ends badly", num_steps=2)
     assert len(trace.steps) == 2
 
 

@@ -13,7 +13,7 @@ from collectives.recording.program import with_times_of
 from collectives.recording.streams import watched_streams
 from collectives.runtime import Recorder
 from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
-from tests.collectives.test_recording import recorded
+from tests.collectives.test_recording import trace_of
 
 PROGRAM = """
 import sys
@@ -50,19 +50,9 @@ COMPUTE, CALL, WAIT, READ = TraceEventKind.COMPUTE, TraceEventKind.CALL, TraceEv
 MATMULS = {"aten.mm", "aten.addmm"}
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A script that torchrun could start."""
-    path = tmp_path_factory.mktemp("program") / "train.py"
-    path.write_text(PROGRAM)
-    return path
-
-
 def step_of(program: Path, way: str) -> TracedStep:
     """The recorded step."""
-    trace = recorded(program, way, num_ranks=4)
-    assert not isinstance(trace, str), trace
-    return trace.steps[0]
+    return trace_of(program, way, num_ranks=4).steps[0]
 
 
 def place(step: TracedStep, kind: TraceEventKind, call: int) -> int:

@@ -76,12 +76,6 @@ def test_a_run_travels_as_the_timed_calls_do(ranks: RankPool) -> None:
     assert measured.runs == ()
 
 
-def test_nothing_is_recorded_unasked(ranks: RankPool) -> None:
-    """It takes time."""
-    (measured, *_) = ranks.run(recorded, replace(PLAN, record=False), num_ranks=2)
-    assert measured.runs == ()
-
-
 def on_two_machines(group: dist.ProcessGroup) -> str:
     """Return how the recording of a run is refused where a rank is on another machine."""
     with pytest.MonkeyPatch.context() as patched:

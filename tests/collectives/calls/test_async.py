@@ -1,7 +1,5 @@
 """Asynchronous calls: several under way, of several groups, from several threads, waited for or not."""
 
-import gc
-import itertools
 import random
 import threading
 from collections.abc import Iterator
@@ -16,7 +14,6 @@ import torch.distributed as dist
 import collectives
 from collectives.calls.functions import all_reduce_coalesced
 from collectives.runtime import CollectiveQueue, state_of
-from tests.collectives.runtime.test_executor import data
 from tests.forked import Leaving
 from tests.ranks import RankPool, Ranks
 from tests.refusals import said_by
@@ -41,7 +38,7 @@ def whole(index: int, rank: int, length: int) -> torch.Tensor:
 
 def mixed(group: dist.ProcessGroup, count: int, seed: int) -> list[str]:
     """Return the faults found in so many calls over two groups, a third of them waited for at once."""
-    draw, wrong = random.Random(seed), []
+    draw, wrong, num_at_once = random.Random(seed), [], 0
     groups = [group, dist.group.WORLD]
     under_way: list[tuple[int, torch.Tensor, collectives.Work]] = []
     finished: list[list[int]] = [[], []]
@@ -51,7 +48,7 @@ def mixed(group: dist.ProcessGroup, count: int, seed: int) -> list[str]:
         tensor, at_once = whole(index, group.rank(), length), draw.random() < 1 / 3
         work = collectives.all_reduce(tensor, group=groups[which], async_op=not at_once, algorithm=algorithm)
         if at_once:
-            finished[which].append(index)
+            num_at_once += 1
             wrong += [] if torch.equal(tensor, total(index, length, group.size())) else [f"{index} at once"]
             continue
         work.get_future().then(lambda _, which=which, index=index: finished[which].append(index))
@@ -66,32 +63,14 @@ def mixed(group: dist.ProcessGroup, count: int, seed: int) -> list[str]:
         wrong += [] if work.is_completed() and work.is_success() and work.exception() is None else [f"{index} state"]
     for each in groups:
         collectives.barrier(each, async_op=True).get_future().wait()  # so that all earlier callbacks are through
-    calls = [index for order in finished for index in order]
-    wrong += [] if sorted(calls) == list(range(count)) else ["some calls never called back"]
+    wrong += [] if sum(map(len, finished)) == count - num_at_once else ["some calls never called back"]
+    wrong += [] if all(order == sorted(order) for order in finished) else ["calls of a group ended out of order"]
     return wrong
 
 
 def test_a_thousand_calls(trio: RankPool) -> None:
-    """Over two groups at once, in any mixture: every result right, every one called back."""
+    """Over two groups at once, in any mixture: every result right, every one called back, in the order of its group."""
     assert trio.run(mixed, 1000, 1, num_ranks=3) == [[], [], []]
-
-
-def ordered(group: dist.ProcessGroup, count: int) -> list[int]:
-    """The order in which asynchronous calls of one group end."""
-    ended: list[int] = []
-    works = []
-    for index in range(count):
-        work = collectives.all_reduce(torch.ones(10_000 if index % 2 else 1), group=group, async_op=True)
-        work.get_future().then(lambda _, index=index: ended.append(index))
-        works.append(work)
-    collectives.barrier(group)
-    works[-1].get_future().wait()
-    return ended
-
-
-def test_calls_end_in_the_order_in_which_they_were_made(trio: RankPool) -> None:
-    """Whatever their sizes; and a call that waits comes after all of them."""
-    assert trio.run(ordered, 50, num_ranks=3) == [list(range(50))] * 3
 
 
 def assert_set(gate: threading.Event) -> None:
@@ -151,9 +130,8 @@ def called_back(group: dist.ProcessGroup) -> list[torch.Tensor]:
 
 def test_callbacks_may_call(trio: RankPool) -> None:
     """A callback may do all that its thread would otherwise do later: neither deadlock nor disorder."""
-    for _ in range(5):
-        for (tensor,) in trio.run(called_back, num_ranks=2, timeout_s=40):
-            assert tensor.tolist() == [8, 8]  # reduced three times over, the last after it was found
+    for (tensor,) in trio.run(called_back, num_ranks=2, timeout_s=40):
+        assert tensor.tolist() == [8, 8]  # reduced three times over, the last after it was found
 
 
 def in_callbacks(group: dist.ProcessGroup) -> list[list[float]]:
@@ -250,9 +228,8 @@ def fresh_groups(_: dist.ProcessGroup, threaded: bool) -> list[float]:
 @pytest.mark.parametrize("threaded", [False, True], ids=["asynchronous", "threads"])
 def test_fresh_groups_may_be_used_at_once(trio: RankPool, threaded: bool) -> None:
     """The agreement in a group's first call does not wait for another group's."""
-    for _ in range(3):
-        expected = [111.0 * (index + 1) for index in range(NUM_FRESH_GROUPS)]
-        assert trio.run(fresh_groups, threaded, num_ranks=3) == [expected] * 3
+    expected = [111.0 * (index + 1) for index in range(NUM_FRESH_GROUPS)]
+    assert trio.run(fresh_groups, threaded, num_ranks=3) == [expected] * 3
 
 
 def go_on_meanwhile(_: dist.ProcessGroup, algorithm: str, calls_before: int) -> bool:
@@ -269,20 +246,19 @@ def go_on_meanwhile(_: dist.ProcessGroup, algorithm: str, calls_before: int) -> 
         call()
     with ThreadPoolExecutor(1) as pool:
         waiting = None if held_up else pool.submit(call)
-        for length, other in itertools.product(range(1, 3), ("ring", "auto", "recursive_doubling")):
-            collectives.all_reduce(torch.ones(length), group=group, algorithm=other, async_op=True).wait()
-            collectives.all_gather_into_tensor(torch.empty(20), torch.ones(10), group)
-            collectives.reduce_scatter_tensor(torch.empty(10), torch.ones(20), group=group)
-            collectives.broadcast(torch.ones(30), 0, group)
-            collectives.reduce(torch.ones(30), 0, group=group)
-            collectives.barrier(group)
+        for other in ("ring", "auto"):
+            collectives.all_reduce(torch.ones(2), group=group, algorithm=other, async_op=True).wait()
+        collectives.all_gather_into_tensor(torch.empty(20), torch.ones(10), group)
+        collectives.reduce_scatter_tensor(torch.empty(10), torch.ones(20), group=group)
+        collectives.broadcast(torch.ones(30), 0, group)
+        collectives.reduce(torch.ones(30), 0, group=group)
+        collectives.barrier(group)
         meanwhile = waiting is None or not waiting.done()
         collectives.barrier(group)  # rank 1 may join the call only after rank 0 has looked
         return meanwhile and (waiting.result() if waiting else call()) == 200
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "auto"])
-@pytest.mark.parametrize("calls_before", [0, 1], ids=["first call", "known call"])
+@pytest.mark.parametrize(("algorithm", "calls_before"), [("ring", 1), ("auto", 0)])
 def test_no_lock_is_held_while_a_rank_waits(duo: RankPool, algorithm: str, calls_before: int) -> None:
     """A group whose ranks wait for each other, in whatever, holds up no other group of the process."""
     assert duo.run(go_on_meanwhile, algorithm, calls_before) == [True, True]
@@ -311,23 +287,6 @@ def one_group_from_threads(group: dist.ProcessGroup) -> float:
 def test_threads_of_one_group(trio: RankPool) -> None:
     """Calls that are alike may come from any thread: none gets into another's way."""
     assert trio.run(one_group_from_threads, num_ranks=3) == [200 * 30.0] * 3
-
-
-def dropped(group: dist.ProcessGroup) -> list[torch.Tensor]:
-    """Tensors whose Work was never looked at, once a later call has come back."""
-    tensors = [data(group.rank(), 1000, torch.float32) for _ in range(10)]
-    for tensor in tensors:
-        collectives.all_reduce(tensor, group=group, async_op=True)
-    gc.collect()
-    collectives.barrier(group)
-    return tensors
-
-
-def test_nobody_need_wait(trio: RankPool) -> None:
-    """A Work that is dropped is done all the same."""
-    expected = data(0, 1000, torch.float32) + data(1, 1000, torch.float32)
-    for tensors in trio.run(dropped, num_ranks=2):
-        assert all(torch.equal(tensor, expected) for tensor in tensors)
 
 
 def waiting(group: dist.ProcessGroup) -> list[object]:

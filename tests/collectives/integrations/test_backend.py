@@ -57,58 +57,6 @@ def test_calls(ring_ranks: RankPool, call: Callable[[Group], Tensors], num_ranks
         assert names == OURS.get(call, [])
 
 
-def averaged(group: Group) -> Tensors:
-    """Two means, which Gloo has only for some calls."""
-    ring = group_on("ring", group.size())
-    whole, share = own(group), torch.zeros(12 // group.size())
-    dist.reduce_scatter_tensor(share, own(group), dist.ReduceOp.AVG, ring)
-    dist.all_reduce(whole, dist.ReduceOp.AVG, ring)
-    return [whole, share]
-
-
-def test_avg(ring_ranks: RankPool) -> None:
-    """The mean over all ranks."""
-    expected = sum(data(rank, 12, torch.float32) for rank in range(3)) / 3
-    for rank, (whole, share) in enumerate(ring_ranks.run(averaged, num_ranks=3)):
-        torch.testing.assert_close(whole, expected)
-        torch.testing.assert_close(share, expected.chunk(3)[rank])
-
-
-def asynchronous(group: Group) -> tuple[Tensors, bool]:
-    """Calls on two groups, begun in turns and waited for backwards; and whether they are then over."""
-    first = group_on("ring", 4)
-    second = dist.new_group([0, 1, 2, 3], backend="ring")
-    tensors = [own(group) + i for i in range(6)]
-    works = []
-    for index, tensor in enumerate(tensors):
-        on = (first, second)[index % 2]
-        kinds = [
-            lambda each, on=on: dist.all_reduce(each, group=on, async_op=True),
-            lambda each, on=on: dist.broadcast(each, group=on, group_src=2, async_op=True),
-        ]
-        works.append(kinds[index // 2 % 2](tensor))
-    chained = works[0].get_future().then(lambda done: done.value()[0].sum())
-    for work in reversed(works):
-        work.wait()
-    over = all(isinstance(w, dist.Work) and w.is_completed() and w.is_success() and not w.exception() for w in works)
-    dist.destroy_process_group(second)
-    return [*tensors, chained.wait()], over
-
-
-def test_asynchronous_calls_on_two_groups(ring_ranks: RankPool) -> None:
-    """Each group does its own in order; Works can be waited for, asked, and chained."""
-    mine = [data(rank, 12, torch.float32) for rank in range(4)]
-    for tensors, over in ring_ranks.run(asynchronous):
-        assert over
-        torch.testing.assert_close(tensors[0], sum(mine))
-        torch.testing.assert_close(tensors[1], sum(mine) + 4)
-        torch.testing.assert_close(tensors[2], mine[2] + 2)
-        torch.testing.assert_close(tensors[3], mine[2] + 3)
-        torch.testing.assert_close(tensors[4], sum(mine) + 16)
-        torch.testing.assert_close(tensors[5], sum(mine) + 20)
-        torch.testing.assert_close(tensors[6], tensors[0].sum())
-
-
 def on_a_mesh(group: Group) -> tuple[Tensors, list[str]]:
     """Sums along either dimension of a mesh of two by two, a tensor brought together from shards, and what was run."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "within"))
@@ -186,37 +134,23 @@ def come_and_gone(default: Group) -> list[tuple[int, int]]:
     collectives.all_reduce(torch.ones(1), group=default, async_op=True).wait()
     counts = [open_things()]
     group = dist.new_group(backend="ring")
-    work = dist.all_reduce(torch.ones(1000), group=group, async_op=True)
+    work = dist.all_reduce(torch.ones(1000, 2)[:, 0], group=group, async_op=True)
     work.wait()
     counts.append(open_things())
+    buffers = state_of(group).part(GroupRuntime).queue._buffers
+    assert buffers
     dist.destroy_process_group(group)
+    assert not buffers
     del group, work
     return [*counts, open_things()]
 
 
 def test_a_destroyed_group_leaves_nothing(ring_ranks: RankPool) -> None:
-    """Neither threads nor sockets."""
+    """Neither threads, nor sockets, nor buffers, though the group's state keeps the queue that had them."""
     for before, during, after in ring_ranks.run(come_and_gone):
         assert before[0] < during[0]
         assert before[1] < during[1]
         assert after == before
-
-
-def buffers_left(_: Group) -> list[int]:
-    """How many buffers a group has at work, and after it, while somebody still holds it."""
-    group = dist.new_group(backend="ring")
-    dist.all_reduce(torch.ones(1000, 2)[:, 0], group=group)
-    buffers = state_of(group).part(GroupRuntime).queue._buffers
-    counts = [len(buffers)]
-    dist.destroy_process_group(group)
-    return [*counts, len(buffers)]
-
-
-def test_a_destroyed_group_keeps_no_buffers(ring_ranks: RankPool) -> None:
-    """Though the group's state keeps the queue that had them."""
-    for during, after in ring_ranks.run(buffers_left):
-        assert during > 0
-        assert after == 0
 
 
 def deserted(group: Group) -> list[str]:

@@ -32,13 +32,22 @@ def wrapped(group: dist.ProcessGroup, state: HookState | None = None) -> Distrib
     return module
 
 
-def train(module: nn.Module, rank: int, steps: int = STEPS) -> list[torch.Tensor]:
-    """The parameters after some steps of SGD, each rank on data of its own."""
+def batch(rank: int, step: int) -> torch.Tensor:
+    """(4, 7): the data that a rank trains on."""
+    return torch.randn(4, 7, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def batches_of(rank: int, steps: int = STEPS) -> list[torch.Tensor]:
+    """The data of a rank for so many steps."""
+    return [batch(rank, step) for step in range(steps)]
+
+
+def train(module: nn.Module, batches: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The parameters after a step of SGD for each batch."""
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    for step in range(steps):
+    for each in batches:
         optimizer.zero_grad()
-        batch = torch.randn(4, 7, generator=torch.Generator().manual_seed(100 * step + rank))
-        module(batch).square().mean().backward()
+        module(each).square().mean().backward()
         optimizer.step()
     return [parameter.detach() for parameter in module.parameters()]
 
@@ -54,11 +63,14 @@ def trained(group: dist.ProcessGroup, way: str) -> tuple[list[torch.Tensor], lis
     ours = wrapped(group, states[way]) if way in states else wrapped(group_on("ring", group.size()))
     if way == "backend, torch's hook":
         ours.register_comm_hook(group_on("ring", group.size()), fp16_compress_hook)
-    return train(ours, group.rank()), train(wrapped(group), group.rank())
+    return train(ours, batches_of(group.rank())), train(wrapped(group), batches_of(group.rank()))
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
-@pytest.mark.parametrize("way", ["backend", "backend, torch's hook", "hook", "other algorithm", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "way",
+    ["backend", "backend, torch's hook", "hook", "other algorithm", "bfloat16", "float16"],
+)
 def test_training(ring_ranks: RankPool, num_ranks: int, way: str) -> None:
     """As on Gloo but for rounding, and the same bits on all ranks."""
     tolerance = {"rtol": 1e-2, "atol": 1e-3} if "float" in way or "torch" in way else {"rtol": 1e-5, "atol": 1e-6}
@@ -73,7 +85,7 @@ def without_a_state(group: dist.ProcessGroup) -> list[torch.Tensor]:
     """The default group's, with None for the state."""
     module = wrapped(group)
     module.register_comm_hook(None, ddp_comm_hook)
-    return train(module, group.rank())
+    return train(module, batches_of(group.rank()))
 
 
 def test_the_state_may_be_none(ring_ranks: RankPool) -> None:
@@ -87,7 +99,9 @@ def bytes_sent(group: dist.ProcessGroup, way: str, wire: torch.dtype | None) -> 
     on_gloo = dist.new_group(backend="ring" if way == "backend" else "gloo")
     collectives.use_transport("gloo", on_gloo)
     module = wrapped(on_gloo) if way == "backend" else wrapped(on_gloo, HookState(on_gloo, wire=wire))
-    train(module, group.rank(), steps=2)  # what ranks, and DDP in its second step, send each other once is not counted
+    train(
+        module, batches_of(group.rank(), 2)
+    )  # what ranks, and DDP in its second step, send each other once is not counted
     sent = []
     send = vars(dist.ProcessGroup)["send"]  # as it lies there, to be put back
 
@@ -97,7 +111,7 @@ def bytes_sent(group: dist.ProcessGroup, way: str, wire: torch.dtype | None) -> 
 
     dist.ProcessGroup.send = counting  # type: ignore[method-assign]
     try:
-        train(module, group.rank(), steps=1)
+        train(module, batches_of(group.rank(), 1))
     finally:
         dist.ProcessGroup.send = send  # type: ignore[method-assign]
     return sum(sent)
@@ -159,10 +173,10 @@ def absent_peer(group: dist.ProcessGroup, way: str) -> str:
     """Return the error of rank 0's backward pass where rank 1 has none, after one that both have."""
     ring = way == "backend"
     module = wrapped(group_on("ring", group.size())) if ring else wrapped(group, HookState(group))
-    train(module, group.rank())
+    train(module, batches_of(group.rank()))
     if group.rank() == 1:
         return ""
-    return said_by(RuntimeError, train, module, group.rank())
+    return said_by(RuntimeError, train, module, batches_of(group.rank()))
 
 
 def test_a_failure_reaches_the_user() -> None:
@@ -181,7 +195,7 @@ def test_a_failure_reaches_the_user() -> None:
 def wrong_states(group: dist.ProcessGroup) -> list[str]:
     """The messages of states that do not fit."""
     states = HookState(group, algorithm="tree"), HookState(group, wire=torch.int8)
-    return [said_by(ValueError, train, wrapped(group, state), group.rank()) for state in states]
+    return [said_by(ValueError, train, wrapped(group, state), batches_of(group.rank())) for state in states]
 
 
 def test_misuse_is_refused(ring_ranks: RankPool) -> None:

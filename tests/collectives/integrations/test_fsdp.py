@@ -1,5 +1,6 @@
 """FSDP2 on our schedules, by custom communication or by the backend "ring", trains as on Gloo."""
 
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -8,29 +9,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from tests.collectives.integrations.test_backend import executions
+from tests.collectives.integrations.test_ddp_hook import STEPS, batch, batches_of, train
 from tests.ranks import RankPool, group_on
-
-STEPS = 3
 
 
 def model() -> nn.Sequential:
     """Small, with parameters that three ranks cannot share evenly."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(7, 10), nn.Tanh(), nn.Linear(10, 5))
-
-
-def batch(rank: int, step: int) -> torch.Tensor:
-    """Return the data that a rank trains on."""
-    return torch.randn(4, 7, generator=torch.Generator().manual_seed(100 * step + rank))
-
-
-def train(module: nn.Module, batches: list[torch.Tensor]) -> None:
-    """A step of SGD for each batch."""
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    for each in batches:
-        optimizer.zero_grad()
-        module(each).square().mean().backward()
-        optimizer.step()
 
 
 @cache
@@ -55,7 +42,7 @@ def sharded(group: dist.ProcessGroup, way: str) -> list[torch.Tensor]:
             module.set_custom_reduce_scatter(FSDPReduceScatter("direct" if wire else "ring", wire=wire))
         if way == "custom, asynchronous":
             module._set_unshard_async_op(True)
-    train(whole, [batch(group.rank(), step) for step in range(STEPS)])
+    train(whole, batches_of(group.rank()))
     return [parameter.full_tensor().detach() for parameter in whole.parameters()]
 
 
@@ -78,29 +65,15 @@ def test_training(ring_ranks: RankPool, num_ranks: int, way: str) -> None:
             torch.testing.assert_close(mine, expected, **tolerance)
 
 
-def counted(group: dist.ProcessGroup) -> dict[str, int]:
+def counted(group: dist.ProcessGroup) -> Counter[str]:
     """How many collectives of ours one step of FSDP2 on a "ring" mesh makes, by kind."""
     from torch.distributed.fsdp import fully_shard
 
-    from collectives.runtime import Executor, Tag
-
-    counts: dict[str, int] = {}
-    run = Executor.run
-
-    def counting(executor: Executor, *arguments: object, **options: object) -> None:
-        if executor.tag == Tag.COLLECTIVE:  # else it compares calls
-            name = executor.schedule.collective.value
-            counts[name] = counts.get(name, 0) + 1
-        run(executor, *arguments, **options)  # type: ignore[arg-type]
-
     whole = model()
     fully_shard(whole, mesh=mesh_of("ring", group.size()))
-    Executor.run = counting  # type: ignore[method-assign, assignment]
-    try:
+    with executions() as names:
         train(whole, [batch(group.rank(), 0)])
-    finally:
-        Executor.run = run  # type: ignore[method-assign]
-    return counts
+    return Counter(names)
 
 
 def test_a_ring_mesh_runs_our_schedules(ring_ranks: RankPool) -> None:
@@ -124,7 +97,7 @@ def hybrid(group: dist.ProcessGroup) -> list[torch.Tensor]:
     rank, mesh = group.rank(), mesh_of_sub_groups()
     whole = model()
     fully_shard(whole, mesh=mesh)
-    train(whole, [batch(rank, step) for step in range(STEPS)])
+    train(whole, batches_of(rank))
     return [parameter.full_tensor().detach() for parameter in whole.parameters()]
 
 

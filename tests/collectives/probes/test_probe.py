@@ -14,7 +14,6 @@ from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes.probe import probe
 from collectives.probes.timing import CALLS_PER_BLOCK, Blocks, ProbeWorkload, TimedAddition, time_blocks
 from collectives.probes.workloads import IN_FLIGHT, RESTED_CALLS, rested_shifts
-from collectives.runtime.errors import CollectiveError, naming_failures
 from collectives.runtime.executor import Executor
 from collectives.runtime.sharing import transport_in_use
 from ringsim.calibration.from_probes import calibrate
@@ -175,17 +174,6 @@ def test_what_is_done_before_a_call_is_not_timed(ranks: RankPool) -> None:
     assert (times, count) == other
     assert len(times) == count == 2 * CALLS_PER_BLOCK
     assert all(elapsed < LATE_S for elapsed, _ in times)
-
-
-def test_a_failure_is_named() -> None:
-    """An error of torch becomes one line with the place in front; errors that are not the group's stay as they are."""
-    with (
-        pytest.raises(CollectiveError, match=r"^rank 3: step 5: Connection closed$"),
-        naming_failures("rank 3: step 5"),
-    ):
-        raise RuntimeError("Connection closed\nby peer")
-    with pytest.raises(ValueError, match="^mine$"), naming_failures("rank 3"):
-        raise ValueError("mine")
 
 
 def no_calls(_: dist.ProcessGroup) -> AbstractContextManager[list[ProbeWorkload]]:

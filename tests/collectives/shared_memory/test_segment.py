@@ -42,12 +42,6 @@ def test_sizes(slot_bytes: int) -> None:
         assert slot_offset(segment, portion) % CACHE_LINE == 0
 
 
-def test_a_new_one_is_all_zero() -> None:
-    """So that no rank takes what is there for a record."""
-    segment, _ = two_views(4096)
-    assert not any(segment.words)
-
-
 def test_no_part_overlaps_another() -> None:
     """Whatever is written to the first and the last place of each part stays as it was when all are written."""
     segment, other = two_views(4096)
@@ -68,18 +62,6 @@ def test_no_part_overlaps_another() -> None:
     assert not any(other.words[:RECORDS])
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.bfloat16, torch.float64, torch.complex128], ids=str)
-def test_views_are_of_the_same_memory(dtype: torch.dtype) -> None:
-    """As elements of any dtype, up to the very end."""
-    segment, other = two_views(4096)
-    offset = slot_offset(segment, 1)
-    length = segment.slot_bytes // dtype.itemsize
-    values = (torch.arange(length) % 2).to(dtype)
-    segment.view(offset, length, dtype).copy_(values)
-    assert torch.equal(other.view(offset, length, dtype), values)
-    assert len(other.view(offset, length + 1, dtype)) == length
-
-
 def test_it_keeps_its_length() -> None:
     """A rank that made it shorter would kill the others with a signal."""
     fd = new_segment_file(4096)
@@ -90,14 +72,6 @@ def test_it_keeps_its_length() -> None:
         assert not os.get_inheritable(fd)
     finally:
         os.close(fd)
-
-
-def test_a_view_that_is_made_in_inference_mode() -> None:
-    """Can be written to outside of that mode."""
-    with torch.inference_mode():
-        segment, _ = two_views(4096)
-        segment.view(slot_offset(segment, 0), 4, torch.float32)
-    segment.view(slot_offset(segment, 0), 4, torch.float32).copy_(torch.ones(4))
 
 
 def test_without_memory_nothing_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
