@@ -90,7 +90,7 @@ class DataParallel(nn.Module):
             check_settled(self.model.named_parameters(), self._settled)
         self.strategy.on_forward()
         if self._buffers_to_send and self.training and self._enabled and self.strategy.parameters_agree:
-            with naming_failures(f"rank {self.group.rank()}: receiving the buffers from rank 0 failed"):
+            with naming_failures(f"rank {self.group.rank()}: broadcasting the buffers of rank 0 failed"):
                 for name in self._buffers_to_send:
                     dist.broadcast(self.model.get_buffer(name), group=self.group, group_src=0)
         return self.strategy.module(*arguments, **keywords)
