@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import collectives
 from collectives.integrations import check_settled, settled
-from collectives.runtime import naming_failures, resolve
+from collectives.runtime import resolve
 from trainers.replica_check import first_mismatch, first_mismatch_of_kinds, named_tensors
 from trainers.strategies import MakeStrategy, make_strategy
 from trainers.strategies.base import MakeOptimizer
@@ -90,9 +91,8 @@ class DataParallel(nn.Module):
             check_settled(self.model.named_parameters(), self._settled)
         self.strategy.on_forward()
         if self._buffers_to_send and self.training and self._enabled and self.strategy.parameters_agree:
-            with naming_failures(f"rank {self.group.rank()}: broadcasting the buffers of rank 0 failed"):
-                for name in self._buffers_to_send:
-                    dist.broadcast(self.model.get_buffer(name), group=self.group, group_src=0)
+            for name in self._buffers_to_send:
+                collectives.broadcast(self.model.get_buffer(name), group=self.group, group_src=0)
         return self.strategy.module(*arguments, **keywords)
 
     def _arrived(self, index: int, _: torch.Tensor) -> None:
@@ -231,9 +231,8 @@ class DataParallel(nn.Module):
 
 def broadcast_state(model: nn.Module, group: dist.ProcessGroup) -> None:
     """Give every rank rank 0's parameters and buffers."""
-    with naming_failures(f"rank {group.rank()}: receiving the initial weights from rank 0 failed"):
-        for _, tensor in named_tensors(model):
-            dist.broadcast(tensor.detach(), group=group, group_src=0)
+    for _, tensor in named_tensors(model):
+        collectives.broadcast(tensor.detach(), group=group, group_src=0)
 
 
 def _check(model: nn.Module) -> None:

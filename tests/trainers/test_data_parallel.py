@@ -1,6 +1,5 @@
 """`DataParallel`: what it checks, when it synchronises, and that it is in no other way to be told from the model."""
 
-import copy
 import dataclasses
 from collections.abc import Callable
 from unittest import mock
@@ -12,14 +11,9 @@ from torch import nn
 
 from collectives import CollectiveError
 from tests.ranks import RankPool
-from tests.refusals import said_by
-from tests.trainers.models import inputs, mean_gradients, small_model
+from tests.trainers.models import inputs, small_model
 from trainers.data_parallel import DataParallel, DriftError
 from trainers.replica_check import first_mismatch
-from trainers.strategy_names import STRATEGY_INFOS
-
-MEANING = [name for name, info in STRATEGY_INFOS.items() if info.leaves_mean and info.is_exact and not info.backend]
-ALL = [name for name in MEANING if not name.endswith("bf16")]
 
 
 def refusal(group: dist.ProcessGroup, make: Callable[[int], nn.Module], broadcast: bool = False) -> str:
@@ -55,24 +49,7 @@ def one_buffer_off(rank: int) -> nn.Module:
 
 def one_layer_more(rank: int) -> nn.Module:
     """On rank 1."""
-    return nn.Sequential(*[nn.Identity(), nn.Linear(2, 2, bias=False)][rank == 0 :], nn.LayerNorm(2))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            one_bias_off,
-            "parameter 4.bias differs between rank 0 and rank 2, by up to 0.25; use the same seed on all ranks",
-        ),
-        (one_buffer_off, "buffer running_mean differs between rank 0 and ranks 1, 2, by up to 3; use the same seed"),
-    ],
-)
-def test_ranks_that_differ_are_told_so(ranks: RankPool, make: Callable[[int], nn.Module], message: str) -> None:
-    """Every rank gets the same error: the tensor, the ranks, how far off; and with broadcast=True none."""
-    for found in ranks.run(refusal, make, num_ranks=3):
-        assert found.startswith(message)
-    assert ranks.run(refusal, make, True, num_ranks=3) == [""] * 3
+    return nn.Sequential(*[nn.Identity(), nn.Linear(2, 2, bias=False)][rank != 1 :], nn.LayerNorm(2))
 
 
 def seeded_apart(group: dist.ProcessGroup) -> list[float]:
@@ -93,16 +70,6 @@ def test_other_seeds_are_accepted_with_broadcast(ranks: RankPool) -> None:
     assert found[0][:4] == seeded_by_rank(0).weight.flatten().tolist()  # type: ignore[operator, union-attr]
 
 
-@pytest.mark.parametrize("broadcast", [False, True])
-def test_other_layers_are_found(ranks: RankPool, broadcast: bool) -> None:
-    """Names and shapes are compared, too; with broadcast=True before anything of another size is sent."""
-    first, second = ranks.run(refusal, one_layer_more, broadcast, num_ranks=2)
-    assert first == second
-    assert "parameter 0.weight of (2, 2) torch.float32 on rank 0 is parameter 1.weight of (2, 2)" in first
-    advice = ": broadcast=True sends values, not layers; make the same model on every rank"
-    assert first.endswith(advice) == broadcast
-
-
 def on_two_devices(rank: int) -> nn.Module:  # noqa: ARG001
     """The second layer has no memory."""
     return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
@@ -118,85 +85,34 @@ def frozen(rank: int) -> nn.Module:  # noqa: ARG001
     return nn.Linear(2, 2).requires_grad_(False)
 
 
+SEED = "use the same seed on all ranks before making the model, or give broadcast=True to use the model of rank 0"
+DEVICES = "parameter 0.weight on cpu, parameter 1.weight on meta"
+LAYERS = "parameter 0.weight of (2, 2) torch.float32 on rank 0 is parameter 1.weight of (2, 2) torch.float32 on rank"
+
+
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "broadcast", "message"),
     [
-        (on_two_devices, "the model is on 2 devices (parameter 0.weight on cpu, parameter 1.weight on meta): a rank"),
-        (sparse, "module 0: sparse=True gives sparse gradients, which cannot be synchronised here"),
-        (frozen, "the model has no parameter that requires a gradient: there is nothing to train"),
+        (one_bias_off, False, f"parameter 4.bias differs between rank 0 and rank 2, by up to 0.25; {SEED}"),
+        (one_bias_off, True, ""),
+        (one_buffer_off, False, f"buffer running_mean differs between rank 0 and ranks 1, 2, by up to 3; {SEED}"),
+        (one_buffer_off, True, ""),
+        (one_layer_more, False, f"{LAYERS} 1; {SEED}"),
+        (
+            one_layer_more,
+            True,
+            f"{LAYERS} 1: broadcast=True sends values, not layers; make the same model on every rank",
+        ),
+        (on_two_devices, False, f"the model is on 2 devices ({DEVICES}): a rank trains on one; model.to(device)"),
+        (sparse, False, "module 0: sparse=True gives sparse gradients, which cannot be synchronised here"),
+        (frozen, False, "the model has no parameter that requires a gradient: there is nothing to train"),
     ],
 )
-def test_models_that_are_refused(ranks: RankPool, make: Callable[[int], nn.Module], message: str) -> None:
-    """Before anything is sent."""
-    assert ranks.run(refusal, make, num_ranks=1)[0].startswith(message)
-
-
-def accumulated(group: dist.ProcessGroup, name: str, way: str) -> list[torch.Tensor]:
-    """The gradients of three micro-batches, their losses divided by three."""
-    model = DataParallel(small_model(), name, group)
-    parts = inputs(group.rank(), 6).chunk(3)
-    for _ in range(2):
-        model.zero_grad()
-        if way == "no_sync":
-            with model.no_sync():
-                for part in parts[:-1]:
-                    (model(part).pow(2).mean() / 3).backward()
-            (model(parts[-1]).pow(2).mean() / 3).backward()
-        else:
-            model.disable_grad_sync()
-            for part in parts:
-                (model(part).pow(2).mean() / 3).backward()
-            model.enable_grad_sync()
-            model.sync_gradients()
-    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-
-@pytest.mark.parametrize("way", ["no_sync", "by hand"])
-@pytest.mark.parametrize("name", ALL)
-def test_accumulation_equals_the_large_batch(ranks: RankPool, name: str, way: str) -> None:
-    """Three micro-batches a rank, synchronised once, by the last backward pass or by hand."""
-    expected = mean_gradients(small_model(), 2, 6)
-    for result in ranks.run(accumulated, name, way, num_ranks=2):
-        torch.testing.assert_close(result, expected)
-
-
-def silent(group: dist.ProcessGroup, name: str) -> bool:
-    """Whether a backward pass under no_sync leaves the rank's own gradients, though the other rank does nothing."""
-    model = DataParallel(small_model(), name, group)
-    if group.rank() == 1:
-        return True
-    with model.no_sync():
-        model(inputs(0)).pow(2).mean().backward()
-    expected = mean_gradients(small_model(), 1)
-    return all(torch.equal(p.grad, e) for p, e in zip(model.parameters(), expected, strict=True))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_no_sync_sends_nothing(ranks: RankPool, name: str) -> None:
-    """Else rank 0 would wait for rank 1 in vain."""
-    assert ranks.run(silent, name, num_ranks=2) == [True, True]
-
-
-def sync_by_hand(group: dist.ProcessGroup, name: str) -> list[bool]:
-    """Return `do_sync` before, within and after `no_sync`, and whether gradients asked for within are its own."""
-    model = DataParallel(small_model(), name, group)
-    told = [model.do_sync]
-    with model.no_sync():
-        told.append(model.do_sync)
-        model(inputs(group.rank())).pow(2).mean().backward()
-        own = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-        if group.rank() == 0:  # the other rank asks for nothing
-            model.sync_gradients()
-        told.append(all(torch.equal(p.grad, o) for p, o in zip(model.parameters(), own, strict=True)))  # type: ignore[arg-type]
-    model.sync_gradients()
-    synchronised = zip(model.parameters(), mean_gradients(small_model(), 2), strict=True)
-    return [*told, model.do_sync, all(torch.allclose(p.grad, mean) for p, mean in synchronised)]  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["ring", "bucketed", "ddp"])
-def test_sync_gradients_does_nothing_within_no_sync(ranks: RankPool, name: str) -> None:
-    """`do_sync` tells so; after it the gradients are synchronised as ever."""
-    assert ranks.run(sync_by_hand, name, num_ranks=2) == [[True, False, True, True, True]] * 2
+def test_models_that_are_refused(
+    ranks: RankPool, make: Callable[[int], nn.Module], broadcast: bool, message: str
+) -> None:
+    """Every rank gets the same error: the tensor, the ranks, how far off, and what to do; "" if there is none."""
+    assert ranks.run(refusal, make, broadcast, num_ranks=3) == [message] * 3
 
 
 @dataclasses.dataclass
@@ -304,7 +220,7 @@ def late(group: dist.ProcessGroup, name: str) -> str:
 
 def test_a_late_peer_is_an_error_of_the_backward_pass() -> None:
     """It names rank, step and peer, as the collectives do, and comes out as what it is."""
-    with RankPool(2, peer_timeout_s=4.0) as of_ring, RankPool(2, peer_timeout_s=4.0) as of_buckets:
+    with RankPool(2, peer_timeout_s=2.0) as of_ring, RankPool(2, peer_timeout_s=2.0) as of_buckets:
         of_ring.start(late, "ring")
         of_buckets.start(late, "bucketed/0.00002")
         for hasty in (of_ring, of_buckets):
@@ -312,41 +228,3 @@ def test_a_late_peer_is_an_error_of_the_backward_pass() -> None:
             assert answer.good
             assert "rank 0" in answer.value
             assert "rank 1" in answer.value
-
-
-def after_a_failure(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
-    """The gradients of a backward pass after one that was broken off midway, on all ranks."""
-    model = DataParallel(small_model(), name, group)
-    handle = model.model[0].weight.register_hook(_fail)
-    try:
-        model(inputs(9)).pow(2).mean().backward()
-    except ZeroDivisionError:
-        handle.remove()
-    model.zero_grad()
-    model(inputs(group.rank())).pow(2).mean().backward()
-    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-
-def _fail(_: torch.Tensor) -> None:
-    raise ZeroDivisionError
-
-
-@pytest.mark.parametrize("name", ["allreduce", "ring", "bucketed"])
-def test_a_backward_pass_that_fails_leaves_nothing_behind(ranks: RankPool, name: str) -> None:
-    """The next one is synchronised as ever."""
-    for result in ranks.run(after_a_failure, name, num_ranks=2):
-        torch.testing.assert_close(result, mean_gradients(small_model(), 2))
-
-
-def copied(group: dist.ProcessGroup, name: str) -> str:
-    """Return the error of a copy of the wrapper."""
-    return said_by(TypeError, copy.deepcopy, DataParallel(small_model(), name, group))
-
-
-@pytest.mark.parametrize("name", ["ring", "fsdp", "zero3"])
-def test_a_copy_is_refused(ranks: RankPool, name: str) -> None:
-    """And what to do instead is said."""
-    for message in ranks.run(copied, name, num_ranks=2):
-        assert message.startswith(
-            "a DataParallel cannot be copied or pickled, as its process group cannot: copy the plain"
-        )

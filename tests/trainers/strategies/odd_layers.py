@@ -1,12 +1,31 @@
 """Models whose layers show less than all of what their backward pass reads, or read parameters otherwise."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+Rule = Callable[["Layer", torch.Tensor], torch.Tensor]
+
+
+class Layer(nn.Linear):
+    """A linear layer whose forward pass is a function of it and of x: (batch, 3)."""
+
+    def __init__(self, rule: Rule) -> None:
+        super().__init__(3, 3)
+        self.rule = rule
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        return self.rule(self, x)
+
+    def plain(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (batch, 3)."""
+        return torch.tanh(super().forward(x))
 
 
 class Layers(nn.Module):
@@ -52,27 +71,15 @@ class Hooked(Layers):
         return out
 
 
-class Detached(nn.Linear):
-    """The weight is read without gradient beside, which the backward pass does after it has the weight's gradient."""
+def detached(
+    layer: Layer, x: torch.Tensor, other: Callable[[torch.Tensor], torch.Tensor] = lambda x: x
+) -> torch.Tensor:
+    """The weight is read without gradient beside, which the backward pass does after it has the weight's gradient.
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, 3)."""
-        out = torch.tanh(x @ self.weight.detach())
-        return torch.tanh(super().forward(out.detach())) + out
-
-
-class Caller(nn.Module):
-    """Another layer is called between a use of the weight without gradient and one with it."""
-
-    def __init__(self, other: nn.Module) -> None:
-        super().__init__()
-        self.other = [other]  # not a module within this one
-        self.own = nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, 3)."""
-        out = self.other[0](torch.tanh(x @ self.own.weight.detach()))
-        return torch.tanh(self.own(out.detach())) + out
+    other: another layer, which is called in between.
+    """
+    out = other(torch.tanh(x @ layer.weight.detach()))
+    return layer.plain(out.detach()) + out
 
 
 class Callers(Layers):
@@ -80,53 +87,39 @@ class Callers(Layers):
 
     def __init__(self) -> None:
         super().__init__(lambda: nn.Linear(3, 3))
-        self.layers[1], self.layers[2] = Caller(self.layers[0]), Caller(self.layers[0])
+        for index in (1, 2):
+            self.layers[index] = Layer(lambda layer, x: detached(layer, x, self.layers[0]))
 
 
-class Leaving(nn.Linear):
+def leaving(layer: Layer, x: torch.Tensor) -> torch.Tensor:
     """A loss is left in an attribute; it is made of a row of the weight, which is a view."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, 3)."""
-        self.loss = (x * self.weight[1]).pow(2).mean()
-        return torch.tanh(super().forward(x))
+    layer.loss = (x * layer.weight[1]).pow(2).mean()
+    return layer.plain(x)
 
 
 class LeavingLayers(Layers):
     """Only these losses count."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: Leaving(3, 3))
 
     def result(self, x: torch.Tensor) -> torch.Tensor:
         """x: (batch, 3)."""
         return x.detach() + sum(layer.loss for layer in self.layers)
 
 
-class Dropping(nn.Linear):
+def dropping(layer: Layer, x: torch.Tensor) -> torch.Tensor:
     """Rank 1 alone computes something that nobody needs."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, 3)."""
-        if dist.get_rank() == 1:
-            (x * self.weight[0]).sum()
-        return torch.tanh(super().forward(x))
+    if dist.get_rank() == 1:
+        (x * layer.weight[0]).sum()
+    return layer.plain(x)
 
 
-class Writing(nn.Linear):
+def writing(layer: Layer, x: torch.Tensor) -> torch.Tensor:
     """The weight is changed in the forward pass."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, 3)."""
-        self.weight.data.clamp_(-0.3, 0.3)
-        return torch.tanh(super().forward(x))
+    layer.weight.data.clamp_(-0.3, 0.3)
+    return layer.plain(x)
 
 
 class Nested(Layers):
     """Layers are computed anew in passes within the backward pass; the first one takes part outside of these, too."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: (batch, 3)."""
@@ -141,10 +134,10 @@ ODD_MODELS: dict[str, Callable[[], nn.Module]] = {
     "weight norm": lambda: Layers(lambda: nn.utils.weight_norm(nn.Linear(3, 3))),
     "spectral norm": lambda: Layers(lambda: nn.utils.spectral_norm(nn.Linear(3, 3))),
     "hooked": Hooked,
-    "detached": lambda: Layers(lambda: Detached(3, 3)),
+    "detached": lambda: Layers(partial(Layer, detached)),
     "callers": Callers,
-    "leaving": LeavingLayers,
-    "dropping": lambda: Layers(lambda: Dropping(3, 3)),
-    "writing": lambda: Layers(lambda: Writing(3, 3)),
-    "nested": Nested,
+    "leaving": lambda: LeavingLayers(partial(Layer, leaving)),
+    "dropping": lambda: Layers(partial(Layer, dropping)),
+    "writing": lambda: Layers(partial(Layer, writing)),
+    "nested": lambda: Nested(partial(Layer, Layer.plain)),
 }

@@ -18,46 +18,40 @@ from trainers.strategies.ddp import Ddp, group_on_ring
 from trainers.strategies.flat_vector import described
 
 
-def summed(group: dist.ProcessGroup) -> float:
-    """Return the sum over the ranks of a new group."""
-    number = torch.tensor([group.rank() + 1.0])
-    ring = group_on_ring(group)
-    assert dist.get_backend(ring) == "ring"
-    dist.all_reduce(number, group=ring)
-    return number.item()
+def destroy(ring: dist.ProcessGroup, group: dist.ProcessGroup) -> None:
+    """Destroy a group when all ranks are there: one that leaves early would end the others' connecting."""
+    dist.barrier(group)
+    dist.destroy_process_group(ring)
+    dist.barrier(group)
 
 
-def after_groups_of_some(group: dist.ProcessGroup) -> list[float]:
-    """Each rank has made another number of groups, so that torch would give the new one three names."""
+def groups_on_ring(group: dist.ProcessGroup) -> tuple[set[float], list[int]]:
+    """Sums over ranks in groups that are made and destroyed one after the other, and the threads that there are then.
+
+    Each rank has made another number of groups, so that torch would give a new one several names; under the names of
+    destroyed groups torch's store has addresses that nobody listens at.
+    """
     for _ in range(group.size() - group.rank()):
         dist.new_group([group.rank()], use_local_synchronization=True)
-    return [summed(group), summed(group)]
-
-
-def after_destroyed_groups(group: dist.ProcessGroup) -> list[float]:
-    """Under whose names torch's store has addresses that nobody listens at."""
-    sums = []
-    for _ in range(3):
-        ring = group_on_ring(group)
-        dist.barrier(group)  # a rank that leaves early would end the others' connecting
-        dist.destroy_process_group(ring)
-        dist.barrier(group)
-        sums.append(summed(group))
-    return sums
-
-
-def threads_left(group: dist.ProcessGroup) -> int:
-    """How many threads more there are after some groups have been made and destroyed than after the first of them."""
-    numbers = []
+    sums, threads = set(), []
     for _ in range(5):
         ring = group_on_ring(group)
-        dist.barrier(group)
-        dist.destroy_process_group(ring)
-        dist.barrier(group)
+        assert dist.get_backend(ring) == "ring"
+        number = torch.tensor([group.rank() + 1.0])
+        dist.all_reduce(number, group=ring)
+        sums.add(number.item())
+        destroy(ring, group)
         del ring
         gc.collect()
-        numbers.append(len(list(Path("/proc/self/task").iterdir())))
-    return numbers[-1] - numbers[0]
+        threads.append(len(list(Path("/proc/self/task").glob("*"))))
+    return sums, threads
+
+
+def test_groups_on_ring_find_one_another_and_leave_nothing(ranks: RankPool) -> None:
+    """Whatever groups ranks have made and destroyed; no threads of theirs remain."""
+    for sums, threads in ranks.run(groups_on_ring, num_ranks=3):
+        assert sums == {6.0}
+        assert threads[-1] == threads[0]
 
 
 def trained_again(group: dist.ProcessGroup) -> list[list[torch.Tensor]]:
@@ -65,13 +59,11 @@ def trained_again(group: dist.ProcessGroup) -> list[list[torch.Tensor]]:
     results = []
     for _ in range(2):
         parallel = DataParallel(small_model(), "fsdp_backend_ring", group)
-        optimizer = parallel.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+        optimizer = parallel.optimizer(SGD)
         parallel(inputs(group.rank())).pow(2).mean().backward()
         optimizer.step()
         results.append([value.clone() for value in parallel.state_dict().values()])
-        dist.barrier(group)
-        dist.destroy_process_group(parallel.strategy.group)
-        dist.barrier(group)
+        destroy(parallel.strategy.group, group)
     return results
 
 
@@ -81,26 +73,10 @@ def test_fsdp_looks_for_no_destroyed_group(ranks: RankPool) -> None:
         torch.testing.assert_close(first, second)
 
 
-def test_ranks_with_different_numbers_of_groups_find_one_another(ranks: RankPool) -> None:
-    """As those do where others have made groups among themselves."""
-    assert ranks.run(after_groups_of_some, num_ranks=3) == [[6.0, 6.0]] * 3
-
-
-def test_a_destroyed_group_is_not_looked_for(ranks: RankPool) -> None:
-    """However often one is made and destroyed."""
-    assert ranks.run(after_destroyed_groups, num_ranks=3) == [[6.0] * 3] * 3
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not list a process's threads")
-def test_destroyed_groups_leave_no_threads(ranks: RankPool) -> None:
-    """Neither their own nor those of groups that were made for a new name."""
-    assert ranks.run(threads_left, num_ranks=2) == [0, 0]
-
-
 def evaluated_alone(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
     """Parameters and buffers of a model with buffers that rank 0 evaluates alone between steps."""
     parallel = DataParallel(ODD_MODELS["spectral norm"](), name, group)
-    optimizer = parallel.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    optimizer = parallel.optimizer(SGD)
     for step in range(3):
         parallel.zero_grad()
         parallel(inputs(group.rank() + 10 * step)).pow(2).mean().backward()

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.ranks import RankPool
+from tests.refusals import said_by
 from tests.trainers.models import Tied, inputs, parameters_of, seeded, small_model
 from trainers.data_parallel import DataParallel, DriftError
 from trainers.strategies.local_sgd import OuterMomentum
@@ -19,6 +20,17 @@ from trainers.strategies.local_sgd import OuterMomentum
 ADAM = partial(torch.optim.AdamW, lr=0.05)
 STEPS, EVERY = 7, 3
 Make = Callable[[], nn.Module]
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Steps as another optimizer does, which it has inside."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.inner = ADAM(parameters)
+        super().__init__(self.inner.param_groups, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step(closure)
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, number: int) -> None:
@@ -32,18 +44,17 @@ def trained(group: dist.ProcessGroup, name: str, make: Make) -> tuple[list[torch
     """The parameters after some steps, those after an average, and what a comparison says before it."""
     model = make()
     parallel = DataParallel(model, name, group)
-    optimizer = parallel.optimizer(ADAM)
+    optimizer = parallel.optimizer(Lookahead if name.startswith("local") else ADAM)
     for number in range(STEPS):
         step(parallel, optimizer, group.rank(), number)
-    own, said = parameters_of(model), ""
-    try:
-        parallel.check_identical()
-    except DriftError as error:
-        said = str(error)
+        for parameter in parallel.parameters():  # which then lie elsewhere, as after model.to(...)
+            parameter.data = parameter.data.clone()
+    own = parameters_of(model)
+    said = said_by(DriftError, parallel.check_identical)
     parallel.sync_parameters()
     parallel.sync_parameters()  # once more changes nothing
     parallel.check_identical()
-    return own, [p.detach() for p in model.parameters()], said
+    return own, parameters_of(model), said
 
 
 def trained_alone(make: Make, num_ranks: int, outer: OuterMomentum | None) -> tuple[list[nn.Module], nn.Module]:
@@ -75,61 +86,15 @@ def trained_alone(make: Make, num_ranks: int, outer: OuterMomentum | None) -> tu
 @pytest.mark.parametrize("make", [small_model, partial(seeded, Tied)])
 @pytest.mark.parametrize(("name", "outer"), [("local_sgd/3", None), ("diloco/3", OuterMomentum())])
 def test_it_is_what_one_process_computes(ranks: RankPool, name: str, outer: OuterMomentum | None, make: Make) -> None:
-    """Ranks hold other parameters between averages, which a comparison says, and the same after the last."""
+    """Ranks hold other parameters between averages, which a comparison says, and the same after the last.
+
+    The optimizer may step another one.
+    """
     models, averaged = trained_alone(make, 3, outer)
     for rank, (own, last, said) in enumerate(ranks.run(trained, name, make, num_ranks=3)):
-        torch.testing.assert_close(own, [p.detach() for p in models[rank].parameters()], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(last, [p.detach() for p in averaged.parameters()], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(own, parameters_of(models[rank]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(last, parameters_of(averaged), rtol=1e-4, atol=1e-5)
         assert "differs between rank 0 and ranks 1, 2" in said
-
-
-def moved(group: dist.ProcessGroup) -> list[torch.Tensor]:
-    """The parameters after two steps, between which they came to lie elsewhere, and an average."""
-    parallel = DataParallel(small_model(), "local_sgd/2", group)
-    optimizer = parallel.optimizer(partial(torch.optim.SGD, lr=0.1))
-    for number in range(2):
-        step(parallel, optimizer, group.rank(), number)
-        for parameter in parallel.parameters():
-            parameter.data = parameter.data.clone()
-        parallel.double().float()
-    parallel.sync_parameters()
-    parallel.check_identical()
-    return parameters_of(parallel)
-
-
-def test_parameters_that_lie_elsewhere_are_averaged(ranks: RankPool) -> None:
-    """As after vector_to_parameters, or model.to(...)."""
-    first, second = ranks.run(moved, num_ranks=2)
-    torch.testing.assert_close(first, second, rtol=0, atol=0)
-
-
-class Lookahead(torch.optim.Optimizer):
-    """Steps as another optimizer does, which it has inside."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self.inner = ADAM(parameters)
-        super().__init__(self.inner.param_groups, {})
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.inner.step(closure)
-
-
-def with_inner_optimizer(group: dist.ProcessGroup, make: Any) -> list[torch.Tensor]:
-    """The parameters after steps enough for an average."""
-    parallel = DataParallel(small_model(), "local_sgd/2", group)
-    optimizer = parallel.optimizer(make)
-    for number in range(5):  # averages after 2 and 4
-        step(parallel, optimizer, group.rank(), number)
-    own = parameters_of(parallel)
-    parallel.sync_parameters()
-    parallel.check_identical()
-    return [*own, *(p.detach() for p in parallel.parameters())]
-
-
-def test_an_optimizer_may_step_another(ranks: RankPool) -> None:
-    """An optimizer within another is no foreign one, though it has its parameters."""
-    inside, itself = (ranks.run(with_inner_optimizer, make, num_ranks=2)[0] for make in (Lookahead, ADAM))
-    torch.testing.assert_close(inside, itself, rtol=0, atol=0)
 
 
 def with_scaler(group: dist.ProcessGroup, unscales: bool, fused: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -148,26 +113,24 @@ def with_scaler(group: dist.ProcessGroup, unscales: bool, fused: bool) -> tuple[
         scaler.step(optimizer)
         scaler.update()
     assert scaler.get_scale() == (32 if group.rank() == 1 else 64)
-    return found, [p.detach() for p in parallel.parameters()]
+    return found, parameters_of(parallel)
 
 
 @pytest.mark.parametrize("unscales", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_rank_leaves_out_its_step_with_an_infinite_gradient(ranks: RankPool, unscales: bool, fused: bool) -> None:
     """As one process on its data would do; the step counts, so that all ranks average at once."""
-    models, num_ranks = [], 2
-    for rank in range(num_ranks):
+    models: list[list[torch.Tensor]] = []
+    found = ranks.run(with_scaler, unscales, fused, num_ranks=2)
+    for rank, (own, _) in enumerate(found):
         model = small_model()
         optimizer = ADAM(model.parameters())
         for number in range(3):
+            if number == 2:
+                torch.testing.assert_close(own, parameters_of(model))
             if (rank, number) != (1, 1):
                 step(model, optimizer, rank, number)
-            if number == 1:
-                before = parameters_of(model)
-        models.append((before, [p.detach() for p in model.parameters()]))
-    mean = [torch.stack(parameters).mean(dim=0) for parameters in zip(*(after for _, after in models), strict=True)]
-    for (own, averaged), (expected, _) in zip(
-        ranks.run(with_scaler, unscales, fused, num_ranks=num_ranks), models, strict=True
-    ):
-        torch.testing.assert_close(own, expected)
+        models.append(parameters_of(model))
+    mean = [torch.stack(parameters).mean(dim=0) for parameters in zip(*models, strict=True)]
+    for _, averaged in found:
         torch.testing.assert_close(averaged, mean)

@@ -9,14 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from tests.ranks import RankPool
 from tests.refusals import said_by
-from tests.trainers.models import BUCKETS, Blocks, backward, inputs, parameters_of, seeded, small_model
+from tests.trainers.models import BUCKETS, Blocks, inputs, parameters_of, small_model
 from trainers.data_parallel import DataParallel
 from trainers.strategies.flat_vector import layers_of
-from trainers.strategies.own_optimizer import ShardingError
 from trainers.strategies.withheld import ShareGradient, Withheld
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -44,27 +42,24 @@ def resumed(group: dist.ProcessGroup, name: str, states: Any) -> tuple[Any, list
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "sizes", "others"),
+    ("name", "sizes", "others"),
     [
-        ("zero1", 3, [29], [("zero1", 2)]),
-        ("zero1", 2, [29], [("zero1", 5)]),
-        ("zero1", 1, [29], [("zero1", 4)]),
-        (BUCKETS, 3, [5, 8, 16], [(BUCKETS, 2)]),
-        ("zero3", 3, [16, 10, 3], [("zero3", 2)]),  # a vector for each layer
-        ("fsdp", 3, [12, 4, 8, 2, 2, 1], [("ring", 3), ("fsdp", 2)]),
-        ("fsdp_backend_ring", 3, [12, 4, 8, 2, 2, 1], [("ring", 3), ("fsdp_backend_ring", 2)]),
+        ("zero1", [29], [("zero1", 2), ("zero1", 5)]),
+        (BUCKETS, [5, 8, 16], [(BUCKETS, 2)]),
+        ("zero3", [16, 10, 3], [("zero3", 2)]),  # a vector for each layer
+        ("fsdp", [12, 4, 8, 2, 2, 1], [("ring", 3), ("fsdp", 2)]),
     ],
 )
 def test_states_are_for_any_number_of_ranks(
-    ranks: RankPool, name: str, before: int, sizes: list[int], others: list[tuple[str, int]]
+    ranks: RankPool, name: str, sizes: list[int], others: list[tuple[str, int]]
 ) -> None:
     """All 29 parameters, without what pads them; on as many ranks the run goes on bit for bit."""
-    (states, expected), *same = ranks.run(resumed, name, None, num_ranks=before)
+    (states, expected), *same = ranks.run(resumed, name, None, num_ranks=3)
     assert [tuple(value.shape) for value in states[0].values()] == [(4, 3), (4,), (2, 4), (2,), (1, 2), (1,)]
     assert [values["momentum_buffer"].numel() for values in states[1]["state"].values()] == sizes
     for other, _ in same:
         torch.testing.assert_close(other[1], states[1], rtol=0, atol=0)
-    for _, found in ranks.run(resumed, name, states, num_ranks=before):
+    for _, found in ranks.run(resumed, name, states, num_ranks=3):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
     for other, num_ranks in others:
         for _, found in ranks.run(resumed, other, states, num_ranks=num_ranks):
@@ -84,11 +79,12 @@ def held(group: dist.ProcessGroup, name: str) -> tuple[int, int]:
     return sum(found.values()), sum(tensor.nbytes for tensor in state)
 
 
-def test_each_rank_holds_its_share(ranks: RankPool) -> None:
+@pytest.mark.parametrize(
+    ("name", "size_bytes"), [("ring", (4000, 8000)), ("zero1", (5000, 2000)), ("zero2", (1000, 2000))]
+)
+def test_each_rank_holds_its_share(ranks: RankPool, name: str, size_bytes: tuple[int, int]) -> None:
     """1000 float32 parameters over four ranks: `zero1` still has all gradients of the rank beside its share."""
-    assert ranks.run(held, "ring", num_ranks=4) == [(4000, 8000)] * 4
-    assert ranks.run(held, "zero1", num_ranks=4) == [(5000, 2000)] * 4
-    assert ranks.run(held, "zero2", num_ranks=4) == [(1000, 2000)] * 4
+    assert ranks.run(held, name, num_ranks=4) == [size_bytes] * 4
 
 
 def norms(group: dist.ProcessGroup) -> list[float]:
@@ -113,28 +109,20 @@ def test_layers_of_a_model() -> None:
     """Members of lists, dicts and sequences; the rest is the model's, with what two layers share."""
     model = Blocks()
     names = [name for name, _ in model.named_parameters()]
-    layers = {
-        next(name for name, module in model.named_modules() if module is layer.module): [
-            names[index] for index in layer.indices
-        ]
-        for layer in layers_of(model)
-    }
-    assert layers == {
+    modules = {module: name for name, module in model.named_modules()}
+    assert {modules[layer.module]: [names[index] for index in layer.indices] for layer in layers_of(model)} == {
         "blocks.0": ["blocks.0.bias"],
         "blocks.1": ["blocks.1.0.weight", "blocks.1.0.bias"],
         "blocks.2": ["blocks.2.weight", "blocks.2.bias"],
         "": ["first.weight", "first.bias", "last.weight", "last.bias", "blocks.0.weight"],
     }
-    assert [layer.indices for layer in layers_of(small_model())] == [[0, 1], [2, 3], [4, 5]]
-    assert [layer.indices for layer in layers_of(nn.Linear(2, 2))] == [[0, 1]]
 
 
 def largest_held(group: dist.ProcessGroup) -> tuple[int, int]:
     """The most bytes of parameters that are there at once while a model of many alike layers trains, and their sum."""
-    torch.manual_seed(3)
     model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(8)))
     size_bytes = sum(p.nbytes for p in model.parameters())
-    parallel, most = DataParallel(model, "zero3", group), 0
+    parallel, most = DataParallel(model, "zero3", group, broadcast=True), 0
     parallel(torch.ones(1, 16)).sum().backward()
 
     def count(*_: object) -> None:
@@ -155,85 +143,10 @@ def test_a_rank_holds_a_layer_at_a_time(ranks: RankPool) -> None:
         assert most == size_bytes // 8
 
 
-def looked_at(group: dist.ProcessGroup) -> list[float]:
-    """Return the result of one rank alone between two steps, the state, and the parameter after the next step."""
-    parallel = DataParallel(nn.Linear(1, 1, bias=False), "zero3", group, broadcast=True)
-    optimizer = parallel.optimizer(partial(torch.optim.SGD, lr=0.5))
-    parallel.load_state_dict({"weight": torch.tensor([[3.0]])})
-    parallel(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
-    parallel.unshard()
-    with torch.no_grad():
-        alone = parallel(torch.ones(1, 1)).item() if group.rank() == 0 else 2.5
-    saved = parallel.state_dict()  # a copy, which the next step leaves alone
-    parallel.model.weight.detach().numpy()  # which keeps its memory, whatever the parameter becomes
-    parallel.load_state_dict({"weight": saved["weight"] * 2})
-    optimizer.zero_grad()
-    parallel(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
-    return [alone, saved["weight"].item(), parallel.state_dict()["weight"].item()]
-
-
-def test_whole_parameters_can_be_looked_at_and_written(ranks: RankPool) -> None:
-    """After `unshard`, by one rank alone; what is written to them is what the next step begins with."""
-    assert ranks.run(looked_at, num_ranks=3) == [[2.5, 2.5, 4.5]] * 3
-
-
-class OfRank(nn.Module):
-    """Layers that are alike, of which every rank leaves out another one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(3, 3) for _ in range(3)])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: (batch, 3)."""
-        for number, layer in enumerate(self.layers):
-            if number != dist.get_rank():
-                x = layer(x)
-        return x
-
-
-def with_other_layers(group: dist.ProcessGroup) -> str:
-    """Return the error of ranks that use other layers."""
-    parallel = DataParallel(seeded(OfRank), "zero3", group)
-    return said_by(ShardingError, backward, parallel, 0)
-
-
-def test_ranks_must_use_the_same_layers(ranks: RankPool) -> None:
-    """Or shares of different layers would be put together."""
-    for error in ranks.run(with_other_layers, num_ranks=3):
-        assert error.startswith("the ranks have used different layers, or the same layers in a different order: with")
-
-
-def copied(group: dist.ProcessGroup) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The parameters, and those of a copy of the plain model which is averaged with later ones and trained alone."""
-    parallel = DataParallel(small_model(), "zero3", group)
-    optimizer = parallel.optimizer(SGD)
-    average = torch.optim.swa_utils.AveragedModel(parallel.module)
-    backward(parallel, 0)
-    optimizer.step()
-    parallel.unshard()
-    average.update_parameters(parallel.module)
-    if group.rank() == 0:
-        average(inputs(0)).sum().backward()
-    optimizer.zero_grad()
-    backward(parallel, 1)
-    return [p.detach() for p in average.parameters()], list(small_model().parameters())
-
-
-def test_a_copy_is_a_plain_model(ranks: RankPool) -> None:
-    """The first update of an average is a copy; one rank alone can use it, and it stays as it is."""
-    (found, first), (again, _) = ranks.run(copied, num_ranks=2)
-    torch.testing.assert_close(found, again, rtol=0, atol=0)
-    assert [f.shape for f in found] == [p.shape for p in first]
-    assert not any(torch.equal(f, p) for f, p in zip(found, first, strict=True))
-
-
-def evaluated_alone(group: dist.ProcessGroup) -> list[float]:
+def evaluated_alone(group: dist.ProcessGroup, name: str) -> list[float]:
     """Return rank 0's results, alone, after `unshard`, before and after the model was asked for its state."""
     layers = [nn.Linear(1, 1, bias=False), nn.Linear(1, 3, bias=False), nn.Linear(3, 1, bias=False)]
-    parallel = DataParallel(nn.Sequential(*layers), "fsdp", group, broadcast=True)
+    parallel = DataParallel(nn.Sequential(*layers), name, group, broadcast=True)
     parallel.load_state_dict({"0.weight": torch.ones(1, 1), "1.weight": torch.ones(3, 1), "2.weight": torch.ones(1, 3)})
     results = []
     for asks in (False, True):
@@ -245,12 +158,11 @@ def evaluated_alone(group: dist.ProcessGroup) -> list[float]:
                 results += [parallel(torch.ones(1, 1)).item(), parallel.module(torch.ones(1, 1)).item()]
         for _ in range(2):
             parallel(torch.ones(1, 1)).sum().backward()
-        assert all(isinstance(p, DTensor) for p in parallel.parameters())
+        assert nn.Parameter not in {type(p) for p in parallel.parameters()}
     return results
 
 
-def test_one_rank_can_evaluate_alone(ranks: RankPool) -> None:
+@pytest.mark.parametrize("name", ["zero3", "fsdp"])
+def test_one_rank_can_evaluate_alone(ranks: RankPool, name: str) -> None:
     """Without the others, which go on to the next step."""
-    alone, other = ranks.run(evaluated_alone, num_ranks=2)
-    assert alone == [3.0] * 4
-    assert other == []
+    assert ranks.run(evaluated_alone, name, num_ranks=2) == [[3.0] * 4, []]

@@ -2,186 +2,223 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tests.refusals import refused, said_by
+from tests.trainers.tasks.test_tasks import one_thread, refusal, trained
+from trainers.tasks import load_task
 from trainers.tasks.base import ModelConfig, SeededTask, check_seed
-from trainers.tasks.lm import english_text, read_tokens
+from trainers.tasks.lm import LanguageModel, english_text, printable, read_tokens
 from trainers.tasks.model import TinyTransformer, next_token_loss, sinusoids
 
-MODEL = ModelConfig(sequence_length=10)
-SMALL = ModelConfig(vocabulary=61, d_model=32, heads=4, layers=2, d_ff=64, sequence_length=12)
+MODEL = ModelConfig(vocabulary=61, d_model=32, heads=4, layers=2, d_ff=64, sequence_length=12)
+SMALL = {"d_model": 64, "layers": 1, "d_ff": 128, "sequence_length": 32}
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("make", "message"),
     [
-        ({"vocabulary": 1}, "--vocabulary 1: must be at least 2"),
-        ({"d_model": 0}, "--d-model 0: must be at least 2"),
-        ({"heads": 0}, "--heads 0: must be at least 1"),
-        ({"layers": 0}, "--layers 0: must be at least 1"),
-        ({"d_ff": -3}, "--d-ff -3: must be at least 1"),
-        ({"sequence_length": 0}, "--sequence-length 0: must be at least 1"),
-        ({"d_model": 130}, "--d-model 130: must be divisible by --heads 4"),
-        ({"d_model": 15, "heads": 3}, "--d-model 15: must be even (positions are pairs of a sine and a cosine)"),
+        (partial(ModelConfig, vocabulary=1), "--vocabulary 1: must be at least 2"),
+        (partial(ModelConfig, d_ff=0), "--d-ff 0: must be at least 1"),
+        (partial(ModelConfig, d_model=130), "--d-model 130: must be divisible by --heads 4"),
+        (
+            partial(ModelConfig, d_model=15, heads=3),
+            "--d-model 15: must be even (positions are pairs of a sine and a cosine)",
+        ),
+        (partial(ModelConfig, sequence_length=2**23), "--sequence-length 8388608: must be at most 4194304"),
+        (
+            partial(ModelConfig, layers=10_000),
+            "--vocabulary 256, --d-model 128, --layers 10000, --d-ff 512: the model would have some 2.0e+09 "
+            "parameters, more than 1e+09",
+        ),
+        (partial(SeededTask, 0, 0.0), "--learning-rate 0.0: must be finite and greater than 0"),
+        (partial(SeededTask, 0, math.inf), "--learning-rate inf: must be finite and greater than 0"),
+        (partial(check_seed, -1), "--seed -1: must be at least 0 and less than 2**63"),
+        (partial(check_seed, 2**63), f"--seed {2**63}: must be at least 0 and less than 2**63"),
     ],
 )
-def test_model_config_refuses(options: dict[str, int], message: str) -> None:
-    """A model that cannot be built is refused in one line with the option, its value and the rule."""
+def test_options_that_are_refused(make: Callable[[], object], message: str) -> None:
+    """In one line with the option, its value and the rule; each bound that a message names is itself allowed."""
     with refused(message):
-        ModelConfig(**options)
-
-
-@pytest.mark.parametrize(
-    ("check", "value", "message"),
-    [
-        (partial(SeededTask, 0), 0.0, "--learning-rate 0.0: must be finite and greater than 0"),
-        (partial(SeededTask, 0), float("nan"), "--learning-rate nan: must be finite and greater than 0"),
-        (partial(SeededTask, 0), float("inf"), "--learning-rate inf: must be finite and greater than 0"),
-        (check_seed, -1, "--seed -1: must be at least 0 and less than 2**63"),
-        (check_seed, 2**63, f"--seed {2**63}: must be at least 0 and less than 2**63"),
-    ],
-)
-def test_what_all_tasks_have_is_checked(check: Callable[[float], object], value: float, message: str) -> None:
-    """In one line with the option, its value and the rule."""
-    with refused(message):
-        check(value)
-
-
-def test_the_smallest_and_largest_values_are_accepted() -> None:
-    """Each bound that a message names is itself allowed."""
-    model = ModelConfig(vocabulary=2, d_model=2, heads=1, layers=1, d_ff=1, sequence_length=1)
-    SeededTask(0, 1e-12)
+        make()
+    ModelConfig(vocabulary=2, d_model=2, heads=1, layers=1, d_ff=1, sequence_length=1)
     check_seed(2**63 - 1)
-    assert model.d_model == 2
 
 
-def refusal(source: str, config: ModelConfig = MODEL) -> str:
-    """The message with which `read_tokens` refuses."""
-    return said_by(ValueError, read_tokens, source, config, seed=0)
-
-
-def test_topics_are_english() -> None:
-    """The default text needs no download, is long enough to learn from, and reads as prose."""
-    tokens = read_tokens("topics", MODEL, seed=0)
-    assert tokens.tobytes() == english_text()
-    assert len(tokens) > 300_000
+def test_tokens_are_english_random_or_the_bytes_of_a_file(tmp_path: Path) -> None:
+    """The text needs no download, and reads as prose; random tokens follow the seed and the vocabulary."""
+    assert read_tokens("topics", ModelConfig(), seed=0).tobytes() == english_text()
+    assert len(english_text()) > 300_000
     assert english_text().count(b" the ") > 2_000
-
-
-def test_random_tokens_follow_the_seed_and_the_vocabulary() -> None:
-    """Every token of the vocabulary occurs, none above it, and only the seed decides which."""
     config = ModelConfig(vocabulary=300)
     tokens = read_tokens("random", config, seed=1)
     assert np.array_equal(np.unique(tokens), np.arange(300))
     assert np.array_equal(tokens, read_tokens("random", config, seed=1))
     assert not np.array_equal(tokens, read_tokens("random", config, seed=2))
-
-
-def test_a_files_bytes_are_the_tokens(tmp_path: Path) -> None:
-    """Any file will do."""
     path = tmp_path / "bytes.bin"
-    content = bytes(range(223, 256))
-    path.write_bytes(content)
-    tokens = read_tokens(str(path), MODEL, seed=0)
-    assert tokens.tolist() == list(content)
+    path.write_bytes(bytes(range(223, 256)))
+    assert read_tokens(str(path), config, seed=0).tolist() == list(range(223, 256))
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """A missing file, and what is no file, are named with the reason."""
-    missing = tmp_path / "missing.txt"
-    assert refusal(str(missing)) == f"--data {missing}: cannot be read: No such file or directory"
-    assert refusal(str(tmp_path)) == f"--data {tmp_path}: cannot be read: not a regular file"
-    assert refusal("/dev/zero") == "--data /dev/zero: cannot be read: not a regular file"
+def test_data_that_are_refused(tmp_path: Path) -> None:
+    """A missing file, what is no file, text that does not fit the vocabulary, and one too short for two windows."""
 
+    def said(source: Any, vocabulary: int = 256) -> str:
+        return said_by(ValueError, read_tokens, str(source), ModelConfig(vocabulary=vocabulary), seed=0)
 
-def test_bytes_need_256_tokens() -> None:
-    """A vocabulary that has no place for some bytes is refused for text, and fine for random tokens."""
-    config = ModelConfig(vocabulary=100)
-    assert refusal("topics", config) == "--vocabulary 100: byte tokens need at least 256"
-    assert read_tokens("random", config, seed=0).max() == 99
-
-
-@pytest.fixture
-def model() -> TinyTransformer:
-    """An untrained model, the same in every test."""
-    torch.manual_seed(3)
-    return TinyTransformer(SMALL)
+    missing, short = tmp_path / "missing.txt", tmp_path / "short"
+    assert said(missing) == f"--data {missing}: cannot be read: No such file or directory"
+    assert said("/dev/zero") == "--data /dev/zero: cannot be read: not a regular file"
+    assert said("topics", 100) == "--vocabulary 100: byte tokens need at least 256"
+    short.write_bytes(b"x" * 21)
+    assert load_task("lm", 0, data=str(short), sequence_length=10).num_samples == 1
+    short.write_bytes(b"x" * 20)
+    assert refusal("lm", data=str(short), sequence_length=10) == (
+        f"--data {short}: has 20 tokens (bytes), but to train and to test on it with --sequence-length 10 needs "
+        "at least 21"
+    )
 
 
 def tokens(*shape: int) -> torch.Tensor:
     """Random tokens, the same at every call."""
-    return torch.randint(SMALL.vocabulary, shape, generator=torch.Generator().manual_seed(5))
+    return torch.randint(MODEL.vocabulary, shape, generator=torch.Generator().manual_seed(5))
 
 
-def test_a_later_token_changes_no_earlier_logits(model: TinyTransformer) -> None:
-    """Causality: position 7 is seen from 7 on, and from there on everywhere."""
+def test_a_later_token_changes_no_earlier_logits() -> None:
+    """Causality: position 7 is seen from 7 on, and from there on everywhere. A longer sequence is refused."""
+    torch.manual_seed(3)
+    model = TinyTransformer(MODEL)
     before = tokens(2, 12)
     after = before.clone()
-    after[:, 7] = (after[:, 7] + 1) % SMALL.vocabulary
+    after[:, 7] = (after[:, 7] + 1) % MODEL.vocabulary
     difference = (model(after) - model(before)).abs().amax(dim=(0, 2))
     assert difference[:7].max() < 1e-6
     assert difference[7:].min() > 1e-4
-
-
-def test_positions_tell_the_order_of_tokens() -> None:
-    """Swapping two earlier tokens changes the logits, and without positions would not."""
-    torch.manual_seed(3)
-    # One layer, since a second one could tell the order from what each position has seen; doubles, to see it exactly.
-    model = TinyTransformer(replace(SMALL, layers=1)).double()
-    forwards = tokens(1, 6)
-    swapped = forwards[:, [1, 0, 2, 3, 4, 5]]
-    assert forwards[0, 0] != forwards[0, 1]
-    assert (model(forwards)[0, -1] - model(swapped)[0, -1]).abs().max() > 1e-6
-    model.positions.zero_()
-    assert (model(forwards)[0, -1] - model(swapped)[0, -1]).abs().max() < 1e-12
+    with refused("sequence of 13 tokens: must be at most --sequence-length 12"):
+        model(tokens(2, 13))
 
 
 def test_positions_follow_the_paper() -> None:
-    """Even columns are sines, odd ones cosines, of position / 10000 ** (column / d_model)."""
+    """Even columns are sines, odd ones cosines, of position / 10000 ** (column / d_model); they tell tokens apart."""
     table = sinusoids(5, 6)
     expected = [f(3 / 10_000 ** (column / 6)) for column in (0, 2, 4) for f in (math.sin, math.cos)]
     assert table.shape == (5, 6)
     assert table[3].tolist() == pytest.approx(expected, abs=1e-6)
+    logits = TinyTransformer(MODEL)(torch.full((1, 12), 3))[0]
+    assert not torch.allclose(logits[1], logits[2], atol=1e-4)
+
+
+class Successor(nn.Module):
+    """Sure that the next token is one more."""
+
+    def forward(self, read: torch.Tensor) -> torch.Tensor:
+        return 50.0 * nn.functional.one_hot((read + 1) % 256, 256)
 
 
 def test_the_loss_is_that_of_the_next_token() -> None:
-    """A model that is sure of token + 1 has no loss on counting up, and a large one on counting down."""
-
-    class Successor(torch.nn.Module):
-        def forward(self, read: torch.Tensor) -> torch.Tensor:
-            return 50.0 * torch.nn.functional.one_hot(read + 1, 20)
-
+    """None on counting up, and a large one on counting down."""
     up = torch.arange(1, 12).unsqueeze(0)
     assert next_token_loss(Successor(), up).item() == pytest.approx(0, abs=1e-6)
     assert next_token_loss(Successor(), up.flip(1)).item() == pytest.approx(50, abs=1e-3)
 
 
-def test_every_parameter_gets_a_gradient(model: TinyTransformer) -> None:
-    """No parameter is left out: a rank that waits for its gradient to be synchronised would wait for ever."""
-    next_token_loss(model, tokens(8, 13)).backward()  # type: ignore[no-untyped-call]
-    without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-    assert without == []
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """1,001 bytes that count, so that each window of ten and one tells its own place."""
+    path = tmp_path / "text.bin"
+    path.write_bytes(bytes(index % 251 for index in range(1001)))
+    return path
 
 
-def test_the_same_seed_makes_the_same_weights(model: TinyTransformer) -> None:
-    """Ranks start equal by seeding alike, and differ otherwise."""
-    torch.manual_seed(3)
-    again = TinyTransformer(SMALL)
-    other = TinyTransformer(SMALL)
-    pairs = list(zip(model.parameters(), again.parameters(), strict=True))
-    assert all(torch.equal(a, b) for a, b in pairs)
-    assert not torch.equal(model.head.weight, other.head.weight)
+def test_windows_cover_the_text_once(text: Path) -> None:
+    """Each token is predicted in one window, and those held out are the last tenth, on which the loss is taken."""
+    task = LanguageModel(seed=0, data=str(text), sequence_length=10)
+    assert (task.num_samples, task.held_out.tolist()) == (90, list(range(90, 100)))
+    windows = task.batch(np.arange(100))
+    assert windows.dtype == torch.int64
+    assert windows[:, 1:].flatten().tolist() == list(text.read_bytes()[1:])
+    assert windows[:, 0].tolist() == list(text.read_bytes()[:1000:10])
+    held_out = text.read_bytes()[901:]  # the first token of the first window is only read
+    assert task.evaluate(Successor())["loss"] == pytest.approx(50 * held_out.count(0) / len(held_out), abs=1e-3)
 
 
-def test_a_sequence_that_is_too_long_is_refused(model: TinyTransformer) -> None:
-    """The message has both lengths; a shorter sequence is welcome."""
-    assert model(tokens(2, 5)).shape == (2, 5, 61)
-    with pytest.raises(ValueError, match=r"^sequence of 13 tokens: must be at most --sequence-length 12$"):
-        model(tokens(2, 13))
+def test_much_held_out_text_is_sampled_evenly(tmp_path: Path) -> None:
+    """At most 1,024 windows of it, from its beginning to its end; none of them is trained on."""
+    path = tmp_path / "long"
+    path.write_bytes(bytes(25_001))
+    task = LanguageModel(seed=0, data=str(path), sequence_length=1)
+    assert task.num_samples == 22_500
+    assert task.held_out.tolist() == list(range(22_500, 25_000, 3))
+
+
+def test_it_learns() -> None:
+    """A small one, in 100 steps: from 8 bits a byte, a guess, to less than 4.2 on text that it has not seen."""
+    task = load_task("lm", 0, **SMALL)
+    torch.manual_seed(0)
+    assert task.evaluate(task.model())["bits_per_byte"] == pytest.approx(8, abs=0.1)
+    after = task.evaluate(trained(task, seed=0, steps=100))
+    assert after["bits_per_byte"] < 4.2
+    assert after["loss"] == pytest.approx(after["bits_per_byte"] * math.log(2))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # a minute or two where nothing else runs
+def test_it_learns_words() -> None:
+    """The default one, in its three epochs: at most 1.65 nats a byte on text that it has not seen."""
+    task = load_task("lm", 0)
+    assert task.evaluate(trained(task, seed=0))["loss"] < 1.65
+
+
+@one_thread()
+def test_a_continuation_is_shown_and_draws_nothing_from_torch() -> None:
+    """The end of the text and 200 bytes, the same ones again, and the global generator as it was.
+
+    The logits of a model that has diverged are no numbers: still no error.
+    """
+    task = load_task("lm", 0, **SMALL)
+    torch.manual_seed(8)
+    model = task.model()
+    state = torch.get_rng_state()
+    shown = task.show(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    head, _, continuation = shown.partition("\n\ncontinued by the model:\n")
+    assert head == f"the end of the text:\n{english_text()[-32:].decode()}"
+    assert 0 < len(continuation) <= 200
+    assert shown.replace("\n", "").isprintable()
+    assert task.show(model) == shown
+    assert load_task("lm", 1, **SMALL).show(model) != shown
+    nn.init.constant_(model.head.bias, math.nan)
+    assert "continued by the model" in task.show(model)
+
+
+def test_what_is_no_text_is_made_printable() -> None:
+    """Lines stay lines; what cannot be shown is replaced, and so never reaches the terminal."""
+    shown = printable("eins\n\N{EURO SIGN}".encode() + b"\xff\x1b[31m\r\0")
+    assert shown == "eins\n\N{EURO SIGN}\ufffd\ufffd[31m\ufffd\ufffd"
+
+
+def test_random_tokens_have_no_text_to_show() -> None:
+    """And their loss cannot come below that of guessing, which is what makes them of use."""
+    task = load_task("lm", 0, data="random", vocabulary=300, **SMALL)
+    model = task.model()
+    assert task.show(model) == ""
+    assert task.evaluate(model) == {"loss": pytest.approx(math.log(300), abs=0.05)}
+
+
+def test_a_configuration_says_what_is_trained(text: Path, tmp_path: Path) -> None:
+    """It differs as soon as anything does that decides it, and not if the same bytes have another name."""
+    copy, other = tmp_path / "copy", tmp_path / "other"
+    copy.write_bytes(text.read_bytes())
+    other.write_bytes(text.read_bytes()[::-1])
+    config = load_task("lm", 0, data=str(text)).config()
+    assert load_task("lm", 0, data=str(copy)).config() == config
+    assert (config["task"], config["d_model"], config["learning_rate"]) == ("lm", ModelConfig().d_model, 3e-3)
+    for seed, path, options in ((0, other, {}), (1, text, {}), (0, text, {"d_ff": 8})):
+        assert load_task("lm", seed, data=str(path), **options).config() != config

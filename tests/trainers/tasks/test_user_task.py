@@ -45,33 +45,16 @@ def write(folder: Path, source: str) -> None:
 
 
 def test_a_function_of_a_module_in_the_current_directory(here: Path) -> None:
-    """It is called with the seed, and with the options if there are any; a class will do as a function."""
-    write(here, "def make(seed):\n    return Whole(seed + 1)\n")
-    assert load_task("mine:make", 7).config() == {"seed": 8, "width": 1}
-    assert load_task("mine:Whole", 7, width=3).config() == {"seed": 7, "width": 3}
+    """It is called with the seed, and with the options if there are any; a class will do as a function.
 
-
-def test_a_module_in_a_package(here: Path) -> None:
-    """A dotted name is that of a module in folders below."""
+    A dotted name is that of a module in folders below; the class may have the protocol as its base.
+    """
     (here / "deep" / "down").mkdir(parents=True)
-    write(here / "deep" / "down", "")
+    for folder in (here, here / "deep" / "down"):
+        write(folder, "from trainers.tasks import Task\nclass Own(Whole, Task): ...\n")
+    assert load_task("mine:Whole", 7).config() == {"seed": 7, "width": 1}
+    assert load_task("mine:Own", 7, width=3).config() == {"seed": 7, "width": 3}
     assert load_task("deep.down.mine:Whole", 0).num_samples == 5
-
-
-def test_a_task_may_name_the_protocol_as_its_base(here: Path) -> None:
-    """But that gives it no part that it has not defined itself."""
-    write(here, """
-from trainers.tasks import Task
-class Own(Whole, Task): ...
-class Partly(Task):
-    def __init__(self, seed): ...
-    def loss(self, model, batch): ...
-""")  # fmt: skip
-    assert load_task("mine:Own", 0).name == "whole"
-    assert refusal("mine:Partly") == (
-        "task 'mine:Partly': it returned an object of the class Partly, which lacks name, num_samples, "
-        "global_batch_size, epochs, model, optimizer, batch, evaluate, show, config, which a Task must have"
-    )
 
 
 @pytest.mark.parametrize(
@@ -81,7 +64,6 @@ class Partly(Task):
         ("mine.absent:make", "there is no module 'mine.absent', neither in the current directory nor installed"),
         ("mine.py:make", "give the module instead of its file: mine:make"),
         (":make", "give a module and a function: MODULE:FUNCTION"),
-        ("mine:", "give a module and a function: MODULE:FUNCTION"),
         (".mine:make", "give a module and a function: MODULE:FUNCTION"),
         ("mine:absent", "there is no function 'absent' in the module 'mine'"),
         ("mine:NUMBER", "'NUMBER' is not a function, but an object of the class int"),
@@ -96,10 +78,16 @@ class Partly(Task):
         ("mine:Anonymous", "its name is None; it must be a string"),
         ("mine:Unset", "its config() returned None, not a dict"),
         ("mine:Odd", "its config() has 'sizes': [3, 4]; values must be int, float or str"),
+        ("mine:Partly", "it returned an object of the class Partly, which lacks name, num_samples, global_batch_size, "
+                        "epochs, model, optimizer, batch, evaluate, show, config, which a Task must have"),
+        ("lacking:make", "importing it raised ModuleNotFoundError: No module named 'torsch'"),
+        ("broken:make", "importing it raised SyntaxError: expected ':' (broken.py, line 1)"),
     ],
 )  # fmt: skip
 def test_what_is_no_task_is_refused(here: Path, name: str, message: str) -> None:
     """It is said which name was given, and what is missing or wrong."""
+    (here / "lacking.py").write_text("import torsch\n")
+    (here / "broken.py").write_text("def make(seed)\n")
     write(here, """
 NUMBER = 3
 def failing(seed): raise KeyError("a b")
@@ -116,20 +104,12 @@ class Unset(Whole):
     def config(self): ...
 class Odd(Whole):
     def config(self): return {"sizes": [3, 4]}
+from trainers.tasks import Task
+class Partly(Task):
+    def __init__(self, seed): ...
+    def loss(self, model, batch): ...
 """)  # fmt: skip
     assert refusal(name) == f"task {name!r}: {message}"
-
-
-def test_a_module_that_cannot_be_imported_is_refused(here: Path) -> None:
-    """An error while it is imported, such as a missing module, is told apart from a module that is not there."""
-    write(here, "import torsch\n")
-    assert refusal("mine:Whole") == (
-        "task 'mine:Whole': importing it raised ModuleNotFoundError: No module named 'torsch'"
-    )
-    (here / "broken.py").write_text("def make(seed)\n")
-    assert refusal("broken:make") == (
-        "task 'broken:make': importing it raised SyntaxError: expected ':' (broken.py, line 1)"
-    )
 
 
 def test_the_example_learns(monkeypatch: pytest.MonkeyPatch) -> None:
