@@ -12,7 +12,7 @@ from torch import nn
 import collectives
 from collectives.integrations import check_settled, settled
 from collectives.runtime import resolve
-from trainers.replica_check import first_mismatch, first_mismatch_of_kinds, named_tensors
+from trainers.replica_check import first_mismatch, named_tensors
 from trainers.strategies import MakeStrategy, make_strategy
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import Ddp
@@ -64,11 +64,12 @@ class DataParallel(nn.Module):
         self.group = resolve(group)
         _check(model)
         if broadcast:
-            if differs := first_mismatch_of_kinds(model, self.group):
+            if differs := first_mismatch(model, self.group, values=False):
                 raise ValueError(
                     f"{differs}: broadcast=True sends values, not layers; make the same model on every rank"
                 )
-            broadcast_state(model, self.group)
+            for _, tensor in named_tensors(model):
+                collectives.broadcast(tensor.detach(), group=self.group, group_src=0)
         elif differs := first_mismatch(model, self.group):
             raise ValueError(
                 f"{differs}; use the same seed on all ranks before making the model, or give broadcast=True to use the "
@@ -227,12 +228,6 @@ class DataParallel(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("model"), name)
-
-
-def broadcast_state(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Give every rank rank 0's parameters and buffers."""
-    for _, tensor in named_tensors(model):
-        collectives.broadcast(tensor.detach(), group=group, group_src=0)
 
 
 def _check(model: nn.Module) -> None:

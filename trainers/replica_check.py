@@ -21,10 +21,13 @@ class TensorFingerprint(NamedTuple):
     digest: str
 
 
-def fingerprints(model: nn.Module, buffers: bool = True) -> list[TensorFingerprint]:
-    """Return the fingerprints of all parameters, then of all buffers, in the order of the model."""
+def fingerprints(model: nn.Module, buffers: bool = True, values: bool = True) -> list[TensorFingerprint]:
+    """Return the fingerprints of all parameters, then of all buffers, in the order of the model.
+
+    values: include a hash of these, beside names, shapes and dtypes.
+    """
     return [
-        TensorFingerprint(name, _kind(tensor), _digest(tensor))
+        TensorFingerprint(name, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor) if values else "")
         for name, tensor in named_tensors(model)
         if buffers or name.startswith("parameter ")
     ]
@@ -40,47 +43,39 @@ def named_tensors(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 def fingerprint(model: nn.Module, buffers: bool = True) -> str:
     """Return a hash of all parameters, and of buffers unless these are left out, bit for bit."""
-    return hashlib.sha256(repr([tuple(tensor) for tensor in fingerprints(model, buffers)]).encode()).hexdigest()
+    return _hash(fingerprints(model, buffers)).hex()
 
 
-def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True) -> str | None:
+def _hash(tensors: list[TensorFingerprint]) -> bytes:
+    return hashlib.sha256(repr([tuple(tensor) for tensor in tensors]).encode()).digest()
+
+
+def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True, values: bool = True) -> str | None:
     """Return None if all ranks hold the same model; else name the first tensor that differs, the ranks and by how much.
 
-    buffers: whether those must be the same as well.
+    buffers, values: whether those must be the same as well.
 
     Collective; the answer is the same on every rank. Raises CollectiveError when a peer fails.
     """
-    return _first_mismatch(fingerprints(model, buffers), model, group)
-
-
-def first_mismatch_of_kinds(model: nn.Module, group: dist.ProcessGroup) -> str | None:
-    """Compare names, shapes and dtypes alone, as `first_mismatch` compares values; collective."""
-    kinds = [TensorFingerprint(name, _kind(tensor), "") for name, tensor in named_tensors(model)]
-    return _first_mismatch(kinds, model, group)
-
-
-def _first_mismatch(own: list[TensorFingerprint], model: nn.Module, group: dist.ProcessGroup) -> str | None:
+    own = fingerprints(model, buffers, values)
     models: list[Any] = [None] * group.size()
     with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
-        if _all_alike(own, group):
+        if _all_alike(_hash(own), group):
             return None
         dist.all_gather_object(models, own, group=group)
     for index, on_ranks in enumerate(zip(*models, strict=False)):
         if len(set(on_ranks)) > 1:
             return _described(index, on_ranks, model, group)
-    if len({len(tensors) for tensors in models}) > 1:
-        counts = ", ".join(str(len(tensors)) for tensors in models)
-        return f"the models have {counts} parameters and buffers on the ranks"
-    return None
+    counts = ", ".join(str(len(tensors)) for tensors in models)
+    return f"the models have {counts} parameters and buffers on the ranks"
 
 
-def _all_alike(own: list[TensorFingerprint], group: dist.ProcessGroup) -> bool:
-    """Whether all ranks have the same fingerprints: one hash of each rank's travels.
+def _all_alike(digest: bytes, group: dist.ProcessGroup) -> bool:
+    """Whether all ranks have the same hash.
 
     By a collective of ours: a program often ends after this, and torch 2.13 aborts if the interpreter ends while Gloo's
     thread still lets go of the tensors of a collective of torch's.
     """
-    digest = hashlib.sha256(repr([tuple(tensor) for tensor in own]).encode()).digest()
     hashed = torch.frombuffer(bytearray(digest), dtype=torch.int64).to(home_of(group))
     everywhere = hashed.new_empty(group.size() * len(hashed))
     collectives.all_gather_into_tensor(everywhere, hashed, group)
@@ -108,10 +103,6 @@ def _largest_difference(own: torch.Tensor, group: dist.ProcessGroup) -> float:
         everywhere: list[Any] = [None] * group.size()
         dist.all_gather_object(everywhere, here, group=group)
     return float(max(everywhere, key=lambda value: (math.isnan(value), value)))
-
-
-def _kind(tensor: torch.Tensor) -> str:
-    return f"{tuple(tensor.shape)} {tensor.dtype}"
 
 
 def _digest(tensor: torch.Tensor) -> str:

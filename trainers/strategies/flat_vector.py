@@ -1,5 +1,6 @@
 """Parameters that travel together, by dtype or by layer, and `FlatVector`: many tensors in one vector."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,15 +22,10 @@ def by_dtype(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 def described(parameters: Iterable[nn.Parameter], ready_s: Sequence[float] | None = None) -> list[Parameter]:
     """Each by its number, size, dtype and device. ready_s: when its gradient is ready; 0 if it does not matter."""
+    times_s = ready_s or itertools.repeat(0.0)
     return [
-        Parameter(
-            str(index),
-            p.numel(),
-            ready_s[index] if ready_s else 0.0,
-            str(p.dtype).removeprefix("torch."),
-            str(p.device),
-        )
-        for index, p in enumerate(parameters)
+        Parameter(str(index), p.numel(), time_s, str(p.dtype).removeprefix("torch."), str(p.device))
+        for index, (p, time_s) in enumerate(zip(parameters, times_s, strict=False))
     ]
 
 

@@ -21,11 +21,6 @@ from trainers.strategies.sharded import MOVED, Sharded
 from trainers.strategies.withheld import Withheld, backward_pass, clear_withheld, own_gradient, without_values
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the rows that this rank has, in the same memory."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def gathered_rows(value: Any) -> Any:
     """Return a copy of all ranks' rows; what is no DTensor as it is. Collective."""
     return value.full_tensor().detach().clone() if isinstance(value, DTensor) else value
@@ -191,7 +186,7 @@ class Fsdp(Sharded):
         """Copy the whole parameters, which may have been written to, to this rank's rows before they are freed."""
         for rows, whole, version in zip(self.parameters, self.stand_ins, self._versions, strict=True):
             if whole.untyped_storage().size() >= whole.nbytes:
-                local(rows).copy_(local(rows_like(whole, rows)))
+                rows.copy_(rows_like(whole, rows))
             elif whole._version != version:
                 raise ShardingError(
                     f"{self.name}: values that were written to parameters after unshard() are lost, because a "
@@ -232,7 +227,8 @@ class Fsdp(Sharded):
 
     def share_gradients(self) -> list[torch.Tensor]:
         """Return the rows that this rank has of the gradients."""
-        return [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
+        gradients: list[Any] = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        return [gradient.to_local() for gradient in gradients]
 
 
 class FsdpBackendRing(Fsdp):

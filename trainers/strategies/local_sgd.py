@@ -28,21 +28,20 @@ class OuterMomentum(NamedTuple):
 class Average:
     """The parameters of one dtype, and the state of the outer optimizer.
 
-    start: the parameters after the last average. velocity: of the outer momentum. Both are (num_elements,), and None
-    without an outer optimizer.
+    state: "start", the parameters after the last average, and "velocity" of the outer momentum, both (num_elements,);
+    {} without an outer optimizer.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], outer: OuterMomentum | None) -> None:
         self._parameters = list(parameters)  # whose memory may be another one later, as after p.data = ...
         self._outer = outer
         self._flat = FlatVector([p.shape for p in parameters], parameters[0])
-        self.start = torch.zeros_like(self._flat.vector) if outer else None
-        self.velocity = torch.zeros_like(self._flat.vector) if outer else None
+        self.state = {name: torch.zeros_like(self._flat.vector) for name in ("start", "velocity") if outer}
 
     def begin(self) -> None:
         """Remember where the ranks begin, before their own first step."""
-        if self.start is not None:
-            self.start.copy_(self._packed())
+        if self._outer:
+            self.state["start"].copy_(self._packed())
 
     def take(self, group: dist.ProcessGroup) -> None:
         """Bring the average into the parameters, or with outer momentum what a step towards it makes.
@@ -51,11 +50,12 @@ class Average:
         """
         average = self._packed()
         collectives.all_reduce(average, dist.ReduceOp.AVG, group)
-        if self._outer is not None and self.start is not None and self.velocity is not None:
-            change = torch.sub(self.start, average, out=average)
-            self.velocity.mul_(self._outer.momentum).add_(change)
-            change.add_(self.velocity, alpha=self._outer.momentum)
-            average.copy_(self.start.sub_(change, alpha=self._outer.learning_rate))
+        if self._outer:
+            start, velocity = self.state.values()
+            change = torch.sub(start, average, out=average)
+            velocity.mul_(self._outer.momentum).add_(change)
+            change.add_(velocity, alpha=self._outer.momentum)
+            average.copy_(start.sub_(change, alpha=self._outer.learning_rate))
         for parameter, view in zip(self._parameters, self._flat.views, strict=True):
             parameter.copy_(view)
 
@@ -135,11 +135,7 @@ class LocalSgd(OwnOptimizer):
         }
 
     def _outer_state(self) -> list[dict[str, torch.Tensor]]:
-        return [
-            {"start": average.start, "velocity": average.velocity}
-            for average in self._averages
-            if average.start is not None and average.velocity is not None
-        ]
+        return [average.state for average in self._averages if average.state]
 
     @torch.no_grad()
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
@@ -155,7 +151,7 @@ class LocalSgd(OwnOptimizer):
         self._optimizer.load_state_dict(own["optimizer"])
         self._taken = taken
         for outer, saved in zip(self._outer_state(), states[0]["outer"], strict=True):
-            copy_saved([outer["start"], outer["velocity"]], [saved["start"], saved["velocity"]])
+            copy_saved(list(outer.values()), [saved[name] for name in outer])
 
 
 diloco = partial(LocalSgd, outer=OuterMomentum())

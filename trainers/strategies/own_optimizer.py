@@ -87,10 +87,9 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-STEPS = 3
-TOLERANCE = 1e-4  # of a step: vectorised code may round the last elements otherwise
-VALUES = (0.5, -1.0, 2.0, 0.25, 30.0, -20.0, 50.0, 40.0)  # the halves differ: so do their norms
-GRADIENTS = (0.01, -0.02, 0.04, 0.03, 800.0, -500.0, 900.0, 700.0)
+# Of eight numbers, whose halves differ: so do their norms.
+VALUES = torch.tensor((0.5, -1.0, 2.0, 0.25, 30.0, -20.0, 50.0, 40.0))
+GRADIENTS = torch.tensor((0.01, -0.02, 0.04, 0.03, 800.0, -500.0, 900.0, 700.0))
 
 
 def check_shardable(
@@ -104,54 +103,53 @@ def check_shardable(
     kind = type(optimizer).__name__
     first, *others = [{**group, "params": None} for group in optimizer.param_groups]
     if any(group != first for group in others):
-        raise ValueError(
-            f"{kind}: has parameter groups with different options: {name} needs the same options for all parameters; "
-            f"use one group, or another strategy"
+        problem = (
+            f"has parameter groups with different options: {name} needs the same options for all parameters; use one "
+            f"group, or another strategy"
         )
-    for made, given in ((optimizer, parameters), (make(list(shares)), shares)):
-        require_exactly(made, given, name)
-    if not _is_elementwise(make, {parameter.dim() for parameter in parameters}):
-        raise ValueError(
-            f"{kind}: its update of an element depends on others, such as a norm over a whole parameter, or on the "
-            f"parameter's shape: with {name} a rank sees only its shard of the elements, flattened; use SGD, Adam or "
-            f"AdamW, or another strategy"
+    elif not (_steps_exactly(optimizer, parameters) and _steps_exactly(make(list(shares)), shares)):
+        problem = (
+            f"must be made of exactly the parameters that the function is passed, which with {name} are this rank's "
+            f"shards: write model.optimizer(lambda parameters: {kind}(parameters, ...)), and freeze others with "
+            f"requires_grad_(False)"
         )
+    elif not _is_elementwise(make, {parameter.dim() for parameter in parameters}):
+        problem = (
+            f"its update of an element depends on others, such as a norm over a whole parameter, or on the parameter's "
+            f"shape: with {name} a rank sees only its shard of the elements, flattened; use SGD, Adam or AdamW, or "
+            f"another strategy"
+        )
+    else:
+        return
+    raise ValueError(f"{kind}: {problem}")
 
 
-def require_exactly(optimizer: torch.optim.Optimizer, given: Sequence[nn.Parameter], name: str) -> None:
-    """Raise ValueError unless these are the optimizer's parameters. name: of the strategy."""
-    if {*map(id, parameters_of(optimizer))} != {*map(id, given)}:
-        kind = type(optimizer).__name__
-        raise ValueError(
-            f"{kind}: must be made of exactly the parameters that the function is passed, which with {name} are this "
-            f"rank's shards: write model.optimizer(lambda parameters: {kind}(parameters, ...)), and freeze others "
-            f"with requires_grad_(False)"
-        )
+def _steps_exactly(optimizer: torch.optim.Optimizer, given: Sequence[nn.Parameter]) -> bool:
+    return {*map(id, parameters_of(optimizer))} == {*map(id, given)}
 
 
 def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
-    """Step a vector, its halves, and the same numbers in parameters of these dimensions, each with its own optimizer.
+    """Step two halves as vectors, and the same numbers in parameters of these dimensions, each with its own optimizer.
 
     Returns False, too, for an optimizer that cannot step alone, such as one that needs a closure.
     """
-    shapes = [(2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3)) for num in sorted(num_dims - {0, 1})]
+    shapes = [(8,), *((2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3)) for num in num_dims - {0, 1})]
     with torch.random.fork_rng(devices=[]):
         try:
-            values, gradients = torch.tensor(VALUES), torch.tensor(GRADIENTS)
-            whole = _stepped(make, values, gradients)
-            halves = [_stepped(make, *half) for half in zip(values.chunk(2), gradients.chunk(2), strict=True)]
-            shaped = [_stepped(make, values.view(shape), gradients.view(shape)) for shape in shapes]
+            halves = [_changes(make, *half) for half in zip(VALUES.chunk(2), GRADIENTS.chunk(2), strict=True)]
+            whole = [_changes(make, VALUES.view(shape), GRADIENTS.view(shape)) for shape in shapes]
         except TypeError:
             return False
-    return all(torch.allclose(other, whole, TOLERANCE, 1e-6, equal_nan=True) for other in (torch.cat(halves), *shaped))
+    # Vectorised code may round the last elements otherwise.
+    return all(torch.allclose(torch.cat(halves), changes, 1e-4, 1e-6, equal_nan=True) for changes in whole)
 
 
-def _stepped(make: MakeOptimizer, values: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
-    """Return by how much a few steps change the values, flattened."""
+def _changes(make: MakeOptimizer, values: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
+    """Return by how much three steps change the values, flattened."""
     torch.manual_seed(0)
     parameter = nn.Parameter(values.clone())
     optimizer = make([parameter])
-    for step in range(STEPS):
-        parameter.grad = gradients * (1.0 - 0.3 * step)
+    for factor in (1.0, 0.7, 0.4):
+        parameter.grad = gradients * factor
         optimizer.step()
     return (parameter.detach() - values).flatten()

@@ -11,13 +11,7 @@ from torch import nn
 import collectives
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.flat_vector import FlatVector
-from trainers.strategies.own_optimizer import (
-    OwnOptimizer,
-    ShardingError,
-    check_shardable,
-    parameters_of,
-    require_exactly,
-)
+from trainers.strategies.own_optimizer import OwnOptimizer, ShardingError, check_shardable, parameters_of
 from trainers.strategies.withheld import ShareGradient, Withheld, clear_withheld, own_gradient, without_values
 
 MOVED = (
@@ -204,7 +198,6 @@ class ShardedVectors(Sharded):
             lambda share, part: self._weights_of(share).whole(part),
             lambda share, whole: self._weights_of(share).own_of_whole(whole),
         )
-        self.require_own = partial(require_exactly, optimizer, shares, self.name)
         optimizer.zero_grad = self.zero_grad
         return optimizer  # type: ignore[no-any-return]
 
@@ -223,7 +216,6 @@ class ShardedVectors(Sharded):
         return [weights.share_gradient for weights in self.weights]
 
     def check_gradients(self) -> None:
-        self.require_own()
         for weights in self.weights:
             if any(own_gradient(parameter) is not None for parameter in weights.parameters):
                 raise ShardingError(

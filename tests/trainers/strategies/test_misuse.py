@@ -62,12 +62,6 @@ def moved(parallel: DataParallel, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def with_one_more_group(_: DataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """Which nobody would step."""
-    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
-    optimizer.step()
-
-
 def forgotten_by_hand(parallel: DataParallel, optimizer: torch.optim.Optimizer) -> None:
     """Of one parameter, so that the step leave it as it is."""
     next(parallel.parameters()).grad = None
@@ -157,7 +151,6 @@ MISUSES: list[tuple[Use, dict[str, str]]] = [
     (own_clipping, {"zero1": REDUCED, "zero3": REDUCED, "fsdp": REDUCED}),
     (never_synchronised, {"zero1": UNSYNCHRONISED, "zero3": UNSYNCHRONISED, "fsdp": FSDP_UNSYNCHRONISED}),
     (moved, {"zero1": MOVED}),
-    (with_one_more_group, {"zero1": "ValueError: SGD: must be made of exactly the parameters that the function is pa"}),
     (forgotten_by_hand, {BUCKETS: "ShardingError: the gradients of some parameters were set to None"}),
     (
         from_before_a_step,

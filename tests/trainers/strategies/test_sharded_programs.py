@@ -32,9 +32,13 @@ def whole(parallel: DataParallel) -> Results:
 def stepped(
     model: str, does: Callable[[DataParallel, torch.optim.Optimizer, int], None], group: dist.ProcessGroup, name: str
 ) -> Results:
-    """Steps in which a program does something before the last backward pass, which in the second one is a closure's."""
+    """Steps in which a program does something before the last backward pass, which in the second one is a closure's.
+
+    No whole parameter stays after a step.
+    """
     plain = ALL_MODELS[model]()
-    plain.unused = nn.Parameter(torch.ones(3))  # which belongs to no layer and no other module
+    if does is not accumulating:
+        plain.unused = nn.Parameter(torch.ones(3))  # which belongs to no layer and no other module
     parallel = DataParallel(plain, name, group)
     optimizer = parallel.optimizer(SGD)
     for step in range(3):
@@ -45,17 +49,17 @@ def stepped(
         else:
             backward(parallel, step)
             optimizer.step()
+        kinds = {type(p) for p in parallel.parameters() if p.requires_grad}
+        assert not name.startswith(("zero3", "fsdp")) or nn.Parameter not in kinds
         parallel.check_identical()
     return whole(parallel)
 
 
 def accumulating(parallel: DataParallel, _: torch.optim.Optimizer, step: int) -> None:
-    """Two backward passes, of which the second is not synchronised; in between no whole parameter stays."""
+    """Two backward passes, of which the second is not synchronised, and in one step an evaluation."""
     backward(parallel, step + 10)
     with parallel.no_sync():
         backward(parallel, step + 20)
-    kinds = {type(p) for p in parallel.parameters() if p.requires_grad}
-    assert not parallel.strategy.__class__.__name__.startswith(("Zero3", "Fsdp")) or nn.Parameter not in kinds
     if step == 1:
         with torch.no_grad():
             parallel(inputs(0))
