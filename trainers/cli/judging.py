@@ -70,7 +70,7 @@ def sample_command(checkpoint: Path, prompt: str, tokens: int, temperature: floa
     read = load_checkpoint(path)
     config = _shape(path, read.config.get("task"))
     model = _filled(TinyTransformer(config), path, read)
-    drawn = continue_text(model, config, prompt.encode(errors="replace"), tokens, seed, temperature)
+    drawn = continue_text(model, config.sequence_length, prompt.encode(errors="replace"), tokens, seed, temperature)
     text = printable(drawn)
     print_result(prompt + text, {"prompt": prompt, "text": text, "step": read.step}, as_json)
 

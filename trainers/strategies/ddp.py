@@ -33,17 +33,12 @@ class Ddp(Strategy):
 
     def optimizer(self, make: MakeOptimizer) -> torch.optim.Optimizer:
         optimizer = super().optimizer(make)
-        optimizer.register_step_pre_hook(self._require_reduction)
+        # A step must not use gradients that are not reduced; the step may be the last, or follow a pass that failed.
+        optimizer.register_step_pre_hook(lambda *_: self._rebuild_buckets())
         return optimizer
 
-    def _require_reduction(self, *_: object) -> None:
-        """Raise RuntimeError, as DDP's next forward pass would, if a bucket waits for a gradient that has not come.
-
-        A step must not use gradients that are not reduced; the step may be the last, or follow a pass that failed.
-        """
-        self._rebuild_buckets()
-
     def _rebuild_buckets(self) -> None:
+        """Raise RuntimeError, as DDP's next forward pass would, if a bucket waits for a gradient that has not come."""
         self.module.reducer._rebuild_buckets()
 
     def on_forward(self) -> None:

@@ -87,9 +87,8 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-# Of eight numbers, whose halves differ: so do their norms.
-VALUES = torch.tensor((0.5, -1.0, 2.0, 0.25, 30.0, -20.0, 50.0, 40.0))
-GRADIENTS = torch.tensor((0.01, -0.02, 0.04, 0.03, 800.0, -500.0, 900.0, 700.0))
+# Eight values and their gradients. The halves differ: so do their norms.
+NUMBERS = torch.tensor([[0.5, -1, 2, 0.25, 30, -20, 50, 40], [0.01, -0.02, 0.04, 0.03, 800, -500, 900, 700]])
 
 
 def check_shardable(
@@ -136,20 +135,20 @@ def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
     shapes = [(8,), *((2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3)) for num in num_dims - {0, 1})]
     with torch.random.fork_rng(devices=[]):
         try:
-            halves = [_changes(make, *half) for half in zip(VALUES.chunk(2), GRADIENTS.chunk(2), strict=True)]
-            whole = [_changes(make, VALUES.view(shape), GRADIENTS.view(shape)) for shape in shapes]
+            halves = torch.cat([_changes(make, numbers, (4,)) for numbers in NUMBERS.split(4, dim=1)])
+            whole = [_changes(make, NUMBERS, shape) for shape in shapes]
         except TypeError:
             return False
     # Vectorised code may round the last elements otherwise.
-    return all(torch.allclose(torch.cat(halves), changes, 1e-4, 1e-6, equal_nan=True) for changes in whole)
+    return all(torch.allclose(halves, changes, 1e-4, 1e-6, equal_nan=True) for changes in whole)
 
 
-def _changes(make: MakeOptimizer, values: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
-    """Return by how much three steps change the values, flattened."""
+def _changes(make: MakeOptimizer, numbers: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return by how much three steps change a parameter of that shape, flattened. numbers: values and gradients."""
     torch.manual_seed(0)
-    parameter = nn.Parameter(values.clone())
+    parameter = nn.Parameter(numbers[0].reshape(shape).clone())
     optimizer = make([parameter])
     for factor in (1.0, 0.7, 0.4):
-        parameter.grad = gradients * factor
+        parameter.grad = numbers[1].reshape(shape) * factor
         optimizer.step()
-    return (parameter.detach() - values).flatten()
+    return parameter.detach().flatten() - numbers[0]

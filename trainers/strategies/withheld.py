@@ -86,6 +86,9 @@ class Withheld(torch.Tensor):
 
     With None in place of a gradient, torch's `clip_grad_norm_` and the like would pass over it, and do nothing. Where
     Python does not ask, as in autograd's C++ code, the values are nan.
+
+    bring_back: brings the values, if that is possible. They are brought within a backward pass only, which all ranks
+    take alike.
     """
 
     message = (
@@ -94,9 +97,7 @@ class Withheld(torch.Tensor):
         "gradients, [p.grad for group in optimizer.param_groups for p in group['params']]"
     )
 
-    def bring(self) -> bool:
-        """Bring the values if that can be done here; returns whether they are there."""
-        return False
+    bring_back: Callable[[], object] | None = None
 
     def __repr__(self, **_: object) -> str:  # type: ignore[override]
         return f"<values withheld: {self.message}>"
@@ -111,24 +112,14 @@ class Withheld(torch.Tensor):
         if func.__name__ in _ALLOWED or (is_property and not is_read):
             return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
         withheld = next(tensor for tensor in tree_leaves([args, kwargs]) if isinstance(tensor, Withheld))
-        if not withheld.bring():
+        if withheld.bring_back is None or backward_pass() < 0:
             raise ShardingError(withheld.message)
+        withheld.bring_back()
         return func(*args, **(kwargs or {}))
 
 
 class WithheldParameter(Withheld, nn.Parameter):
-    """A parameter whose values are not there. A parameter is of this class for a time, as of UninitializedParameter.
-
-    bring_back: brings its values. They are brought within a backward pass only, which all ranks take alike.
-    """
-
-    bring_back: Callable[[], object]
-
-    def bring(self) -> bool:
-        if backward_pass() < 0:
-            return False
-        self.bring_back()
-        return True
+    """A parameter whose values are not there. A parameter is of this class for a time, as of UninitializedParameter."""
 
 
 def without_values(like: torch.Tensor, shape: torch.Size) -> torch.Tensor:

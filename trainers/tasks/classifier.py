@@ -105,17 +105,12 @@ class Mlp(Perceptron):
         super().__init__(train, test, seed, learning_rate)
 
 
-def draw_centres(rng: np.random.Generator, num_features: int, num_classes: int) -> npt.NDArray[np.float32]:
-    """Return the centre of one cluster of each class, that of the other being opposite; (num_classes, num_features)."""
-    directions = rng.standard_normal((num_classes, num_features), dtype=np.float32)
-    lengths: npt.NDArray[np.float32] = np.linalg.norm(directions, axis=1, keepdims=True)
-    return DISTANCE / lengths * directions
-
-
 def draw_examples(seed: int, num_features: int, num_classes: int) -> tuple[Examples, Examples]:
     """Return data to train on and to test with."""
     rng = np.random.default_rng(seed)
-    centres = draw_centres(rng, num_features, num_classes)
+    directions = rng.standard_normal((num_classes, num_features), dtype=np.float32)
+    lengths: npt.NDArray[np.float32] = np.linalg.norm(directions, axis=1, keepdims=True)
+    centres = DISTANCE / lengths * directions  # of one cluster of each class; that of the other is opposite
     labels = rng.integers(num_classes, size=NUM_TRAIN + NUM_TEST)
     sides = rng.choice(np.array([-1, 1], dtype=np.float32), size=(len(labels), 1))
     inputs = sides * centres[labels] + rng.standard_normal((len(labels), num_features), dtype=np.float32)
@@ -155,10 +150,7 @@ def split(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     Features have mean 0 and deviation 1 over what is trained on: of the rest nothing is known before the test.
     """
     order = np.random.default_rng(seed).permutation(len(examples.labels))
-    train, test = examples.chosen(order[NUM_TEST_WINES:]), examples.chosen(order[:NUM_TEST_WINES])
-    mean, deviation = train.inputs.mean(axis=0), train.inputs.std(axis=0)
-    return _standardised(train, mean, deviation), _standardised(test, mean, deviation)
-
-
-def _standardised(examples: Examples, mean: np.ndarray, deviation: np.ndarray) -> Examples:
-    return Examples(((examples.inputs - mean) / deviation).astype(np.float32), examples.labels.astype(np.int64))
+    own = examples.inputs[order[NUM_TEST_WINES:]]
+    inputs = ((examples.inputs - own.mean(axis=0)) / own.std(axis=0)).astype(np.float32)
+    whole = Examples(inputs, examples.labels.astype(np.int64))
+    return whole.chosen(order[NUM_TEST_WINES:]), whole.chosen(order[:NUM_TEST_WINES])

@@ -125,16 +125,14 @@ class LanguageModel(SeededTask):
 
     def show(self, model: "nn.Module") -> str:
         """Return the end of the text and how the model goes on, drawn by the task's seed; "" for random tokens."""
-        from trainers.tasks.model import sample_continuation
+        from trainers.tasks.model import continue_text
 
         if not self.is_text:
             return ""
         length = self.model_config.sequence_length
-        prompt = self.tokens[-length:]
-        drawn = bytes(sample_continuation(model, prompt, length, SHOWN_BYTES, NUM_BYTE_VALUES, self.seed))
-        return (
-            f"the end of the text:\n{printable(prompt.tobytes())}\n\ncontinued by the model:\n{printable(bytes(drawn))}"
-        )
+        prompt = self.tokens[-length:].tobytes()
+        drawn = continue_text(model, length, prompt, SHOWN_BYTES, self.seed)
+        return f"the end of the text:\n{printable(prompt)}\n\ncontinued by the model:\n{printable(drawn)}"
 
     def config(self) -> Config:
         return {

@@ -3,12 +3,11 @@
 import math
 from collections.abc import Callable
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name everybody knows it by
 from torch import Tensor, nn
 
-from trainers.tasks.base import NUM_BYTE_VALUES, ModelConfig, Tokens, evaluating
+from trainers.tasks.base import NUM_BYTE_VALUES, ModelConfig, evaluating
 
 D_MODEL, HEADS, DROPOUT = 64, 4, 0.3
 TEMPERATURE = 0.8  # a little below 1: fewer slips into what the model itself finds unlikely
@@ -150,36 +149,20 @@ class TextClassifier(nn.Module):
         return scores
 
 
-def sample_continuation(
-    model: nn.Module,
-    prompt: Tokens,
-    sequence_length: int,
-    num_tokens: int,
-    num_choices: int,
-    seed: int,
-    temperature: float = TEMPERATURE,
-) -> list[int]:
-    """Return the tokens that `model` draws after `prompt`, each below `num_choices`.
+def continue_text(
+    model: nn.Module, sequence_length: int, prompt: bytes, num_bytes: int, seed: int, temperature: float = TEMPERATURE
+) -> bytes:
+    """Return the bytes that `model` draws after `prompt`.
 
     sequence_length: the most tokens it can look back at. seed: of the draws, which leave torch's global generator as
     it is.
     """
     generator = torch.Generator().manual_seed(seed)
-    tokens = torch.tensor(prompt.tolist())
+    tokens = torch.tensor(list(prompt))
     with evaluating(model) as device:
-        for _ in range(num_tokens):
-            logits = model(tokens[-sequence_length:].unsqueeze(0).to(device))[0, -1, :num_choices]
+        for _ in range(num_bytes):
+            logits = model(tokens[-sequence_length:].unsqueeze(0).to(device))[0, -1, :NUM_BYTE_VALUES]
             # No numbers come from a model that has diverged, and that too should be shown rather than end in an error.
             likely = torch.softmax(torch.nan_to_num(logits.float().cpu() / temperature), dim=0)
             tokens = torch.cat([tokens, torch.multinomial(likely, 1, generator=generator)])
-    drawn: list[int] = tokens[len(prompt) :].tolist()
-    return drawn
-
-
-def continue_text(
-    model: nn.Module, config: ModelConfig, prompt: bytes, num_bytes: int, seed: int, temperature: float
-) -> bytes:
-    """Return the bytes that a model of this shape draws after `prompt`."""
-    tokens = np.frombuffer(prompt, dtype=np.uint8)
-    length = config.sequence_length
-    return bytes(sample_continuation(model, tokens, length, num_bytes, NUM_BYTE_VALUES, seed, temperature))
+    return bytes(tokens[len(prompt) :].tolist())

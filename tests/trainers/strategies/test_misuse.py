@@ -1,11 +1,13 @@
 """Whatever would train the ranks apart, or otherwise than asked, is an error on every rank.
 
-Most of it concerns sharded strategies, with which a rank has the mean gradients of its share only.
+Most of it concerns sharded strategies, with which a rank has the mean gradients of its share only. An optimizer that
+cannot step shares of the parameters is refused when it is made; others are taken.
 """
 
 import copy
 from collections.abc import Callable
 from functools import cache, partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from torch import nn
 
 from tests.ranks import RankPool
 from tests.refusals import said_by
-from tests.trainers.models import BUCKETS, SGD, Tied, backward, inputs, seeded, small_model
+from tests.trainers.models import BUCKETS, SGD, Tied, backward, inputs, seeded, small_model, two_groups
 from trainers.data_parallel import DataParallel
 
 Use = Callable[[DataParallel, torch.optim.Optimizer], object]
@@ -115,6 +117,11 @@ def borrowed(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
     parallel(inputs(0))
 
 
+def compiled(parallel: DataParallel, _: torch.optim.Optimizer) -> None:
+    """A model that is compiled."""
+    parallel.compile()
+
+
 class OfRank(nn.Module):
     """Layers that are alike, of which every rank leaves out another one."""
 
@@ -152,13 +159,8 @@ MISUSES: list[tuple[Use, dict[str, str]]] = [
     (never_synchronised, {"zero1": UNSYNCHRONISED, "zero3": UNSYNCHRONISED, "fsdp": FSDP_UNSYNCHRONISED}),
     (moved, {"zero1": MOVED}),
     (forgotten_by_hand, {BUCKETS: "ShardingError: the gradients of some parameters were set to None"}),
-    (
-        from_before_a_step,
-        {
-            BUCKETS: "RuntimeError: one of the variables needed for gradient computation has been",
-            "zero3": "ShardingError: a backward pass belongs to a forward pass from before the last",
-        },
-    ),
+    (from_before_a_step, {BUCKETS: "RuntimeError: one of the variables needed for gradient computation has been mod"}),
+    (from_before_a_step, {"zero3": "ShardingError: a backward pass belongs to a forward pass from before the last"}),
     (retried, {"fsdp": FSDP_UNSYNCHRONISED}),
     (assigned, {"fsdp": MOVED}),
     (lambda parallel, _: (parallel.unshard(), assigned(parallel, _)), {"fsdp": MOVED}),
@@ -168,17 +170,9 @@ MISUSES: list[tuple[Use, dict[str, str]]] = [
     (lambda parallel, _: nn.init.ones_(parallel.model[2].bias), {"zero3": f"ShardingError: 2.bias {EMPTY}"}),  # type: ignore[index, arg-type]
     (lambda parallel, _: copy.deepcopy(parallel.module), {"zero3": f"ShardingError: 0.weight {EMPTY}"}),
     (borrowed, {"zero3": f"ShardingError: 0.weight {EMPTY}"}),
-    (
-        lambda parallel, _: parallel.compile(),
-        {
-            "zero3": "ValueError: zero3: its passes cannot be compiled; use zero1 or zero2",
-            "fsdp": "ValueError: fsdp: its passes cannot be compiled; use ddp or zero2",
-        },
-    ),
-    (
-        partial(wrapped, Tied),
-        {"fsdp": "ValueError: fsdp: a layer has parameters of torch.float32, torch.float64, and torch's"},
-    ),
+    (compiled, {"zero3": "ValueError: zero3: its passes cannot be compiled; use zero1 or zero2"}),
+    (compiled, {"fsdp": "ValueError: fsdp: its passes cannot be compiled; use ddp or zero2"}),
+    (partial(wrapped, Tied), {"fsdp": "ValueError: fsdp: a layer has parameters of torch.float32, torch.float64, and"}),
     (partial(wrapped, OfRank), {"zero3": "ShardingError: the ranks have used different layers, or the same layers in"}),
     (lambda parallel, _: parallel.optimizer(lambda some: SGD(list(some)[3:])), {"local_sgd": TWICE}),
 ]
@@ -218,3 +212,61 @@ def test_misuse_is_an_error_on_every_rank(
     for errors in errors_of(name):
         assert errors[number].startswith(MISUSES[number][1][name])
         assert "\n" not in errors[number] or errors[number].startswith("RuntimeError: one of")  # torch's
+
+
+class Clipping(torch.optim.SGD):
+    """Clips all gradients together, by itself."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 1.0)
+        super().step(closure)
+
+
+class DecayingMatrices(torch.optim.SGD):
+    """Weight decay of what has two dimensions and more, as is usual: element by element."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            parameter.mul_(0.9 if parameter.dim() > 1 else 1.0)
+        super().step(closure)
+
+
+OTHERS = "its update of an element depends on others"
+EXACTLY = "SGD: must be made of exactly the parameters that the function is passed"
+TAKEN = ("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
+# The beginning of the error; "" if there is none. Given the model's own parameters, and those that are passed.
+OPTIMIZERS: list[tuple[Callable[[list[Any], list[Any]], torch.optim.Optimizer], str]] = [
+    (lambda own, _: SGD(own), EXACTLY),
+    (lambda _, passed: SGD(passed[1:] or passed), EXACTLY),
+    (lambda _, passed: two_groups(passed), "AdamW: has parameter groups with different options"),
+    (lambda _, passed: Clipping(passed, lr=0.1), f"Clipping: {OTHERS}"),
+    (lambda _, passed: DecayingMatrices(passed, lr=0.1), f"DecayingMatrices: {OTHERS}"),
+    (lambda _, passed: torch.optim.LBFGS(passed), f"LBFGS: {OTHERS}"),
+    (lambda _, passed: torch.optim.Adafactor(passed), f"Adafactor: {OTHERS}"),
+    *((partial(lambda name, _, passed: getattr(torch.optim, name)(passed), name), "") for name in TAKEN),
+]
+
+
+def made(group: dist.ProcessGroup) -> list[str]:
+    """Return the errors of all optimizers when they are made; no random number is drawn for finding out."""
+    errors = []
+    for make, _ in OPTIMIZERS:
+        model, error = small_model(), ""
+        before = torch.get_rng_state()
+        own = list(model.parameters())
+        try:
+            DataParallel(model, "zero1", group).optimizer(lambda passed: make(own, list(passed)))  # noqa: B023
+        except ValueError as refusal:
+            error = str(refusal)
+        assert torch.equal(torch.get_rng_state(), before)
+        errors.append(error)
+    return errors
+
+
+def test_an_optimizer_that_cannot_step_shares_is_refused(ranks: RankPool) -> None:
+    """When it is made, in one line; all of torch's that work element by element are taken."""
+    for error, (_, message) in zip(ranks.run(made, num_ranks=1)[0], OPTIMIZERS, strict=True):
+        assert error.startswith(message)
+        assert bool(error) == bool(message)
+        assert "\n" not in error

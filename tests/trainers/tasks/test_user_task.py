@@ -29,6 +29,8 @@ class Whole:
     def config(self): return {"seed": self.seed, "width": self.width}
 """
 
+PARTS = "name, num_samples, global_batch_size, epochs, model, optimizer, batch, loss, evaluate, show, config"
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -58,57 +60,45 @@ def test_a_function_of_a_module_in_the_current_directory(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "source", "message"),
     [
-        ("absent:make", "there is no module 'absent', neither in the current directory nor installed"),
-        ("mine.absent:make", "there is no module 'mine.absent', neither in the current directory nor installed"),
-        ("mine.py:make", "give the module instead of its file: mine:make"),
-        (":make", "give a module and a function: MODULE:FUNCTION"),
-        (".mine:make", "give a module and a function: MODULE:FUNCTION"),
-        ("mine:absent", "there is no function 'absent' in the module 'mine'"),
-        ("mine:NUMBER", "'NUMBER' is not a function, but an object of the class int"),
-        ("mine:failing", "it raised KeyError: 'a b'"),
-        ("mine:with_no_seed", "it raised TypeError: with_no_seed() got an unexpected keyword argument 'seed'"),
-        ("mine:nothing", "it returned None, which lacks name, num_samples, global_batch_size, epochs, model, "
-                         "optimizer, batch, loss, evaluate, show, config, which a Task must have"),
-        ("mine:Lossless", "it returned an object of the class Lossless, which lacks loss, which a Task must have"),
-        ("mine:Unready", "its num_samples raised RuntimeError: not read yet"),
-        ("mine:Empty", "its num_samples is 0; it must be an int of at least 1"),
-        ("mine:Halves", "its global_batch_size is 2.5; it must be an int of at least 1"),
-        ("mine:Anonymous", "its name is None; it must be a string"),
-        ("mine:Unset", "its config() returned None, not a dict"),
-        ("mine:Odd", "its config() has 'sizes': [3, 4]; values must be int, float or str"),
-        ("mine:Partly", "it returned an object of the class Partly, which lacks name, num_samples, global_batch_size, "
-                        "epochs, model, optimizer, batch, evaluate, show, config, which a Task must have"),
-        ("lacking:make", "importing it raised ModuleNotFoundError: No module named 'torsch'"),
-        ("broken:make", "importing it raised SyntaxError: expected ':' (broken.py, line 1)"),
+        ("absent:make", "", "there is no module 'absent', neither in the current directory nor installed"),
+        ("mine.absent:make", "", "there is no module 'mine.absent', neither in the current directory nor installed"),
+        ("mine.py:make", "", "give the module instead of its file: mine:make"),
+        (":make", "", "give a module and a function: MODULE:FUNCTION"),
+        (".mine:make", "", "give a module and a function: MODULE:FUNCTION"),
+        ("mine:absent", "", "there is no function 'absent' in the module 'mine'"),
+        ("mine:N", "N = 3", "'N' is not a function, but an object of the class int"),
+        ("mine:f", "def f(seed): raise KeyError('a b')", "it raised KeyError: 'a b'"),
+        ("mine:f", "def f(): ...", "it raised TypeError: f() got an unexpected keyword argument 'seed'"),
+        ("mine:f", "def f(seed): ...", f"it returned None, which lacks {PARTS}, which a Task must have"),
+        (
+            "mine:Partly",
+            "from trainers.tasks import Task\nclass Partly(Task):\n def __init__(self, seed): ...\n loss = print",
+            f"it returned an object of the class Partly, which lacks {PARTS.replace('loss, ', '')}, which a Task must "
+            "have",
+        ),
+        (
+            "mine:Unready",
+            "class Unready(Whole):\n @property\n def num_samples(self): raise RuntimeError('not read\\n yet')",
+            "its num_samples raised RuntimeError: not read yet",
+        ),
+        ("mine:Odd", "class Odd(Whole): num_samples = 0", "its num_samples is 0; it must be an int of at least 1"),
+        ("mine:Odd", "class Odd(Whole): epochs = 2.5", "its epochs is 2.5; it must be an int of at least 1"),
+        ("mine:Odd", "class Odd(Whole): name = None", "its name is None; it must be a string"),
+        ("mine:Odd", "class Odd(Whole):\n def config(self): ...", "its config() returned None, not a dict"),
+        (
+            "mine:Odd",
+            "class Odd(Whole):\n def config(self): return {'sizes': [3, 4]}",
+            "its config() has 'sizes': [3, 4]; values must be int, float or str",
+        ),
+        ("mine:Whole", "import torsch", "importing it raised ModuleNotFoundError: No module named 'torsch'"),
+        ("mine:f", "def f(seed)", "importing it raised SyntaxError: expected ':' (mine.py, line 17)"),
     ],
-)  # fmt: skip
-def test_what_is_no_task_is_refused(here: Path, name: str, message: str) -> None:
+)
+def test_what_is_no_task_is_refused(here: Path, name: str, source: str, message: str) -> None:
     """It is said which name was given, and what is missing or wrong."""
-    (here / "lacking.py").write_text("import torsch\n")
-    (here / "broken.py").write_text("def make(seed)\n")
-    write(here, """
-NUMBER = 3
-def failing(seed): raise KeyError("a b")
-def with_no_seed(): ...
-def nothing(seed): ...
-class Lossless(Whole): loss = None
-class Unready(Whole):
-    @property
-    def num_samples(self): raise RuntimeError("not read\\n yet")
-class Empty(Whole): num_samples = 0
-class Halves(Whole): global_batch_size = 2.5
-class Anonymous(Whole): name = None
-class Unset(Whole):
-    def config(self): ...
-class Odd(Whole):
-    def config(self): return {"sizes": [3, 4]}
-from trainers.tasks import Task
-class Partly(Task):
-    def __init__(self, seed): ...
-    def loss(self, model, batch): ...
-""")  # fmt: skip
+    write(here, source)
     assert refusal(name) == f"task {name!r}: {message}"
 
 
