@@ -61,12 +61,11 @@ class LowRankGradients:
         lefts = [torch.Size((len(p), rank)) for p in compressed]
         rights = [torch.Size((p.numel() // len(p), rank)) for p in compressed]
         self.lefts = FlatVector([*lefts, *(p.shape for p in self._whole)], parameters[0], spare=len(parameters))
-        self.rights = FlatVector(rights, parameters[0]) if rights else None
-        right_views = self.rights.views if self.rights else []
-        self.matrices = [LowRank(*parts) for parts in zip(compressed, self.lefts.views, right_views, strict=False)]
-        if self.rights:
-            generator = torch.Generator().manual_seed(SEED)
-            self.rights.vector.copy_(torch.randn(len(self.rights.vector), generator=generator))
+        self.rights = FlatVector(rights, parameters[0])
+        parts = zip(compressed, self.lefts.views, self.rights.views, strict=False)
+        self.matrices = [LowRank(*part) for part in parts]
+        generator = torch.Generator().manual_seed(SEED)
+        self.rights.vector.copy_(torch.randn(len(self.rights.vector), generator=generator))
 
     def pack(self) -> torch.Tensor:
         """Fill `lefts`."""
@@ -81,17 +80,17 @@ class LowRankGradients:
                 view.copy_(parameter.grad)
         return self.lefts.vector
 
-    def pack_rights(self) -> torch.Tensor | None:
+    def pack_rights(self) -> torch.Tensor:
         """When `lefts` is the mean of all ranks: give back what is in it as it is, and fill `rights`."""
         used = [mark != 0 for mark in self.lefts.spare.tolist()]  # by some rank
-        whole = zip(self._whole, self.lefts.views[len(self.matrices) :], used[len(self.matrices) :], strict=True)
+        self._used = [matrix for matrix, is_used in zip(self.matrices, used, strict=False) if is_used]
+        whole = [*zip(self._order, self.lefts.views, used, strict=True)][len(self.matrices) :]
         for parameter, view, is_used in whole:
             if is_used:
                 parameter.grad = view
-        self._used = [matrix for matrix, is_used in zip(self.matrices, used, strict=False) if is_used]
         for matrix in self._used:
             matrix.find_right()
-        return self.rights.vector if self.rights else None
+        return self.rights.vector
 
     def unpack(self) -> None:
         """When `rights` is the mean of all ranks: give every matrix its gradient."""
@@ -132,7 +131,7 @@ class PowerSgd(Strategy):
     def synchronise(self) -> None:
         for gradients in self._gradients:
             collectives.all_reduce(gradients.pack(), dist.ReduceOp.AVG, self.group)
-            if (rights := gradients.pack_rights()) is not None:
+            if len(rights := gradients.pack_rights()):
                 collectives.all_reduce(rights, dist.ReduceOp.AVG, self.group)
             gradients.unpack()
 
@@ -144,7 +143,7 @@ class PowerSgd(Strategy):
         return [matrix.error for gradients in self._gradients for matrix in gradients.matrices]
 
     def _rights(self) -> list[torch.Tensor]:
-        return [gradients.rights.vector for gradients in self._gradients if gradients.rights]
+        return [gradients.rights.vector for gradients in self._gradients if gradients.matrices]
 
     @torch.no_grad()
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
