@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -33,17 +34,19 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
 SMALL = (
     "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --batch-size 4 --steps 20 --learning-rate 0.01"
 )
-SHORT = Blocks(turns=1, number=2, least_s=1e-3)  # of the probes, which take ten seconds; how good they are is not asked
 RESULT_NAMES = ["checkpoint.pt", "memory.png", "report.html", "report.json", "report.png", "run.toml"]
 
 
 def run_comparison(_: int, arguments: list[str]) -> None:
     """On a rank, with short probes and a short bootstrap."""
-    short = (
-        mock.patch("trainers.comparison.job.BLOCKS", SHORT),
-        mock.patch("ringsim.calibration.from_probes._RESAMPLED", 4),
-    )
-    with short[0], short[1]:
+    short: dict[str, Any] = {"trainers.comparison.job.BLOCKS": Blocks(turns=1, number=1, least_s=1e-4)}
+    short |= {
+        "collectives.benchmark.call_overhead.WALKED_BYTES": 2**12,
+        "ringsim.calibration.from_probes._RESAMPLED": 4,
+    }
+    with ExitStack() as patches:
+        for place, value in short.items():
+            patches.enter_context(mock.patch(place, value))
         main(arguments, prog_name="trainers")
 
 
@@ -126,8 +129,7 @@ def test_one_rank(tmp_path: Path) -> None:
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "comparison.json").write_text("{}")  # of an earlier run
     options = f"--task tests.trainers.points:make_points --batch-size 4 --steps 3 --output {tmp_path}/report --json"
-    with mock.patch("trainers.comparison.job.PROBES", 1):
-        [done] = forked(1, ["compare", "--strategies", "ddp,ring", *options.split()], tmp_path)
+    [done] = forked(1, ["compare", "--strategies", "ddp,ring", *options.split()], tmp_path)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == RESULT_NAMES
     for result in json.loads(done.stdout)["strategies"]:
