@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from trainers.checkpoints.step_log import read_log
 from trainers.loop.config import TrainConfig
 from trainers.loop.trainer import Trainer
 from trainers.replica_check import fingerprint
+
+if TYPE_CHECKING:
+    from tests.ranks import RankPool
 
 NUM_SAMPLES, BATCH_SIZE, EPOCHS = 25, 8, 3  # of each epoch the last batch has one sample: all ranks but one have none
 NUM_STEPS = 12
@@ -122,7 +125,7 @@ class Ran(NamedTuple):
     """The outcome of a run on one rank.
 
     error: the name of the class of what it raised, and the message. log: what is in the file now.
-    fingerprint: of the parameters. seen: the buffer, of which each rank has seen its own share.
+    fingerprint: of the parameters. seen: the buffer, of which each rank has seen its own share. memory: bytes by kind.
     """
 
     error: str
@@ -130,6 +133,7 @@ class Ran(NamedTuple):
     fingerprint: str
     seen: float
     said: list[str]
+    memory: dict[str, int] | None
 
     @property
     def losses(self) -> list[float]:
@@ -150,7 +154,7 @@ def run(
 ) -> Ran:
     """A run on this rank. until: end after so many steps without a word. meddle: done after every step."""
     said: list[str] = []
-    error, mark, seen, done = "", "", 0.0, 0
+    error, mark, seen, done, memory = "", "", 0.0, 0, None
     try:
         trainer = Trainer(Points(config.seed, **(options or {})), config, group, say=said.append)
         done = trainer.first_step
@@ -167,16 +171,38 @@ def run(
         finally:
             net: Any = trainer.train_step.model.model
             trainer.train_step.model.unshard()  # after an interruption parameters may be elsewhere
-            mark, seen = fingerprint(nn.ModuleList(net.children())), net.seen.item()
+            mark, seen, memory = fingerprint(nn.ModuleList(net.children())), net.seen.item(), trainer.memory_bytes
             trainer.manager.close()
     except Interrupted:
         pass
     except Exception as raised:
         error = f"{type(raised).__name__}: {raised}"
     dist.barrier(group)  # only now has rank 0 written all it will
-    return Ran(error, read_log(config.output / "log.jsonl"), mark, seen, said)
+    return Ran(error, read_log(config.output / "log.jsonl"), mark, seen, said, memory)
 
 
 def config(output: Path, **rest: Any) -> TrainConfig:
     """Everything often: it is the seams that are to be tried."""
     return TrainConfig(output=output, **{"seed": 3, "save_every": 4, "log_every": 1, "strategy": "ring"} | rest)
+
+
+class Training:
+    """Runs of the task on the ranks of a pool, each in its own directory below `folder`."""
+
+    def __init__(self, ranks: "RankPool", folder: Path) -> None:
+        self._ranks, self.folder = ranks, folder
+
+    def __call__(
+        self,
+        name: str = "run",
+        num_ranks: int = 2,
+        options: dict[str, Any] | None = None,
+        until: int | None = None,
+        run: Callable[..., Ran] = run,
+        **settings: Any,
+    ) -> list[Ran]:
+        """Return the outcome on each rank. settings: of `config`. run: called on each rank in place of `run`."""
+        ran: list[Ran] = self._ranks.run(
+            run, config(self.folder / name, **settings), options, until, num_ranks=num_ranks
+        )
+        return ran

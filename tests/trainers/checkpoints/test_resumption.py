@@ -1,10 +1,10 @@
-"""Checkpoints that are whole, but not what a run needs: named, with what is wrong, and the one before is used."""
+"""Checkpoints that are damaged, or not what a run needs: named, with what is wrong, and the one before is used."""
 
 import os
 import shutil
 import socket
 from collections.abc import Callable
-from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,110 +13,114 @@ import pytest
 import torch.distributed as dist
 
 from tests.ranks import RankPool
-from tests.trainers.points import Ran, config, run
+from tests.trainers.points import NUM_STEPS, Ran, Training, run
 from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of, load_checkpoint, save_checkpoint
 from trainers.checkpoints.output import OutputLock
 from trainers.loop.config import TrainConfig
 
-GONE = object()
-
 POWER, DILOCO = "powersgd/1", "diloco/5"
 
-# The strategy; where in the checkpoint; what becomes of what is there; and what is then said.
-FAULTS: list[tuple[str, tuple[str | int, ...], Callable[[Any], object], str]] = [
-    (POWER, ("model_state", "middle.bias"), lambda bias: bias[:7], "does not fit the task: Error(s) in loading"),
+
+def edit(change: Callable[[Checkpoint], object]) -> Callable[[Path], None]:
+    """Return a function that changes a checkpoint in its file, with right checksums."""
+
+    def damage(path: Path) -> None:
+        change(checkpoint := load_checkpoint(path))
+        save_checkpoint(path, checkpoint)
+
+    return damage
+
+
+def shorten(holder: Any, key: str | int) -> None:
+    """Keep only the first row of a tensor."""
+    holder[key] = holder[key][:1]
+
+
+def flip(path: Path) -> None:
+    """Change one bit of the weights."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def swap(path: Path) -> None:
+    """Give a checkpoint the name of a later one."""
+    shutil.copyfile(path.with_name("checkpoint-2.pt"), path)
+
+
+FAULTS: list[tuple[str, Callable[[Path], None], str]] = [  # strategy; damage; and what is then said of the checkpoint
+    (POWER, flip, "is truncated, damaged or not a checkpoint of this version"),
+    (POWER, swap, "step: is 2, must be 4 by the name of the file"),
+    (POWER, edit(lambda saved: saved.config.pop("training")), "is not from a training session"),
+    (POWER, edit(lambda saved: shorten(saved.model_state, "middle.bias")), "does not fit the task: Error(s) in"),
     (
-        POWER, ("optimizer_state", "param_groups", 0, "lr"), lambda _: GONE,
+        POWER, edit(lambda saved: saved.optimizer_state["param_groups"][0].pop("lr")),
         "does not fit the task: its optimizer has other options: lr",
     ),
     (
-        POWER, ("optimizer_state", "state", 2, "exp_avg"), lambda moment: moment[:1],
+        POWER, edit(lambda saved: shorten(saved.optimizer_state["state"][2], "exp_avg")),
         "does not fit the task: its optimizer state 2, exp_avg: is of shape (1, 3), must be (60, 3)",
     ),
     (
-        POWER, ("random_states", 1, "numpy", "state", "pos"), lambda _: 4000,
+        POWER, edit(lambda saved: saved.random_states[1]["numpy"]["state"].update(pos=4000)),
         "rank 1: does not fit the task: random state of NumPy: the position 4000 is not in 0 to 624",
     ),
     (
-        POWER, ("strategy_states", 1, "errors", 0), lambda error: error[:1],
+        POWER, edit(lambda saved: shorten(saved.strategy_states[1]["errors"], 0)),
         "rank 1: does not fit the task: a saved tensor has shape (1, 3): must have shape (60, 3)",
     ),
-    (POWER, ("notes", "losses"), lambda _: GONE, "does not fit the task: 'losses'"),
+    (POWER, edit(lambda saved: saved.notes.pop("losses")), "does not fit the task: 'losses'"),
     (
-        DILOCO, ("strategy_states", 1, "optimizer", "state", 2, "exp_avg"), lambda moment: moment[:1],
+        DILOCO, edit(lambda saved: shorten(saved.strategy_states[1]["optimizer"]["state"][2], "exp_avg")),
         "rank 1: does not fit the task: its optimizer state 2, exp_avg: is of shape (1, 3), must be (60, 3)",
     ),
     (
-        DILOCO, ("strategy_states", 1, "taken"), lambda _: 7,
+        DILOCO, edit(lambda saved: saved.strategy_states[1].update(taken=7)),
         "rank 0: does not fit the task: the saved number of steps since the last average is 4: must be from 0 to 4 and "
         "the same on all ranks",
     ),
 ]  # fmt: skip
 
 
-def change(path: Path, place: tuple[str | int, ...], edit: Callable[[Any], object]) -> None:
-    """Write the checkpoint anew, with right checksums."""
-    checkpoint = load_checkpoint(path)
-    parts: Any = {part.name: getattr(checkpoint, part.name) for part in fields(checkpoint)}
-    holder = parts
-    for name in place[:-1]:
-        holder = holder[name]
-    value = edit(holder.get(place[-1]) if isinstance(holder, dict) else holder[place[-1]])
-    if value is GONE:
-        del holder[place[-1]]
-    else:
-        holder[place[-1]] = value
-    save_checkpoint(path, replace(checkpoint, **parts))
-
-
 @pytest.fixture(scope="module")
-def expected(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The fingerprint of a run that nobody disturbed."""
-    whole = config(tmp_path_factory.mktemp("whole"), steps=9)
-    mark: str = ranks.run(run, whole, num_ranks=2)[0].fingerprint
-    return mark
-
-
-@pytest.fixture(scope="module")
-def interrupted(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str]]:
-    """For each strategy: what a run left that ended after step 5, and the fingerprint of one that nobody disturbed."""
-    runs = {}
+def whole_runs(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Ran]]:
+    """For each strategy: the directory that a run left after its fifth step, and a run that nobody disturbed."""
+    train, runs = Training(ranks, tmp_path_factory.mktemp("interrupted")), {}
     for strategy in (POWER, DILOCO):
-        folder = tmp_path_factory.mktemp("interrupted")
-        ranks.run(run, config(folder / "parts", strategy=strategy, save_every=2), None, 5, num_ranks=2)
-        whole = ranks.run(run, config(folder / "whole", strategy=strategy, steps=9), num_ranks=2)[0]
-        runs[strategy] = folder / "parts", whole.fingerprint
+        name = strategy.partition("/")[0]
+        train(name, until=5, strategy=strategy, save_every=2)
+        runs[strategy] = train.folder / name, train("whole " + name, strategy=strategy, steps=9)[0]
     return runs
 
 
-def assert_resumed(resumed: list[Ran], folder: Path, expected: str, *faults: str) -> None:
-    """All ranks continue from step 2, after rank 0 has said these faults; the run ends as if nothing had been."""
-    assert [each.error for each in resumed] == ["", ""]
-    *said, last = resumed[0].said
-    assert [line[: len(fault)] for line, fault in zip(said, faults, strict=True)] == [*faults]
-    assert last == f"resumed from {folder / 'checkpoint-2.pt'}: 2 of 9 steps are done"
-    assert {each.fingerprint for each in resumed} == {expected}
+@pytest.fixture
+def resume(train: Training, whole_runs: dict[str, tuple[Path, Ran]]) -> Callable[..., None]:
+    """Damages a copy of an interrupted run, resumes it, and checks that all ranks go on from step 2 to the same end."""
+
+    def resumed(strategy: str, damage: Callable[[Path], None], fault: str, **settings: Any) -> None:
+        left, expected = whole_runs[strategy]
+        folder = shutil.copytree(left, train.folder / "run")
+        damage(folder / "checkpoint-4.pt")
+        first, second = train(strategy=strategy, resume=True, steps=9, **settings)
+        assert (first.error, second.error) == ("", "")
+        fault = fault.format(path=folder / "checkpoint-4.pt")
+        assert first.said[0].startswith(fault)
+        assert first.said[1:] == [f"resumed from {folder / 'checkpoint-2.pt'}: 2 of 9 steps are done"]
+        assert first.losses == expected.losses
+        assert first.fingerprint == second.fingerprint == expected.fingerprint
+
+    return resumed
 
 
-@pytest.mark.parametrize(("strategy", "place", "edit", "fault"), FAULTS)
-def test_what_does_not_fit_is_said_and_the_one_before_used(
-    ranks: RankPool,
-    tmp_path: Path,
-    interrupted: dict[str, tuple[Path, str]],
-    strategy: str,
-    place: tuple[str | int, ...],
-    edit: Callable[[Any], object],
-    fault: str,
+@pytest.mark.parametrize(("strategy", "damage", "fault"), FAULTS)
+def test_a_bad_checkpoint_is_named_and_the_one_before_used(
+    resume: Callable[..., None], strategy: str, damage: Callable[[Path], None], fault: str
 ) -> None:
     """By all ranks, also where it is the part of one rank; and the run ends as if nothing had been."""
-    left, expected = interrupted[strategy]
-    parts = shutil.copytree(left, tmp_path / "parts")
-    change(parts / "checkpoint-4.pt", place, edit)
-    resumed = ranks.run(run, config(parts, strategy=strategy, resume=True, steps=9), num_ranks=2)
-    assert_resumed(resumed, parts, expected, f"checkpoint {parts / 'checkpoint-4.pt'}: {fault}")
+    resume(strategy, damage, f"checkpoint {{path}}: {fault}")
 
 
-def run_that_cannot_read(group: dist.ProcessGroup, config: TrainConfig) -> Ran:
+def run_that_cannot_read(group: dist.ProcessGroup, config: TrainConfig, *_: object) -> Ran:
     """A run of which rank 1 cannot read the checkpoint after step 4."""
 
     def read(content: bytearray, path: str | Path) -> Checkpoint:
@@ -128,88 +132,71 @@ def run_that_cannot_read(group: dist.ProcessGroup, config: TrainConfig) -> Ran:
         return run(group, config)
 
 
-def test_one_that_a_rank_cannot_read_is_passed_over_by_all(
-    ranks: RankPool, tmp_path: Path, interrupted: dict[str, tuple[Path, str]]
-) -> None:
+def test_one_that_a_rank_cannot_read_is_passed_over_by_all(resume: Callable[..., None]) -> None:
     """Though rank 0, which has sent it, can."""
-    left, expected = interrupted[POWER]
-    parts = shutil.copytree(left, tmp_path / "parts")
-    resumed = ranks.run(run_that_cannot_read, config(parts, strategy=POWER, resume=True, steps=9), num_ranks=2)
-    fault = f"rank 1: checkpoint {parts / 'checkpoint-4.pt'}: cannot be read in bounded memory"
-    assert_resumed(resumed, parts, expected, fault)
+    fault = "rank 1: checkpoint {path}: cannot be read in bounded memory"
+    resume(POWER, lambda _: None, fault, run=run_that_cannot_read)
 
 
-def test_of_no_training_session_is_passed_over(ranks: RankPool, tmp_path: Path, expected: str) -> None:
-    """As that of the strategy comparison; the one before is used."""
-    ranks.run(run, config(tmp_path, save_every=2), None, 3, num_ranks=2)
-    save_checkpoint(tmp_path / "checkpoint-4.pt", Checkpoint({}, {}, {"strategy": "ring", "model": {}}, 4))
-    resumed = ranks.run(run, config(tmp_path, resume=True, steps=9), num_ranks=2)
-    fault = f"checkpoint {tmp_path / 'checkpoint-4.pt'}: is not from a training session"
-    assert_resumed(resumed, tmp_path, expected, fault)
-
-
-def test_checkpoints_that_were_swapped_are_found_out(ranks: RankPool, tmp_path: Path, expected: str) -> None:
-    """By the step that is in the file."""
-    ranks.run(run, config(tmp_path, save_every=2, keep=3), None, 7, num_ranks=2)
-    first, second = (tmp_path / f"checkpoint-{step}.pt" for step in (6, 4))
-    first.rename(tmp_path / "kept")
-    second.rename(first)
-    (tmp_path / "kept").rename(second)
-    resumed = ranks.run(run, config(tmp_path, save_every=2, resume=True, steps=9), num_ranks=2)
-    swapped = (first, 4), (second, 6)
-    told = (f"checkpoint {path}: step: is {n}, must be {10 - n} by the name of the file" for path, n in swapped)
-    assert_resumed(resumed, tmp_path, expected, *told)
+def test_without_any_good_checkpoint_all_ranks_refuse(train: Training) -> None:
+    """Rather than to begin anew over what may be worth saving; where there is none at all, they begin."""
+    train(until=9)
+    for path in (train.folder / "run").glob("*.pt"):
+        flip(path)
+    for each in train(resume=True):
+        assert each.error == (
+            f"ValueError: --resume: none of the checkpoints in {train.folder}/run can be read; give another --output"
+        )
+    begun = train("new", resume=True)[0]
+    assert begun.said == [f"no checkpoint in {train.folder}/new yet: starting with the first step"]
+    assert len(begun.losses) == NUM_STEPS
 
 
 @pytest.mark.parametrize(("optimizer", "strategy"), [("SGD", "ring"), ("ASGD", "zero1"), ("Adagrad", "ring")])
-def test_other_optimizers_can_resume(ranks: RankPool, tmp_path: Path, optimizer: str, strategy: str) -> None:
+def test_other_optimizers_can_resume(train: Training, optimizer: str, strategy: str) -> None:
     """One has no state, one has a form that is not known beforehand, and one has its state from the beginning."""
-    options = {"kind": optimizer}
-    whole = ranks.run(run, config(tmp_path / "whole", steps=9, strategy=strategy), options, num_ranks=2)[0]
-    parts = config(tmp_path / "parts", steps=9, strategy=strategy)
-    ranks.run(run, parts, options, 5, num_ranks=2)
-    resumed = ranks.run(run, replace(parts, resume=True), options, num_ranks=2)[0]
+    training = partial(train, options={"kind": optimizer}, steps=9, strategy=strategy)
+    whole = training("whole")[0]
+    training("parts", until=5)
+    resumed = training("parts", resume=True)[0]
     assert (resumed.error, resumed.fingerprint) == ("", whole.fingerprint)
 
 
-def run_without_patience(group: dist.ProcessGroup, config: TrainConfig) -> Ran:
+def run_without_patience(group: dist.ProcessGroup, config: TrainConfig, *_: object) -> Ran:
     """A run that soon takes a directory for one that another run will go on to use."""
     with mock.patch("trainers.checkpoints.manager.WAIT_S", 0.3):
         return run(group, config)
 
 
-def test_a_directory_that_another_run_uses_is_refused_by_all(ranks: RankPool, tmp_path: Path) -> None:
-    """In one line that says who has it, and nothing there is touched."""
-    lock = OutputLock(tmp_path, print)
+def test_a_directory_that_another_run_uses_is_refused_by_all(train: Training) -> None:
+    """In one line that says who has it, and nothing there is touched; nor when that run has ended."""
+    lock = OutputLock(folder := train.folder / "run", print)
     assert lock.wait(0.0)
-    refusal = f"--output {tmp_path}: process {os.getpid()} on host {socket.gethostname()} is using it: wait until"
-    (tmp_path / ".checkpoint-4.pt.7.tmp").write_text("half a checkpoint, of the run that has it")
+    unfinished = folder / ".checkpoint-4.pt.7.tmp"
+    unfinished.write_text("half a checkpoint, of the run that has it")
     try:
-        results = ranks.run(run_without_patience, config(tmp_path), num_ranks=2)
+        results = train(run=run_without_patience)
     finally:
         lock.release()
     for each in results:
-        assert each.error.startswith(f"ValueError: {refusal}")
-    assert (tmp_path / ".checkpoint-4.pt.7.tmp").exists()
-    assert ranks.run(run, config(tmp_path), num_ranks=2)[0].error == ""
+        assert each.error.startswith(
+            f"ValueError: --output {folder}: process {os.getpid()} on host {socket.gethostname()} is using it: wait"
+        )
+    assert unfinished.exists()
+    assert train()[0].error == ""
+    left = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for each in train(seed=5):
+        assert f"--output {folder}: there is checkpoint-12.pt of a run already: continue it with" in each.error
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == left
 
 
-def test_a_run_that_has_waited_for_another_does_not_replace_it(ranks: RankPool, tmp_path: Path) -> None:
-    """Whether it asks before the other one has begun, or after it has ended; all ranks say what to do."""
-    ranks.run(run, config(tmp_path), num_ranks=2)
-    left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    for each in ranks.run(run, config(tmp_path, seed=5), num_ranks=2):
-        assert f"--output {tmp_path}: there is checkpoint-12.pt of a run already: continue it with" in each.error
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == left
-
-
-def test_a_log_that_lost_lines_is_told(ranks: RankPool, tmp_path: Path, expected: str) -> None:
+def test_a_log_that_lost_lines_is_told(train: Training, whole_runs: dict[str, tuple[Path, Ran]]) -> None:
     """The run itself is the same."""
-    ranks.run(run, config(tmp_path), None, 5, num_ranks=2)
-    log = tmp_path / "log.jsonl"
+    folder = shutil.copytree(whole_runs[POWER][0], train.folder / "run")
+    log = folder / "log.jsonl"
     damaged = b"".join(log.read_bytes().splitlines(keepends=True)[1:])
     log.write_bytes(damaged)
-    resumed = ranks.run(run, config(tmp_path, resume=True, steps=9), num_ranks=2)
+    resumed = train(strategy=POWER, resume=True, steps=9)
     assert resumed[0].said[1].startswith(f"{log}: is not as the run had written it by step 4: it is kept as ")
-    assert (tmp_path / "log.jsonl.damaged").read_bytes() == damaged
-    assert {each.fingerprint for each in resumed} == {expected}
+    assert (folder / "log.jsonl.damaged").read_bytes() == damaged
+    assert {each.fingerprint for each in resumed} == {whole_runs[POWER][1].fingerprint}

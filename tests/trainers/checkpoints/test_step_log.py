@@ -8,18 +8,22 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.ranks import RankPool
-from tests.trainers.points import config, run
+from tests.refusals import refused
+from tests.trainers.points import Training
 from trainers.checkpoints.step_log import DAMAGED, FOLDER, Mark, StepLog, TensorBoardLog, read_log
 from trainers.cli.group import main
 
 ADVICE = "needs tensorboard, which is not installed: run pip install '.[tensorboard]' in your clone of ringsim"
-FIGURES = {"loss", "samples_per_s", "step_s", "sync_share", "gradient_norm", "peak_memory_bytes", "time_left_s"}
 
 
 def lines(*steps: int) -> list[dict[str, int]]:
     """Return the lines that are written for these steps."""
     return [{"step": step, "loss": 10 * step} for step in steps]
+
+
+def content(*steps: int) -> bytes:
+    """Return the content of a log with these lines."""
+    return "".join(json.dumps(line) + "\n" for line in lines(*steps)).encode()
 
 
 def write(path: Path, *steps: int) -> Mark:
@@ -36,57 +40,50 @@ def test_a_new_run_begins_an_empty_log(tmp_path: Path) -> None:
     """Whatever a run that never came to a checkpoint has left; somebody may have deleted it."""
     path = tmp_path / "log.jsonl"
     assert read_log(path) == []
-    write(path, 1, 2, 3)
-    assert read_log(path) == lines(1, 2, 3)
-    write(path, 1)
-    assert read_log(path) == lines(1)
-
-
-def test_a_resumed_run_goes_on_after_its_checkpoint(tmp_path: Path) -> None:
-    """Later lines are dropped, half a line too; nothing else is left in the directory, and nothing said."""
-    path, other = tmp_path / "log.jsonl", tmp_path / "other.jsonl"
-    mark, later = write(other, 1, 2), write(other, 1, 2, 3)
-    other.unlink()
-    write(path, 1, 2, 3, 4)
-    path.write_bytes(path.read_bytes() + b'{"step": 5, "lo')
-    said: list[str] = []
-    log = StepLog(path, 2, mark, said.append)
-    log.write(lines(3)[0])
-    log.close()
-    assert (read_log(path), said) == (lines(1, 2, 3), [])
-    assert log.mark == later
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def content(*steps: int) -> str:
-    """Of a log with these lines."""
-    return "".join(json.dumps(line) + "\n" for line in lines(*steps))
+    for steps in ((1, 2, 3), (1,)):
+        write(path, *steps)
+        assert read_log(path) == lines(*steps)
 
 
 @pytest.mark.parametrize(
-    ("damaged", "kept"),
+    ("left", "kept", "is_damaged"),
     [
-        (content(1, 2) + '{"step": 3, "lo', (1, 2)),
-        ("nonsense\n[1]\n" + content(1, 2, 3), (1, 2, 3)),
-        (content(1, 2, 2, 3), (1, 2, 3)),
-        (content(1, 3), (1, 3)),
-        (content(1, 2, 3).replace("20", "21"), None),
-        ("", ()),
+        (content(1, 2, 3), (1, 2, 3), False),
+        (content(1, 2, 3, 4) + b'{"step": 5, "lo', (1, 2, 3), False),
+        (content(1, 2) + b'{"step": 3, "lo', (1, 2), True),
+        (b"nonsense\n[1]\n" + content(1, 2, 3), (1, 2, 3), True),
+        (content(1, 2, 2, 3), (1, 2, 3), True),
+        (content(1, 3), (1, 3), True),
+        (content(1, 2, 3).replace(b"20", b"21"), None, True),
+        (b"", (), True),
+        *(
+            (content(1) + torn + b"\n", (1,), True)
+            for torn in (b"[" * 10**5, b'{"step": 2' + b"0" * 5000 + b"}", b'{"step": 2, "loss": NaN}', b"\xff")
+        ),
     ],
-)
-def test_a_damaged_log_is_kept_beside(tmp_path: Path, damaged: str, kept: tuple[int, ...] | None) -> None:
-    """As it was, and in one line it is said; the run goes on with the lines that are lines."""
+)  # fmt: skip
+def test_a_resumed_run_goes_on_with_the_lines_before_its_checkpoint(
+    tmp_path: Path, left: bytes, kept: tuple[int, ...] | None, is_damaged: bool
+) -> None:
+    """Later ones are dropped. A log that is not as it was is kept beside, and that is said in a line."""
     path = tmp_path / "log.jsonl"
     mark = write(path, 1, 2, 3)
-    path.write_text(damaged)
+    path.write_bytes(left)
     said: list[str] = []
-    StepLog(path, 3, mark, said.append).close()
+    log = StepLog(path, 3, mark, said.append)
+    log.write(lines(4)[0])
+    log.close()
+    if kept is not None:
+        assert read_log(path) == lines(*kept, 4)
+        assert log.mark == write(tmp_path / "other", *kept, 4)
+    if not is_damaged:
+        assert (said, (tmp_path / DAMAGED).exists()) == ([], False)
+        return
+    assert (tmp_path / DAMAGED).read_bytes() == left
     assert said == [
         f"{path}: is not as the run had written it by step 3: it is kept as {DAMAGED}, and the run continues with its "
         f"{3 if kept is None else len(kept)} good lines up to that step"
     ]
-    assert (tmp_path / DAMAGED).read_text() == damaged
-    assert kept is None or read_log(path) == lines(*kept)
 
 
 def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,28 +110,10 @@ def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(log, "_file", Full(log._file))
     with pytest.raises(OSError, match=r"No space left on device: '.*log.jsonl'"):
         log.write({"step": 2})
+    with refused("Out of range float values are not JSON compliant..."):
+        log.write({"step": 1, "loss": float("nan")})
     assert path.read_bytes() == b'{"step": 1}\n'
     log.close()
-
-
-def test_no_line_has_what_json_has_not(tmp_path: Path) -> None:
-    """A loss that is not a number is never logged as one."""
-    log = StepLog(tmp_path / "log.jsonl")
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        log.write({"step": 1, "loss": float("nan")})
-    log.close()
-
-
-@pytest.mark.parametrize(
-    "torn",
-    [b"[" * 10**5, b'{"step": 1' + b"0" * 5000 + b"}", b'{"step": 2, "loss": NaN}', b"\xff"],
-    ids=["deep", "huge", "NaN", "binary"],
-)
-def test_a_line_that_is_no_json_is_dropped(tmp_path: Path, torn: bytes) -> None:
-    """As a torn one is, whatever is wrong with it."""
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"step": 1}\n' + torn + b"\n")
-    assert read_log(path) == [{"step": 1}]
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -147,38 +126,30 @@ def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_a_line_can_be_seen_at_once(tmp_path: Path) -> None:
-    """While the run goes on; what is no number is left out."""
+    """While the run goes on; what is no number is left out, and evaluations have curves of their own."""
     pytest.importorskip("tensorboard")
     log = TensorBoardLog(tmp_path / "new" / FOLDER, 0)
-    log.write({"step": 10, "loss": 2.5, "gradient_norm": None, "time": "2026-01-01"})
-    assert curves(tmp_path / "new" / FOLDER) == {"loss": [(10, 2.5)]}
+    line = {"step": 10, "loss": 2.5, "gradient_norm": None, "time": "2026-01-01"}
+    log.write({**line, "evaluation": {"loss": 2.0, "accuracy": None}})
+    assert curves(tmp_path / "new" / FOLDER) == {"loss": [(10, 2.5)], "evaluation/loss": [(10, 2.0)]}
     log.close()
 
 
-def test_a_resumed_run_has_each_step_once(ranks: RankPool, tmp_path: Path) -> None:
+def test_a_resumed_run_has_each_step_once(train: Training) -> None:
     """Though the first launch had gone two steps further than its last checkpoint; the same as the log."""
     pytest.importorskip("tensorboard")
-    interrupted = ranks.run(run, config(tmp_path, tensorboard=True), None, 7, num_ranks=2)[0]
-    assert interrupted.log[-1]["step"] == 6
-    done = ranks.run(run, config(tmp_path, tensorboard=True, resume=True), num_ranks=2)[0]
+    assert train(until=7, tensorboard=True)[0].log[-1]["step"] == 6
+    done = train(tensorboard=True, resume=True)[0]
     assert done.error == ""
-    shown = curves(tmp_path / FOLDER)
-    assert shown.keys() == FIGURES | {"epoch"}
+    shown = curves(train.folder / "run" / FOLDER)
+    assert shown.keys() == done.log[0].keys() - {"step", "time"}
     for name, points in shown.items():
         assert points == [(line["step"], pytest.approx(line[name])) for line in done.log], name
 
 
-def test_what_is_missing_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tensorboard_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before torch is loaded; nothing is written."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     done = CliRunner().invoke(main, ["train", "--tensorboard", "--output", str(tmp_path / "run")])
     assert (done.exit_code, done.stderr) == (2, f"trainers: --tensorboard: {ADVICE}\n")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_in_a_program_all_ranks_hear_of_it(ranks: RankPool, tmp_path: Path) -> None:
-    """Rather than waiting for rank 0, which alone writes."""
-    if importlib.util.find_spec("tensorboard") is not None:
-        pytest.skip("tensorboard is installed")
-    for each in ranks.run(run, config(tmp_path, tensorboard=True), num_ranks=2):
-        assert each.error == f"ValueError: --tensorboard: {ADVICE}"

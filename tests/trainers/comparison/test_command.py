@@ -9,16 +9,20 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from collectives.probes import Blocks
+from ringsim.report.plots.style import drawing, palette
 from ringsim.training_step.profile import StepProfile
 from ringsim.verdict import read_directory
-from tests.processes import TIMEOUT_S, left_of, run_python
+from tests.processes import TIMEOUT_S, below, left_of, run_python
 from tests.ranks import run_forked_programs
 from tests.trainers.commands import ranks_by_hand, read_until
 from trainers.checkpoints.checkpoint import load_checkpoint
@@ -30,17 +34,19 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ring.py"
 SMALL = (
     "--d-model 32 --heads 2 --layers 1 --d-ff 64 --sequence-length 32 --batch-size 4 --steps 20 --learning-rate 0.01"
 )
-SHORT = Blocks(turns=1, number=2, least_s=1e-3)  # of the probes, which take ten seconds; how good they are is not asked
 RESULT_NAMES = ["checkpoint.pt", "memory.png", "report.html", "report.json", "report.png", "run.toml"]
 
 
 def run_comparison(_: int, arguments: list[str]) -> None:
     """On a rank, with short probes and a short bootstrap."""
-    short = (
-        mock.patch("trainers.comparison.job.BLOCKS", SHORT),
-        mock.patch("ringsim.calibration.from_probes._RESAMPLED", 4),
-    )
-    with short[0], short[1]:
+    short: dict[str, Any] = {"trainers.comparison.job.BLOCKS": Blocks(turns=1, number=1, least_s=1e-4)}
+    short |= {
+        "collectives.benchmark.call_overhead.WALKED_BYTES": 2**12,
+        "ringsim.calibration.from_probes._RESAMPLED": 4,
+    }
+    with ExitStack() as patches:
+        for place, value in short.items():
+            patches.enter_context(mock.patch(place, value))
         main(arguments, prog_name="trainers")
 
 
@@ -49,68 +55,88 @@ def forked(num_ranks: int, arguments: list[str], folder: Path) -> list[subproces
     return run_forked_programs(num_ranks, TIMEOUT_S, folder, run_comparison, arguments)
 
 
-def test_two_ranks(tmp_path: Path) -> None:
-    """It predicts, trains, learns, compares with one process, and leaves report, pictures and checkpoint."""
-    profile, folder = tmp_path / "profile.json", tmp_path / "new" / "report"
-    some = f"{ONE_PROCESS},none,ring,bucketed_bf16,ddp,zero1,fsdp"
-    arguments = ["ring", *SMALL.split(), "--strategies", some, "--output", str(folder), "--profile", str(profile)]
-    first, second = forked(2, arguments, tmp_path)
-    assert (first.returncode, second.returncode, second.stderr) == (0, 0, ""), first.stderr
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*RESULT_NAMES, "comparison.json"])
-    contents = read_directory(folder)
+STRATEGIES = ("zero1", "none", "bucketed_bf16", "ddp", "fsdp")
+
+
+class Job(NamedTuple):
+    """A comparison that was run, and its results."""
+
+    ranks: list[subprocess.CompletedProcess[str]]
+    folder: Path
+    report: dict[str, Any]
+    comparison: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """Five strategies and one process, on two ranks; the directory is new."""
+    path = tmp_path_factory.mktemp("job")
+    folder = path / "new" / "report"
+    options = f"--strategies {','.join((ONE_PROCESS, *STRATEGIES))} --output {folder} --profile {path}/profile.json"
+    ranks = forked(2, ["ring", *SMALL.split(), *options.split(), "--style", "dark"], path)
+    assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr
+    return Job(ranks, folder, *(json.loads((folder / name).read_text()) for name in ("report.json", "comparison.json")))
+
+
+def test_a_job_leaves_report_pictures_and_checkpoint(job: Job) -> None:
+    """What it prints is in the files; rank 0 alone tells how it is going, in ten lines."""
+    first, second = job.ranks
+    assert (second.stdout, second.stderr) == ("", "")
+    assert sorted(path.name for path in job.folder.iterdir()) == sorted([*RESULT_NAMES, "comparison.json"])
+    contents = read_directory(job.folder)
     assert (list(contents.jobs), list(contents.comparisons)) == (["report.json"], ["comparison.json"])
-    report, comparison = (json.loads((folder / name).read_text()) for name in ("report.json", "comparison.json"))
-    assert format_report(report, comparison) in first.stdout
-    assert StepProfile.from_dict(report["profile"]) == StepProfile.load(profile)
-    assert sum(p.elements for p in StepProfile.load(profile).parameters) == report["num_parameters"]
-    page = (folder / "report.html").read_text()
+    assert format_report(job.report, job.comparison) in first.stdout
+    profile = StepProfile.load(job.folder.parents[1] / "profile.json")
+    assert StepProfile.from_dict(job.report["profile"]) == profile
+    assert sum(parameter.elements for parameter in profile.parameters) == job.report["num_parameters"]
+    page = (job.folder / "report.html").read_text()
     assert all(text in page for text in ("What limits performance?", 'data-name="strategies"', 'data-name="trainings"'))
-    names = [ONE_PROCESS, *(result["strategy"] for result in report["strategies"])]
-    assert names == [row["run"]["name"] for row in comparison["runs"]] == some.split(",")
-    for result in report["strategies"]:
+    with drawing("dark"), Image.open(job.folder / "report.png") as picture:
+        assert picture.convert("RGB").getpixel((1, 1)) == tuple(bytes.fromhex(palette().paper[1:]))
+    told = [line.partition(":")[0] for line in first.stderr.splitlines() if line.startswith("step ")]
+    assert told == [f"step {step}/20" for step in range(2, 21, 2)]
+    assert first.stderr.count("\nwrote ") == 8
+    checkpoint = load_checkpoint(job.folder / "checkpoint.pt")
+    assert (checkpoint.step, checkpoint.config["strategy"], checkpoint.config["task"]["task"]) == (20, "zero1", "lm")
+    # Each rank has a share of it, which are put together while all ranks are there.
+    assert checkpoint.optimizer_state["state"][0]["exp_avg"].shape == (job.report["num_parameters"],)
+
+
+def test_a_job_predicts_and_trains_and_compares(job: Job) -> None:
+    """Each strategy has a row; all learn, and those that are exact as one process does."""
+    assert job.report["train"] == {
+        "steps": 20, "batch_size": 4, "lr_schedule": "constant", "warmup_steps": 0, "amp": None, "compile": False,
+        "seed": 0,
+    }  # fmt: skip
+    assert tuple(result["strategy"] for result in job.report["strategies"]) == STRATEGIES
+    for result in job.report["strategies"]:
         assert len(result["rank_sync_s"]) == 2
         assert result["parameters_identical"] == (result["strategy"] != "none")
         assert (result["predicted_sync_s"] > 0) or result["strategy"] == "none"
         assert result["final_loss"] < math.log(256) - 1.5
         assert result["memory_bytes"] == result["predicted_memory_bytes"]
         assert len(result["losses"]) == 20
-    for row in comparison["runs"]:
-        exact = row["run"]["name"] not in ("none", "bucketed_bf16")
-        assert row["loss_difference"] < (1e-3 if exact else 0.5)
-        has_gradients = row["run"]["name"] not in (ONE_PROCESS, "none", "zero1", "fsdp")
-        assert (row["run"]["gradient_difference"] is not None) == has_gradients
+    assert [row["run"]["name"] for row in job.comparison["runs"]] == [ONE_PROCESS, *STRATEGIES]
+    for row in job.comparison["runs"]:
+        name = row["run"]["name"]
+        assert row["loss_difference"] < (0.5 if name in ("none", "bucketed_bf16") else 1e-3)
+        assert (row["run"]["gradient_difference"] is not None) == (name in ("bucketed_bf16", "ddp"))
         assert 0 <= row["run"]["sync_share"] < 1
-    told = [line for line in first.stderr.splitlines() if line.startswith("step ")]
-    assert [line.partition(":")[0] for line in told] == [f"step {step}/20" for step in range(2, 21, 2)]
-    assert first.stderr.count("\nwrote ") == 8
-    checkpoint = load_checkpoint(folder / "checkpoint.pt")
-    assert (checkpoint.step, checkpoint.config["strategy"], checkpoint.config["task"]["task"]) == (20, "ring", "lm")
-
-
-def test_another_task_without_one_process(tmp_path: Path) -> None:
-    """As JSON; the optimizer's state, of which each rank has a share, is put together while all ranks are there."""
-    (tmp_path / "report").mkdir()
-    (tmp_path / "report" / "comparison.json").write_text("{}")  # of an earlier run
-    task = "--task tests.trainers.points:make_points --batch-size 4"
-    options = f"{task} --strategies zero1 --steps 3 --output {tmp_path}/report --json".split()
-    first, _ = forked(2, ["compare", *options], tmp_path)
-    assert first.returncode == 0, first.stderr
-    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == RESULT_NAMES
-    report = json.loads(first.stdout)
-    assert report["strategies"][0]["tokens_per_s"] is None
-    checkpoint = load_checkpoint(tmp_path / "report" / "checkpoint.pt")
-    assert checkpoint.optimizer_state["state"][0]["exp_avg"].shape == (report["num_parameters"],)
 
 
 def test_one_rank(tmp_path: Path) -> None:
-    """There is nothing to synchronise: predicted as no time, and no error is given."""
-    options = ["--strategies", "ring,ddp", "--data", "random", "--steps", "3", "--output", str(tmp_path / "report")]
-    [done] = forked(1, ["compare", *SMALL.split(), *options], tmp_path)
+    """There is nothing to synchronise, and no error is given. Any task will do; the result is JSON on stdout."""
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "comparison.json").write_text("{}")  # of an earlier run
+    options = f"--task tests.trainers.points:make_points --batch-size 4 --steps 3 --output {tmp_path}/report --json"
+    [done] = forked(1, ["compare", "--strategies", "ddp,ring", *options.split()], tmp_path)
     assert done.returncode == 0, done.stderr
-    for result in json.loads((tmp_path / "report" / "report.json").read_text())["strategies"]:
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == RESULT_NAMES
+    for result in json.loads(done.stdout)["strategies"]:
         # What is left is packing and unpacking: nothing is sent.
         assert result["predicted_sync_s"] < result["step_s"]
-        assert result["error"] is None
+        assert (result["error"], result["tokens_per_s"]) == (None, None)
+    assert load_checkpoint(tmp_path / "report" / "checkpoint.pt").config["strategy"] == "ring"
 
 
 @pytest.mark.parametrize(
@@ -122,6 +148,7 @@ def test_one_rank(tmp_path: Path) -> None:
         ("--strategies ring,ddp,ring", "--strategies: 'ring,ddp,ring' names a strategy twice"),
         ("--strategies one_process", "--strategies: 'one_process': must name a strategy to compare it with"),
         ("--timeout 0", "Invalid value for '--timeout': 0.0 is not in the range 0<x<=86400."),
+        ("--steps 0", "--steps 0: must be at least 1"),
         ("--batch-size 0", "--batch-size 0: must be at least 1"),
         ("--output /proc/report", "--output /proc/report: cannot be written: "),
         ("--output made", "--output made: cannot be written: checkpoint.pt is a directory there"),
@@ -155,7 +182,7 @@ def test_the_script_is_the_command(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
     """With the rank, the step and the strategy in one line, and no report."""
-    options = ["--strategies", "ring,ddp", "--output", str(tmp_path / "report")]
+    options = ["--strategies", "ring", "--output", str(tmp_path / "report")]
     ranks = forked(2, ["compare-strategies", *SMALL.replace("0.01", "1e30").split(), *options], tmp_path)
     assert [rank.returncode for rank in ranks] == [1, 1]
     said = "".join(rank.stderr for rank in ranks)
@@ -165,11 +192,6 @@ def test_a_loss_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
     assert not (tmp_path / "report" / "report.json").exists()
 
 
-def children(pid: int) -> list[int]:
-    """The processes that a process has started and that still are there."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for the ranks' processes in /proc")
 def test_a_rank_that_dies_ends_the_job(tmp_path: Path) -> None:
     """With an error, long before the steps are done; no report is left half-written and no rank behind."""
@@ -177,7 +199,7 @@ def test_a_rank_that_dies_ends_the_job(tmp_path: Path) -> None:
     arguments = [*torchrun, *SMALL.split(), "--steps", "1000000", "--output", str(tmp_path / "report")]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         deadline = time.monotonic() + 60
-        while len(workers := children(job.pid)) < 2 and time.monotonic() < deadline:
+        while len(workers := below(job.pid)) < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
         os.kill(workers[1], signal.SIGKILL)
         output, _ = job.communicate(timeout=TIMEOUT_S)

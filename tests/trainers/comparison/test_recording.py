@@ -1,33 +1,18 @@
-"""What is recorded of a job's strategies, and the time of a step that is made of it."""
+"""From recorded steps to the time of a step."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
-import torch.distributed as dist
 
 from collectives.runtime import Recorder
 from ringsim.native import BACKENDS
-from ringsim.network import Cluster
-from ringsim.network.spec import Host, Link, Processor, Spec
+from ringsim.network.spec import Processor
 from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls
-from tests.ranks import RankPool
-from trainers.comparison.config import JobConfig
-from trainers.comparison.profile import Memory, measure_memory
+from tests.trainers.comparison.test_job import NETWORK
 from trainers.comparison.recorded_steps import RecordedStep, predict_steps, together
-from trainers.comparison.recording import STEPS, RecordedRuns, num_recorded
-from trainers.loop.config import StepConfig
-from trainers.loop.train_step import StepResult, TrainStep
-from trainers.strategy_names import STRATEGY_INFOS
-from trainers.tasks import LanguageModel
+from trainers.comparison.recording import STEPS, num_recorded
 
-TASK = LanguageModel(5, learning_rate=1e-2, d_model=16, heads=2, layers=1, d_ff=32, sequence_length=16)
-NAMES = tuple(name for name in STRATEGY_INFOS if name not in ("flat", "rs_ag", "ddp_hook_bf16", "fsdp_backend_ring"))
-CONFIG = JobConfig(TASK, StepConfig(batch_size=3, seed=5), NAMES, steps=20)
-HOST = Host(link=Link(latency_s=1e-3, bandwidth_bytes_per_s=1e6))
-NETWORK = Cluster("two", Spec(host=HOST), "", "")
 GROUPS = [GroupCalls(NETWORK, 2, BACKENDS["gloo"])]
 CALLS = (Call("all_reduce", 1000, "float32", 0, is_async=False), Call("all_reduce", 1000, "float32", 0, is_async=True))
 SENT_S = GROUPS[0].alone_s(GROUPS[0].call(CALLS[0]))
@@ -110,12 +95,8 @@ def test_late_calls_of_a_period_are_spread_over_its_calls() -> None:
 
 def test_whole_periods_are_recorded() -> None:
     """As far as so many steps are trained."""
-    assert [num_recorded(name, 100) for name in ("ring", "local_sgd/8", "diloco/40", "diloco/1000")] == [
-        STEPS,
-        16,
-        40,
-        100,
-    ]
+    names = ("ring", "local_sgd/8", "diloco/40", "diloco/1000")
+    assert [num_recorded(name, 100) for name in names] == [STEPS, 16, 40, 100]
     assert num_recorded("local_sgd/8", 2) == STEPS
 
 
@@ -128,87 +109,3 @@ def test_a_recorder_knows_when_it_had_computed_how_much() -> None:
             pass
     computed_s = [recorder.computed_s(moment_s) for moment_s in (10.0, 10.5, 12.0, 14.5, 15.0, 16.5, 17.25)]
     assert computed_s == [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 3.25]
-
-
-def recorded_of_all(group: dist.ProcessGroup) -> tuple[dict[str, tuple[float, float]], int, set[str], int]:
-    """The predictions, how many steps were told of, the groups that are left, and the steps that were to be told of."""
-    told: list[str] = []
-    before = set(dist.distributed_c10d._world.pg_names.values())
-    with RecordedRuns(CONFIG, group) as runs:
-        for share in (0.0, 0.5, 1.0):
-            runs.take_until(share, told.append)
-        runs.gather()
-    left = set(dist.distributed_c10d._world.pg_names.values()) - before
-    return runs.predict(NAMES, NETWORK, 1.0), len(told), left, runs.num_steps
-
-
-def test_every_strategy_is_recorded_and_predicted(ranks: RankPool) -> None:
-    """All ranks predict the same; without synchronisation it takes less, and no group is left."""
-    (first, told, left, expected), (second, *_) = ranks.run(recorded_of_all, num_ranks=2)
-    assert first == second
-    assert list(first) == list(NAMES)
-    assert told == expected
-    assert not left
-    for name in NAMES:
-        sync_s, step_s = first[name]
-        # What is sent before the last gradient is ready, with fsdp all, is in the step alone.
-        assert 0 <= sync_s < step_s
-        assert (sync_s < 1e-3) == (name in ("none", "fsdp")), name
-
-
-def losses_recorded(group: dist.ProcessGroup) -> list[list[float]]:
-    """Return the losses of all steps, without synchronisation and with three strategies that step shares."""
-    with RecordedRuns(replace(CONFIG, strategies=("none", "zero1", "zero2", "zero3")), group) as runs:
-        taken: dict[str, list[float]] = {run.name: [] for run in runs._runs}
-        for run in runs._runs:
-            plain = run.train_step.run
-            run.train_step.run = partial(_noting, plain, taken[run.name])  # type: ignore[method-assign]
-        runs.take_until(1.0)
-    return list(taken.values())
-
-
-def _noting(plain: Callable[[int], StepResult], losses: list[float], step: int) -> StepResult:
-    result = plain(step)
-    losses.append(result.loss)
-    return result
-
-
-def test_each_recorded_step_begins_with_the_initial_parameters(ranks: RankPool) -> None:
-    """Also where what is gathered is made up, so that it computes with numbers as those of training."""
-    for none, zero1, zero2, zero3 in ranks.run(losses_recorded, num_ranks=2):
-        assert zero1 == zero2 == zero3
-        assert len(set(zero1)) > STEPS  # each has its batch
-        assert zero1[0] == none[0]
-        assert zero1[-1] == pytest.approx(zero1[0], rel=0.02)
-        assert none[-1] < 0.98 * none[0]  # it trains
-
-
-def recorded_and_held(group: dist.ProcessGroup) -> tuple[dict[str, Memory], dict[str, Memory]]:
-    """What was recorded of the rank that holds most, and what this rank holds after two real steps, by strategy."""
-    names = (*NAMES, "bucketed/0.004", "zero2/0.004", "powersgd/1")
-    with RecordedRuns(replace(CONFIG, strategies=names), group) as runs:
-        runs.take_until(1.0)
-        runs.gather()
-        recorded = runs.memory(names)
-    held = {}
-    for name in names:
-        train_step = TrainStep(TASK, replace(CONFIG.step, strategy=name), group)
-        for step in range(2):
-            train_step.run(step)
-        held[name] = measure_memory(train_step)
-    return recorded, held
-
-
-@pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_memory_is_predicted_to_the_byte(ranks: RankPool, num_ranks: int) -> None:
-    """In each of its kinds, on the rank that holds most; the sharded strategies hold less of what they share."""
-    answers = ranks.run(recorded_and_held, num_ranks=num_ranks)
-    recorded = answers[0][0]
-    assert all(answer == recorded for answer, _ in answers)
-    for name, predicted in recorded.items():
-        assert max((held[name] for _, held in answers), key=lambda memory: memory.total) == predicted, name
-    whole, zero1, zero2, zero3 = (recorded[name] for name in ("none", "zero1", "zero2", "zero3"))
-    assert whole.optimizer == 2 * whole.parameters
-    assert zero1.optimizer == zero2.optimizer == 2 * zero2.gradients
-    assert zero2.gradients < whole.gradients / num_ranks * 1.01 < zero1.gradients
-    assert zero3.parameters == zero3.gradients < whole.parameters / num_ranks * 1.01 < zero2.parameters

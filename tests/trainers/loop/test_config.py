@@ -1,6 +1,5 @@
 """How a model is trained: values out of range are refused, and the learning rate follows its schedule."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +7,8 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from tests.ranks import RankPool
 from tests.refusals import refused
-from tests.trainers.points import NUM_STEPS, config, run
-from trainers.comparison.config import JobConfig
-from trainers.loop.config import RateSchedule, ScheduledRates, StepConfig, TrainConfig
-from trainers.tasks import Mlp
-
-WARM_UP = {"lr_schedule": "cosine", "warmup_steps": 3}
+from trainers.loop.config import RateSchedule, ScheduledRates, TrainConfig, require_compiler
 
 
 @pytest.mark.parametrize(
@@ -47,38 +40,12 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> Non
         TrainConfig(output=Path("run"), **options)
 
 
-def test_paths_may_be_text() -> None:
-    """As a program writes them; the run gets paths."""
+def test_values_may_be_text() -> None:
+    """Paths, as a program writes them, and the steps between checkpoints, which may be epochs apart."""
     config = TrainConfig(output="run", profile="trace.json")  # type: ignore[arg-type]
     assert (config.output, config.profile) == (Path("run"), Path("trace.json"))
-
-
-def test_checkpoints_may_be_epochs_apart() -> None:
-    """A number alone is of steps."""
-    cases = {7: 7, "7": 7, "1epoch": 25, "1 epoch": 25, "3epochs": 75}
-    for given, steps in cases.items():
+    for given, steps in {7: 7, "7": 7, "1epoch": 25, "3 epochs": 75}.items():
         assert TrainConfig(output=Path("run"), save_every=given).steps_between_saves(25) == steps
-
-
-def test_a_batch_size_is_of_one_rank() -> None:
-    """Without one the task's batch is shared among the ranks."""
-    task = Mlp(0)
-    assert StepConfig(batch_size=8).global_batch_size(task, 4) == 32
-    assert StepConfig().global_batch_size(task, 4) == task.global_batch_size == 64
-
-
-def test_the_strategy_comparison_is_checked_as_a_run_is() -> None:
-    """Its figures for JSON are those of its steps."""
-    task = Mlp(0)
-    config = JobConfig(task, StepConfig(batch_size=4, seed=7), ("ring", "ddp/4"), 5)
-    rate = {"lr_schedule": "constant", "warmup_steps": 0}
-    assert config.training() == {"batch_size": 4, "steps": 5, **rate, "amp": None, "compile": False, "seed": 7}
-    for strategies, steps, message in (
-        (("ring",), 0, "--steps 0: must be"),
-        ((), 5, "--strategies: 'one_process': must"),
-    ):
-        with pytest.raises(ValueError, match=f"^{message}"):
-            JobConfig(task, StepConfig(), strategies, steps)
 
 
 def test_a_rate_is_that_of_torchs_schedules() -> None:
@@ -108,15 +75,13 @@ def test_without_a_schedule_the_rate_is_the_tasks_own() -> None:
         ScheduledRates(groups, RateSchedule("cosine"))
 
 
-@pytest.mark.parametrize("strategy", ["ring", "zero1"])
-def test_a_resumed_run_has_the_rates_of_the_uninterrupted_one(ranks: RankPool, tmp_path: Path, strategy: str) -> None:
-    """Bit for bit; the log has them; and one that is to have more steps would have other rates from the first on."""
-    whole, parts = (config(tmp_path / name, strategy=strategy, **WARM_UP) for name in ("whole", "parts"))
-    expected = ranks.run(run, whole, num_ranks=2)[0]
-    schedule = whole.schedule(NUM_STEPS)
-    assert [line["learning_rate"] for line in expected.log] == [0.05 * schedule.factor(n) for n in range(NUM_STEPS)]
-    ranks.run(run, parts, None, 6, num_ranks=2)
-    resumed = ranks.run(run, replace(parts, resume=True), num_ranks=2)[0]
-    assert (resumed.losses, resumed.fingerprint) == (expected.losses, expected.fingerprint)
-    longer = ranks.run(run, replace(parts, resume=True, epochs=4), num_ranks=2)[0]
-    assert "is of a run with schedule_steps 12, now 16: resume with the original settings" in longer.error
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With what to do; so, too, missing headers that the compiled code includes."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with refused("--compile: there is no C++ compiler 'no-such-compiler': install one..."):
+        require_compiler()
+    (tmp_path / "c++").touch(mode=0o755)
+    monkeypatch.setenv("CXX", str(tmp_path / "c++"))
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    with refused(f"--compile: there is no {tmp_path}/Python.h: install Python's headers..."):
+        require_compiler()

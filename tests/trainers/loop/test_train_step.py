@@ -1,13 +1,16 @@
-"""One training step: when its gradients are ready, and the message that ranks exchange before each backward pass."""
+"""One training step: its parts, autocast and compiled passes, and the message before each backward pass."""
 
 import signal
 
 import pytest
+import torch
 import torch.distributed as dist
-from torch import nn, ones
+from torch import nn
 
 from tests.ranks import RankPool
-from tests.trainers.points import Points
+from tests.trainers.models import inputs, small_model
+from tests.trainers.points import Points, Training
+from trainers.data_parallel import DataParallel
 from trainers.loop.config import StepConfig
 from trainers.loop.loss_sync import StoppedError, exchange_losses
 from trainers.loop.train_step import GradientClock, StepResult, TrainStep
@@ -40,10 +43,9 @@ def test_the_clock_knows_when_each_gradient_is_ready() -> None:
     """Gradients come from the last layer to the first, and the last one's moment is the latest."""
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     clock = GradientClock(model)
-    model(ones(1, 2)).sum().backward()
-    before_last_s = clock.before_last_s()
-    assert before_last_s[0] == 0.0
-    assert before_last_s[1] > 0.0
+    model(torch.ones(1, 2)).sum().backward()
+    first_s, second_s = clock.before_last_s()
+    assert first_s == 0.0 < second_s
 
 
 def told(group: dist.ProcessGroup) -> list[object]:
@@ -62,3 +64,56 @@ def test_what_one_rank_is_asked_all_know(ranks: RankPool) -> None:
     """A rank that cannot go on at all counts for more."""
     heard = [([0.0, 1.0, 2.0], 0), signal.SIGUSR1, "rank 2 cannot continue"]
     assert ranks.run(told, num_ranks=3) == [heard] * 3
+
+
+def dtypes_with_amp(group: dist.ProcessGroup) -> tuple[set[torch.dtype], set[torch.dtype], torch.dtype]:
+    """Of what the last layer gives, of parameters and gradients after a step, and of the loss."""
+    given: set[torch.dtype] = set()
+    step = TrainStep(Points(3), StepConfig(strategy="ring", amp="bfloat16", seed=3), group)
+    step.model.model.last.register_forward_hook(lambda _module, _inputs, output: given.add(output.dtype))
+    step.run(0)
+    parameters = [*step.model.parameters()]
+    return (
+        given,
+        {t.dtype for p in parameters for t in (p, p.grad) if t is not None},
+        step.loss(step.batches.share(1)).dtype,
+    )
+
+
+def test_amp_is_of_forward_passes_alone(ranks: RankPool) -> None:
+    """Parameters, gradients and the loss remain float32."""
+    for given, kept, loss in ranks.run(dtypes_with_amp, num_ranks=2):
+        assert (given, kept, loss) == ({torch.bfloat16}, {torch.float32}, torch.float32)
+
+
+def parameters_after_two_steps(group: dist.ProcessGroup, strategy: str, compiles: bool) -> list[torch.Tensor]:
+    """Train a small model; the first step may form buckets anew."""
+    model, graphs = DataParallel(small_model(), strategy, group), []
+    if compiles:
+        model.compile(backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    optimizer = model.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(inputs(group.rank())).pow(2).mean().backward()
+        optimizer.step()
+    assert len(graphs) == compiles  # of the whole model
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("strategy", ["bucketed", "ddp", "zero1"])
+def test_a_compiled_model_is_synchronised_alike(ranks: RankPool, strategy: str) -> None:
+    """The graph that torch takes of it, without the compiler, gives the same parameters."""
+    plain, compiled = (
+        ranks.run(parameters_after_two_steps, strategy, compiles, num_ranks=2)[1] for compiles in (False, True)
+    )
+    torch.testing.assert_close(compiled, plain, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_a_run_compiles_its_model(train: Training) -> None:
+    """And computes the same to rounding."""
+    plain = train("plain", options={"dropout": 0.0})[0]
+    compiled, other = train("compiled", options={"dropout": 0.0}, compile=True)
+    assert compiled.error == ""
+    assert compiled.losses == pytest.approx(plain.losses, rel=1e-3, abs=1e-5)
+    assert compiled.fingerprint == other.fingerprint

@@ -1,24 +1,23 @@
 """A trainer computes what its task and configuration say: on any number of ranks, interrupted or not."""
 
 import math
-from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from syrupy.assertion import SnapshotAssertion
 
 from tests.ranks import RankPool
-from tests.trainers.points import BATCH_SIZE, NUM_SAMPLES, NUM_STEPS, Ran, config, run
+from tests.trainers.points import BATCH_SIZE, NUM_SAMPLES, NUM_STEPS, Ran, Training, run
 from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.loop.batches import Batches
+from trainers.loop.config import RateSchedule
 from trainers.loop.trainer import Trainer
 from trainers.strategy_names import STRATEGY_INFOS
 
 NO_DROPOUT = {"dropout": 0.0}  # ranks draw other numbers than one process does
-
-
 QUICK = ("ring", "ddp", "zero1", "zero2/0.00002", "zero3", "fsdp", "bucketed", "diloco/5", "powersgd/1")
 # Not "none", whose ranks have models of their own. Those on our backend are tried where ranks are processes.
 TRIED = {"none", *(name.partition("/")[0] for name in QUICK)}
@@ -26,137 +25,119 @@ OTHERS = sorted(name for name, info in STRATEGY_INFOS.items() if not info.backen
 
 
 @pytest.mark.parametrize("strategy", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
-def test_an_interrupted_run_equals_the_uninterrupted_one(ranks: RankPool, tmp_path: Path, strategy: str) -> None:
+def test_an_interrupted_run_equals_the_uninterrupted_one(train: Training, strategy: str) -> None:
     """Bit for bit, losses and model, with dropout, a changing buffer, ranks without samples and lines between saves.
 
     Also where the ranks hold other parameters when a checkpoint is written; and in the end they do not.
     """
-    whole, parts = (
-        config(tmp_path / name, strategy=strategy, clip_norm=2.0, log_every=3) for name in ("whole", "parts")
-    )
-    expected = ranks.run(run, whole, num_ranks=3)[0]
+    rates = {"lr_schedule": "cosine", "warmup_steps": 3, "amp": "bfloat16" if strategy == "ring" else None}
+    settings = {"num_ranks": 3, "strategy": strategy, "clip_norm": 2.0, "log_every": 3, **rates}
+    expected = train("whole", **settings)[0]
     assert expected.error == ""
-    assert [line["step"] for line in expected.log] == [3, 6, 9, 12]
-    interrupted = ranks.run(run, parts, None, 7, num_ranks=3)[0]
+    factor = RateSchedule("cosine", 3, NUM_STEPS).factor
+    assert [(line["step"], line["learning_rate"]) for line in expected.log] == [
+        (step, 0.05 * factor(step - 1)) for step in (3, 6, 9, 12)
+    ]
+    interrupted = train("parts", until=7, **settings)[0]
     assert [line["step"] for line in interrupted.log] == [3, 6]
-    resumed = ranks.run(run, replace(parts, resume=True), num_ranks=3)
-    assert resumed[0].said == [f"resumed from {parts.output / 'checkpoint-4.pt'}: 4 of 12 steps are done"]
+    resumed = train("parts", resume=True, **settings)
+    path = train.folder / "parts" / "checkpoint-4.pt"
+    assert resumed[0].said == [f"resumed from {path}: 4 of 12 steps are done"]
     assert resumed[0].losses == expected.losses
     assert {each.fingerprint for each in resumed} == {expected.fingerprint}
     assert resumed[0].seen == expected.seen != 0
     assert len(set(expected.losses)) == 4
 
 
-def test_the_number_of_ranks_and_parts_makes_no_difference(ranks: RankPool, tmp_path: Path) -> None:
+def test_the_number_of_ranks_and_parts_makes_no_difference(train: Training) -> None:
     """Losses are those of one process with the whole batch, but for rounding; on all ranks the same."""
-    alone = ranks.run(run, config(tmp_path / "alone"), NO_DROPOUT, num_ranks=1)[0]
+    alone = train("alone", 1, NO_DROPOUT)[0]
     assert len(alone.losses) == NUM_STEPS
-    for num_ranks, accumulate in ((1, 3), (3, 2), (5, 4)):
-        asked = config(tmp_path / f"shared{num_ranks}", accumulate=accumulate)
-        shared = ranks.run(run, asked, NO_DROPOUT, num_ranks=num_ranks)
+    for num_ranks, accumulate, batch_size in ((1, 3, 8), (3, 2, None), (5, 4, None), (2, 1, 4)):
+        shared = train(f"shared{num_ranks}", num_ranks, NO_DROPOUT, accumulate=accumulate, batch_size=batch_size)
         assert shared[0].losses == pytest.approx(alone.losses, rel=1e-4, abs=1e-6)
         assert len({each.fingerprint for each in shared}) == 1
 
 
-def test_more_ranks_may_go_on_where_fewer_ended(ranks: RankPool, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def begun(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """Runs that were interrupted after their fifth step, by the names of their strategies."""
+    train = Training(ranks, tmp_path_factory.mktemp("begun"))
+    for name in ("ring", "diloco", "none"):
+        train(name, until=5, options=NO_DROPOUT, strategy="diloco/5" if name == "diloco" else name)
+    return train
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "strategy", "said"),
+    [
+        (3, "ring", "it is of 2 ranks, now 3: the batches are the same, the random states are new, and losses will "),
+        (2, "ddp", "it is of the strategy ring, now ddp: losses will agree to rounding"),
+    ],
+)
+def test_other_ranks_or_another_strategy_may_go_on(train: Training, num_ranks: int, strategy: str, said: str) -> None:
     """The batches are the same; rank 0 says that losses agree to rounding, which they do."""
-    expected = ranks.run(run, config(tmp_path / "whole"), NO_DROPOUT, num_ranks=2)[0]
-    parts = config(tmp_path / "parts")
-    ranks.run(run, parts, NO_DROPOUT, 6, num_ranks=2)
-    resumed = ranks.run(run, replace(parts, resume=True), NO_DROPOUT, num_ranks=3)
-    assert resumed[0].losses == pytest.approx(expected.losses, rel=1e-4, abs=1e-6)
-    assert "it is of 2 ranks, now 3" in resumed[0].said[1]
-    assert resumed[1].said == []
+    expected = train("whole", 2, NO_DROPOUT)[0]
+    train("parts", 2, NO_DROPOUT, until=6)
+    first, second, *_ = train("parts", num_ranks, NO_DROPOUT, resume=True, strategy=strategy)
+    assert first.losses == pytest.approx(expected.losses, rel=1e-4, abs=1e-6)
+    assert first.said[1].startswith(said)
+    assert second.said == []
 
 
-def test_another_strategy_may_go_on(ranks: RankPool, tmp_path: Path) -> None:
-    """If it keeps the optimizer's state in the same form; else it is refused by name, on every rank."""
-    expected = ranks.run(run, config(tmp_path / "whole"), num_ranks=2)[0]
-    parts = config(tmp_path / "parts")
-    ranks.run(run, parts, None, 6, num_ranks=2)
-    for each in ranks.run(run, replace(parts, resume=True, strategy="zero1"), num_ranks=2):
-        assert "is of the strategy ring, whose optimizer state does not fit zero1" in each.error
-    resumed = ranks.run(run, replace(parts, resume=True, strategy="ddp"), num_ranks=2)[0]
-    assert resumed.losses == pytest.approx(expected.losses, rel=1e-4, abs=1e-6)
-    assert resumed.said[1] == "it is of the strategy ring, now ddp: losses will agree to rounding"
+OWN_STATE = "is of the strategy diloco/5 on 2 ranks, now {} ranks, and each rank has its own state"
+REFUSED: list[tuple[str, dict[str, Any], str]] = [  # the run that was begun, what is asked for now, and the refusal
+    ("ring", {"seed": 4}, "is of a run with seed 3, now 4"),
+    (
+        "ring", {"batch_size": 5, "clip_norm": 1.0},
+        "is of a run with global_batch_size 8, now 10; clip_norm None, now 1.0",
+    ),
+    ("ring", {"options": {}}, "is of a run with dropout 0.0, now 0.5"),
+    ("ring", {"amp": "bfloat16"}, "is of a run with amp None, now bfloat16"),
+    (
+        "ring", {"lr_schedule": "cosine"},
+        "is of a run with lr_schedule constant, now cosine; schedule_steps None, now 12",
+    ),
+    ("ring", {"strategy": "zero1"}, "is of the strategy ring, whose optimizer state does not fit zero1"),
+    ("diloco", {"strategy": "ring"}, OWN_STATE.format("ring on 2")),
+    ("diloco", {"strategy": "diloco/4"}, OWN_STATE.format("diloco/4 on 2")),
+    ("diloco", {"strategy": "diloco/5", "num_ranks": 3}, OWN_STATE.format("diloco/5 on 3")),
+    (
+        "none", {"strategy": "none"},
+        "with the strategy none each rank has a different model, and only that of rank 0 was saved",
+    ),
+]  # fmt: skip
 
 
-def test_what_each_rank_keeps_fits_no_other_run(ranks: RankPool, tmp_path: Path) -> None:
-    """Neither another strategy nor another number of ranks."""
-    asked = config(tmp_path, strategy="diloco/5", steps=6)
-    ranks.run(run, asked, None, 5, num_ranks=2)
-    for change, num_ranks in (({"strategy": "ring"}, 2), ({"strategy": "diloco/4"}, 2), ({}, 3)):
-        strategy = change.get("strategy", "diloco/5")
-        for each in ranks.run(run, replace(asked, resume=True, **change), num_ranks=num_ranks):
-            assert f"is of the strategy diloco/5 on 2 ranks, now {strategy} on {num_ranks} ranks, and " in each.error
-
-
-OF_OTHER_RUNS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"seed": 4}, {}, "seed 3, now 4"),
-    ({"batch_size": 5, "clip_norm": 1.0}, {}, "global_batch_size 8, now 10; clip_norm None, now 1.0"),
-    ({}, NO_DROPOUT, "dropout 0.5, now 0.0"),
-    ({"amp": "bfloat16"}, {}, "amp None, now bfloat16"),
-    ({"lr_schedule": "cosine"}, {}, "lr_schedule constant, now cosine; schedule_steps None, now 12"),
-]
-
-
-def test_another_run_is_refused(ranks: RankPool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "asked", "reason"), REFUSED)
+def test_another_run_is_refused(begun: Training, name: str, asked: dict[str, Any], reason: str) -> None:
     """On every rank, with all that differs, and what to do."""
-    ranks.run(run, config(tmp_path), None, 5, num_ranks=2)
-    for change, options, differing in OF_OTHER_RUNS:
-        for each in ranks.run(run, config(tmp_path, resume=True, **change), options, num_ranks=2):
-            assert each.error == (
-                f"ValueError: checkpoint {tmp_path / 'checkpoint-4.pt'}: is of a run with {differing}: "
-                f"resume with the original settings, or give another --output"
-            )
+    path = begun.folder / name / "checkpoint-4.pt"
+    message = f"checkpoint {path}: {reason}: resume with the original settings, or give another --output"
+    for each in begun(name, **{"options": NO_DROPOUT, "resume": True, **asked}):
+        assert each.error == f"ValueError: {message}"
 
 
-def test_a_run_that_is_over_is_not_trained_on(ranks: RankPool, tmp_path: Path) -> None:
+def test_a_run_that_is_over_is_not_trained_on(train: Training) -> None:
     """Resumed once more it changes nothing; with more epochs it goes on."""
-    first = ranks.run(run, config(tmp_path), num_ranks=2)[0]
-    again = ranks.run(run, config(tmp_path, resume=True), num_ranks=2)[0]
-    assert (again.losses, again.fingerprint) == (first.losses, first.fingerprint)
-    longer = ranks.run(run, config(tmp_path, resume=True, epochs=4), num_ranks=2)[0]
+    first = train()[0]
+    again = train(resume=True)[0]
+    assert (again.losses, again.fingerprint, again.memory) == (first.losses, first.fingerprint, None)
+    longer = train(resume=True, epochs=4)[0]
     assert (longer.losses[:NUM_STEPS], len(longer.losses)) == (first.losses, 16)
-    for each in ranks.run(run, config(tmp_path, resume=True, steps=11), num_ranks=2):
+    for each in train(resume=True, steps=11):
         assert each.error.endswith("checkpoint-16.pt: 16 steps are done, but 11 asked for; give more --steps")
 
 
-def test_checkpoints_come_every_few_steps_and_at_the_end(ranks: RankPool, tmp_path: Path) -> None:
+def test_checkpoints_come_every_few_steps_and_at_the_end(train: Training, snapshot: SnapshotAssertion) -> None:
     """The newest ones are kept, with the step, the random states of all ranks and the configuration."""
-    ranks.run(run, config(tmp_path, save_every=2, keep=3, steps=7), num_ranks=2)
-    assert sorted(path.name for path in tmp_path.glob("*.pt")) == [f"checkpoint-{step}.pt" for step in (4, 6, 7)]
-    checkpoint = load_checkpoint(tmp_path / "checkpoint-7.pt")
+    train(save_every=2, keep=3, steps=7)
+    paths = sorted((train.folder / "run").glob("*.pt"))
+    assert [path.name for path in paths] == [f"checkpoint-{step}.pt" for step in (4, 6, 7)]
+    checkpoint = load_checkpoint(paths[-1])
     assert (checkpoint.step, len(checkpoint.random_states)) == (7, 2)
-    first, second = (state["torch"] for state in checkpoint.random_states)
-    assert not torch.equal(first, second)
-    assert checkpoint.config == {
-        "task": {"seed": 3, "dropout": 0.5},
-        "training": {
-            "strategy": "ring", "num_ranks": 2, "seed": 3, "global_batch_size": 8, "accumulate": 1, "clip_norm": None,
-            "lr_schedule": "constant", "warmup_steps": 0, "schedule_steps": None, "amp": None,
-            "compile": False,
-        },
-    }  # fmt: skip
-
-
-def test_the_log_has_means_of_the_steps_since_the_last_line(ranks: RankPool, tmp_path: Path) -> None:
-    """With the epoch, rates, the share of time spent communicating, the memory, and how long the rest will take."""
-    each = ranks.run(run, config(tmp_path / "each"), num_ranks=2)[0]
-    some = ranks.run(run, config(tmp_path / "some", log_every=5), num_ranks=2)[0]
-    assert [(line["step"], line["epoch"]) for line in some.log] == [(5, 1), (10, 2), (12, 2)]
-    means = [sum(each.losses[begin:end]) / (end - begin) for begin, end in ((0, 5), (5, 10), (10, 12))]
-    assert some.losses == means
-    for line in some.log:
-        assert line.keys() == {
-            "step", "epoch", "loss", "samples_per_s", "step_s", "sync_share", "peak_memory_bytes", "gradient_norm",
-            "time_left_s", "time",
-        }  # fmt: skip
-        assert 0 < line["sync_share"] < 1
-        assert line["samples_per_s"] > 0
-        assert line["step_s"] > 0
-        assert line["peak_memory_bytes"] > 2**20
-    assert some.log[0]["time_left_s"] >= some.log[-1]["time_left_s"] == 0
+    assert not torch.equal(*(state["torch"] for state in checkpoint.random_states))
+    assert checkpoint.config == snapshot
 
 
 def bad_steps(sample: int, num_ranks: int) -> list[tuple[int, int]]:
@@ -171,98 +152,72 @@ def bad_steps(sample: int, num_ranks: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("strategy", ["bucketed", "zero1"])
-def test_a_loss_that_is_no_number_stops_all_ranks(ranks: RankPool, tmp_path: Path, strategy: str) -> None:
+def test_a_loss_that_is_no_number_stops_all_ranks(train: Training, strategy: str) -> None:
     """All with the same words, naming step and rank, before anything is averaged: the model is still the good one."""
-    sample = next(n for n in range(NUM_SAMPLES) if bad_steps(n, 2)[0][0] in (1, 2) and bad_steps(n, 2)[0][1] == 1)
+    sample = next(n for n in range(NUM_SAMPLES) if bad_steps(n, 2)[0] in ((1, 1), (2, 1)))
     step, rank = bad_steps(sample, 2)[0]
-    asked = config(tmp_path / "bad", strategy=strategy, save_every=100)
-    results = ranks.run(run, asked, {"bad": (sample,)}, num_ranks=2)
+    results = train("bad", options={"bad": (sample,)}, strategy=strategy, save_every=100)
     message = f"training step {step}: the loss of rank {rank} is nan"
     for each in results:
         assert each.error == f"DivergedError: {message}; a smaller --learning-rate may help, or --on-nan skip"
-    good = ranks.run(run, replace(asked, output=tmp_path / "good", steps=step), num_ranks=2)[0]
+    good = train("good", strategy=strategy, steps=step)[0]
     assert good.error == ""
     assert {each.fingerprint for each in results} == {good.fingerprint}
     assert results[0].losses == good.losses
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "bucketed"])
-def test_such_a_step_can_be_left_out(ranks: RankPool, tmp_path: Path, strategy: str) -> None:
+def test_such_a_step_can_be_left_out(train: Training, strategy: str) -> None:
     """On all ranks; it is told, counted, spoils no buffer, and an interrupted run is still the uninterrupted one."""
     steps = bad_steps(5, 3)
-    asked = config(tmp_path / "whole", strategy=strategy, on_nan="skip", log_every=2)
-    whole = ranks.run(run, asked, {"bad": (5,)}, num_ranks=3)
+    skipping = partial(train, num_ranks=3, options={"bad": (5,)}, strategy=strategy, on_nan="skip", log_every=2)
+    whole = skipping("whole")
     assert [each.error for each in whole] == ["", "", ""]
     assert whole[0].said == [
         f"training step {step}: the loss of rank {rank} is nan: all ranks skip the step" for step, rank in steps
     ]
     assert sum(line.get("skipped", 0) for line in whole[0].log) == len(steps) == 3
-    assert all(math.isfinite(loss) for loss in whole[0].losses)
-    assert math.isfinite(whole[0].seen)
+    assert all(map(math.isfinite, [*whole[0].losses, whole[0].seen]))
     assert len({each.fingerprint for each in whole}) == 1
-    parts = replace(asked, output=tmp_path / "parts", save_every=3)
-    ranks.run(run, parts, {"bad": (5,)}, 8, num_ranks=3)
-    resumed = ranks.run(run, replace(parts, resume=True), {"bad": (5,)}, num_ranks=3)
-    assert (resumed[0].losses, resumed[0].fingerprint) == (whole[0].losses, whole[0].fingerprint)
+    skipping("parts", until=8, save_every=3)
+    resumed = skipping("parts", save_every=3, resume=True)[0]
+    assert (resumed.losses, resumed.fingerprint) == (whole[0].losses, whole[0].fingerprint)
 
 
-def test_too_many_in_a_row_stop_the_run(ranks: RankPool, tmp_path: Path) -> None:
+def test_too_many_in_a_row_stop_the_run(train: Training) -> None:
     """If nothing is a number any more, leaving out steps helps nobody."""
-    everything = {"bad": tuple(range(NUM_SAMPLES))}
-    for each in ranks.run(run, config(tmp_path, on_nan="skip"), everything, num_ranks=2):
+    for each in train(options={"bad": tuple(range(NUM_SAMPLES))}, on_nan="skip"):
         assert each.error == (
             "DivergedError: training step 10: the loss of rank 0 is nan, the loss of rank 1 is nan, "
             "after 10 steps skipped in a row"
         )
 
 
-def nudge(trainer: Trainer, done: int) -> None:
-    """After five steps rank 1 changes one of its parameters a little."""
-    if (done, trainer.group.rank()) == (5, 1):
-        with torch.no_grad():
-            trainer.train_step.model.model.first.bias[2] += 0.25  # type: ignore[union-attr, operator, index]
+def run_drifting(group: dist.ProcessGroup, *arguments: Any) -> Ran:
+    """A run in which after five steps rank 1 changes one of its parameters a little."""
+
+    def nudge(trainer: Trainer, done: int) -> None:
+        if (done, group.rank()) == (5, 1):
+            with torch.no_grad():
+                trainer.train_step.model.model.first.bias[2] += 0.25  # type: ignore[union-attr, operator, index]
+
+    return run(group, *arguments, meddle=nudge)
 
 
-def test_drift_stops_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
+def test_drift_stops_all_ranks(train: Training) -> None:
     """At the next check, with the step, the parameter, the ranks and the difference; and before anything is saved."""
-    asked = config(tmp_path, check_every=3, save_every=3)
-    for each in ranks.run(run, asked, None, None, nudge, num_ranks=3):
+    for each in train(num_ranks=3, run=run_drifting, check_every=3, save_every=3):
         assert each.error.startswith(
             "DriftError: training step 5: the ranks have drifted apart: "
             "parameter first.bias differs between rank 0 and rank 1, by up to "
         )
-    assert [path.name for path in tmp_path.glob("*.pt")] == ["checkpoint-3.pt"]
+    assert [path.name for path in train.folder.rglob("*.pt")] == ["checkpoint-3.pt"]
 
 
-def test_ranks_that_begin_apart_are_refused(ranks: RankPool, tmp_path: Path) -> None:
+def test_ranks_that_begin_apart_are_refused(train: Training) -> None:
     """Unless those of rank 0 are asked for; then they are all alike."""
-    for each in ranks.run(run, config(tmp_path / "apart"), {"spread": 0.5}, num_ranks=2):
+    for each in train("apart", options={"spread": 0.5}):
         assert each.error.startswith("ValueError: parameter middle.weight differs between rank 0 and rank 1")
-    expected = ranks.run(run, config(tmp_path / "alike"), num_ranks=2)[0]
-    asked = config(tmp_path / "broadcast", broadcast=True)
-    for each in ranks.run(run, asked, {"spread": 0.5}, num_ranks=2):
+    expected = train("alike")[0]
+    for each in train("broadcast", options={"spread": 0.5}, broadcast=True):
         assert each.fingerprint == expected.fingerprint
-
-
-def test_a_batch_is_asked_for_per_rank(ranks: RankPool, tmp_path: Path) -> None:
-    """Two ranks with four samples each take the steps of one with eight, and of the task's own eight."""
-    alone = ranks.run(run, config(tmp_path / "alone", batch_size=8), NO_DROPOUT, num_ranks=1)[0]
-    own = ranks.run(run, config(tmp_path / "own"), NO_DROPOUT, num_ranks=2)[0]
-    shared = ranks.run(run, config(tmp_path / "shared", batch_size=4), NO_DROPOUT, num_ranks=2)[0]
-    assert own.losses == shared.losses
-    assert shared.losses == pytest.approx(alone.losses, rel=1e-4, abs=1e-6)
-    later = ranks.run(run, config(tmp_path / "shared", batch_size=8, resume=True), NO_DROPOUT, num_ranks=2)[0]
-    assert "is of a run with global_batch_size 8, now 16: resume with the original settings" in later.error
-
-
-def without_group(group: dist.ProcessGroup, output: Path) -> list[str]:
-    """Return the result of rank 0 of a run with the strategy none, and the message on resuming."""
-    results: list[Ran] = [run(group, config(output, strategy="none")), run(group, config(output, resume=True))]
-    return [each.error for each in results]
-
-
-def test_none_is_not_resumed(ranks: RankPool, tmp_path: Path) -> None:
-    """Each rank has a model of its own, nobody minds that they differ, and only one of them was saved."""
-    for first, second in ranks.run(without_group, tmp_path, num_ranks=2):
-        assert first == ""
-        assert "with the strategy none each rank has a different model" in second
