@@ -3,12 +3,14 @@
 import os
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch.distributed as dist
 
 from collectives.runtime import gloo_threads
 from tests.ranks import RankPool
+from tests.refusals import refused
 
 pytestmark = pytest.mark.skipif(not gloo_threads.TASKS.exists(), reason="not Linux: threads have no folders")
 
@@ -68,27 +70,15 @@ def test_a_thread_that_has_no_name_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == [({2}, "batch")]
 
 
-def test_a_process_without_gloo_has_nothing_to_set() -> None:
-    """Nor has a system without such folders."""
+def test_a_system_without_such_threads_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As seccomp may; a thread that ends meanwhile is no fault either. An unknown policy is refused."""
     assert gloo_threads.set_gloo_thread_policy() == 0
     assert not gloo_threads.have_gloo_threads_batch_policy()
-
-
-def test_a_system_that_forbids_it_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As seccomp may; a thread that ends meanwhile is no fault either."""
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "comm").write_text("gloo_tcp_loop\n")
     (tmp_path / "2").mkdir()  # has no name any more
     monkeypatch.setattr(gloo_threads, "TASKS", tmp_path)
-    monkeypatch.setattr(os, "sched_setscheduler", _refuse)
+    monkeypatch.setattr(os, "sched_setscheduler", Mock(side_effect=PermissionError))
     assert gloo_threads.set_gloo_thread_policy() == 0
-
-
-def _refuse(*_: object) -> None:
-    raise PermissionError
-
-
-def test_an_unknown_policy_is_refused() -> None:
-    """The message names those that there are."""
-    with pytest.raises(ValueError, match="policy 'calm': must be one of batch, normal"):
+    with refused("policy 'calm': must be one of batch, normal"):
         gloo_threads.set_gloo_thread_policy("calm")  # type: ignore[arg-type]

@@ -33,18 +33,12 @@ def test_in_a_ring_the_whole_sum_alone_is_rounded_where_it_is(num_ranks: int) ->
         assert at_end == ()
 
 
-def test_what_is_only_overwritten_or_not_left_here_is_not_rounded_in_place() -> None:
-    """In a reduce-scatter no rank is left with what it has sent."""
-    assert all(rounded(ring_reduce_scatter(4), rank) == ([], ()) for rank in range(4))
+def test_other_schedules() -> None:
+    """In an exchange both sides round what they add, and the last sum; a rank alone rounds what it would beside others.
 
-
-def test_in_an_exchange_both_sides_round_what_they_add_and_the_last_sum() -> None:
-    """Both add the same two; after the last step nobody sends the sum."""
+    In a reduce-scatter no rank is left with what it has sent.
+    """
     in_place, at_end = rounded(recursive_doubling_all_reduce(4), 0)
-    assert [step for step, _ in in_place] == [0, 1]
-    assert at_end == (0,)
-
-
-def test_a_rank_alone_rounds_what_it_has() -> None:
-    """It holds what it would hold beside others."""
+    assert ([step for step, _ in in_place], at_end) == ([0, 1], (0,))
     assert rounded(ring_all_reduce(1), 0) == ([], (0,))
+    assert all(rounded(ring_reduce_scatter(4), rank) == ([], ()) for rank in range(4))
