@@ -1,6 +1,5 @@
 """How messages travel: what device and backend decide, and what is refused."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,10 +36,6 @@ class Group:
         return SimpleNamespace(name=lambda: self.backends[device.type])
 
 
-CUDA = torch.device("cuda:1")
-NCCL_ONLY: Any = Group(cuda="nccl")
-
-
 @pytest.mark.parametrize(
     ("backends", "device", "transport"),
     [
@@ -64,28 +59,26 @@ NO_CPU = (
 )
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: find_transport(NCCL_ONLY, torch.device("cpu")), NO_CPU),
-        (lambda: find_transport(Group(cuda="gloo"), CUDA), NO_CPU),  # type: ignore[arg-type]
-        (
-            lambda: require_network(NCCL_ONLY),
-            "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
-            "algorithm, or calibrate and call collectives.use_network(network, group) first",
-        ),
-    ],
-)
-def test_what_cannot_travel_is_refused(call: Callable[[], object], message: str) -> None:
-    """In one line that says what to do."""
-    with refused(message):
-        call()
-    assert home_of(NCCL_ONLY).type == "cuda"
+@pytest.mark.parametrize(("group", "device"), [(Group(cuda="nccl"), "cpu"), (Group(cuda="gloo"), "cuda:1")])
+def test_what_cannot_travel_is_refused(group: Any, device: str) -> None:
+    """In one line that says what to do. Small messages of our own are on the GPU where they must be."""
+    with refused(NO_CPU):
+        find_transport(group, torch.device(device))
+    assert home_of(group).type == "cuda"
+
+
+def test_the_probes_need_the_cpu() -> None:
+    """The message says how to do without them."""
+    with refused(
+        "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
+        "algorithm, or calibrate and call collectives.use_network(network, group) first"
+    ):
+        require_network(Group(cuda="nccl"))  # type: ignore[arg-type]
 
 
 def ways(group: dist.ProcessGroup) -> list[Transport]:
     """Of a CUDA tensor on Gloo and on our backend."""
-    return [find_transport(each, CUDA) for each in (group, group_on("ring", group.size()))]
+    return [find_transport(each, torch.device("cuda:1")) for each in (group, group_on("ring", group.size()))]
 
 
 def test_cuda_tensors_may_be_given_to_gloo_and_ring(ring_ranks: RankPool) -> None:
