@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import NamedTuple
 from unittest import mock
 
@@ -138,32 +139,26 @@ def is_interrupted_in_between(group: Group) -> str:
         return said(collectives.all_reduce, torch.ones(100_000), group=group)
 
 
-CHAIN = Schedule.from_transfers(
-    Collective.ALL_REDUCE, "chain", 3, 1, [[Transfer(0, 1, 0, True)], [Transfer(1, 2, 0, True)]]
-)
+CHAIN = [[Transfer(0, 1, 0, True)], [Transfer(1, 2, 0, True)]]
 
 
-def overwrites(group: Group, lenders: tuple[int, ...] = (0, 1, 2)) -> str:
-    """Rank 0 is interrupted, and changes its tensor, before rank 1 has read it."""
+def overwrites(group: Group, lenders: tuple[int, ...] = (0, 1, 2), num_steps: int = 2) -> str:
+    """Rank 0 is interrupted, and changes its tensor, before rank 1 has read it, and perhaps passed the sum on."""
     store = group.get_group_store()
 
     def add_late(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
         store.wait(["overwritten"])
         chunk.add_(arrived)
 
-    executor = Executor(CHAIN, group)
+    executor = Executor(Schedule.from_transfers(Collective.ALL_REDUCE, "chain", 3, 1, CHAIN[:num_steps]), group)
     tensor = lent(group) if group.rank() in lenders else torch.ones(1000)
     if group.rank() == 0:
         local_ranks(group).take_back = mock.Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
     told = said(executor.run, tensor, reduce=add_late if group.rank() == 1 else torch.Tensor.add_)
     tensor.fill_(99.0)
-    store.set("overwritten", "")
+    if group.rank() == 0:
+        store.set("overwritten", "")
     return told
-
-
-def overwrites_alone(group: Group) -> str:
-    """The same, and the others lend nothing."""
-    return overwrites(group, (0,))
 
 
 def leaves(group: Group) -> str:
@@ -239,7 +234,8 @@ CASES = {
     "is interrupted": Case(is_interrupted, "shm", on_all(OURS + INTERRUPTED, "KeyboardInterrupt: ")),
     "is interrupted between portions": Case(is_interrupted_in_between, "shm", on_all(CLOSED, "KeyboardInterrupt: ")),
     "overwrites what it lends": Case(overwrites, "shm", OVERWRITTEN),
-    "overwrites, others copy": Case(overwrites_alone, "shm", OVERWRITTEN),
+    "overwrites, others copy": Case(partial(overwrites, lenders=(0,)), "shm", OVERWRITTEN),
+    "overwrites, nobody else reads": Case(partial(overwrites, num_steps=1), "shm", (*OVERWRITTEN[:2], ".*")),
     "overwrites, two hosts": Case(overwrites, "hosts", OVERWRITTEN),
     "leaves": Case(leaves, "gloo", (r"2\.0; then .*rank 1 failed: .*" + FIRST.format(1), "")),
 }

@@ -79,17 +79,17 @@ PAIRS = [
     ("broadcast long", "reduce long"),
     ("broadcast long", "broadcast"),
 ]
-MIX_UPS: dict[str, MixUp] = {
-    **{f"{usual} or {other}": MixUp([usual], [other]) for usual, other in PAIRS},
-    "order of two rooted": MixUp(["broadcast", "reduce"], ["reduce", "broadcast"]),
-    "order of a rooted one and another": MixUp(["broadcast", "all_gather"], ["all_gather", "broadcast"]),
-    "order of two others": MixUp(["all_reduce max", "all_gather"], ["all_gather", "all_reduce max"]),
-    **{f"no {kind}": MixUp([kind], []) for kind in ("broadcast", "all_gather")},
-    **{f"one {kind} more": MixUp([], [kind]) for kind in ("reduce", "barrier")},
-    "then many": MixUp(["broadcast"], ["reduce"], AFTERWARDS),
-    "many, then many": MixUp(["all_reduce", "broadcast", "reduce"], ["all_reduce", "reduce", "reduce"], AFTERWARDS),
-    "long, then many": MixUp(["reduce long"], ["broadcast long"], AFTERWARDS),
-}
+MIX_UPS = [
+    *(MixUp([usual], [other]) for usual, other in PAIRS),
+    MixUp(["broadcast", "reduce"], ["reduce", "broadcast"]),
+    MixUp(["broadcast", "all_gather"], ["all_gather", "broadcast"]),
+    MixUp(["all_reduce max", "all_gather"], ["all_gather", "all_reduce max"]),
+    *(MixUp([kind], []) for kind in ("broadcast", "all_gather")),
+    *(MixUp([], [kind]) for kind in ("reduce", "barrier")),
+    MixUp(["broadcast"], ["reduce"], AFTERWARDS),
+    MixUp(["all_reduce", "broadcast", "reduce"], ["all_reduce", "reduce", "reduce"], AFTERWARDS),
+    MixUp(["reduce long"], ["broadcast long"], AFTERWARDS),
+]
 
 
 class Told(NamedTuple):
@@ -100,12 +100,12 @@ class Told(NamedTuple):
     wrong: list[str]
 
 
-def mixed_up(_: dist.ProcessGroup, transport: str, names: list[str]) -> list[Told]:
+def mixed_up(_: dist.ProcessGroup, transport: str) -> list[Told]:
     """Of each mix-up, in a group of its own; all at the same time, as many of them wait for their timeout."""
-    groups = [_group_that_knows(MIX_UPS[name], *TRANSPORTS[transport]) for name in names]
+    groups = [_group_that_knows(mix_up, *TRANSPORTS[transport]) for mix_up in MIX_UPS]
     new_memory = _lent_memory if transport == "lent" else views.new_memory
-    with mock.patch.object(views, "new_memory", new_memory), ThreadPoolExecutor(len(names)) as threads:
-        return list(threads.map(_mix_up, names, groups))
+    with mock.patch.object(views, "new_memory", new_memory), ThreadPoolExecutor(len(MIX_UPS)) as threads:
+        return list(threads.map(_mix_up, MIX_UPS, groups))
 
 
 def _lent_memory(length: int, dtype: torch.dtype) -> torch.Tensor:
@@ -125,8 +125,8 @@ def _group_that_knows(mix_up: MixUp, transport: str, hosts: Sequence[int]) -> di
     return group
 
 
-def _mix_up(name: str, group: dist.ProcessGroup) -> Told:
-    mix_up, wrong, OF_THREAD.group = MIX_UPS[name], [], group
+def _mix_up(mix_up: MixUp, group: dist.ProcessGroup) -> Told:
+    wrong, OF_THREAD.group = [], group
     for index, call in enumerate(mix_up.calls(group.rank())):
         try:
             if not make_call(call, group, index) and index >= len(mix_up.usual):
@@ -139,21 +139,22 @@ def _mix_up(name: str, group: dist.ProcessGroup) -> Told:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_all_are_told_of_both_sides(trio: RankPool, transport: str) -> None:
     """Each rank raises, and says which call all sides made where they first differ; no later result is wrong."""
-    for name, *told in zip(MIX_UPS, *trio.run(mixed_up, transport, list(MIX_UPS)), strict=True):
-        assert_told(MIX_UPS[name], told, name)
+    for mix_up, *told in zip(MIX_UPS, *trio.run(mixed_up, transport), strict=True):
+        for rank, of_rank in enumerate(told):
+            assert_told(mix_up, rank, of_rank)
 
 
-def assert_told(mix_up: MixUp, told: list[Told], name: str) -> None:
-    """All ranks of a mix-up are."""
+def assert_told(mix_up: MixUp, rank: int, told: Told) -> None:
+    """A rank is."""
     position = mix_up.position()
     usual, other = (re.sub(" .*", "", mix_up.calls(rank)[position]) for rank in (0, 1))
-    for rank, (error, message, wrong) in enumerate(told):
-        assert (error, wrong) == ("CollectiveError", []), (name, rank, message, wrong)
-        told_of = message.partition("; the ranks do not agree on what to do: ")[2]
-        sides = re.findall(r"ranks? ([012, ]+): call (\d+), (\w+)\b", told_of)
-        # On a busy machine 0 or 2 may fail too late to be named; the other one then stands for their side.
-        assert {ranks == "1": call for ranks, _, call in sides} == {True: other, False: usual}, (name, rank, message)
-        assert len({position for _, position, _ in sides}) == 1, (name, rank, message)
-        if mix_up.calls(rank)[position].endswith("new"):  # it was comparing that call
-            before = rf"rank {rank}: before {other if rank == 1 else usual}\b[^:]*: asking what rank \d calls failed: "
-            assert re.match(before + "(?!.* over 3 ranks)", message), (name, message)
+    where = mix_up, rank, told.message
+    assert (told.error, told.wrong) == ("CollectiveError", []), where
+    told_of = told.message.partition("; the ranks do not agree on what to do: ")[2]
+    sides = re.findall(r"ranks? ([012, ]+): call (\d+), (\w+)\b", told_of)
+    # On a busy machine 0 or 2 may fail too late to be named; the other one then stands for their side.
+    assert {ranks == "1": call for ranks, _, call in sides} == {True: other, False: usual}, where
+    assert len({position for _, position, _ in sides}) == 1, where
+    if mix_up.calls(rank)[position].endswith("new"):  # it was comparing that call
+        before = rf"rank {rank}: before {other if rank == 1 else usual}\b[^:]*: asking what rank \d calls failed: "
+        assert re.match(before + "(?!.* over 3 ranks)", told.message), where

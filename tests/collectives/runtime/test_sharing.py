@@ -50,19 +50,12 @@ def without_memory() -> Iterator[None]:
 def without_files() -> Iterator[None]:
     """No file descriptor is left for this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
-    full = []
+    os.close(lowest := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
     try:
-        while True:
-            try:
-                full.append(os.dup(0))
-            except OSError:
-                break
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for fd in full:
-            os.close(fd)
 
 
 @contextmanager

@@ -13,9 +13,7 @@ import torch
 
 from collectives.shared_memory import LocalRanks
 from collectives.shared_memory.heap import Heap, new_heap_file
-from collectives.shared_memory.local_ranks import FailedLenderError
-from collectives.shared_memory.segment import record_place
-from tests.collectives.shared_memory.test_local_ranks import TOKEN, local_ranks, open_portions
+from tests.collectives.shared_memory.test_local_ranks import local_ranks, open_portions
 
 
 def new(local: LocalRanks, value: float, length: int = 8) -> torch.Tensor:
@@ -148,42 +146,6 @@ def test_more_memory_than_there_is() -> None:
     os.close(fd)
     assert heap.new(8192) is None
     assert heap.new(4096) is not None
-
-
-def test_what_is_made_of_the_memory_of_one_that_failed_is_not_passed_on() -> None:
-    """Nor returned: it may have been changed when it was read. Those who read none of it have nothing to do with it."""
-    with local_ranks(4) as ranks:
-        tensor = new(ranks[0], 1.0)
-        open_portions(ranks)
-        lend(ranks[0], tensor, 1)
-        ranks[0].fail()
-        tensor.fill_(99.0)
-        location, place = ranks[1].allocate(8, torch.float32)
-        place.copy_(borrow(ranks[1], 0))
-        with pytest.raises(FailedLenderError, match="rank 0 has failed, and may have overwritten"):
-            ranks[1].publish(2, 0, location)
-        assert ranks[2]._words[1][record_place(ranks[1].portion, 0) + 1] != ranks[1]._stamp
-        ranks[1].close_portion()
-        with pytest.raises(FailedLenderError):
-            ranks[1].take_back()
-        ranks[3].publish(2, 0, location)
-        ranks[3].take_back()
-
-
-def test_who_lends_waits_until_all_have_finished() -> None:
-    """And if one of them has done something else, it hears of that."""
-    with local_ranks(3, timeout_s=0.1) as ranks:
-        tensor = new(ranks[0], 1.0)
-        ranks[0].open_portion(TOKEN)
-        lend(ranks[0], tensor, 1)
-        ranks[0].close_portion()
-        with pytest.raises(RuntimeError, match=r"^timed out after 0\.1 s: ranks 1, 2 have yet to read"):
-            ranks[0].take_back()
-        for local, token in ((ranks[1], TOKEN), (ranks[2], 7)):
-            local.open_portion(token)
-            local.close_portion()
-        with pytest.raises(RuntimeError, match="rank 2 has made other calls of this group than this rank"):
-            ranks[0].take_back()
 
 
 def test_tensors_of_several_threads() -> None:

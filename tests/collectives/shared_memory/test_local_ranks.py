@@ -14,9 +14,9 @@ from itertools import combinations
 import pytest
 import torch
 
-from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, TimeLimit
+from collectives.shared_memory import TOKEN_BITS, LocalRanks, TimeLimit
 from collectives.shared_memory.heap import Heap, HostMemory, new_heap_file
-from collectives.shared_memory.local_ranks import CROWDED, WITH_A_CORE, LateRankError, patience_of
+from collectives.shared_memory.local_ranks import CROWDED, WITH_A_CORE, patience_of
 from collectives.shared_memory.segment import (
     ASLEEP,
     AWAKE,
@@ -111,34 +111,6 @@ def test_one_that_is_missed_looks_again() -> None:
         assert value.result(20) == 3.0
 
 
-SAYS_OTHER = r"^rank 1 has made other calls of this group than this rank$"
-
-
-@pytest.mark.parametrize("tokens", [[(8, 7)], [(8, 7), (TOKEN, TOKEN)]], ids=["now", "before"])
-@pytest.mark.parametrize("is_published", [False, True])
-def test_another_collective(tokens: list[tuple[int, int]], is_published: bool) -> None:
-    """A chunk of another collective is not taken, nor one after another; one that will never come is not awaited."""
-    with local_ranks(2) as ranks:
-        for pair in tokens:
-            for local, token in zip(ranks, pair, strict=True):
-                local.close_portion()
-                local.open_portion(token)
-        if is_published:
-            send(ranks[1], 0, 0, 1.0)
-        with pytest.raises(OtherCallError, match=SAYS_OTHER):
-            ranks[0].wait_for(1, 0)
-
-
-def test_another_collective_of_ranks_that_never_wait() -> None:
-    """Whoever uses a slot again sees what the others have used it for."""
-    with local_ranks(2) as ranks:
-        for local, token in [*zip(ranks, (8, 7), strict=True)] * SLOTS:
-            local.open_portion(token)
-            local.close_portion()
-        with pytest.raises(OtherCallError, match=SAYS_OTHER):
-            ranks[0].open_portion(8)
-
-
 class LateBeginner(list[int]):
     """The words of a rank that begins its portion right after it has been looked whether it has."""
 
@@ -159,37 +131,6 @@ def test_a_rank_that_begins_at_that_very_moment() -> None:
             ranks[0].wait_for(1, 0)
 
 
-def test_an_old_record_is_no_new_one() -> None:
-    """Of the portion before the last, in the same place, with the same token."""
-    with local_ranks(2, timeout_s=0.1) as ranks:
-        for _ in range(SLOTS):
-            open_portions(ranks)
-            send(ranks[1], 0, 0, 1.0)
-            receive(ranks[0], 1, 0)
-            ranks[0].close_portion()
-            ranks[1].close_portion()
-        open_portions(ranks)
-        with pytest.raises(RuntimeError, match="timed out"):
-            ranks[0].wait_for(1, 0)
-
-
-def test_a_connection_that_is_closed() -> None:
-    """Ends the wait for that rank, and for no other one; what it had published before is read."""
-    with local_ranks(3) as ranks, ThreadPoolExecutor(2) as threads:
-        open_portions(ranks)
-        for_the_dead = threads.submit(receive, ranks[0], 1, 1)
-        for_the_living = threads.submit(receive, ranks[2], 0, 0)
-        until_asleep(ranks[0], FOR_RANK + 1)
-        until_asleep(ranks[2], FOR_RANK + 0)
-        send(ranks[1], 0, 0, 4.0)
-        ranks[1].close()
-        assert str(for_the_dead.exception(20)) == "the connection is closed"
-        assert receive(ranks[0], 1, 0) == 4.0
-        assert not for_the_living.done()
-        send(ranks[0], 2, 0, 5.0)
-        assert for_the_living.result(20) == 5.0
-
-
 def test_a_portion_waits_for_the_one_before_the_last() -> None:
     """On all ranks, and is woken by the last of them."""
     with local_ranks(3) as ranks, ThreadPoolExecutor(1) as thread:
@@ -202,35 +143,6 @@ def test_a_portion_waits_for_the_one_before_the_last() -> None:
         assert not third.done()
         pass_portion(ranks[2])
         assert third.result(20) is None
-
-
-@pytest.mark.parametrize(
-    ("dead", "late", "message"),
-    [
-        ((), 1, "timed out after 0.1 s: ranks 1, 3 have yet to read what was sent before"),
-        ((2, 3), 3, "the connection is closed: rank 3 has yet to read what was sent before"),
-    ],
-)
-def test_a_portion_that_some_are_late_for(dead: tuple[int, ...], late: int, message: str) -> None:
-    """The error names them, or those that are dead; the end of one that has read everything does no harm."""
-    with local_ranks(4, timeout_s=0.1) as ranks:
-        for _ in range(SLOTS):
-            pass_portion(ranks[0])
-        pass_portion(ranks[2])
-        for peer in dead:
-            ranks[peer].close()
-        with pytest.raises(LateRankError) as error:
-            ranks[0].open_portion(TOKEN)
-        assert str(error.value) == message
-        assert error.value.peer == late
-
-
-def test_one_that_has_failed_opens_no_portion() -> None:
-    """Its file descriptors may be others' by now."""
-    with local_ranks(2) as ranks:
-        ranks[0].close()
-        with pytest.raises(RuntimeError, match="an earlier failure has closed the connections"):
-            ranks[0].open_portion(TOKEN)
 
 
 def test_more_portions_than_a_stamp_counts() -> None:
