@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 import collectives
 from collectives.calls.functions import all_reduce_coalesced
@@ -68,9 +69,9 @@ def mixed(group: dist.ProcessGroup, count: int, seed: int) -> list[str]:
     return wrong
 
 
-def test_a_thousand_calls(trio: RankPool) -> None:
+def test_hundreds_of_calls(trio: RankPool) -> None:
     """Over two groups at once, in any mixture: every result right, every one called back, in the order of its group."""
-    assert trio.run(mixed, 1000, 1, num_ranks=3) == [[], [], []]
+    assert trio.run(mixed, 300, 1, num_ranks=3) == [[], [], []]
 
 
 def assert_set(gate: threading.Event) -> None:
@@ -167,6 +168,8 @@ def test_what_a_callback_calls_comes_next_on_all_ranks(trio: RankPool) -> None:
 
 def waits_for_a_later_call(group: dist.ProcessGroup) -> str:
     """A callback that waits, where only C++ sees it, for what the program has called later."""
+    collectives.barrier(group)
+    distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), group)
     gate = threading.Event()
     state_of(group).part(CollectiveQueue).start(lambda: assert_set(gate), [])
     first = collectives.all_reduce(torch.ones(2), group=group, async_op=True)
@@ -180,9 +183,9 @@ def waits_for_a_later_call(group: dist.ProcessGroup) -> str:
 
 def test_a_callback_that_nobody_can_serve_fails_in_time() -> None:
     """It raises after the group's timeout, with what to do, rather than hang."""
-    with RankPool(2, peer_timeout_s=1.0) as pool:
+    with RankPool(2) as pool:
         for message in pool.run(waits_for_a_later_call, timeout_s=30):
-            assert "a callback of an earlier collective of this group has taken longer than 1 s" in message
+            assert "a callback of an earlier collective of this group has taken longer than 0.5 s" in message
             assert "use Work.wait() there instead of waiting for its Future" in message
 
 
@@ -246,7 +249,7 @@ def go_on_meanwhile(_: dist.ProcessGroup, algorithm: str, calls_before: int) -> 
         call()
     with ThreadPoolExecutor(1) as pool:
         waiting = None if held_up else pool.submit(call)
-        for other in ("ring", "auto"):
+        for other in dict.fromkeys(("ring", algorithm)):
             collectives.all_reduce(torch.ones(2), group=group, algorithm=other, async_op=True).wait()
         collectives.all_gather_into_tensor(torch.empty(20), torch.ones(10), group)
         collectives.reduce_scatter_tensor(torch.empty(10), torch.ones(20), group=group)

@@ -115,7 +115,7 @@ def test_any_call(ranks: RankPool, transport: Transport, batch: tuple[int, list[
 
 
 @pytest.mark.slow
-@settings(max_examples=15, **COMMON)
+@settings(max_examples=6, **COMMON)
 @given(batches(max_length=50_000))
 def test_any_call_at_length(ranks: RankPool, batch: tuple[int, list[Seeded]]) -> None:
     """The same, more of it, with longer tensors."""

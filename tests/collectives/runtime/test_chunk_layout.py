@@ -1,7 +1,9 @@
 """How tensors are cut: layouts are kept, but not without bound."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
-import torch.distributed as dist
 
 from collectives.runtime import chunks, preposted
 from collectives.runtime.chunks import ChunkLayouts, LayoutKey
@@ -9,13 +11,7 @@ from collectives.runtime.preposted import PrepostedReceives, is_eager
 from ringsim.algorithms import ring_all_reduce
 from ringsim.algorithms.all_to_all import direct_all_to_all
 
-
-class OfTwo:
-    """A group, as far as its size goes."""
-
-    def size(self) -> int:
-        """Two ranks."""
-        return 2
+OF_TWO: Any = SimpleNamespace(size=lambda: 2)  # a group, as far as its size goes
 
 
 def key(num_elements: int) -> LayoutKey:
@@ -27,8 +23,7 @@ def test_layouts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest goes; made again it is as it was, and takes no more of the memory that is set aside for messages."""
     monkeypatch.setattr(chunks, "MAX_KEPT", 5)
     monkeypatch.setattr(preposted, "LIMIT_BYTES", 12 * preposted.BUFFERS_PER_CLASS * preposted.MIN_BUFFER_BYTES)
-    group: dist.ProcessGroup = OfTwo()  # type: ignore[assignment]
-    layouts = ChunkLayouts(ring_all_reduce(2), PrepostedReceives(group), tag=7)
+    layouts = ChunkLayouts(ring_all_reduce(2), PrepostedReceives(OF_TWO), tag=7)
     made = [layouts.of(key(length)) for length in range(1, 21)]
     assert len(layouts._known) == 5
     assert layouts.of(key(20)) is made[-1]
@@ -41,8 +36,7 @@ def test_layouts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_layouts_of_many_chunks_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of exchanges may have other lengths in each call; memory does not grow with all of them."""
     monkeypatch.setattr(chunks, "MAX_KEPT_CHUNKS", 50)
-    group: dist.ProcessGroup = OfTwo()  # type: ignore[assignment]
-    layouts = ChunkLayouts(direct_all_to_all(4), PrepostedReceives(group), tag=7)
+    layouts = ChunkLayouts(direct_all_to_all(4), PrepostedReceives(OF_TWO), tag=7)
     for length in range(10):
         layout = layouts.of(key(length + 15)._replace(splits=(length, *[1] * 15)))
         assert layout.lengths == [length, *[1] * 15]

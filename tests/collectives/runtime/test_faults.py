@@ -1,20 +1,28 @@
-"""A peer that dies or stalls: an error on every other rank, in time, that says who waits for whom."""
+"""A rank that dies, stops or leaves: an error on every other rank, in time, that says who waits for whom."""
 
 import os
 import random
 import re
 import signal
-import sys
+import socket
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from collectives import CollectiveError, Event, Executor
 from collectives.runtime.transport import Transport
+from collectives.shared_memory import MEETING_TIMEOUT_S, Meeting
 from ringsim import Collective, Schedule
 from ringsim.registry import build
 from ringsim.schedule.program import rank_program
@@ -22,94 +30,96 @@ from tests.collectives.shared_groups import ONE_HOST, PAIRS, on_hosts
 from tests.collectives.travel import travelling
 from tests.forked import Answer, Leaving
 from tests.fuzz.calls import Call
-from tests.ranks import RankPool, Ranks
+from tests.ranks import Ranks, run_forked_ranks, whole_group_on
 
-PEER_TIMEOUT_S = 2.0
-SOON_S = 20.0  # far from the timeout of a group in which nobody waits for it, also on a busy machine
-
-
-def reduce_once(group: dist.ProcessGroup) -> None:
-    """A first call: the ranks know each other, and what they call."""
-    collectives.all_reduce(torch.ones(100_000), group=group)
+TIMEOUT_S = 60.0  # of a group in which nobody waits for it
+SOON_S = 20.0  # far from that, also on a busy machine
+STARTS_S = 120.0
+STOPPED = "; the first rank to stop responding was rank "
 
 
-def reduce_for_ever(group: dist.ProcessGroup) -> None:
-    """All-reduce until something goes wrong, which it will."""
-    while True:
-        collectives.all_reduce(torch.ones(100_000), group=group)
+def answers_of(ranks: Ranks, expected: list[int]) -> dict[int, Any]:
+    """Return the result of the task on those ranks, all of which must answer."""
+    answers = ranks.answers(expected, STARTS_S)
+    assert sorted(answers) == expected, f"a rank hangs\n{ranks.remains()}"
+    for answer in answers.values():
+        assert answer.good, answer.value
+    return {rank: answer.value for rank, answer in answers.items()}
 
 
-def test_the_others_are_told_of_one_that_stalls() -> None:
-    """Rank 1 of three stops in the middle; ranks 0 and 2 raise within the timeout, naming step and peer."""
-    with RankPool(3, PEER_TIMEOUT_S) as pool:
-        pool.run(reduce_once)
-        pool.start(reduce_for_ever)
-        time.sleep(0.5)  # not to wait for a result: to let the collectives get going before the fault
-        pool.ranks.signal(1, signal.SIGSTOP)
-        answers = pool.answers([0, 2], timeout_s=8 * PEER_TIMEOUT_S)
-    assert sorted(answers) == [0, 2], "a rank hangs"
-    for rank, (good, text) in answers.items():
-        assert not good
-        last = [line for line in text.splitlines() if "CollectiveError: " in line][-1]
-        assert f"rank {rank}: all_reduce ring over 3 ranks: step " in last
-        assert "chunk " in last
-        assert re.search(r"(receiving chunk \d from|sending chunk \d to) rank \d failed: ", last)
-        assert last.endswith("; the first rank to stop responding was rank 1")
+class Way(NamedTuple):
+    """How chunks travel, on which host each rank takes itself to be, and the timeout for ranks that lose nobody."""
+
+    transport: str
+    hosts: tuple[int, ...] = ONE_HOST
+    is_batched: bool = False
+    is_lent: bool = False
+    timeout_s: float = 2.0
+
+
+WAYS = {
+    "gloo": Way("gloo"),
+    "batches": Way("gloo", is_batched=True),
+    "shm": Way("shm", timeout_s=TIMEOUT_S),
+    "lent": Way("shm", is_lent=True, timeout_s=TIMEOUT_S),
+    "hosts": Way("auto", PAIRS),
+}
+STOP_S = 0.5  # timeout of a group in which a rank stops
 
 
 class Fuse(list[Event]):
-    """A log that kills its process at the event of that number."""
+    """A log that sends its process a signal at the event of that number."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, strike: signal.Signals) -> None:
         super().__init__()
-        self._number = number
+        self._number, self._strike = number, strike
 
     def append(self, event: Event) -> None:
         """Note it, and perhaps do no more."""
         super().append(event)
         if len(self) > self._number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._strike)
 
 
-Report = tuple[str, str, str, list[tuple], str, str]
+class Report(NamedTuple):
+    """The error of a rank, its flight record, the errors of calls of each kind after it, and when that was over."""
+
+    message: str
+    summary: str
+    table: str
+    entries: list[tuple[Any, ...]]
+    later: list[str]
+    told_s: float
 
 
-class Way(NamedTuple):
-    """How chunks travel, and on which host each rank takes itself to be."""
-
-    transport: str
-    hosts: tuple[int, ...] = ONE_HOST
-
-
-def struck(way: Way, victim: int, fuse: int, call: Call) -> tuple[Report, float]:
-    """All-reduce until the victim dies: the error, its flight record, and those of calls of each kind after it.
-
-    And when that was over.
-    """
+def struck(way: Way, timeout_s: float, victim: int, fuse: Fuse, call: Call) -> Report:
+    """All-reduce until something is wrong, which is never a result."""
     group = dist.group.WORLD
     assert group is not None
     collectives.use_transport(way.transport, group)
-    if group.rank() == victim:
-        log_all_reduces(Fuse(fuse))
-    tensor = torch.ones(call.shape)
-    errors = []
     with on_hosts(group.rank(), way.hosts):
+        collectives.barrier(group)
+    distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
+    if group.rank() == victim:
+        log_all_reduces(fuse)
+    tensor = collectives.empty(call.shape) if way.is_lent else torch.empty(call.shape)
+    errors = []
+    with travelling(group, Transport.BATCHED) if way.is_batched else nullcontext():
         for again in (call.asynchronous, False, True):
             try:
                 while True:
+                    tensor.fill_(1)
                     work = collectives.all_reduce(tensor, group=group, algorithm=call.algorithm, async_op=again)
                     if work is not None:
                         work.wait()
+                    assert (tensor == group.size()).all()
             except CollectiveError as error:
                 errors.append(error)
     first, *later = errors
-    assert first.flight_record is not None
-    entries = [tuple(entry) for entry in first.flight_record.entries]
-    report = str(first), str(first.flight_record), first.flight_record.table(), entries, *map(str, later)
-    return report, time.monotonic()
-
-
-GLOO, SHM = Way("gloo"), Way("shm")
+    record = first.flight_record
+    assert record is not None
+    entries = [tuple(entry) for entry in record.entries]
+    return Report(str(first), str(record), record.table(), entries, list(map(str, later)), time.monotonic())
 
 
 def log_all_reduces(log: list[Event]) -> None:
@@ -124,118 +134,208 @@ def log_all_reduces(log: list[Event]) -> None:
     Executor.run = noting  # type: ignore[method-assign]
 
 
-def strike(seed: int, way: Way, num_ranks: int = 0, timeout_s: float = 60.0) -> None:
-    """Kill a random rank of a few at a random one of its transfers, in its first collectives or a little later."""
-    draw = random.Random(seed)
-    num_ranks = num_ranks or draw.randint(2, 4)
+STRIKES = [
+    pytest.param(
+        way, strike, seed, marks=[pytest.mark.slow] if seed >= unmarked else [], id=f"{way} {strike.name} {seed}"
+    )
+    for way, strike, unmarked, number in (
+        ("gloo", signal.SIGKILL, 1, 5),
+        ("batches", signal.SIGKILL, 1, 3),
+        ("shm", signal.SIGKILL, 1, 9),
+        ("lent", signal.SIGKILL, 1, 4),
+        ("hosts", signal.SIGKILL, 1, 3),
+        ("gloo", signal.SIGSTOP, 1, 2),
+        ("shm", signal.SIGSTOP, 0, 2),
+    )
+    for seed in range(number)
+]
+
+
+@pytest.mark.parametrize(("name", "strike", "seed"), STRIKES)
+def test_struck_at_any_transfer(name: str, strike: signal.Signals, seed: int) -> None:
+    """A random rank, in its first collectives or a little later: each other one says where it was, and who it was.
+
+    Over shared memory all are told of a death at once. Who is on another host may find out only after the timeout.
+    """
+    draw, way = random.Random(seed), WAYS[name]
+    num_ranks = 4 if name == "hosts" else draw.randint(2, 4)
     algorithm = draw.choice(["ring", "halving_doubling", "double_binary_tree", "two_shot"])
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks)
     victim, fuse = draw.randrange(num_ranks), draw.randrange(4 * schedule.num_steps)
-    length, asynchronous = draw.choice([0, 1, 1000, 500_000]), draw.random() < 0.5
+    call = Call(algorithm=algorithm, shape=(draw.choice([0, 1, 1000, 500_000]),), asynchronous=draw.random() < 0.5)
     survivors = [rank for rank in range(num_ranks) if rank != victim]
-    with Ranks(num_ranks, timeout_s) as ranks:
+    timeout_s = way.timeout_s if strike is signal.SIGKILL else STOP_S
+    with Ranks(num_ranks, TIMEOUT_S) as ranks:
         began_s = time.monotonic()
-        ranks.start(struck, way, victim, fuse, Call(algorithm=algorithm, shape=(length,), asynchronous=asynchronous))
-        answers = ranks.answers(survivors, 120)
-        assert sorted(answers) == survivors, f"a rank hangs\n{ranks.remains()}"
-        assert ranks.codes(0)[victim] in (None, -signal.SIGKILL)
-    for rank, answer in answers.items():
-        assert answer.good, answer.value
-        report, told_s = answer.value
+        ranks.start(struck, way, timeout_s, victim, Fuse(fuse, strike), call)
+        reports = answers_of(ranks, survivors)
+    for rank, report in reports.items():
         assert_told(schedule, rank, report, victim)
-        assert told_s - began_s < SOON_S
+        assert report.told_s - began_s < SOON_S
 
 
 def assert_told(schedule: Schedule, rank: int, report: Report, victim: int) -> None:
-    """Rank, step, chunk, peer and flight record agree with one another and with the schedule; and who died is named."""
-    message, summary, table, entries, *later = report
+    """Rank, step, chunk, peer and flight record agree with one another and with the schedule; the victim is named."""
+    message, entries = report.message, report.entries
     told = re.fullmatch(
-        rf"rank {rank}: {schedule}: step (\d+): (sending|receiving) chunk (\d+) (?:to|from) rank (\d+) failed: .+ "
-        r"\((\d+) of (\d+) sends left, (\d+) of (\d+) receives applied\)"
-        rf"; the first rank to stop responding was rank {victim}",
+        rf"rank {rank}: {schedule}: step (\d+): "
+        r"(?:(sending|receiving) chunk (\d+) (?:to|from) rank (\d+)|sending to and receiving from ranks \d(?:, \d)*)"
+        rf" failed: .+ \((\d+) of (\d+) sends left, (\d+) of (\d+) receives applied\){STOPPED}{victim}",
         message,
     )
     assert told, message
-    assert f" ({summary}); " in message
+    assert f" ({report.summary}); " in message
     step, doing, chunk, peer, left, sends, applied, receives = told.groups()
     program = rank_program(schedule, rank)
     assert (int(sends), int(receives)) == (len(program.sends), len(program.receives))
     states = {(kind, *place): state for kind, *place, state in entries}
-    kind = {"sending": "send", "receiving": "receive"}[doing]
-    assert states[kind, int(step), int(peer), int(chunk)] not in {"left", "applied"}
+    if doing:
+        kind = {"sending": "send", "receiving": "receive"}[doing]
+        assert states[kind, int(step), int(peer), int(chunk)] not in {"left", "applied"}
     assert int(left) == sum(entry[-1] == "left" for entry in entries)
     assert int(applied) == sum(entry[-1] == "applied" for entry in entries)
-    assert len(table.splitlines()) == len(entries)
-    assert later == [f"an earlier collective of this group failed: {message}"] * 2
+    assert len(report.table.splitlines()) == len(entries)
+    assert report.later == [f"an earlier collective of this group failed: {message}"] * 2
 
 
-GLOO_S, HOSTS_S = 4.0, 5.0  # timeouts of groups in which a rank that lost no connection waits for one that died
+def kill(*_: object) -> None:
+    """End this process at once."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 105, 10))])
-def test_killed_at_any_transfer(seed: int) -> None:
-    """Every survivor says where it was and how far it had got, and refuses further calls at once."""
-    strike(seed, GLOO, timeout_s=GLOO_S)
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 30))])
-def test_killed_at_any_transfer_through_shared_memory(seed: int) -> None:
-    """Every survivor is told at once, and not after the group's timeout."""
-    strike(seed, SHM)
-
-
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
-def test_killed_among_several_hosts(seed: int) -> None:
-    """Who is on another host may find out only after the timeout, as with Gloo alone, but names the same rank."""
-    strike(seed, Way("auto", PAIRS), num_ranks=4, timeout_s=HOSTS_S)
-
-
-def struck_in_batches(group: dist.ProcessGroup, victim: int, fuse: int) -> tuple[str, str, int]:
-    """Return the error of an executor whose steps are launched as groups, as on NCCL, when the victim dies."""
-    executor = Executor(build(Collective.ALL_REDUCE, "ring", group.size()), group)
-    log = Fuse(fuse if group.rank() == victim else sys.maxsize)
-    with travelling(group, Transport.BATCHED):
+def killed_at_the_meeting(victim: int) -> tuple[str, float]:
+    """Return the error of a first collective where the victim dies once all know how to reach it; and the time."""
+    with mock.patch.object(Meeting, "meet", side_effect=kill) if dist.get_rank() == victim else nullcontext():
         try:
-            while True:
-                executor.run(torch.ones(1000), log=log)
+            collectives.all_reduce(torch.ones(10))
         except CollectiveError as error:
-            return str(error), str(error.flight_record), len(getattr(error.flight_record, "entries", ()))
+            return str(error), time.monotonic()
+    return "nothing was raised", 0.0
 
 
-@pytest.mark.parametrize("fuse", [0, 7])
-def test_killed_in_a_batched_run(fuse: int) -> None:
-    """The survivors are told rank, step and peers, and how far they had got."""
-    schedule = build(Collective.ALL_REDUCE, "ring", 3)
-    with RankPool(3, peer_timeout_s=20.0) as pool:  # nobody waits for it: all see its connections close
-        pool.start(struck_in_batches, 1, fuse)
-        answers = pool.answers([0, 2], timeout_s=60)
-    assert sorted(answers) == [0, 2], "a rank hangs"
-    for rank, (good, report) in answers.items():
-        assert good, report
-        message, summary, num_transfers = report
-        one = r"(sending|receiving) chunk \d (to|from) rank \d"
-        several = r"sending to and receiving from ranks \d(, \d)*"
-        assert re.fullmatch(rf"rank {rank}: {schedule}: step \d: ({one}|{several}) failed: .+ \(.+\)", message), message
-        assert message.endswith(f"({summary})")
-        program = rank_program(schedule, rank)
-        assert num_transfers == len(program.sends) + len(program.receives)
+def test_killed_before_it_connects() -> None:
+    """Long before the time of the meeting, and that of the group, is over, all name it."""
+    with Ranks(3, timeout_s=1800.0) as ranks:
+        began_s = time.monotonic()
+        ranks.start(killed_at_the_meeting, 1)
+        reports = answers_of(ranks, [0, 2])
+    for message, told_s in reports.values():
+        assert message.endswith(f"{STOPPED}1"), message
+        assert told_s - began_s < MEETING_TIMEOUT_S / 2
 
 
-def leaving(destroy: bool) -> Leaving:
+def killed_with_the_store(port: int, transport: str) -> Leaving:
+    """Return a rank's error when rank 0, which serves the store, dies while others wait for it or one another."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks)
+    collectives.use_transport(transport)
+    while True:
+        for _ in range(7):
+            try:
+                collectives.all_reduce(torch.ones(1000))
+            except CollectiveError as error:
+                return Leaving(str(error), "os._exit")  # which others may be waiting for
+        if rank == 0:
+            kill()
+
+
+@pytest.mark.parametrize(("transport", "certainty"), [("shm", ""), ("gloo", "(probably )?")])
+def test_the_store_dies_with_rank_0(transport: str, certainty: str) -> None:
+    """The connections through which ranks wake each other tell who ended, and who only failed since.
+
+    Over Gloo a rank may find other connections closed, too; that of the rank that served the store it names.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with Ranks(4, TIMEOUT_S) as ranks:
+        ranks.start(killed_with_the_store, port, transport)
+        reports = answers_of(ranks, [1, 2, 3])
+    for report in reports.values():
+        assert re.search("; the first rank to stop responding was " + certainty + "rank 0$", report), report
+
+
+def served_by_rank_0(rank: int, folder: Path) -> None:
+    """A job that meets in rank 0's store, in which rank 1 dies; every rank leaves at its error, then in a file."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=5))
+    for index in range(20):
+        if (rank, index) == (1, 3):
+            os._exit(0)
+        try:
+            collectives.all_reduce(torch.ones(100))
+        except CollectiveError as error:
+            (folder / f"rank{rank}").write_text(str(error))
+            os._exit(3)
+
+
+def test_the_rank_that_serves_the_store_stays_until_all_have_read(tmp_path: Path) -> None:
+    """Rank 0 loses its neighbour, and leaves, and takes the store with it, only after the others know."""
+    assert run_forked_ranks(4, 120, served_by_rank_0, tmp_path) == [3, 0, 3, 3]
+    messages = [path.read_text() for path in tmp_path.iterdir()]
+    assert len(messages) == 3
+    assert all(message.endswith(f"{STOPPED}1") for message in messages)
+
+
+def trained(victim: int, step: int) -> str:
+    """DistributedDataParallel with the hook, whose buffers torch broadcasts; the victim leaves before a step."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    model = DistributedDataParallel(model)
+    model.register_comm_hook(collectives.HookState(dist.group.WORLD), collectives.ddp_comm_hook)
+    for index in range(10):
+        if (dist.get_rank(), index) == (victim, step):
+            os._exit(0)
+        try:
+            with collectives.explain_failures():
+                model(torch.ones(4, 4)).sum().backward()
+        except CollectiveError as error:
+            return str(error)
+    return "nothing was raised"
+
+
+@pytest.mark.parametrize(("victim", "step"), [(0, 0), pytest.param(2, 2, marks=pytest.mark.slow)])
+def test_all_name_the_rank_that_died_in_training(victim: int, step: int) -> None:
+    """Also where a broadcast that torch's DDP sends fails first."""
+    with Ranks(3, SOON_S) as ranks:
+        ranks.start(trained, victim, step)
+        reports = answers_of(ranks, [rank for rank in range(3) if rank != victim])
+    assert all(message.endswith(f"{STOPPED}{victim}") for message in reports.values()), reports
+
+
+def leaving(manners: tuple[str, ...]) -> Leaving:
     """A program that ends with exit code 3 after an error, as rank 1 of three dies."""
     collectives.all_reduce(torch.ones(1))
     if dist.get_rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+        kill()
     works = [collectives.all_reduce(torch.ones(500_000), async_op=True) for _ in range(3)]
     with pytest.raises(CollectiveError):
         works[0].wait()
-    return Leaving(None, "destroy" if destroy else "sys.exit", 3)
+    return Leaving(None, manners[dist.get_rank()], 3)
 
 
-@pytest.mark.parametrize("destroy", [False, True])
-def test_a_survivor_can_end(destroy: bool) -> None:
+def test_a_survivor_can_end() -> None:
     """With sys.exit, whether or not it destroys its groups before, and with calls still in the queue."""
     with Ranks(3, 10.0) as ranks:
-        ranks.start(leaving, destroy)
+        ranks.start(leaving, ("sys.exit", "", "destroy"))
         assert ranks.answers([0, 2], 60) == dict.fromkeys([0, 2], Answer(True, None)), ranks.remains()
         assert ranks.codes() == [3, -signal.SIGKILL, 3], ranks.remains()
+
+
+def a_few_and_gone(backend: str, calls: int, manners: tuple[str, ...]) -> Leaving:
+    """Some collectives, after which the rank leaves at once."""
+    group = whole_group_on(backend, TIMEOUT_S)
+    sum_of: Callable[..., Any] = dist.all_reduce if backend == "ring" else collectives.all_reduce
+    is_right = True
+    for turn in range(calls):
+        tensor = torch.full((1000 + 3_000_000 * (turn == 2),), float(turn))
+        sum_of(tensor, group=group)
+        is_right &= bool((tensor == turn * group.size()).all())
+    return Leaving(is_right, manners[group.rank()])
+
+
+@pytest.mark.parametrize(("backend", "calls"), [("gloo", 3), ("ring", 1)])
+def test_who_leaves_after_the_last_collective_harms_nobody(backend: str, calls: int) -> None:
+    """Each leaves as soon as it is done, whoever is last: nobody gets an error, and all interpreters end well."""
+    with Ranks(3, TIMEOUT_S) as ranks:
+        ranks.start(a_few_and_gone, backend, calls, ("os._exit", "destroy", "return"))
+        assert answers_of(ranks, [0, 1, 2]) == dict.fromkeys(range(3), True)
+        assert ranks.codes() == [0] * 3, ranks.remains()

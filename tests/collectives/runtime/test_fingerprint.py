@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime.errors import CollectiveError
 from collectives.runtime.fingerprint import TEXT_BYTES, CallCheck, FingerprintCheck, MismatchError
 from collectives.runtime.group_state import state_of
 from collectives.runtime.preposted import PrepostedReceives
@@ -23,76 +22,55 @@ from tests.refusals import said_by
 
 # What ranks 0 and 2 call, what rank 1 calls, and what is said of the two.
 PAIRS: dict[str, tuple[Call, Call, str, str]] = {
-    "sizes": (
-        Call(),
-        Call(shape=(4,)),
-        "all_reduce of 3 elements of torch.float32, SUM",
-        "all_reduce of 4 elements of torch.float32, SUM",
-    ),
+    "sizes": (Call(), Call(shape=(4,)), "all_reduce of 3 elements of torch.float32, SUM", "all_reduce of 4 elements"),
     "dtypes": (Call(), Call(dtype="int32"), "torch.float32", "torch.int32"),
     "ops": (Call(op="MAX"), Call(op="MIN"), "MAX", "MIN"),
-    "roots": (
-        Call("broadcast"),
-        Call("broadcast", root=1),
-        "broadcast of 3 elements of torch.float32, root 0",
-        "root 1",
-    ),
+    "roots": (Call("broadcast"), Call("broadcast", root=1), "of 3 elements of torch.float32, root 0", "root 1"),
     "algorithms": (Call(), Call(algorithm="two_shot"), "algorithm ring", "algorithm two_shot"),
-    "what is added in": (Call(), Call(wire="bfloat16"), "SUM, algorithm", "sent in torch.bfloat16"),
-    "collectives": (
-        Call(),
-        Call("all_gather_into_tensor"),
-        "all_reduce of 3",
-        "all_gather of 3 elements of torch.float32 a rank",
-    ),
+    "what is added in": (Call(shape=(6,)), Call(shape=(6,), wire="bfloat16"), "SUM, algorithm", "in torch.bfloat16"),
+    "collectives": (Call(), Call("all_gather_into_tensor"), "all_reduce of 3", "all_gather of 3 elements"),
     "a barrier": (Call(shape=(1,), algorithm="recursive_doubling"), Call("barrier"), "all_reduce of 1", "barrier"),
 }
 
 
-def new_group(group: dist.ProcessGroup, backend: str = "gloo", timeout_s: float = 30) -> dist.ProcessGroup:
+def new_group(group: dist.ProcessGroup, backend: str = "gloo") -> dist.ProcessGroup:
     """One of the same ranks that has seen no call yet."""
-    timeout = timedelta(seconds=timeout_s)
-    members = list(range(group.size()))
-    made = dist.new_group(members, timeout=timeout, backend=backend)
+    made = dist.new_group(list(range(group.size())), timeout=timedelta(seconds=30), backend=backend)
     assert isinstance(made, dist.ProcessGroup)
     return made
 
 
-def disagreed(
-    group: dist.ProcessGroup, pair: str, async_op: bool, backend: str, check: CallCheck
-) -> tuple[str, bool, list[float]]:
-    """The message, whether the tensors given are as before, and a sum afterwards."""
-    group = new_group(group, backend)
+def disagreed(group: dist.ProcessGroup, backend: str, check: CallCheck) -> list[tuple[str, bool, list[float]]]:
+    """Of each pair, the message, whether the tensors given are as before, and a sum afterwards."""
+    group, results = new_group(group, backend), []
     if check is not CallCheck.NEW:  # which is the default
         collectives.check_calls(group, check)
-    usual, other, *_ = PAIRS[pair]
-    issued = prepare(replace(other if group.rank() == 1 else usual, asynchronous=async_op), group, seed=0)
-    with pytest.raises(MismatchError) as error:
-        issued.make_and_wait()
-    after = torch.ones(2)
-    collectives.all_reduce(after, group=group)
+    for number, (usual, other, *_) in enumerate(PAIRS.values()):
+        call = other if group.rank() == 1 else usual
+        issued = prepare(replace(call, asynchronous=number % 2 == 0), group, seed=0)
+        message = said_by(MismatchError, issued.make_and_wait)
+        after = torch.ones(2)
+        collectives.all_reduce(after, group=group)
+        results.append((message, issued.are_inputs_unchanged, after.tolist()))
     dist.destroy_process_group(group)
-    return str(error.value), issued.are_inputs_unchanged, after.tolist()
+    return results
 
 
-@pytest.mark.parametrize("async_op", [False, True])
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
 @pytest.mark.parametrize("check", [CallCheck.NEW, CallCheck.EVERY])
-@pytest.mark.parametrize("pair", list(PAIRS))
-def test_all_are_told_the_same(trio: RankPool, pair: str, async_op: bool, backend: str, check: CallCheck) -> None:
+def test_all_are_told_the_same(trio: RankPool, backend: str, check: CallCheck) -> None:
     """Which ranks are about to do what; tensors are as before, and the group can be used on."""
-    *_, usual, other = PAIRS[pair]
-    results = trio.run(disagreed, pair, async_op, backend, check)
-    assert len({message for message, *_ in results}) == 1
-    message = results[0][0]
-    assert re.fullmatch(
-        r"the ranks do not agree on what to do: ranks 0, 2: (.*); rank 1: (.*); all ranks must make the same "
-        r"call with the same arguments",
-        message,
-    )
-    assert usual in message.split("; rank 1: ")[0]
-    assert other in message.split("; rank 1: ")[1]
-    assert [rest for _, *rest in results] == [[True, [3.0, 3.0]]] * 3
+    for (*_, usual, other), *results in zip(PAIRS.values(), *trio.run(disagreed, backend, check), strict=True):
+        (message,) = {message for message, *_ in results}
+        told = re.fullmatch(
+            r"the ranks do not agree on what to do: ranks 0, 2: (.*); rank 1: (.*); all ranks must make the same "
+            r"call with the same arguments",
+            message,
+        )
+        assert told, message
+        assert usual in told[1]
+        assert other in told[2]
+        assert [rest for _, *rest in results] == [[True, [3.0, 3.0]]] * 3
 
 
 def agreed(group: dist.ProcessGroup) -> list[float]:
@@ -118,58 +96,51 @@ def test_agreeing_calls_pass(ranks: RankPool) -> None:
     assert ranks.run(agreed, num_ranks=3) == [[9.0] * 4 + [3.0] * 10] * 3
 
 
-def exchanges(group: dist.ProcessGroup, check: CallCheck | None) -> list[int]:
-    """How often fingerprints are compared in ten rounds of three calls, round by round."""
-    group = new_group(group)
-    if check:
-        collectives.check_calls(group, check)
-    counts = []
+def exchanges(group: dist.ProcessGroup) -> dict[str, list[int]]:
+    """How often fingerprints are compared in ten rounds of three calls, round by round, with each check."""
+    counts: dict[str, list[int]] = {}
     compare = FingerprintCheck.compare
-    with mock.patch.object(FingerprintCheck, "compare", autospec=True, side_effect=compare) as compared:
-        for _ in range(10):
-            collectives.all_reduce(torch.ones(5), group=group)
-            collectives.all_reduce(torch.ones(5), dist.ReduceOp.MAX, group, async_op=True).wait()
-            collectives.barrier(group)
-            counts.append(compared.call_count)
-    dist.destroy_process_group(group)
+    for check in CallCheck:
+        fresh = new_group(group)
+        if check is not CallCheck.NEW:  # which is the default
+            collectives.check_calls(fresh, check)
+        with mock.patch.object(FingerprintCheck, "compare", autospec=True, side_effect=compare) as compared:
+            for _ in range(10):
+                collectives.all_reduce(torch.ones(5), group=fresh)
+                collectives.all_reduce(torch.ones(5), dist.ReduceOp.MAX, fresh, async_op=True).wait()
+                collectives.barrier(fresh)
+                counts.setdefault(check.name, []).append(compared.call_count)
+        dist.destroy_process_group(fresh)
     return counts
 
 
-@pytest.mark.parametrize(
-    ("check", "expected"),
-    [(None, [3] * 10), (CallCheck.EVERY, [3 * turn for turn in range(1, 11)]), (CallCheck.NONE, [0] * 10)],
-)
-def test_known_calls_are_not_compared_again(trio: RankPool, check: CallCheck | None, expected: list[int]) -> None:
+def test_known_calls_are_not_compared_again(trio: RankPool) -> None:
     """By default each of three calls is compared once."""
-    assert trio.run(exchanges, check) == [expected] * 3
+    expected = {"NEW": [3] * 10, "EVERY": [3 * turn for turn in range(1, 11)], "NONE": [0] * 10}
+    assert trio.run(exchanges) == [expected] * 3
 
 
-def many_lengths(group: dist.ProcessGroup) -> tuple[int, int, list[bool]]:
-    """How many fingerprints are known after calls of many lengths, the memory for their messages, and the results."""
+def many_lengths(group: dist.ProcessGroup) -> None:
+    """Calls of many lengths."""
     group = new_group(group)
-    right = []
     with (
         mock.patch("collectives.runtime.fingerprint.MAX_KNOWN", 40),
         mock.patch("collectives.runtime.preposted.LIMIT_BYTES", 2**19),
     ):
-        for _ in range(2):
-            for length in range(1, 60):
-                tensor = torch.full((length,), group.rank() + 1.0)
-                collectives.all_reduce(tensor, group=group)
-                right.append(bool((tensor == 6).all()))
+        for length in [*range(1, 60)] * 2:
+            tensor = torch.full((length,), group.rank() + 1.0)
+            collectives.all_reduce(tensor, group=group)
+            assert (tensor == 6).all()
     of_peers = state_of(group).part(PrepostedReceives)._buffers
     kept = sum(len(buffer.memory) for of_tags in of_peers for buffers in of_tags.values() for buffer in buffers)
-    known = len(state_of(group).part(FingerprintCheck)._known)
+    assert kept <= 2 * (2**19 + 2**17)  # from two peers; those of the comparisons are beside the limit
+    assert len(state_of(group).part(FingerprintCheck)._known) == 40
     dist.destroy_process_group(group)
-    return known, kept, right
 
 
 def test_fingerprints_take_bounded_memory(trio: RankPool) -> None:
     """Calls beyond the limits are compared each time, or sent without receives posted ahead; results are right."""
-    for known, kept, right in trio.run(many_lengths):
-        assert known == 40
-        assert kept <= 2 * (2**19 + 2**17)  # from two peers; those of the comparisons are beside the limit
-        assert all(right)
+    trio.run(many_lengths)
 
 
 def long_words(group: dist.ProcessGroup) -> str:
@@ -185,32 +156,16 @@ def test_long_words_are_told_apart(ranks: RankPool) -> None:
     assert "; rank 1: xxx" in first
 
 
-def absent(group: dist.ProcessGroup) -> str:
-    """Return the error of the other ranks if rank 1 never calls."""
-    collectives.check_calls(group)
-    if group.rank() == 1:
-        return ""  # its process lives on
-    return said_by(CollectiveError, collectives.all_reduce, torch.ones(3), group=group)
-
-
-def test_who_never_calls_is_named_by_all_others() -> None:
-    """After the timeout of the group, on every rank."""
-    with RankPool(4, peer_timeout_s=2.0) as pool:
-        messages = pool.run(absent, num_ranks=4, timeout_s=20)
-    for rank in (0, 2, 3):
-        assert f"rank {rank}: before step 0: learning about shared memory from rank 1 failed: " in messages[rank]
-
-
 def unfinished(group: dist.ProcessGroup) -> str:
     """Return the message by default with TORCH_DISTRIBUTED_DEBUG."""
     call = partial(collectives.all_reduce, group=group)
     return said_by(MismatchError, call, torch.ones(3 + group.rank()))
 
 
-@pytest.mark.parametrize("level", [pytest.param("INFO", marks=pytest.mark.slow), "DETAIL"])
-def test_on_by_default_when_debugging(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+@pytest.mark.slow
+def test_on_by_default_when_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
     """With torch's own variable, which at DETAIL wraps every group in one of its own."""
-    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", level)
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
     # torch reads the variable when it is imported
     with closing(Nursery()) as home, RankPool(2, home=home) as pool:
         messages = pool.run(unfinished)

@@ -5,7 +5,6 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from ringsim.schedule.partition import gloo_partition
 from tests.collectives.runtime.test_executor import data
 from tests.ranks import RankPool
 
@@ -42,18 +41,3 @@ def test_of_other_dtypes_too(ranks: RankPool, dtype: torch.dtype, op: str) -> No
     lengths = [1, 5, 17, 97, 1001, 600_001]
     for different, _ in ranks.run(differing, dtype, op, lengths, num_ranks=5):
         assert set(different) <= set(lengths if (op, dtype) == ("AVG", torch.float16) else [])
-
-
-@pytest.mark.parametrize(
-    ("num_elements", "num_chunks", "bounds"),
-    [
-        (9, 4, [0, 3, 6, 9, 9]),
-        (5, 4, [0, 2, 4, 5, 5]),
-        (8, 4, [0, 2, 4, 6, 8]),
-        (0, 2, [0, 0, 0]),
-        (1, 3, [0, 1, 1, 1]),
-    ],
-)
-def test_bounds(num_elements: int, num_chunks: int, bounds: list[int]) -> None:
-    """Chunks of equal length as long as there are elements left."""
-    assert gloo_partition(num_elements, num_chunks).tolist() == bounds

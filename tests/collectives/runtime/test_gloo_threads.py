@@ -3,40 +3,35 @@
 import os
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch.distributed as dist
 
 from collectives.runtime import gloo_threads
 from tests.ranks import RankPool
+from tests.refusals import refused
 
 pytestmark = pytest.mark.skipif(not gloo_threads.TASKS.exists(), reason="not Linux: threads have no folders")
 
 
-def policies(_: dist.ProcessGroup) -> tuple[int, bool, bool, set[int], int]:
-    """How many threads there are, whether all are batch, once set and once reset; whose policy changed."""
+def policies(_: dist.ProcessGroup) -> None:
+    """The threads that are batch, once set and once reset."""
     num_set = gloo_threads.set_gloo_thread_policy()
-    as_set = gloo_threads.have_gloo_threads_batch_policy()
-    own = os.sched_getscheduler(threading.get_native_id())
-    threads = [int(task.name) for task in gloo_threads.TASKS.glob("*")]
-    batch = {each for each in threads if os.sched_getscheduler(each) == os.SCHED_BATCH}
-    names = {(gloo_threads.TASKS / str(each) / "comm").read_text().strip() for each in batch}
-    assert names == {gloo_threads.GLOO_THREAD}
+    assert gloo_threads.have_gloo_threads_batch_policy()
+    assert os.sched_getscheduler(threading.get_native_id()) == os.SCHED_OTHER
+    batch = [task for task in gloo_threads.TASKS.glob("*") if os.sched_getscheduler(int(task.name)) == os.SCHED_BATCH]
+    assert {(task / "comm").read_text().strip() for task in batch} == {gloo_threads.GLOO_THREAD}
+    assert len(batch) == num_set > 0
     gloo_threads.set_gloo_thread_policy("normal")
-    assert {os.sched_getscheduler(each) for each in batch} == {os.SCHED_OTHER}
-    as_reset = gloo_threads.have_gloo_threads_batch_policy()
+    assert {os.sched_getscheduler(int(task.name)) for task in batch} == {os.SCHED_OTHER}
+    assert not gloo_threads.have_gloo_threads_batch_policy()
     gloo_threads.set_gloo_thread_policy()
-    return num_set, as_set, as_reset, {len(batch)}, own
 
 
 def test_only_gloos_threads_are_set(ranks: RankPool) -> None:
     """All of them, one for each group; the callers keep their policy."""
-    for num_set, as_set, as_reset, batch, own in ranks.run(policies, num_ranks=2):
-        assert num_set > 0
-        assert batch == {num_set}
-        assert as_set
-        assert not as_reset
-        assert own == os.SCHED_OTHER
+    ranks.run(policies, num_ranks=2)
 
 
 def ring_beside(group: dist.ProcessGroup) -> list[bool]:
@@ -68,27 +63,15 @@ def test_a_thread_that_has_no_name_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == [({2}, "batch")]
 
 
-def test_a_process_without_gloo_has_nothing_to_set() -> None:
-    """Nor has a system without such folders."""
+def test_a_system_without_such_threads_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As seccomp may; a thread that ends meanwhile is no fault either. An unknown policy is refused."""
     assert gloo_threads.set_gloo_thread_policy() == 0
     assert not gloo_threads.have_gloo_threads_batch_policy()
-
-
-def test_a_system_that_forbids_it_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As seccomp may; a thread that ends meanwhile is no fault either."""
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "comm").write_text("gloo_tcp_loop\n")
     (tmp_path / "2").mkdir()  # has no name any more
     monkeypatch.setattr(gloo_threads, "TASKS", tmp_path)
-    monkeypatch.setattr(os, "sched_setscheduler", _refuse)
+    monkeypatch.setattr(os, "sched_setscheduler", Mock(side_effect=PermissionError))
     assert gloo_threads.set_gloo_thread_policy() == 0
-
-
-def _refuse(*_: object) -> None:
-    raise PermissionError
-
-
-def test_an_unknown_policy_is_refused() -> None:
-    """The message names those that there are."""
-    with pytest.raises(ValueError, match="policy 'calm': must be one of batch, normal"):
+    with refused("policy 'calm': must be one of batch, normal"):
         gloo_threads.set_gloo_thread_policy("calm")  # type: ignore[arg-type]

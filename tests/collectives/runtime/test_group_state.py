@@ -32,14 +32,9 @@ class Nested:
         self.counted = state_of(group).part(Counted)
 
 
-@pytest.fixture
-def group() -> Any:
-    """A new one."""
-    return Group()
-
-
-def test_each_part_is_made_once(group: Any) -> None:
-    """When it is first asked for, also by another part."""
+def test_each_part_is_made_once() -> None:
+    """When it is first asked for, also by another part; one that is taken out is made anew."""
+    group: Any = Group()
     state = state_of(group)
     assert state is state_of(group)
     before = Counted.made
@@ -48,10 +43,14 @@ def test_each_part_is_made_once(group: Any) -> None:
     assert state.part(Nested) is nested
     assert state.part(Counted) is nested.counted
     assert state_of(Group()).part(Counted) is not nested.counted  # type: ignore[arg-type]
+    assert state.pop(Nested) is nested
+    assert state.pop(Nested) is None
+    assert state.part(Nested) is not nested
 
 
-def test_threads_that_ask_at_once_get_the_same(group: Any) -> None:
+def test_threads_that_ask_at_once_get_the_same() -> None:
     """Each of many has waited for the others."""
+    group: Any = Group()
     before, start = Counted.made, Barrier(8)
 
     def ask(_: int) -> Counted:
@@ -61,15 +60,6 @@ def test_threads_that_ask_at_once_get_the_same(group: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert len(set(map(id, pool.map(ask, range(8))))) == 1
     assert Counted.made == before + 1
-
-
-def test_a_part_can_be_taken_out(group: Any) -> None:
-    """The next one is then made anew."""
-    state = state_of(group)
-    assert state.pop(Counted) is None
-    own = state.part(Counted)
-    assert state.pop(Counted) is own
-    assert state.part(Counted) is not own
 
 
 def test_it_goes_with_the_group() -> None:

@@ -42,41 +42,28 @@ def test_each_instruction_is_given_once_and_in_order(schedule: Schedule, ahead: 
 
 
 @given(schedules(channels_of_a_pair=2), AHEAD)
-def test_nothing_is_overwritten_while_it_is_sent(schedule: Schedule, ahead: int) -> None:
-    """Rule 4: before a chunk is written, and before anything may land in it, the sends that read it have left."""
+def test_each_instruction_obeys_the_rule(schedule: Schedule, ahead: int) -> None:
+    """Rule 4: before a chunk is written, and before anything may land in it, the sends that read it have left.
+
+    Rule 2: a send waits for those before it on its channel; what goes to one peer is issued in step order, since that
+    is how it is received. And there are as many staging buffers as receives that are posted and not yet applied.
+    """
     for program in programs(schedule):
-        left: set[int] = set()
+        left, staged = set[int](), 0
         for opcode, index in instructions_of(program, ahead):
             if opcode is Opcode.WAIT_SEND:
                 left.add(index)
-            if opcode is Opcode.APPLY:
+            elif opcode is Opcode.SEND:
+                send, before = program.sends[index], list(enumerate(program.sends[:index]))
+                assert left.issuperset(i for i, s in before if s.channel == send.channel and s.peer != send.peer)
+                assert all(s.step <= send.step for _, s in before if send.peer == s.peer or send.channel == s.channel)
+            elif opcode in (Opcode.POST_RECV, Opcode.APPLY):
                 receive = program.receives[index]
-                before = [
-                    i
-                    for i, send in enumerate(program.sends)
-                    if send.chunk == receive.chunk and send.step <= receive.buffer_dependency
-                ]
-                assert left.issuperset(before)
-            if opcode is Opcode.POST_RECV and not program.receives[index].needs_staging:
-                receive = program.receives[index]
-                reading = [
-                    i
-                    for i, send in enumerate(program.sends)
-                    if send.chunk == receive.chunk and send.step <= receive.after_send_step
-                ]
-                assert left.issuperset(reading)
-
-
-@given(schedules(channels_of_a_pair=2), AHEAD)
-def test_staging_buffers_suffice(schedule: Schedule, ahead: int) -> None:
-    """Never are more receives that need a staging buffer posted and not yet applied than there are such buffers."""
-    for program in programs(schedule):
-        used = most = 0
-        for opcode, index in instructions_of(program, ahead):
-            if program.receives and program.receives[min(index, len(program.receives) - 1)].needs_staging:
-                used += (opcode is Opcode.POST_RECV) - (opcode is Opcode.APPLY)
-            most = max(most, used)
-        assert most <= num_staging_buffers(program, ahead)
+                staged += receive.needs_staging * (1 if opcode is Opcode.POST_RECV else -1)
+                assert staged <= num_staging_buffers(program, ahead)
+                last = receive.buffer_dependency if opcode is Opcode.APPLY else receive.after_send_step
+                reading = {i for i, s in enumerate(program.sends) if s.chunk == receive.chunk and s.step <= last}
+                assert left.issuperset(reading) or (opcode is Opcode.POST_RECV and receive.needs_staging)
 
 
 class Rendezvous:
@@ -139,46 +126,20 @@ def test_no_rank_waits_for_ever(seed: int, ahead: int) -> None:
 
 
 @pytest.mark.parametrize(("collective", "name"), ALGORITHMS, ids=lambda value: getattr(value, "value", value))
-@pytest.mark.parametrize("num_ranks", [2, 5, 6, 8])
+@pytest.mark.parametrize("num_ranks", [2, 4, 5, 6])
 @pytest.mark.parametrize("ahead", [POSTED_AHEAD, 4 * POSTED_AHEAD])
 def test_no_algorithm_waits_for_ever(collective: Collective, name: str, num_ranks: int, ahead: int) -> None:
     """The same."""
     assert Rendezvous(build(collective, name, num_ranks), ahead).run()
 
 
-@given(schedules(channels_of_a_pair=2), AHEAD)
-def test_a_send_to_another_peer_waits_for_those_before_it_on_its_channel(schedule: Schedule, ahead: int) -> None:
-    """Rule 2; and what goes to one peer is issued in step order, since that is how it is received."""
-    for program in programs(schedule):
-        left: set[int] = set()
-        for opcode, index in instructions_of(program, ahead):
-            if opcode is Opcode.WAIT_SEND:
-                left.add(index)
-            if opcode is Opcode.SEND:
-                send, before = program.sends[index], list(enumerate(program.sends[:index]))
-                assert left.issuperset(
-                    number for number, s in before if s.channel == send.channel and s.peer != send.peer
-                )
-                assert all(s.step <= send.step for _, s in before if send.peer == s.peer or send.channel == s.channel)
-
-
 def test_a_rank_of_a_ring_of_two() -> None:
     """It says where both chunks may land before it sends, and waits for a send only where it must."""
     (program, _) = programs(build(Collective.ALL_REDUCE, "ring", 2))
-    assert [f"{opcode.name.lower()} {index}" for opcode, index in instructions_of(program)] == [
-        "post_recv 0",
-        "send 0",
-        "wait_send 0",
-        "post_recv 1",
-        "wait_recv 0",
-        "apply 0",
-        "send 1",
-        "repost_recv 0",
-        "wait_recv 1",
-        "apply 1",
-        "repost_recv 1",
-        "wait_send 1",
-    ]
+    assert ", ".join(f"{opcode.name.lower()} {index}" for opcode, index in instructions_of(program)) == (
+        "post_recv 0, send 0, wait_send 0, post_recv 1, wait_recv 0, apply 0, send 1, repost_recv 0, "
+        "wait_recv 1, apply 1, repost_recv 1, wait_send 1"
+    )
 
 
 @pytest.mark.parametrize(

@@ -108,27 +108,23 @@ class Watching(TorchDispatchMode):
         self.host, self.rank = host, 0
 
     def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = str(function)
-        if name == "aten.add.out":
-            reads, output = args[:2], kwargs["out"]
-        elif name == "aten.copy_.default":
-            reads, output = args[1:2], args[0]
-        elif name == "aten.add_.Tensor":
-            reads, output = args[:2], args[0]
-        else:
-            assert "slice" in name or "empty" in name, name
-            return function(*args, **kwargs)
+        result = function(*args, **(kwargs or {}))
+        match str(function):
+            case "aten.add.out" | "aten.add_.Tensor":
+                reads = args[:2]
+            case "aten.copy_.default":
+                reads = args[1:2]
+            case name:
+                assert "slice" in name or "empty" in name, name
+                return result
         for tensor in reads:
             self.host.note(self.rank, tensor, writes=False)
-        self.host.note(self.rank, output, writes=True)
-        return function(*args, **kwargs)
+        self.host.note(self.rank, result, writes=True)
+        return result
 
 
-def executed(
-    schedule: Schedule, lenders: Collection[int], seed: int, *, all_stay: bool = False
-) -> tuple[Host, list[torch.Tensor], list[torch.Tensor]]:
-    """Return the accesses of an execution with chunks of one element, and the ranks' results, here and replayed.
+def executed(schedule: Schedule, lenders: Collection[int], seed: int, *, all_stay: bool = False) -> tuple[Host, bool]:
+    """Return the accesses of an execution with chunks of one element, and whether its bits are those of the replay.
 
     lenders: the ranks whose tensors others read where they lie. all_stay: whether they do so with every chunk.
     """
@@ -158,7 +154,7 @@ def executed(
                 next(instructions)
             except StopIteration:
                 running.pop(turn)
-    return host, tensors, expected
+    return host, torch.equal(torch.stack(tensors), torch.stack(expected))
 
 
 def _instructions(transport: SharedMemoryTransport, host: Host) -> Iterator[bool]:
@@ -173,18 +169,13 @@ def _instructions(transport: SharedMemoryTransport, host: Host) -> Iterator[bool
         yield True
 
 
-def bits(tensors: list[torch.Tensor]) -> list[bytes]:
-    """All of them, rank by rank."""
-    return [tensor.numpy().tobytes() for tensor in tensors]
-
-
 @given(schedules(max_ranks=4, max_chunks=3, max_steps=7, channels_of_a_pair=2), st.data())
 def test_no_order_changes_a_result(schedule: Schedule, data: st.DataObject) -> None:
     """Whatever the transfers, and whichever ranks lend: no two accesses meet, and the bits are those of the replay."""
     lenders = data.draw(st.sets(st.integers(0, schedule.num_ranks - 1)))
-    host, tensors, expected = executed(schedule, lenders, data.draw(st.integers(0, 99)))
+    host, is_as_replayed = executed(schedule, lenders, data.draw(st.integers(0, 99)))
     assert host.races() == []
-    assert bits(tensors) == bits(expected)
+    assert is_as_replayed
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4, 6, 8])
@@ -205,11 +196,10 @@ def test_built_in_schedules(collective: str, algorithm: str, stays: bool, num_ra
     schedule = build(Collective(collective), algorithm, num_ranks)
     ranks = range(num_ranks)
     assert all(stays_until_read(schedule, flow(schedule), rank).all() for rank in ranks) == stays
-    host, tensors, expected = executed(schedule, ranks, seed=num_ranks)
+    host, is_as_replayed = executed(schedule, ranks, seed=num_ranks)
     assert host.races() == []
-    if not stays:
-        assert executed(schedule, ranks, seed=num_ranks, all_stay=True)[0].races()
-    assert bits(tensors) == bits(expected)
+    assert is_as_replayed
+    assert stays or executed(schedule, ranks, seed=num_ranks, all_stay=True)[0].races()
 
 
 def test_a_rank_adds_to_what_it_was_passed() -> None:

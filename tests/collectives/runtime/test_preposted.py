@@ -1,7 +1,6 @@
 """Short messages, whose receives are posted before the call, on Gloo; and the tags of messages."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -22,161 +21,127 @@ from collectives.runtime.tags import (
 from tests.collectives.shared_groups import kept_group, sharing_group
 from tests.ranks import RankPool
 
+MIN, COPIED, MAX = preposted.MIN_BUFFER_BYTES, preposted.MAX_EAGER_COPY_BYTES, preposted.MAX_EAGER_BYTES
 
-@pytest.mark.parametrize("reduces", [False, True])
+
 @pytest.mark.parametrize(
-    ("size_bytes", "size_class"),
+    ("size_bytes", "reduces", "size_class"),
     [
-        (0, 1),
-        (1, 1),
-        (preposted.MIN_BUFFER_BYTES, 1),
-        (preposted.MIN_BUFFER_BYTES + 1, 2),
-        (3 * preposted.MIN_BUFFER_BYTES, 3),
-        (preposted.MAX_EAGER_BYTES + 1, 0),
+        (0, True, 1),
+        (MIN, False, 1),
+        (MIN + 1, False, 2),
+        (3 * MIN, True, 3),
+        (COPIED, False, 5),
+        (COPIED + 1, False, 0),  # what is only copied lands in its chunk
+        (COPIED + 1, True, 6),
+        (MAX, True, 9),
+        (MAX + 1, True, 0),
     ],
 )
-def test_both_ends_know_the_size_class_from_the_size(size_bytes: int, size_class: int, reduces: bool) -> None:
+def test_both_ends_know_the_size_class_from_the_size(size_bytes: int, reduces: bool, size_class: int) -> None:
     """A power of two that is enough, and no larger than it must be; too long a message keeps its tag."""
     tag = preposted.eager_tag(Tag.COLLECTIVE, size_bytes, reduces)
     assert (tag & 0xFF, tag >> SIZE_CLASS_SHIFT) == (Tag.COLLECTIVE, size_class)
-    assert size_class == 0 or size_bytes <= preposted.MIN_BUFFER_BYTES << size_class - 1
-    assert size_class <= 1 or size_bytes > preposted.MIN_BUFFER_BYTES << size_class - 2
+    assert preposted.is_eager(tag) == (size_class > 0)
 
 
-def test_what_is_only_copied_is_eager_up_to_fewer_bytes() -> None:
-    """Longer messages land in their chunks."""
-    for size_bytes, reduces, is_eager in (
-        (preposted.MAX_EAGER_COPY_BYTES, False, True),
-        (preposted.MAX_EAGER_COPY_BYTES + 1, False, False),
-        (preposted.MAX_EAGER_COPY_BYTES + 1, True, True),
-    ):
-        assert preposted.is_eager(preposted.eager_tag(Tag.COLLECTIVE, size_bytes, reduces)) is is_eager
-
-
-def buffers(group: dist.ProcessGroup) -> Iterator[tuple[int, int]]:
+def buffers(group: dist.ProcessGroup) -> list[tuple[int, int]]:
     """How many buffers of how many bytes this rank keeps, for each peer and size class."""
-    for of_tags in state_of(group).part(preposted.PrepostedReceives)._buffers:
-        for kept in of_tags.values():
-            yield len(kept), len(kept[0].memory)
+    of_peers = state_of(group).part(preposted.PrepostedReceives)._buffers
+    return [(len(kept), len(kept[0].memory)) for of_tags in of_peers for kept in of_tags.values()]
 
 
-def called_often(_: dist.ProcessGroup, algorithm: str, length: int) -> tuple[list, list, list, list]:
-    """The buffers before, after a few calls and after many, and the results, to some of which rank 0 comes late."""
+def called_often(_: dist.ProcessGroup, algorithm: str, length: int) -> None:
+    """Many calls, to some of which rank 0 comes late."""
     group = sharing_group(3, "gloo")  # of its own, as below
     if group is None:
-        return [], [], [], []
-    results, before = [], list(buffers(group))
+        return
+    before = sum(count * size for count, size in buffers(group))
     for turn in range(40):
         if turn % 10 == 0 and group.rank() == 0:
             time.sleep(0.02)  # not to wait for a result, but to be late
         tensor = torch.full((length,), float(turn + group.rank()))
         collectives.all_reduce(tensor, group=group, algorithm=algorithm)
-        results.append((tensor.min().item(), tensor.max().item()))
+        assert (tensor == 3.0 * turn + 3).all()
         if turn == 5:
-            early = list(buffers(group))
-    return before, early, list(buffers(group)), results
+            early = buffers(group)
+            assert early
+    assert buffers(group) == early
+    more = sum(count * size for count, size in early) - before
+    assert more <= 2 * 4 * max(MIN, 2 * 4 * length)  # two peers, four buffers
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "direct"])
 @pytest.mark.parametrize("length", [1, 5000])
 def test_buffers_are_used_again(ranks: RankPool, algorithm: str, length: int) -> None:
     """No more of them after many calls than after a few, no more memory than is stated, and results are right."""
-    for before, early, late, results in ranks.run(called_often, algorithm, length)[:3]:
-        assert early
-        assert late == early
-        more = sum(count * size for count, size in late) - sum(count * size for count, size in before)
-        assert more <= 2 * 4 * max(preposted.MIN_BUFFER_BYTES, 2 * 4 * length)  # two peers, four buffers
-        assert results == [(3.0 * turn + 3, 3.0 * turn + 3) for turn in range(40)]
+    ranks.run(called_often, algorithm, length)
 
 
 def of_many_sizes(_: dist.ProcessGroup) -> list[bool]:
-    """All-reduces of lengths round the bounds of the size classes, up and down, while others are under way."""
-    group = kept_group(2, "gloo")
-    if group is None:
-        return []
-    lengths = [
-        edge // 4 + more
-        for edge in (preposted.MIN_BUFFER_BYTES, preposted.MAX_EAGER_BYTES, 2 * preposted.MAX_EAGER_BYTES)
-        for more in (-1, 0, 1)
-    ]
-    tensors = [torch.full((length,), float(group.rank() + 1)) for length in [*lengths, *reversed(lengths)]]
-    works = [
-        collectives.all_reduce(each, group=group, algorithm="recursive_doubling", async_op=True) for each in tensors
-    ]
-    for work in works:
-        assert work is not None
-        work.wait()
-    return [bool((each == 3).all()) for each in tensors]
-
-
-def test_messages_of_all_size_classes_in_turn(ranks: RankPool) -> None:
-    """Those too long to be eager among them."""
-    first, second, *_ = ranks.run(of_many_sizes)
-    assert first == second == [True] * 18
-
-
-def rooted_of_many_sizes(_: dist.ProcessGroup) -> list[bool]:
-    """Broadcasts, reduces, and sums after them, of lengths round the bounds of size classes, and in other dtypes."""
+    """Broadcasts, reduces and sums under way at once, of lengths round the bounds of size classes, in two dtypes."""
     group = kept_group(4, "gloo")
     if group is None:
         return []
-    right = []
+    right, works, rank = [], [], group.rank()
     for turn in range(3):
-        for edge in (preposted.MIN_BUFFER_BYTES, preposted.MAX_EAGER_COPY_BYTES, preposted.MAX_EAGER_BYTES):
-            for length in (edge // 4 - 4, edge // 4, edge // 4 + 1):
-                places = torch.arange(length) % 64
-                passed, reduced, rounded, summed = (places.double().float() + group.rank() for _ in range(4))
-                passed += turn
-                collectives.broadcast(passed, group_src=2, group=group)
-                collectives.reduce(reduced, group_dst=1, group=group)
-                collectives.all_reduce(summed, group=group)
-                collectives.reduce(rounded, group_dst=3, group=group, wire=torch.bfloat16)
-                right.append(torch.equal(passed, places + 2.0 + turn))
-                right.append(torch.equal(reduced, 4.0 * places + 6) or group.rank() != 1)
-                right.append(torch.equal(summed, 4.0 * places + 6))
-                right.append(torch.equal(rounded, 4.0 * places + 6) or group.rank() != 3)
+        expected = []
+        for length in (edge // 4 + more for edge in (MIN, COPIED, MAX, 2 * MAX) for more in (-4, 0, 1)):
+            places = torch.arange(length) % 64
+            passed, reduced, rounded, summed = (places.double().float() + rank for _ in range(4))
+            passed += turn
+            works += [
+                collectives.broadcast(passed, group_src=2, group=group, async_op=True),
+                collectives.reduce(reduced, group_dst=1, group=group, async_op=True),
+                collectives.all_reduce(summed, group=group, algorithm="recursive_doubling", async_op=True),
+                collectives.reduce(rounded, group_dst=3, group=group, wire=torch.bfloat16, async_op=True),
+            ]
+            total = 4.0 * places + 6
+            expected += [(passed, places + 2.0 + turn), (summed, total)]
+            expected += [(result, total) for result, root in ((reduced, 1), (rounded, 3)) if rank == root]
+        for work in works:
+            assert work is not None
+            work.wait()
+        right += [torch.equal(result, wanted) for result, wanted in expected]
     return right
 
 
-def test_messages_that_carry_a_stamp(ranks: RankPool) -> None:
-    """Rooted collectives and the calls after them; where the stamp is in front and where in the tag."""
-    for right in ranks.run(rooted_of_many_sizes)[:4]:
-        assert right == [True] * 108
+def test_messages_of_all_sizes(ranks: RankPool) -> None:
+    """Rooted collectives, whose messages carry a stamp in front or in the tag, and the calls after them."""
+    for right in ranks.run(of_many_sizes)[:4]:
+        assert all(right)
+        assert len(right) >= 72
 
 
-def profiled(_: dist.ProcessGroup, every_thread: bool) -> tuple[bool, bool, bool] | None:
-    """Many profiles that end while receives are still posted: whether sums are right, and receives and sends seen."""
+def profiled(_: dist.ProcessGroup, every_thread: bool) -> None:
+    """Many profiles that end while receives are still posted: sums are right, and sends and no receives are seen."""
     from torch._C._profiler import _ExperimentalConfig
 
     group = sharing_group(2, "gloo")  # of its own: calls of earlier tests take of the memory for eager messages
     if group is None:
-        return None
+        return
     tensor, names = torch.ones(2**15), set()
     for _ in range(40):
         with torch.profiler.profile(experimental_config=_ExperimentalConfig(profile_all_threads=every_thread)) as found:
             collectives.all_reduce(tensor, dist.ReduceOp.AVG, group)
         collectives.all_reduce(tensor, dist.ReduceOp.AVG, group)
         names |= {event.name for event in found.events()}
-    return bool((tensor == 1).all()), "gloo:recv" in names, "gloo:send" in names
+    assert (tensor == 1).all()
+    assert names & {"gloo:recv", "gloo:send"} == {"gloo:send"}
 
 
 @pytest.mark.parametrize("every_thread", [False, True])
 def test_posted_receives_outlive_a_profile(ranks: RankPool, every_thread: bool) -> None:
     """Else the receives that are posted write into memory that was the profiler's: a crash, sooner or later."""
-    assert ranks.run(profiled, every_thread)[:2] == [(True, False, True)] * 2
-
-
-def test_each_purpose_has_a_tag_of_its_own() -> None:
-    """Of one byte, and not that of a program's own messages."""
-    assert len({int(tag) for tag in Tag}) == len(Tag)
-    assert all(0 < tag < 1 << SIZE_CLASS_SHIFT for tag in Tag)
+    ranks.run(profiled, every_thread)
 
 
 def test_purpose_size_class_and_number_can_be_told_from_a_tag() -> None:
-    """For every purpose, the largest size class, and a large number."""
+    """For every purpose, which is not that of a program's own messages, the largest class, and a large number."""
+    assert len({int(tag) for tag in Tag}) == len(Tag)
     for purpose in Tag:
         tag = eager_tag(numbered_tag(purpose, 4095), MAX_EAGER_BYTES, reduces=True)
-        assert tag & (1 << SIZE_CLASS_SHIFT) - 1 == purpose
+        assert 0 < tag & (1 << SIZE_CLASS_SHIFT) - 1 == purpose
         assert 0 < tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES < SIZE_CLASSES
         assert tag >> FINGERPRINT_SHIFT == 4095
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime.hooks import NAMES, profiling, span
+from collectives.runtime.hooks import NAMES, profiling
 from collectives.runtime.sharing import transport_in_use
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
@@ -57,9 +57,3 @@ def test_every_transfer_is_named_once(ranks: RankPool, tmp_path: Path, async_op:
         wanted = [f"ring all_reduce: {each}" for each in (*received, *applied, *sent, *waits)]
         assert len(wanted) + len(left) - len(waits) == len(NAMES) * len(program.receives)
         assert Counter(name for name in names if name.startswith("ring ")) == Counter(wanted)
-
-
-def test_without_a_profiler_a_span_is_nothing() -> None:
-    """Not even an object of its own is kept."""
-    with span("anything") as nothing:
-        assert nothing is None

@@ -1,8 +1,10 @@
 """Sharing memory leaves nothing behind: neither files, nor threads, nor memory."""
 
+import gc
 import os
 import threading
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -10,8 +12,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from tests.collectives.shared_groups import PAIRS, local_ranks, sharing_group
-from tests.collectives.shared_memory.test_heap import mapped, open_files
+from tests.collectives.shared_groups import ONE_HOST, PAIRS, local_ranks, sharing_group
 from tests.ranks import RankPool
 
 QUIET_S, SETTLED_WITHIN_S = 0.2, 10.0  # nothing changes for so long; at most so long is waited for that
@@ -27,12 +28,13 @@ class Holdings(NamedTuple):
     @classmethod
     def now(cls) -> "Holdings":
         """Return the holdings of this process."""
-        maps = mapped()
-        return cls(open_files(), threading.active_count(), maps)
+        maps = Path("/proc/self/maps").read_text().count("/memfd:collectives")
+        return cls(len(os.listdir("/proc/self/fd")), threading.active_count(), maps)
 
     @classmethod
     def settled(cls) -> "Holdings":
         """The same, once it has stopped changing: Gloo closes the connections of a destroyed group a little later."""
+        gc.collect()
         held, since = cls.now(), time.monotonic()
         deadline = since + SETTLED_WITHIN_S
         while time.monotonic() < min(since + QUIET_S, deadline):
@@ -47,14 +49,21 @@ def shared_memory_files() -> set[str]:
     return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
 
 
-def called_often(_: dist.ProcessGroup, calls: int) -> tuple[Holdings, Holdings]:
-    """Return the holdings of this rank after a few calls, and after many."""
-    group = sharing_group(3, "auto")
-    early = Holdings.settled()
+def settled_twice(_: dist.ProcessGroup, hosts: tuple[int, ...]) -> list[tuple[Holdings, Holdings]]:
+    """Return the holdings of this rank after a few groups and after more, and in a group after few calls and many."""
+    for turn in range(4):
+        if turn == 2:
+            early = Holdings.settled()
+        if (group := sharing_group(4, "auto", hosts, 4096)) is not None:
+            local_ranks(group)
+            collectives.all_reduce(torch.ones(5000), group=group)
+            dist.destroy_process_group(group)
+            del group
+    of_groups, group = (early, Holdings.settled()), sharing_group(4, "auto", hosts, 4096)
     if group is None:
-        return early, early
+        return [of_groups]
     tensors = [torch.ones(length) for length in (1, 100, 5000)]
-    for turn in range(calls):
+    for turn in range(60):
         if turn == 20:
             early = Holdings.settled()
         algorithm = ("ring", "direct")[turn % 2]
@@ -62,38 +71,15 @@ def called_often(_: dist.ProcessGroup, calls: int) -> tuple[Holdings, Holdings]:
         if work is not None:
             work.wait()
         tensors[turn % 3].fill_(1)
-    assert early.maps >= 3
-    return early, Holdings.settled()
+    assert early.maps >= 2
+    return [of_groups, (early, Holdings.settled())]
 
 
-def judge(holdings: list[tuple[Holdings, Holdings]]) -> None:
-    """Nothing grows."""
-    for early, late in holdings:
-        assert late == early
-
-
-def test_calls_leave_nothing(ranks: RankPool) -> None:
-    """A hundred of them."""
-    judge(ranks.run(called_often, 100))
-
-
-def made_and_destroyed(_: dist.ProcessGroup, groups: int, hosts: tuple[int, ...]) -> tuple[Holdings, Holdings]:
-    """Return the holdings of this rank after a few groups, and after many."""
-    for turn in range(groups + 3):
-        if turn == 3:
-            early = Holdings.settled()
-        group = sharing_group(4, "auto", hosts, 4096)
-        if group is not None:
-            local_ranks(group)
-            collectives.all_reduce(torch.ones(5000), group=group)
-            dist.destroy_process_group(group)
-            del group
-    return early, Holdings.settled()
-
-
-@pytest.mark.parametrize("hosts", [(0,) * 5, PAIRS], ids=["one host", "several hosts"])
-def test_groups_leave_nothing(ranks: RankPool, hosts: tuple[int, ...]) -> None:
-    """A few of them."""
+@pytest.mark.parametrize("hosts", [ONE_HOST, PAIRS], ids=["one host", "several hosts"])
+def test_groups_and_calls_leave_nothing(ranks: RankPool, hosts: tuple[int, ...]) -> None:
+    """A few of the groups, and sixty calls."""
     before = shared_memory_files()
-    judge(ranks.run(made_and_destroyed, 3, hosts))
+    for holdings in ranks.run(settled_twice, hosts):
+        for early, late in holdings:
+            assert late == early
     assert shared_memory_files() <= before

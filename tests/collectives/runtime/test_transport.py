@@ -1,6 +1,6 @@
 """How messages travel: what device and backend decide, and what is refused."""
 
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +9,6 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.algorithm_choice import require_network
-from collectives.runtime.fingerprint import TextAllGather
 from collectives.runtime.instructions import (
     Opcode,
     batched_instructions_of,
@@ -25,35 +24,16 @@ from tests.ranks import RankPool, group_on
 from tests.refusals import refused
 
 
-class Backend:
-    """Has a name."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def name(self) -> str:
-        """It."""
-        return self._name
-
-
 class Group:
     """As much of a process group of two ranks as is asked for its backends."""
 
     def __init__(self, **backends: str) -> None:
-        self._backends = backends
+        self.backends, self.size = backends, lambda: 2
 
-    def size(self) -> int:
-        """The number of ranks."""
-        return 2
-
-    def _get_backend(self, device: torch.device) -> Backend:
-        if device.type not in self._backends:
+    def _get_backend(self, device: torch.device) -> SimpleNamespace:
+        if device.type not in self.backends:
             raise RuntimeError(f"No backend type associated with device type {device.type}")
-        return Backend(self._backends[device.type])
-
-
-CUDA = torch.device("cuda:1")
-NCCL_ONLY: Any = Group(cuda="nccl")
+        return SimpleNamespace(name=lambda: self.backends[device.type])
 
 
 @pytest.mark.parametrize(
@@ -70,6 +50,7 @@ def test_device_and_backend_decide(backends: dict[str, str], device: str, transp
     """Receives are posted ahead on Gloo alone, which sends no CUDA tensors."""
     group: Any = Group(**backends)
     assert find_transport(group, torch.device(device)) is transport
+    assert home_of(group) == torch.device("cpu")  # small messages of our own stay there where they can
 
 
 NO_CPU = (
@@ -78,34 +59,26 @@ NO_CPU = (
 )
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: find_transport(NCCL_ONLY, torch.device("cpu")), NO_CPU),
-        (lambda: find_transport(Group(cuda="gloo"), CUDA), NO_CPU),  # type: ignore[arg-type]
-        (
-            lambda: require_network(NCCL_ONLY),
-            "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
-            "algorithm, or calibrate and call collectives.use_network(network, group) first",
-        ),
-    ],
-)
-def test_what_cannot_travel_is_refused(call: Callable[[], object], message: str) -> None:
-    """In one line that says what to do."""
-    with refused(message):
-        call()
+@pytest.mark.parametrize(("group", "device"), [(Group(cuda="nccl"), "cpu"), (Group(cuda="gloo"), "cuda:1")])
+def test_what_cannot_travel_is_refused(group: Any, device: str) -> None:
+    """In one line that says what to do. Small messages of our own are on the GPU where they must be."""
+    with refused(NO_CPU):
+        find_transport(group, torch.device(device))
+    assert home_of(group).type == "cuda"
 
 
-def test_home() -> None:
-    """Small messages of our own stay on the CPU where they can."""
-    assert home_of(NCCL_ONLY).type == "cuda"
-    both: Any = Group(cpu="gloo", cuda="nccl")
-    assert home_of(both).type == "cpu"
+def test_the_probes_need_the_cpu() -> None:
+    """The message says how to do without them."""
+    with refused(
+        "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
+        "algorithm, or calibrate and call collectives.use_network(network, group) first"
+    ):
+        require_network(Group(cuda="nccl"))  # type: ignore[arg-type]
 
 
 def ways(group: dist.ProcessGroup) -> list[Transport]:
     """Of a CUDA tensor on Gloo and on our backend."""
-    return [find_transport(each, CUDA) for each in (group, group_on("ring", group.size()))]
+    return [find_transport(each, torch.device("cuda:1")) for each in (group, group_on("ring", group.size()))]
 
 
 def test_cuda_tensors_may_be_given_to_gloo_and_ring(ring_ranks: RankPool) -> None:
@@ -126,25 +99,12 @@ def test_batched_instructions_are_the_same(algorithm: str) -> None:
         assert num_staging_buffers_in_a_step(program) <= sum(each.needs_staging for each in program.receives)
 
 
-def said(group: dist.ProcessGroup) -> list[str]:
-    """Return the words of all ranks, which travel in batches."""
-    with travelling(group, Transport.BATCHED):
-        return TextAllGather(group, 0x60).gather(f"I am {group.rank()}")
-
-
-def test_words_travel_in_batches(ranks: RankPool) -> None:
-    """As the checked mode's and auto's do on NCCL."""
-    assert ranks.run(said, num_ranks=3) == [["I am 0", "I am 1", "I am 2"]] * 3
-
-
 def single(group: dist.ProcessGroup) -> complex:
     """The sum of tensors of one element, whose stride is that of the tensor that it was cut from."""
     tensor = torch.full((4,), 1 + 2j, dtype=torch.complex128)[::2][:1]
     with travelling(group, Transport.BATCHED):
         collectives.all_reduce(tensor, group=group)
-    value = tensor.item()
-    assert isinstance(value, complex)
-    return value
+    return complex(tensor.item())
 
 
 def test_a_single_element_may_have_any_stride(ranks: RankPool) -> None:

@@ -13,9 +13,7 @@ import torch
 
 from collectives.shared_memory import LocalRanks
 from collectives.shared_memory.heap import Heap, new_heap_file
-from collectives.shared_memory.local_ranks import FailedLenderError
-from collectives.shared_memory.segment import record_place
-from tests.collectives.shared_memory.test_local_ranks import TOKEN, local_ranks, open_portions
+from tests.collectives.shared_memory.test_local_ranks import local_ranks, open_portions
 
 
 def new(local: LocalRanks, value: float, length: int = 8) -> torch.Tensor:
@@ -97,10 +95,9 @@ def test_memory_is_back_with_the_last_view() -> None:
         assert in_use(local.heap) >= 4096 * len(views) > 0
         del views
         assert (in_use(local.heap), open_files()) == (0, files)
-        new(local, 1.0)
+        assert new(local, 1.0).sum() == 8
         new(local, 1.0)
         assert local.heap._free == [(4096, whole[0][1])]
-        assert len(local.heap._released) == 1
 
 
 def test_a_tensor_outlives_its_group() -> None:
@@ -133,17 +130,12 @@ def test_a_forked_process_releases_nothing() -> None:
         assert in_use(local.heap) == 4096
 
 
-@pytest.mark.parametrize("size_bytes", [2**44, 2**60])
-def test_more_memory_than_there_is(size_bytes: int) -> None:
-    """It is refused, where Linux would rather end processes; other memory can be had afterwards."""
+def test_more_memory_than_there_is() -> None:
+    """It is refused, where Linux would rather end processes; where the size of files is limited, nothing is shared."""
     with local_ranks(1) as (local,):
         with pytest.raises(OSError, match="of memory is free"):
-            local.heap.new(size_bytes)
+            local.heap.new(2**44)
         assert new(local, 1.0).sum() == 8
-
-
-def test_a_heap_with_no_place_left() -> None:
-    """Where the size of files is limited, tensors are not shared."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
     try:
@@ -156,46 +148,14 @@ def test_a_heap_with_no_place_left() -> None:
     assert heap.new(4096) is not None
 
 
-def test_what_is_made_of_the_memory_of_one_that_failed_is_not_passed_on() -> None:
-    """Nor returned: it may have been changed when it was read. Those who read none of it have nothing to do with it."""
-    with local_ranks(4) as ranks:
-        tensor = new(ranks[0], 1.0)
-        open_portions(ranks)
-        lend(ranks[0], tensor, 1)
-        ranks[0].fail()
-        tensor.fill_(99.0)
-        location, place = ranks[1].allocate(8, torch.float32)
-        place.copy_(borrow(ranks[1], 0))
-        with pytest.raises(FailedLenderError, match="rank 0 has failed, and may have overwritten"):
-            ranks[1].publish(2, 0, location)
-        assert ranks[2]._words[1][record_place(ranks[1].portion, 0) + 1] != ranks[1]._stamp
-        ranks[1].close_portion()
-        with pytest.raises(FailedLenderError):
-            ranks[1].take_back()
-        ranks[3].publish(2, 0, location)
-        ranks[3].take_back()
-
-
-def test_who_lends_waits_until_all_have_finished() -> None:
-    """And if one of them has done something else, it hears of that."""
-    with local_ranks(3, timeout_s=0.1) as ranks:
-        tensor = new(ranks[0], 1.0)
-        ranks[0].open_portion(TOKEN)
-        lend(ranks[0], tensor, 1)
-        ranks[0].close_portion()
-        with pytest.raises(RuntimeError, match=r"^timed out after 0\.1 s: ranks 1, 2 have yet to read"):
-            ranks[0].take_back()
-        for local, token in ((ranks[1], TOKEN), (ranks[2], 7)):
-            local.open_portion(token)
-            local.close_portion()
-        with pytest.raises(RuntimeError, match="rank 2 has made other calls of this group than this rank"):
-            ranks[0].take_back()
-
-
-def test_tensors_end_in_several_threads() -> None:
-    """The memory of all of them is back."""
+def test_tensors_of_several_threads() -> None:
+    """They begin and end at any moment, none in the place of another one, and the memory of all of them is back."""
     with local_ranks(1) as (local,):
-        tensors = [new(local, 1.0) for _ in range(200)]
+
+        def begin_and_end(value: int) -> bool:
+            tensors = [new(local, value, 1 + 1000 * (turn % 3)) for turn in range(20)]
+            return all(bool((tensor == value).all()) for tensor in tensors)
+
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda _: tensors.pop() is None, range(200)))
+            assert all(pool.map(begin_and_end, range(40)))
         assert in_use(local.heap) == 0

@@ -3,9 +3,10 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,29 +20,33 @@ NOBODY = 65534
 Met = tuple[dict[int, HostMemory], dict[int, socket.socket]]
 
 
-def met(meetings: list[Meeting]) -> list[Met]:
-    """Return the memories and connections that all ranks get when all come."""
-    names = {rank: meeting.name for rank, meeting in enumerate(meetings)}
+def outcomes(meetings: dict[int, Meeting], present: Iterable[int] | None = None) -> dict[int, "Future[Met]"]:
+    """Return what becomes of the ranks that are present, by default all: the memories and connections that they get."""
+
+    def attend(rank: int) -> Met:
+        with meetings[rank]:
+            return meetings[rank].meet({peer: other.name for peer, other in meetings.items() if peer != rank})
+
     with ThreadPoolExecutor(len(meetings)) as threads:
-        futures = [
-            threads.submit(meeting.meet, {peer: name for peer, name in names.items() if peer != rank})
-            for rank, meeting in enumerate(meetings)
-        ]
-        return [future.result() for future in futures]
+        return {rank: threads.submit(attend, rank) for rank in present or meetings}
 
 
-def hang_up(results: list[Met]) -> None:
+def hang_up(results: Iterable[Met]) -> None:
     """Close all connections."""
     for _, sockets in results:
         for connection in sockets.values():
             connection.close()
 
 
+def meetings_of(num_ranks: int, timeout_s: float = 60.0) -> dict[int, Meeting]:
+    """Return a meeting of each rank."""
+    return {rank: Meeting(rank, 4096, timeout_s) for rank in range(num_ranks)}
+
+
 def test_each_has_the_memory_of_all() -> None:
     """Others read what a rank writes into its own segment and heap; and the connections lead to the right ranks."""
     before = open_files()
-    with ExitStack() as opened:
-        results = met([opened.enter_context(Meeting(rank, 4096)) for rank in range(4)])
+    results = [outcome.result() for outcome in outcomes(meetings_of(4)).values()]
     for rank, (memories, sockets) in enumerate(results):
         assert (sorted(memories), sorted(sockets)) == ([0, 1, 2, 3], [peer for peer in range(4) if peer != rank])
         own = memories[rank]
@@ -61,94 +66,70 @@ def test_each_has_the_memory_of_all() -> None:
     assert open_files() == before
 
 
-def test_names_are_not_to_be_guessed() -> None:
-    """Each is another one, with 128 random bits, and no file stands for it."""
-    with Meeting(0, 4096) as one, Meeting(0, 4096) as other:
-        assert one.name != other.name
-        assert len(one.name) == len("collectives-") + 32
-        assert not os.path.exists(one.name)
-
-
-def refused(order: Callable[[Meeting, Meeting], Met]) -> OSError:
-    """The error of a meeting that cannot be, which leaves nothing open."""
+@pytest.mark.parametrize(
+    ("present", "error", "message"),
+    [
+        ([0], TimeoutError, "timed out"),  # that waits to be called
+        ([2], TimeoutError, "timed out"),  # that calls
+        ([1, 2], TimeoutError, "timed out"),
+    ],
+)
+def test_one_that_never_comes(present: list[int], error: type[OSError], message: str) -> None:
+    """OSError after the time that it has, and nothing is left open."""
     before = open_files()
-    low, high = Meeting(0, 4096, timeout_s=0.3), Meeting(1, 4096, timeout_s=0.3)
-    with low, high, pytest.raises(OSError) as error:  # noqa: PT011  the kinds differ
-        order(low, high)
+    meetings = meetings_of(3, timeout_s=0.3)
+    results = outcomes(meetings, present)
+    with ExitStack() as closing:
+        for rank in set(meetings) - set(present):
+            closing.enter_context(meetings[rank])
     assert open_files() == before
-    return error.value
+    assert isinstance(results[present[0]].exception(), error)
+    assert message in str(results[present[0]].exception())
 
 
-def test_one_that_never_comes() -> None:
-    """OSError after the time that it has, on the side that waits to be called, and on the one that calls."""
-    assert isinstance(refused(lambda low, high: low.meet({1: high.name})), TimeoutError)
-    assert isinstance(refused(lambda low, high: high.meet({0: low.name})), TimeoutError)
-    assert isinstance(refused(lambda _, high: high.meet({0: "collectives-gone"})), ConnectionRefusedError)
-
-
-def test_another_rank_than_was_expected() -> None:
-    """Is refused."""
-
-    def with_wrong_rank(low: Meeting, high: Meeting) -> Met:
-        with Meeting(7, 4096, timeout_s=0.3) as seventh, ThreadPoolExecutor(1) as thread:
-            other = thread.submit(seventh.meet, {0: low.name})
-            try:
-                return low.meet({1: high.name})
-            finally:
-                other.exception()
-
-    assert str(refused(with_wrong_rank)) == "rank 7 connected, but one of ranks [1] was expected"
+def test_one_that_is_not_there() -> None:
+    """Or that comes to the wrong place: it is refused."""
+    with Meeting(1, 4096) as high, pytest.raises(ConnectionRefusedError):
+        high.meet({0: "collectives-gone"})
+    meetings = {0: Meeting(0, 4096), 1: Meeting(7, 4096)}
+    errors = [str(outcome.exception()) for outcome in outcomes(meetings).values()]
+    assert errors[0] == "rank 7 connected, but one of ranks [1] was expected"
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
-def test_where_one_cannot_meet_the_others_do_not_wait(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_one_cannot_meet_the_others_do_not_wait(failing: int) -> None:
     """It turns away those that wait for it, long before their time is over."""
-    accept, connect = Meeting._accepted, Meeting._connect
-
-    def no_accept(meeting: Meeting, missing: Mapping[int, str]) -> socket.socket:
-        if meeting._rank == failing:
-            raise OSError(24, "Too many open files")
-        return accept(meeting, missing)
-
-    def no_connect(meeting: Meeting, name: str) -> socket.socket:
-        if meeting._rank == failing:
-            raise OSError(24, "Too many open files")
-        return connect(meeting, name)
-
-    monkeypatch.setattr(Meeting, "_accepted", no_accept)
-    monkeypatch.setattr(Meeting, "_connect", no_connect)
-    meetings = [Meeting(rank, 4096, timeout_s=60.0) for rank in range(3)]
-    began_s = time.monotonic()
-    with ThreadPoolExecutor(3) as threads:
-
-        def attend(rank: int) -> BaseException | None:
-            with meetings[rank] as meeting:
-                try:
-                    hang_up([meeting.meet({peer: meetings[peer].name for peer in range(3) if peer != rank})])
-                except OSError as error:
-                    return error
-            return None
-
-        errors = list(threads.map(attend, range(3)))
-    assert errors[failing] is not None
+    meetings, began_s = meetings_of(3), time.monotonic()
+    none_left = Mock(side_effect=OSError(24, "Too many open files"))
+    meetings[failing]._accepted = meetings[failing]._connect = none_left  # type: ignore[method-assign]
+    results = outcomes(meetings)
+    assert results.pop(failing).exception() is not None
+    hang_up(result.result() for result in results.values() if not result.exception())
     assert time.monotonic() - began_s < 30
 
 
 def test_one_that_has_ended_is_not_awaited() -> None:
     """A rank that has connected to all and hung up may have closed its socket; one that has not will not come."""
-    began_s = time.monotonic()
-    with ExitStack() as opened:
-        low, middle = (opened.enter_context(Meeting(rank, 4096, timeout_s=60.0)) for rank in range(2))
-        with Meeting(2, 4096) as dead:
-            names = {0: low.name, 1: middle.name, 2: dead.name}
-        with ThreadPoolExecutor(2) as threads:
-            futures = [
-                threads.submit(meeting.meet, {peer: name for peer, name in names.items() if peer != rank})
-                for rank, meeting in enumerate([low, middle])
-            ]
-            errors = [str(future.exception()) for future in futures]
+    meetings, began_s = meetings_of(3), time.monotonic()
+    with meetings[2]:
+        pass
+    errors = [str(outcome.exception()) for outcome in outcomes(meetings, [0, 1]).values()]
     assert "rank 2 has ended, or cannot share memory" in errors
     assert time.monotonic() - began_s < 30
+
+
+def test_one_that_is_late_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the others look whether it is still there."""
+    monkeypatch.setattr("collectives.shared_memory.meeting.LOOK_S", 0.01)
+    meetings = meetings_of(3)
+    meet = meetings[2].meet
+
+    def late(names: Mapping[int, str]) -> Met:
+        time.sleep(0.3)
+        return meet(names)
+
+    meetings[2].meet = late  # type: ignore[method-assign]
+    hang_up(outcome.result() for outcome in outcomes(meetings).values())
 
 
 def test_one_that_is_done_early_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +171,7 @@ def test_another_user_gets_nothing() -> None:
                 connection.sendall((1).to_bytes(8, "little"))
 
         assert as_nobody(intrude) == 0
-        hang_up(met([low, high]))
+        hang_up(outcome.result() for outcome in outcomes({0: low, 1: high}).values())
     with Meeting(0, 4096) as low:
 
         def go_to_another_user() -> None:
