@@ -1,6 +1,6 @@
 """`ringsim step --ranks`: which programs it records again, and what it makes of them.
 
-The recorder is one that runs nothing; tests/collectives/test_scaled_recording.py has the real one.
+The recorder is one that runs nothing; tests/collectives/recording/test_trace_command.py has the real one.
 """
 
 import json

@@ -1,11 +1,13 @@
-"""`ringsim trace --device cuda`: programs that were written for GPUs are recorded where there are none."""
+"""`ringsim trace --device cuda`: programs for GPUs are recorded where there are none, with data and without."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ringsim.traces import Device, ProgramTrace, TracedStep
-from tests.collectives.test_recording import recorded
+from ringsim.traces import Call, Device, TracedStep, TraceEventKind
+from tests.collectives.recording.recorded import HEAD, LINE, recorded, trace_of
 
 PROGRAM = """
 import os
@@ -93,11 +95,13 @@ def main():
     size = dist.get_world_size()
     model = layers().to(device)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    if WAY in ("fsdp2", "meta"):
+    if WAY in ("fsdp2", "hsdp", "meta"):
         if WAY == "meta":
             with torch.device("meta"):
                 model = layers()
         mesh = init_device_mesh("cuda", (size,))
+        if WAY == "hsdp":
+            mesh = init_device_mesh("cuda", (2, size // 2), mesh_dim_names=("copies", "shards"))
         for layer in (*model, model):
             fully_shard(layer, mesh=mesh, mp_policy=policy)
         if WAY == "meta":
@@ -126,7 +130,7 @@ def main():
         batch, target = batch.to(device, non_blocking=True), target.cuda(local_rank, non_blocking=True)
         with torch.autocast("cuda", dtype=dtype):
             scores = model(batch)
-        if WAY not in ("fsdp1", "fsdp2", "meta", "tensor"):
+        if WAY not in ("fsdp1", "fsdp2", "hsdp", "meta", "tensor"):
             assert scores.dtype == dtype
         loss = loss_of(scores, target)
         scaler.scale(loss).backward()
@@ -148,40 +152,67 @@ COLLECTIVES = {
     "scaled": {"all_reduce"},
     "fsdp1": {"all_gather", "reduce_scatter"},
     "fsdp2": {"all_gather", "reduce_scatter", "all_reduce"},
+    "hsdp": {"all_gather", "reduce_scatter", "all_reduce"},
     "meta": {"all_gather", "reduce_scatter", "all_reduce"},
     "tensor": {"all_gather", "reduce_scatter", "all_reduce"},
 }
 
 
-def step_of(program: Path, way: str, is_fake: bool) -> TracedStep:
-    """The recorded step."""
-    trace = recorded(program, way, num_ranks=8, rank=3, is_fake=is_fake, device=Device.CUDA)
-    assert isinstance(trace, ProgramTrace), f"{trace}; it wrote:\n{program.with_suffix('.log').read_text()[-4000:]}"
-    assert trace.device is Device.CUDA
-    assert {group.backend for group in trace.groups} <= {"nccl", "cpu:gloo,cuda:nccl", "undefined"}
-    return trace.steps[0]
+ON_GPUS: Any = {"num_ranks": 8, "rank": 3, "device": Device.CUDA}
 
 
-@pytest.mark.parametrize("is_fake", [False, True])
+def calls_of(step: TracedStep) -> list[tuple[Call, str]]:
+    """Return its calls without their times, each with its need: nothing of the step, a call, or a computation."""
+    needs = [
+        "nothing" if call.after == -1 else step.events[call.after].kind.name if call.after is not None else ""
+        for call in step.calls
+    ]
+    # Under FakeTensorMode functional collectives wait at once, and so the streams after them wait for these calls, too.
+    calls = [replace(call, local_s=0.0, after=None, after_calls=()) for call in step.calls]
+    return list(zip(calls, needs, strict=True))
+
+
+def products_of(step: TracedStep) -> set[tuple[str, str, int]]:
+    """Return its products of matrices, each with its dtype and its floating-point operations."""
+    operators = [operator for event in step.events for operator in event.operators if operator.flops]
+    return {(operator.name, operator.dtype, operator.flops) for operator in operators}
+
+
 @pytest.mark.parametrize("way", list(COLLECTIVES))
-def test_programs_for_gpus_are_recorded(program: Path, way: str, is_fake: bool) -> None:
-    """With their data and without; the products of matrices are there, in the dtype that they chose."""
-    step = step_of(program, way, is_fake)
+def test_programs_for_gpus_are_recorded(program: Path, way: str) -> None:
+    """Without data as with data: collective, bytes, dtype, group, order and need of each call, and the arithmetic.
+
+    The products of matrices are in the dtype that the program chose.
+    """
+    real, fake = (trace_of(program, way, is_fake=is_fake, **ON_GPUS) for is_fake in (False, True))
+    assert real.device is fake.device is Device.CUDA
+    assert real.groups == fake.groups
+    assert {group.backend for group in fake.groups} <= {"nccl", "cpu:gloo,cuda:nccl", "undefined"}
+    (with_data,), (step,) = real.steps, fake.steps
+    assert calls_of(step) == calls_of(with_data)
+    assert products_of(step) == products_of(with_data)
+    assert step.flops == with_data.flops > 0
+    assert step.compute_s == 0 < with_data.compute_s
     assert {call.collective for call in step.calls} == COLLECTIVES[way]
-    assert step.flops > 0
-    products = {op.dtype for event in step.events for op in event.operators if op.name in ("aten.mm", "aten.addmm")}
+    products = {dtype for name, dtype, _ in products_of(step) if name in ("aten.mm", "aten.addmm")}
     assert products == {"float16" if way == "scaled" else "bfloat16"}
+    if way == "fsdp2":  # the placeholder streams are those of CUDA, so that gathers may overlap the computations
+        assert {call.on_side_stream for call in step.calls if call.collective == "all_gather"} == {True}
 
 
-def test_gathers_of_fsdp_are_on_a_stream_of_their_own(program: Path) -> None:
-    """The placeholder streams are those of CUDA, so that the gathers may overlap the computations on a GPU."""
-    step = step_of(program, "fsdp2", is_fake=True)
-    assert {call.on_side_stream for call in step.calls if call.collective == "all_gather"} == {True}
+def test_all_steps_without_data_have_their_operators(program: Path) -> None:
+    """All of them are alike."""
+    first, *others = trace_of(program, "fsdp2", is_fake=True, num_steps=3, **ON_GPUS).steps
+    assert others == [first] * 2
+    assert {TraceEventKind.READ, TraceEventKind.COMPUTE} < {event.kind for event in first.events}
 
 
-def test_without_cuda_the_program_is_told_what_to_give(program: Path) -> None:
-    """In one line with the place."""
+def test_programs_are_told_what_they_lack(program: Path, tmp_path: Path) -> None:
+    """In one line with the place: the device, or the numbers on which the shape of an operator's result depends."""
     told = recorded(program, "ddp")
-    assert isinstance(told, str)
-    assert f"{program}:" in told
+    assert told.startswith(f"{program}:")
     assert told.endswith("; a program that was written for GPUs needs --device cuda")
+    (chooses := tmp_path / "chooses.py").write_text(f"{HEAD}weights[weights > 0]\n")
+    told = recorded(chooses, is_fake=True)
+    assert told.startswith(f"{chooses}:{LINE}: aten.")
+    assert told.endswith("with --fake there are none: leave it out there, or record without --fake")

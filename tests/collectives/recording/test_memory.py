@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ringsim.traces import HeldBytes, StepMemory
-from tests.collectives.test_recording import trace_of
+from tests.collectives.recording.recorded import trace_of
 
 WIDTH, LAYERS, NUM_RANKS = 64, 4, 4
 PROGRAM = f"""

@@ -1,10 +1,9 @@
 """A trace names the operators of each computation, and which stream waits for which."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from collectives.recording.program import with_times_of
 from collectives.recording.streams import watched_streams
 from collectives.runtime import Recorder
 from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
-from tests.collectives.test_recording import trace_of
+from tests.collectives.recording.recorded import trace_of
 
 PROGRAM = """
 import sys
@@ -50,8 +49,9 @@ COMPUTE, CALL, WAIT, READ = TraceEventKind.COMPUTE, TraceEventKind.CALL, TraceEv
 MATMULS = {"aten.mm", "aten.addmm"}
 
 
+@cache
 def step_of(program: Path, way: str) -> TracedStep:
-    """The recorded step."""
+    """Return the recorded step."""
     return trace_of(program, way, num_ranks=4).steps[0]
 
 
@@ -82,8 +82,11 @@ def test_buckets_of_ddp_come_after_the_backward_pass_so_far(program: Path) -> No
 
 
 @pytest.mark.parametrize("way", ["fsdp", "hsdp"])
-def test_fsdp_gathers_one_layer_ahead_in_the_forward_pass(program: Path, way: str) -> None:
-    """A gather waits until the one before the last has been copied out, and computations wait before they copy out."""
+def test_fsdp_gathers_one_layer_ahead(program: Path, way: str) -> None:
+    """In both passes a gather waits until an earlier one has been copied out, and computations wait before they do so.
+
+    In the backward pass a layer's gradients are copied in when the last are sent.
+    """
     step = step_of(program, way)
     for index in range(4):
         read, call = place(step, READ, index), step.calls[index]
@@ -91,12 +94,6 @@ def test_fsdp_gathers_one_layer_ahead_in_the_forward_pass(program: Path, way: st
         assert computes_with(step, read + 1) == {"fsdp.split_with_sizes_copy"}
         if index > 1:
             assert call.after == place(step, READ, index - 2) + 1
-
-
-@pytest.mark.parametrize("way", ["fsdp", "hsdp"])
-def test_fsdp_gathers_one_layer_ahead_in_the_backward_pass(program: Path, way: str) -> None:
-    """A gather waits for the copy out of the last one, and a layer's gradients are copied in when the last are sent."""
-    step = step_of(program, way)
     gathers, scatters = calls_of(step, "all_gather")[4:], calls_of(step, "reduce_scatter")
     assert (len(gathers), len(scatters)) == (4, 4)
     for last, index in pairwise(gathers):
@@ -125,102 +122,41 @@ def test_functional_collectives_are_waited_for(program: Path) -> None:
         assert place(step, WAIT, index) > place(step, CALL, index)
 
 
-class StandIn:
-    """A device whose streams and events do nothing, with the names of torch.cuda."""
-
-    class Stream:
-        """Does nothing; `watched_streams` gives it its methods."""
-
-        def record_event(self) -> None:
-            """Record nothing."""
-
-        def wait_event(self, event: Any) -> None:
-            """Wait for nothing."""
-
-        def wait_stream(self, stream: Any) -> None:
-            """Wait for nothing."""
-
-    class Event:
-        """Knows how often it was used."""
-
-        def __init__(self) -> None:
-            self.uses: list[str] = []
-
-        def record(self, stream: Any = None) -> None:  # noqa: ARG002
-            """Note it."""
-            self.uses.append("record")
-
-        def wait(self, stream: Any = None) -> None:  # noqa: ARG002
-            """Note it."""
-            self.uses.append("wait")
-
-    def __init__(self) -> None:
-        self.main = self.now = self.Stream()
-
-    def current_stream(self) -> Stream:
-        """The stream that the block around is on."""
-        return self.now
-
-    @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
-        """A block on this stream."""
-        self.now = stream
-        yield
-        self.now = self.main
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """A stand-in for torch.cuda, on any machine."""
-    device = StandIn()
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_stream", device.current_stream)
-    monkeypatch.setattr(torch.cuda, "default_stream", lambda: device.main)
-    return device
-
-
-def test_streams_of_any_device_are_watched(cuda: StandIn) -> None:
+def test_waits_of_streams_are_watched() -> None:
     """Through streams that wait for streams; what the program asked for is done, too."""
     recorder, work = Recorder(clock=lambda: 0.0), Operator("aten.mm", "float32", 8, 8)
-    first, second, event = cuda.Stream(), cuda.Stream(), cuda.Event()
+    main, first, second = torch.cpu.current_stream(), torch.cpu.Stream(), torch.cpu.Stream()
     calls = [Call("all_reduce", 64, "float32", group, is_async=False) for group in (0, 1, 0)]
-    with watched_streams(recorder, cuda):
+    with (
+        patch.object(torch.cpu.Event, "record") as record,
+        patch.object(torch.cpu.Event, "wait") as wait,
+        watched_streams(recorder, torch.cpu),
+    ):
+        event = torch.cpu.Event()
         recorder.count(work)
-        first.wait_stream(cuda.main)
+        first.wait_stream(main)
         recorder.count(work)
-        with cuda.stream(first):
+        with torch.cpu.stream(first):
             recorder.count(work)  # part of the call
             recorder.call(calls[0], [])
             event.record()
-        with cuda.stream(second):
+        with torch.cpu.stream(second):
             event.wait()
             recorder.call(calls[1], [])
             recorder.call(calls[2], [])
         recorder.count(work)
-        cuda.main.wait_stream(second)
-        cuda.main.wait_event(event)  # over already
+        main.wait_stream(second)
+        main.wait_event(event)  # over already
         recorder.end_step()
-    [step] = recorder.steps
+        main.wait_event(event)  # of an earlier step: no rank begins a step before it has all of the last one
+        recorder.end_step()
+    step, later = recorder.steps
     kinds = [(event.kind, event.call) for event in step.events]
     reads = [(READ, 1), (READ, 2)]
     assert kinds == [(COMPUTE, -1), (COMPUTE, -1), (CALL, 0), (CALL, 1), (CALL, 2), (COMPUTE, -1), *reads]
     assert [(call.after, call.after_calls) for call in step.calls] == [(0, ()), (0, (0,)), (0, (1,))]
-    assert event.uses == ["record", "wait", "wait"]
-
-
-def test_an_event_of_an_earlier_step_is_over(cuda: StandIn) -> None:
-    """No rank begins a step before it has all of the last one."""
-    recorder, side, event = Recorder(clock=lambda: 0.0), cuda.Stream(), cuda.Event()
-    call = Call("all_reduce", 64, "float32", 0, is_async=False)
-    with watched_streams(recorder, cuda):
-        for _ in range(2):
-            cuda.main.wait_event(event)
-            with cuda.stream(side):
-                recorder.call(call, [])
-                event.record()
-            recorder.end_step()
-    assert recorder.steps[1] == recorder.steps[0]
-    assert [event.kind for event in recorder.steps[0].events] == [CALL]
+    assert later.events == ()
+    assert (record.call_count, wait.call_count) == (3, 5)  # of each wait_stream one
 
 
 def test_operators_are_counted(program: Path) -> None:

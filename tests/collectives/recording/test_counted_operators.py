@@ -1,13 +1,11 @@
 """Operators in a trace: their arithmetic, its precision, those not counted, and whether the program is compiled."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ringsim.traces import Device
-from tests.collectives.test_recording import LIMIT_S, trace_of
+from tests.collectives.recording.recorded import trace_of
 
 PROGRAM = """
 import sys
@@ -99,13 +97,3 @@ def test_arithmetic_is_counted(program: Path, is_fake: bool) -> None:
     counted = [operator.flops * operator.count for operator in step.operators if operator.flops]
     assert sorted(counted) == sorted(works.values())
     assert all(operator.is_counted for operator in step.operators)
-
-
-def test_a_program_that_sends_to_single_ranks_is_warned_of_at_once(program: Path) -> None:
-    """Since ringsim step will refuse its trace."""
-    output = program.with_suffix(".json")
-    command = ["trace", "--fake", "-o", str(output), str(program), "", "dist.send(x, 1); dist.recv(x, 1)"]
-    done = subprocess.run(
-        [sys.executable, "-m", "ringsim", *command], capture_output=True, text=True, timeout=LIMIT_S, check=True
-    )
-    assert done.stderr.count("UserWarning: the program sends to single ranks, as pipelines do: ringsim step will") == 1

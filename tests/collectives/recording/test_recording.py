@@ -1,0 +1,265 @@
+"""Programs recorded as one rank of many: what a trace has of their calls, and programs that cannot be recorded."""
+
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from ringsim.traces import ProgramTrace, TraceEventKind, TraceRequest
+from tests.collectives.recording.recorded import BACKEND, HEAD, LINE, record, recorded, trace_of
+
+DDP = """
+import sys
+from torch.utils.checkpoint import checkpoint
+class Checkpointed(nn.Linear):
+    def forward(self, x):
+        return checkpoint(super().forward, x.requires_grad_(), use_reentrant=True)
+layers = nn.Sequential(*[(Checkpointed if "checkpoints" in sys.argv else nn.Linear)(8, 8) for _ in range(4)])
+model = nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=5e-4)
+optimizer = torch.optim.AdamW(model.parameters())
+def step_of_one():
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+def try_an_optimizer():
+    weights = torch.ones(8, requires_grad=True)
+    on_trial = torch.optim.SGD([weights])
+    for _ in range(3):
+        weights.grad = torch.ones(8)
+        on_trial.step()
+if "on trial" in sys.argv:
+    [try_an_optimizer() for _ in range(2)]
+while "forks" in sys.argv:
+    multiprocessing.Process(target=never.wait).start()
+    os.fork()
+    break
+try:
+    while True:
+        step_of_one()
+except BaseException:
+    sys.exit("ends badly" in sys.argv)
+"""
+
+
+@pytest.fixture
+def ddp(tmp_path: Path) -> Path:
+    """Four layers in DistributedDataParallel, with a bucket for each or so."""
+    program = tmp_path / "ddp.py"
+    program.write_text(HEAD + DDP)
+    return program
+
+
+@pytest.mark.parametrize("way", ["", "checkpoints", "ends badly"])
+def test_ddp_is_recorded_as_one_of_many_ranks(ddp: Path, way: str) -> None:
+    """A call for each bucket during the backward pass, and their waits after it; then the program is stopped.
+
+    The backward pass of a layer may be one within another, as of a reentrant checkpoint. The program may catch what
+    stops it, and end with an error.
+    """
+    trace = trace_of(ddp, way, num_ranks=64, rank=9, num_steps=2)
+    assert (trace.num_ranks, trace.rank, trace.ranks_per_host, len(trace.steps)) == (64, 9, 8, 2)
+    (group,) = trace.groups
+    assert (len(group.ranks), group.backend) == (64, BACKEND)
+    step = trace.steps[-1]
+    assert sum(call.size_bytes for call in step.calls) == 4 * 4 * (8 * 8 + 8)
+    kinds = [event.kind for event in step.events if event.kind in (TraceEventKind.CALL, TraceEventKind.WAIT)]
+    assert kinds == [TraceEventKind.CALL] * len(step.calls) + [TraceEventKind.WAIT] * len(step.calls)
+    assert len(step.calls) > 1
+    assert step.compute_s > 0
+
+
+@pytest.mark.parametrize("way", ["on trial", "forks"])
+def test_what_a_program_does_besides_does_not_count(ddp: Path, way: str) -> None:
+    """It may step an optimizer to see its state, and fork processes that do not train: these write no trace."""
+    trace, plain = (trace_of(ddp, each) for each in (way, ""))
+    assert [call.size_bytes for call in trace.steps[0].calls] == [call.size_bytes for call in plain.steps[0].calls]
+    assert trace.memory == plain.memory
+
+
+def watch_while_stopped(request: TraceRequest) -> list[bool]:
+    """Return whether the recorder was stopped whenever the watch of the operators began or ended."""
+    from collectives.recording.operators import OperatorWatch
+
+    start, stop = OperatorWatch.start, OperatorWatch.stop
+    stopped: list[bool] = []
+    with (
+        patch.object(OperatorWatch, "start", lambda it: (stopped.append(it._recorder.is_stopped), start(it))),
+        patch.object(OperatorWatch, "stop", lambda it: (stopped.append(it._recorder.is_stopped), stop(it))),
+    ):
+        record(request)
+    return stopped
+
+
+def test_beginning_and_ending_the_watch_is_not_timed(ddp: Path) -> None:
+    """The next step, which is the first that is recorded, was several times as long as the others."""
+    assert recorded(ddp, call=watch_while_stopped) == [True, True]
+
+
+CALLS = """
+rank, size, one = dist.get_rank(), dist.get_world_size(), torch.ones(2)
+def objects():
+    everywhere, sent, output = [None] * size, [{"of": rank}] if rank == 0 else [None], [None]
+    dist.all_gather_object(everywhere, rank)
+    dist.broadcast_object_list(sent, src=0)
+    dist.scatter_object_list([None], list(range(size)) if rank == 0 else None, src=0)
+    given = [rank] * size if rank == 0 else None
+    dist.scatter_object_list(scatter_object_output_list=output, scatter_object_input_list=given, src=0)
+    assert output == ([rank] if rank == 0 else [None])
+    pair = dist.new_group([2, 3])
+    if rank == 3:
+        dist.scatter_object_list(output, ["of 2", "of 3"], src=3, group=pair)
+        assert output == ["of 3"]
+    dist.recv_object_list([None], src=1)
+    dist.monitored_barrier()
+    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as calls:
+        dist.all_reduce(torch.ones(2))
+    calls.wait()
+    dist.group.WORLD.broadcast(torch.ones(2), 1).wait()
+    dist.group.WORLD.allgather([torch.empty(2) for _ in range(size)], torch.ones(2)).wait()
+    assert everywhere == [rank] * size
+    assert sent == ([{"of": 0}] if rank == 0 else [None])
+def shapes():
+    dist.all_reduce(total := torch.ones(2), group=dist.new_subgroups(2)[0])
+    dist.all_gather(parts := [torch.empty(3) for _ in range(size)], torch.full((3,), 5.0))
+    dist.reduce_scatter_tensor(mine := torch.empty(1), torch.arange(float(size)), dist.ReduceOp.AVG)
+    dist.all_to_all_single(outputs := torch.empty(size), torch.arange(float(size)))
+    dist.send(torch.ones(5), (rank + 1) % size)
+    dist.recv(received := torch.ones(2), (rank - 1) % size)
+    dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(5), (rank + 1) % size)])[0].wait()
+    assert (total.tolist(), parts[-1].tolist(), mine.item()) == ([2.0] * 2, [5.0] * 3, rank)
+    assert (outputs.tolist(), received.tolist()) == ([rank] * size, [0.0] * 2)
+while True:
+    shapes(), objects(), train(1)
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_what_programs_call(tmp_path: Path, rank: int) -> None:
+    """Objects are this rank's own; other ranks hold what this one holds."""
+    (program := tmp_path / "train.py").write_text(HEAD + CALLS)
+    trace = trace_of(program, num_ranks=4, rank=rank)
+    (step,) = trace.steps
+    calls = [(call.collective, call.size_bytes, len(trace.groups[call.group].ranks)) for call in step.calls]
+    assert calls[:7] == [
+        ("all_reduce", 8, 2),
+        ("all_gather", 48, 4),
+        ("reduce_scatter", 16, 4),
+        ("all_to_all", 16, 4),
+        ("send", 20, 4),
+        ("recv", 8, 4),
+        ("recv", 20, 4),
+    ]
+    assert ("all_gather", 32, 4) in calls[7:]
+    waited = [event.call for event in step.events if event.kind is TraceEventKind.WAIT]
+    assert waited == [index for index, call in enumerate(step.calls) if call.is_async]
+
+
+EXCHANGES = """
+import sys, collectives
+calls = collectives if sys.argv[1] == "collectives" else dist
+rank, size = dist.get_rank(), dist.get_world_size()
+lengths = list(range(1, size + 1))  # of the blocks for each rank
+mine = lengths[rank]
+def exchange():
+    equal, uneven = torch.empty(size), torch.empty(size * mine)
+    calls.all_to_all_single(equal, torch.arange(float(size)))
+    assert equal.tolist() == [rank] * size
+    calls.all_to_all_single(uneven, torch.arange(float(sum(lengths))), [mine] * size, lengths, async_op=True).wait()
+    assert uneven.tolist() == list(range(sum(lengths[:rank]), sum(lengths[: rank + 1]))) * size
+    received = [torch.empty(mine) for _ in lengths]
+    calls.all_to_all(received, [torch.full((length,), float(length)) for length in lengths])
+    assert all(block.tolist() == [mine] * mine for block in received)
+def share():
+    gathered = [torch.empty(3) for _ in lengths] if rank == 1 else None
+    calls.gather(torch.full((3,), 5.0), gathered, dst=1)
+    assert gathered is None or gathered[2].tolist() == [5.0] * 3
+    given = [torch.full((2,), float(length)) for length in lengths] if rank == 1 else None
+    calls.scatter(share := torch.zeros(2), given, src=1)
+    assert share.tolist() == ([mine] * 2 if rank == 1 else [0.0] * 2)
+    calls.all_gather(parts := [torch.empty(length) for length in lengths], torch.full((mine,), 5.0))
+    assert all(part.tolist() == [5.0] * len(part) for part in parts)
+    calls.reduce_scatter(total := torch.empty(mine), [torch.ones(length) for length in lengths])
+    assert total.tolist() == [size] * mine
+while True:
+    exchange(), share(), train(1)
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_exchanges_are_recorded_alike_whoever_does_them(tmp_path: Path, rank: int) -> None:
+    """Torch's on Gloo and on "ring", and ours: with the results that come if all ranks hold what this one holds."""
+    recordings = []
+    for way in ("gloo", "ring", "collectives"):
+        head = HEAD if way == "gloo" else HEAD.replace(BACKEND, "ring")
+        (program := tmp_path / "train.py").write_text(head + EXCHANGES)
+        trace = trace_of(program, way, num_ranks=4, rank=rank)
+        calls = trace.steps[-1].calls
+        recordings.append([(call.collective, call.size_bytes, call.dtype, call.is_async, call.peer) for call in calls])
+    assert [(name, size) for name, size, *_ in recordings[0]] == [
+        ("all_to_all", 4 * 4),
+        ("all_to_all", 4 * 10),
+        ("all_to_all", 4 * 10),
+        ("gather", 4 * 3 * 4),
+        ("scatter", 4 * 2 * 4),
+        ("all_gather", 4 * 10),
+        ("reduce_scatter", 4 * 10),
+    ]
+    assert recordings[0] == recordings[1] == recordings[2]
+
+
+REFUSALS = {
+    "train(3)": "it ended after 3 steps of a torch.optim.Optimizer; 3 warm up",
+    "train(0)": "it ended after 0 steps of a torch.optim.Optimizer; 3 warm up",
+    "all_ = [multiprocessing.Process(target=train) for _ in 'ab']; [each.start() for each in all_]; "
+    "[each.join() for each in all_]": "the program starts its ranks itself, by torch.multiprocessing",
+    "torch.multiprocessing.spawn(print, (), 2)": "the program starts its ranks itself, by torch.multiprocessing",
+    "dist.recv(torch.ones(1))": "the program must name the one that it receives from",
+    "torch.distributed.rpc.init_rpc('worker')": f"train.py:{LINE}: the program calls other ranks by torch.distributed",
+    "raise KeyError('data')": f"train.py:{LINE}: KeyError: 'data'",
+    "sys.exit(7)": "it ended with exit code 7",
+    "def f(:": f"train.py: SyntaxError: invalid syntax (train.py, line {LINE})",
+    "'nosuch'": "train.py:5: AssertionError: Unknown c10d backend type NOSUCH",
+    "'cpu:gloo,cuda:nosuch'": "train.py:5: AssertionError: Unknown c10d backend type NOSUCH",
+}
+
+
+@pytest.mark.parametrize("body", REFUSALS)
+def test_what_cannot_be_recorded_is_refused(body: str, tmp_path: Path) -> None:
+    """In one line with the place; what is only a name is that of the backend."""
+    head = HEAD.replace(BACKEND, body.strip("'")) if body.startswith("'") else HEAD
+    (program := tmp_path / "train.py").write_text(f"{head}{body}\n")
+    assert REFUSALS[body] in str(recorded(program))
+
+
+FUTURES = """
+values = lambda done: done.value()
+again = lambda done: dist.all_reduce(done.value()[0], async_op=True).get_future().value()
+while True:
+    first, second = [dist.all_reduce(torch.ones(4), async_op=True).get_future() for _ in range(2)]
+    WAY
+    torch.ones(64, 64) @ torch.ones(64, 64)
+    WAIT
+    train(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "wait", "waits"),
+    [
+        ("pass", "first.wait(), second.value()", [0, 1]),
+        ("first.wait()", "second.wait()", [1]),
+        ("chained = first.then(values)", "chained.wait()", [0]),
+        ("chained = first.then(again)", "chained.value()", [0, 2]),
+        ("first.add_done_callback(values)", "second.wait()", [1]),
+        ("both = torch.futures.collect_all([first, second])", "both.wait()", [0, 1]),
+        ("pass", "torch.futures.wait_all([second, first])", [1, 0]),
+        ("chained = first.then(lambda _: 1 / 0)", "second.wait()", [1]),
+    ],
+)
+def test_a_program_waits_where_it_asks_its_future(way: str, wait: str, waits: list[int], tmp_path: Path) -> None:
+    """And not where it takes it, so that the product between hides the calls."""
+    (program := tmp_path / "train.py").write_text(HEAD + FUTURES.replace("WAY", way).replace("WAIT", wait))
+    trace: ProgramTrace = trace_of(program, is_fake=True)
+    events = trace.steps[0].events
+    product = next(place for place, event in enumerate(events) if any(op.flops for op in event.operators))
+    assert [event.call for event in events[product:] if event.kind is TraceEventKind.WAIT] == waits

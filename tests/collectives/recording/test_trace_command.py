@@ -1,0 +1,147 @@
+"""`ringsim trace`: whatever a program does, the command ends, with the trace or with one line that says why not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ringsim.traces import ProgramTrace, TracedStep
+from tests.collectives.recording.recorded import HEAD, LINE, ringsim
+from tests.processes import run_python
+from tests.ringsim.traces.made_trace import traced
+
+
+@pytest.mark.slow  # imports torch in a process of its own
+def test_the_command(tmp_path: Path) -> None:
+    """It sums up the last step, and names the file, which does not move with a program that changes its folder."""
+    (tmp_path / "train.py").write_text(f"{HEAD}os.chdir('/'); train()\n")
+    done = run_python("-m", "ringsim", "trace", "--ranks", "2", "-o", "step.json", "train.py", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "wrote step.json\n")
+    assert "rank 0 of 2, last of 3 steps" in done.stdout
+    assert ProgramTrace.load(tmp_path / "step.json").num_ranks == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "printed"),
+    [
+        ("os.chdir('/'); train()", "at the end\nrank 0 of 2, last of 3 steps"),
+        ("threading.Thread(target=train).start(); never.wait()", "at the end\nrank 0 of 2"),
+        ("subprocess.Popen(['sleep', '1000']); atexit.register(os.abort); train()", ""),
+        pytest.param(
+            "signal.signal(signal.SIGTERM, lambda *_: None); atexit.register(never.wait); train()",
+            "",
+            marks=pytest.mark.slow,  # it is given some seconds
+        ),
+    ],
+)
+def test_a_program_is_ended_when_it_is_recorded(body: str, printed: str, tmp_path: Path) -> None:
+    """Threads and children end with it; nothing that it does at its end, or to its folder, changes the outcome."""
+    (tmp_path / "train.py").write_text(f"{HEAD}atexit.register(print, 'at the end'); {body}\n")
+    done = ringsim(tmp_path, "trace", "--ranks", 2, "-o", "step.json", "train.py")
+    assert (done.returncode, done.stderr) == (0, "wrote step.json\n")
+    assert done.stdout.startswith(printed)
+    assert ProgramTrace.load(tmp_path / "step.json").num_ranks == 2
+
+
+CATCHES_ALL = """
+while True:
+    try:
+        train()
+    except BaseException:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body", "message"),
+    [
+        ("--fake -m train", "ctypes.string_at(0)", f"train.py:{LINE}: its process was ended by SIGSEGV, from within "),
+        (
+            "-m train",
+            "threading.Thread(target=never.wait).start(); [][1]",
+            f"train.py:{LINE}: IndexError: list index out of range",
+        ),
+        ("train.py", "train(1); os._exit(0)", "it ended its process, as by os._exit, before it was recorded"),
+        ("train.py", CATCHES_ALL, "it catches BaseException in each step, and so cannot be stopped"),
+        ("-o - train.py", "", "trace: --output -: the program may print to stdout itself; name a file"),
+        ("nowhere.py", "", "trace: nowhere.py: there is no such file; for a module, write -m before the name"),
+        ("--ranks 4 --rank 4 train.py", "", ": rank 4: must be less than the 4 ranks"),
+    ],
+)
+def test_how_a_program_has_failed_is_told(arguments: str, body: str, message: str, tmp_path: Path) -> None:
+    """In one line with the place, and exit code 2; no thread goes on, and an earlier trace is not taken for its own."""
+    (tmp_path / "train.py").write_text(f"{HEAD}{body}\n")
+    (earlier := tmp_path / "step.trace.json").write_text(json.dumps(traced(TracedStep((), ())).as_dict()))
+    before = earlier.read_text()
+    done = ringsim(tmp_path, "trace", *arguments.split())
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+    assert message in done.stderr
+    assert earlier.read_text() == before
+
+
+WARNINGS = {
+    "dist.send(weights.detach(), 1); dist.recv(torch.ones(1), 1)": (
+        "UserWarning: the program sends to single ranks, as pipelines do: ringsim step will refuse"
+    ),
+    "mean = weights.mean(); print(mean.item(), mean.detach().numpy().tolist(), f'{mean:.1f}', int(mean.argmax()))": (
+        f"train.py:{LINE + 1}: UserWarning: the program reads values"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", WARNINGS)
+def test_a_program_is_warned_once(body: str, tmp_path: Path) -> None:
+    """Of a trace that ringsim step will refuse; and of the line that first reads a value, which is 1 with --fake."""
+    (tmp_path / "train.py").write_text(f"{HEAD}while True:\n    {body}; train(1)\n")
+    done = ringsim(tmp_path, "trace", "--fake", "--ranks", 4, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("UserWarning") == done.stderr.count(WARNINGS[body]) == 1, done.stderr
+    assert done.stdout.startswith("1.0 1.0 1.0 1\n") == ("print" in body)
+    assert " TFLOP, and " in done.stdout
+    assert "\nmemory of tensors at the peak " in done.stdout
+
+
+FSDP = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+model = nn.Sequential(nn.Linear(6, 7), nn.Linear(7, 6))
+fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.ones(2, 6)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+NETWORK = "--latency", "10us", "--bandwidth", "1GB/s"
+STEP = "--json", *NETWORK, "--flops", "1GFLOP/s", "--memory-bandwidth", "1GB/s"
+
+
+def test_a_step_of_more_ranks_is_that_of_a_trace_recorded_by_hand(tmp_path: Path) -> None:
+    """`ringsim step --ranks` of FSDP2, whose shares, and the rows that fill them up, depend on their number."""
+    (tmp_path / "fsdp.py").write_text(HEAD + FSDP)
+    for num_ranks in (2, 16):
+        job = "--ranks", num_ranks, "--ranks-per-host", 1, "-o", f"{num_ranks}.json"
+        assert ringsim(tmp_path, "trace", "--fake", *job, "fsdp.py").returncode == 0
+    small, large = (ProgramTrace.load(tmp_path / name) for name in ("2.json", "16.json"))
+    assert small.request
+    assert (small.request.program, small.request.folder) == ("fsdp.py", str(tmp_path))
+    # Rows are filled up to a multiple of the ranks: 7 and 6 to 8 and 6 of 2, and to 16 and 16 of 16; the biases too.
+    sizes = [max(call.size_bytes for call in trace.steps[0].calls) for trace in (small, large)]
+    assert sizes == [4 * (8 * 6 + 8 + 6 * 7 + 6), 4 * (16 * 6 + 16 + 16 * 7 + 16)]
+    commands = ("2.json", "--ranks", 16, "--run-recorded"), ("16.json",), ("2.json",)
+    curve, alone, fewer = (json.loads(ringsim(tmp_path, "step", *command, *STEP).stdout) for command in commands)
+    [scaled] = curve["scaling"]
+    for name in ("num_ranks", "step_s", "compute_s", "exposed_s", "communication_s"):
+        assert scaled[name] == alone[name]
+    assert scaled["step_s"] > fewer["step_s"]
+
+
+@pytest.mark.slow
+def test_a_module_is_recorded_again(tmp_path: Path) -> None:
+    """With its arguments; what it prints is left out of the result."""
+    program = "-m", "trainers", "--task", "mlp", "--strategy", "bucketed/0.25"
+    assert ringsim(tmp_path, "trace", "--ranks", 2, "--steps", 1, *program).returncode == 0
+    done = ringsim(tmp_path, "step", "step.trace.json", *STEP, "--ranks", 3, "--run-recorded")
+    (scaled,) = json.loads(done.stdout)["scaling"]
+    assert scaled["num_ranks"] == 3
+    assert scaled["communication_s"] > 0
