@@ -15,8 +15,8 @@ power of two. Where ranks execute in order (see `simulate`) some algorithms have
 if applying takes no time, and recursive halving and doubling of chunks have one only in order, since otherwise the next
 round begins before the last one has ended.
 
-Without a formula, executed in order and without latency, these take a multiple of S beta (`test_star.py` compares them
-with the simulation on 4 to 64 ranks, within 0.01 %):
+Without a formula, executed in order and without latency, these take a multiple of S beta, on 4 to 64 ranks within
+0.01 %:
 
     reduce binomial_tree                            ceil(log2 n)
     all_reduce binomial_tree                        2 ceil(log2 n)

@@ -70,25 +70,6 @@ def ranks_with(num_ranks: int, *, overhead_s: float = 0.0, reduce_bytes_per_s: f
     return Processors(*columns, np.full(num_ranks, cores), np.full(num_ranks, copy_bytes_per_s))
 
 
-def one_nic_hosts(num_ranks: int, ranks_per_host: int, bandwidth: float, *, half_duplex: bool = False) -> TableTopology:
-    """Each host has one NIC, all that there is; messages within a host are free."""
-    host = np.arange(num_ranks) // ranks_per_host
-    num_hosts = int(host[-1]) + 1
-    out, into = np.meshgrid(host, host if half_duplex else num_hosts + host, indexing="ij")
-    across = host[:, None] != host[None, :]
-    resource = np.where(across[..., None], np.stack([out, into], axis=-1), NONE)
-    return TableTopology(
-        num_ranks,
-        resources([bandwidth] * (2 * num_hosts)),
-        ranks_with(num_ranks),
-        None,
-        np.zeros((num_ranks, num_ranks)),
-        np.full((num_ranks, num_ranks), math.inf),
-        resource,
-        np.where(resource == NONE, 0.0, 1.0),
-    )
-
-
 Rng = np.random.Generator
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 
-from ringsim import Collective, Schedule, closed_form_s
+from ringsim import Collective, Schedule
 from ringsim.formats.goal import goal_lines
 from ringsim.registry import NCCL_ALGORITHMS, build
 from ringsim.simulation import simulate
@@ -100,12 +100,6 @@ def test_another_simulator_finishes_at_the_same_time(collective: Collective, alg
 def test_so_it_does_for_random_schedules(schedule: Schedule) -> None:
     """Exchanges, chunks overwritten while they leave, several transfers of a pair in a step."""
     assert_agrees(schedule, 12_345)
-
-
-def test_a_ring_takes_what_the_closed_form_says() -> None:
-    """Neither simulator is asked alone: the formula is a third."""
-    ops = parsed("".join(goal_lines(build(Collective.ALL_REDUCE, "ring", 5), 5000, REDUCE)))
-    assert finished_ns(ops) * 1e-9 == pytest.approx(closed_form_s(Collective.ALL_REDUCE, "ring", 5, 5000, NETWORK))
 
 
 def test_without_a_rate_nothing_is_calculated() -> None:

@@ -5,11 +5,12 @@ import warnings
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, ScheduleError
 from ringsim.registry import build
 from ringsim.schedule import verify
-from tests.refusals import refused
+from tests.refusals import said_by
 
 EXCHANGE = """
 from __future__ import annotations
@@ -62,66 +63,37 @@ def test_it_is_proved_wherever_it_is_used(tmp_path: Path) -> None:
         build(Collective.ALL_REDUCE, f"{wrong}:exchange", 2)
 
 
-def test_an_exception_is_named_with_its_line(tmp_path: Path) -> None:
-    """Of the user's file, the last one that was being executed."""
-    path = in_file(tmp_path, "def helper(n):\n    return {}[n]\n\ndef broken(n):\n    return helper(n)\n")
-    with pytest.raises(ValueError, match=r"line 2: it raised KeyError: 6"):
-        build(Collective.ALL_REDUCE, f"{path}:broken", 6)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "def other(n): pass\ndef _helper(n): pass\ndef third(n): pass",
-            "there is no function 'mine' in '{path}': name a function of the file: {path}:other or {path}:third",
-        ),
-        ("def mine(n)", "it raised SyntaxError: expected ':' (my.py, line 1)"),
-        ("import no_such_module", "line 1: it raised ModuleNotFoundError: No module named 'no_such_module'"),
-        ("def mine(n): return 1 / (n - 2)", "line 1: it raised ZeroDivisionError: division by zero"),
-        ("def mine(n): raise RuntimeError('two\\n  lines')", "line 1: it raised RuntimeError: two lines"),
-        ("def mine(n): raise SystemExit", "line 1: it raised SystemExit"),
-        ("def mine(): pass", "it raised TypeError: mine() takes 0 positional arguments but 1 was given"),
-        ("def mine(n): return [n]", "it returned list, not a Schedule"),
-        (
-            "from ringsim import ring_all_gather as mine",
-            "it is all_gather over 2 ranks; asked for is all_reduce over 2: give the collective all_gather "
-            "(--collective all_gather)",
-        ),
-        (
-            "from ringsim import Schedule\ndef mine(n): return Schedule.from_columns(10, 'x', n, 1, [])",
-            "line 2: it raised ValueError: collective 10: must be one of Collective",
-        ),
-        (
-            "from ringsim import Collective, Schedule\ndef mine(n): return Schedule(Collective.REDUCE, 'x', n, 1, [])",
-            "line 2: it raised ValueError: steps []: must be Steps, which Schedule.from_transfers makes of lists",
-        ),
-    ],
+WRONG = (
+    "def other(n): pass\ndef _helper(n): pass\ndef third(n): pass",
+    "def mine(n)",
+    "import no_such_module",
+    "def helper(n):\n    return {}[n]\n\ndef mine(n):\n    return helper(n)\n",
+    "def mine(n): raise RuntimeError('two\\n  lines')",
+    "def mine(n): raise SystemExit",
+    "def mine(): pass",
+    "def mine(n): return [n]",
+    "from ringsim import ring_all_gather as mine",
+    "from ringsim import Schedule\ndef mine(n): return Schedule.from_columns(10, 'x', n, 1, [])",
+    "from ringsim import Collective, Schedule\ndef mine(n): return Schedule(Collective.REDUCE, 'x', n, 1, [])",
 )
-def test_what_is_wrong_with_it_is_said_in_one_line(tmp_path: Path, text: str, message: str) -> None:
-    """The message names the file, the function and the fault."""
-    path = in_file(tmp_path, text)
-    with refused(f"algorithm '{path}:mine': " + message.format(path=path)):
-        build(Collective.ALL_REDUCE, f"{path}:mine", 2)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (EXCHANGE, "name a function of the file: {path}:exchange"),
-        ("def (", "it raised SyntaxError: invalid syntax (<unknown>, line 1)"),
-        (None, "there is no file '{path}'"),
-    ],
-)
-def test_a_file_alone_is_answered_with_its_functions(tmp_path: Path, text: str | None, message: str) -> None:
-    """In the form in which one is to be named; the file is not run for that."""
-    path = tmp_path / "my.py"
-    if text is not None:
-        path.write_text(text)
-    with refused(f"algorithm '{path}': " + message.format(path=path)):
-        build(Collective.ALL_REDUCE, str(path), 2)
-    with refused(f"algorithm '{tmp_path}:mine': there is no file '{tmp_path}'"):  # a folder is none
-        build(Collective.ALL_REDUCE, f"{tmp_path}:mine", 2)
+def refusal(name: str) -> str:
+    """The message of the error with which an algorithm of this name is refused."""
+    return said_by(ValueError, build, Collective.ALL_REDUCE, name, 2)
+
+
+def test_what_is_wrong_with_it_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
+    """The file, the function and the fault; a file alone is answered with its functions, and not run for that."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    said = {text: refusal(f"{in_file(tmp_path, text).name}:mine") for text in WRONG}
+    said |= {f"{text} alone": refusal(in_file(tmp_path, text).name) for text in (EXCHANGE, "def (")}
+    said |= {name: refusal(name) for name in ("none.py", "none.py:mine", "folder:mine")}
+    assert not [message for message in said.values() if "\n" in message]
+    assert said == snapshot
 
 
 def test_a_warning_of_pythons_adds_no_line(tmp_path: Path) -> None:

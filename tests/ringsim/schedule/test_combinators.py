@@ -1,18 +1,15 @@
 """Each combinator against doing the same by hand to the transfers written out."""
 
-from collections.abc import Callable
 from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim import (
     Collective,
     Schedule,
-    ScheduleError,
     Transfer,
     merge,
     on_channel,
@@ -22,8 +19,6 @@ from ringsim import (
     split,
     then,
 )
-from ringsim.registry import build
-from tests.refusals import refused
 from tests.ringsim.strategies import schedules
 
 Rows = list[list[Transfer]]
@@ -176,57 +171,3 @@ def test_on_groups_does_the_same_everywhere(
     made = on_groups(schedule, groups, num_ranks, num_chunks, Collective.ALL_REDUCE, start)
     assert_same(made, rows)
     assert made.steps.lookback == schedule.steps.lookback
-
-
-RING, DIRECT = build(Collective.ALL_REDUCE, "ring", 3), build(Collective.ALL_REDUCE, "direct", 3)
-UNEVEN = Schedule.from_transfers(Collective.ALL_GATHER, "uneven", 2, 3, [])
-GROUPS = "on_groups: all_reduce ring over 3 ranks: "
-
-
-def ring_on(groups: list[list[int]], first_chunk: list[int] | None = None) -> Schedule:
-    """The ring on groups of 7 ranks and 5 chunks."""
-    return on_groups(RING, groups, 7, 5, Collective.ALL_REDUCE, first_chunk)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: then(RING, DIRECT, Collective.ALL_REDUCE, "both"),
-            "then: all_reduce ring over 3 ranks has 3 chunks,...",
-        ),
-        (lambda: split(RING, 0), "segments 0: must be at least 1"),
-        (lambda: pipeline(RING, 0), "segments 0: must be at least 1"),
-        (lambda: on_channel(RING, -1), "channel -1: must be at least 0"),
-        *(
-            (lambda order=order: permute_ranks(RING, order), f"order {order}: must have each rank 0..2 once")
-            for order in ([0, 1], [0, 1, 1], [1, 2, 3], [0, 1, 2, 3])
-        ),
-        (
-            lambda: permute_ranks(build(Collective.BROADCAST, "ring", 3), [1, 0, 2]),
-            "order [1, 0, 2]: must begin with rank 0, the root of broadcast",
-        ),
-        (
-            lambda: permute_ranks(UNEVEN, [1, 0]),
-            "permute_ranks: all_gather uneven over 2 ranks has 3 chunks; must be a multiple of its ranks",
-        ),
-        *(
-            (
-                lambda other=other: merge(RING, other),
-                f"merge: all_reduce ring over 3 ranks has 3 chunks, {other} has {other.num_chunks}; "
-                "collective, ranks and chunks must agree",
-            )
-            for other in (build(Collective.ALL_REDUCE, "ring", 4), build(Collective.ALL_GATHER, "ring", 3), DIRECT)
-        ),
-        (lambda: ring_on([[0, 1]]), f"{GROUPS}each group must have 3 different ranks"),
-        (lambda: ring_on([[0, 1, 2], [2, 3, 4]]), f"{GROUPS}each group must have 3 different ranks"),
-        (lambda: ring_on([[0, 1, 2], [3, 4, 5]], [0]), f"{GROUPS}each group must have 3 different ranks"),
-        (lambda: ring_on([[0, 1, 7]]), f"{GROUPS}not within 7 ranks and 5 chunks"),
-        (lambda: ring_on([[0, 1, -1]]), f"{GROUPS}not within 7 ranks and 5 chunks"),
-        (lambda: ring_on([[0, 1, 2]], [3]), f"{GROUPS}not within 7 ranks and 5 chunks"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(make: Callable[[], Schedule], message: str) -> None:
-    """The message names the schedules, the value and the rule."""
-    with refused(message, (ValueError, ScheduleError)):
-        make()

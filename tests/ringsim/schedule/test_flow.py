@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringsim import Schedule, Transfer, ring_all_reduce
+from ringsim import Schedule
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.flow import NO_ROW, flow
 from ringsim.schedule.memory_passes import memory_passes, most_published
-from tests.ringsim.strategies import built_in_schedules, listed, schedules
+from tests.ringsim.strategies import built_in_schedules, schedules
 
 
 class Walk:
@@ -50,20 +50,6 @@ def test_a_rank_publishes_each_version_once(schedule: Schedule, on_one_host: boo
     assert most_published(schedule, rows, on_one_host) == max(map(len, published), default=0)
 
 
-def test_a_swap() -> None:
-    """Two ranks that add to each other's chunk and pass on the sum: each sum is read, the last copy is not."""
-    rows = flow(listed([Transfer(0, 1, 0, True), Transfer(1, 0, 0, True)], [Transfer(0, 1, 0, False)]))
-    assert rows.reads.tolist() == [NO_ROW, NO_ROW, 1]
-    assert rows.replaces.tolist() == [NO_ROW, NO_ROW, 0]
-    assert rows.is_read.tolist() == [False, True, False]
-    assert rows.is_replaced.tolist() == [True, False, False]
-
-
-def test_nothing_flows_where_nothing_is_sent() -> None:
-    """One rank has no transfers."""
-    assert len(flow(ring_all_reduce(1))) == 0
-
-
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
 def test_a_ring(num_ranks: int) -> None:
     """Each rank publishes one chunk by copying, and sums by forming them there; it takes all chunks once."""
@@ -74,24 +60,19 @@ def test_a_ring(num_ranks: int) -> None:
     assert passes.most_published == num_ranks
 
 
-def test_what_is_sent_to_many_is_copied_once() -> None:
-    """In a direct all_gather; and only the root of a broadcast copies anything."""
-    passes = memory_passes(build(Collective.ALL_GATHER, "direct", 4))
-    assert (passes.published.sum(), passes.taken.sum(), passes.most_published) == (4, 12, 1)
-    passes = memory_passes(build(Collective.BROADCAST, "binomial_tree", 4))
-    assert (passes.published.sum(), passes.taken.sum(), passes.most_published) == (1, 3, 1)
-
-
-def test_a_sum_that_nobody_reads_is_formed_where_it_belongs() -> None:
-    """In a direct reduce_scatter nothing but contributions is sent, and nothing is copied at the receiver."""
-    passes = memory_passes(build(Collective.REDUCE_SCATTER, "direct", 4))
-    assert (passes.published.sum(), passes.taken.sum(), passes.most_published) == (12, 0, 3)
-
-
-def test_only_what_a_rank_must_hold_is_taken() -> None:
-    """A reduce leaves its sum at the root, to which nobody reads it."""
-    passes = memory_passes(build(Collective.REDUCE, "binomial_tree", 4))
-    assert passes.taken.sum() == 0
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "passes"),
+    [
+        (Collective.ALL_GATHER, "direct", (4, 12, 1)),  # what is sent to many is copied once
+        (Collective.BROADCAST, "binomial_tree", (1, 3, 1)),  # only the root copies anything
+        (Collective.REDUCE_SCATTER, "direct", (12, 0, 3)),  # only contributions are sent; sums are formed in place
+        (Collective.REDUCE, "binomial_tree", (2, 0, 1)),  # the root's sum is read by nobody
+    ],
+)
+def test_passes_of_four_ranks(collective: Collective, algorithm: str, passes: tuple[int, int, int]) -> None:
+    """Published, taken, and published by one rank at most."""
+    of = memory_passes(build(collective, algorithm, 4))
+    assert (of.published.sum(), of.taken.sum(), of.most_published) == passes
 
 
 def test_sums_in_three_places() -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Schedule, ScheduleError, Step, Transfer
 from ringsim.registry import build
 from ringsim.schedule import replay, verify
-from ringsim.schedule.combinators.then import ThenSteps
 from ringsim.schedule.step import Steps
 from tests.refusals import said_by
 from tests.ringsim.strategies import listed
@@ -41,33 +41,30 @@ def changed(step: int, row: int, **fields: Any) -> Callable[[Rows], object]:
 
 
 @pytest.mark.parametrize(
-    ("collective", "change", "message"),
+    ("collective", "change"),
     [
-        ("all_reduce", lambda rows: rows[0].pop(1), "chunk 0 ends with rank 1 counted 0 times instead of 1"),
-        (
-            "all_reduce",
-            lambda rows: rows[0].append(rows[0][1]),
-            "step 0, rank 2: chunk 0 ends with rank 1 counted 2 times instead of 1",
-        ),
-        ("all_reduce", changed(1, 2, dst=1), "rank 1 counted 0 times instead of 1, rank 2 counted 0 times instead of"),
-        (
-            "all_gather",
-            changed(0, 2, chunk=0),
-            "step 0, rank 2: chunk 0 is sent to rank 3, but rank 2 does not hold it",
-        ),
-        ("all_gather", changed(0, 0, reduce=True), "is added to, but the rank does not hold it"),
+        ("all_reduce", lambda rows: rows[0].pop(1)),
+        ("all_reduce", lambda rows: rows[0].append(rows[0][1])),
+        ("all_reduce", changed(1, 2, dst=1)),
+        ("all_gather", changed(0, 2, chunk=0)),
+        ("all_gather", changed(0, 0, reduce=True)),
+        ("all_gather", lambda rows: rows.clear()),
     ],
-    ids=["dropped", "doubled", "redirected", "not held", "added to nothing"],
+    ids=["dropped", "doubled", "redirected", "not held", "added to nothing", "nothing sent"],
 )
-def test_a_damaged_ring_is_refused(collective: str, change: Callable[[Rows], object], message: str) -> None:
-    """A set of contributors could not see what is counted twice."""
+def test_a_damaged_ring_is_refused(
+    collective: str, change: Callable[[Rows], object], snapshot: SnapshotAssertion
+) -> None:
+    """With the fault, and a grid of steps downwards and ranks across that marks it in its place."""
     rows = ring_rows(Collective(collective))
     change(rows)
-    assert message in fault_of(rebuilt(rows, Collective(collective)))
+    assert said_by(ScheduleError, verify, rebuilt(rows, Collective(collective))) == snapshot
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "two_shot", "halving_doubling", "ring/8"])
-@pytest.mark.parametrize("num_ranks", [9, 64])
+@pytest.mark.parametrize(
+    ("algorithm", "num_ranks"),
+    [("direct", 9), ("two_shot", 64), ("halving_doubling", 9), ("halving_doubling", 64), ("ring/8", 9)],
+)
 def test_the_message_fits_a_terminal(algorithm: str, num_ranks: int) -> None:
     """However many ranks and chunks there are: one line, and a grid of 80 columns around the fault."""
     whole = build(Collective.ALL_REDUCE, algorithm, num_ranks)
@@ -78,13 +75,6 @@ def test_the_message_fits_a_terminal(algorithm: str, num_ranks: int) -> None:
     assert len(first) < 400
     assert len(grid) > 2
     assert max(map(len, grid)) <= 80
-
-
-def test_two_wrongs_of_equal_number_are_seen() -> None:
-    """One rank counted twice in place of another: the number of contributions is right, the counts are not."""
-    rows = [[Transfer(2, 0, 0, True)]] * 2  # rank 1's share never comes
-    schedule = listed(*rows, collective=Collective.REDUCE)
-    assert "rank 1 counted 0 times instead of 1, rank 2 counted 2 times instead of 1" in fault_of(schedule)
 
 
 @st.composite
@@ -161,21 +151,14 @@ def altered(schedule: Schedule, lookback: int | None = None, **columns: int) -> 
     return replace(schedule, steps=_Altered(schedule.steps, lookback, **columns))
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "message"),
-    [
-        ("channel", -1, "rank 0: chunk 3 is sent on channel -1, below 0"),
-        ("data_dependency", -1, "step 1, rank 0: chunk 2 was last written in step 0, but data_dependency says -1"),
-        ("buffer_dependency", 5, "was last sent in step -1, but buffer_dependency says 5"),
-        ("lookback", 0, "further back than the declared lookback 0"),
-        ("src", 4, "not in 0..3"),
-        ("dst", -1, "not in 0..3"),
-        ("chunk", 9, "not in 0..3"),
-    ],
-)
-def test_false_columns_are_refused(column: str, value: int, message: str) -> None:
+FALSE = [("channel", -1), ("data_dependency", -1), ("buffer_dependency", 5), ("lookback", 0), ("src", 4), ("dst", -1),
+         ("chunk", 9)]  # fmt: skip
+
+
+def test_false_columns_are_refused(snapshot: SnapshotAssertion) -> None:
     """An executor goes by them: it would send too early, keep too little, or look for a step that has not been."""
-    assert message in fault_of(altered(build(Collective.ALL_REDUCE, "ring", 4), **{column: value}))
+    ring = build(Collective.ALL_REDUCE, "ring", 4)
+    assert {column: fault_of(altered(ring, **{column: value})) for column, value in FALSE} == snapshot
 
 
 def test_an_exchange_must_let_the_old_value_leave() -> None:
@@ -193,31 +176,10 @@ def test_a_send_that_must_have_arrived_needs_no_wait() -> None:
     assert verify(altered(listed(*up, *down), buffer_dependency=-1)).num_transfers == 4
 
 
-def test_the_grid_marks_the_fault() -> None:
-    """The error shows steps downwards, ranks across, and the fault in its place."""
-    rows = ring_rows(num_ranks=3)
-    rows[0].append(rows[0][0])
-    with pytest.raises(ScheduleError) as error:
-        verify(rebuilt(rows, num_ranks=3))
-    assert str(error.value).splitlines()[1:4] == [
-        "step  rank 0  rank 1        rank 2",
-        "0      c1+r2  >c2+r0 c2+r0   c0+r1",
-        "1      c0+r2   c1+r0         c2+r1",
-    ]
-
-
 def test_a_proof_too_large_for_memory_is_refused_before_it_starts() -> None:
     """The message says how much it would take."""
     with pytest.raises(ValueError, match="its proof needs .* GiB of counts"):
         verify(build(Collective.ALL_REDUCE, "ring", 4096))
-
-
-def test_then_steps_keep_last_send() -> None:
-    """Steps after an all-reduce must wait for the sends of its all-gather."""
-    steps = build(Collective.ALL_REDUCE, "ring", 3).steps
-    assert isinstance(steps, ThenSteps)
-    rank, chunk = np.array([0, 0, 0]), np.array([0, 1, 2])
-    assert steps.last_send(rank, chunk).tolist() == [2, -1, 3]
 
 
 def test_counts_do_not_wrap_round() -> None:
@@ -225,12 +187,6 @@ def test_counts_do_not_wrap_round() -> None:
     doubling = [[Transfer(1, 2, 0, False)], [Transfer(2, 1, 0, True)]] * 31
     rows = [[Transfer(0, 1, 0, False)], *doubling, [Transfer(1, 2, 0, False)], [Transfer(2, 1, 0, True)]]
     assert "instead of 1" in fault_of(listed(*rows, collective=Collective.BROADCAST))
-
-
-def test_chunks_must_be_shared_out_equally() -> None:
-    """Where each chunk belongs to a rank, every rank must have as many."""
-    uneven = Schedule.from_transfers(Collective.ALL_GATHER, "uneven", 2, 3, [])
-    assert "3 chunks cannot be divided equally" in fault_of(uneven)
 
 
 def test_transfers_that_bring_nothing_new_are_counted() -> None:

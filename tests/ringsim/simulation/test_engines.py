@@ -1,5 +1,6 @@
-"""Both engines against each other, and the event engine against a plain simulator of one transfer at a time."""
+"""The engines against each other and a plain simulator of one transfer at a time; which one runs, with what memory."""
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -7,28 +8,28 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Cluster, Network, Schedule, Timeline, load_network, predict_time
-from ringsim.network.spec import Host, Link, Spec
+from ringsim import Cluster, Network, Schedule, load_network, permute_ranks, predict_time, ring_all_reduce, split
+from ringsim.network.file_reader import read_network
 from ringsim.network.topology import Topology
-from ringsim.registry import build
+from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import dependencies
+from ringsim.schedule import memory as memory_module
 from ringsim.schedule.collective import Collective
 from ringsim.schedule.step import Ints
 from ringsim.simulation import simulate
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
-from tests.refusals import refused
+from ringsim.simulation.routes import has_contention, used_connections
+from ringsim.simulation.simulate import BYTES_RECORDED
+from ringsim.simulation.timeline import Timeline
+from tests.refusals import said_by
 from tests.ringsim.plain_events import COLUMNS, PlainRun
 from tests.ringsim.strategies import every_algorithm, rings, schedules, uniform_networks
 from tests.ringsim.topologies import private_topologies, shared_topologies
 
 MAX_RANKS = 4
-
-
-def chunk_bytes(schedule: Schedule, size: int) -> Ints:
-    """As `simulate` cuts them."""
-    return schedule.chunk_bytes(size)
 
 
 def times(timeline: Timeline) -> np.ndarray:
@@ -38,7 +39,7 @@ def times(timeline: Timeline) -> np.ndarray:
 
 def assert_engines_agree(schedule: Schedule, topology: Topology, size: int) -> None:
     """To the last bit, in all columns, in order or not."""
-    sizes = chunk_bytes(schedule, size)
+    sizes = schedule.chunk_bytes(size)
     by_step = run_steps(schedule, topology, sizes)
     for in_order in (False, True):
         by_event = run_events(dependencies(schedule, in_order=in_order), topology, sizes)
@@ -47,84 +48,143 @@ def assert_engines_agree(schedule: Schedule, topology: Topology, size: int) -> N
         assert time_steps(schedule, topology, sizes) == by_event.time_s
 
 
-@given(rings(), uniform_networks(), st.integers(0, 10**6))
-def test_engines_agree_on_uniform_networks(schedule: Schedule, network: Network, size: int) -> None:
-    """For any ring."""
-    assert_engines_agree(schedule, network.topology(schedule.num_ranks), size)
+def on_ports(schedule: Schedule) -> st.SearchStrategy[Topology]:
+    """Any uniform network of a schedule's ranks."""
+    return uniform_networks().map(lambda network: network.topology(schedule.num_ranks))
 
 
-@given(rings(), private_topologies(MAX_RANKS), st.integers(0, 10**6))
-def test_engines_agree_where_every_pair_is_different(schedule: Schedule, topology: Topology, size: int) -> None:
-    """With slow ranks, costs by pair, and jitter."""
-    assert_engines_agree(schedule, topology, size)
+ANY = schedules(channels_of_a_pair=2)
+CASES = {
+    "a ring on ports": rings().flatmap(lambda ring: st.tuples(st.just(ring), on_ports(ring))),
+    "a ring whose pairs all differ": st.tuples(rings(), private_topologies(MAX_RANKS)),
+    "links, memories and cores are shared": st.tuples(ANY, shared_topologies(MAX_RANKS)),
+    "resources fail, from the start or later": st.tuples(schedules(), shared_topologies(MAX_RANKS, failures=True)),
+    "resources save up, and fail": st.tuples(ANY, shared_topologies(MAX_RANKS, failures=True, bursts=True)),
+}
 
 
-RINGS = ("ring", "gloo_ring")
-
-
-@every_algorithm
-def test_engines_agree_on_every_ring(collective: Collective, algorithm: str) -> None:
-    """Also on other algorithms that happen to be one, as those of two levels with one rank in a level."""
-    for num_ranks in (1, 2, 6, 8):
-        schedule = build(collective, algorithm, num_ranks)
-        topology = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6).topology(num_ranks)
-        if is_for_steps(schedule, topology):
-            assert_engines_agree(schedule, topology, 10**6 + 7)
-        else:
-            assert algorithm not in RINGS
-
-
-STAR, LINK = load_network("docs/networks/star.toml"), Network(2e-6, 1.25e9)  # the same from NIC to NIC
-
-
-@every_algorithm
-def test_a_star_is_a_uniform_network(collective: Collective, algorithm: str) -> None:
-    """Transfer by transfer; only the rounding of the latency differs."""
-    for num_ranks in (6, 8):
-        schedule = build(collective, algorithm, num_ranks)
-        star, uniform = (times(simulate(schedule, network, 2**24)) for network in (STAR, LINK))
-        np.testing.assert_allclose(star, uniform, rtol=1e-9)
-
-
-def assert_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
-    """All columns, within rounding, in order or not."""
-    sizes = chunk_bytes(schedule, size)
+@pytest.mark.parametrize("case", CASES)
+@given(data=st.data(), size=st.integers(0, 10**5))
+def test_every_engine_gives_the_times_of_plain_python(case: str, data: st.DataObject, size: int) -> None:
+    """All columns within rounding, in order or not; rings that share nothing the same on both engines to the bit."""
+    schedule, topology = data.draw(CASES[case])
+    sizes = schedule.chunk_bytes(size)
+    if case.startswith("a ring"):
+        assert_engines_agree(schedule, topology, size)
     for in_order in (False, True):
         plain = np.array(PlainRun(schedule, topology, sizes, in_order).times()).reshape(-1, len(COLUMNS)).T
         by_event = times(run_events(dependencies(schedule, in_order=in_order), topology, sizes))
         np.testing.assert_allclose(by_event, plain, rtol=1e-9, atol=1e-12)
 
 
-@given(schedules(channels_of_a_pair=2), shared_topologies(MAX_RANKS), st.integers(0, 10**5))
-def test_sharing_is_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
-    """Anything may be shared: links, a memory that counts twice, cores."""
-    assert_as_in_plain_python(schedule, topology, size)
+def cluster(text: str) -> Cluster:
+    """Of a network file with this text."""
+    return read_network(text, "my.toml")
 
 
-@given(schedules(), shared_topologies(MAX_RANKS, failures=True), st.integers(0, 10**5))
-def test_failures_are_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
-    """Resources may fail from the start, or in the middle of messages."""
-    assert_as_in_plain_python(schedule, topology, size)
+PRIVATE = '[host]\nranks = 2\nlink.bandwidth = "3GB/s"\nnic = { bandwidth = "1GB/s", latency = "1us", count = 2 }\n'
+ONE_NIC = '[host]\nranks = 2\nnic.bandwidth = "1GB/s"\n'
+FAILING = '[[failure]]\nlink = "host0.nic0.out"\nat = "1s"\n'
+STAR, LINK = load_network("docs/networks/star.toml"), Network(2e-6, 1.25e9)  # the same from NIC to NIC
 
 
-@given(schedules(channels_of_a_pair=2), shared_topologies(MAX_RANKS, failures=True, bursts=True), st.integers(0, 10**5))
-def test_bursts_are_as_in_plain_python(schedule: Schedule, topology: Topology, size: int) -> None:
-    """Any resource may save up while it is used little, let that pass at once, and fail all the same."""
-    assert_as_in_plain_python(schedule, topology, size)
+@every_algorithm
+def test_every_algorithm_on_its_engine(collective: Collective, algorithm: str) -> None:
+    """Rings by step, also those of two levels with one rank in a level; a star is timed as a uniform network is."""
+    for num_ranks in (1, 2, 6, 8):
+        schedule = build(collective, algorithm, num_ranks)
+        for network in (Network(1e-5, 1e9, 4e9, 1e-6, 2e-6), cluster(PRIVATE)):
+            topology = network.topology(num_ranks)
+            if is_for_steps(schedule, topology):
+                assert_engines_agree(schedule, topology, 10**6 + 7)
+            else:
+                assert algorithm not in ("ring", "gloo_ring")
+    schedule = build(collective, algorithm, 6)
+    star, uniform = (times(simulate(schedule, network, 2**24)) for network in (STAR, LINK))
+    np.testing.assert_allclose(star, uniform, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("network", "algorithm", "expected"),
+    [
+        (cluster(PRIVATE), "ring", False),
+        (cluster(PRIVATE), "recursive_doubling", True),  # each rank has two peers on the other hosts
+        (cluster(PRIVATE), "bidirectional_ring", False),  # the two neighbours: one on the host, one not
+        (cluster(ONE_NIC), "ring", False),  # one rank of each host sends, one receives
+        (cluster(ONE_NIC), "recursive_doubling", True),  # both ranks of a host do
+        (cluster('[host]\nranks = 1\nnic = { bandwidth = "1GB/s", duplex = "half" }\n'), "ring", True),
+        (cluster("[host]\nranks = 2\ncores = 64\n"), "ring", True),
+        (cluster("[host]\n" + FAILING), "ring", False),  # all are on one host
+        (cluster("[host]\nranks = 2\n" + FAILING), "ring", True),
+        (Network(1e-5, 1e9), "gloo_ring", False),
+        (Network(1e-5, 1e9), "ring/4", False),
+        (Network(1e-5, 1e9), "direct", True),
+        (Network(1e-5, np.inf), "direct", False),
+        (Network(1e-5, 1e9), "multi_ring", True),
+    ],
+)
+def test_what_is_shared(network: Cluster | Network, algorithm: str, expected: bool) -> None:
+    """It depends on who sends to whom, not only on the topology."""
+    assert has_contention(build(Collective.ALL_REDUCE, algorithm, 8), network.topology(8)) is expected
+
+
+def test_connections_that_are_used() -> None:
+    """Each once, in order, of every algorithm, in segments and with ranks in other places; a ring is not walked."""
+    plain = [build(*key, num_ranks) for key in ALGORITHMS for num_ranks in (1, 2, 5, 8)]
+    plain.append(Schedule.from_columns(plain[0].collective, "x", 3, 1, [([2, 0], [0, 1], 0, False, [0, 1])] * 600))
+    for one in plain:
+        for schedule in (one, split(one, 3), permute_ranks(one, [0, *range(one.num_ranks - 1, 0, -1)])):
+            rows = {row for step in schedule.steps for row in zip(step.channel, step.src, step.dst, strict=True)}
+            used = used_connections(schedule)
+            assert list(zip(used.channel, used.src, used.dst, strict=True)) == sorted(rows), schedule
+    for algorithm in ("ring", "gloo_ring", "ring/4"):
+        assert len(list(build(Collective.ALL_REDUCE, algorithm, 512).steps.patterns())) == 2
+
+
+def by_event(schedule: Schedule, topology: Topology, sizes: Ints) -> Timeline:
+    """The times by the event engine."""
+    return run_events(dependencies(schedule), topology, sizes)
+
+
+@pytest.mark.parametrize(
+    ("engine", "algorithm", "num_ranks", "network"),
+    [
+        (run_steps, "ring", 512, Network(1e-5, 1e9)),
+        (by_event, "hierarchical", 512, cluster('[host]\nranks = 8\nnic.bandwidth = "1GB/s"\n')),
+    ],
+    ids=["by step", "by event"],
+)  # fmt: skip
+def test_memory_of_an_engine(engine: Any, algorithm: str, num_ranks: int, network: Cluster | Network) -> None:
+    """What it allocates for a transfer fits in the room that `simulate` asks for; the schedule is there before."""
+    schedule, topology = build(Collective.ALL_REDUCE, algorithm, num_ranks), network.topology(num_ranks)
+    for step in schedule.steps:
+        len(step)
+    tracemalloc.start()
+    try:
+        engine(schedule, topology, schedule.chunk_bytes(schedule.num_chunks * 1000))
+        assert tracemalloc.get_traced_memory()[1] <= BYTES_RECORDED * schedule.num_transfers
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_there_is_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, with what it would take; without a timeline the step engine needs none."""
+    monkeypatch.setattr(memory_module, "free_bytes", lambda: 1e6)
+    costs = cluster("[host]\nranks = 2\ncores = 1\nlink.latency = '1us'\nnic.latency = '1us'\n")
+    for call, network in ((simulate, Network(1e-5, 1e9)), (predict_time, costs)):
+        with pytest.raises(
+            ValueError, match=r"^the times of 130,560 transfers: would take .* is free: use fewer ranks$"
+        ):
+            call(ring_all_reduce(256), network, 1000)
+    assert predict_time(ring_all_reduce(256), Network(1e-5, 1e9), 1000) > 0
+    assert np.isfinite(predict_time(ring_all_reduce(8), costs, 1000))
 
 
 NAN = float("nan")
 IMPOSSIBLE = [
-    ({"send_overhead_s": NAN}, "send_overhead_s of rank 0 is nan: must be finite and not negative"),
-    ({"receive_overhead_s": -1.0}, "receive_overhead_s of rank 0 is -1.0: must be finite and not negative"),
-    ({"reduce_bytes_per_s": 0.0}, "reduce_bytes_per_s of rank 0 is 0.0: must be greater than 0"),
-    ({"copy_bytes_per_s": NAN}, "copy_bytes_per_s of rank 0 is nan: must be greater than 0"),
-    ({"capacity": NAN}, "capacity of rank0.out is nan: must be greater than 0"),
-    ({"fails_at_s": NAN}, "fails_at_s of rank0.out is nan: must be not negative"),
-    ({"latency_s": NAN}, "latency_s of path 0 is nan: must be finite and not negative"),
-    ({"use_per_byte": -1.0}, "use_per_byte of path 0 is -1.0: must be finite and not negative"),
-    ({"bytes_per_s": 0.0}, "bytes_per_s of path 0 is 0.0: must be greater than 0"),
-]
+    ("send_overhead_s", NAN), ("receive_overhead_s", -1.0), ("reduce_bytes_per_s", 0.0), ("copy_bytes_per_s", NAN),
+    ("capacity", NAN), ("fails_at_s", NAN), ("latency_s", NAN), ("use_per_byte", -1.0), ("bytes_per_s", 0.0),
+]  # fmt: skip
 
 
 class Altered:
@@ -150,14 +210,17 @@ class Altered:
         return self._cluster.as_dict()
 
 
-@pytest.mark.parametrize("cores", [None, 2], ids=["by step", "by event"])
-@pytest.mark.parametrize(("change", "message"), IMPOSSIBLE)
 @pytest.mark.timeout(60)
-def test_costs_with_which_time_cannot_go_on(change: dict[str, float], message: str, cores: int | None) -> None:
-    """They are named; the event engine would never come to an end."""
-    host = Host(cores=cores, link=Link(1e-6, 1e9))
-    ((column, value),) = change.items()
-    network = Altered(Cluster("made up", Spec(host=host)), column, value)
-    for run in (simulate, predict_time):
-        with refused(message):
-            run(build(Collective.ALL_REDUCE, "ring", 4), network, 1000)
+def test_costs_with_which_time_cannot_go_on(snapshot: SnapshotAssertion) -> None:
+    """They are named, whichever engine would run; the event engine would never come to an end."""
+    ring, text = build(Collective.ALL_REDUCE, "ring", 4), '[host]\nlink = { latency = "1us", bandwidth = "1GB/s" }\n'
+    messages = []
+    for column, value in IMPOSSIBLE:
+        said = {
+            said_by(ValueError, call, ring, Altered(cluster(text + cores), column, value), 1000)
+            for call in (simulate, predict_time)
+            for cores in ("", "cores = 2\n")
+        }
+        assert len(said) == 1
+        messages += said
+    assert messages == snapshot

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringsim import Collective, Schedule, Transfer, explain, load_network, predict_time, simulate
+from ringsim import Collective, Schedule, Transfer, explain, load_network, predict_time
 from ringsim.network import Cluster, Host, Library, Link, Nics, Spec, Topology
 from ringsim.registry import build
 from ringsim.simulation import QueuedCall, Runtime, time_queue, with_in_network_reduction
@@ -34,19 +34,16 @@ ADDED = [Transfer(src, 0, 0, True) for src in (1, 2, 3)]
 COPIED = [Transfer(0, dst, 0, False, dst) for dst in (1, 2, 3)]
 
 
-def test_messages_to_one_chunk_are_one_for_their_receiver() -> None:
-    """Three fill its port as one; the switch also reads what it has itself, for which the senders' ports stand in."""
-    topology = with_in_network_reduction([of(ADDED)], hosts_of(4).topology(4))
-    for transfer in ADDED:
-        expected = {f"rank{transfer.src}.out": 4 / 3 / SHARE, "rank0.in": 1 / 3 / SHARE}
-        assert uses(topology, transfer) == pytest.approx(expected)
-
-
-def test_copies_are_one_for_their_sender() -> None:
-    """The other way round."""
-    topology = with_in_network_reduction([of(COPIED)], hosts_of(4).topology(4))
-    for transfer in COPIED:
-        expected = {"rank0.out": 1 / 3 / SHARE, f"rank{transfer.dst}.in": 4 / 3 / SHARE}
+@pytest.mark.parametrize(
+    ("transfers", "at_sender", "at_receiver"), [(ADDED, 4 / 3, 1 / 3), (COPIED, 1 / 3, 4 / 3)], ids=["added", "copied"]
+)
+def test_several_messages_are_one_at_their_common_end(
+    transfers: list[Transfer], at_sender: float, at_receiver: float
+) -> None:
+    """Three fill its port as one; the switch also reads what it has itself, for which the others' ports stand in."""
+    topology = with_in_network_reduction([of(transfers)], hosts_of(4).topology(4))
+    for transfer in transfers:
+        expected = {f"rank{transfer.src}.out": at_sender / SHARE, f"rank{transfer.dst}.in": at_receiver / SHARE}
         assert uses(topology, transfer) == pytest.approx(expected)
 
 
@@ -94,21 +91,16 @@ def test_nvls_moves_the_data_once_and_a_share_more(num_ranks: int) -> None:
     """(1 + 1/n) S over the bandwidth, but for a segment at both ends; two-shot, not in the switch, 2 (n - 1)/n S."""
     cluster, size = hosts_of(num_ranks), 32 * 840 * 2**10
     schedule = build(Collective.ALL_REDUCE, "nvls", num_ranks, size)
+    assert has_contention(schedule, with_in_network_reduction([schedule], cluster.topology(num_ranks)))
     least_s = (1 + 1 / num_ranks) * size / (SHARE * 1e9)
-    assert least_s <= predict_time(schedule, cluster, size) <= 1.05 * least_s
+    time_s = predict_time(schedule, cluster, size)
+    assert least_s <= time_s <= 1.05 * least_s
+    for num_workers in (1, 2):  # of a queue, of which the second has nothing to do
+        [span] = time_queue([QueuedCall(schedule, size)], cluster, Runtime(num_workers=num_workers))
+        assert span.end_s == pytest.approx(time_s)
     two_shot = build(Collective.ALL_REDUCE, "two_shot", num_ranks)
     shot_s = 2 * (num_ranks - 1) / num_ranks * size / 1e9
     assert predict_time(two_shot, cluster, size) == pytest.approx(shot_s)
-
-
-@pytest.mark.parametrize("share", [None, SHARE])
-def test_the_event_engine_times_what_a_switch_adds_up(share: float | None) -> None:
-    """A port that several messages use as one has several senders."""
-    cluster = hosts_of(4, share)
-    schedule = of(ADDED)
-    assert has_contention(schedule, with_in_network_reduction([schedule], cluster.topology(4)))
-    expected_s = 4 / 3 / SHARE if share else 3
-    assert predict_time(schedule, cluster, 10**9) == pytest.approx(expected_s)
 
 
 def test_no_port_is_used_by_more_than_there_is() -> None:
@@ -118,13 +110,3 @@ def test_no_port_is_used_by_more_than_there_is() -> None:
     assert 0.9 < explanation.links.utilisation.max() <= 1 + 1e-9
     assert explanation.path is not None
     assert sum(explanation.path.shares().values()) == pytest.approx(1.0)
-
-
-def test_a_queue_takes_what_its_collectives_take() -> None:
-    """Also on two workers, if the second has nothing to do."""
-    cluster, size = hosts_of(4), 2**24
-    schedule = build(Collective.ALL_REDUCE, "nvls", 4, size)
-    time_s = simulate(schedule, cluster, size).time_s
-    for num_workers in (1, 2):
-        [span] = time_queue([QueuedCall(schedule, size)], cluster, Runtime(num_workers=num_workers))
-        assert span.end_s == pytest.approx(time_s)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from ringsim.native import BACKENDS
 from ringsim.network.cluster import Cluster
 from ringsim.network.shared_memory import SharedMemoryNetwork, shares_memory
 from ringsim.network.spec import Host, MemoryRate, SharedMemory, SlowRank, Spec
@@ -12,8 +11,6 @@ from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation import IN_ORDER
 from ringsim.simulation.simulate import predict_time, simulate
-from ringsim.traces import Call
-from ringsim.training_step.group_calls import GroupCalls
 
 MIB = 2**20
 COPY, ADD = 16e9, 8e9
@@ -111,14 +108,6 @@ def test_the_rates_depend_on_what_is_published_and_touched() -> None:
     assert gather_s(2**20, 2**21) == gather_s(2**20, 1) == pytest.approx(2 * 2**20 / 8e9)
     halfway = int((2**21 * 2**26) ** 0.5)
     assert gather_s(2**20, halfway) == pytest.approx(2 * 2**20 * (1 / 4e9 + 1 / 8e9) / 2)
-
-
-def test_a_call_of_a_group() -> None:
-    """Takes what its messages take through shared memory, where its group executes schedules of ours."""
-    group = GroupCalls(host(latency_s=1e-3), 2, BACKENDS["ring"])
-    assert group.alone_s(group.call(Call("all_reduce", 64, "uint8", 0, is_async=False))) == pytest.approx(
-        2e-3, rel=1e-3
-    )
 
 
 def test_only_one_host_whose_ranks_share_memory() -> None:
