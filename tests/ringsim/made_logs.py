@@ -8,7 +8,9 @@ import numpy as np
 
 from ringsim.calibration.protocol_time import Rates, times_s
 from ringsim.calibration.questions import Question, QuestionColumns
+from ringsim.measurements import LogShape, read_logs
 from ringsim.network.spec import Library, Protocol
+from ringsim.units import plural
 
 LOGS = Path(__file__).parents[3] / "shared" / "nccl-logs"  # public ones, which are not part of the project
 SIZES = tuple(4**exponent for exponent in range(5, 16))
@@ -76,3 +78,18 @@ def nccl_row(test: str, size: int, num_ranks: int, times_s: Sequence[float], wro
 def bare(log: str) -> str:
     """A log without what tells its ranks."""
     return "".join(line for line in log.splitlines(True) if " Rank " not in line and "nThread" not in line)
+
+
+def read_text(folder: Path, text: str, own: LogShape = LogShape(), **of_all: int) -> list[str]:  # noqa: B008
+    """The tables of a log with this text, and the rows that were left out, a line each; or the line that refuses it."""
+    path = folder / "a.log"
+    path.write_text(text)
+    lines = []
+    try:
+        for table in read_logs([path], shapes={path: own}, **of_all):
+            sizes = " to ".join(map(str, sorted({table.rows[0].size_bytes, table.rows[-1].size_bytes})))
+            rows = f"{plural(len(table.rows), 'row')} of {sizes} bytes"
+            lines += [f"{table.reading}: {rows}", *(f"left out: {line}" for line in table.left_out)]
+    except ValueError as error:
+        lines.append(f"refused: {error}")
+    return [line.replace(f"{path}: ", "", 1).replace(str(path), "a.log") for line in lines]

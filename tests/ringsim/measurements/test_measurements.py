@@ -97,27 +97,14 @@ def test_what_cannot_be_is_refused(tmp_path: Path, place: str, changes: dict[str
     assert message != ": " or "is recorded twice" in str(caught.value)
 
 
-def test_p10_p90() -> None:
-    """Of 0..10 a tenth lies up to 1 and a tenth from 9; a single time is both."""
+def test_percentiles() -> None:
+    """p10_p90 is interpolated; p95 is the smallest error that 95 of 100 do not exceed, of few errors the largest."""
     assert p10_p90([float(value) for value in range(11)]) == (1.0, 9.0)
     assert p10_p90([5.0]) == (5.0, 5.0)
-    with pytest.raises(ValueError, match="at least one"):
-        p10_p90([])
-
-
-def test_p95_is_one_of_the_errors() -> None:
-    """The smallest that 95 of 100 do not exceed; of few errors the largest."""
-    assert p95(range(1, 101)) == 95
-    assert p95([0.1, 0.3, 0.2]) == 0.3
-    with pytest.raises(ValueError, match="at least one"):
-        p95([])
-
-
-def test_the_time_ends_with_the_last_application() -> None:
-    """As that of a simulated run does."""
-    run = made_run(slower=2.0)
-    assert run.time_s == max(run.applied_s) == run.end_s[0]
-    assert len(run) == len(run.transfers) == 12
+    assert (p95(range(1, 101)), p95([0.1, 0.3, 0.2])) == (95, 0.3)
+    for percentiles in (p10_p90, p95):
+        with pytest.raises(ValueError, match="at least one"):
+            percentiles([])
 
 
 def test_clocks_of_two_machines_may_disagree_a_little() -> None:

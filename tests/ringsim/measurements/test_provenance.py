@@ -20,9 +20,7 @@ from ringsim.measurements.provenance import RankHosts, provenance
         (["/lib/ipykernel_launcher.py", "-f", "kernel.json"], "from Python"),
     ],
 )
-def test_the_command_is_one_that_a_reader_can_type(
-    monkeypatch: pytest.MonkeyPatch, argv: list[str], command: str
-) -> None:
+def test_the_command_can_be_typed(monkeypatch: pytest.MonkeyPatch, argv: list[str], command: str) -> None:
     """Or it says that there was none: `-c` alone would say nothing."""
     monkeypatch.setattr(sys, "argv", argv)
     assert provenance()["command"] == command
@@ -43,21 +41,17 @@ def test_hosts_are_what_the_ranks_noted() -> None:
             RankHosts.from_measurements(Measurements(3, {"machines": machines, "hosts": hosts}))
 
 
-@pytest.mark.parametrize(
-    ("physical_hosts", "hosts", "num_hosts", "one_clock"),
-    [
+def test_one_clock_is_one_physical_host() -> None:
+    """However many hosts, as namespaces, are on it; the last rank is left of the first, as in a ring."""
+    for machines, hosts, num_hosts, one_clock in (
         ((0, 0, 0, 0), (0, 0, 0, 0), 1, True),
         ((0, 0, 0, 0), (0, 0, 1, 2), 3, True),
         ((0, 1, 0, 1), (0, 1, 0, 1), 2, False),
         ((0, 0, 0, 1), (0, 1, 2, 3), 4, False),
-    ],
-)
-def test_one_clock_is_one_physical_host(
-    physical_hosts: tuple[int, ...], hosts: tuple[int, ...], num_hosts: int, one_clock: bool
-) -> None:
-    """However many hosts, as namespaces, are on it."""
-    rank_hosts = RankHosts(physical_hosts, hosts)
-    assert (rank_hosts.num_hosts, rank_hosts.one_clock) == (num_hosts, one_clock)
+    ):
+        rank_hosts = RankHosts(machines, hosts)
+        assert (rank_hosts.num_hosts, rank_hosts.one_clock) == (num_hosts, one_clock)
+        assert [rank_hosts.right_of(rank) for rank in range(4)] == [1, 2, 3, 0]
 
 
 def test_ranks_per_host() -> None:
@@ -67,9 +61,3 @@ def test_ranks_per_host() -> None:
     for hosts in ((0, 1, 0, 1), (0, 1, 1), (0, 0, 1, 2, 2)):
         with pytest.raises(ValueError, match="only hosts with as many ranks each, in order"):
             RankHosts(hosts, hosts).ranks_per_host  # noqa: B018  what it raises is the question
-
-
-def test_the_last_rank_is_left_of_the_first() -> None:
-    """As in a ring."""
-    rank_hosts = RankHosts((0, 0, 0), (0, 0, 1))
-    assert [rank_hosts.right_of(rank) for rank in range(3)] == [1, 2, 0]
