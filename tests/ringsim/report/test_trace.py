@@ -81,7 +81,7 @@ FAILING = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nlink
 
 
 def test_who_sends_what_to_whom_and_when(snapshot: SnapshotAssertion) -> None:
-    """What a rank sends at once lies in several threads; what never happens is left out."""
+    """Concurrent sends of a rank are in several threads; a transfer that never happens has no slice."""
     schedule = build(Collective.REDUCE_SCATTER, "ring", 2)
     timeline = simulate(schedule, Network(1e-6, 1e9, 1e9, receive_overhead_s=5e-7), 3000)
     direct = build(Collective.ALL_GATHER, "direct", 3)
