@@ -170,7 +170,7 @@ def test_every_algorithm_draws(show: Show, collective: Collective) -> None:
     """The page counts the shares anew and fails if it counts others."""
     names = [name for other, name in ALGORITHMS if other is collective]
     for first in range(0, len(names), 2):
-        show([made(name, 7, collective=collective.value, size=2**14) for name in names[first : first + 2]], "#t=0.5")
+        show([made(name, 5, collective=collective.value, size=2**10) for name in names[first : first + 2]], "#t=0.5")
 
 
 def test_hosts_and_64_ranks_draw(show: Show) -> None:
