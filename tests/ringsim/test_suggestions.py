@@ -4,16 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from ringsim.cli import main as ringsim
-from ringsim.suggestions import nearest, suggestion
 from trainers.cli.group import main as trainers
-
-
-def test_the_nearest_name_is_found_whatever_its_case() -> None:
-    """None is offered where none is like it."""
-    assert nearest("RING", ["ring", "rings"]) == "ring"
-    assert nearest("Dgx-H1000", ["dgx-h100", "gbe"]) == "dgx-h100"
-    assert nearest("tree", ["ring", "direct"]) is None
-    assert suggestion("tree", []) == ""
 
 
 @pytest.mark.parametrize(

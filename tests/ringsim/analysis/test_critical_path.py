@@ -15,8 +15,8 @@ from ringsim.network.file_reader import read_network
 from ringsim.registry import build
 from ringsim.schedule.dependencies import dependencies
 from ringsim.simulation import simulate
-from tests.ringsim.analysis.test_usage import NETWORKS
-from tests.ringsim.strategies import schedules
+from tests.ringsim.analysis.test_usage import HOSTS_OF_2, NETWORKS, PAIRS
+from tests.ringsim.strategies import listed, schedules
 from tests.ringsim.topologies import PrivateLinks
 
 
@@ -27,9 +27,12 @@ def path_of(schedule: Schedule, network: AnyNetwork, size: int) -> CriticalPath:
     return critical_path(simulate(schedule, network, size), dependencies(schedule), topology, chunk_bytes)
 
 
-@given(schedules(), NETWORKS, st.integers(0, 10**5))
+@given(schedules(), NETWORKS | st.just(PrivateLinks(1e-5, 1e9, 4e9, 1e-6, 2e-6)), st.integers(0, 10**5))
 def test_the_pieces_fill_the_time(schedule: Schedule, network: AnyNetwork, size: int) -> None:
-    """Each begins where the one before it ends, the first at 0 and the last at the end; in a simulation none waits."""
+    """Each begins where the one before it ends, the first at 0 and the last at the end; in a simulation none waits.
+
+    On private links nothing contends.
+    """
     path = path_of(schedule, network, size)
     until_s = 0.0
     for segment in path.segments:
@@ -39,48 +42,25 @@ def test_the_pieces_fill_the_time(schedule: Schedule, network: AnyNetwork, size:
     assert sum(path.seconds().values()) == pytest.approx(path.time_s)
     assert sum(path.shares().values()) == pytest.approx(1.0 if path.time_s else 0.0)
     assert path.seconds()[CostKind.WAITING] == 0
+    assert path.seconds()[CostKind.CONTENTION] == 0 or not isinstance(network, PrivateLinks)
 
 
-@given(schedules(), st.integers(0, 10**5))
-def test_where_nothing_is_shared_nothing_contends(schedule: Schedule, size: int) -> None:
-    """All is accounted for by what the path alone takes."""
-    network = PrivateLinks(1e-5, 1e9, 4e9, 1e-6, 2e-6)
-    assert path_of(schedule, network, size).seconds()[CostKind.CONTENTION] == 0
-
-
-def test_what_one_port_adds_is_contention() -> None:
-    """A rank that sends to three at once takes three times as long for its bytes: two thirds are contention."""
-    spent = path_of(build(Collective.BROADCAST, "direct", 4), Network(2.0, 1.0), 6).seconds()
-    assert spent[CostKind.BANDWIDTH] == pytest.approx(6.0)
-    assert spent[CostKind.CONTENTION] == pytest.approx(12.0)
-    assert spent[CostKind.LATENCY] == pytest.approx(2.0)
-
-
-def test_a_ring_is_the_closed_form() -> None:
-    """2(n-1) latencies and chunks, n-1 reductions: the four terms of the textbook, one by one."""
+def test_costs_of_a_ring() -> None:
+    """The four terms of the textbook: 2(n-1) latencies and chunks, n-1 reductions."""
     network = Network(2.0, 1.0, 4.0, gap_s=0.5, receive_overhead_s=0.25)
     spent = path_of(build(Collective.ALL_REDUCE, "ring", 4), network, 4 * 8).seconds()
-    assert spent == {
-        CostKind.LATENCY: 6 * 2.0,
-        CostKind.BANDWIDTH: 6 * 8.0,
-        CostKind.REDUCTION: 3 * 8.0 / 4,
-        CostKind.OVERHEAD: 6 * 0.75,
-        CostKind.CONTENTION: 0.0,
-        CostKind.WAITING: 0.0,
-    }
+    assert [*spent.values()] == [6 * 2.0, 6 * 8.0, 0.0, 3 * 8.0 / 4, 6 * 0.75, 0.0]
 
 
-def test_contention_is_what_sharing_adds() -> None:
-    """Two through one NIC take twice as long as one: half of the time is contention."""
-    network = read_network(
-        '[host]\nranks = 2\nlink.latency = "1us"\nnic.bandwidth = "1GB/s"\nnic.latency = "1us"\n', "test.toml"
-    )
-    rows = [[Transfer(0, 2, 0, False), Transfer(1, 3, 1, False)]]
-    schedule = Schedule.from_transfers(Collective.ALL_GATHER, "pairs", 4, 2, rows)
-    spent = path_of(schedule, network, 2000).seconds()
-    assert spent[CostKind.BANDWIDTH] == pytest.approx(1e-6)
-    assert spent[CostKind.CONTENTION] == pytest.approx(1e-6)
-    assert spent[CostKind.LATENCY] == pytest.approx(2e-6)
+def test_what_sharing_adds_is_contention() -> None:
+    """A rank that sends to three at once takes three times as long for its bytes; two through one NIC, twice."""
+    for schedule, network, size, bandwidth_s, contention_s in (
+        (build(Collective.BROADCAST, "direct", 4), Network(2.0, 1.0), 6, 6.0, 12.0),
+        (PAIRS, HOSTS_OF_2, 2000, 1e-6, 1e-6),
+    ):
+        spent = path_of(schedule, network, size).seconds()
+        assert spent[CostKind.BANDWIDTH] == pytest.approx(bandwidth_s)
+        assert spent[CostKind.CONTENTION] == pytest.approx(contention_s)
 
 
 def test_jitter_is_no_contention() -> None:
@@ -94,19 +74,21 @@ def test_jitter_is_no_contention() -> None:
     assert spent[CostKind.OVERHEAD] > 8 * 3e-6
 
 
-def test_each_kind_of_wait_is_followed() -> None:
-    """Data that was written, a link, a turn, and a send of the chunk to be overwritten, worked out by hand."""
-    network = PrivateLinks(0.0, 1.0, 1.0)
-    for rows, expected in (
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
         ([[(0, 1, 0, True)], [(1, 2, 0, False)]], [Cause.START, Cause.ARRIVED, Cause.READY]),
         ([[(0, 1, 0, False)], [(0, 1, 1, False)]], [Cause.START, Cause.CHANNEL]),
         ([[(0, 2, 0, True), (1, 2, 0, True)]], [Cause.START, Cause.ARRIVED, Cause.TURN]),
         # Rank 1 sends two chunks to rank 2, the second behind the first, and is overwritten only then.
         ([[(1, 2, 0, False), (1, 2, 1, False), (0, 1, 1, True)]], [Cause.START, Cause.CHANNEL, Cause.FREE]),
-    ):
-        steps = [[Transfer(*row) for row in step] for step in rows]
-        schedule = Schedule.from_transfers(Collective.ALL_REDUCE, "by hand", 3, 2, steps)
-        assert [segment.cause for segment in path_of(schedule, network, 2).segments] == expected
+    ],
+    ids=["written data", "channel", "turn", "send of the chunk to be overwritten"],
+)
+def test_each_kind_of_wait_is_followed(rows: list[list[tuple[int, int, int, bool]]], expected: list[Cause]) -> None:
+    """Worked out by hand."""
+    schedule = listed(*[[Transfer(*row) for row in step] for step in rows], num_ranks=3, num_chunks=2)
+    assert [segment.cause for segment in path_of(schedule, PrivateLinks(0.0, 1.0, 1.0), 2).segments] == expected
 
 
 def test_no_transfers_have_an_empty_path_and_no_end_has_none() -> None:

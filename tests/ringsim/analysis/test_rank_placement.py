@@ -1,81 +1,79 @@
 """Orders of ranks: against all orders where there are few, and where one sees what is best."""
 
 import json
+from collections.abc import Callable, Iterable
 from itertools import pairwise, permutations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from ringsim import Cluster, Collective, Network, load_network, permute_ranks, predict_time
 from ringsim.analysis.rank_placement import default_budget, find_placement
+from ringsim.network import read_network
 from ringsim.registry import build
 from ringsim.report.placement_report import format_placement, parse_placement, placement_dict
-from ringsim.schedule import verify
 from ringsim.simulation import OURS
-from tests.ringsim.commands import as_json, printed, refused, run
+from tests.ringsim.commands import as_json, printed, run
 
 SIZE = 2**22
 EXAMPLE = Path(__file__).parents[3] / "docs/networks/interleaved.toml"
 
 
-def network_of(folder: Path, text: str) -> Cluster:
-    """The one that a file with this text describes."""
-    path = folder / "network.toml"
-    path.write_text(text)
-    return load_network(str(path))
+def network_of(*tables: str) -> Cluster:
+    """The one that a file with these tables describes."""
+    return read_network("\n".join(tables), "test.toml")
 
 
-def uneven_network(folder: Path, seed: int, num_ranks: int) -> Cluster:
+def uneven_network(seed: int, num_ranks: int) -> Cluster:
     """Ranks dealt out at random to hosts with NICs of different rates, some half duplex."""
     rng = np.random.default_rng(seed)
     ranks = np.array_split(rng.permutation(num_ranks), rng.integers(2, 4))
-    hosts = [
+    return network_of(*(
         f'[[hosts]]\nname = "h{number}"\nranks = {sorted(some.tolist())}\n'
         f'link = {{ latency = "2us", bandwidth = "{rng.integers(2, 9)}GB/s" }}\n'
         f'nic = {{ latency = "{rng.integers(1, 99)}us", bandwidth = "{rng.integers(1, 25)}Gbit/s", '
         f'duplex = "{rng.choice(["full", "half"])}" }}\n'
         for number, some in enumerate(ranks)
-    ]
-    return network_of(folder, "\n".join(hosts))
+    ))  # fmt: skip
 
 
-def cabled_network(folder: Path, seed: int, num_ranks: int) -> Cluster:
-    """One rank a host, and a cable of its own kind between any two hosts."""
-    rng = np.random.default_rng(seed)
+def cables(pairs: Iterable[tuple[int, int]], num_ranks: int, of_pair: Callable[[], tuple[int, int]]) -> str:
+    """One rank a host, and cables between these pairs: microseconds and Gbit/s of each."""
     hosts = [f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]' for rank in range(num_ranks)]
     links = [
-        f'[[links]]\nbetween = ["h{a}", "h{b}"]\nlatency = "{rng.integers(1, 99)}us"\n'
-        f'bandwidth = "{rng.integers(1, 40)}Gbit/s"'
-        for a in range(num_ranks)
-        for b in range(a)
+        '[[links]]\nbetween = ["h{}", "h{}"]\nlatency = "{}us"\nbandwidth = "{}Gbit/s"'.format(a, b, *of_pair())
+        for a, b in pairs
     ]
-    return network_of(folder, "\n".join(hosts + links))
+    return "\n".join(hosts + links)
 
 
-def fastest_s(algorithm: str, network: Cluster, num_ranks: int) -> float:
-    """Of all orders, those of a ring that begin with another rank left out."""
-    ring = build(Collective.ALL_REDUCE, algorithm, num_ranks)
-    orders = [(0, *rest) for rest in permutations(range(1, num_ranks))]
-    return min(predict_time(permute_ranks(ring, order), network, SIZE) for order in orders)
+def cabled_network(seed: int, num_ranks: int, trouble: str = "") -> Cluster:
+    """A cable of its own kind between any two hosts."""
+    rng = np.random.default_rng(seed)
+    pairs = [(a, b) for a in range(num_ranks) for b in range(a)]
+    return network_of(cables(pairs, num_ranks, lambda: (rng.integers(1, 99), rng.integers(1, 40))), trouble)
 
 
 @pytest.mark.parametrize("make_network", [uneven_network, cabled_network])
-def test_no_order_of_six_is_much_faster(tmp_path: Path, make_network: Any) -> None:
-    """On networks drawn at random, of which many orders are slow, what is found is within 2 % of the best."""
-    network = make_network(tmp_path, 0, 6)
-    found = find_placement(build(Collective.ALL_REDUCE, "ring", 6), network, SIZE)
-    assert found.time_s <= 1.02 * fastest_s("ring", network, 6)
+def test_no_order_of_six_is_much_faster(make_network: Callable[[int, int], Cluster]) -> None:
+    """On networks drawn at random, of which many orders are slow, what is found is within 2 % of the best.
+
+    Orders of a ring that begin with another rank are the same.
+    """
+    network, ring = make_network(0, 6), build(Collective.ALL_REDUCE, "ring", 6)
+    found = find_placement(ring, network, SIZE)
+    orders = [(0, *rest) for rest in permutations(range(1, 6))]
+    assert found.time_s <= 1.02 * min(predict_time(permute_ranks(ring, order), network, SIZE) for order in orders)
     assert found.evaluations < 120
 
 
 @pytest.mark.parametrize(
     ("algorithm", "collective"), [("binomial_tree", "broadcast"), ("halving_doubling", "reduce_scatter")]
 )
-def test_of_few_ranks_all_orders_are_tried(tmp_path: Path, algorithm: str, collective: str) -> None:
+def test_of_few_ranks_all_orders_are_tried(algorithm: str, collective: str) -> None:
     """So the best is certain; the root of a broadcast keeps its place."""
-    network, schedule = uneven_network(tmp_path, 5, 4), build(Collective(collective), algorithm, 4)
+    network, schedule = uneven_network(5, 4), build(Collective(collective), algorithm, 4)
     first = int(collective == "broadcast")
     orders = [(*range(first), *rest) for rest in permutations(range(first, 4))]
     found = find_placement(schedule, network, SIZE)
@@ -84,11 +82,9 @@ def test_of_few_ranks_all_orders_are_tried(tmp_path: Path, algorithm: str, colle
     assert found.time_s == pytest.approx(best_s, rel=1e-8)
 
 
-@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
-def test_the_root_keeps_its_place(collective: str) -> None:
+def test_the_root_keeps_its_place() -> None:
     """Also where orders are searched for, and not all tried."""
-    schedule = build(Collective(collective), "binomial_tree", 16)
-    found = find_placement(schedule, load_network(str(EXAMPLE)), SIZE, budget=12)
+    found = find_placement(build(Collective.REDUCE, "binomial_tree", 16), load_network(str(EXAMPLE)), SIZE, budget=12)
     assert found.order[0] == 0
     assert found.time_s < found.time_before_s
 
@@ -102,30 +98,18 @@ def test_orders_are_compared_as_a_runtime_executes_them() -> None:
     assert found.time_s != predict_time(placed, network, SIZE)
 
 
-def test_the_ring_of_the_example_goes_from_host_to_host_once() -> None:
-    """4 of 16 hops leave a host (ranks equal modulo 4), and it is 4 times as fast."""
-    ring = build(Collective.ALL_REDUCE, "ring", 16)
-    network = load_network(str(EXAMPLE))
-    found = find_placement(ring, network, 2**26, budget=8)
-    assert sum(a % 4 != b % 4 for a, b in pairwise((*found.order, found.order[0]))) == 4
-    assert found.gain > 4
-    verify(permute_ranks(ring, found.order))
-
-
-def test_a_line_is_gone_along_and_back(tmp_path: Path) -> None:
+def test_a_line_is_gone_along_and_back() -> None:
     """Hosts on a line, numbered at random: a ring that goes to one end and back loads each cable once each way."""
     line = [3, 0, 5, 1, 6, 2, 4]
-    hosts = [f'[[hosts]]\nname = "h{rank}"\nranks = [{rank}]' for rank in range(7)]
-    links = [f'[[links]]\nbetween = ["h{a}", "h{b}"]\nlatency = "1us"\nbandwidth = "1GB/s"' for a, b in pairwise(line)]
-    network = network_of(tmp_path, "\n".join(hosts + links))
+    network = network_of(cables(pairwise(line), 7, lambda: (1, 8)))
     ring = build(Collective.ALL_REDUCE, "ring", 7)
     along = permute_ranks(ring, line[::2] + line[1::2][::-1])
     assert find_placement(ring, network, SIZE).time_s <= 1.001 * predict_time(along, network, SIZE)
 
 
-def test_never_worse_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
+def test_never_worse_and_the_same_for_the_same_seed() -> None:
     """However small the budget; with a budget of one, or no time, there is only the order as it is."""
-    network, tree = uneven_network(tmp_path, 2, 7), build(Collective.ALL_REDUCE, "binomial_tree", 7)
+    network, tree = uneven_network(2, 7), build(Collective.ALL_REDUCE, "binomial_tree", 7)
     as_it_is = predict_time(tree, network, SIZE)
     for budget in (2, 9):
         found = find_placement(tree, network, SIZE, seed=3, budget=budget)
@@ -144,18 +128,13 @@ def test_where_all_pairs_are_alike_nothing_is_moved(num_ranks: int) -> None:
     assert (found.order, found.gain, found.time_s > 0) == (tuple(range(num_ranks)), 1.0, num_ranks > 1)
 
 
-def test_a_failed_cable_is_avoided_and_never_is_null(tmp_path: Path) -> None:
+def test_a_failed_cable_is_avoided_and_never_is_null() -> None:
     """Without a way round a ring never ends; with another order it does."""
-    network = cabled_network(tmp_path, 1, 6)
-    broken = network_of(tmp_path, (tmp_path / "network.toml").read_text() + '\n[[failure]]\nlink = "h1->h0"\n')
+    broken = cabled_network(1, 6, '\n[[failure]]\nlink = "h1->h0"\n')
     ring = permute_ranks(build(Collective.ALL_REDUCE, "ring", 6), [1, 0, 2, 3, 4, 5])
-    assert network.spec.cables == broken.spec.cables
-    found = find_placement(ring, broken, SIZE)
-    report = placement_dict(ring, broken, SIZE, found)
-    assert (report["time_before_s"], report["gain"]) == (None, None)
-    assert report["time_s"] == found.time_s < 1
+    report = placement_dict(ring, broken, SIZE, find_placement(ring, broken, SIZE))
+    assert (report["time_before_s"], report["gain"], report["time_s"] < 1) == (None, None, True)
     assert "never ends -> " in format_placement(report)
-    assert json.loads(json.dumps(report, allow_nan=False)) == report
 
 
 def test_the_budget_falls_with_the_number_of_transfers() -> None:
@@ -182,15 +161,12 @@ def test_orders_are_read_from_text_and_files(tmp_path: Path) -> None:
 
 
 def test_the_command_saves_what_the_others_take(tmp_path: Path) -> None:
-    """The time found is the time simulated with the file; and people see the gain."""
+    """The time found is the time simulated with the file; its ring goes from host to host once."""
     saved = tmp_path / "order.json"
     network = ["--network", str(EXAMPLE), "--ranks", "16", "--size", "1MiB"]
-    result = run("order", *network, "--budget", "4", "-o", saved)
-    assert result.stderr == f"wrote {saved}\n"
+    run("order", *network, "--budget", "4", "-o", saved)
     report = json.loads(saved.read_text())
-    assert f"{report['gain']:.2f} times as fast" in result.stdout
+    assert sum(a % 4 != b % 4 for a, b in pairwise((*report["order"], report["order"][0]))) == 4  # hops to other hosts
     for order in (saved, ",".join(map(str, report["order"]))):
         assert as_json("simulate", *network, "--order", order)["time_s"] == report["time_s"]
     assert "correct" in printed("verify", "--ranks", "16", "--order", saved)
-    wrong = refused("verify", "--ranks", "3", "--order", "0,1,1")
-    assert wrong == "ringsim: order [0, 1, 1]: must have each rank 0..2 once\n"

@@ -140,7 +140,7 @@ def test_a_parameter_is_seen_wherever_nccl_s_value_would_change_a_time(tmp_path:
 
 
 def test_times_in_place_count_where_they_spare_a_copy() -> None:
-    """As all_gather and reduce_scatter do; a table shows the median of all."""
+    """In-place times count for all_gather and reduce_scatter, which spare a copy; tables show the median of all."""
     for collective, calibrated_s in (("all_gather", 1.0), ("reduce_scatter", 1.0), ("all_reduce", 2.0)):
         case = TimedCase(collective, "nccl", 8, 2, 1, (3.0, 1.0), (1.0,))
         assert (case.calibrated_s, case.measured_s) == (calibrated_s, 2.0)

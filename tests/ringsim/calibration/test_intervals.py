@@ -194,7 +194,7 @@ def test_draws_of_other_parameters_are_refused(
 
 
 def test_a_simulated_choice_of_nccl_has_one_too(tmp_path: Path, network: Cluster) -> None:
-    """As wide as that of the formula; without a calibration, or an end of the simulation, there is none."""
+    """The interval is as wide as the formula's; without a calibration, or in a run that never ends, there is none."""
     path = tmp_path / "net.toml"
     path.write_text(network_text(network))
     options = ("simulate", "--ranks", 64, "--size", "256MiB", "--network")

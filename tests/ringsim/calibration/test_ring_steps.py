@@ -153,7 +153,7 @@ def test_sizes_that_only_the_rings_of_fewer_hosts_have(calibrated: Cluster) -> N
 
 @pytest.mark.parametrize("message_bytes", [0, 2**14, 2**18, 2**24])
 def test_what_is_simulated_takes_the_measured_steps(calibrated: Cluster, message_bytes: int) -> None:
-    """As long as the formula, also where the steps are no sum of latencies and bytes; and so does a ring that is named.
+    """A choice and a named ring take the formula's time, also where the steps are not linear in bytes.
 
     On fewer ranks of each host steps were not measured.
     """

@@ -1,4 +1,4 @@
-"""What commands print for people, and the line in which they refuse a mistake: each compared with a snapshot.
+"""The text output of each command, and its one-line refusal of a mistake, compared with snapshots.
 
 `pytest --snapshot-update` writes the snapshots anew; a change of them is to be read as the change of a text.
 """

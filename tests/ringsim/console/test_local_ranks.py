@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -74,23 +74,22 @@ def wait_for_signals(folder: str) -> int:
     return 0 if rank == "0" else 128 + came[0]
 
 
+FAILURES = {
+    "mistake": ValueError("--data 1: no such thing"),
+    "ours": OursError("nobody came"),
+    "bug": ZeroDivisionError("by 1"),
+    "words": SystemExit("rank said why"),
+    "exit": SystemExit(5),
+}
+
+
 def fail(how: str) -> None:
     """Rank 1 fails; rank 0 does not notice."""
     if os.environ["RANK"] == "0":
         time.sleep(600)
-    match how:
-        case "mistake":
-            raise ValueError("--data 1: no such thing")
-        case "ours":
-            raise OursError("nobody came")
-        case "bug":
-            raise ZeroDivisionError("by 1")
-        case "words":
-            sys.exit("rank said why")
-        case "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case _:
-            sys.exit(5)
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise FAILURES[how]
 
 
 @pytest.fixture
@@ -131,14 +130,6 @@ def test_when_a_rank_fails_the_others_are_ended(
     """Its error is said, once."""
     assert spawn(2, fail, (how,)) == code
     assert re.fullmatch(said, capfd.readouterr().err)
-
-
-@pytest.mark.usefixtures("forked")
-def test_a_mistake_of_the_user_is_raised(capfd: pytest.CaptureFixture[str]) -> None:
-    """For the command line to say; nobody else says anything."""
-    with pytest.raises(ValueError, match=r"^--data 1: no such thing$"):
-        spawn(2, fail, ("mistake",))
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +175,6 @@ def start(folder: Path, how: str, method: str = "spawn") -> Iterator[tuple["subp
     ("how", "number", "method", "code"),
     [
         ("function", signal.SIGINT, "spawn", 130),
-        ("function", signal.SIGTERM, "fork", 143),
         ("stops", signal.SIGUSR1, "fork", 138),  # rank 0 ends well, rank 1 with the signal's code
         ("stops", signal.SIGTERM, "spawn", 143),
         ("program", signal.SIGHUP, "fork", -signal.SIGINT),
@@ -222,13 +212,10 @@ def test_a_signal_at_any_moment_leaves_nothing(after_s: float, tmp_path: Path) -
         process.communicate(timeout=TIMEOUT_S)
     assert process.returncode in (128 + signal.SIGINT, -signal.SIGINT, 1)  # the latter before `spawn` had begun
     deadline = time.monotonic() + 20
-    while True:  # Python's own resource tracker ends by itself, when it sees that all others have
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            break
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    with suppress(ProcessLookupError):  # Python's own resource tracker ends when it sees that all others have
+        while os.killpg(process.pid, 0) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -236,17 +223,16 @@ def test_a_signal_at_any_moment_leaves_nothing(after_s: float, tmp_path: Path) -
     [
         (0, {}, "0 ranks: there must be at least 1"),
         (4, {"RANK": "0"}, "4 ranks were requested, but torchrun has already started ranks: use only one of the two"),
-        (4, {"SLURM_STEP_NUM_TASKS": "2"}, "4 ranks were requested, but srun has already started ranks: use only one "
-         "of the two"),
+        (4, {"SLURM_STEP_NUM_TASKS": "2"}, "4 ranks were requested, but srun has already started ranks: use only .*"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_spawned_is_refused(
     num_ranks: int, environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one line, before anything is started."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(ValueError, match=f"^{message}$"):
         spawn(num_ranks, fail, ("bug",))
 
 
@@ -278,12 +264,12 @@ def test_a_quiet_program_is_named_when_it_fails(tmp_path: Path, capfd: pytest.Ca
 
 
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("quiet", [False, True])
-def test_a_program_that_refuses_its_options_says_nothing(
-    quiet: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The launcher is told, in the file that torchrun reads too."""
+def test_what_is_the_users_mistake_is_raised(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """For the command line to say; the rank, or the program whose options were wrong, says nothing."""
     (tmp_path / "script.py").write_text(REFUSING)
-    with pytest.raises(ValueError, match=r"^no 7$"):
-        run_local_ranks(2, [str(tmp_path / "script.py"), "--size", "7"], quiet=quiet)
+    with pytest.raises(ValueError, match=r"^--data 1: no such thing$"):
+        spawn(2, fail, ("mistake",))
+    for quiet in (False, True):
+        with pytest.raises(ValueError, match=r"^no 7$"):
+            run_local_ranks(2, [str(tmp_path / "script.py"), "--size", "7"], quiet=quiet)
     assert capfd.readouterr() == ("", "")

@@ -47,30 +47,22 @@ class Model:
 
 
 MODEL = Model("m", 2, Colour.RED, (Layer(3, (0.5, 1.0)), Layer(8)), None, {"a": 1.5})
-DATA = {
-    "name": "m",
-    "num_ranks": 2,
-    "colour": "red",
-    "layers": [{"width": 3, "start_s": [0.5, 1]}, {"width": 8}],
-    "late_s": None,
-    "costs": {"a": 1.5},
-}
+DATA = {"name": "m", "num_ranks": 2, "colour": "red", "layers": [{"width": 3, "start_s": [0.5, 1]}, {"width": 8}],
+        "late_s": None, "costs": {"a": 1.5}}  # fmt: skip
 
 
 def test_what_is_written_is_read() -> None:
-    """Fields with defaults may be left out; a whole number is a number too; numbers of another record stay."""
+    """Fields with defaults may be left out; a whole number is a number too; numbers of another record stay.
+
+    A key may be that of an object within, which may be missing, null, or without it.
+    """
     assert decode(Model, DATA) == MODEL
     assert decode(Layer, json.loads(json.dumps(encode(MODEL.layers[0])))) == MODEL.layers[0]
-    assert encode(MODEL)["late_s"] is None
-    assert encode(MODEL)["colour"] == "red"
+    assert (encode(MODEL)["late_s"], encode(MODEL)["colour"]) == (None, "red")
     check(MODEL)
-
-
-def test_a_key_may_be_that_of_an_object_within() -> None:
-    """Which may be missing, null, or without it."""
     for about, owner in (({"owner": "me"}, "me"), ({}, "nobody"), (None, "nobody")):
         assert decode(Model, {**DATA, "about": about}, is_open=True).owner == owner
-    with pytest.raises(ValueError, match=r"^about = 3: must be an object$"):
+    with refused("about = 3: must be an object"):
         decode(Model, {**DATA, "about": 3}, is_open=True)
 
 
@@ -110,9 +102,9 @@ def test_the_first_that_is_wrong_is_named(data: Any, message: str) -> None:
 
 def test_what_python_made_is_checked() -> None:
     """By the same rules."""
-    with pytest.raises(ValueError, match=r"^width = 0: must be a whole number from 1 to 8$"):
+    with refused("width = 0: must be a whole number from 1 to 8"):
         check(Layer(0))
-    with pytest.raises(ValueError, match=r"^start_s: must have at least one entry$"):
+    with refused("start_s: must have at least one entry"):
         check(Layer(1), not_empty=("start_s",))
 
 
@@ -127,9 +119,7 @@ def test_a_format_has_a_name_and_versions() -> None:
         with pytest.raises(ValueError, match="^not a layers file; `make layers` writes one$"):
             form.read(data)
     for version in (4, True, None, "3"):
-        with pytest.raises(
-            ValueError, match=rf"^version '?{version}'? of layers: this ringsim reads versions up to 3$"
-        ):
+        with refused(f"version {version!r} of layers: this ringsim reads versions up to 3"):
             form.read({"format": "layers", "version": version})
 
 

@@ -49,16 +49,9 @@ def test_files(tmp_path: Path) -> None:
         read_bytes(Path("/dev/zero"), 3)
 
 
-COMMANDS = [
-    "calibrate FILE",
-    "compare --network gbe FILE",
-    "ddp --profile FILE",
-    "ddp --layers FILE",
-    "simulate --order FILE",
-    "networks FILE.toml",
-    "import FILE",
-    "verify --algorithm FILE.py:ring",
-]
+COMMANDS = ("calibrate FILE", "compare --network gbe FILE", "ddp --profile FILE", "ddp --layers FILE",
+            "simulate --order FILE", "networks FILE.toml", "import FILE",
+            "verify --algorithm FILE.py:ring")  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)

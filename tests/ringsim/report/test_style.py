@@ -19,9 +19,7 @@ def test_settings_are_as_before_afterwards() -> None:
     """Also after an error."""
     before = dict(mpl.rcParams)
     plot(ring_all_reduce(2), style="dark")
-    with pytest.raises(
-        ValueError, match="^'no such' is not a style: give light, dark, a file of matplotlib settings, or"
-    ):
+    with pytest.raises(ValueError, match="^'no such' is not a style: give light, dark, a file of matplotlib settings"):
         plot(ring_all_reduce(2), style="no such")
     assert dict(mpl.rcParams) == before
 
@@ -33,12 +31,8 @@ def test_a_file_that_is_no_style_is_refused(tmp_path: Path) -> None:
     with drawing(str(path)):  # matplotlib warns of what it does not understand, and goes on
         assert palette().paper == "#FFFFFF"
     path.write_bytes(b"\xff\xfe\x00")
-    with (
-        pytest.raises(ValueError, match="mine.mplstyle' is not a style [(].*[)]: give light") as caught,
-        drawing(str(path)),
-    ):
-        pass
-    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="^[^\n]*mine.mplstyle' is not a style [(].*[)]: give light[^\n]*$"):
+        plot(ring_all_reduce(2), style=str(path))
 
 
 def test_the_users_settings_are_kept() -> None:
@@ -74,20 +68,16 @@ def test_a_browser_keeps_the_indentation_of_text_in_svg(browser: Browser, tmp_pa
     figure, path = new_figure(3, 2), tmp_path / "code.SVG"
     figure.text(0.1, 0.5, "for rank in ranks:\n    send(rank,  chunk)")
     save_figure(lambda: figure, path)
-    counted = (
-        "document.title = [...document.querySelectorAll('text')].map((text) => text.getNumberOfChars()).join(' ');"
-    )
+    counted = "document.title = [...document.querySelectorAll('text')].map((text) => text.getNumberOfChars());"
     page = path.rename(tmp_path / "page.html")
     page.write_text(f"<!DOCTYPE html>{page.read_text().partition('?>')[2]}<script>{counted}</script>")
-    assert "<title>18 22</title>" in browser.document(page)
+    assert "<title>18,22</title>" in browser.document(page)
 
 
 def test_svg_has_text(tmp_path: Path) -> None:
     """Titles and what stands in the grid can be searched for; a dollar in a name of the user's is no formula."""
-    hosts = (
-        'name = "$x_1$ and $y"\ndescription = "costs $5 and $6^"\n[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n'
-    )
-    network = read_network(hosts, "test.toml")
+    named = 'name = "$x_1$ and $y"\ndescription = "costs $5 and $6^"\n[host]\nranks = 1\nnic.bandwidth = "1GB/s"\n'
+    network = read_network(named, "test.toml")
     sweep = run_sweep(Collective.ALL_REDUCE, ["ring"], [2, 4], [8, 1024], {"$a^$b": network})
     save_plot(sweep, tmp_path / "sweep.svg")
     assert "Fastest on network $a^$b" in (tmp_path / "sweep.svg").read_text()

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, Schedule, Timeline, explain
+from ringsim.analysis import Stall
 from ringsim.network import AnyNetwork
 from ringsim.network.file_reader import read_network
 from ringsim.registry import build
@@ -22,11 +24,11 @@ from tests.ringsim.analysis.test_usage import NETWORKS
 from tests.ringsim.strategies import schedules
 
 
-def events_of(*runs: tuple[str, Timeline]) -> dict[str, list[dict[str, Any]]]:
+def events_of(runs: Sequence[tuple[str, Timeline]], stalls: Sequence[Stall | None] = ()) -> dict[str, list[Any]]:
     """Return the written events by phase; read again without allowing anything that JSON does not have."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        write_trace(path, runs)
+        write_trace(path, runs, *([stalls] if stalls else []))
         assert [each.name for each in Path(folder).iterdir()] == ["trace.json"]
         trace = json.loads(path.read_text(), parse_constant=pytest.fail)
     events = defaultdict(list)
@@ -44,7 +46,7 @@ def nanoseconds(microseconds: float) -> int:
 def test_slices_of_a_thread_do_not_overlap(schedule: Schedule, network: AnyNetwork, size: int) -> None:
     """Two slices for each transfer, and none over another, which the viewers would drop; arrows lead between them."""
     timeline = simulate(schedule, network, size)
-    events = events_of(("run", timeline))
+    events = events_of([("run", timeline)])
     assert len(events["X"]) == 2 * len(timeline)
     threads = defaultdict(list)
     for event in events["X"]:
@@ -81,40 +83,20 @@ FAILING = '[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nlink
 
 
 def test_who_sends_what_to_whom_and_when(snapshot: SnapshotAssertion) -> None:
-    """What a rank sends at once lies in several threads; what never happens is left out."""
+    """Concurrent sends of a rank are in several threads; a transfer that never happens has no slice."""
     schedule = build(Collective.REDUCE_SCATTER, "ring", 2)
     timeline = simulate(schedule, Network(1e-6, 1e9, 1e9, receive_overhead_s=5e-7), 3000)
-    direct = build(Collective.ALL_GATHER, "direct", 3)
-    network = read_network(FAILING, "test.toml")
+    direct, network = build(Collective.ALL_GATHER, "direct", 3), read_network(FAILING, "test.toml")
+    several, stalled = simulate(direct, Network(1e-6, 1e9), 3000), explain(direct, network, 3000)
     runs = {
-        "one run": events_of(("simulated", timeline)),
-        "two runs": events_of(("one", timeline), ("other", timeline)),
-        "several threads": events_of(("run", simulate(direct, Network(1e-6, 1e9), 3000))),
-        "fails": events_of(("run", simulate(direct, network, 3000, runtime=IN_ORDER))),
+        "one run": events_of([("simulated", timeline)]),
+        "two runs": events_of([("one", timeline), ("other", timeline)]),
+        "several threads": events_of([("run", several)]),
+        "fails": events_of([("run", simulate(direct, network, 3000, runtime=IN_ORDER))]),
+        # Each rank that hangs says in a thread what it does or waits for, to the end.
+        "hangs": events_of([("fine", several), ("hangs", stalled.timeline)], [None, stalled.stall]),
     }
     assert "\n\n".join(f"{name}\n{in_words(events)}" for name, events in runs.items()) == snapshot
-
-
-def test_a_run_that_never_finishes(tmp_path: Path) -> None:
-    """Each rank that hangs says in a thread what it does or waits for, to the end."""
-    schedule = build(Collective.ALL_GATHER, "direct", 3)
-    explanation = explain(schedule, read_network(FAILING, "test.toml"), 3000)
-    assert explanation.stall is not None
-    runs = [("fine", simulate(schedule, Network(1e-6, 1e9), 3000)), ("hangs", explanation.timeline)]
-    write_trace(tmp_path / "trace.json", runs, [None, explanation.stall])
-    events = json.loads((tmp_path / "trace.json").read_text(), parse_constant=pytest.fail)["traceEvents"]
-    threads = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "hangs"}
-    slices = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) in threads]
-    assert [(e["pid"], e["name"]) for e in slices] == [
-        (4, "sends to rank 1 without end: chunk 0, step 0"),
-        (5, "waits for rank 0: chunk 0, step 0"),
-        (6, "waits for rank 0: chunk 0, step 0"),
-    ]
-    until_us = explanation.stall.until_s * 1e6
-    assert all(e["dur"] > 0 and e["ts"] + e["dur"] > until_us for e in slices)
-    assert slices[0]["args"] == {"step": 0, "src": 0, "dst": 1, "chunk": 0, "failed": ["host0.nic0.out"]}
-    others = {(e["pid"], e["tid"]) for e in events if e["ph"] == "X" and e not in slices}
-    assert not others & threads
 
 
 def test_too_many_and_nowhere(tmp_path: Path) -> None:
