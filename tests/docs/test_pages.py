@@ -22,8 +22,8 @@ from tests.test_commands import COMMANDS as COMMAND_OBJECTS
 CHECKOUT = ("README.md", "docs", "examples", "scripts", "collectives", "ringsim", "trainers")
 COMMANDS = ("ringsim ", "trainers ", "torchrun ", "python ", "make ", "pip ", "sudo ", "mkdocs ")
 MARKS = ("", "slow", "varies", "file", "not run")
-# Commands without a sign that a shell would interpret, and that start no program which prints.
-IN_PROCESS = re.compile(r"ringsim (?!trace |measure )[\w ./:,=*-]*")
+# Commands that start no program which prints, without signs of the shell but that of a file for the output.
+IN_PROCESS = re.compile(r"(?P<command>ringsim (?!trace |measure )[\w ./:,=*-]*)(?:> (?P<file>[\w.-]+))?")
 GENERATED = ("made by", "end of", "imports of")  # parts of pages that scripts write
 TIMEOUT_S = 600
 LINK = re.compile(r"\[(.*?)\]\(.*?\)")
@@ -48,8 +48,9 @@ def run_commands(block: Block) -> str:
     What needs no shell runs here: it saves the start of a process for each command.
     """
     lines = block.text.replace("\\\n", "").splitlines()
-    if all(IN_PROCESS.fullmatch(line.partition(" #")[0].rstrip()) for line in lines):
-        return "".join(run_here(line, block.place) for line in lines)
+    here = [IN_PROCESS.fullmatch(line.partition(" #")[0].rstrip()) for line in lines]
+    if all(here):
+        return "".join(run_here(line["command"], line["file"], block.place) for line in here if line)
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.text], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
@@ -57,13 +58,16 @@ def run_commands(block: Block) -> str:
     return done.stdout
 
 
-def run_here(line: str, place: str) -> str:
-    """Return the output of a command of ringsim."""
-    words = shlex.split(line, comments=True)[1:]
+def run_here(command: str, file: str | None, place: str) -> str:
+    """Return the output of a command of ringsim, or write it to the file."""
+    words = shlex.split(command)[1:]
     files = [sorted(glob.glob(word)) if "*" in word else [word] for word in words]
     done = CliRunner().invoke(main, list(itertools.chain(*files)))
     assert done.exit_code == 0, f"{place}: exit code {done.exit_code}\n{done.output}"
-    return done.stdout
+    if file is None:
+        return done.stdout
+    Path(file).write_text(done.stdout)
+    return ""
 
 
 def run_program(block: Block, names: dict[str, object]) -> str:
@@ -209,13 +213,6 @@ def anchors(path: Path) -> set[str]:
     ]
     counts = {slug: slugs.count(slug) for slug in slugs}
     return {slug if not number else f"{slug}_{number}" for slug in slugs for number in range(counts[slug])}
-
-
-def test_anchors_are_as_the_site_makes_them(tmp_path: Path) -> None:
-    """Without signs, code and links; what comes twice has a number; lines of programs are none."""
-    page = tmp_path / "page.md"
-    page.write_text("# The `ring`: 2(n - 1) steps\n\n## Again\n\n```python\n# no heading\n```\n\n## [Again](x.md)\n")
-    assert anchors(page) == {"the-ring-2n-1-steps", "again", "again_1"}
 
 
 def test_three_dots_stand_for_any_lines() -> None:

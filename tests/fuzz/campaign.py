@@ -91,22 +91,18 @@ class Campaign:
             if num_cases <= 0 or time.monotonic() >= end_s:
                 self._say(f"{attack.name}: {tally.cases} cases, {tally.signatures.total()} faults")
                 return
-            by_seed = batch % WAYS > 0
-            # Hypothesis forgets a case that fails no more, which it would take one for that is like earlier ones.
-            is_first = batch < 2  # with the cases that failed in the last campaign: of either kind
-            phases = [Phase.generate, *([Phase.reuse] if is_first else [])]
-            if attack.is_shrunk and not by_seed:
-                phases.append(Phase.shrink)
-            how = settings(self._settings(attack, by_seed), max_examples=num_cases, phases=phases)
-            _Batch(attack, tally, end_s, self._say).run(f"{self._seed}/{attack.name}/{batch}", how, by_seed)
+            how = settings(self._settings(attack, batch), max_examples=num_cases)
+            _Batch(attack, tally, end_s, self._say).run(f"{self._seed}/{attack.name}/{batch}", how, _by_seed(batch))
 
-    def _settings(self, attack: Attack, by_seed: bool) -> settings:
-        folder = None
-        if self._database is not None:
-            folder = DirectoryBasedExampleDatabase(self._database / attack.name / ("seeds" if by_seed else "cases"))
+    def _settings(self, attack: Attack, batch: int) -> settings:
+        # Hypothesis forgets a case that fails no more, which it would take one for that is like earlier ones.
+        is_first = batch < 2  # with the cases that failed in the last campaign: of either kind
+        is_shrunk = attack.is_shrunk and not _by_seed(batch)
+        folder = attack.name, "seeds" if _by_seed(batch) else "cases"
         return settings(
-            database=folder,
+            database=self._database and DirectoryBasedExampleDatabase(self._database.joinpath(*folder)),
             deadline=None,
+            phases=[Phase.generate, *[Phase.reuse] * is_first, *[Phase.shrink] * is_shrunk],
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
             verbosity=Verbosity.quiet,
@@ -119,6 +115,10 @@ class Campaign:
             lines.append(f"{name:12} {tally.cases:7} {tally.seconds:8.0f} {tally.signatures.total():7}")
             lines += [f"  {number} x {signature}" for signature, number in tally.signatures.items()]
         return "\n".join(lines)
+
+
+def _by_seed(batch: int) -> bool:
+    return batch % WAYS > 0
 
 
 @dataclass
@@ -170,18 +170,18 @@ class _Batch:
             if self.tally.signatures[fault.signature] > NUM_IN_FULL:
                 self.say(f"  like earlier ones: {fault.signature}")
                 return
-            self._say_message(fault)
+            self.say(_beginning(fault))
             self.end_s = max(self.end_s, time.monotonic() + MAX_SHRINKING_S)
         self.failed.append((case, fault))
         raise _CaseFailedError
 
     def _report_last(self) -> None:
-        if len(self.failed) == 1:
-            self.say(f"it has not failed again; the whole case:\n{describe(self.failed[0][0])}")
-            return
         case, fault = self.failed[-1]
-        self.say(f"to run it again:\n{describe(case)}")
-        self._say_message(fault)
+        if len(self.failed) == 1:
+            self.say(f"it has not failed again; the whole case:\n{describe(case)}")
+        else:
+            self.say(f"to run it again:\n{describe(case)}\n{_beginning(fault)}")
 
-    def _say_message(self, fault: Fault) -> None:
-        self.say("\n".join(fault.message.splitlines()[:MAX_LINES]))
+
+def _beginning(fault: Fault) -> str:
+    return "\n".join(fault.message.splitlines()[:MAX_LINES])

@@ -8,7 +8,7 @@ import traceback
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from types import FrameType
 from typing import Any, Protocol
 
@@ -36,18 +36,14 @@ def describe(case: Case) -> str:
 def expression(value: Any) -> str:
     """Return a dataclass, a tuple or a plain value as a Python expression, without fields that have their default."""
     if isinstance(value, tuple):
-        parts = [expression(part) for part in value]
-        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+        return f"({''.join(f'{expression(part)},' for part in value)})"
     if isinstance(value, bytes) and len(value) > LONG:
         return f'unpacked("{base64.b85encode(zlib.compress(value, 9)).decode()}")'
     if not is_dataclass(value):
         return repr(value)
-    shown = [field for field in fields(value) if getattr(value, field.name) != _default(field)]
-    return f"{type(value).__name__}({', '.join(f'{f.name}={expression(getattr(value, f.name))}' for f in shown)})"
-
-
-def _default(field: Any) -> Any:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
+    given = [(field.name, getattr(value, field.name)) for field in fields(value)]
+    shown = [f"{name}={expression(part)}" for name, part in given if part != getattr(type(value), name, ...)]
+    return f"{type(value).__name__}({', '.join(shown)})"
 
 
 def unpacked(text: str) -> bytes:

@@ -5,6 +5,7 @@ import random
 import re
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -173,8 +174,8 @@ class Program:
         early = OPTIMIZERS[training.optimizer](plain.parameters()) if training.early else None
         self.model = DataParallel(plain, training.strategy, group)
         self.optimizer = early or self.model.optimizer(OPTIMIZERS[training.optimizer])
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 4) if training.scheduled else None
-        self.scheduler = scheduler
+        schedulers = torch.optim.lr_scheduler
+        self.scheduler = schedulers.CosineAnnealingLR(self.optimizer, 4) if training.scheduled else None
         self.norms: list[float] = []  # what was asked for on the way
         self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2) if training.scaler else None
 
@@ -245,20 +246,16 @@ class Program:
         if step == "two losses":
             loss = loss + self._forward(x.flip(1), fails=False).pow(2).mean()
         if step == "backward fails":
-            loss = fail_in_backward(loss)
+            loss.register_hook(_raise)
         if self.training.infinite == (index, self.group.rank()):
             loss = loss * torch.inf
         (self.scaler.scale(loss) if self.scaler else loss).backward()
         return loss.detach()
 
     def _forward(self, x: torch.Tensor, fails: bool) -> torch.Tensor:
-        layers = list(self.model.module.children())
-        handle = layers[-1].register_forward_pre_hook(_raise) if fails else None
-        try:
+        last = list(self.model.module.children())[-1]
+        with last.register_forward_pre_hook(_raise) if fails else nullcontext():
             result: torch.Tensor = self.model(x)
-        finally:
-            if handle is not None:
-                handle.remove()
         return result
 
     def _update(self) -> None:
@@ -298,40 +295,16 @@ def _raise(*_: object) -> None:
     raise OwnError
 
 
-class _Failing(torch.autograd.Function):
-    """Raises in the backward pass."""
-
-    @staticmethod
-    def forward(_: Any, value: torch.Tensor) -> torch.Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(_: Any, *__: torch.Tensor) -> Any:
-        raise OwnError
-
-
-def fail_in_backward(loss: torch.Tensor) -> torch.Tensor:
-    """A loss whose backward pass fails at its beginning."""
-    result: torch.Tensor = _Failing.apply(loss)  # type: ignore[no-untyped-call]
-    return result
-
-
 # What follows draws programs.
 
 
 def draw_case(random: random.Random) -> Training:
     """Draw any program that its strategy trains, as documented."""
-    while not _is_suited(drawn := _drawn(random)):
-        pass
-    return drawn
-
-
-def _drawn(random: random.Random) -> Training:
     num_ranks, num_steps = random.choice([2, 2, 3]), random.randint(2, 5)
     steps = tuple(random.choice(STEPS) for _ in range(num_steps))
     scaler = chance(random, 0.25)
     infinite = (random.randrange(num_steps), random.randrange(num_ranks))
-    return Training(
+    drawn = Training(
         random.choice([*EXACT, *OTHERS]),
         random.choice(list(ALL_MODELS)),
         num_ranks,
@@ -343,6 +316,7 @@ def _drawn(random: random.Random) -> Training:
         early=chance(random, 0.05),
         scheduled=chance(random, 0.3),
     )
+    return drawn if _is_suited(drawn) else draw_case(random)
 
 
 def _is_suited(drawn: Training) -> bool:
@@ -351,6 +325,6 @@ def _is_suited(drawn: Training) -> bool:
         return False
     if strategy.startswith(UNSUITED.get(drawn.model, ())):
         return False
-    if drawn.model == "hooked" and strategy.startswith("fsdp") and "evaluate alone" in drawn.steps:
-        return False  # rank 0 alone has hooks then that were registered after wrapping, as documented
-    return not strategy.startswith("fsdp") or {drawn.clip, *drawn.steps}.isdisjoint(LOCAL_NORMS)
+    # In "evaluate alone" rank 0 alone would have hooks that were registered after wrapping, as documented.
+    unsuited = {*LOCAL_NORMS, "evaluate alone"} if drawn.model == "hooked" else set(LOCAL_NORMS)
+    return not strategy.startswith("fsdp") or {drawn.clip, *drawn.steps}.isdisjoint(unsuited)

@@ -86,18 +86,3 @@ def test_a_planted_fault_is_noticed(case: Case, name: str, fault: Any, message: 
     case.run()
     with patch(f"{type(case).__module__}.{name}", fault), pytest.raises(AssertionError, match=message):
         case.run()
-
-
-def test_sums_of_float8_are_not_exact() -> None:
-    """-9 and 4 are -4, since the nearest to -9 are -8 and -10; but the largest of several numbers is exact."""
-    assert not Call(dtype="float8_e5m2").is_exact
-    assert not Call(wire="float8_e5m2").is_exact
-    assert Call(dtype="float8_e5m2", op="MAX").is_exact
-    assert Call().is_exact
-
-
-def test_parameters_that_diverged_are_alike() -> None:
-    """Some optimizers climb; but a single one that is not finite is a fault."""
-    infinite = strategies.Outcome((float("inf"), float("nan"), 1.0))
-    assert infinite.distance(strategies.Outcome((float("inf"), float("inf"), 1.0))) == 0.0
-    assert infinite.distance(strategies.Outcome((float("inf"), 3.0, 1.0))) == float("inf")

@@ -75,7 +75,7 @@ def draw_case(random: random.Random) -> DisturbedRun:
 
 
 def _round(draw: random.Random) -> Round:
-    damages = tuple(Damage(draw.choice(list(KINDS)), draw.randrange(2**32)) for _ in range(draw.choice((0, 1, 1, 2))))
+    damages = tuple(Damage(draw.choice(KINDS), draw.randrange(2**32)) for _ in range(draw.choice((0, 1, 1, 2))))
     delay_s = round(draw.random() / 20, 4)
     return Round(draw.choice(HOWS), draw.randrange(RANKS), draw.randrange(STEPS), delay_s, damages)
 
@@ -87,17 +87,8 @@ class Ended(NamedTuple):
     errors: str
 
 
-@cache
-def launcher() -> Launcher:
-    """That of all cases, until `close`."""
-    return Launcher()
-
-
-def close() -> None:
-    """End what cases share."""
-    if launcher.cache_info().currsize:
-        launcher().close()
-        launcher.cache_clear()
+_LAUNCHER = Launcher()
+close = _LAUNCHER.close
 
 
 def launch(strategy: str, arguments: list[str], output: Path, disturbed: Round | None) -> Ended:
@@ -105,16 +96,15 @@ def launch(strategy: str, arguments: list[str], output: Path, disturbed: Round |
     task = f"--task tests.trainers.points:make_points --seed 3 --epochs 1000 --steps {STEPS} --log-every 1"
     command = [*task.split(), "--strategy", strategy, "--ranks", str(RANKS), *arguments]
     errors = output.with_name("errors")
-    pid = launcher().start(command, errors)
+    pid = _LAUNCHER.start(command, errors)
     try:
         if disturbed is not None:
             disturb(pid, disturbed, output / "log.jsonl")
-        code = launcher().wait(TIMEOUT_S)
+        code = _LAUNCHER.wait(TIMEOUT_S)
         assert code is not None, f"{disturbed}: still running after {TIMEOUT_S:g} s: {errors.read_text()}"
         check_gone(pid, disturbed)
     except BaseException:
         _signal_group(pid, signal.SIGKILL)
-        close()  # it may be waiting for this launch
         raise
     return Ended(code, errors.read_text())
 
@@ -134,20 +124,19 @@ def disturb(pid: int, disturbed: Round, log: Path) -> None:
     time.sleep(disturbed.delay_s)
     ranks = [child for child in sorted(below(pid)) if not _is_tracker(child)]
     rank = ranks[disturbed.rank] if disturbed.rank < len(ranks) else pid
+    blows = {
+        "kill a rank": (rank, signal.SIGKILL),
+        "kill the parent": (pid, signal.SIGKILL),
+        "kill all": (-pid, signal.SIGKILL),
+        "terminate": (pid, signal.SIGTERM),
+        "stop and continue": (rank, signal.SIGSTOP),
+    }
     with suppress(ProcessLookupError):
-        match disturbed.how:
-            case "kill a rank":
-                os.kill(rank, signal.SIGKILL)
-            case "kill the parent":
-                os.kill(pid, signal.SIGKILL)
-            case "kill all":
-                os.killpg(pid, signal.SIGKILL)
-            case "terminate":
-                os.kill(pid, signal.SIGTERM)
-            case "stop and continue":
-                os.kill(rank, signal.SIGSTOP)
-                time.sleep(0.5)
-                os.kill(rank, signal.SIGCONT)
+        if disturbed.how in blows:
+            os.kill(*blows[disturbed.how])
+        if disturbed.how == "stop and continue":
+            time.sleep(0.5)
+            os.kill(rank, signal.SIGCONT)
 
 
 def _is_tracker(pid: int) -> bool:

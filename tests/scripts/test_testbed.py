@@ -16,42 +16,13 @@ from click.testing import CliRunner
 from netns_testbed.leftovers import NETNS, clean, signals_held
 from netns_testbed.plan import owner
 from netns_testbed.testbed import Testbed, why_not
-from testbed import main
-from tests.processes import left_of
-
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "scripts" / "testbed.py"
-LINK_RATE = ROOT / "scripts" / "link_rate.py"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-TIMEOUT_S = 120
-# Every algorithm over shared memory within a host, and over Gloo between them; a small slot makes several windows.
-SHARED = """
-import sys
-import torch, torch.distributed as dist
-import collectives
-from collectives.runtime import sharing, state_of
-from ringsim import Collective
+from ringsim.measurements.measurements import Measurements
 from ringsim.registry import ALGORITHMS
-dist.init_process_group("gloo")
-groups = {transport: dist.new_group() for transport in ("auto", "gloo")}
-for transport, group in groups.items():
-    collectives.use_transport(transport, group)
-differing = []
-for index, name in enumerate(name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE):
-    for length in (1, 1031, 50_000 + index):
-        results = []
-        for group in groups.values():
-            generator = torch.Generator().manual_seed(1000 * index + dist.get_rank())
-            results.append(torch.randn(length, generator=generator))
-            collectives.all_reduce(results[-1], group=group, algorithm=name)
-        if not torch.equal(*results):
-            differing.append((name, length))
-local = state_of(groups["auto"]).part(sharing.Sharing).of(groups["auto"]).local
-num_local = sum(rank in local for rank in range(4))
-# Text and newline in one write: torchrun's ranks are not buffered, and print writes them apart.
-sys.stdout.write(f"{sys.argv[1:]} rank {dist.get_rank()}: {num_local} share memory, {differing} differ\\n")
-dist.destroy_process_group()
-"""
+from ringsim.schedule import Collective
+from testbed import main
+from tests.processes import ROOT, TIMEOUT_S, environment, finish, left_of, run_python, start_python
+
+SCRIPT, LINK_RATE = "scripts/testbed.py", "scripts/link_rate.py"
 # Ranks say that they are there in files of their own; one of them may fail, when all are there, the others wait.
 WAIT = """
 import os, pathlib, sys, time
@@ -103,29 +74,6 @@ def namespaces() -> list[str]:
     return sorted(os.listdir(NETNS)) if NETNS.exists() else []
 
 
-def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """The script, started."""
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**ENVIRONMENT, **environment},
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Its exit code, and what it wrote."""
-    with process:
-        try:
-            out, errors = process.communicate(timeout=TIMEOUT_S)
-        except BaseException:
-            process.terminate()  # it takes its testbed with it
-            raise
-    return process.returncode, out, errors
-
-
 def ranks_in(folder: Path) -> list[int]:
     """The processes of both waiting ranks, when they are there."""
     deadline = time.monotonic() + TIMEOUT_S
@@ -148,15 +96,17 @@ def mentioning(word: str) -> list[str]:
 
 @needs_testbed
 @pytest.mark.slow
-def test_all_reduces_on_hosts_with_two_ranks_each(tmp_path: Path) -> None:
-    """Ranks of one host share memory, those of several do not; the sums are Gloo's; arguments arrive as given."""
-    (tmp_path / "shared.py").write_text(SHARED)
-    options = ["--hosts", "2", "--rate", "1gbit", "--ranks-per-host", "2"]
-    script = str(tmp_path / "shared.py"), "--steps", "a b"
-    code, out, errors = finish(start(*options, "--", *script, COLLECTIVES_SHM_SLOT_BYTES="65536"))
-    assert code == 0, errors
-    expected = [f"['--steps', 'a b'] rank {rank}: 2 share memory, [] differ" for rank in range(4)]
-    assert sorted(out.splitlines()) == expected
+def test_all_reduces_on_hosts_with_two_ranks_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of one host share memory, those of several do not; the sums are right; arguments arrive as given."""
+    monkeypatch.setenv("COLLECTIVES_SHM_SLOT_BYTES", "65536")  # so that a tensor is sent in several portions
+    names = [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE]
+    arguments = ["--algorithm", ",".join(names), "-o", str(tmp_path / "of two hosts.json")]
+    options = "--hosts 2 --rate 1gbit --ranks-per-host 2 -- -m collectives.benchmark -b 256K -e 256K -n 1"
+    done = run_python(SCRIPT, *options.split(), *arguments)
+    assert done.returncode == 0, done.stderr  # 1 if an element is wrong
+    measured = Measurements.load(tmp_path / "of two hosts.json")
+    assert {times.algorithm for times in measured.collectives} == {"dist", *names}
+    assert measured.provenance["transport"] == "auto"
     assert not mentioning(str(tmp_path))
 
 
@@ -178,16 +128,13 @@ def link_rates(bed: Testbed, first: int, second: int) -> list[float]:
     """Between two hosts in Mbit/s: from first, from second, and both of both at once."""
     started = []
     for rank, host in enumerate((first, second)):
-        inside = ["ip", "netns", "exec", bed.plan.namespace(host), sys.executable, str(LINK_RATE), "--size", "4MiB"]
-        where = {"RANK": str(rank), "MASTER_ADDR": f"10.0.0.{first + 1}"}
-        started.append(subprocess.Popen(inside, stdout=subprocess.PIPE, text=True, env={**ENVIRONMENT, **where}))
-    lines = []
-    for process in started:
-        with process:
-            lines += process.communicate(timeout=TIMEOUT_S)[0].splitlines()
-        assert process.returncode == 0
-    found = {line.partition(":")[0]: float(line.split()[-2]) for line in lines}
-    return [found[way] for way in ("0 -> 1", "1 -> 0", "0 -> 1, both at once", "1 -> 0, both at once")]
+        inside = ["ip", "netns", "exec", bed.plan.namespace(host), sys.executable, LINK_RATE, "--size", "4MiB"]
+        variables = environment() | {"RANK": str(rank), "MASTER_ADDR": f"10.0.0.{first + 1}"}
+        started.append(subprocess.Popen(inside, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=variables))
+    done = [finish(process) for process in started]
+    assert [process.returncode for process in done] == [0, 0]
+    rates = {line.partition(":")[0]: float(line.split()[-2]) for each in done for line in each.stdout.splitlines()}
+    return [rates[way] for way in ("0 -> 1", "1 -> 0", "0 -> 1, both at once", "1 -> 0, both at once")]
 
 
 @needs_testbed
@@ -195,9 +142,9 @@ def link_rates(bed: Testbed, first: int, second: int) -> list[float]:
 def test_when_a_host_fails_the_others_are_ended(tmp_path: Path) -> None:
     """Its exit code is the testbed's, and the last line says which it was."""
     (tmp_path / "wait.py").write_text(WAIT)
-    code, _, errors = finish(start("--hosts", "2", "--", str(tmp_path / "wait.py"), str(tmp_path), "1"))
-    assert code == 1  # torchrun's, whatever the rank's
-    assert errors.splitlines()[-1] == "testbed: host 1 failed first, exit code 1"
+    done = run_python(SCRIPT, "--hosts", "2", "--", str(tmp_path / "wait.py"), str(tmp_path), "1")
+    assert done.returncode == 1  # torchrun's, whatever the rank's
+    assert done.stderr.splitlines()[-1] == "testbed: host 1 failed first, exit code 1"
     assert not mentioning(str(tmp_path))
 
 
@@ -205,13 +152,14 @@ def test_when_a_host_fails_the_others_are_ended(tmp_path: Path) -> None:
 def test_signals_in_the_middle_leave_nothing(tmp_path: Path) -> None:
     """Neither ranks, nor torchruns, nor namespaces, however many come; the exit code names one of them."""
     (tmp_path / "wait.py").write_text(WAIT)
-    process = start("--hosts", "2", "--rate", "1gbit", "--", str(tmp_path / "wait.py"), str(tmp_path), "")
+    options = ["--hosts", "2", "--rate", "1gbit", "--"]
+    process = start_python(SCRIPT, *options, str(tmp_path / "wait.py"), str(tmp_path), "")
     ranks = ranks_in(tmp_path)
     assert len([name for name in namespaces() if owner(name) == process.pid]) == 3
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         process.send_signal(number)
-    code, _, errors = finish(process)
-    assert code in (128 + signal.SIGTERM, 128 + signal.SIGINT), errors
+    done = finish(process)
+    assert done.returncode in (128 + signal.SIGTERM, 128 + signal.SIGINT), done.stderr
     assert left_of(ranks) == []
     assert not mentioning(str(tmp_path))
 
@@ -242,15 +190,7 @@ def test_signals_are_held_whichever_thread_takes_them() -> None:
 def test_two_signals_while_a_testbed_is_made_leave_no_namespace(delay_s: float) -> None:
     """Also of one that only finds out whether there can be any."""
     program = "import os; from netns_testbed import why_not; print(os.getpid(), flush=True)\nwhile True: why_not()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=ROOT / "scripts",
-        env=ENVIRONMENT,
-    )
-    with process:
+    with start_python("-c", program, folder=ROOT / "scripts") as process:
         assert process.stdout
         process.stdout.readline()
         time.sleep(delay_s)
@@ -265,37 +205,36 @@ def test_two_signals_while_a_testbed_is_made_leave_no_namespace(delay_s: float) 
 def test_clean_removes_what_a_killed_testbed_left() -> None:
     """With what runs in it; what belongs to a living process stays."""
     program = "; ".join([
-        "import os, subprocess, sys",
+        "import os, subprocess",
         "from netns_testbed import Testbed",
         "bed = Testbed(1).__enter__()",
-        "subprocess.Popen(['ip', 'netns', 'exec', bed.plan.namespace(0), 'sleep', '600'])",
-        "sys.stdin.read()",
+        "inside = ['ip', 'netns', 'exec', bed.plan.namespace(0), 'sleep', '600']",
+        "subprocess.Popen(inside, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
         "os.kill(os.getpid(), 9)",
     ])  # fmt: skip
     with Testbed(1) as bed:
-        killed = subprocess.Popen(
-            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, cwd=ROOT / "scripts", env=ENVIRONMENT
-        )
-        assert killed.wait() == -signal.SIGKILL
+        killed = start_python("-c", program, folder=ROOT / "scripts")
+        assert finish(killed).returncode == -signal.SIGKILL
         # What others left on this machine is removed as well: only what this process left is counted.
         removed = [name for name in clean() if owner(name) == killed.pid]
         assert [re.sub(r"\d+-\d+", "N", name) for name in removed] == ["ringsim-N-host0", "ringsim-N-switch"]
         assert bed.plan.switch in namespaces()
-    assert finish(start("--clean"))[:2] == (0, "nothing left behind\n")
+    done = run_python(SCRIPT, "--clean")
+    assert (done.returncode, done.stdout) == (0, "nothing left behind\n")
 
 
 @needs_testbed
-def test_what_cannot_be_made_is_taken_away_again(tmp_path: Path) -> None:
+def test_what_cannot_be_made_is_taken_away_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel without tbf: one line says what is missing, in whose words, and by which command."""
     (tmp_path / "tc").write_text("#!/bin/sh\necho 'Error: Specified qdisc kind is unknown.' >&2\nexit 2\n")
     (tmp_path / "tc").chmod(0o755)
-    arguments = ("--hosts", "1", "--rate", "1gbit", "--", "never.py")
-    code, out, errors = finish(start(*arguments, PATH=f"{tmp_path}:{os.environ['PATH']}"))
-    assert (code, out) == (2, "")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = run_python(SCRIPT, *["--hosts", "1", "--rate", "1gbit", "--", "never.py"])
+    assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(
         r"testbed: cannot make a rate limit \(tbf\) here: Error: Specified qdisc kind is unknown. "
         r"\(tc -n ringsim-\d+-0-host0 qdisc add dev eth0 root tbf rate .*\)\n",
-        errors,
+        done.stderr,
     )
 
 
@@ -325,7 +264,7 @@ def test_what_is_missing_is_named(user: int, reason: str, monkeypatch: pytest.Mo
             "--host-rate 1gbit: write it as HOST=RATE, such as 2=250mbit; hosts count from 0",
         ),
         (
-            "--host-rate 1=1gbit --host-rate 01=2gbit -- x.py",
+            "--host-rate 1=1gbit --host-rate 01=2gbit -- x",
             "--host-rate 01=2gbit: host 1 has a rate already; give it one",
         ),
         ("--hosts 3", "no COMMAND: write it after --, such as -- scripts/train_ring.py --steps 5"),

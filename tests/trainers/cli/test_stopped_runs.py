@@ -194,10 +194,10 @@ def test_a_run_is_resumed_as_it_was_started(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp_backend_ring", "zero3"])
-def test_torchrun_starts_it_again(tmp_path: Path, strategy: str) -> None:
+def test_torchrun_starts_it_again(launcher: Launcher, tmp_path: Path, strategy: str) -> None:
     """When a rank is killed: the others end by themselves, all go on from the last checkpoint, to the same end."""
     arguments = [*POINTS, "--epochs", "5", "--save-every", "3", "--resume", "--strategy", strategy, "--output"]
-    whole = start(*arguments, str(tmp_path / "whole"), "--ranks", "3")
+    whole = launch(launcher, *arguments, str(tmp_path / "whole"), "--ranks", "3")
     assert whole.returncode == 0, whole.stderr
     torchrun = ("--nproc-per-node", "3", "--max-restarts", "2")
     died = start(*arguments, str(tmp_path / "died"), "--dies-at", "11", torchrun=torchrun)
