@@ -77,7 +77,8 @@ class Strategy:
         return True
 
     def sync_parameters(self) -> None:
-        """Leave the same parameters on all ranks, if their own steps have taken them apart; collective."""
+        """Leave the same whole parameters on all ranks, which may have taken their own steps or shares; collective."""
+        self.unshard()
 
     def unshard(self) -> None:
         """Have whole parameters at the model until the next forward pass with gradients, or step; collective."""

@@ -35,13 +35,19 @@ class Bucketed(Strategy):
         self._place = {
             index: (number, place) for number, bucket in enumerate(buckets) for place, index in enumerate(bucket)
         }
+        self._under_way: list[dist.Work] = []
         self.on_forward()
 
     def on_forward(self) -> None:
+        self._wait()  # for buckets of a pass that failed, which would be written to while they are filled again
         self._missing = [set(range(len(bucket.views))) for bucket in self._buckets]
-        self._under_way: list[dist.Work] = []
         for bucket in self._buckets:
             bucket.begin()
+
+    def _wait(self) -> None:
+        for work in self._under_way:
+            work.wait()
+        self._under_way.clear()
 
     def on_grad(self, index: int) -> None:
         number, place = self._place[index]
@@ -61,8 +67,7 @@ class Bucketed(Strategy):
             for place in missing:  # not used in this pass
                 bucket.take(place)
             self._all_reduce(bucket, async_op=False)  # after those that are under way
-        for work in self._under_way:
-            work.wait()
+        self._wait()
         for bucket in self._buckets:
             bucket.unpack()
         self.on_forward()

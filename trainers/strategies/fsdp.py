@@ -204,9 +204,6 @@ class Fsdp(Sharded):
             if stepped is None or id(rows) in stepped:
                 whole.grad = None
 
-    def sync_parameters(self) -> None:
-        self.unshard()
-
     def state_of(self, model: nn.Module, *arguments: Any, **keywords: Any) -> Any:
         was_whole = self._is_whole
         state = super().state_of(model, *arguments, **keywords)

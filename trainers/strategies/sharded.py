@@ -193,24 +193,19 @@ class ShardedVectors(Sharded):
         """Make the optimizer of this rank's shares. Raises ValueError if it cannot step shares of the parameters."""
         shares = [weights.share for weights in self.weights]
         check_shardable(make, self.parameters, shares, self.name)
+        of_share = {id(weights.share): weights for weights in self.weights}
         optimizer: Any = self.watch_sharded(
             make(shares),
-            lambda share, part: self._weights_of(share).whole(part),
-            lambda share, whole: self._weights_of(share).own_of_whole(whole),
+            lambda share, part: of_share[id(share)].whole(part),
+            lambda share, whole: of_share[id(share)].own_of_whole(whole),
         )
         optimizer.zero_grad = self.zero_grad
         return optimizer  # type: ignore[no-any-return]
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002
         """Forget the gradients of the parameters, from which those of the shares are made, and these."""
-        for weights in self.weights:
-            weights.share.grad = None
-        for parameter in self.parameters:
-            clear_withheld(parameter)
-            if set_to_none:
-                parameter.grad = None
-            elif parameter.grad is not None:
-                parameter.grad.zero_()
+        for parameter in (*self.parameters, *(weights.share for weights in self.weights)):
+            parameter.grad = None
 
     def share_gradients(self) -> list[torch.Tensor]:
         return [weights.share_gradient for weights in self.weights]
@@ -224,9 +219,6 @@ class ShardedVectors(Sharded):
                 )
             if weights.share.grad is not None and any(parameter.grad is None for parameter in weights.parameters):
                 raise ShardingError(FORGOTTEN)
-
-    def _weights_of(self, share: torch.Tensor) -> ShardedWeights:
-        return next(weights for weights in self.weights if weights.share is share)
 
     def before_stepping(self) -> None:
         if not all(weights.are_home for weights in self.weights):

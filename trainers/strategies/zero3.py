@@ -257,9 +257,6 @@ class Zero3(ShardedVectors):
         self.unshard()
         return super().load_into(model, state_dict, strict)
 
-    def sync_parameters(self) -> None:
-        self.unshard()
-
     def compile(self, compile_module: Callable[[nn.Module], Callable[..., object]]) -> None:  # noqa: ARG002
         """Raise ValueError: parameters come and go within a pass, which a compiled one does not expect."""
         raise ValueError("zero3: its passes cannot be compiled; use zero1 or zero2")

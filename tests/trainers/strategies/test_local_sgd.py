@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,6 @@ from trainers.strategies.local_sgd import OuterMomentum
 
 ADAM = partial(torch.optim.AdamW, lr=0.05)
 STEPS, EVERY = 7, 3
-Make = Callable[[], nn.Module]
 
 
 class Lookahead(torch.optim.Optimizer):
@@ -40,9 +39,9 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, number: 
     optimizer.step()
 
 
-def trained(group: dist.ProcessGroup, name: str, make: Make) -> tuple[list[torch.Tensor], list[torch.Tensor], str]:
+def trained(group: dist.ProcessGroup, name: str) -> tuple[list[torch.Tensor], list[torch.Tensor], str]:
     """The parameters after some steps, those after an average, and what a comparison says before it."""
-    model = make()
+    model = seeded(Tied)
     parallel = DataParallel(model, name, group)
     optimizer = parallel.optimizer(Lookahead if name.startswith("local") else ADAM)
     for number in range(STEPS):
@@ -57,9 +56,9 @@ def trained(group: dist.ProcessGroup, name: str, make: Make) -> tuple[list[torch
     return own, parameters_of(model), said
 
 
-def trained_alone(make: Make, num_ranks: int, outer: OuterMomentum | None) -> tuple[list[nn.Module], nn.Module]:
+def trained_alone(num_ranks: int, outer: OuterMomentum | None) -> tuple[list[nn.Module], nn.Module]:
     """The same in one process, with torch's own SGD as the outer optimizer: all ranks' models, and their average."""
-    averaged = make()
+    averaged = seeded(Tied)
     models = [copy.deepcopy(averaged) for _ in range(num_ranks)]
     optimizers = [ADAM([p for p in model.parameters() if p.requires_grad]) for model in models]
     trained = [p for p in averaged.parameters() if p.requires_grad]
@@ -83,15 +82,14 @@ def trained_alone(make: Make, num_ranks: int, outer: OuterMomentum | None) -> tu
     return models, averaged
 
 
-@pytest.mark.parametrize("make", [small_model, partial(seeded, Tied)])
 @pytest.mark.parametrize(("name", "outer"), [("local_sgd/3", None), ("diloco/3", OuterMomentum())])
-def test_it_is_what_one_process_computes(ranks: RankPool, name: str, outer: OuterMomentum | None, make: Make) -> None:
+def test_it_is_what_one_process_computes(ranks: RankPool, name: str, outer: OuterMomentum | None) -> None:
     """Ranks hold other parameters between averages, which a comparison says, and the same after the last.
 
     The optimizer may step another one.
     """
-    models, averaged = trained_alone(make, 3, outer)
-    for rank, (own, last, said) in enumerate(ranks.run(trained, name, make, num_ranks=3)):
+    models, averaged = trained_alone(3, outer)
+    for rank, (own, last, said) in enumerate(ranks.run(trained, name, num_ranks=3)):
         torch.testing.assert_close(own, parameters_of(models[rank]), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(last, parameters_of(averaged), rtol=1e-4, atol=1e-5)
         assert "differs between rank 0 and ranks 1, 2" in said
@@ -102,9 +100,9 @@ def with_scaler(group: dist.ProcessGroup, unscales: bool, fused: bool) -> tuple[
     parallel = DataParallel(small_model(), "local_sgd/3", group)
     optimizer = parallel.optimizer(partial(torch.optim.AdamW, lr=0.05, fused=fused))
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
-    found = []
+    before = []
     for number in range(3):
-        found = parameters_of(parallel)
+        before = parameters_of(parallel)
         optimizer.zero_grad()
         loss = parallel(inputs(group.rank() + 7 * number)).pow(2).mean()
         scaler.scale(loss * math.inf if (group.rank(), number) == (1, 1) else loss).backward()
@@ -113,7 +111,7 @@ def with_scaler(group: dist.ProcessGroup, unscales: bool, fused: bool) -> tuple[
         scaler.step(optimizer)
         scaler.update()
     assert scaler.get_scale() == (32 if group.rank() == 1 else 64)
-    return found, parameters_of(parallel)
+    return before, parameters_of(parallel)
 
 
 @pytest.mark.parametrize("unscales", [False, True])

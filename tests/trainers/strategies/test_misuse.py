@@ -6,7 +6,7 @@ cannot step shares of the parameters is refused when it is made; others are take
 
 import copy
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import pytest
@@ -178,40 +178,26 @@ MISUSES: list[tuple[Use, dict[str, str]]] = [
 ]
 
 
-def used(group: dist.ProcessGroup, name: str) -> dict[int, str]:
-    """Return the errors of all misuses of a strategy, which happen before or in the next step."""
-    errors = {}
-    for number, (use, messages) in enumerate(MISUSES):
+def misuse(group: dist.ProcessGroup, name: str) -> None:
+    """Misuse a strategy in all ways, each of which is an error then or in the next step, and in one line."""
+    for use, messages in MISUSES:
         if name in messages:
             parallel = DataParallel(small_model(), name, group)
             optimizer = parallel.optimizer(SGD)
             backward(parallel, 0)
-            errors[number] = ""
-            try:
+            with pytest.raises((RuntimeError, ValueError)) as caught:  # noqa: PT012
                 use(parallel, optimizer)
                 backward(parallel, 1)
                 optimizer.step()
-            except (RuntimeError, ValueError) as error:
-                errors[number] = f"{type(error).__name__}: {error}"
-    return errors
+            error = f"{type(caught.value).__name__}: {caught.value}"
+            assert error.startswith(messages[name]), (use, error)
+            assert "\n" not in error or error.startswith("RuntimeError: one of")  # torch's
 
 
-@pytest.fixture(scope="module")
-def errors_of(ranks: RankPool) -> Callable[[str], list[dict[int, str]]]:
-    """Return the errors with a strategy on each rank, which runs once."""
-    return cache(partial(ranks.run, used, num_ranks=2))
-
-
-@pytest.mark.parametrize(
-    ("number", "name"), [(number, name) for number, (_, messages) in enumerate(MISUSES) for name in messages]
-)
-def test_misuse_is_an_error_on_every_rank(
-    errors_of: Callable[[str], list[dict[int, str]]], number: int, name: str
-) -> None:
-    """In one line, and with what to do."""
-    for errors in errors_of(name):
-        assert errors[number].startswith(MISUSES[number][1][name])
-        assert "\n" not in errors[number] or errors[number].startswith("RuntimeError: one of")  # torch's
+@pytest.mark.parametrize("name", sorted({name for _, messages in MISUSES for name in messages}))
+def test_misuse_is_an_error_on_every_rank(ranks: RankPool, name: str) -> None:
+    """With what to do."""
+    ranks.run(misuse, name, num_ranks=2)
 
 
 class Clipping(torch.optim.SGD):
@@ -248,10 +234,9 @@ OPTIMIZERS: list[tuple[Callable[[list[Any], list[Any]], torch.optim.Optimizer], 
 ]
 
 
-def made(group: dist.ProcessGroup) -> list[str]:
-    """Return the errors of all optimizers when they are made; no random number is drawn for finding out."""
-    errors = []
-    for make, _ in OPTIMIZERS:
+def make_all(group: dist.ProcessGroup) -> None:
+    """Make all optimizers; no random number is drawn for finding out whether they can step shares."""
+    for make, message in OPTIMIZERS:
         model, error = small_model(), ""
         before = torch.get_rng_state()
         own = list(model.parameters())
@@ -260,13 +245,11 @@ def made(group: dist.ProcessGroup) -> list[str]:
         except ValueError as refusal:
             error = str(refusal)
         assert torch.equal(torch.get_rng_state(), before)
-        errors.append(error)
-    return errors
+        assert error.startswith(message), (error, message)
+        assert bool(error) == bool(message), error
+        assert "\n" not in error
 
 
 def test_an_optimizer_that_cannot_step_shares_is_refused(ranks: RankPool) -> None:
     """When it is made, in one line; all of torch's that work element by element are taken."""
-    for error, (_, message) in zip(ranks.run(made, num_ranks=1)[0], OPTIMIZERS, strict=True):
-        assert error.startswith(message)
-        assert bool(error) == bool(message)
-        assert "\n" not in error
+    ranks.run(make_all, num_ranks=1)

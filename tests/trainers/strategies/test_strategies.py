@@ -3,13 +3,13 @@
 import copy
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache, partial
-from typing import NamedTuple
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.testing import assert_close
 
 from tests.ranks import RankPool, group_on
 from tests.refusals import said_by
@@ -19,69 +19,45 @@ from trainers.strategies import make_strategy
 from trainers.strategy_names import STRATEGY_INFOS, parse_strategy, steps_between_averages, strategy_info
 
 NUM_RANKS, STEPS = 3, 4
-MEANING = [name for name, info in STRATEGY_INFOS.items() if info.leaves_mean and info.is_exact]
 TINY_BUCKETS = ["bucketed/0.00002", "ddp/0.00002"]
 WHOLE = "powersgd/9"  # factors would be larger than any gradient, which is then sent as it is
-# Torch's DDP wants find_unused_parameters, and says so.
-OURS = [name for name in (*MEANING, WHOLE) if not name.startswith("ddp")]
 MODELS = (small_model, partial(seeded, Tied), partial(seeded, Complex))
 Tensors = list[torch.Tensor]
+Wrap = Callable[[nn.Module], DataParallel]
 
 
-class Record(NamedTuple):
-    """What a rank sees of a strategy in its run.
-
-    gradients: of two backward passes, after one that failed; the second shows what is left over from the first.
-    accumulated: the gradients of three micro-batches: the rank's own, and synchronised by hand and by the last backward
-    pass. trained: the parameters after steps of AdamW, by model, with and without clipping. unused: the gradients where
-    one layer takes part on rank 1 only, and one nowhere. halves: a weight in float16 after a step whose gradients' sum
-    that cannot hold. refused: the errors of models that are changed after they were wrapped, and of a copy.
-    """
-
-    gradients: Tensors
-    accumulated: list[Tensors]
-    trained: list[tuple[Tensors, Tensors]]
-    unused: list[torch.Tensor | None]
-    halves: torch.Tensor
-    refused: list[str]
+@pytest.mark.parametrize("name", [*STRATEGY_INFOS, *TINY_BUCKETS, WHOLE])
+def test_ranks_train_as_one_process_does(request: pytest.FixtureRequest, name: str) -> None:
+    """With each strategy, as far as it says so; the mean gradients of the ranks are the same, bit for bit."""
+    pool: RankPool = request.getfixturevalue("ring_ranks" if strategy_info(name).backend else "ranks")
+    first, *others = pool.run(run, name, num_ranks=NUM_RANKS)
+    for other in others:
+        assert_close(other, first, rtol=0, atol=0)
 
 
-@pytest.fixture(scope="module")
-def record_of(request: pytest.FixtureRequest) -> Callable[[str], list[Record]]:
-    """Return the records of all ranks of a strategy, which runs once."""
-
-    @cache
-    def run(name: str) -> list[Record]:
-        pool = request.getfixturevalue("ring_ranks" if strategy_info(name).backend else "ranks")
-        records: list[Record] = pool.run(recorded, name, num_ranks=NUM_RANKS)
-        return records
-
-    return run
-
-
-def recorded(group: dist.ProcessGroup, name: str) -> Record:
-    """Run a strategy on a rank."""
-    wrap = partial(DataParallel, strategy=name, group=group)
-    if strategy_info(name).backend:
-        wrap = partial(DataParallel, strategy=name, group=group_on("ring", group.size()))
-    # fsdp takes one dtype in a layer, and complex numbers are not rounded.
-    models = MODELS[:1] if name.startswith("fsdp") or strategy_info(name).wire else MODELS
-    is_mean = strategy_info(name).leaves_mean
-    return Record(
-        synchronised(wrap(small_model()), fails=not name.startswith("ddp")) if is_mean else [],
-        accumulated(wrap(small_model())) if is_mean else [],
-        [(trained(wrap(make()), 0.0), trained(wrap(make()), 0.1)) for make in models],
-        unused(wrap(seeded(Branching))) if name in OURS else [],
-        stepped_in_float16(wrap(seeded(partial(nn.Linear, 30, 20, bias=False)).half())),  # type: ignore[arg-type]
-        [
-            *(changed(wrap, change) for change in ("thawed", "replaced", "added")),
-            said_by(TypeError, copy.deepcopy, wrap(small_model())),
-        ],
-    )
+def run(group: dist.ProcessGroup, name: str) -> Tensors:
+    """Check a strategy on a rank; returns mean gradients."""
+    info = strategy_info(name)
+    wrap = partial(DataParallel, strategy=name, group=group_on("ring", group.size()) if info.backend else group)
+    # bfloat16 has 8 bits; each rank on the way rounds.
+    close = partial(assert_close, **({"rtol": 0.05, "atol": 0.02} if info.wire else {"rtol": 1e-5, "atol": 1e-6}))
+    is_mean = (info.leaves_mean and info.is_exact) or name == WHOLE
+    if info.is_exact and not info.wire:
+        train_as_one_process(
+            wrap, MODELS[:1] if name.startswith("fsdp") else MODELS
+        )  # which takes one dtype in a layer
+    if is_mean:
+        accumulate(wrap, close)
+    if is_mean and not name.startswith("ddp"):  # torch's DDP wants find_unused_parameters, and says so
+        leave_out_parameters(wrap, close)
+    step_in_float16(wrap, outer=1.33 if name == "diloco" else 1.0)
+    refuse_changes(wrap)
+    return synchronise(wrap, close, fails=not name.startswith("ddp")) if is_mean else []
 
 
-def synchronised(model: DataParallel, fails: bool) -> Tensors:
-    """The gradients of two backward passes. fails: after one that breaks off in the middle."""
+def synchronise(wrap: Wrap, close: Callable[..., None], fails: bool) -> Tensors:
+    """Two backward passes, of which the second shows what is left over. fails: after one that breaks off midway."""
+    model = wrap(small_model())
     if fails:
         hook = model.model[0].weight.register_hook(lambda _: 1 / 0)
         said_by(ZeroDivisionError, model(inputs(9)).sum().backward)
@@ -89,25 +65,28 @@ def synchronised(model: DataParallel, fails: bool) -> Tensors:
     for set_to_none in (True, False):
         model.zero_grad(set_to_none)
         model(inputs(model.group.rank())).pow(2).mean().backward()
+        close(gradients_of(model), mean_gradients(small_model(), NUM_RANKS))
     return gradients_of(model)
 
 
-def accumulated(model: DataParallel) -> list[Tensors]:
-    """The gradients of three micro-batches; rank 0 alone asks for a synchronisation while there is none."""
-    parts = inputs(model.group.rank(), 6).chunk(3)
+def accumulate(wrap: Wrap, close: Callable[..., None]) -> None:
+    """Three micro-batches, synchronised by hand and by the last backward pass; before that a rank has its own sums."""
+    model = wrap(small_model())
+    rank, expected = model.group.rank(), mean_gradients(small_model(), NUM_RANKS, 6)
 
     def add(part: torch.Tensor) -> None:
         (model(part).pow(2).mean() / 3).backward()
 
+    parts = inputs(rank, 6).chunk(3)
     model.disable_grad_sync()
     for part in parts:
         add(part)
-    if model.group.rank() == 0:
-        model.sync_gradients()
-    own = gradients_of(model)
+    if rank == 0:
+        model.sync_gradients()  # does nothing, or would wait for the others
+        assert_close(gradients_of(model), mean_gradients(small_model(), 1, 6))
     model.enable_grad_sync()
     model.sync_gradients()
-    by_hand = gradients_of(model)
+    close(gradients_of(model), expected)
     model.zero_grad()
     with model.no_sync():
         assert not model.do_sync
@@ -115,12 +94,19 @@ def accumulated(model: DataParallel) -> list[Tensors]:
         add(parts[1])
     assert model.do_sync
     add(parts[2])
-    return [own, by_hand, gradients_of(model)]
+    close(gradients_of(model), expected)
 
 
 def gradients_of(model: nn.Module) -> Tensors:
     """Copies."""
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def train_as_one_process(wrap: Wrap, models: tuple[Callable[[], nn.Module], ...]) -> None:
+    """With the whole batch, also if gradients are clipped; tied, frozen and other-typed parameters are no obstacle."""
+    for make in models:
+        for clip in (0.0, 0.1):
+            assert_close(trained(wrap(make()), clip), trained(make(), clip, NUM_RANKS), rtol=1e-4, atol=1e-5)
 
 
 def trained(model: nn.Module, clip: float, num_ranks: int = 0) -> Tensors:
@@ -141,16 +127,21 @@ def trained(model: nn.Module, clip: float, num_ranks: int = 0) -> Tensors:
     return parameters_of(model)
 
 
-def unused(model: DataParallel) -> list[torch.Tensor | None]:
-    """The gradients where rank 1 alone uses a layer, and nobody another."""
+def leave_out_parameters(wrap: Wrap, close: Callable[..., None]) -> None:
+    """All ranks get the mean of a gradient that rank 1 alone has; parameters that nobody uses stay without."""
+    model = wrap(seeded(Branching))
     for _ in range(2):
         model.zero_grad()
         model(torch.full((2, 3), 1.0 if model.group.rank() == 1 else -1.0)).sum().backward()
-    return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    *used, third, third_bias = model.parameters()
+    assert (third.grad, third_bias.grad) == (None, None)
+    for parameter, mean in zip(used, (-2 / 3, 2.0, 2 / 3, 2 / 3), strict=True):
+        close(parameter.grad, torch.full_like(parameter, mean))
 
 
-def stepped_in_float16(model: DataParallel) -> torch.Tensor:
-    """The weight after a step with gradients whose sum is infinite."""
+def step_in_float16(wrap: Wrap, outer: float) -> None:
+    """Gradients whose sum is infinite: as torch's DDP does, a strategy divides before it adds. outer: of the step."""
+    model = wrap(seeded(partial(nn.Linear, 30, 20, bias=False)).half())  # type: ignore[arg-type]
     optimizer = model.optimizer(partial(torch.optim.SGD, lr=2**-13))
     with torch.no_grad():
         model.unshard()
@@ -159,87 +150,27 @@ def stepped_in_float16(model: DataParallel) -> torch.Tensor:
     optimizer.step()
     model.sync_parameters()
     model.unshard()
-    return parameters_of(model)[0]
+    assert parameters_of(model)[0].unique().tolist() == pytest.approx([-4.0 * outer], rel=0.01)
 
 
-def changed(wrap: Callable[[nn.Module], DataParallel], change: str) -> str:
-    """Return the error of a model that is changed after it was wrapped."""
-    plain = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    for parameter in plain.parameters():
-        nn.init.ones_(parameter)
-    plain[0].weight.requires_grad_(change != "thawed")
-    model = wrap(plain)
-    if change == "replaced":
-        plain[1] = nn.Linear(4, 4)
-    if change == "added":
-        plain.extra = nn.Parameter(torch.ones(3))
-    plain[0].weight.requires_grad_(True)
-    return said_by(RuntimeError, model, torch.ones(1, 4))
-
-
-Records = Callable[[str], list[Record]]
-
-
-def tolerance(name: str) -> dict[str, float]:
-    """bfloat16 has 8 bits; each rank on the way rounds."""
-    return {"rtol": 0.05, "atol": 0.02} if name.endswith("bf16") else {"rtol": 1e-5, "atol": 1e-6}
-
-
-@pytest.mark.parametrize("name", [*MEANING, *TINY_BUCKETS, WHOLE])
-def test_gradients_become_the_mean(record_of: Records, name: str) -> None:
-    """The same on all ranks, bit for bit, and those of one process with all the data; also in tiny buckets."""
-    first, *others = record_of(name)
-    for index, expected in enumerate(mean_gradients(small_model(), NUM_RANKS)):
-        torch.testing.assert_close(first.gradients[index], expected, **tolerance(name))
-        assert all(torch.equal(other.gradients[index], first.gradients[index]) for other in others)
-
-
-@pytest.mark.parametrize("name", [*MEANING, WHOLE])
-def test_accumulation_equals_the_large_batch(record_of: Records, name: str) -> None:
-    """Three micro-batches a rank, synchronised once; before that a rank has its own gradients."""
-    records = record_of(name)
-    torch.testing.assert_close(records[0].accumulated[0], mean_gradients(small_model(), 1, 6))
-    for record in records:
-        for found in record.accumulated[1:]:
-            torch.testing.assert_close(found, mean_gradients(small_model(), NUM_RANKS, 6), **tolerance(name))
-
-
-@pytest.mark.parametrize("name", [name for name, info in STRATEGY_INFOS.items() if info.is_exact and not info.wire])
-def test_training_is_that_of_one_process(record_of: Records, name: str) -> None:
-    """With the whole batch, also if gradients are clipped; tied, frozen and other-typed parameters are no obstacle."""
-    for make, *by_rank in zip(MODELS, *(record.trained for record in record_of(name)), strict=False):
-        expected = trained(make(), 0.0, NUM_RANKS), trained(make(), 0.1, NUM_RANKS)
-        for found in by_rank:
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", STRATEGY_INFOS)
-def test_a_model_that_changes_after_it_was_wrapped_is_refused(record_of: Records, name: str) -> None:
-    """As its new parameters would not be synchronised, and the ranks would diverge; a copy is refused as well."""
-    for record in record_of(name):
-        *changed, copied = record.refused
-        assert all("is new or requires a gradient only since the model was wrapped" in text for text in changed)
-        assert copied.startswith("a DataParallel cannot be copied or pickled, as its process group cannot: copy the pl")
-
-
-@pytest.mark.parametrize("name", STRATEGY_INFOS)
-def test_float16_holds_means_whose_sums_it_does_not_hold(record_of: Records, name: str) -> None:
-    """As with torch's DistributedDataParallel, which divides gradients before it adds them."""
-    expected = [-4.0 * (1.33 if name == "diloco" else 1.0)]
-    for record in record_of(name):
-        assert record.halves.unique().tolist() == pytest.approx(expected, rel=0.01)
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_parameters_that_are_not_used(record_of: Records, name: str) -> None:
-    """All ranks get the mean of a gradient that one rank has, the others counting as zero; unused ones stay without."""
-    for record in record_of(name):
-        *used, third, third_bias = record.unused
-        assert third is None
-        assert third_bias is None
-        for found, expected in zip(used, (-2 / 3, 2.0, 2 / 3, 2 / 3), strict=True):
-            assert found is not None
-            torch.testing.assert_close(found, torch.full_like(found, expected), **tolerance(name))
+def refuse_changes(wrap: Wrap) -> None:
+    """New parameters would not be synchronised, and the ranks would diverge; a copy is refused as well."""
+    for change in ("thawed", "replaced", "added"):
+        plain = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        for parameter in plain.parameters():
+            nn.init.ones_(parameter)
+        plain[0].weight.requires_grad_(change != "thawed")
+        model = wrap(plain)
+        if change == "replaced":
+            plain[1] = nn.Linear(4, 4)
+        if change == "added":
+            plain.extra = nn.Parameter(torch.ones(3))
+        plain[0].weight.requires_grad_(True)
+        refusal = said_by(RuntimeError, model, torch.ones(1, 4))
+        assert "is new or requires a gradient only since the model was wrapped" in refusal
+    assert said_by(TypeError, copy.deepcopy, model).startswith(
+        "a DataParallel cannot be copied or pickled, as its proc"
+    )
 
 
 @pytest.mark.parametrize(
