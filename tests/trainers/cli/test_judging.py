@@ -43,14 +43,14 @@ def test_the_task_is_that_of_the_run(trained: Path, tmp_path: Path) -> None:
     """Where its file is missing, or names another task than the checkpoint or the command line, a line says so."""
     path, options = tmp_path / "checkpoint-3.pt", tmp_path / "run.toml"
     path.write_bytes((trained / "checkpoint-3.pt").read_bytes())
-    for text, more, said in (
-        (None, (), f"{options}: No such file or directory"),
-        ('task = "mlp"\nseed = 0\n', (), "must be that of run.toml, {'task': 'mlp', 'seed': 0, "),
-        ('task = "mlp"\nseed = 0\n', ("--task", "lm"), "task 'mlp': --task lm is another one"),
-        ('task = "mine:make"\nseed = 0\n', (), "is Python code, which runs only if you name it"),
+    for name, more, said in (
+        ("", (), f"{options}: No such file or directory"),
+        ("mlp", (), "must be that of run.toml, {'task': 'mlp', 'seed': 0, "),
+        ("mlp", ("--task", "lm"), "task 'mlp': --task lm is another one"),
+        ("mine:make", (), "is Python code, which runs only if you name it"),
     ):
-        if text is not None:
-            options.write_text(text)
+        if name:
+            options.write_text(f'task = "{name}"\nseed = 0\n')
         done = invoke("evaluate", str(path), *more)
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert said in done.stderr

@@ -30,12 +30,19 @@ def ranks_below(pid: int) -> list[int]:
     return [child for child in below(pid) if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
-def stopped(launcher: Launcher, arguments: list[str], output: Path, number: int, whom: int | None) -> tuple[int, str]:
-    """The exit code and the words of a run that gets a signal in its midst. whom: a rank; None: who started them."""
+def stopped(
+    launcher: Launcher, arguments: list[str], output: Path, number: int, whom: int | None = None, blocked: bool = False
+) -> tuple[int, str]:
+    """The exit code and the words of a run that gets a signal in its midst.
+
+    whom: a rank; None: who started them. blocked: whether no checkpoint can be written.
+    """
     errors = output.parent / "stderr"
     pid = launcher.start([*arguments, "--output", str(output)], errors)
     try:
         wait_for_steps(output / "log.jsonl", 5)
+        for step in range(2001 * blocked):  # in the place of whichever checkpoint it will be
+            (output / f"checkpoint-{step}.pt" / "taken").mkdir(parents=True)
         os.kill(pid if whom is None else ranks_below(pid)[whom], number)
         code = launcher.wait(TIMEOUT_S)
         assert code is not None, errors.read_text()
@@ -117,7 +124,7 @@ def test_a_signal_stops_all_ranks_with_a_checkpoint(
 def test_ctrl_c_ends_at_once(launcher: Launcher, tmp_path: Path, ranks: str) -> None:
     """Without a checkpoint; a line says how to go on."""
     output = tmp_path / "my run"
-    code, errors = stopped(launcher, [*POINTS, *ENDLESS, "--ranks", ranks], output, signal.SIGINT, None)
+    code, errors = stopped(launcher, [*POINTS, *ENDLESS, "--ranks", ranks], output, signal.SIGINT)
     assert code == 130
     assert re.search(r"(^|\n)trainers: interrupted; resume with: .* '.*/my run' --resume\n$", errors)
     assert CheckpointFolder(output).newest_first() == []
@@ -125,20 +132,10 @@ def test_ctrl_c_ends_at_once(launcher: Launcher, tmp_path: Path, ranks: str) -> 
 
 def test_a_checkpoint_that_cannot_be_written_is_no_stop_but_an_error(launcher: Launcher, tmp_path: Path) -> None:
     """On the way out, too."""
-    output = tmp_path / "run"
     arguments = [*POINTS, "--ranks", "2", *ENDLESS, "--steps", "2000"]
-    pid = launcher.start([*arguments, "--output", str(output)], errors := tmp_path / "stderr")
-    try:
-        wait_for_steps(output / "log.jsonl", 5)
-        for step in range(2001):  # in the place of whichever checkpoint it will be
-            (output / f"checkpoint-{step}.pt" / "taken").mkdir(parents=True)
-        os.kill(pid, signal.SIGUSR1)
-        assert launcher.wait(TIMEOUT_S) == 1, errors.read_text()
-    except BaseException:
-        kill_all(pid)
-        launcher.wait(TIMEOUT_S)
-        raise
-    assert "cannot be written" in errors.read_text()
+    code, errors = stopped(launcher, arguments, tmp_path / "run", signal.SIGUSR1, blocked=True)
+    assert code == 1
+    assert "cannot be written" in errors
 
 
 @pytest.mark.slow
@@ -165,31 +162,30 @@ def test_under_torchrun(launcher: Launcher, tmp_path: Path) -> None:
     check_goes_on(launcher, [*arguments, "--ranks", "2"], tmp_path, step)
 
 
+ON_A_HOST = {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4"}
+
+
 @pytest.mark.parametrize(
-    ("variables", "start_of_command"),
+    ("variables", "program"),
     [
-        ({}, "trainers --task 'my task:f'"),
-        ({"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4"}, "torchrun --nproc-per-node 4 -m trainers --task"),
-        (
-            {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"},
-            "torchrun --nnodes 2 --nproc-per-node 4 -m trainers --task",
-        ),
-        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "srun trainers --task"),
+        ({}, "trainers"),
+        (ON_A_HOST, "torchrun --nproc-per-node 4 -m trainers"),
+        (ON_A_HOST | {"GROUP_WORLD_SIZE": "2"}, "torchrun --nnodes 2 --nproc-per-node 4 -m trainers"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "srun trainers"),
     ],
 )
 def test_a_run_is_resumed_as_it_was_started(
-    variables: dict[str, str], start_of_command: str, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str], program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under torchrun, by srun, or here; --resume stands there once."""
+    monkeypatch.setattr(sys, "argv", ["/bin/trainers"])
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["/bin/trainers"])
     for given in (["--resume"], ["--resume", "auto"], ["--resume=auto"]):
-        resume = resume_command(["--task", "my task:f", *given, "--steps", "9"])
-        assert resume.startswith(start_of_command)
-        assert resume.endswith(" 'my task:f' --steps 9 --resume")
+        command = resume_command(["--task", "my task:f", *given, "--steps", "9"])
+        assert command == f"{program} --task 'my task:f' --steps 9 --resume"
 
 
 @pytest.mark.slow

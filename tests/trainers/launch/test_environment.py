@@ -35,58 +35,46 @@ def without(environment: dict[str, str], *names: str) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in names}
 
 
-def test_under_torchrun() -> None:
-    """Nodes with different numbers of ranks are told apart by GROUP_RANK."""
-    assert read_environment(TORCHRUN) == DistributedEnvironment(
-        rank=5, num_ranks=7, local_rank=1, ranks_per_node=3, node=1
-    )
-
-
-@pytest.mark.parametrize(("rank", "local_rank", "node"), [(0, 0, 0), (2, 2, 0), (3, 0, 1), (8, 2, 2)])
-def test_set_by_hand_without_group_rank(rank: int, local_rank: int, node: int) -> None:
-    """If all nodes have as many ranks, the node is counted from them."""
-    by_hand = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": "9", "LOCAL_WORLD_SIZE": "3"}
-    found = read_environment({**without(TORCHRUN, "GROUP_RANK"), **by_hand})
-    assert found == DistributedEnvironment(rank, 9, local_rank, 3, node)
-
-
-def test_under_srun() -> None:
-    """By what Slurm says of the step."""
-    assert read_environment(SRUN) == DistributedEnvironment(rank=5, num_ranks=7, local_rank=1, ranks_per_node=3, node=2)
-
-
-def test_a_step_smaller_than_its_job() -> None:
-    """`srun -n 2` in a job of 7 tasks: two ranks, whatever is said of the job."""
-    step = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
-    assert read_environment({**SRUN, **step, "SLURM_TASKS_PER_NODE": "2(x2),3"}) == DistributedEnvironment(
-        1, 2, 1, 2, 0
-    )
-
-
-def test_torchrun_in_a_job_comes_first() -> None:
-    """A torchrun on each node is started by srun, the ranks by torchrun."""
-    assert read_environment({**SRUN, **TORCHRUN}) == read_environment(TORCHRUN)
+ALONE = (0, 1, 0, 1, 0)
+BY_HAND = {**without(TORCHRUN, "GROUP_RANK"), "WORLD_SIZE": "9", "LOCAL_WORLD_SIZE": "3"}
+# srun -n 2 in a job of 7 tasks: two ranks, whatever is said of the job
+SMALLER_STEP = {
+    **SRUN, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2",
+    "SLURM_TASKS_PER_NODE": "2(x2),3",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "environment",
+    ("environment", "expected"),
     [
-        {},
-        {"RANK": "", "SLURM_NTASKS": "4"},
-        {"SLURM_JOB_ID": "71", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"},
-        {"SLURM_JOB_ID": "71", "MASTER_ADDR": "node01"},
+        (TORCHRUN, (5, 7, 1, 3, 1)),  # nodes with different numbers of ranks are told apart by GROUP_RANK
+        (BY_HAND | {"RANK": "0", "LOCAL_RANK": "0"}, (0, 9, 0, 3, 0)),  # else the node is counted from the ranks
+        (BY_HAND | {"RANK": "2", "LOCAL_RANK": "2"}, (2, 9, 2, 3, 0)),
+        (BY_HAND | {"RANK": "3", "LOCAL_RANK": "0"}, (3, 9, 0, 3, 1)),
+        (BY_HAND | {"RANK": "8", "LOCAL_RANK": "2"}, (8, 9, 2, 3, 2)),
+        (SRUN, (5, 7, 1, 3, 2)),
+        (SMALLER_STEP, (1, 2, 1, 2, 0)),
+        ({**SRUN, **TORCHRUN}, (5, 7, 1, 3, 1)),  # a torchrun on each node is started by srun, the ranks by torchrun
+        ({}, ALONE),
+        ({"RANK": "", "SLURM_NTASKS": "4"}, ALONE),
+        ({"SLURM_JOB_ID": "71", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, ALONE),  # a job's shell that has one task
+        ({"SLURM_JOB_ID": "71", "MASTER_ADDR": "node01"}, ALONE),  # a batch script may export it: it starts no ranks
     ],
 )
-def test_one_process(environment: dict[str, str]) -> None:
-    """Nothing is set, or a job's shell that has one task; an address that a batch script exports starts no ranks."""
-    assert read_environment(environment) == DistributedEnvironment(
-        rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, node=0
-    )
+def test_a_rank_knows_its_place(environment: dict[str, str], expected: tuple[int, ...]) -> None:
+    """Under torchrun, set by hand, under srun, or as one process."""
+    assert read_environment(environment) == DistributedEnvironment(*expected)
 
 
-BY_TORCHRUN = "contradict each other; torchrun sets them and GROUP_RANK, do not set them yourself"
+TORCHRUN_SAYS = (
+    "RANK={}, WORLD_SIZE=7, LOCAL_RANK={}, LOCAL_WORLD_SIZE={} contradict each other; torchrun sets them and "
+    "GROUP_RANK, do not set them yourself"
+)
 WITH_TORCHRUN = "start it with torchrun, which sets both, or unset"
-BY_SRUN = "start it with srun, and unset those that you have set yourself"
+SRUN_SAYS = (
+    "SLURM_PROCID={}, SLURM_STEP_NUM_TASKS=7, SLURM_LOCALID=1, SLURM_NODEID={} and tasks per node {} contradict each "
+    "other: start it with srun, and unset those that you have set yourself"
+)
 WITH_SRUN = (
     "but this process was not started by srun: start it with srun; or with env -u SLURM_JOB_ID, to run one process"
 )
@@ -99,31 +87,18 @@ WITH_SRUN = (
         ({"MASTER_ADDR": "node01"}, f"RANK is not set, but MASTER_ADDR is: {WITH_TORCHRUN} MASTER_ADDR"),
         ({**SRUN, "WORLD_SIZE": "7"}, f"RANK is not set, but WORLD_SIZE is: {WITH_TORCHRUN} WORLD_SIZE"),
         ({**TORCHRUN, "MASTER_ADDR": ""}, f"MASTER_ADDR is not set, but RANK is: {WITH_TORCHRUN} RANK"),
-        ({**TORCHRUN, "RANK": "7"}, f"RANK=7, WORLD_SIZE=7, LOCAL_RANK=1, LOCAL_WORLD_SIZE=3 {BY_TORCHRUN}"),
-        ({**TORCHRUN, "LOCAL_RANK": "3"}, f"RANK=5, WORLD_SIZE=7, LOCAL_RANK=3, LOCAL_WORLD_SIZE=3 {BY_TORCHRUN}"),
-        (
-            {**TORCHRUN, "LOCAL_WORLD_SIZE": "8"},
-            f"RANK=5, WORLD_SIZE=7, LOCAL_RANK=1, LOCAL_WORLD_SIZE=8 {BY_TORCHRUN}",
-        ),
-        ({**TORCHRUN, "RANK": "0"}, f"RANK=0, WORLD_SIZE=7, LOCAL_RANK=1, LOCAL_WORLD_SIZE=3 {BY_TORCHRUN}"),
-        (without(TORCHRUN, "GROUP_RANK"), f"RANK=5, WORLD_SIZE=7, LOCAL_RANK=1, LOCAL_WORLD_SIZE=3 {BY_TORCHRUN}"),
-        (
-            {**TORCHRUN, "RANK": "-1"},
-            "RANK=-1: must be a whole number; torchrun or srun sets it, do not set it yourself",
-        ),
+        ({**TORCHRUN, "RANK": "7"}, TORCHRUN_SAYS.format(7, 1, 3)),
+        ({**TORCHRUN, "LOCAL_RANK": "3"}, TORCHRUN_SAYS.format(5, 3, 3)),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "8"}, TORCHRUN_SAYS.format(5, 1, 8)),
+        ({**TORCHRUN, "RANK": "0"}, TORCHRUN_SAYS.format(0, 1, 3)),
+        (without(TORCHRUN, "GROUP_RANK"), TORCHRUN_SAYS.format(5, 1, 3)),
+        ({**TORCHRUN, "RANK": "-1"}, "RANK=-1: must be a whole number; torchrun or srun sets it, do not..."),
         ({**TORCHRUN, "MASTER_PORT": "65536"}, "MASTER_PORT=65536: must be a port, from 1 to 65535"),
         ({**TORCHRUN, "MASTER_PORT": "0"}, "MASTER_PORT=0: must be a port, from 1 to 65535"),
         (without(SRUN, "SLURM_LOCALID"), "SLURM_LOCALID is not set: start it with srun, which sets it"),
-        (
-            {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x3)"},
-            "SLURM_PROCID=5, SLURM_STEP_NUM_TASKS=7, SLURM_LOCALID=1, SLURM_NODEID=2 and tasks per node 2(x3) "
-            f"contradict each other: {BY_SRUN}",
-        ),
-        (
-            {**SRUN, "SLURM_NODEID": "3"},
-            "SLURM_PROCID=5, SLURM_STEP_NUM_TASKS=7, SLURM_LOCALID=1, SLURM_NODEID=3 and tasks per node 2(x2),3 "
-            f"contradict each other: {BY_SRUN}",
-        ),
+        ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x3)"}, SRUN_SAYS.format(5, 2, "2(x3)")),
+        ({**SRUN, "SLURM_NODEID": "3"}, SRUN_SAYS.format(5, 3, "2(x2),3")),
+        ({**SRUN, "SLURM_PROCID": "7"}, SRUN_SAYS.format(7, 2, "2(x2),3")),
         (without(SRUN, "SLURM_STEP_ID"), f"the job has 7 tasks, {WITH_SRUN}"),
         # the shell that salloc opens on the first node
         ({**SRUN, "SLURM_STEP_ID": "4294967290"}, f"the job has 7 tasks, {WITH_SRUN}"),
@@ -148,7 +123,7 @@ def test_a_gpu_for_each_rank_of_a_node() -> None:
         device(1, 1)
 
 
-def test_where_asks_torch_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_asked_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """And for nothing else: all other fields are those of the environment."""
     import torch
 
@@ -156,11 +131,10 @@ def test_where_asks_torch_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert distributed_environment() == DistributedEnvironment(5, 7, 1, 3, 1, "cpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert distributed_environment() == DistributedEnvironment(5, 7, 1, 3, 1, "cuda:1")
+    for is_available, found in ((False, "cpu"), (True, "cuda:1")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda is_available=is_available: is_available)
+        assert distributed_environment() == DistributedEnvironment(5, 7, 1, 3, 1, found)
 
 
 def test_rank_0_elsewhere_than_on_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,12 +147,8 @@ def test_rank_0_elsewhere_than_on_the_first_node(monkeypatch: pytest.MonkeyPatch
         "set MASTER_ADDR=node02, or leave out --distribution=arbitrary"
     ):
         init_process_group(DistributedEnvironment(rank=0, num_ranks=3, local_rank=0, ranks_per_node=2, node=1), 1)
-
-
-def test_a_timeout_of_nothing_is_refused() -> None:
-    """Before anything is joined."""
-    with pytest.raises(ValueError, match=r"^a timeout of 0 s: must be greater than 0$"):
-        init_process_group(DistributedEnvironment(0, 1, 0, 1, 0), 0)
+    with refused("a timeout of 0 s: must be greater than 0"):
+        init_process_group(DistributedEnvironment(*ALONE), 0)
 
 
 SCONTROL = """#!/bin/sh
@@ -190,22 +160,18 @@ esac
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "counts"), [("1", [1]), ("2(x3),1", [2, 2, 2, 1]), ("4,3(x1),12(x2)", [4, 3, 12, 12])]
-)
-def test_tasks_by_node(text: str, counts: list[int]) -> None:
-    """Runs of nodes with as many tasks are written once."""
-    assert tasks_by_node(text) == counts
-
-
-@pytest.mark.parametrize("text", ["", "2(x3", "2,", "two", "2(3)"])
-def test_tasks_by_node_refuses_other_text(text: str) -> None:
-    """With the variable's name."""
-    with refused(f"SLURM_STEP_TASKS_PER_NODE={text}: must be in Slurm's format, such as 2(x3),1"):
-        tasks_by_node(text)
+def test_tasks_by_node() -> None:
+    """Runs of nodes with as many tasks are written once; other text is refused with the variable's name."""
+    for text, counts in {"1": [1], "2(x3),1": [2, 2, 2, 1], "4,3(x1),12(x2)": [4, 3, 12, 12]}.items():
+        assert tasks_by_node(text) == counts
+    for text in ("", "2(x3", "2,", "two", "2(3)"):
+        with refused(f"SLURM_STEP_TASKS_PER_NODE={text}: must be in Slurm's format, such as 2(x3),1"):
+            tasks_by_node(text)
 
 
 SCONTROL_ADVICE = "set MASTER_ADDR to the first node"
+UNKNOWN_NODES = "SLURM_STEP_NODELIST=node[1-: scontrol show hostnames node[1-: Invalid hostlist: node[1-"
+NO_SCONTROL = "SLURM_STEP_NODELIST=node3,node1: scontrol, which lists them, is not on the PATH: add Slurm's commands"
 
 
 @pytest.mark.parametrize(
@@ -214,16 +180,8 @@ SCONTROL_ADVICE = "set MASTER_ADDR to the first node"
         ({"SLURM_STEP_NODELIST": "node7", "PATH": "/nowhere"}, "node7"),  # which needs no scontrol
         ({"SLURM_STEP_NODELIST": "node[01-03,7]", "SLURM_JOB_NODELIST": "x"}, "node01"),
         ({"SLURM_JOB_NODELIST": "node[01-03,7]"}, "node01"),
-        (
-            {"SLURM_STEP_NODELIST": "node3,node1", "PATH": "/nowhere"},
-            "SLURM_STEP_NODELIST=node3,node1: scontrol, which lists them, is not on the PATH: add Slurm's commands, "
-            f"or {SCONTROL_ADVICE}",
-        ),
-        (
-            {"SLURM_STEP_NODELIST": "node[1-"},
-            "SLURM_STEP_NODELIST=node[1-: scontrol show hostnames node[1-: Invalid hostlist: node[1-; "
-            f"{SCONTROL_ADVICE}",
-        ),
+        ({"SLURM_STEP_NODELIST": "node3,node1", "PATH": "/nowhere"}, f"{NO_SCONTROL}, or {SCONTROL_ADVICE}"),
+        ({"SLURM_STEP_NODELIST": "node[1-"}, f"{UNKNOWN_NODES}; {SCONTROL_ADVICE}"),
         ({}, f"SLURM_STEP_NODELIST is not set: start it with srun, or {SCONTROL_ADVICE}"),
     ],
 )
@@ -239,18 +197,15 @@ def test_the_first_node_is_what_scontrol_says(environment: dict[str, str], node:
         assert first_node(environment) == node
 
 
-def test_steps_that_may_run_at_once_have_different_ports() -> None:
-    """Steps of one job, and jobs in a row; all below those that the system hands out."""
+def test_where_ranks_of_a_step_meet() -> None:
+    """Address and port that are set take precedence. Steps that may run at once have different ports.
+
+    So have jobs in a row; all ports are below those that the system hands out.
+    """
     steps = [{"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)} for job in range(900, 2000) for step in (0, 7)]
     ports = [slurm_meeting_point(step, one_node=True)[1] for step in steps]
     assert len(set(ports)) == len(ports)
     assert 1024 <= min(ports) < max(ports) < 32768
-    with refused("SLURM_JOB_ID=, SLURM_STEP_ID=0: must be numbers; start it with srun"):
-        slurm_meeting_point({}, one_node=True)
-
-
-def test_address_and_port_that_are_set_have_their_way() -> None:
-    """Each on its own."""
     step = {"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "2", "SLURM_STEP_NODELIST": "node7"}
     assert slurm_meeting_point(step) == ("node7", 11378)
     assert slurm_meeting_point(step, one_node=True) == ("127.0.0.1", 11378)
@@ -258,3 +213,5 @@ def test_address_and_port_that_are_set_have_their_way() -> None:
     assert slurm_meeting_point({**step, "MASTER_PORT": "29500"}) == ("node7", 29500)
     with refused("MASTER_PORT=any: must be a port, from 1 to 65535"):
         slurm_meeting_point({**step, "MASTER_PORT": "any"})
+    with refused("SLURM_JOB_ID=, SLURM_STEP_ID=0: must be numbers; start it with srun"):
+        slurm_meeting_point({}, one_node=True)

@@ -1,4 +1,4 @@
-"""Launches for real: one process, torchrun, two hosts of a testbed; what is said when ranks do not meet."""
+"""Launches for real: torchrun, two hosts of a testbed, the batch script, signals; errors of ranks that do not meet."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from tests.processes import kill_all
 from tests.refusals import refused
 from trainers.launch.environment import MEETING_VARIABLES, RANK_VARIABLES, DistributedEnvironment
 from trainers.launch.rendezvous import init_process_group
+from trainers.launch.signals import StopRequest
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "where.py"
@@ -44,19 +45,17 @@ def said(output: str) -> list[str]:
     return sorted(re.sub(r" \([^)]*\)", "", line) for line in output.splitlines())
 
 
-def test_one_process() -> None:
-    """It is a group of its own, and needs no port."""
-    done = run(sys.executable, str(EXAMPLE))
-    assert said(done.stdout) == ["rank 0 of 1: node 0, local rank 0 of 1, cpu; sum of ranks 0"], done.stderr
+TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2"
 
 
-@pytest.mark.parametrize("launcher", ["spawn", pytest.param("torchrun", marks=pytest.mark.slow)])
-def test_ranks_of_a_host(launcher: str) -> None:
-    """The same with torchrun and without."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLE)]
-    done = run(sys.executable, *(torchrun if launcher == "torchrun" else [str(EXAMPLE), "--ranks", "2"]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("launcher", "option", "num_ranks"), [("", "", 1), ("", "--ranks 2", 2), (TORCHRUN, "", 2)])
+def test_ranks_of_a_host(launcher: str, option: str, num_ranks: int) -> None:
+    """The same with torchrun and without; a single process is a group of its own, and needs no port."""
+    done = run(sys.executable, *launcher.split(), str(EXAMPLE), *option.split())
     assert said(done.stdout) == [
-        f"rank {rank} of 2: node 0, local rank {rank} of 2, cpu; sum of ranks 1" for rank in range(2)
+        f"rank {rank} of {num_ranks}: node 0, local rank {rank} of {num_ranks}, cpu; sum of ranks {num_ranks - 1}"
+        for rank in range(num_ranks)
     ], done.stderr
 
 
@@ -110,28 +109,9 @@ def test_ranks_that_do_not_meet_say_where_they_looked(two_ranks: tuple[socket.so
     """Rank 0 is not there."""
     server, port = two_ranks
     server.close()
-    with pytest.raises(ConnectionError) as caught:
+    where = f"at 127.0.0.1:{port} (timeout 1 s; docs/slurm.md): "
+    with refused(f"rank 1 of 2 on node 0 did not reach the other ranks {where}...", ConnectionError):
         init_process_group(DistributedEnvironment(1, 2, 1, 2, 0), 1)
-    beginning = (
-        f"rank 1 of 2 on node 0 did not reach the other ranks at 127.0.0.1:{port} (timeout 1 s; docs/slurm.md): "
-    )
-    assert str(caught.value).startswith(beginning)
-    assert "\n" not in str(caught.value)
-
-
-def test_the_batch_script_starts_what_it_is_given(tmp_path: Path) -> None:
-    """A rank for each task, with as many threads as it has cores."""
-    (tmp_path / "srun").write_text(FAKE_SRUN)
-    (tmp_path / "srun").chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    script = str(ROOT / "scripts" / "train.sbatch")
-    done = run("bash", script, "-m", "trainers", "--task", "lm", "--data", "a b", PATH=path, SLURM_CPUS_PER_TASK="3")
-    assert done.stdout == (
-        "srun --kill-on-bad-exit=1 python -m trainers --task lm --data a b; OMP_NUM_THREADS=3 SRUN_CPUS_PER_TASK=3\n"
-    )
-    done = run("bash", script, PATH=path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "train.sbatch: say what to run: sbatch scripts/train.sbatch -m trainers --task lm\n"
 
 
 STOPPING = """#!/usr/bin/env python3
@@ -149,26 +129,53 @@ case $1 in show) echo "   PreemptEligibleTime=2026-11-23T03:39:05 PreemptTime={p
 """
 
 
-def with_stand_ins(folder: Path, srun: str, scontrol: str) -> dict[str, str]:
-    """The environment of a job in which these scripts stand for two of Slurm's commands."""
-    for name, text in {"srun": srun, "scontrol": scontrol}.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts the batch script in a job in which scripts stand for two of Slurm's commands."""
+
+    def start(*arguments: str, srun: str, preempted_at: object = None, **variables: str) -> subprocess.Popen[str]:
+        for name, text in {"srun": srun, "scontrol": SCONTROL.format(preempted_at=preempted_at)}.items():
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
+        ours = {name: value for name, value in os.environ.items() if "SLURM" not in name and name != "OMP_NUM_THREADS"}
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        command = ["bash", str(ROOT / "scripts" / "train.sbatch"), *arguments]
+        environment = {**ours, "PATH": path, "SLURM_JOB_ID": "7", **variables}
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    return start
+
+
+TRAINERS = ("-m", "trainers", "--task", "lm", "--data", "a b")
+STARTED = "srun --kill-on-bad-exit=1 python -m trainers --task lm --data a b; OMP_NUM_THREADS=3 SRUN_CPUS_PER_TASK=3\n"
+NOTHING_TO_RUN = "train.sbatch: say what to run: sbatch scripts/train.sbatch -m trainers --task lm\n"
+NOON = "2026-11-23T12:00:00"
 
 
 @pytest.mark.parametrize(
-    ("preempted_at", "code", "queued"),
-    [("2026-11-23T03:39:30", 143, "requeue 7\n"), ("None", 143, ""), ("2026-11-23T03:39:30", 0, "")],
+    ("arguments", "srun", "preempted_at", "expected"),
+    [
+        (TRAINERS, FAKE_SRUN, None, (0, STARTED, "")),
+        ((), FAKE_SRUN, None, (2, "", NOTHING_TO_RUN)),
+        (TRAINERS, "#!/bin/sh\nexit 143\n", NOON, (143, "requeue 7\n", "")),
+        (TRAINERS, "#!/bin/sh\nexit 143\n", None, (143, "", "")),
+        (TRAINERS, "#!/bin/sh\nexit 0\n", NOON, (0, "", "")),
+    ],
 )
-def test_the_batch_script_queues_a_preempted_job_again(
-    tmp_path: Path, preempted_at: str, code: int, queued: str
+def test_the_batch_script_starts_a_job_and_queues_it_again(
+    job: Callable[..., subprocess.Popen[str]],
+    arguments: tuple[str, ...],
+    srun: str,
+    preempted_at: str | None,
+    expected: tuple[int, str, str],
 ) -> None:
-    """Slurm tells only its ranks; a job that failed, or has finished all the same, is not queued."""
-    variables = with_stand_ins(tmp_path, f"#!/bin/sh\nexit {code}\n", SCONTROL.format(preempted_at=preempted_at))
-    script = ["bash", str(ROOT / "scripts" / "train.sbatch"), "-m", "trainers"]
-    job = subprocess.run(script, env=variables, capture_output=True, text=True, timeout=60, check=False)
-    assert (job.returncode, job.stdout) == (code, queued)
+    """A rank for each task, with as many threads as it has cores.
+
+    Slurm tells only the ranks of a preemption; a job that failed, or has finished all the same, is not queued again.
+    """
+    with job(*arguments, srun=srun, preempted_at=preempted_at, SLURM_CPUS_PER_TASK="3") as script:
+        output = script.communicate(timeout=TIMEOUT_S)
+    assert (script.returncode, *output) == expected
 
 
 @pytest.mark.parametrize(
@@ -180,18 +187,87 @@ def test_the_batch_script_queues_a_preempted_job_again(
     ],
 )
 def test_the_batch_script_passes_signals_on(
-    tmp_path: Path, number: signal.Signals, code: int, expected: int, queued: str
+    job: Callable[..., subprocess.Popen[str]], number: signal.Signals, code: int, expected: int, queued: str
 ) -> None:
     """It waits for the ranks then, and has the job queued again if the time is over."""
-    variables = with_stand_ins(tmp_path, STOPPING.format(code=code), SCONTROL.format(preempted_at="None"))
-    script = ["bash", str(ROOT / "scripts" / "train.sbatch"), "-m", "trainers"]
-    with subprocess.Popen(script, env=variables, stdout=subprocess.PIPE, text=True) as job:
+    with job(*TRAINERS, srun=STOPPING.format(code=code)) as script:
         try:
-            assert job.stdout is not None
-            assert job.stdout.readline() == "running\n"
-            job.send_signal(number)
-            said, _ = job.communicate(timeout=60)
+            assert script.stdout is not None
+            assert script.stdout.readline() == "running\n"
+            script.send_signal(number)
+            said, _ = script.communicate(timeout=TIMEOUT_S)
         except BaseException:
-            kill_all(job.pid)
+            kill_all(script.pid)
             raise
-    assert (job.returncode, said) == (expected, f"stopping\n{queued}")
+    assert (script.returncode, said) == (expected, f"stopping\n{queued}")
+
+
+# The main thread is where Python cannot run a handler: in C, as one that waits for a peer is.
+ENDED_BY_TORCHRUN = """
+import ctypes, os, sys, threading, time
+from trainers.launch import signals
+
+failing = threading.Event()
+if sys.argv[1] != "works":
+    failing.set()
+signals.GRACE_S = float(sys.argv[2])
+signals.delay_termination(failing.is_set)
+
+def explain():
+    time.sleep(0.5)
+    print("the first rank to fail was rank 1", flush=True)
+    os._exit(1)
+
+print("ready", flush=True)
+if sys.argv[1] == "explains":
+    sys.stdin.readline()
+    threading.Thread(target=explain).start()
+pause = ctypes.CDLL(None).usleep
+while True:  # a signal ends it
+    pause(10**6)
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "grace_s", "expected"),
+    [
+        ("works", 600.0, (143, "")),
+        ("explains", 600.0, (1, "the first rank to fail was rank 1\n")),
+        ("hangs", 0.2, (143, "")),
+    ],
+)
+def test_a_rank_that_fails_says_so_before_torchrun_ends_it(
+    state: str, grace_s: float, expected: tuple[int, str]
+) -> None:
+    """One that does not fail ends at once; one that does when it has said why, or when its time is over."""
+    command = [sys.executable, "-c", ENDED_BY_TORCHRUN, state, str(grace_s)]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=variables, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.stdin.write("\n")
+            process.stdin.flush()
+            process.send_signal(signal.SIGTERM)
+            said, _ = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            process.kill()
+    assert (process.returncode, said) == expected
+
+
+def test_the_first_signal_is_noted() -> None:
+    """Also one that came while it was blocked, as in a rank that is starting; and SIGTERM where it is heeded."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    signal.raise_signal(signal.SIGUSR1)
+    early, stop = StopRequest(), StopRequest()
+    with early.noting():
+        assert early.number == signal.SIGUSR1
+    with stop.noting():
+        assert not stop.heeded
+        with stop.heeding():
+            assert stop.heeded
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGUSR1)
+        assert (stop.number, stop.heeded) == (signal.SIGTERM, False)
+    assert {number: signal.getsignal(number) for number in before} == before

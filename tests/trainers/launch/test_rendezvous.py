@@ -1,6 +1,7 @@
 """Where ranks meet: torchrun's store when they are started again, loopback on one host, an address others can reach."""
 
 import ipaddress
+import json
 import os
 import socket
 import time
@@ -12,13 +13,14 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from ringsim.machine import gloo_address
+from tests.ranks import run_forked_ranks
 from tests.refusals import refused
-from tests.trainers.launches import processes_of, start_ranks
 from tests.trainers.listening import listening
+from trainers.launch.environment import distributed_environment
 from trainers.launch.rendezvous import (
     attempt_store,
     check_reachable,
+    init_process_group,
     keep_gloo_on_loopback,
     loopback_store,
     stay_on_loopback,
@@ -68,11 +70,19 @@ def test_a_rank_may_have_died_before_the_others_came(store: dist.TCPStore) -> No
     assert meet(store, 1, 7) == ["7"] * NUM_RANKS
 
 
+def note_listening(rank: int, folder: Path) -> None:
+    """Meet the others, and note where this rank listens."""
+    init_process_group(distributed_environment(), 60)
+    (folder / f"rank{rank}").write_text(json.dumps(listening([os.getpid()])))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 @needs_proc
 def test_ranks_that_meet_at_loopback_listen_there_alone(tmp_path: Path) -> None:
     """Rank 0 makes the store itself; each rank has the listening Gloo."""
-    with start_ranks(tmp_path) as process:
-        found = listening([process.pid, *processes_of(tmp_path, 2)])
+    assert run_forked_ranks(2, 60, note_listening, tmp_path) == [0, 0]
+    found = [place for path in tmp_path.iterdir() for place in json.loads(path.read_text())]
     assert len(found) >= 3
     assert all(ipaddress.ip_address(address).is_loopback for address, _ in found), found
 
@@ -88,18 +98,13 @@ def test_a_loopback_store_is_one_that_others_can_use() -> None:
         loopback_store(store.port)
 
 
-@pytest.mark.parametrize(
-    ("environment", "can"),
-    [
-        ({}, True),  # alone, or under srun
-        ({"RANK": "0", "MASTER_ADDR": "node1", "TORCHELASTIC_RUN_ID": "none"}, True),
-        ({"RANK": "0", "MASTER_ADDR": "localhost"}, True),
-        ({"RANK": "0", "MASTER_ADDR": "10.0.0.1"}, False),  # in containers, maybe, that have loopbacks of their own
-    ],
-)
-def test_who_has_one_loopback(environment: dict[str, str], can: bool) -> None:
+def test_who_has_one_loopback() -> None:
     """Ranks that one launcher has started, and those that say that they meet there."""
-    assert stay_on_loopback(environment) == can
+    assert stay_on_loopback({})  # alone, or under srun
+    assert stay_on_loopback({"RANK": "0", "MASTER_ADDR": "node1", "TORCHELASTIC_RUN_ID": "none"})
+    assert stay_on_loopback({"RANK": "0", "MASTER_ADDR": "localhost"})
+    # in containers, maybe, that have loopbacks of their own
+    assert not stay_on_loopback({"RANK": "0", "MASTER_ADDR": "10.0.0.1"})
 
 
 def test_gloo_is_told_only_where_there_is_a_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,40 +134,34 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
-def test_a_name_that_leads_to_the_host_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Debian's 127.0.1.1."""
-    resolving(monkeypatch, "127.0.1.1")
-    with refused(
-        "the name of this host, here, resolves to 127.0.1.1, a loopback address: no other node can reach it there: "
-        "set GLOO_SOCKET_IFNAME to the interface to the other nodes, such as eth0 (ip -br address)"
-    ):
-        check_reachable(OTHERS)
-
-
-@pytest.mark.parametrize("addresses", [(), ("192.0.2.7",)])
-def test_a_name_that_leads_nowhere_is_refused(monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]) -> None:
-    """Gloo would take the loopback address; 192.0.2.7 is for documents, no host has it."""
-    resolving(monkeypatch, *addresses)
-    with pytest.raises(
-        ValueError,
-        match=r"^the name of this host, here, does not resolve to an address of this host: no other node can",
-    ):
-        check_reachable(OTHERS)
-
-
-def test_an_address_that_others_see_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first that the host can listen on, as Gloo takes it."""
-    resolving(monkeypatch, "192.0.2.7", "127.0.0.1")
-    assert gloo_address("here") == "127.0.0.1"
-    monkeypatch.setattr("trainers.launch.rendezvous.gloo_address", lambda _: "10.0.0.2")
-    check_reachable(OTHERS)
+LEADS_BACK = "resolves to 127.0.1.1, a loopback address"  # as in Debian
+LEADS_NOWHERE = "does not resolve to an address of this host"  # Gloo would take the loopback address
 
 
 @pytest.mark.parametrize(
-    "environment",
-    [{**OTHERS, "GLOO_SOCKET_IFNAME": "eth0"}, {"MASTER_ADDR": "localhost"}, {"MASTER_ADDR": "127.0.0.1"}],
+    ("addresses", "leads"),
+    [
+        (["127.0.1.1"], LEADS_BACK),
+        (["192.0.2.7", "127.0.1.1"], LEADS_BACK),  # the first is for documents, no host has it
+        (["192.0.2.7"], LEADS_NOWHERE),
+        ([], LEADS_NOWHERE),
+    ],
 )
-def test_an_interface_by_name_or_all_on_one_host(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
-    """Nobody asks where the name leads to."""
-    resolving(monkeypatch, "127.0.1.1")
-    check_reachable(environment)
+def test_a_name_that_does_not_lead_here_is_refused(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], leads: str
+) -> None:
+    """Unless an interface is named, all ranks are on one host, or it leads to an address that others see."""
+    resolving(monkeypatch, *addresses)
+    with refused(
+        f"the name of this host, here, {leads}: no other node can reach it there: "
+        "set GLOO_SOCKET_IFNAME to the interface to the other nodes, such as eth0 (ip -br address)"
+    ):
+        check_reachable(OTHERS)
+    for chosen in (
+        {**OTHERS, "GLOO_SOCKET_IFNAME": "eth0"},
+        {"MASTER_ADDR": "localhost"},
+        {"MASTER_ADDR": "127.0.0.1"},
+    ):
+        check_reachable(chosen)
+    monkeypatch.setattr("trainers.launch.rendezvous.gloo_address", lambda _: "10.0.0.2")
+    check_reachable(OTHERS)
