@@ -120,12 +120,8 @@ def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN)
             shape = row.size_bytes, table.num_ranks, table.num_nodes
             key = (table.test, _algorithm(table, settings), *shape, table.file, settings)
             rows_by_case.setdefault(key, []).append((table, row))
-    return [_case(key, rows) for key, rows in sorted(rows_by_case.items(), key=_order)]
-
-
-def _order(item: tuple[_Key, object]) -> tuple[object, ...]:
-    *place, settings = item[0]
-    return *place, str(settings)  # what is not known has no order
+    by_place = sorted(rows_by_case.items(), key=lambda item: (*item[0][:-1], str(item[0][-1])))  # None has no order
+    return [_case(key, rows) for key, rows in by_place]
 
 
 def _algorithm(table: LogTable, settings: NcclSettings) -> str:

@@ -68,16 +68,12 @@ class ComparedCase:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
-        case = self.case
+        shape = ("collective", "algorithm", "size_bytes", "num_ranks", "num_nodes")
         return {
-            "collective": case.collective,
-            "algorithm": case.algorithm,
-            "size_bytes": case.size_bytes,
-            "num_ranks": case.num_ranks,
-            "num_nodes": case.num_nodes,
+            **{name: getattr(self.case, name) for name in shape},
             "predicted_s": self.predicted_s,
             **interval_fields(self.interval),
-            "measured_s": case.measured_s,
+            "measured_s": self.case.measured_s,
             "error": self.error,
             "spread": self.spread,
             "used_in_calibration": self.used_in_calibration,
@@ -260,10 +256,9 @@ def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:
 def _comparison(
     cases: Sequence[TimedCase], cluster: Cluster, predicted: Callable[[TimedCase], Expectation]
 ) -> Comparison:
-    compared = []
+    compared, fitted = [], cluster.calibration
     for case in cases:
         time_s, how, interval = predicted(case)
-        fitted = cluster.calibration
         place = case.collective, case.algorithm, case.num_ranks, case.num_nodes, case.size_bytes
         used = fitted is not None and fitted.used(*place, case.rows)
         finite_s = time_s if time_s is not None and math.isfinite(time_s) else None

@@ -26,6 +26,7 @@ from ringsim.calibration.protocol_time import launch_s, predict, times_s
 from ringsim.calibration.questions import Bools, QuestionColumns
 from ringsim.measurements import RING_TESTS, TESTS
 from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, RingStep, Spec
+from ringsim.units import plural
 
 NOISE = 0.05  # of a time, when a run is repeated
 _IMPORTANT = 0.2  # of a time: what a parameter must change it by, to have been seen in it
@@ -57,8 +58,8 @@ def calibrate_logs(cases: Sequence[TimedCase], name: str, nics: Nics | None = No
     used = [case for case in cases if not case.question.why_unknown]
     if len({(case.collective, case.size_bytes, case.num_ranks) for case in used}) < 3:
         raise ValueError(
-            f"{cases[0].file if cases else 'the logs'}: {len(used)} timings of {', '.join(TESTS)}: too few to fit; "
-            "give logs with at least 3 sizes, ideally from some KiB to some 100 MiB"
+            f"{cases[0].file if cases else 'the logs'}: {plural(len(used), 'timing')} of {', '.join(TESTS)}: too few "
+            "to fit; give logs with at least 3 sizes, ideally from some KiB to some 100 MiB"
         )
     fits = [_fit(LogParameters(used, nics, assumption), used) for assumption in assumptions(used, nics)]
     best = min(fits, key=lambda fitted: fitted.posterior.cost)

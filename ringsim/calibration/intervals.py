@@ -9,7 +9,7 @@ an interval also reaches as far as they may be from it: see `guessed_from`.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -183,38 +183,31 @@ def _with_other_nics_s(network: Cluster, rates: Rates, columns: QuestionColumns,
     return other_s
 
 
+# By which parameters the rates are multiplied; {} is the name of the protocol.
+_OF_PROTOCOLS = {
+    "start_s": ("{} start",),
+    "link_latency_s": ("{} link_latency",),
+    "hop_latency_s": ("{} hop_latency",),
+    "tree_link_latency_s": ("{} link_latency",),
+    "tree_hop_latency_s": ("{} hop_latency", "tree_latency"),
+    "share": ("{} share",),
+}
+_OF_LIBRARY = {name: (name,) for name in ("tree_share", "message_start", "message_share", "ring_fill")}
+_OF_RATES = {"link_bytes_per_s": ("host.link.bandwidth",), "nic_bytes_per_s": ("host.nic.bandwidth",)}
+
+
 def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:
     """Return the rates with parameters multiplied by `ratios`, whose keys are those of `LogParameters`."""
 
-    def ratio(name: str) -> float:
-        return ratios.get(name, 1.0)
+    def changes(scaled: Any, places: Mapping[str, tuple[str, ...]], protocol: str = "") -> dict[str, float]:
+        changed = {}
+        for field, names in places.items():
+            if value := getattr(scaled, field):
+                for name in names:
+                    value *= ratios.get(name.format(protocol), 1.0)
+                changed[field] = min(value, 1.0) if field.endswith("share") else value
+        return changed
 
-    protocols = [
-        replace(
-            protocol,
-            start_s=protocol.start_s * ratio(f"{protocol.name} start"),
-            link_latency_s=protocol.link_latency_s * ratio(f"{protocol.name} link_latency"),
-            hop_latency_s=protocol.hop_latency_s * ratio(f"{protocol.name} hop_latency"),
-            tree_link_latency_s=protocol.tree_link_latency_s * ratio(f"{protocol.name} link_latency"),
-            tree_hop_latency_s=protocol.tree_hop_latency_s
-            * ratio(f"{protocol.name} hop_latency")
-            * ratio("tree_latency"),
-            share=min(protocol.share * ratio(f"{protocol.name} share"), 1.0),
-        )
-        for protocol in rates.protocols
-    ]
-    library = rates.library
-    library = replace(
-        library,
-        tree_share=library.tree_share and min(library.tree_share * ratio("tree_share"), 1.0),
-        message_start=library.message_start * ratio("message_start"),
-        message_share=min(library.message_share * ratio("message_share"), 1.0),
-        ring_fill=library.ring_fill * ratio("ring_fill"),
-    )
-    return replace(
-        rates,
-        link_bytes_per_s=rates.link_bytes_per_s * ratio("host.link.bandwidth"),
-        nic_bytes_per_s=rates.nic_bytes_per_s * ratio("host.nic.bandwidth"),
-        protocols=tuple(protocols),
-        library=library,
-    )
+    protocols = [replace(some, **changes(some, _OF_PROTOCOLS, some.name)) for some in rates.protocols]
+    library = replace(rates.library, **changes(rates.library, _OF_LIBRARY))
+    return replace(rates, protocols=tuple(protocols), library=library, **changes(rates, _OF_RATES))  # type: ignore[arg-type]

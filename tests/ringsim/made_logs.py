@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ringsim.calibration import TimedCase, calibrate_logs, cases_of_tables
 from ringsim.calibration.protocol_time import Rates, times_s
 from ringsim.calibration.questions import Question, QuestionColumns
 from ringsim.measurements import LogShape, read_logs
+from ringsim.network import Cluster, network_text, read_network
 from ringsim.network.spec import Library, Protocol
 from ringsim.units import plural
 
@@ -93,3 +95,19 @@ def read_text(folder: Path, text: str, own: LogShape = LogShape(), **of_all: int
     except ValueError as error:
         lines.append(f"refused: {error}")
     return [line.replace(f"{path}: ", "", 1).replace(str(path), "a.log") for line in lines]
+
+
+def logs_of(
+    folder: Path, rates: Rates, *shapes: tuple[str, int, int], head: str = "", device: str = "NVIDIA A100"
+) -> list[TimedCase]:
+    """The cases of made logs of these collectives, ranks and hosts."""
+    paths = []
+    for number, (test, ranks, hosts) in enumerate(shapes):
+        paths.append(folder / f"{test}-{ranks}-{hosts}.log")
+        paths[-1].write_text(head + nccl_log(test, ranks, hosts, noise=0.01, seed=number, rates=rates, device=device))
+    return cases_of_tables(read_logs(paths))
+
+
+def fitted(cases: Sequence[TimedCase]) -> Cluster:
+    """Return the network as it is read from its file."""
+    return read_network(network_text(calibrate_logs(cases, "mine").cluster), "mine.toml")

@@ -1,24 +1,26 @@
 """Logs that contradict each other, NICs measured with fewer ranks sending than use them, and implausible latencies."""
 
 import json
-import math
 from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from ringsim.calibration import (
+    FittedParameter,
     calibrate,
     calibrate_logs,
     cases_of_tables,
     contradiction_line,
+    doubt_line,
     nic_line,
     one_host_line,
 )
 from ringsim.calibration.cases import TimedCase
-from ringsim.calibration.from_logs import LogFit
 from ringsim.measurements import read_logs
 from ringsim.network import network_text, read_network
 from ringsim.traces import Group, TracedStep
@@ -27,21 +29,15 @@ from tests.ringsim.made_logs import LOGS, SIZES, TRUE, nccl_log
 from tests.ringsim.made_probes import hosts, made_measurements
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
 
+pytestmark = pytest.mark.usefixtures("one_start")
+
 TCP = TRUE.nic_bytes_per_s / 4  # bytes per second of the NIC, a quarter of that of TRUE
 
 
-def log(
-    path: Path,
-    *,
-    test: str = "all_reduce",
-    ranks: int = 16,
-    nodes: int = 2,
-    nic: float = TRUE.nic_bytes_per_s,
-    seed: int = 0,
-) -> Path:
-    """Of a made cluster with such a NIC."""
+def log(path: Path, *shape: Any, nic: float = TRUE.nic_bytes_per_s, seed: int = 0) -> Path:
+    """Of a made cluster with such a NIC: an all_reduce of 16 ranks on two hosts if nothing else is said."""
     rates = replace(TRUE, nic_bytes_per_s=nic)
-    path.write_text(nccl_log(test, ranks, nodes, rates=rates, noise=0.05, seed=seed))
+    path.write_text(nccl_log(*(shape or ("all_reduce", 16, 2)), rates=rates, noise=0.05, seed=seed))
     return path
 
 
@@ -57,32 +53,41 @@ def step_file(folder: Path) -> Path:
     return folder / "step.json"
 
 
-def nic(fit: LogFit) -> tuple[float, float, float]:
-    """Low, value, high."""
-    (parameter,) = (each for each in fit.parameters if each.name == "host.nic.bandwidth")
-    return parameter.low, parameter.value, parameter.high
+class Calibrated(NamedTuple):
+    """Logs of RDMA, of TCP, and networks that were calibrated from RDMA alone and from both, with what was told."""
+
+    rdma: Path
+    tcp: Path
+    one: Path
+    both: Path
+    told: Any  # of both
 
 
-def test_logs_of_different_settings_are_named(tmp_path: Path) -> None:
-    """Each with its time, by which factor they differ, and how many of their timings do."""
-    paths = log(tmp_path / "rdma.log"), log(tmp_path / "tcp.log", nic=TCP, seed=1)
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Calibrated:
+    """By the command."""
+    folder = tmp_path_factory.mktemp("logs")
+    rdma, tcp = log(folder / "rdma.log"), log(folder / "tcp.log", nic=TCP, seed=1)
+    one, both = folder / "one.toml", folder / "both.toml"
+    run("calibrate", rdma, "-o", one)
+    return Calibrated(rdma, tcp, one, both, as_json("calibrate", rdma, tcp, "-o", both))
+
+
+def test_logs_of_different_settings_are_named(
+    calibrated: Calibrated, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    """Each with its time, by which factor they differ, and how many of their timings do; so are runs in one log."""
+    paths = calibrated.rdma, calibrated.tcp
     slow, fast = ({case.size_bytes: case.calibrated_s for case in cases(path)} for path in reversed(paths))
     factors = [slow[size] / fast[size] for size in slow]
-    line = contradiction_line(cases(*paths))
-    assert line.startswith("contradictory: all_reduce ")
-    assert " ms in tcp.log and " in line
-    assert f" in rdma.log, {max(factors):.1f} times as long, and " in line
-    num_apart = sum(factor > 1.25**2 for factor in factors)
-    assert 0 < num_apart < len(factors)
-    assert f" {num_apart} of {len(factors)} common timings differ by more than a factor of 1.6: " in line
-    both = tmp_path / "both.log"  # to which the output of each run was appended
-    both.write_text("".join(path.read_text() for path in paths))
-    line = contradiction_line(cases(both))
-    assert line.startswith("contradictory: all_reduce ")
-    assert line.count(" in both.log") == 2
+    line, num_apart = contradiction_line(cases(*paths)), sum(factor > 1.25**2 for factor in factors)
+    assert f" in rdma.log, {max(factors):.1f} times as long, and {num_apart} of {len(factors)} common timings" in line
+    assert calibrated.told["contradictory"] == line
+    (both := tmp_path / "both.log").write_text("".join(path.read_text() for path in paths))
     (tmp_path / "monday").mkdir()
-    of_monday = log(tmp_path / "monday" / "tcp.log")
-    assert all(f" in {path}" in contradiction_line(cases(paths[1], of_monday)) for path in (paths[1], of_monday))
+    of_one_name = [calibrated.tcp, log(tmp_path / "monday" / "tcp.log")]
+    assert [line, contradiction_line(cases(both))] == snapshot
+    assert all(f" in {path}" in contradiction_line(cases(*of_one_name)) for path in of_one_name)
 
 
 def test_repeated_runs_agree(tmp_path: Path) -> None:
@@ -94,39 +99,34 @@ def test_repeated_runs_agree(tmp_path: Path) -> None:
     some = cases(*paths[:2])
     some[8] = replace(some[8], times_s=tuple(3 * time_s for time_s in some[8].times_s))
     assert contradiction_line(some) == ""
-    low, value, high = nic(calibrate_logs(some, "made"))
-    assert low <= value <= high < 1.5 * low
-    assert low < TRUE.nic_bytes_per_s * 1.05
-    assert high > TRUE.nic_bytes_per_s / 1.05
+    (nic,) = (each for each in calibrate_logs(some, "made").parameters if each.name == "host.nic.bandwidth")
+    assert nic.low <= nic.value <= nic.high < 1.5 * nic.low
+    assert nic.low < TRUE.nic_bytes_per_s * 1.05
+    assert nic.high > TRUE.nic_bytes_per_s / 1.05
 
 
-def test_an_interval_spans_what_the_logs_say_alone(tmp_path: Path) -> None:
+def test_an_interval_spans_what_the_logs_say_alone(calibrated: Calibrated) -> None:
     """And the residuals are those of each timing, not of a mean that nobody measured."""
-    paths = log(tmp_path / "rdma.log"), log(tmp_path / "tcp.log", nic=TCP, seed=1)
-    both = calibrate_logs(cases(*paths), "both")
-    low, _, high = nic(both)
-    for path in paths:
-        alone = nic(calibrate_logs(cases(path), "alone"))[1]
-        assert low <= alone * 1.001
-        assert alone * 0.999 <= high
-    assert len(both.cases) == sum(len(cases(path)) for path in paths)
-    assert max(map(abs, both.errors)) > 0.5
+    (nic,) = (each for each in calibrated.told["parameters"] if each["name"] == "host.nic.bandwidth")
+    for path in (calibrated.rdma, calibrated.tcp):
+        alone = calibrate_logs(cases(path), "alone").cluster.spec.host.nics.bandwidth_bytes_per_s
+        assert nic["low"] / 1.001 <= alone <= nic["high"] * 1.001
+    residuals = [cell["residual"] for cell in calibrated.told["cells"]]
+    assert len(residuals) == 2 * len(SIZES)
+    assert max(map(abs, residuals)) > 0.5
 
 
-def test_contradictory_logs_are_told_by_all_commands(tmp_path: Path) -> None:
+def test_contradictory_logs_are_told_by_all_commands(calibrated: Calibrated) -> None:
     """By calibrate, in its file, and by what uses the network; those of logs that agree are not."""
-    rdma, tcp, step = log(tmp_path / "rdma.log"), log(tmp_path / "tcp.log", nic=TCP, seed=1), step_file(tmp_path)
-    line = contradiction_line(cases(rdma, tcp))
-    assert as_json("calibrate", rdma, tcp)["contradictory"] == line
+    line, step = calibrated.told["contradictory"], step_file(calibrated.both.parent)
     told = "both was calibrated from logs that contradict each other (`source` in its file): its predictions lie "
-    for name, paths in (("both", (rdma, tcp)), ("one", (rdma,))):
-        network = tmp_path / f"{name}.toml"
-        assert (line in printed("calibrate", *paths, "-o", network).splitlines()) == (name == "both")
-        assert (line in read_network(network.read_text(), "net.toml").source) == (name == "both")
-        for command in (("simulate", "--ranks", 16), ("compare", rdma), ("step", step)):
-            assert run(*command, "--network", network).stderr.count(told) == (name == "both"), command
-    text = printed("compare", rdma, tcp, "--network", tmp_path / "both.toml")
-    assert [f"\nall_reduce nccl, {path.name}\n" in text for path in (rdma, tcp)] == [True, True]
+    for network in (calibrated.both, calibrated.one):
+        is_told = network == calibrated.both
+        assert (line in read_network(network.read_text(), "net.toml").source) == is_told
+        for command in (("simulate", "--ranks", 16), ("compare", calibrated.rdma), ("step", step)):
+            assert run(*command, "--network", network).stderr.count(told) == is_told, command
+    text = printed("compare", calibrated.rdma, calibrated.tcp, "--network", calibrated.both)
+    assert all(f"\nall_reduce nccl, {name}\n" in text for name in ("rdma.log", "tcp.log"))
 
 
 def test_public_logs() -> None:
@@ -147,17 +147,15 @@ def test_public_logs() -> None:
     assert silent == [(name.format(hosts, 4), name.format(hosts, 5)) for hosts in (2, 8)]
 
 
-def few_senders(tmp_path: Path) -> tuple[Path, Path]:
-    """A host of eight ranks, and two hosts of which one rank each sends."""
-    one_host = log(tmp_path / "one_host.log", test="all_gather", ranks=8, nodes=1)
-    return one_host, log(tmp_path / "one_rank.log", ranks=2)
+def test_nics_that_one_rank_used_are_a_guess_for_more(tmp_path: Path, calibrated: Calibrated) -> None:
+    """Said by calibrate, in the file, and by what uses it for more ranks of several hosts; not where they are given.
 
-
-def test_nics_that_one_rank_used_are_a_guess_for_more(tmp_path: Path) -> None:
-    """Said by calibrate, in the file, and by what uses it for more ranks of several hosts."""
-    network = tmp_path / "few.toml"
-    told = run("calibrate", *few_senders(tmp_path), "-o", network)
-    line = told.stdout.splitlines()[-1]
+    Nor are those that all ranks of a host used a guess for all of them; for one rank they are.
+    """
+    network, given = tmp_path / "few.toml", tmp_path / "given.toml"
+    # A host of eight ranks, and two hosts of which one rank each sends.
+    few = log(tmp_path / "one_host.log", "all_gather", 8, 1), log(tmp_path / "one_rank.log", "all_reduce", 2, 2)
+    line = printed("calibrate", *few, "-o", network).splitlines()[-1]
     assert line.startswith(
         "the logs of few send from 1 rank of a host at a time; how fast 8 ranks of a host can send is "
     )
@@ -167,17 +165,25 @@ def test_nics_that_one_rank_used_are_a_guess_for_more(tmp_path: Path) -> None:
     for command in (
         ("simulate", "--ranks", 16),
         ("ddp", "--layers", layers, "--ranks", 8, "--scaling", "8,16"),
-        ("compare", log(tmp_path / "eight.log", ranks=16)),
+        ("compare", calibrated.rdma),
         ("step", step_file(tmp_path)),
     ):
         assert line in run(*command, "--network", network).stderr.splitlines(), command
-    for command in (("simulate", "--ranks", 8), ("compare", tmp_path / "one_rank.log")):
-        assert "of a host at a time" not in run(*command, "--network", network).stderr
+    assert "of a host at a time" not in run("calibrate", *few, "--nic", "8x400Gbit/s", "-o", given).stdout
+    for command in (
+        ("simulate", "--ranks", 8, "--network", network),
+        ("compare", few[1], "--network", network),
+        ("simulate", "--ranks", 16, "--network", given),
+    ):
+        assert "of a host at a time" not in run(*command).stderr
+    all_send = read_network(calibrated.one.read_text(), "one.toml")
+    assert nic_line(all_send, 8) == ""
+    assert "how fast 1 rank of a host can send is not known" in nic_line(all_send, 1)
 
 
 def test_settings_that_the_network_cannot_follow_are_told(tmp_path: Path) -> None:
     """In one line, with what happens instead; where something is left, that is taken. The log itself may ask for it."""
-    measured, net = log(tmp_path / "a.log", ranks=4, nodes=1), tmp_path / "net.toml"
+    measured, net = log(tmp_path / "a.log", "all_reduce", 4, 1), tmp_path / "net.toml"
     cluster = replace(calibrate_logs(cases(measured), "net").cluster, calibration=None)
     protocols = tuple(protocol for protocol in cluster.spec.protocols if protocol.name != "LL128")
     net.write_text(network_text(cluster.with_spec(protocols=protocols)))
@@ -197,59 +203,28 @@ def test_settings_that_the_network_cannot_follow_are_told(tmp_path: Path) -> Non
     assert line.startswith("not followed: NCCL_ALGO=tree: calibrated has no formula for that with all_reduce on 1 host")
 
 
-def test_nics_that_are_given_are_no_guess(tmp_path: Path) -> None:
-    """And those that all ranks of a host used, for all of them; for one rank they are."""
-    given = run("calibrate", *few_senders(tmp_path), "--nic", "8x400Gbit/s", "-o", tmp_path / "given.toml")
-    assert "of a host at a time" not in given.stdout
-    assert "of a host at a time" not in run("simulate", "--ranks", 16, "--network", tmp_path / "given.toml").stderr
-    all_send = calibrate_logs(cases(log(tmp_path / "eight.log", ranks=16)), "all").cluster
-    again = read_network(network_text(all_send), "all.toml")
-    assert again.calibration == all_send.calibration
-    assert nic_line(again, 8) == ""
-    assert "how fast 1 rank of a host can send is not known" in nic_line(again, 1)
-    assert math.isfinite(again.spec.host.nics.bandwidth_bytes_per_s)
+def hop(name: str, value: float, *files: str) -> FittedParameter:
+    """A latency that was seen in these logs."""
+    seen = tuple(TimedCase("all_gather", "ring", 8, 16, 2, (1.0,), file=f"logs/{file}") for file in files)
+    return FittedParameter(name, value, value, value, seen)
 
 
-SHAPES = (("all_gather", 8, 1), ("all_gather", 16, 2), ("all_reduce", 16, 2))
-
-
-def logs(folder: Path, hop_factor: float = 1.0, link_factor: float = 1.0) -> list[Path]:
-    """Of a cluster whose hops take so many times as long as those of a real one."""
-    slow = tuple(
-        replace(
-            protocol,
-            hop_latency_s=hop_factor * protocol.hop_latency_s,
-            tree_hop_latency_s=hop_factor * protocol.tree_hop_latency_s,
-            link_latency_s=link_factor * protocol.link_latency_s,
-            tree_link_latency_s=link_factor * protocol.tree_link_latency_s,
-        )
-        for protocol in TRUE.protocols
-    )
-    paths = []
-    for test, num_ranks, num_nodes in SHAPES:
-        paths.append(folder / f"{test}-{num_nodes}.log")
-        paths[-1].write_text(nccl_log(test, num_ranks, num_nodes, rates=replace(TRUE, protocols=slow), noise=0.02))
-    return paths
-
-
-@pytest.mark.parametrize(
-    ("factors", "told"),
-    [
-        ((30, 1), ()),  # slow Ethernet
-        ((400, 1), ("hop_latency is ", "from host to host takes less than 1 ms; seen in all_", "NCCL_SOCKET_IFNAME")),
-        ((1, 150), ("link_latency is ", "within a host takes less than 50 us; seen in all_gather-1.log", "NCCL_DEBUG")),
-    ],
-)
-def test_latencies_that_no_cluster_has_are_doubted(
-    tmp_path: Path, factors: tuple[float, float], told: tuple[str, ...]
-) -> None:
+def test_latencies_that_no_cluster_has_are_doubted(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """In one line: which parameter, in which logs, what may be wrong, and what to measure; in the JSON too."""
-    done = run("calibrate", *logs(tmp_path, *factors), "--json")
-    line = json.loads(done.stdout)["implausible"] or ""
+    plausible = hop("LL hop_latency", 9e-4, "a.log"), hop("LL link_latency", 4e-5, "a.log"), hop("LL start", 1.0)
+    assert doubt_line(plausible) == ""  # slow Ethernet
+    many = (
+        hop("Simple hop_latency", 2e-3, "d.log", "c.log", "b.log", "a.log"),
+        hop("LL128 hop_latency", 1.5e-3, "a.log"),
+    )
+    assert [doubt_line(many), doubt_line([*plausible, hop("LL link_latency", 6e-5, "a.log")])] == snapshot
+    protocols = tuple(replace(some, hop_latency_s=400 * some.hop_latency_s) for some in TRUE.protocols)
+    path = tmp_path / "a.log"
+    path.write_text(nccl_log("all_gather", 16, 2, rates=replace(TRUE, protocols=protocols), noise=0.02))
+    done = run("calibrate", path, "--json")
+    line = json.loads(done.stdout)["implausible"]
+    assert "a hop from host to host takes less than 1 ms; seen in a.log: were the hosts busy" in line
     assert done.stderr.strip() == line  # as stdout is one object
-    assert line.startswith("implausible: ") == bool(told)
-    assert all(part in line for part in told)
-    assert "\n" not in line
 
 
 @pytest.mark.usefixtures("few_draws")

@@ -8,14 +8,13 @@ from unittest.mock import patch
 import pytest
 
 from ringsim.calibration.comparison import compare
-from ringsim.calibration.from_probes import TOO_WIDE, busy_line, calibrate, probe_noise
-from ringsim.calibration.intervals import Interval, SimulatedDraws, intervals
+from ringsim.calibration.from_probes import busy_line, calibrate
+from ringsim.calibration.intervals import SimulatedDraws, intervals
 from ringsim.calibration.probe_times import shift_s
 from ringsim.calibration.questions import Question
-from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
+from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network import Cluster, network_text, read_network
-from ringsim.schedule.collective import Collective
-from tests.ringsim.commands import printed, refused, run
+from tests.ringsim.commands import as_json, printed, refused, run
 from tests.ringsim.made_probes import made_measurements
 
 pytestmark = pytest.mark.usefixtures("twenty_draws")
@@ -43,20 +42,14 @@ def network_of(measurements: Measurements) -> Cluster:
     return read_network(network_text(calibrate(measurements, "made").cluster), "made.toml")
 
 
-def interval(network: Cluster, size_bytes: int) -> Interval:
-    """Of a shift."""
-    draws = SimulatedDraws.from_network(network)
-    assert draws is not None
-    found = draws.interval(shift_s(network, 2, size_bytes), lambda some: shift_s(some, 2, size_bytes))
-    assert found is not None
-    return found
-
-
 def width(network: Cluster, size_bytes: int) -> float:
-    """Return the end of the interval over its beginning."""
-    low, high = interval(network, size_bytes)
-    assert low < shift_s(network, 2, size_bytes) < high
-    return high / low
+    """Return the end of the interval of a shift over its beginning."""
+    draws, time_s = SimulatedDraws.from_network(network), shift_s(network, 2, size_bytes)
+    assert draws is not None
+    interval = draws.interval(time_s, lambda some: shift_s(some, 2, size_bytes))
+    assert interval is not None
+    assert interval.low_s < time_s < interval.high_s
+    return interval.high_s / interval.low_s
 
 
 def test_scatter_of_probes_widens_what_depends_on_them() -> None:
@@ -88,64 +81,47 @@ def test_probes_that_a_model_does_not_fit_widen_what_they_are_about() -> None:
 
 def collectives(measurements: Measurements, time_s: float) -> Measurements:
     """Return them with a ring of 8 MiB that took so long."""
-    times = CollectiveTimes(Collective.ALL_REDUCE, "ring", LONG, "float32", "sum", 2, True, 0, 1, (time_s,) * 3,
-                            (0.0,) * 3, (0, 0, 0), (time_s,) * 2)  # fmt: skip
-    return replace(measurements, collectives=(times,))
+    ring = replace(measurements.collectives[0], size_bytes=LONG, times_s=(time_s,) * 5, rank_medians_s=(time_s,) * 2)
+    return replace(measurements, collectives=(ring,))
 
 
 def test_collectives_have_no_part_in_them() -> None:
     """The file is the same whatever these took; and it has sixteen draws, of nothing but what varies."""
     made = probed(BUSY)
-    text = network_text(calibrate(made).cluster)
-    assert network_text(calibrate(collectives(made, 1.0)).cluster) == text
-    calibration = network_of(made).calibration
+    texts = [network_text(calibrate(some).cluster) for some in (made, collectives(made, 1.0))]
+    assert texts[0] == texts[1]
+    calibration = read_network(texts[0], "made.toml").calibration
     assert calibration is not None
     assert len(calibration.draws) == 16
     assert all(len({draw[place] for draw in calibration.draws}) > 1 for place in range(len(calibration.parameters)))
     assert "host.link.latency" in calibration.parameters
 
 
-def test_a_collective_lies_within_or_it_does_not() -> None:
-    """A time that is the predicted one lies within; one that is three times as long does not."""
-    made = probed(QUIET)
-    network = network_of(made)
-    [predicted] = compare(collectives(made, 1.0), network).cases
-    assert predicted.predicted_s is not None
-    inside, outside = (compare(collectives(made, times * predicted.predicted_s), network) for times in (1, 3))
-    assert [row["inside"] for row in inside.summary()] == [1.0]
-    assert [row["inside"] for row in outside.summary()] == [0.0]
-
-
 def test_the_command_shows_them(tmp_path: Path) -> None:
-    """In the table and its summary, as JSON, and the band in the picture's legend; not of a file that has no draws."""
-    made = collectives(probed(QUIET), 0.01)
+    """In the table and its summary, and as JSON; not of a file that has no draws.
+
+    A time that is the predicted one lies within; one that is three times as long does not.
+    """
     path, net = tmp_path / "measured.json", tmp_path / "net.toml"
-    made.save(path)
+    collectives(probed(QUIET), 0.01).save(path)
     run("calibrate", path, "-o", net)
-    text = printed("compare", path, "--network", net, "-o", tmp_path / "report")
+    text = printed("compare", path, "--network", net)
     assert " 80 %  " in text
     assert " in their 80 %" in text
-    [cell] = json.loads((tmp_path / "report" / "compare.json").read_text())["cells"]
+    [cell] = as_json("compare", path, "--network", net)["cells"]
     assert cell["predicted_low_s"] < cell["predicted_s"] < cell["predicted_high_s"]
-    known = net.read_text()
+    known = read_network(net.read_text(), "net.toml")
+    for times, inside in ((1, 1.0), (3, 0.0)):
+        [row] = compare(collectives(probed(QUIET), times * cell["predicted_s"]), known).summary()
+        assert row["inside"] == inside
+    text = net.read_text()
     for name in ("host.nonsense", "host.shared_memory.latency"):
-        net.write_text(known.replace('"host.link.latency"', f'"{name}"'))
+        net.write_text(text.replace('"host.link.latency"', f'"{name}"'))
         line = refused("compare", path, "--network", net)
         assert f'= "{name}": ' in line
         assert "this network has no such parameter" in line
-    without = known.partition("[calibration]")[0]
-    net.write_text(without)
+    net.write_text(text.partition("[calibration]")[0])
     assert " 80 %" not in printed("compare", path, "--network", net)
-
-
-def test_a_quiet_machine_is_not_complained_of() -> None:
-    """Blocks a few per cent apart move no prediction by as much as the model's own error may be."""
-    measurements = probed(QUIET)
-    fit = calibrate(measurements)
-    noise = probe_noise(measurements, fit)
-    assert noise is not None
-    assert noise.predicted.largest_error < TOO_WIDE
-    assert busy_line(measurements, fit) == ""
 
 
 @pytest.mark.parametrize(("short", "long", "size"), [(BUSY, QUIET, "64 B"), (QUIET, BUSY, "8 MiB")])
@@ -158,21 +134,16 @@ def test_a_busy_machine_is_said(short: tuple[float, ...], long: tuple[float, ...
     assert "\n" not in line
 
 
-def test_one_rank_alone_sends_nothing() -> None:
-    """So there is nothing that could vary."""
-    measurements = Measurements(1, {"cores": 2})
-    assert busy_line(measurements, calibrate(measurements)) == ""
-
-
 def test_calibrate_and_measure_say_it_last(tmp_path: Path) -> None:
-    """In text as the last line, beside JSON on stderr; and of a quiet machine nothing."""
+    """In text as the last line, beside JSON on stderr; and of a quiet machine, or one rank alone, nothing."""
     file = tmp_path / "busy.json"
     probed(BUSY).save(file)
     line = printed("calibrate", file).splitlines()[-1]
     assert line.startswith("this machine was busy: ")
     result = run("calibrate", file, "--json")
     assert json.loads(result.stdout)["busy"] == result.stderr.strip() == line
-    probed(QUIET).save(tmp_path / "quiet.json")
-    assert "busy" not in run("calibrate", tmp_path / "quiet.json").output
     with patch("ringsim.cli.commands.measure.run_local_ranks"):
         assert printed("measure", "-o", file) == f"{line}\n"
+    for quiet in (probed(QUIET), Measurements(1, {"cores": 2})):
+        quiet.save(tmp_path / "quiet.json")
+        assert "busy" not in run("calibrate", tmp_path / "quiet.json").output

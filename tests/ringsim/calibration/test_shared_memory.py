@@ -128,7 +128,7 @@ def test_probes_that_do_not_fit_together_are_named() -> None:
 
 @pytest.mark.usefixtures("few_draws")
 def test_its_table_fits_80_columns() -> None:
-    """Long names of parameters and all; --wide says of each which probes it comes from."""
+    """Long names of parameters and all; --wide says which probes each comes from. A share is shown in percent."""
     fit = calibrate(measured(2))
     narrow, wide = (format_probe_fit(fit, wide).splitlines() for wide in (False, True))
     assert [line for line in narrow if len(line) > 80] == []
@@ -136,6 +136,7 @@ def test_its_table_fits_80_columns() -> None:
     assert named["host.shared_memory.rate.reduce_into_bandwidth"] == "shm/shift"
     assert "no limit .." not in "".join(wide)
     assert ["rank.first_touch_bandwidth", "no limit"] in [line.split(maxsplit=1) for line in narrow]
+    assert any(re.match(r"host\.shared_memory\.late_share +25\.0% +0\.0% \.\. [1-9]\d*\.0%$", line) for line in narrow)
 
 
 @pytest.mark.usefixtures("few_draws")
@@ -154,13 +155,8 @@ MESSAGES = made_measurements(4, 2)
 LATE_HOST = calibrate_host(MESSAGES, 2)
 MESSAGE_S = shift_s(LATE_HOST, 4, 64)
 TORCH_S = predict_time(native_schedule(Collective.ALL_REDUCE, 4, 64), LATE_HOST, 64, runtime=GLOO)
-NONE = (0.0, 0.0)
-
-
-def calibrated(**times: tuple[float, ...]) -> Cluster:
-    """The host by these probes as well: call_cold for "call/cold"."""
-    probes = tuple(Probe(kind.replace("_", "/"), 64, 1, times_s) for kind, times_s in times.items())
-    return calibrate_host(replace(MESSAGES, probes=MESSAGES.probes + probes), 2)
+USUAL_S = MESSAGE_S + 5e-4
+SEVERAL_LATE = (*(USUAL_S,) * 3, 1.99 * USUAL_S, *(USUAL_S,) * 2, USUAL_S + 3e-3, USUAL_S + 5e-3)
 
 
 def one_late(usual_s: float, late_s: float = 4e-3) -> tuple[float, ...]:
@@ -168,43 +164,45 @@ def one_late(usual_s: float, late_s: float = 4e-3) -> tuple[float, ...]:
     return (usual_s, usual_s, usual_s, usual_s + late_s)
 
 
-def test_calls_of_ours() -> None:
-    """Late is what takes more than twice the median; how much longer that is on average."""
-    usual_s = MESSAGE_S + 5e-4
-    times = (usual_s, usual_s, usual_s, 1.99 * usual_s, usual_s, usual_s, usual_s + 3e-3, usual_s + 5e-3)
-    found = calibrated(call=(MESSAGE_S + 3e-4,), call_warm=(MESSAGE_S + 3e-4,), call_cold=times)
-    assert OURS.late_calls(found) == pytest.approx((2 / 8, 4e-3))
-    assert OURS.late_calls(found, is_async=True) == GLOO.late_calls(found) == NONE
+def waited(for_s: float) -> dict[str, tuple[float, ...]]:
+    """The probes where messages have waited so long for cores already."""
+    return {"call": (MESSAGE_S + for_s,), "call/warm": (MESSAGE_S,), "call/cold": one_late(MESSAGE_S)}
 
 
-def test_calls_of_torch() -> None:
-    """Which have a whole ring of messages."""
-    warm_s, cold_s = (1e-4 + TORCH_S,), one_late(3e-4 + TORCH_S, 9e-3)
-    found = calibrated(call_dist=(1e-4,), call_dist_warm=warm_s, call_dist_cold=cold_s)
-    assert GLOO.late_calls(found) == GLOO.late_calls(found, is_async=True) == pytest.approx((1 / 4, 9e-3))
-    assert OURS.late_calls(found) == NONE
+TORCH = {"call/dist": (1e-4,), "call/dist/warm": (1e-4 + TORCH_S,), "call/dist/cold": one_late(3e-4 + TORCH_S, 9e-3)}
+IN_THREAD = {"call": (MESSAGE_S,), "call/cold": (MESSAGE_S,) * 4, "call/async": one_late(MESSAGE_S + 1e-3)}
+NONE = (0.0, 0.0)
 
 
-def test_asynchronous_calls() -> None:
-    """Of the group's thread, for which all calls wait."""
-    usual_s = MESSAGE_S + 1e-3
-    found = calibrated(call=(MESSAGE_S,), call_cold=(MESSAGE_S,) * 4, call_async=one_late(usual_s))
-    assert OURS.late_calls(found, is_async=True) == pytest.approx((1 / 4, 4e-3))
-    assert OURS.late_calls(found) == NONE
+@pytest.mark.parametrize(
+    ("times", "ours", "in_thread", "of_torch"),
+    [
+        ({"call": (MESSAGE_S + 3e-4,), "call/warm": (MESSAGE_S + 3e-4,), "call/cold": SEVERAL_LATE},
+         (2 / 8, 4e-3), NONE, NONE),
+        (TORCH, NONE, NONE, (1 / 4, 9e-3)),
+        (IN_THREAD, NONE, (1 / 4, 4e-3), NONE),
+        (waited(0.0), (1 / 4, 4e-3), NONE, NONE),
+        (waited(5e-4), (1 / 4, 2e-3), NONE, NONE),
+        (waited(9e-4), (1 / 4, 4e-4), NONE, NONE),
+        (waited(1.1e-3), NONE, NONE, NONE),
+        ({}, NONE, NONE, NONE),
+        ({"call": (MESSAGE_S,), "call/cold": (MESSAGE_S, 1.9 * MESSAGE_S, MESSAGE_S)}, NONE, NONE, NONE),
+    ],
+    ids=range(9),
+)  # fmt: skip
+def test_late_calls(
+    times: dict[str, tuple[float, ...]], ours: tuple[float, float], in_thread: tuple[float, float],
+    of_torch: tuple[float, float],
+) -> None:  # fmt: skip
+    """Late is what takes more than twice the median; their share, and how much longer that is on average.
 
-
-@pytest.mark.parametrize(("waited_s", "late_s"), [(0.0, 4e-3), (5e-4, 2e-3), (9e-4, 4e-4), (1.1e-3, 0.0)])
-def test_what_messages_waited_for_counts_once(waited_s: float, late_s: float) -> None:
-    """Where the probes of messages have waited for cores already, simulated calls take the measured mean."""
-    message_s = MESSAGE_S + waited_s
-    found = calibrated(call=(message_s,), call_warm=(MESSAGE_S,), call_cold=one_late(MESSAGE_S))
-    assert OURS.late_calls(found) == (pytest.approx((1 / 4, late_s)) if late_s else NONE)
-
-
-def test_no_probes_and_no_late_calls() -> None:
-    """Nothing is late, and the network file says nothing of it."""
-    assert OURS.late_calls(LATE_HOST) == GLOO.late_calls(LATE_HOST) == NONE
-    assert OURS.late_calls(calibrated(call=(MESSAGE_S,), call_cold=(MESSAGE_S, 1.9 * MESSAGE_S, MESSAGE_S))) == NONE
+    A call of torch is a whole ring of messages; asynchronous ones are of the group's thread, for which all calls wait.
+    Where the probes of messages have waited for cores already, simulated calls take the measured mean.
+    """
+    probes = tuple(Probe(kind, 64, 1, times_s) for kind, times_s in times.items())
+    found = calibrate_host(replace(MESSAGES, probes=MESSAGES.probes + probes), 2)
+    told = [runtime.late_calls(found, is_async=is_async) for runtime in (OURS, GLOO) for is_async in (False, True)]
+    assert told == [pytest.approx(late) for late in (ours, in_thread, of_torch, of_torch)]
 
 
 @pytest.mark.usefixtures("few_draws")
@@ -217,10 +215,3 @@ def test_calls_through_shared_memory() -> None:
     assert OURS.late_calls(fit.cluster) == pytest.approx((1 / 4, 4e-3), rel=1e-3)
     assert OURS.late_calls(fit.cluster, is_async=True) == pytest.approx((1 / 4, 4e-3), rel=1e-2)
     assert fit.values["host.shared_memory.late"] == pytest.approx(4e-3, rel=1e-3)
-
-
-@pytest.mark.usefixtures("few_draws")
-def test_a_share_is_shown_in_percent() -> None:
-    """Unlike all other values, it is neither a time nor a rate."""
-    table = format_probe_fit(calibrate(measured(2)))
-    assert re.search(r"^host\.shared_memory\.late_share +25\.0% +0\.0% \.\. [1-9]\d*\.0%$", table, re.MULTILINE)

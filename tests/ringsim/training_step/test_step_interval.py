@@ -12,11 +12,12 @@ from ringsim.network import Calibration, Cluster, network_text, read_network
 from ringsim.traces import Call, Group, TracedStep
 from ringsim.training_step import Computing, DdpConfig, outlook, predict_ddp, predict_trace, with_step_interval
 from ringsim.training_step.profile import StepProfile
-from tests.ringsim.calibration.test_nics import fitted, logs_of
 from tests.ringsim.commands import as_json, printed
-from tests.ringsim.made_logs import TRUE
+from tests.ringsim.made_logs import TRUE, fitted, logs_of
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
 from tests.ringsim.training_step.test_ddp import EACH, ONE, TWO_BUCKETS, profile_of
+
+pytestmark = pytest.mark.usefixtures("one_start")
 
 NOISE = 0.25
 # Of 2 ranks, an all_reduce of 2m bytes takes m s, all of it for bytes.
