@@ -114,9 +114,7 @@ def timings_options(command: Command) -> Command:
         "--nodes", type=COUNT, help=("Number of hosts, for logs without a list of ranks; for one log, LOG:nodes=2.")
     )
     @click.option(
-        "--ranks-per-node",
-        type=COUNT,
-        help="Ranks per host, for such logs; for one log, LOG:nodes=2,ranks-per-node=4.",
+        "--ranks-per-node", type=COUNT, help="Ranks per host, for such logs; for one log, LOG:nodes=2,ranks-per-node=4."
     )
     @click.option(
         "--nccl-algo",

@@ -166,10 +166,7 @@ def schedule_options(command: Command, library: bool = False) -> Command:
 
     @partial(algorithm_options, library=library)
     @click.option(
-        "--order",
-        "placement",
-        type=PLACEMENT,
-        help="Rank order: 0,2,1,3, or a file that ringsim order wrote.",
+        "--order", "placement", type=PLACEMENT, help="Rank order: 0,2,1,3, or a file that ringsim order wrote."
     )
     @wraps(command)
     def with_placement(*, schedule: Schedule, placement: Sequence[int] | None, **rest: Any) -> None:
@@ -293,12 +290,7 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
     )
     @wraps(command)
     def with_networks(
-        *,
-        names: tuple[str, ...],
-        latency: float,
-        bandwidth: float,
-        reduce_bandwidth: float | None,
-        **rest: Any,
+        *, names: tuple[str, ...], latency: float, bandwidth: float, reduce_bandwidth: float | None, **rest: Any
     ) -> None:
         if names:
             _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth")
