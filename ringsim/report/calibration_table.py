@@ -7,17 +7,7 @@ from typing import Any
 
 from ringsim import calibration
 from ringsim.files import finite_or_none
-from ringsim.report.table import (
-    NOTHING,
-    DataTable,
-    Row,
-    TableCell,
-    count_cell,
-    error_cell,
-    share_cell,
-    size_cell,
-    time_cell,
-)
+from ringsim.report.table import DataTable, Row, TableCell, count_cell, error_cell, share_cell, size_cell, time_cell
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_rate, format_size, format_time, plural
 
@@ -206,7 +196,7 @@ def _row(compared: calibration.ComparedCase) -> Row:
 def _width_cell(compared: calibration.ComparedCase) -> TableCell:
     """Return how far the measured time may lie from the predicted one, with a probability of 80 %."""
     if compared.interval is None or compared.predicted_s is None:
-        return NOTHING
+        return time_cell(None)
     if not calibration.is_bounded(*compared.interval):
         return TableCell(calibration.NOT_BOUNDED, math.inf)
     shorter, longer = (

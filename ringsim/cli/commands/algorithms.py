@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import click
+from click import option
 
 from ringsim import console
 from ringsim.analysis import Cost, NetworkBound, bound_of, cost_of
@@ -26,14 +26,14 @@ MAX_TRANSFERS = 2**19  # of an algorithm that is simulated, if each of them has 
 @console.command(
     "ringsim algorithms --collective all_gather --ranks 16", "ringsim algorithms --network gbe-racks --ranks 80"
 )
-@click.option(
+@option(
     "--collective",
     type=console.Choice(COLLECTIVES),
     metavar="NAME",
     help=f"List only the algorithms of this collective, one of {', '.join(COLLECTIVES)}.",
 )
 @ranks_option
-@click.option(
+@option(
     "--network",
     "name",
     type=NETWORK,

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from click import option
 
 from ringsim import console
 from ringsim.analysis import RunView
@@ -27,15 +28,15 @@ ANIMATION = console.OutputFile((".html", ""), stdout=True)
 @partial(options.schedule_options, library=True)
 @partial(options.network_options, load=load_network)
 @options.size_option
-@click.option("--compare", "compared", help="Two algorithms to show on one time axis, such as ring,halving_doubling.")
-@click.option(
+@option("--compare", "compared", help="Two algorithms to show on one time axis, such as ring,halving_doubling.")
+@option(
     "--measured",
     type=console.FILE,
     help="File of ringsim measure --record, whose recorded run is shown next to its prediction for --network; "
     "of several, the run of --algorithm, else the first.",
 )
 @options.trust_option
-@click.option("-o", "--output", type=ANIMATION, help="Write the page (.html) to this file.")
+@option("-o", "--output", type=ANIMATION, help="Write the page (.html) to this file.")
 def animate(
     schedule: Schedule,
     network: AnyNetwork,

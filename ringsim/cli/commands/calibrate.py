@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import click
+from click import option
 
 from ringsim import calibration, console
 from ringsim.calibration import (
@@ -29,14 +30,14 @@ MODELS = [AUTO, *(model.value for model in ProbeModel)]
     "ringsim calibrate all_reduce-*.txt --nic 4x200Gbit/s -o cluster.toml",
 )
 @timings_options
-@click.option(
+@option(
     "-o",
     "--output",
     type=console.OutputFile((".toml",), stdout=True),
     help="Write the network to FILE.toml, which --network reads.",
 )
-@click.option("--nic", "nics", type=NICS, help="NICs of each host, such as 4x200Gbit/s; for logs.")
-@click.option(
+@option("--nic", "nics", type=NICS, help="NICs of each host, such as 4x200Gbit/s; for logs.")
+@option(
     "--model",
     type=console.Choice(MODELS),
     default=AUTO,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from click import option
 
 from ringsim import calibration, console
 from ringsim.cli import options
@@ -26,13 +27,13 @@ ABOVE = 1  # the exit code when --fail-above is exceeded
 )
 @timings_options
 @options.network_name_option
-@click.option(
+@option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     help="Write pictures, the table, all cells as CSV and JSON, and a trace of recorded runs to this directory.",
 )
-@click.option(
+@option(
     "--fail-above",
     type=SHARE,
     help="Exit with code 1 if the median |error| of the held-out cells, or of all cells if none is held out, exceeds "

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click import option
 
 from ringsim import console, training_step
 from ringsim.cli.commands.step import check_output, output_options, write_step
@@ -31,54 +32,52 @@ CAPS = console.Quantity("caps", lambda text: console.parse_numbers(text, _parse_
     "ringsim ddp --layers model.toml --ranks 8 --bucket-cap-mb 1:64",
     "ringsim ddp --profile profile.json --network ib-100g --ranks 16 -o step.png",
 )
-@click.option(
+@option(
     "--profile",
     "profile_file",
     type=console.FILE,
     help="Profile of the step, JSON that trainers compare --profile wrote.",
 )
-@click.option(
-    "--layers", "layers_file", type=console.FILE, help="TOML file of the step's layers (docs/reference/files.md)."
-)
+@option("--layers", "layers_file", type=console.FILE, help="TOML file of the step's layers (docs/reference/files.md).")
 @ranks_option
-@click.option(
+@option(
     "--backend",
     type=console.Choice(list(BACKENDS)),
     help="Backend of the process group [default: nccl if the network describes NCCL, else gloo].",
 )
-@click.option("--algorithm", type=ALL_REDUCE, help="Algorithm that reduces gradients [default: the backend's].")
-@click.option(
+@option("--algorithm", type=ALL_REDUCE, help="Algorithm that reduces gradients [default: the backend's].")
+@option(
     "--workers",
     type=console.IntRange(1, 64),
     help="Collectives that run at once [default: as many as the backend runs].",
 )
-@click.option(
+@option(
     "--bucket-cap-mb",
     "caps",
     type=CAPS,
     help="Bucket size in MiB, such as 25. Several (1,5,25, or the range 1:50, which doubles from 1 and ends "
     "with 50) are compared, and the best is recommended [default: torch's own, 25 with a first bucket of 1].",
 )
-@click.option(
+@option(
     "--phase",
     type=console.Choice([phase.value for phase in training_step.Phase]),
     default="rebuilt",
     help="Buckets of the first step, of later ones, or with find_unused_parameters.",
 )
-@click.option(
+@option(
     "--wire-dtype",
     type=console.Choice([dtype for dtype in training_step.ELEMENT_BYTES if "float" in dtype]),
     help="Data type in which gradients are sent.",
 )
-@click.option("--bucket-view", is_flag=True, help="Model gradient_as_bucket_view=True: nothing is copied back.")
-@click.option("--no-overlap", is_flag=True, help="Begin communication only after the backward pass.")
-@click.option(
+@option("--bucket-view", is_flag=True, help="Model gradient_as_bucket_view=True: nothing is copied back.")
+@option("--no-overlap", is_flag=True, help="Begin communication only after the backward pass.")
+@option(
     "--copy-bandwidth",
     "copy_bytes_per_s",
     type=console.RATE,
     help="Rate at which gradients are copied into buckets [default: the rate at which a rank adds].",
 )
-@click.option(
+@option(
     "--scaling",
     type=NUMBERS_OF_RANKS,
     help="Show the efficiency on these numbers of ranks: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100.",

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import click
+from click import argument, option
 
 from ringsim import console
 from ringsim.cli.commands.algorithms import proof_dict, proof_lines
@@ -19,16 +20,16 @@ from ringsim.units import plural
     name="export",
 )
 @schedule_options
-@click.option(
+@option(
     "--format",
     "form",
     type=console.Choice(["goal", "msccl"]),
     help="Output format: goal, the text that LogGOPSim reads, or msccl, the XML that MSCCL reads "
     "[default: by the suffix of --output, .goal or .xml].",
 )
-@click.option("-o", "--output", type=console.OUTPUT, required=True, help="Write the schedule to this file.")
+@option("-o", "--output", type=console.OUTPUT, required=True, help="Write the schedule to this file.")
 @size_option
-@click.option(
+@option(
     "--reduce-bandwidth",
     type=console.RATE,
     help="Rate at which a rank adds (goal only); without it no calc is written.",
@@ -52,7 +53,7 @@ def export(schedule: Schedule, form: str | None, output: Path, size: int, reduce
 
 
 @console.command("ringsim import ring.xml", name="import")
-@click.argument("file", type=click.Path(path_type=Path))
+@argument("file", type=click.Path(path_type=Path))
 @console.json_option
 def import_(file: Path, as_json: bool) -> None:
     """Read an MSCCL XML file, prove it, and show how to use it."""

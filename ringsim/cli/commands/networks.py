@@ -1,6 +1,7 @@
 """`ringsim networks`."""
 
 import click
+from click import argument, option
 
 from ringsim import console
 from ringsim.cli.options import NETWORK, RANKS
@@ -9,13 +10,9 @@ from ringsim.report import format_network_details, format_networks, network_deta
 
 
 @console.command("ringsim networks", "ringsim networks dgx-h100-cluster --ranks 32", "ringsim networks gbe --toml")
-@click.argument("network", type=NETWORK, required=False)
-@click.option(
-    "--ranks", type=RANKS, help="Number of ranks of NETWORK [default: 16, or fewer if it has room for no more]."
-)
-@click.option(
-    "--toml", "as_toml", is_flag=True, help=("Print the description of NETWORK as a network file, to be changed.")
-)
+@argument("network", type=NETWORK, required=False)
+@option("--ranks", type=RANKS, help="Number of ranks of NETWORK [default: 16, or fewer if it has room for no more].")
+@option("--toml", "as_toml", is_flag=True, help=("Print the description of NETWORK as a network file, to be changed."))
 @console.wide_option
 @console.json_option
 def networks(network: str | None, ranks: int | None, as_toml: bool, wide: bool, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-import click
+from click import option
 
 from ringsim import console
 from ringsim.analysis import default_budget, find_placement
@@ -20,15 +20,15 @@ from ringsim.schedule import Schedule
 @algorithm_options
 @network_options
 @size_option
-@click.option("--seed", type=console.IntRange(0), default=0, help="Random seed of the search.")
-@click.option(
+@option("--seed", type=console.IntRange(0), default=0, help="Random seed of the search.")
+@option(
     "--budget",
     type=console.IntRange(1),
     help="Maximum number of placements to simulate [default: as many as take some seconds].",
 )
 @console.wide_option
 @console.json_option
-@click.option("-o", "--output", type=console.OUTPUT, help="Write the JSON object, which --order reads, to this file.")
+@option("-o", "--output", type=console.OUTPUT, help="Write the JSON object, which --order reads, to this file.")
 def order(
     schedule: Schedule,
     network: AnyNetwork,

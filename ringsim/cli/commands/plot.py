@@ -4,7 +4,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-import click
+from click import option
 
 from ringsim import console
 from ringsim.analysis import RunView
@@ -17,7 +17,7 @@ from ringsim.schedule import Schedule
 @partial(schedule_options, library=True)
 @partial(network_options, load=load_network)
 @size_option
-@click.option(
+@option(
     "-o",
     "--output",
     type=console.PICTURE,

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import click
+from click import argument, option
 
 from ringsim import console
 from ringsim.report import report_page
@@ -13,8 +14,8 @@ FOLDER = click.Path(path_type=Path, exists=True)
 
 
 @console.command("ringsim measure --ranks 2 -o run/measured.json", "ringsim report run -o report.html")
-@click.argument("folder", metavar="DIR", type=FOLDER)
-@click.option(
+@argument("folder", metavar="DIR", type=FOLDER)
+@option(
     "-o",
     "--output",
     type=console.OutputFile((".html",), stdout=True),

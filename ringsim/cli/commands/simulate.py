@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-import click
+from click import option
 
 from ringsim import console
 from ringsim.analysis import explain, why_not_explained
@@ -22,15 +22,15 @@ from ringsim.text_table import WIDTH, wrap_text
 @partial(schedule_options, library=True)
 @partial(network_options, load=load_network)
 @size_option
-@click.option(
+@option(
     "--in-order",
     is_flag=True,
     help=(
         "Let each rank wait for one thing at a time and apply all it receives in step order, as our ranks on Gloo do."
     ),
 )
-@click.option("--per-rank", is_flag=True, help="Print a table of what each rank did with its time.")
-@click.option("--trace", type=console.OUTPUT, help="Write all transfers to this file, for ui.perfetto.dev.")
+@option("--per-rank", is_flag=True, help="Print a table of what each rank did with its time.")
+@option("--trace", type=console.OUTPUT, help="Write all transfers to this file, for ui.perfetto.dev.")
 @console.wide_option
 @console.json_option
 def simulate(

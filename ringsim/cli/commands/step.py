@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from click import argument, option
 
 from ringsim import console, report, training_step
 from ringsim.cli import options
@@ -26,7 +27,7 @@ def output_options(command: options.Command, several: str) -> options.Command:
         f"Write the picture of the step, or with {several} of the scaling, to this file: PNG, PDF or SVG; HTML is a "
         "page with tables; JSON is the step for ui.perfetto.dev."
     )
-    return click.option("-o", "--output", type=STEP_OUTPUT, help=told)(options.style_option(command))
+    return option("-o", "--output", type=STEP_OUTPUT, help=told)(options.style_option(command))
 
 
 @console.command(
@@ -34,45 +35,45 @@ def output_options(command: options.Command, several: str) -> options.Command:
     "ringsim step step.trace.json --network dgx-h100-cluster -o step.png",
     "ringsim step trace.json --network gbe --ranks 8:64 -o a.html -- train.py",
 )
-@click.argument("file", type=console.FILE)
-@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM [ARGUMENTS]]")
+@argument("file", type=console.FILE)
+@argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM [ARGUMENTS]]")
 @partial(options.network_options, load=load_network)
-@click.option(
+@option(
     "--device",
     type=console.Choice(["cpu", "cuda"]),
     help="Device that the program computes on [default: cuda if the program was recorded so or the "
     "network describes NCCL, else cpu].",
 )
-@click.option(
+@option(
     "--gpu",
     type=console.Choice(list(training_step.GPUS)),
     help="GPU whose peak rates give the least time of each computation, from its FLOPs and bytes.",
 )
-@click.option(
+@option(
     "--flops",
     type=console.Quantity("rate", parse_flops),
     help="Compute rate of a device, in place of its peak, such as 400TFLOP/s.",
 )
-@click.option("--memory-bandwidth", type=console.RATE, help="Memory bandwidth of a device, in place of its peak.")
-@click.option(
+@option("--memory-bandwidth", type=console.RATE, help="Memory bandwidth of a device, in place of its peak.")
+@option(
     "--compute-scale",
     type=console.FloatRange(0, training_step.MAX_SCALE, min_open=True),
     help="Factor by which computations are longer than recorded, or than --gpu gives.",
 )
-@click.option(
+@option(
     "--measured-step",
     type=console.TIME,
     help="Measured time of a step on this network, from which the scale of the computations is found.",
 )
-@click.option("--algorithm", type=options.ALL_REDUCE, help="Algorithm of all-reduces, in place of the library's.")
-@click.option("--tokens", type=console.IntRange(1), help="Tokens per rank in a step.")
-@click.option(
+@option("--algorithm", type=options.ALL_REDUCE, help="Algorithm of all-reduces, in place of the library's.")
+@option("--tokens", type=console.IntRange(1), help="Tokens per rank in a step.")
+@option(
     "--ranks",
     type=NUMBERS_OF_RANKS,
     help="Numbers of ranks, for each of which PROGRAM is recorded and a step predicted: 8,64, or a range: 8:100 "
     "doubles from 8 and ends with 100.",
 )
-@click.option("--run-recorded", is_flag=True, help="Run the program that FILE names; each command is printed before.")
+@option("--run-recorded", is_flag=True, help="Run the program that FILE names; each command is printed before.")
 @options.trust_option
 @console.json_option
 @partial(output_options, several="--ranks")
@@ -146,7 +147,7 @@ def step(
 
 
 def _print(
-    predictions: list[training_step.TracePrediction],
+    steps: list[training_step.TracePrediction],
     is_scaling: bool,
     tokens: int | None,
     as_json: bool,
@@ -154,8 +155,8 @@ def _print(
     style: str | None,
 ) -> None:
     """Print the step, or the scaling, and write the file that was asked for."""
-    scaling = training_step.TraceScaling(predictions, tokens) if is_scaling else None
-    prediction = scaling.predictions[-1] if scaling else training_step.with_step_interval(predictions[0])
+    scaling = training_step.TraceScaling(steps, tokens) if is_scaling else None
+    prediction = scaling.predictions[-1] if scaling else training_step.with_step_interval(steps[0])
     if output or not scaling:
         prediction = training_step.with_better_steps(prediction)
     facts = report.token_facts(prediction, tokens)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
+from click import option
 
 from ringsim import console
 from ringsim.analysis import LIBRARY, MAX_TRANSFERS, Sweep, candidates, run_sweep, why_not
@@ -37,7 +37,7 @@ NUMBERS_OF_RANKS = console.Quantity("ranks", lambda text: console.parse_numbers(
     "ringsim sweep --algorithm ring,two_shot --ranks 2:256 --jobs 4 --csv s.csv",
 )
 @options.collective_option
-@click.option(
+@option(
     "--algorithm",
     type=console.Name("names", options.known_algorithms, several=True),
     multiple=True,
@@ -45,13 +45,13 @@ NUMBERS_OF_RANKS = console.Quantity("ranks", lambda text: console.parse_numbers(
     "and where a network describes NCCL its own (nccl_ring, nccl_tree, nvls) and its choice "
     "among them (nccl)].",
 )
-@click.option(
+@option(
     "--ranks",
     type=NUMBERS_OF_RANKS,
     default="2,4,8,16",
     help="Numbers of ranks: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100, 3:81:x3 triples.",
 )
-@click.option(
+@option(
     "--sizes",
     type=SIZES,
     default="1KiB:1GiB",
@@ -59,7 +59,7 @@ NUMBERS_OF_RANKS = console.Quantity("ranks", lambda text: console.parse_numbers(
     "1GiB, 1:64KiB:x2 doubles.",
 )
 @partial(options.networks_options, load=load_network)
-@click.option(
+@option(
     "--max-transfers",
     type=console.FloatRange(1),
     default=MAX_TRANSFERS,
@@ -67,8 +67,8 @@ NUMBERS_OF_RANKS = console.Quantity("ranks", lambda text: console.parse_numbers(
     help="Skip schedules with more transfers.",
 )
 @options.workers_options
-@click.option("--csv", "table", type=console.OUTPUT, help="Write all cells to this CSV file.")
-@click.option("-o", "--output", type=console.PICTURE, help="Write the picture to this file: PNG, PDF or SVG.")
+@option("--csv", "table", type=console.OUTPUT, help="Write all cells to this CSV file.")
+@option("-o", "--output", type=console.PICTURE, help="Write the picture to this file: PNG, PDF or SVG.")
 @options.style_option
 @console.wide_option
 @console.json_option

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import click
+from click import option
 
 from ringsim import console
 from ringsim.analysis import BOUNDED, explain, why_not_explained
@@ -35,25 +35,23 @@ def _parse_seconds(text: str) -> float:
 @ranks_option
 @network_options
 @size_option
-@click.option(
+@option(
     "--chunks-per-rank",
     type=console.IntRange(1, 2**12),
     help="Number of chunks per rank, or of the root in a broadcast or reduce [default: several numbers are tried].",
 )
-@click.option(
+@option(
     "--seconds",
     type=console.Quantity("seconds", _parse_seconds),
     default=f"{DEFAULT_SECONDS:g}",
     help="Time limit of the search, in seconds, once it has found a schedule; Ctrl-C ends it earlier.",
 )
-@click.option("--seed", type=console.IntRange(0), default=0, help="Random seed of the search.")
+@option("--seed", type=console.IntRange(0), default=0, help="Random seed of the search.")
 @console.wide_option
 @console.json_option
-@click.option(
-    "--plot", type=console.PICTURE, help="Draw the use of each link over time into this file: PNG, PDF or SVG."
-)
+@option("--plot", type=console.PICTURE, help="Draw the use of each link over time into this file: PNG, PDF or SVG.")
 @style_option
-@click.option("-o", "--output", type=console.OUTPUT, help="Write the schedule to this file as MSCCL XML.")
+@option("-o", "--output", type=console.OUTPUT, help="Write the schedule to this file as MSCCL XML.")
 def synthesize(
     collective: str,
     ranks: int,
