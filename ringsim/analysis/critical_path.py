@@ -167,73 +167,56 @@ def _segment(timeline: Timeline, hop: Hop, kind: CostKind, begin_s: float, secon
     return PathSegment(kind, rank, src, dst, step, chunk, begin_s, seconds, hop.cause)
 
 
-Candidate = tuple[float, Cause, int, Activity]  # when it ended, and what it was
+_TIMES = {
+    Activity.SENDING: ("start_s", "sent_s"),
+    Activity.TRAVELLING: ("sent_s", "arrived_s"),
+    Activity.APPLYING: ("apply_s", "applied_s"),
+}
+
+
+def _times(timeline: Timeline, row: int, activity: Activity) -> tuple[float, float]:
+    """Return when an activity began and ended."""
+    begin, end = _TIMES[activity]
+    return float(getattr(timeline, begin)[row]), float(getattr(timeline, end)[row])
 
 
 def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[Hop]:
     """From the last application back to the start; none if nothing was sent."""
     if not len(timeline):
         return
-    before = _Before(timeline, rows)
     row, activity = int(np.argmax(timeline.applied_s)), Activity.APPLYING
     while True:
-        begin_s, end_s = before.times(row, activity)
-        candidates = before.candidates(row, activity, begin_s)
-        if not candidates:
+        begin_s, end_s = _times(timeline, row, activity)
+        before = [known for known in _before(timeline, rows, row, activity) if known[1] != NO_ROW]
+        if not before:
             yield Hop(row, activity, begin_s, end_s, Cause.START)
             return
-        _, cause, next_row, next_activity = max(candidates, key=lambda candidate: candidate[0])
+        cause, next_row, next_activity = max(before, key=lambda known: _times(timeline, *known[1:])[1])
         yield Hop(row, activity, begin_s, end_s, cause)
         row, activity = next_row, next_activity
 
 
-class _Before:
-    """The activities that can have come before another."""
+def _before(
+    timeline: Timeline, rows: Dependencies, row: int, activity: Activity
+) -> Iterator[tuple[Cause, int, Activity]]:
+    """Yield the activities that one may have waited for, in the order of `Cause`; a row may be NO_ROW."""
+    if activity is Activity.TRAVELLING:
+        yield Cause.LEFT, row, Activity.SENDING
+    elif activity is Activity.SENDING:
+        yield Cause.READY, int(rows.data_dependency[row]), Activity.APPLYING
+        yield Cause.CHANNEL, int(rows.before_on_channel[row]), Activity.SENDING
+    else:
+        yield Cause.ARRIVED, row, Activity.TRAVELLING
+        yield Cause.TURN, int(rows.before_on_connection[row]), Activity.APPLYING
+        yield Cause.TURN, int(rows.before_in_chunk[row]), Activity.APPLYING
+        yield Cause.FREE, _last_to_leave(timeline, rows, int(rows.buffer_dependency[row])), Activity.SENDING
 
-    def __init__(self, timeline: Timeline, rows: Dependencies) -> None:
-        self._timeline, self._rows = timeline, rows
 
-    def times(self, row: int, activity: Activity) -> tuple[float, float]:
-        """When it began and ended."""
-        timeline = self._timeline
-        begin, end = {
-            Activity.SENDING: (timeline.start_s, timeline.sent_s),
-            Activity.TRAVELLING: (timeline.sent_s, timeline.arrived_s),
-            Activity.APPLYING: (timeline.apply_s, timeline.applied_s),
-        }[activity]
-        return float(begin[row]), float(end[row])
-
-    def candidates(self, row: int, activity: Activity, begin_s: float) -> list[Candidate]:
-        """In the order of `Cause`."""
-        if activity is Activity.TRAVELLING:
-            return [(begin_s, Cause.LEFT, row, Activity.SENDING)]
-        rows = self._rows
-        if activity is Activity.SENDING:
-            candidates = [
-                self._applied(Cause.READY, int(rows.data_dependency[row])),
-                self._left(Cause.CHANNEL, int(rows.before_on_channel[row])),
-            ]
-        else:
-            arrived_s = float(self._timeline.arrived_s[row])
-            candidates = [
-                (arrived_s, Cause.ARRIVED, row, Activity.TRAVELLING),
-                self._applied(Cause.TURN, int(rows.before_on_connection[row])),
-                self._applied(Cause.TURN, int(rows.before_in_chunk[row])),
-                self._left(Cause.FREE, self._last_to_leave(int(rows.buffer_dependency[row]))),
-            ]
-        return [candidate for candidate in candidates if candidate is not None]
-
-    def _applied(self, cause: Cause, row: int) -> Candidate | None:
-        return None if row == NO_ROW else (float(self._timeline.applied_s[row]), cause, row, Activity.APPLYING)
-
-    def _left(self, cause: Cause, row: int) -> Candidate | None:
-        return None if row == NO_ROW else (float(self._timeline.sent_s[row]), cause, row, Activity.SENDING)
-
-    def _last_to_leave(self, free: int) -> int:
-        """Of all that the sender of row `free` sent of its chunk up to it, the last to leave; of several the first."""
-        last = free
-        while free != NO_ROW:
-            if self._timeline.sent_s[free] >= self._timeline.sent_s[last]:
-                last = free
-            free = int(self._rows.sent_before[free])
-        return last
+def _last_to_leave(timeline: Timeline, rows: Dependencies, free: int) -> int:
+    """Of all that the sender of row `free` sent of its chunk up to it, the last to leave; of several the first."""
+    last = free
+    while free != NO_ROW:
+        if timeline.sent_s[free] >= timeline.sent_s[last]:
+            last = free
+        free = int(rows.sent_before[free])
+    return last

@@ -11,7 +11,7 @@ Three bounds, of which the largest holds, whatever the algorithm:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -156,8 +156,8 @@ class NetworkBound:
     latency_s: float
     throughput_s: float
     ranks: tuple[int, ...] = ()
-    resources: tuple[str, ...] = ()
     leaves: bool = False
+    resources: tuple[str, ...] = ()
 
     @property
     def time_s(self) -> float:
@@ -170,14 +170,7 @@ class NetworkBound:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
-        return {
-            "time_s": self.time_s,
-            "latency_s": self.latency_s,
-            "throughput_s": self.throughput_s,
-            "ranks": list(self.ranks),
-            "leaves": self.leaves,
-            "resources": list(self.resources),
-        }
+        return {"time_s": self.time_s, **asdict(self)}
 
 
 def bound_of(collective: Collective, network: AnyNetwork, num_ranks: int, size_bytes: int) -> NetworkBound | None:
@@ -209,7 +202,7 @@ def bound_of(collective: Collective, network: AnyNetwork, num_ranks: int, size_b
     worst = max(_throughputs(collective, links, groups, size_bytes), key=lambda cut: cut.time_s)
     throughput_s = float(worst.time_s + links.fixed_s.min())
     leaves = bool(worst.ranks) and worst.leaves != is_mirrored
-    return NetworkBound(latency_s, throughput_s, worst.ranks, worst.resources, leaves)
+    return NetworkBound(latency_s, throughput_s, worst.ranks, leaves, worst.resources)
 
 
 _MIRRORED = {Collective.REDUCE_SCATTER: Collective.ALL_GATHER, Collective.REDUCE: Collective.BROADCAST}

@@ -9,16 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ringsim.analysis import holdings
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
-from ringsim.analysis.holdings import (
-    ChunkStates,
-    HeldStep,
-    SchedulePhase,
-    find_phases,
-    hosts_of_network,
-    num_shares,
-    walk_holdings,
-)
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles
 from ringsim.analysis.walkthrough import actions, tell_step
@@ -119,24 +111,26 @@ class RunView:
     @cached_property
     def host_of_rank(self) -> tuple[str, ...]:
         """The name of each rank's host; empty where there are no hosts that share ranks."""
-        names, host_of_rank = hosts_of_network(self.network, self.schedule.num_ranks)
+        names, host_of_rank = holdings.hosts_of_network(self.network, self.schedule.num_ranks)
         return () if host_of_rank is None else tuple(names[host] for host in host_of_rank.tolist())
 
     @cached_property
-    def states(self) -> ChunkStates:
+    def states(self) -> holdings.ChunkStates:
         """The chunks of all ranks after some of the steps; of a run that never finishes, only what was applied."""
-        return ChunkStates.of(self.schedule, self.timeline)
+        return holdings.ChunkStates.of(self.schedule, self.timeline)
 
     @cached_property
-    def steps(self) -> list[HeldStep]:
+    def steps(self) -> list[holdings.HeldStep]:
         """Every step with the shares that it moves. Raises ScheduleError for a schedule that is not correct."""
         verify(self.schedule)
-        return list(walk_holdings(self.schedule))
+        return list(holdings.walk_holdings(self.schedule))
 
     @cached_property
-    def phases(self) -> tuple[SchedulePhase, ...]:
+    def phases(self) -> tuple[holdings.SchedulePhase, ...]:
         """The parts of the schedule that have names."""
-        return find_phases(self.schedule, self.steps, hosts_of_network(self.network, self.schedule.num_ranks)[1])
+        return holdings.find_phases(
+            self.schedule, self.steps, holdings.hosts_of_network(self.network, self.schedule.num_ranks)[1]
+        )
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
@@ -146,7 +140,7 @@ class RunView:
     @cached_property
     def graph(self) -> GraphLayout:
         """Where ranks and hosts lie in a drawing of who sends to whom."""
-        return lay_out_graph(self.schedule, *hosts_of_network(self.network, self.schedule.num_ranks))
+        return lay_out_graph(self.schedule, *holdings.hosts_of_network(self.network, self.schedule.num_ranks))
 
     @cached_property
     def step_end_s(self) -> Seconds:
@@ -170,7 +164,7 @@ class RunView:
     @property
     def needed(self) -> int:
         """How many shares a finished chunk holds."""
-        return num_shares(self.schedule)
+        return holdings.num_shares(self.schedule)
 
     @cached_property
     def meanings(self) -> TransferMeanings:

@@ -93,21 +93,19 @@ class _Simulator:
 
     def __call__(self, group: tuple[str, int]) -> tuple[list[SweepCell], str]:
         """Return the cells, and why the algorithm cannot be built for this number of ranks; empty if it can."""
-        algorithm, num_ranks = group
-        if algorithm == LIBRARY:
-            return list(self._cells(algorithm, num_ranks, {})), ""
-        try:
-            built = self._built(algorithm, num_ranks)
-        except ValueError as error:
-            skipped = " ".join(str(error).split())
-            return list(self._cells(algorithm, num_ranks, dict.fromkeys(self.sizes_bytes, skipped))), str(error)
-        return list(self._cells(algorithm, num_ranks, built)), ""
+        (algorithm, num_ranks), built, refusal = group, dict[int, Schedule | str](), ""
+        if algorithm != LIBRARY:
+            try:
+                built = self._built(algorithm, num_ranks)
+            except ValueError as error:
+                refusal = str(error)
+                built = dict.fromkeys(self.sizes_bytes, " ".join(refusal.split()))
+        return list(self._cells(algorithm, num_ranks, built)), refusal
 
     def _cells(self, algorithm: str, num_ranks: int, built: Mapping[int, Schedule | str]) -> Iterator[SweepCell]:
         for network, size_bytes in product(self.networks, self.sizes_bytes):
             chosen = built.get(size_bytes, "")
-            skipped = chosen if isinstance(chosen, str) else ""
-            schedule = None if isinstance(chosen, str) else chosen
+            skipped, schedule = (chosen, None) if isinstance(chosen, str) else ("", chosen)
             skipped = skipped or self.without_room.get((network, num_ranks), "") or self._why_not(network, algorithm)
             taken, time_s = "", None
             if not skipped and algorithm == LIBRARY:

@@ -53,15 +53,6 @@ _SENT_BOUNDS = {
     Collective.REDUCE: "1",
     Collective.GATHER: "1/n",
 }  # of the other collectives (n - 1)/n
-_RULE = (
-    "in step s = {first} to {last} rank r sends chunk (r {away} s{plus}) mod {n} to rank (r {ahead} 1) mod {n}: {why}"
-)
-_COSTS = (
-    "{steps}; an algorithm in which a rank sends to one other in a step needs at least {least_steps}, since the number "
-    "of ranks that hold a contribution at most doubles in each step",
-    "the busiest sender sends {size}, {sent:.4g} times the data; every algorithm needs at least {formula} = "
-    "{bound:.4g} times (Patarasuk and Yuan 2009), which {compared}",
-)
 
 
 def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> dict[str, Any]:
@@ -215,15 +206,10 @@ def _rule(schedule: Schedule, first: int, last: int) -> str:
     did = "received and added its contribution to" if step.reduce.all() else "received"
     always = first > 0 and (step.data_dependency == first - 1).all()
     constant = _near(offset + ahead * (first + 1), num_ranks)  # people count steps from 1
-    return _RULE.format(
-        first=first + 1,
-        last=last + 1,
-        plus=_plus(constant),
-        n=num_ranks,
-        away="-" if ahead > 0 else "+",
-        ahead="+" if ahead > 0 else "-",
-        why=("" if always else "after the first step, ") + f"the chunk that it {did} in the step before",
-    )
+    back, on = ("-", "+") if ahead > 0 else ("+", "-")
+    sends = f"rank r sends chunk (r {back} s{_plus(constant)}) mod {num_ranks} to rank (r {on} 1) mod {num_ranks}"
+    why = ("" if always else "after the first step, ") + f"the chunk that it {did} in the step before"
+    return f"in step s = {first + 1} to {last + 1} {sends}: {why}"
 
 
 def _ring_offsets(schedule: Schedule, index: int) -> tuple[int, int] | None:
@@ -279,16 +265,17 @@ def _costs(schedule: Schedule, size_bytes: int, phases: Sequence[dict[str, Any]]
         return ("a single rank has nothing to send",)
     parts = [f"{len(phase['steps'])} of {phase['name']}" for phase in phases if len(phases) > 1]
     is_least = cost.sent <= cost.sent_bound * (1 + 1e-9)
-    facts = {
-        "steps": ", ".join([plural(schedule.num_steps, "step"), *parts]),
-        "least_steps": cost.steps_bound,
-        "size": format_size(cost.sent * size_bytes),
-        "sent": cost.sent,
-        "formula": _SENT_BOUNDS.get(schedule.collective, "(n - 1)/n"),
-        "bound": cost.sent_bound,
-        "compared": "equals this bound" if is_least else f"is {cost.sent / cost.sent_bound:.3g} times the bound",
-    }
-    steps, sent = (text.format(**facts) for text in _COSTS)
+    compared = "equals this bound" if is_least else f"is {cost.sent / cost.sent_bound:.3g} times the bound"
+    formula = _SENT_BOUNDS.get(schedule.collective, "(n - 1)/n")
+    steps = (
+        f"{', '.join([plural(schedule.num_steps, 'step'), *parts])}; an algorithm in which a rank sends to one other "
+        f"in a step needs at least {cost.steps_bound}, since the number of ranks that hold a contribution at most "
+        "doubles in each step"
+    )
+    sent = (
+        f"the busiest sender sends {format_size(cost.sent * size_bytes)}, {cost.sent:.4g} times the data; every "
+        f"algorithm needs at least {formula} = {cost.sent_bound:.4g} times (Patarasuk and Yuan 2009), which {compared}"
+    )
     if not phases or not all(phase["rule"] for phase in phases):
         return steps, sent
     until = "a chunk is complete" if schedule.collective.reduces else "a chunk has reached all ranks"

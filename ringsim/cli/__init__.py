@@ -36,23 +36,8 @@ def main() -> None:
     """Collective communication, proved and predicted from one description of each algorithm."""
 
 
+PREDICTED = (simulate, explain, animate, plot, sweep, ddp, trace, step, order, synthesize)
+DESCRIBED = (algorithms, verify, networks, export, import_)
 MEASURED = (measure, calibrate, compare, report, doctor)
-for command in (
-    simulate,
-    explain,
-    animate,
-    plot,
-    sweep,
-    ddp,
-    trace,
-    step,
-    order,
-    synthesize,
-    algorithms,
-    verify,
-    networks,
-    export,
-    import_,
-    *MEASURED,
-):
+for command in (*PREDICTED, *DESCRIBED, *MEASURED):
     main.add_command(command)

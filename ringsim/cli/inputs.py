@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+from click import argument, option
 
 from ringsim.calibration import TimedCase, cases_of_measurements, cases_of_tables, num_hosts
 from ringsim.cli.options import Command
@@ -109,21 +110,19 @@ class Timings:
 def timings_options(command: Command) -> Command:
     """Adds the files, and the options for what logs may leave out; the command gets `timings`."""
 
-    @click.argument("files", nargs=-1, required=True, type=GivenFileType())
-    @click.option(
+    @argument("files", nargs=-1, required=True, type=GivenFileType())
+    @option(
         "--nodes", type=COUNT, help=("Number of hosts, for logs without a list of ranks; for one log, LOG:nodes=2.")
     )
-    @click.option(
-        "--ranks-per-node",
-        type=COUNT,
-        help="Ranks per host, for such logs; for one log, LOG:nodes=2,ranks-per-node=4.",
+    @option(
+        "--ranks-per-node", type=COUNT, help="Ranks per host, for such logs; for one log, LOG:nodes=2,ranks-per-node=4."
     )
-    @click.option(
+    @option(
         "--nccl-algo",
         type=Quantity("names", _setting(NCCL_ALGORITHMS)),
         help="Value of NCCL_ALGO, for logs that do not contain it, such as ring.",
     )
-    @click.option(
+    @option(
         "--nccl-proto",
         type=Quantity("names", _setting(NCCL_PROTOCOLS)),
         help="Value of NCCL_PROTO, for logs that do not contain it, such as simple.",

@@ -7,6 +7,7 @@ from functools import partial, wraps
 from typing import Any
 
 import click
+from click import option
 from click.core import ParameterSource
 
 from ringsim.analysis import LIBRARY
@@ -63,24 +64,24 @@ def _parse_one_size(text: str) -> int:
     return parse_size(text)
 
 
-style_option = click.option(
+style_option = option(
     "--style",
     type=Quantity("style", _parse_style),
     help="Style of the picture: light, dark, the name of a style of matplotlib, or a file of its settings.",
 )
-size_option = click.option(
+size_option = option(
     "--size",
     type=Quantity("size", _parse_one_size),
     default="64MiB",
     help="Size of the whole tensor, such as 64KiB or 64MB.",
 )
-ranks_option = click.option("--ranks", type=RANKS, default=8, help="Number of ranks.")
+ranks_option = option("--ranks", type=RANKS, default=8, help="Number of ranks.")
 
 
 def collective_option_of(names: Sequence[str]) -> Callable[[Command], Command]:
     """Return the option --collective of a command that takes these."""
     told = f"Collective that the algorithm performs, one of {', '.join(names)}."
-    return click.option("--collective", type=Choice(names), metavar="NAME", default="all_reduce", help=told)
+    return option("--collective", type=Choice(names), metavar="NAME", default="all_reduce", help=told)
 
 
 collective_option = collective_option_of(COLLECTIVES)
@@ -98,7 +99,7 @@ ALL_REDUCE = Name("name", [name for collective, name in ALGORITHMS if collective
 NETWORK = Name("name", lambda _: preset_names())
 
 
-trust_option = click.option(
+trust_option = option(
     "--trust",
     "trusted",
     multiple=True,
@@ -110,13 +111,13 @@ trust_option = click.option(
 def workers_options(command: Command) -> Command:
     """Adds --jobs and --dask; the command gets `workers`."""
 
-    @click.option(
+    @option(
         "--jobs",
         type=IntRange(1, MAX_JOBS),
         default=1,
         help="Number of processes on this machine that share the work, one per core.",
     )
-    @click.option(
+    @option(
         "--dask",
         metavar="ADDRESS",
         help="Address of a Dask scheduler, such as tcp://10.0.0.1:8786, whose workers share the work.",
@@ -139,7 +140,7 @@ def algorithm_options(command: Command, library: bool = False) -> Command:
     """
 
     @collective_option
-    @click.option(
+    @option(
         "--algorithm",
         type=ALGORITHM,
         help="Algorithm that ringsim algorithms lists, perhaps in segments (ring/4) or for hosts of 4 ranks "
@@ -165,12 +166,7 @@ def schedule_options(command: Command, library: bool = False) -> Command:
     """Adds the same and --order, a rank placement, in whose places the ranks of `schedule` then are."""
 
     @partial(algorithm_options, library=library)
-    @click.option(
-        "--order",
-        "placement",
-        type=PLACEMENT,
-        help="Rank order: 0,2,1,3, or a file that ringsim order wrote.",
-    )
+    @option("--order", "placement", type=PLACEMENT, help="Rank order: 0,2,1,3, or a file that ringsim order wrote.")
     @wraps(command)
     def with_placement(*, schedule: Schedule, placement: Sequence[int] | None, **rest: Any) -> None:
         command(schedule=schedule if placement is None else permute_ranks(schedule, placement), **rest)
@@ -274,31 +270,24 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
     Each is a `Cluster`; without --network there is one, "uniform", a `Network` where all ranks are alike.
     """
 
-    @click.option(
+    @option(
         "--network",
         "names",
         type=NETWORK,
         multiple=True,
         help="Network, one that ringsim networks lists, or FILE.toml. It excludes the next three options.",
     )
-    @click.option("--latency", type=TIME, default="10us", help="Latency per message.")
-    @click.option(
+    @option("--latency", type=TIME, default="10us", help="Latency per message.")
+    @option(
         "--bandwidth",
         type=RATE,
         default="1.25GB/s",
         help="Bandwidth of a rank in each direction; 10Gbit/s is the same.",
     )
-    @click.option(
-        "--reduce-bandwidth", type=RATE, help=("Rate at which a rank adds; without it reducing takes no time.")
-    )
+    @option("--reduce-bandwidth", type=RATE, help=("Rate at which a rank adds; without it reducing takes no time."))
     @wraps(command)
     def with_networks(
-        *,
-        names: tuple[str, ...],
-        latency: float,
-        bandwidth: float,
-        reduce_bandwidth: float | None,
-        **rest: Any,
+        *, names: tuple[str, ...], latency: float, bandwidth: float, reduce_bandwidth: float | None, **rest: Any
     ) -> None:
         if names:
             _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth")
@@ -315,7 +304,7 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
     return with_networks
 
 
-network_name_option = click.option(
+network_name_option = option(
     "--network",
     "name",
     type=NETWORK,

@@ -6,6 +6,7 @@ from ringsim.console.local_ranks import ended_once, endings_noted, handling, run
 from ringsim.console.one_line import (
     OneLineCommand,
     OneLineGroup,
+    command,
     examples,
     general_help,
     in_one_line,

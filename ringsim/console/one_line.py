@@ -4,6 +4,7 @@ import inspect
 import os
 import re
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import click
@@ -135,6 +136,14 @@ def examples(*commands: str) -> str:
     """Return the end of a help text (`epilog` of a click command) with commands that a reader can try."""
     lines = "\n".join(f"  {command}" for command in commands)
     return f"\b\nExample{'s' * (len(commands) > 1)}:\n{lines}"
+
+
+def command(*tried: str, name: str | None = None) -> Callable[[Callable[..., None]], click.Command]:
+    """Return the decorator of a command, whose help ends with commands that a reader can try.
+
+    name: that of the function without it.
+    """
+    return click.command(name, epilog=examples(*tried))
 
 
 def general_help(program: str, rule: str) -> str:

@@ -5,37 +5,16 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ringsim.calibration import (
-    MISFIT,
-    NOT_BOUNDED,
-    ComparedCase,
-    Comparison,
-    FittedParameter,
-    LogFit,
-    ProbeFit,
-    TimedCase,
-    is_bounded,
-    undecided_line,
-)
+from ringsim import calibration
 from ringsim.files import finite_or_none
-from ringsim.report.table import (
-    NOTHING,
-    DataTable,
-    Row,
-    TableCell,
-    count_cell,
-    error_cell,
-    share_cell,
-    size_cell,
-    time_cell,
-)
+from ringsim.report.table import DataTable, Row, TableCell, count_cell, error_cell, share_cell, size_cell, time_cell
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_rate, format_size, format_time, plural
 
 _SHOWN_MISFITS = 5
 
 
-def format_fit(fit: LogFit, wide: bool = False) -> str:
+def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
     """Return the table of parameters of a fit to logs, and how well it reproduces them.
 
     wide: with the collectives, ranks and sizes in which each parameter was seen, instead of their number.
@@ -45,7 +24,7 @@ def format_fit(fit: LogFit, wide: bool = False) -> str:
     for fitted in fit.parameters:
         seen = _seen(fitted) if wide or not fitted.seen_in else plural(len(fitted.seen_in), "timing")
         value, low, high = (_shown(fitted.name, number) for number in (fitted.value, fitted.low, fitted.high))
-        between = f"{low} .. {high}" if is_bounded(fitted.low, fitted.high) else NOT_BOUNDED
+        between = f"{low} .. {high}" if calibration.is_bounded(fitted.low, fitted.high) else calibration.NOT_BOUNDED
         rows.append((fitted.name, value, between, seen))
     errors = sorted(zip(map(_case, fit.cases), fit.errors, strict=True), key=lambda pair: -abs(pair[1]))
     (worst, error), typical = errors[0], statistics.median(map(abs, fit.errors))
@@ -57,16 +36,16 @@ def format_fit(fit: LogFit, wide: bool = False) -> str:
     shares_hosts = any(case.num_ranks > case.num_nodes for case in fit.cases)
     if shares_hosts and math.isinf(fit.cluster.spec.host.link.bandwidth_bytes_per_s):
         notes.append("no log of one host alone: within a host a byte takes no time on this network; add such a log")
-    notes += filter(None, [undecided_line(fit.parameters, fit.cases)])
+    notes += filter(None, [calibration.undecided_line(fit.parameters, fit.cases)])
     return "\n".join([*align_columns(rows, width=width), *(wrap_text(note, width, "  ") for note in notes)])
 
 
 def _misfits(errors: Sequence[tuple[str, float]]) -> list[str]:
     """Return a line on what the network does not reproduce, such as "ring 64 KiB", with its error; none if it does."""
-    beyond = [f"{name} {error:+.0%}" for name, error in errors if abs(error) > MISFIT]
+    beyond = [f"{name} {error:+.0%}" for name, error in errors if abs(error) > calibration.MISFIT]
     more = [f"and {len(beyond) - _SHOWN_MISFITS} more"] if len(beyond) > _SHOWN_MISFITS else []
     named = "; ".join([*beyond[:_SHOWN_MISFITS], *more])
-    return [f"the model does not fit {len(beyond)} of them within {MISFIT:.0%}: {named}"] if beyond else []
+    return [f"the model does not fit {len(beyond)} of them within {calibration.MISFIT:.0%}: {named}"] if beyond else []
 
 
 def _shown(name: str, value: float) -> str:
@@ -77,7 +56,7 @@ def _shown(name: str, value: float) -> str:
     return f"{value:.3g}"
 
 
-def _seen(parameter: FittedParameter) -> str:
+def _seen(parameter: calibration.FittedParameter) -> str:
     """Each collective with its ranks and the range of its sizes; nothing: where the value comes from instead."""
     if not parameter.seen_in:
         is_elsewhere = parameter.name in ("ring_fill", "message_share")
@@ -91,12 +70,12 @@ def _seen(parameter: FittedParameter) -> str:
     )
 
 
-def _case(case: TimedCase) -> str:
+def _case(case: calibration.TimedCase) -> str:
     ranks = f"on {plural(case.num_ranks, 'rank')} of {plural(case.num_nodes, 'host')}"
     return f"{case.collective} {format_size(case.size_bytes)} {ranks}"
 
 
-def format_probe_fit(fit: ProbeFit, wide: bool = False) -> str:
+def format_probe_fit(fit: calibration.ProbeFit, wide: bool = False) -> str:
     """Return the table of parameters of a fit to probes, and how well it reproduces them.
 
     wide: with the probes that each parameter was fitted to.
@@ -117,10 +96,10 @@ def format_probe_fit(fit: ProbeFit, wide: bool = False) -> str:
     return "\n".join([*lines, *(wrap_text(note, width, "  ") for note in (residuals, *_misfits(errors)))])
 
 
-def fit_dict(fit: LogFit) -> dict[str, Any]:
+def fit_dict(fit: calibration.LogFit) -> dict[str, Any]:
     """Return a fit to logs for JSON."""
     return {
-        "undecided": undecided_line(fit.parameters, fit.cases) or None,
+        "undecided": calibration.undecided_line(fit.parameters, fit.cases) or None,
         "parameters": [
             {"name": fitted.name, "value": fitted.value, "low": fitted.low, "high": fitted.high,
              "num_cells": len(fitted.seen_in)}
@@ -134,7 +113,7 @@ def fit_dict(fit: LogFit) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def probe_fit_dict(fit: ProbeFit) -> dict[str, Any]:
+def probe_fit_dict(fit: calibration.ProbeFit) -> dict[str, Any]:
     """Return a fit to probes for JSON; an infinite rate becomes None."""
     return {
         "parameters": [
@@ -164,7 +143,7 @@ _ALIKE = 0.2  # intervals at least as wide show both ends: N % longer is then no
 _COLUMNS = ("size", "ranks", "hosts", "predicted", "80 %", "measured", "error", "spread", "")
 
 
-def format_comparison(comparison: Comparison, wide: bool = False) -> str:
+def format_comparison(comparison: calibration.Comparison, wide: bool = False) -> str:
     """Return a row for each case, below the name of its algorithm, then the summary by size class.
 
     wide: with the name in every row instead.
@@ -175,13 +154,13 @@ def format_comparison(comparison: Comparison, wide: bool = False) -> str:
     return "\n".join([f"network {comparison.network}", *lines, "", _summary(comparison), *notes])
 
 
-def comparison_table(comparison: Comparison, most_rows: int | None = None) -> DataTable:
+def comparison_table(comparison: calibration.Comparison, most_rows: int | None = None) -> DataTable:
     """Return a row for each case, the name of its algorithm first."""
     rows = [(*_name(compared), *_row(compared)) for compared in comparison.cases[:most_rows]]
     return _without_intervals(comparison, DataTable(("collective", "algorithm", *_COLUMNS), rows))
 
 
-def _without_intervals(comparison: Comparison, table: DataTable) -> DataTable:
+def _without_intervals(comparison: calibration.Comparison, table: DataTable) -> DataTable:
     """Return the table without the column of intervals where none are known."""
     if comparison.has_intervals:
         return table
@@ -190,7 +169,7 @@ def _without_intervals(comparison: Comparison, table: DataTable) -> DataTable:
     return DataTable(headings, [(*row[:place], *row[place + 1 :]) for row in table.rows])
 
 
-def _rows_by_algorithm(comparison: Comparison) -> Iterator[str]:
+def _rows_by_algorithm(comparison: calibration.Comparison) -> Iterator[str]:
     """Yield the rows of each algorithm, and of each log that others repeat, below its name, aligned as one table."""
     table = DataTable(_COLUMNS, [_row(compared) for compared in comparison.cases])
     heading, *lines = _without_intervals(comparison, table).lines()
@@ -202,11 +181,11 @@ def _rows_by_algorithm(comparison: Comparison) -> Iterator[str]:
         yield from ("", name, heading, *rows)
 
 
-def _name(compared: ComparedCase) -> tuple[str, str]:
+def _name(compared: calibration.ComparedCase) -> tuple[str, str]:
     return compared.case.collective, compared.case.algorithm
 
 
-def _row(compared: ComparedCase) -> Row:
+def _row(compared: calibration.ComparedCase) -> Row:
     case, error = compared.case, compared.error
     sizes = size_cell(case.size_bytes), count_cell(case.num_ranks), count_cell(case.num_nodes)
     predicted, measured = time_cell(compared.predicted_s), time_cell(case.measured_s)
@@ -214,12 +193,12 @@ def _row(compared: ComparedCase) -> Row:
     return *sizes, predicted, _width_cell(compared), measured, error_cell(error, 1), share_cell(compared.spread, 1), how
 
 
-def _width_cell(compared: ComparedCase) -> TableCell:
+def _width_cell(compared: calibration.ComparedCase) -> TableCell:
     """Return how far the measured time may lie from the predicted one, with a probability of 80 %."""
     if compared.interval is None or compared.predicted_s is None:
-        return NOTHING
-    if not is_bounded(*compared.interval):
-        return TableCell(NOT_BOUNDED, math.inf)
+        return time_cell(None)
+    if not calibration.is_bounded(*compared.interval):
+        return TableCell(calibration.NOT_BOUNDED, math.inf)
     shorter, longer = (
         compared.predicted_s / compared.interval.low_s - 1,
         compared.interval.high_s / compared.predicted_s - 1,
@@ -230,7 +209,7 @@ def _width_cell(compared: ComparedCase) -> TableCell:
     return TableCell(f"{1 / (1 + shorter) - 1:+.0%} {longer:+.0%}", width)
 
 
-def _summary(comparison: Comparison) -> str:
+def _summary(comparison: calibration.Comparison) -> str:
     """Return a table of the median and 95th percentile of |error| by size class."""
     rows = [
         (summary["sizes"], str(summary["num_cells"]), share_cell(summary["median"], 1), share_cell(summary["p95"], 1),
@@ -242,7 +221,7 @@ def _summary(comparison: Comparison) -> str:
     return DataTable(("sizes", "cells", "median |error|", "95 % below", *inside, ""), rows).text()
 
 
-def _notes(comparison: Comparison) -> list[str]:
+def _notes(comparison: calibration.Comparison) -> list[str]:
     """Return what is not predicted, and why, each once, and what is far from what was calibrated."""
     missing: dict[tuple[str, str, str], int] = {}
     for compared in comparison.cases:

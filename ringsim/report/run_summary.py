@@ -4,14 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ringsim.analysis import (
-    Explanation,
-    RankUsage,
-    algbw_bytes_per_s,
-    among_most,
-    busbw_bytes_per_s,
-    format_stall,
-)
+from ringsim.analysis import Explanation, RankUsage, algbw_bytes_per_s, among_most, busbw_bytes_per_s, format_stall
 from ringsim.calibration import INSIDE, NOT_BOUNDED, Interval, LibraryChoice, interval_fields, is_bounded
 from ringsim.network import AnyNetwork, Floats
 from ringsim.report.network_table import uniform_note

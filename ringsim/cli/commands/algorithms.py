@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import click
+from click import option
 
+from ringsim import console
 from ringsim.analysis import Cost, NetworkBound, bound_of, cost_of
 from ringsim.cli.options import COLLECTIVES, NETWORK, ranks_option, refuse_without, schedule_options, size_option
-from ringsim.console import Choice, examples, json_option, print_result, progress_bar
 from ringsim.files import finite_or_none
 from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import ALGORITHMS, build, summary_of
@@ -23,19 +23,17 @@ from ringsim.units import format_size, format_time, plural
 MAX_TRANSFERS = 2**19  # of an algorithm that is simulated, if each of them has to be looked at
 
 
-@click.command(
-    epilog=examples(
-        "ringsim algorithms --collective all_gather --ranks 16", "ringsim algorithms --network gbe-racks --ranks 80"
-    )
+@console.command(
+    "ringsim algorithms --collective all_gather --ranks 16", "ringsim algorithms --network gbe-racks --ranks 80"
 )
-@click.option(
+@option(
     "--collective",
-    type=Choice(COLLECTIVES),
+    type=console.Choice(COLLECTIVES),
     metavar="NAME",
     help=f"List only the algorithms of this collective, one of {', '.join(COLLECTIVES)}.",
 )
 @ranks_option
-@click.option(
+@option(
     "--network",
     "name",
     type=NETWORK,
@@ -43,7 +41,7 @@ MAX_TRANSFERS = 2**19  # of an algorithm that is simulated, if each of them has 
     "FILE.toml, and the least time that the network allows.",
 )
 @size_option
-@json_option
+@console.json_option
 def algorithms(collective: str | None, ranks: int, name: str | None, size: int, as_json: bool) -> None:
     """List the algorithms of each collective with their steps, transfers and bytes, and what each of them does.
 
@@ -54,34 +52,40 @@ def algorithms(collective: str | None, ranks: int, name: str | None, size: int, 
     network = load_network(name) if name else None
     if network:
         network.topology(ranks)  # whether there is room for so many
-    costs: list[Cost] = []
-    times_s: list[float | None] = []
-    summaries: list[str] = []
+    listed: list[_Listed] = []
     skipped: list[dict[str, str]] = []
     keys = [key for key in ALGORITHMS if collective in (None, key[0].value)]
-    with progress_bar(len(keys), "counting", delay_s=1.0) as progress:
+    with console.progress_bar(len(keys), "counting", delay_s=1.0) as progress:
         for owner, algorithm in keys:
             make = partial(build, owner, algorithm, size_bytes=size) if network else partial(build, owner, algorithm)
             try:
                 require_few_transfers(make, ranks)
-                costs.append(cost_of(make(ranks)))
-                times_s.append(_time_s(costs[-1].schedule, network, size))
-                summaries.append(summary_of(owner, algorithm))
+                cost = cost_of(make(ranks))
+                listed.append(_Listed(cost, summary_of(owner, algorithm), _time_s(cost.schedule, network, size)))
             except ValueError as error:
                 skipped.append({"collective": owner.value, "algorithm": algorithm, "reason": str(error)})
             progress.update(1)
-    bounds = _bounds(costs, network, size)
+    owners = dict.fromkeys(one.cost.schedule.collective for one in listed) if network else ()
+    bounds = {owner: bound_of(owner, network, ranks, size) for owner in owners} if network else {}
     dicts = [
-        cost.as_dict() | {"summary": summary} | ({"time_s": finite_or_none(time_s)} if network else {})
-        for cost, summary, time_s in zip(costs, summaries, times_s, strict=True)
+        one.cost.as_dict() | {"summary": one.summary} | ({"time_s": finite_or_none(one.time_s)} if network else {})
+        for one in listed
     ]
     notes = [wrap_text("{collective} {algorithm} skipped: {reason}".format(**one), indent="  ") for one in skipped]
-    listed = {"num_ranks": ranks, "algorithms": dicts, "skipped": skipped}
+    told = {"num_ranks": ranks, "algorithms": dicts, "skipped": skipped}
     if network:
         known = {owner.value: bound.as_dict() if bound else None for owner, bound in bounds.items()}
-        listed |= {"network": network.as_dict(), "size_bytes": size, "bounds": known}
-    lines = _lines(costs, summaries, times_s if network else None, bounds, size)
-    print_result("\n".join([*lines, *notes]), listed, as_json)
+        told |= {"network": network.as_dict(), "size_bytes": size, "bounds": known}
+    lines = _lines(listed, bounds, size, ["time"] if network else [])
+    console.print_result("\n".join([*lines, *notes]), told, as_json)
+
+
+class _Listed(NamedTuple):
+    """An algorithm; time_s: simulated, None if it is not known."""
+
+    cost: Cost
+    summary: str
+    time_s: float | None
 
 
 def _time_s(schedule: Schedule, network: AnyNetwork | None, size_bytes: int) -> float | None:
@@ -91,28 +95,14 @@ def _time_s(schedule: Schedule, network: AnyNetwork | None, size_bytes: int) -> 
     return predict_time(schedule, network, size_bytes)
 
 
-def _bounds(
-    costs: Sequence[Cost], network: AnyNetwork | None, size_bytes: int
-) -> dict[Collective, NetworkBound | None]:
-    """Return the least time of each collective on the network; nothing without one."""
-    num_ranks = {cost.schedule.collective: cost.schedule.num_ranks for cost in costs}
-    return {owner: bound_of(owner, network, ranks, size_bytes) for owner, ranks in num_ranks.items()} if network else {}
-
-
 def _lines(
-    costs: Sequence[Cost],
-    summaries: Sequence[str],
-    times_s: Sequence[float | None] | None,
-    bounds: Mapping[Collective, NetworkBound | None],
-    size_bytes: int,
+    listed: Sequence[_Listed], bounds: Mapping[Collective, NetworkBound | None], size_bytes: int, times: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the algorithms by their collective; below the row of each, what it does."""
-    table: list[tuple[str, ...]] = [_HEADER, *map(_row, costs)]
-    if times_s is not None:
-        table = [(*row, cell) for row, cell in zip(table, ["time", *map(_time_cell, times_s)], strict=True)]
-    header, *rows = align_columns(table, "lr")
+    """Yield the algorithms by their collective; below the row of each, what it does. times: the heading of times."""
+    rows = [(*_row(one.cost), *([_time_cell(one.time_s)] if times else [])) for one in listed]
+    header, *lines = align_columns([(*_HEADER, *times), *rows], "lr")
     collective = None
-    for cost, row, summary in zip(costs, rows, summaries, strict=True):
+    for (cost, summary, _), line in zip(listed, lines, strict=True):
         if cost.schedule.collective is not collective:
             yield from ([""] if collective else [])
             collective = cost.schedule.collective
@@ -122,12 +112,10 @@ def _lines(
                 f"{plural(cost.steps_bound, 'step')}"
             )
             if bound := bounds.get(collective):
-                yield wrap_text(
-                    f"no algorithm takes less than {format_time(bound.time_s)} for {format_size(size_bytes)} here: "
-                    f"{bound_reason(bound)}"
-                )
+                least = f"{format_time(bound.time_s)} for {format_size(size_bytes)}"
+                yield wrap_text(f"no algorithm takes less than {least} here: {bound_reason(bound)}")
             yield header
-        yield row
+        yield line
         yield wrap_text(f"  {summary}", indent="  ")
 
 
@@ -145,17 +133,17 @@ def _row(cost: Cost) -> tuple[str, ...]:
     return schedule.algorithm, *(str(count) for count in counts), sent
 
 
-@click.command(epilog=examples("ringsim verify --algorithm halving_doubling --ranks 12"))
+@console.command("ringsim verify --algorithm halving_doubling --ranks 12")
 @schedule_options
-@json_option
+@console.json_option
 def verify(schedule: Schedule, as_json: bool) -> None:
     """Prove that an algorithm gives every rank what it must have, each contribution counted once.
 
     It also counts the transfers that bring nothing new: copies of what the receiver holds already.
     """
-    with progress_bar(schedule.num_steps, "proving", delay_s=1.0) as progress:
+    with console.progress_bar(schedule.num_steps, "proving", delay_s=1.0) as progress:
         proof = prove(schedule, progress.update)
-    print_result("\n".join(proof_lines(str(schedule), proof)), proof_dict(schedule, proof), as_json)
+    console.print_result("\n".join(proof_lines(str(schedule), proof)), proof_dict(schedule, proof), as_json)
 
 
 def proof_lines(name: str, proof: Proof) -> list[str]:

@@ -6,46 +6,37 @@ from functools import partial
 from pathlib import Path
 
 import click
+from click import option
 
+from ringsim import console
 from ringsim.analysis import RunView
 from ringsim.calibration import RECORD_NOTE, compare_run
-from ringsim.cli.options import (
-    drawn_as_library,
-    in_given_places,
-    is_given,
-    network_options,
-    schedule_options,
-    size_option,
-    trust_option,
-)
-from ringsim.console import FILE, OutputFile, examples, output_file
+from ringsim.cli import options
 from ringsim.measurements import Measurements, RecordedRun
 from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import build
 from ringsim.report import animation_page
 from ringsim.schedule import Schedule
 
-ANIMATION = OutputFile((".html", ""), stdout=True)
+ANIMATION = console.OutputFile((".html", ""), stdout=True)
 
 
-@click.command(
-    epilog=examples(
-        "ringsim animate --ranks 4 --size 1MiB -o ring.html",
-        "ringsim animate --ranks 8 --compare ring,halving_doubling -o two.html",
-    )
+@console.command(
+    "ringsim animate --ranks 4 --size 1MiB -o ring.html",
+    "ringsim animate --ranks 8 --compare ring,halving_doubling -o two.html",
 )
-@partial(schedule_options, library=True)
-@partial(network_options, load=load_network)
-@size_option
-@click.option("--compare", "compared", help="Two algorithms to show on one time axis, such as ring,halving_doubling.")
-@click.option(
+@partial(options.schedule_options, library=True)
+@partial(options.network_options, load=load_network)
+@options.size_option
+@option("--compare", "compared", help="Two algorithms to show on one time axis, such as ring,halving_doubling.")
+@option(
     "--measured",
-    type=FILE,
+    type=console.FILE,
     help="File of ringsim measure --record, whose recorded run is shown next to its prediction for --network; "
     "of several, the run of --algorithm, else the first.",
 )
-@trust_option
-@click.option("-o", "--output", type=ANIMATION, help="Write the page (.html) to this file.")
+@options.trust_option
+@option("-o", "--output", type=ANIMATION, help="Write the page (.html) to this file.")
 def animate(
     schedule: Schedule,
     network: AnyNetwork,
@@ -66,13 +57,13 @@ def animate(
     elif compared:
         others = _compared(compared, schedule, size)
         views = [
-            RunView(*drawn_as_library(other, network, size, is_named=True), size, name=name)
+            RunView(*options.drawn_as_library(other, network, size, is_named=True), size, name=name)
             for name, other in others.items()
         ]
     else:
-        views = [RunView(*drawn_as_library(schedule, network, size), size)]
+        views = [RunView(*options.drawn_as_library(schedule, network, size), size)]
     path = output or _default_path(views)
-    with output_file(path) as file:
+    with console.output_file(path) as file:
         file.write(animation_page(views, RECORD_NOTE if measured else "").encode())
 
 
@@ -81,11 +72,11 @@ def _refuse_together(compared: str | None, measured: Path | None) -> None:
     refused = []
     if compared and measured:
         refused.append(("--compare", "--measured"))
-    if compared and is_given("algorithm"):
+    if compared and options.is_given("algorithm"):
         refused.append(("--compare", "--algorithm"))
     if measured:
-        refused += [("--measured", f"--{name}") for name in ("ranks", "size", "collective") if is_given(name)]
-        refused += [("--measured", "--order")] if is_given("placement") else []
+        refused += [("--measured", f"--{name}") for name in ("ranks", "size", "collective") if options.is_given(name)]
+        refused += [("--measured", "--order")] if options.is_given("placement") else []
     if refused:
         raise click.UsageError("{} and {} exclude each other".format(*refused[0]), click.get_current_context())
 
@@ -95,13 +86,15 @@ def _compared(names: str, schedule: Schedule, size: int) -> dict[str, Schedule]:
     algorithms = [name.strip() for name in names.split(",")]
     if len(algorithms) != 2 or not all(algorithms) or len(set(algorithms)) == 1:
         raise ValueError(f"--compare {names}: must name two algorithms, such as ring,halving_doubling")
-    return {name: in_given_places(build(schedule.collective, name, schedule.num_ranks, size)) for name in algorithms}
+    return {
+        name: options.in_given_places(build(schedule.collective, name, schedule.num_ranks, size)) for name in algorithms
+    }
 
 
 def _recorded_run(path: Path) -> RecordedRun:
     """The run of --algorithm if that was given, else the first one of the file."""
     runs = Measurements.load(path).runs
-    wanted = click.get_current_context().params["algorithm"] if is_given("algorithm") else None
+    wanted = click.get_current_context().params["algorithm"] if options.is_given("algorithm") else None
     for run in runs:
         if wanted in (None, run.algorithm):
             return run

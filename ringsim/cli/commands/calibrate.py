@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import click
+from click import option
 
-from ringsim import calibration
+from ringsim import calibration, console
 from ringsim.calibration import (
     ProbeFit,
     ProbeModel,
@@ -16,18 +17,6 @@ from ringsim.calibration import (
     settings_line,
 )
 from ringsim.cli.inputs import NICS, Timings, timings_options
-from ringsim.console import (
-    STDOUT,
-    Choice,
-    OutputFile,
-    Progress,
-    examples,
-    json_option,
-    output_file,
-    print_result,
-    require_one_stdout,
-    wide_option,
-)
 from ringsim.files import naming_place
 from ringsim.network import Nics, network_text
 from ringsim.report import fit_dict, format_fit, format_probe_fit, probe_fit_dict
@@ -36,29 +25,27 @@ AUTO = "auto"
 MODELS = [AUTO, *(model.value for model in ProbeModel)]
 
 
-@click.command(
-    epilog=examples(
-        "ringsim calibrate measurements.json -o this.toml",
-        "ringsim calibrate all_reduce-*.txt --nic 4x200Gbit/s -o cluster.toml",
-    )
+@console.command(
+    "ringsim calibrate measurements.json -o this.toml",
+    "ringsim calibrate all_reduce-*.txt --nic 4x200Gbit/s -o cluster.toml",
 )
 @timings_options
-@click.option(
+@option(
     "-o",
     "--output",
-    type=OutputFile((".toml",), stdout=True),
+    type=console.OutputFile((".toml",), stdout=True),
     help="Write the network to FILE.toml, which --network reads.",
 )
-@click.option("--nic", "nics", type=NICS, help="NICs of each host, such as 4x200Gbit/s; for logs.")
-@click.option(
+@option("--nic", "nics", type=NICS, help="NICs of each host, such as 4x200Gbit/s; for logs.")
+@option(
     "--model",
-    type=Choice(MODELS),
+    type=console.Choice(MODELS),
     default=AUTO,
     help="Placement of the measured ranks: on one host, on several hosts, or each on its own host "
     "without a limit of cores (network); auto reads it from the measurements.",
 )
-@wide_option
-@json_option
+@console.wide_option
+@console.json_option
 def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: str, wide: bool, as_json: bool) -> None:
     """Fit a network to FILES: a measurements file, or logs of nccl-tests, OSU micro-benchmarks or Gloo's benchmark.
 
@@ -68,9 +55,9 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
     setting of NCCL is not modelled. They also warn if the logs do not show how fast all ranks of a host send together.
     Some of these lines name a log that would help.
     """
-    require_one_stdout(as_json, output)
+    console.require_one_stdout(as_json, output)
     name = output.stem if output and output.suffix else "calibrated"
-    with Progress() as progress:
+    with console.Progress() as progress:
         progress.begin("fitting")
         fit = _fit(timings, model, name) if timings.measurements else calibrate_logs(timings.cases, name, nics)
     if isinstance(fit, ProbeFit):
@@ -87,12 +74,12 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
         told |= timings.readings
     told |= {name: line or None for name, line in warnings.items()}
     if output:
-        with output_file(output) as file:
+        with console.output_file(output) as file:
             file.write(network_text(fit.cluster).encode())
-    print_result(text, {**told, "network": str(output) if output else None}, as_json, output)
-    readings = [f"read {line}" for line in timings.read] if output == STDOUT else []
+    console.print_result(text, {**told, "network": str(output) if output else None}, as_json, output)
+    readings = [f"read {line}" for line in timings.read] if output == console.STDOUT else []
     for line in filter(None, (*readings, *warnings.values())):
-        click.echo(line, err=as_json or output == STDOUT)  # one object or network alone may stand on stdout
+        click.echo(line, err=as_json or output == console.STDOUT)  # one object or network alone may stand on stdout
 
 
 def _fit(timings: Timings, model: str, name: str) -> ProbeFit:

@@ -7,71 +7,42 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from click import option
 
-from ringsim.calibration import (
-    Comparison,
-    compare_logs,
-    compare_measurements,
-    compare_run,
-    contradiction_line,
-    nic_line,
-    senders_per_host,
-    settings_line,
-)
+from ringsim import calibration, console
+from ringsim.cli import options
 from ringsim.cli.inputs import Timings, timings_options
-from ringsim.cli.options import (
-    load_simulated,
-    network_name_option,
-    refuse_without,
-    say_contradiction,
-    style_option,
-    trust_option,
-)
-from ringsim.console import (
-    Progress,
-    Quantity,
-    clear_line,
-    examples,
-    json_option,
-    parse_share,
-    print_result,
-    progress_bar,
-    say_wrote,
-    wide_option,
-)
 from ringsim.files import atomic_file, json_text
 from ringsim.measurements import RecordedRun
 from ringsim.network import Cluster, load_network
 from ringsim.report import format_comparison, records_csv, write_trace
 
-SHARE = Quantity("share", parse_share)
+SHARE = console.Quantity("share", console.parse_share)
 ABOVE = 1  # the exit code when --fail-above is exceeded
 
 
-@click.command(
-    epilog=examples(
-        "ringsim compare measurements.json --network this.toml -o compared",
-        "ringsim compare all_reduce-N4.txt --network cluster.toml --fail-above 20%",
-    )
+@console.command(
+    "ringsim compare measurements.json --network this.toml -o compared",
+    "ringsim compare all_reduce-N4.txt --network cluster.toml --fail-above 20%",
 )
 @timings_options
-@network_name_option
-@click.option(
+@options.network_name_option
+@option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     help="Write pictures, the table, all cells as CSV and JSON, and a trace of recorded runs to this directory.",
 )
-@click.option(
+@option(
     "--fail-above",
     type=SHARE,
     help="Exit with code 1 if the median |error| of the held-out cells, or of all cells if none is held out, exceeds "
     "this fraction, such as 10%.",
 )
-@trust_option
-@style_option
-@wide_option
-@json_option
+@options.trust_option
+@options.style_option
+@console.wide_option
+@console.json_option
 def compare(
     timings: Timings,
     name: str,
@@ -86,42 +57,42 @@ def compare(
 
     The first lines say as which collective each table of a log was read, on which ranks and hosts.
     """
-    refuse_without("style", output, "output")
-    cluster = load_simulated(name) if timings.measurements else load_network(name)
-    with progress_bar(len(timings.cases), "simulating", delay_s=1.0) as progress:
+    options.refuse_without("style", output, "output")
+    cluster = options.load_simulated(name) if timings.measurements else load_network(name)
+    with console.progress_bar(len(timings.cases), "simulating", delay_s=1.0) as progress:
         if timings.measurements:
-            comparison = compare_measurements(timings.cases, cluster, trusted, progress.update)
+            comparison = calibration.compare_measurements(timings.cases, cluster, trusted, progress.update)
         else:
-            comparison = compare_logs(timings.cases, cluster)
+            comparison = calibration.compare_logs(timings.cases, cluster)
     _say_guesses(comparison, cluster)
-    if contradiction := contradiction_line(timings.cases) if timings.read else "":
+    if contradiction := calibration.contradiction_line(timings.cases) if timings.read else "":
         click.echo(contradiction, err=True)
     text = timings.under_readings(format_comparison(comparison, wide))
     told = {**comparison.as_dict(), **timings.readings}
-    print_result(text, told, as_json)
+    console.print_result(text, told, as_json)
     if output:
-        with Progress() as progress:
+        with console.Progress() as progress:
             progress.begin("drawing")
             paths = _report(comparison, text, json_text(told), output, style)
             runs = [run for measurements in timings.measurements for run in measurements.runs]
             paths += _report_runs(runs, cluster, output, trusted, style)
         for path in paths:
-            say_wrote(path)
+            console.say_wrote(path)
     if fail_above is not None and _median_error(comparison) > fail_above:
         sys.exit(ABOVE)
 
 
-def _say_guesses(comparison: Comparison, cluster: Cluster) -> None:
+def _say_guesses(comparison: calibration.Comparison, cluster: Cluster) -> None:
     """Say which predictions are guesses, as the network or its logs do not tell."""
-    say_contradiction(cluster)
+    options.say_contradiction(cluster)
     predicted = [compared.case.question for compared in comparison.cases if compared.predicted_s is not None]
-    lines = [nic_line(cluster, senders) for senders in sorted(senders_per_host(predicted))]
+    lines = [calibration.nic_line(cluster, senders) for senders in sorted(calibration.senders_per_host(predicted))]
     most = list(filter(None, lines))[-1:]  # the line of the most senders, where several numbers are guesses
-    for line in filter(None, [*most, settings_line(cluster, predicted)]):
+    for line in filter(None, [*most, calibration.settings_line(cluster, predicted)]):
         click.echo(line, err=True)
 
 
-def _median_error(comparison: Comparison) -> float:
+def _median_error(comparison: calibration.Comparison) -> float:
     """Of the cases held out; of all, if none are."""
     cases = comparison.held_out() or [case for case in comparison.cases if case.error is not None]
     if not cases:
@@ -129,7 +100,7 @@ def _median_error(comparison: Comparison) -> float:
     return statistics.median(abs(case.error or 0.0) for case in cases)
 
 
-def _report(comparison: Comparison, text: str, told: str, output: Path, style: str | None) -> list[Path]:
+def _report(comparison: calibration.Comparison, text: str, told: str, output: Path, style: str | None) -> list[Path]:
     """Write the results, but for recorded runs."""
     from ringsim.report.plots.comparison_figure import draw_errors  # noqa: PLC0415  takes most of a second
     from ringsim.report.plots.plot import save_plot  # noqa: PLC0415
@@ -159,9 +130,9 @@ def _report_runs(
     compared = []
     for run in runs:
         try:
-            compared.append(compare_run(run, cluster, trusted))
+            compared.append(calibration.compare_run(run, cluster, trusted))
         except ValueError as error:
-            clear_line()
+            console.clear_line()
             click.echo(f"no picture of a run: {error}", err=True)
     if not compared:
         return []

@@ -5,110 +5,85 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click import option
 
+from ringsim import console, training_step
 from ringsim.cli.commands.step import check_output, output_options, write_step
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
 from ringsim.cli.options import ALL_REDUCE, network_options, ranks_option, say_left_out
-from ringsim.console import (
-    FILE,
-    RATE,
-    Choice,
-    IntRange,
-    Quantity,
-    examples,
-    json_option,
-    parse_numbers,
-    print_result,
-    progress_bar,
-)
 from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork, load_network
 from ringsim.report import caps_table, ddp_facts, format_trace_prediction, format_trace_scaling
-from ringsim.training_step import (
-    ELEMENT_BYTES,
-    BucketCaps,
-    DdpConfig,
-    Phase,
-    StepProfile,
-    TraceScaling,
-    load_layers,
-    predict_ddp,
-    recommend,
-    sweep_caps,
-    with_step_interval,
-)
 from ringsim.units import decimal_number
 
 
 def _parse_cap(text: str) -> int:
     """Bytes, from DDP's MiB; raises ValueError for what is no positive number."""
     try:
-        return BucketCaps.from_mb(decimal_number(text)).rest_bytes
+        return training_step.BucketCaps.from_mb(decimal_number(text)).rest_bytes
     except ValueError:
         raise ValueError(f"{text!r} is not a cap: write MiB as a number greater than 0, such as 25 or 0.5") from None
 
 
-CAPS = Quantity("caps", lambda text: parse_numbers(text, _parse_cap, factor=2))
+CAPS = console.Quantity("caps", lambda text: console.parse_numbers(text, _parse_cap, factor=2))
 
 
-@click.command(
-    epilog=examples(
-        "ringsim ddp --layers model.toml --ranks 8 --bucket-cap-mb 1:64",
-        "ringsim ddp --profile profile.json --network ib-100g --ranks 16 -o step.png",
-    )
+@console.command(
+    "ringsim ddp --layers model.toml --ranks 8 --bucket-cap-mb 1:64",
+    "ringsim ddp --profile profile.json --network ib-100g --ranks 16 -o step.png",
 )
-@click.option(
+@option(
     "--profile",
     "profile_file",
-    type=FILE,
+    type=console.FILE,
     help="Profile of the step, JSON that trainers compare --profile wrote.",
 )
-@click.option("--layers", "layers_file", type=FILE, help="TOML file of the step's layers (docs/reference/files.md).")
+@option("--layers", "layers_file", type=console.FILE, help="TOML file of the step's layers (docs/reference/files.md).")
 @ranks_option
-@click.option(
+@option(
     "--backend",
-    type=Choice(list(BACKENDS)),
+    type=console.Choice(list(BACKENDS)),
     help="Backend of the process group [default: nccl if the network describes NCCL, else gloo].",
 )
-@click.option("--algorithm", type=ALL_REDUCE, help="Algorithm that reduces gradients [default: the backend's].")
-@click.option(
+@option("--algorithm", type=ALL_REDUCE, help="Algorithm that reduces gradients [default: the backend's].")
+@option(
     "--workers",
-    type=IntRange(1, 64),
+    type=console.IntRange(1, 64),
     help="Collectives that run at once [default: as many as the backend runs].",
 )
-@click.option(
+@option(
     "--bucket-cap-mb",
     "caps",
     type=CAPS,
     help="Bucket size in MiB, such as 25. Several (1,5,25, or the range 1:50, which doubles from 1 and ends "
     "with 50) are compared, and the best is recommended [default: torch's own, 25 with a first bucket of 1].",
 )
-@click.option(
+@option(
     "--phase",
-    type=Choice([phase.value for phase in Phase]),
+    type=console.Choice([phase.value for phase in training_step.Phase]),
     default="rebuilt",
     help="Buckets of the first step, of later ones, or with find_unused_parameters.",
 )
-@click.option(
+@option(
     "--wire-dtype",
-    type=Choice([dtype for dtype in ELEMENT_BYTES if "float" in dtype]),
+    type=console.Choice([dtype for dtype in training_step.ELEMENT_BYTES if "float" in dtype]),
     help="Data type in which gradients are sent.",
 )
-@click.option("--bucket-view", is_flag=True, help="Model gradient_as_bucket_view=True: nothing is copied back.")
-@click.option("--no-overlap", is_flag=True, help="Begin communication only after the backward pass.")
-@click.option(
+@option("--bucket-view", is_flag=True, help="Model gradient_as_bucket_view=True: nothing is copied back.")
+@option("--no-overlap", is_flag=True, help="Begin communication only after the backward pass.")
+@option(
     "--copy-bandwidth",
     "copy_bytes_per_s",
-    type=RATE,
+    type=console.RATE,
     help="Rate at which gradients are copied into buckets [default: the rate at which a rank adds].",
 )
-@click.option(
+@option(
     "--scaling",
     type=NUMBERS_OF_RANKS,
     help="Show the efficiency on these numbers of ranks: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100.",
 )
 @partial(network_options, load=load_network)
-@json_option
+@console.json_option
 @partial(output_options, several="--scaling")
 def ddp(
     profile_file: Path | None,
@@ -131,19 +106,24 @@ def ddp(
     backend = backend or ("nccl" if network.spec.protocols else "gloo")
     if backend != "nccl" or settings["algorithm"]:
         say_left_out(network.name, network)
-    config = DdpConfig(backend=backend, phase=Phase(phase), overlap=not no_overlap, **settings)
-    every = [*(BucketCaps(cap, cap) for cap in caps or []), BucketCaps()]  # the last are torch's own
-    with progress_bar(len(every) + len(scaling or []) + 1, "simulating", delay_s=1.0) as bar:
-        *given, default = sweep_caps(profile, network, ranks, config, every, bar.update)
+    config = training_step.DdpConfig(
+        backend=backend, phase=training_step.Phase(phase), overlap=not no_overlap, **settings
+    )
+    own = training_step.BucketCaps()  # torch's
+    every = [*(training_step.BucketCaps(cap, cap) for cap in caps or []), own]
+    with console.progress_bar(len(every) + len(scaling or []) + 1, "simulating", delay_s=1.0) as bar:
+        *given, default = training_step.sweep_caps(profile, network, ranks, config, every, bar.update)
         sweep = [*given, default] if len(given) > 1 else []
-        step = recommend(sweep) if sweep else (given or [default])[0]
+        step = training_step.recommend(sweep) if sweep else (given or [default])[0]
         scaled = []
         for num_ranks in sorted(scaling or [], reverse=True):  # what there is no memory for is refused first
-            scaled.append(predict_ddp(profile, network, num_ranks, step.config))
+            scaled.append(training_step.predict_ddp(profile, network, num_ranks, step.config))
             bar.update(1)
-        step = step._replace(prediction=with_step_interval(step.prediction))
+        step = step._replace(prediction=training_step.with_step_interval(step.prediction))
         bar.update(1)
-    curve = TraceScaling([other.prediction for other in scaled], single_s=profile.step_s) if scaled else None
+    curve = (
+        training_step.TraceScaling([other.prediction for other in scaled], single_s=profile.step_s) if scaled else None
+    )
     facts, table = ddp_facts(step, profile), caps_table(sweep, step.config.caps) if sweep else None
     text = [format_trace_prediction(step.prediction, facts)]
     text += [table.text()] if table else []
@@ -151,16 +131,16 @@ def ddp(
     result = {**step.prediction.as_dict(), **step.row(), "default_step_s": default.row()["step_s"]}
     result["sweep"] = [other.row() for other in sweep]
     result["scaling"] = [other.row() for other in reversed(scaled)]
-    print_result("\n\n".join(text), result, as_json)
+    console.print_result("\n\n".join(text), result, as_json)
     if output:
         write_step(output, style, step.prediction, facts, curve, table)
 
 
-def _load(profile_file: Path | None, layers_file: Path | None) -> StepProfile:
+def _load(profile_file: Path | None, layers_file: Path | None) -> training_step.StepProfile:
     if profile_file and not layers_file:
-        return StepProfile.load(profile_file)
+        return training_step.StepProfile.load(profile_file)
     if layers_file and not profile_file:
-        return load_layers(layers_file)
+        return training_step.load_layers(layers_file)
     raise click.UsageError(
         "give either --profile or --layers: what a step of one process is", click.get_current_context()
     )

@@ -3,17 +3,15 @@
 import sys
 from dataclasses import asdict
 
-import click
-
-from ringsim.console import examples, in_one_line, json_option, print_result
+from ringsim import console
 from ringsim.machine import Level, examine
 from ringsim.text_table import WIDTH, align_columns
 
 IMPOSSIBLE = 1  # the exit code when something makes measuring impossible
 
 
-@click.command(epilog=examples("ringsim doctor", "ringsim doctor --json"))
-@json_option
+@console.command("ringsim doctor", "ringsim doctor --json")
+@console.json_option
 def doctor(as_json: bool) -> None:
     """Examine this machine, and report what to expect of measurements on it.
 
@@ -22,7 +20,7 @@ def doctor(as_json: bool) -> None:
     changed. The exit code is 1 if something makes measuring impossible, otherwise 0.
     """
     findings = examine()
-    texts = [in_one_line(f"{finding.fact}. {finding.advice}") for finding in findings]
+    texts = [console.in_one_line(f"{finding.fact}. {finding.advice}") for finding in findings]
     rows = [(finding.level.value, finding.subject, text) for finding, text in zip(findings, texts, strict=True)]
     problems, notes = (
         ", ".join(finding.subject for finding in findings if finding.level is level)
@@ -32,6 +30,6 @@ def doctor(as_json: bool) -> None:
     if problems:
         summary = f"You cannot measure here until this is fixed: {problems}."
     text = "\n".join([*align_columns(rows, width=WIDTH), "", summary])
-    print_result(text, {"findings": [asdict(finding) for finding in findings]}, as_json)
+    console.print_result(text, {"findings": [asdict(finding) for finding in findings]}, as_json)
     if problems:
         sys.exit(IMPOSSIBLE)

@@ -2,13 +2,11 @@
 
 from functools import partial
 
-import click
-
+from ringsim import console
 from ringsim.analysis import advise, bound_of, walk_through, why_not_explained
 from ringsim.analysis import explain as explain_run
 from ringsim.calibration import library_time
 from ringsim.cli.options import in_given_places, library_choice, network_options, schedule_options, size_option
-from ringsim.console import Progress, examples, json_option, print_result, wide_option
 from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import build
 from ringsim.report import format_walkthrough, search_hint, summarise
@@ -17,12 +15,12 @@ from ringsim.simulation import RULE
 from ringsim.text_table import WIDTH, wrap_text
 
 
-@click.command(epilog=examples("ringsim explain --ranks 4 --size 1MiB --network gbe"))
+@console.command("ringsim explain --ranks 4 --size 1MiB --network gbe")
 @partial(schedule_options, library=True)
 @partial(network_options, load=load_network)
 @size_option
-@wide_option
-@json_option
+@console.wide_option
+@console.json_option
 def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_json: bool) -> None:
     """Explain a collective step by step: who sends which chunk and why, what it costs, and what would help.
 
@@ -42,7 +40,7 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
         return in_given_places(build(schedule.collective, name, schedule.num_ranks, size))
 
     time_on = partial(library_time, measured=described)
-    with Progress() as progress:
+    with console.Progress() as progress:
         advice = advise(schedule, described, size, build_other, progress.advance_to, time_on)
     bound = bound_of(schedule.collective, described, schedule.num_ranks, size)
     result = summarise(schedule, network, size, explanation, library=library) | {
@@ -56,4 +54,4 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
         # What does not fit into a line is indented a little more than the line.
         indented = ((line, " " * (len(line) - len(line.lstrip()) + 2)) for line in text.splitlines())
         text = "\n".join(wrap_text(line, WIDTH, indent) for line, indent in indented)
-    print_result(text, result | {"alternatives": advice.as_dicts()}, as_json)
+    console.print_result(text, result | {"alternatives": advice.as_dicts()}, as_json)

@@ -3,18 +3,10 @@
 from pathlib import Path
 
 import click
+from click import argument, option
 
 from ringsim import calibration
-from ringsim.console import (
-    FILE,
-    STDOUT,
-    IntRange,
-    Progress,
-    check_writable,
-    examples,
-    require_torch,
-    run_local_ranks,
-)
+from ringsim.console import FILE, STDOUT, IntRange, Progress, check_writable, examples, require_torch, run_local_ranks
 from ringsim.measurements import Measurements
 from ringsim.units import plural
 
@@ -31,15 +23,9 @@ ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor"
         "ringsim measure --collective all_reduce -b 8M -e 8M --record",
     ),
 )
-@click.option("--ranks", type=IntRange(1, 1024), default=4, help="Number of local ranks to start.")
-@click.option(
-    "-o",
-    "--output",
-    type=FILE,
-    default="measurements.json",
-    help="Write the measurements to this file, as JSON.",
-)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[BENCHMARK OPTIONS]")
+@option("--ranks", type=IntRange(1, 1024), default=4, help="Number of local ranks to start.")
+@option("-o", "--output", type=FILE, default="measurements.json", help="Write the measurements to this file, as JSON.")
+@argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[BENCHMARK OPTIONS]")
 def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     """Probe messages and additions on local ranks, time the collectives, and write both to a measurements file.
 

@@ -1,25 +1,20 @@
 """`ringsim networks`."""
 
 import click
+from click import argument, option
 
+from ringsim import console
 from ringsim.cli.options import NETWORK, RANKS
-from ringsim.console import examples, json_option, print_result, wide_option
 from ringsim.network import load_network, network_text, preset_names
 from ringsim.report import format_network_details, format_networks, network_details, network_summary
 
 
-@click.command(
-    epilog=examples("ringsim networks", "ringsim networks dgx-h100-cluster --ranks 32", "ringsim networks gbe --toml")
-)
-@click.argument("network", type=NETWORK, required=False)
-@click.option(
-    "--ranks", type=RANKS, help="Number of ranks of NETWORK [default: 16, or fewer if it has room for no more]."
-)
-@click.option(
-    "--toml", "as_toml", is_flag=True, help=("Print the description of NETWORK as a network file, to be changed.")
-)
-@wide_option
-@json_option
+@console.command("ringsim networks", "ringsim networks dgx-h100-cluster --ranks 32", "ringsim networks gbe --toml")
+@argument("network", type=NETWORK, required=False)
+@option("--ranks", type=RANKS, help="Number of ranks of NETWORK [default: 16, or fewer if it has room for no more].")
+@option("--toml", "as_toml", is_flag=True, help=("Print the description of NETWORK as a network file, to be changed."))
+@console.wide_option
+@console.json_option
 def networks(network: str | None, ranks: int | None, as_toml: bool, wide: bool, as_json: bool) -> None:
     """List the preset networks, or show the shared resources and the paths of NETWORK, a preset or FILE.toml."""
     if as_toml:
@@ -30,8 +25,8 @@ def networks(network: str | None, ranks: int | None, as_toml: bool, wide: bool, 
     if network is None:
         presets = [load_network(name) for name in preset_names()]
         summaries = {"networks": [network_summary(preset) for preset in presets]}
-        print_result(format_networks(presets, wide), summaries, as_json)
+        console.print_result(format_networks(presets, wide), summaries, as_json)
         return
     cluster = load_network(network)
     details = network_details(cluster, ranks or min(16, cluster.spec.max_ranks or 16))
-    print_result(format_network_details(details, wide), details, as_json)
+    console.print_result(format_network_details(details, wide), details, as_json)

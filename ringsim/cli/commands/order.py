@@ -3,45 +3,32 @@
 import json
 from pathlib import Path
 
-import click
+from click import option
 
+from ringsim import console
 from ringsim.analysis import default_budget, find_placement
 from ringsim.cli.options import algorithm_options, network_options, size_option
-from ringsim.console import (
-    OUTPUT,
-    IntRange,
-    ended_once,
-    examples,
-    json_option,
-    output_file,
-    print_result,
-    progress_bar,
-    require_one_stdout,
-    wide_option,
-)
 from ringsim.network import AnyNetwork
 from ringsim.report import format_placement, placement_dict
 from ringsim.schedule import Schedule
 
 
-@click.command(
-    epilog=examples(
-        "ringsim order --network gbe-racks --ranks 80 -o order.json",
-        "ringsim simulate --network gbe-racks --ranks 80 --order order.json",
-    )
+@console.command(
+    "ringsim order --network gbe-racks --ranks 80 -o order.json",
+    "ringsim simulate --network gbe-racks --ranks 80 --order order.json",
 )
 @algorithm_options
 @network_options
 @size_option
-@click.option("--seed", type=IntRange(0), default=0, help="Random seed of the search.")
-@click.option(
+@option("--seed", type=console.IntRange(0), default=0, help="Random seed of the search.")
+@option(
     "--budget",
-    type=IntRange(1),
+    type=console.IntRange(1),
     help="Maximum number of placements to simulate [default: as many as take some seconds].",
 )
-@wide_option
-@json_option
-@click.option("-o", "--output", type=OUTPUT, help="Write the JSON object, which --order reads, to this file.")
+@console.wide_option
+@console.json_option
+@option("-o", "--output", type=console.OUTPUT, help="Write the JSON object, which --order reads, to this file.")
 def order(
     schedule: Schedule,
     network: AnyNetwork,
@@ -53,12 +40,12 @@ def order(
     budget: int | None,
 ) -> None:
     """Find a rank placement that is fast on an uneven network, such as one with hosts or slow links."""
-    require_one_stdout(as_json, output)
+    console.require_one_stdout(as_json, output)
     budget = budget or default_budget(schedule)
-    with ended_once(), progress_bar(budget, "simulating", delay_s=1.0) as progress:
+    with console.ended_once(), console.progress_bar(budget, "simulating", delay_s=1.0) as progress:
         placement = find_placement(schedule, network, size, seed=seed, budget=budget, on_progress=progress.update)
     report = placement_dict(schedule, network, size, placement, seed)
     if output:
-        with output_file(output) as file:
+        with console.output_file(output) as file:
             file.write(f"{json.dumps(report)}\n".encode())
-    print_result(format_placement(report, wide), report, as_json, output)
+    console.print_result(format_placement(report, wide), report, as_json, output)

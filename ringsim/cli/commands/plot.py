@@ -4,23 +4,23 @@ import re
 from functools import partial
 from pathlib import Path
 
-import click
+from click import option
 
+from ringsim import console
 from ringsim.analysis import RunView
 from ringsim.cli.options import drawn_as_library, network_options, schedule_options, size_option, style_option
-from ringsim.console import PICTURE, Progress, examples, say_wrote
 from ringsim.network import AnyNetwork, load_network
 from ringsim.schedule import Schedule
 
 
-@click.command(epilog=examples("ringsim plot --ranks 4 --size 1MiB -o ring.png"))
+@console.command("ringsim plot --ranks 4 --size 1MiB -o ring.png")
 @partial(schedule_options, library=True)
 @partial(network_options, load=load_network)
 @size_option
-@click.option(
+@option(
     "-o",
     "--output",
-    type=PICTURE,
+    type=console.PICTURE,
     help="Write the picture to this file: PNG, PDF or SVG, by its suffix [default: the name of the algorithm].",
 )
 @style_option
@@ -31,9 +31,9 @@ def plot(schedule: Schedule, network: AnyNetwork, size: int, output: Path | None
     schedule, network = drawn_as_library(schedule, network, size)
     name = f"ringsim-{schedule.collective.value}-{schedule.algorithm}-{schedule.num_ranks}"
     path = output or Path(re.sub(r"[^\w.-]+", "-", name) + ".png")
-    with Progress() as progress:
+    with console.Progress() as progress:
         progress.begin("simulating")
         view = RunView(schedule, network, size)
         progress.begin("drawing")
         save_plot(view, path, style)
-    say_wrote(path)
+    console.say_wrote(path)

@@ -3,16 +3,9 @@
 from pathlib import Path
 
 import click
+from click import argument, option
 
-from ringsim.console import (
-    OutputFile,
-    examples,
-    in_one_line,
-    json_option,
-    output_file,
-    print_result,
-    require_one_stdout,
-)
+from ringsim import console
 from ringsim.report import report_page
 from ringsim.text_table import wrap_text
 from ringsim.verdict import KINDS, MEASURE, Finding, judge, read_directory
@@ -20,16 +13,16 @@ from ringsim.verdict import KINDS, MEASURE, Finding, judge, read_directory
 FOLDER = click.Path(path_type=Path, exists=True)
 
 
-@click.command(epilog=examples("ringsim measure --ranks 2 -o run/measured.json", "ringsim report run -o report.html"))
-@click.argument("folder", metavar="DIR", type=FOLDER)
-@click.option(
+@console.command("ringsim measure --ranks 2 -o run/measured.json", "ringsim report run -o report.html")
+@argument("folder", metavar="DIR", type=FOLDER)
+@option(
     "-o",
     "--output",
-    type=OutputFile((".html",), stdout=True),
+    type=console.OutputFile((".html",), stdout=True),
     default="report.html",
     help="Write the page to this file.",
 )
-@json_option
+@console.json_option
 def report(folder: Path, output: Path, as_json: bool) -> None:
     """Write one page with a verdict on all measurements, predictions and training runs in DIR, or in one file.
 
@@ -39,22 +32,22 @@ def report(folder: Path, output: Path, as_json: bool) -> None:
     of ringsim simulate, explain, ddp and sweep, and the profiles and output directories of trainers, also in
     directories below DIR. It lists damaged files and files of other kinds.
     """
-    require_one_stdout(as_json, output)
+    console.require_one_stdout(as_json, output)
     contents = read_directory(folder)
     verdict = judge(contents)
     if folder.is_file() and contents.is_empty:
         raise ValueError(f"{folder}: {contents.refused[folder.name]}")
     for name, reason in sorted(contents.refused.items()):
-        click.echo(in_one_line(f"{folder if folder.is_file() else folder / name}: {reason}"), err=True)
+        click.echo(console.in_one_line(f"{folder if folder.is_file() else folder / name}: {reason}"), err=True)
     if contents.is_empty:
         raise ValueError(f"{folder}: holds none of {KINDS}: {MEASURE} makes a file of measurements")
     text = report_page(verdict, f"Report on {folder.absolute().name or folder}")
-    with output_file(output) as file:
+    with console.output_file(output) as file:
         file.write(text.encode())
     answers = [_answer(finding) for finding in verdict.findings]
     lines = [wrap_text(answer, indent="  ") for answer in answers]
     findings = [{"question": finding.topic.value, "answer": finding.answer} for finding in verdict.findings]
-    print_result("\n".join(lines), {"findings": findings}, as_json, output)
+    console.print_result("\n".join(lines), {"findings": findings}, as_json, output)
 
 
 def _answer(finding: Finding) -> str:

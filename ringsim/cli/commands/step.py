@@ -6,122 +6,76 @@ from functools import partial
 from pathlib import Path
 
 import click
+from click import argument, option
 
+from ringsim import console, report, training_step
+from ringsim.cli import options
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
-from ringsim.cli.options import (
-    ALL_REDUCE,
-    Command,
-    network_options,
-    refuse_without,
-    say_guesses,
-    say_left_out,
-    style_option,
-    trust_option,
-)
 from ringsim.cli.recorder import record_again, request_of
-from ringsim.console import (
-    FILE,
-    RATE,
-    TIME,
-    Choice,
-    FloatRange,
-    IntRange,
-    OutputFile,
-    Progress,
-    Quantity,
-    examples,
-    json_option,
-    print_result,
-    require_torch,
-    say_wrote,
-)
 from ringsim.files import atomic_file, naming_place
 from ringsim.network import AnyNetwork, load_network
-from ringsim.report import (
-    DataTable,
-    format_trace_prediction,
-    format_trace_scaling,
-    step_page,
-    token_facts,
-    write_step_trace,
-)
 from ringsim.traces import Device, ProgramTrace, TraceRequest
-from ringsim.training_step import (
-    GPUS,
-    MAX_SCALE,
-    Computing,
-    Roofline,
-    StepSimulation,
-    TracePrediction,
-    TraceScaling,
-    fitted_scale,
-    predict_trace,
-    with_better_steps,
-    with_step_interval,
-)
 from ringsim.units import parse_flops
 
 PERFETTO, PAGE = ".json", ".html"
-STEP_OUTPUT = OutputFile((".png", ".pdf", ".svg", PAGE, PERFETTO, ""))
+STEP_OUTPUT = console.OutputFile((".png", ".pdf", ".svg", PAGE, PERFETTO, ""))
 
 
-def output_options(command: Command, several: str) -> Command:
+def output_options(command: options.Command, several: str) -> options.Command:
     """Adds --output of a step, or of its scaling by the option `several`, and --style."""
     told = (
         f"Write the picture of the step, or with {several} of the scaling, to this file: PNG, PDF or SVG; HTML is a "
         "page with tables; JSON is the step for ui.perfetto.dev."
     )
-    return click.option("-o", "--output", type=STEP_OUTPUT, help=told)(style_option(command))
+    return option("-o", "--output", type=STEP_OUTPUT, help=told)(options.style_option(command))
 
 
-@click.command(
-    epilog=examples(
-        "ringsim step step.trace.json --network gbe",
-        "ringsim step step.trace.json --network dgx-h100-cluster -o step.png",
-        "ringsim step trace.json --network gbe --ranks 8:64 -o a.html -- train.py",
-    )
+@console.command(
+    "ringsim step step.trace.json --network gbe",
+    "ringsim step step.trace.json --network dgx-h100-cluster -o step.png",
+    "ringsim step trace.json --network gbe --ranks 8:64 -o a.html -- train.py",
 )
-@click.argument("file", type=FILE)
-@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM [ARGUMENTS]]")
-@partial(network_options, load=load_network)
-@click.option(
+@argument("file", type=console.FILE)
+@argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM [ARGUMENTS]]")
+@partial(options.network_options, load=load_network)
+@option(
     "--device",
-    type=Choice(["cpu", "cuda"]),
+    type=console.Choice(["cpu", "cuda"]),
     help="Device that the program computes on [default: cuda if the program was recorded so or the "
     "network describes NCCL, else cpu].",
 )
-@click.option(
+@option(
     "--gpu",
-    type=Choice(list(GPUS)),
+    type=console.Choice(list(training_step.GPUS)),
     help="GPU whose peak rates give the least time of each computation, from its FLOPs and bytes.",
 )
-@click.option(
+@option(
     "--flops",
-    type=Quantity("rate", parse_flops),
+    type=console.Quantity("rate", parse_flops),
     help="Compute rate of a device, in place of its peak, such as 400TFLOP/s.",
 )
-@click.option("--memory-bandwidth", type=RATE, help="Memory bandwidth of a device, in place of its peak.")
-@click.option(
+@option("--memory-bandwidth", type=console.RATE, help="Memory bandwidth of a device, in place of its peak.")
+@option(
     "--compute-scale",
-    type=FloatRange(0, MAX_SCALE, min_open=True),
+    type=console.FloatRange(0, training_step.MAX_SCALE, min_open=True),
     help="Factor by which computations are longer than recorded, or than --gpu gives.",
 )
-@click.option(
+@option(
     "--measured-step",
-    type=TIME,
+    type=console.TIME,
     help="Measured time of a step on this network, from which the scale of the computations is found.",
 )
-@click.option("--algorithm", type=ALL_REDUCE, help="Algorithm of all-reduces, in place of the library's.")
-@click.option("--tokens", type=IntRange(1), help="Tokens per rank in a step.")
-@click.option(
+@option("--algorithm", type=options.ALL_REDUCE, help="Algorithm of all-reduces, in place of the library's.")
+@option("--tokens", type=console.IntRange(1), help="Tokens per rank in a step.")
+@option(
     "--ranks",
     type=NUMBERS_OF_RANKS,
     help="Numbers of ranks, for each of which PROGRAM is recorded and a step predicted: 8,64, or a range: 8:100 "
     "doubles from 8 and ends with 100.",
 )
-@click.option("--run-recorded", is_flag=True, help="Run the program that FILE names; each command is printed before.")
-@trust_option
-@json_option
+@option("--run-recorded", is_flag=True, help="Run the program that FILE names; each command is printed before.")
+@options.trust_option
+@console.json_option
 @partial(output_options, several="--ranks")
 def step(
     file: Path,
@@ -162,36 +116,38 @@ def step(
     trace = ProgramTrace.load(file)
     on_gpu = device == "cuda" if device else trace.device is Device.CUDA or bool(network.spec.protocols)
     if not on_gpu:
-        say_left_out(network.name, network)
+        options.say_left_out(network.name, network)
     if not ranks:
-        say_guesses(network, trace.num_ranks)
+        options.say_guesses(network, trace.num_ranks)
     for num_ranks in ranks or [trace.num_ranks]:
         network.topology(num_ranks)  # if there is no room for the ranks, this error names the network
     if compute_scale is not None and measured_step is not None:
         raise click.UsageError("--compute-scale and --measured-step exclude each other")
-    computing = Computing(on_gpu, _roofline(gpu, flops, memory_bandwidth), compute_scale or 1.0)
+    computing = training_step.Computing(on_gpu, _roofline(gpu, flops, memory_bandwidth), compute_scale or 1.0)
     _require_times(file, trace, computing)
     named = algorithm or ""
     with naming_place(file):
         if measured_step is not None:
-            scale = fitted_scale(StepSimulation(trace, network, computing, named, trusted), measured_step)
+            scale = training_step.fitted_scale(
+                training_step.StepSimulation(trace, network, computing, named, trusted), measured_step
+            )
             computing = replace(computing, scale=scale, is_fitted=True)
-        predictions = [] if ranks else [predict_trace(trace, network, computing, named, trusted)]
+        predictions = [] if ranks else [training_step.predict_trace(trace, network, computing, named, trusted)]
     if measured_step is not None or not ranks:
         _say_other_hosts(trace, network)
     if ranks:
-        require_torch("step --ranks")
-        with Progress() as progress:
+        console.require_torch("step --ranks")
+        with console.Progress() as progress:
             traces = _recorded(file, trace, request_of(trace, file, program, run_recorded), ranks, network, progress)
             progress.begin("predicting", len(traces))
             for recorded in traces:
-                predictions.append(predict_trace(recorded, network, computing, named, trusted))
+                predictions.append(training_step.predict_trace(recorded, network, computing, named, trusted))
                 progress.update(1)
     _print(predictions, bool(ranks), tokens, as_json, output, style)
 
 
 def _print(
-    predictions: list[TracePrediction],
+    steps: list[training_step.TracePrediction],
     is_scaling: bool,
     tokens: int | None,
     as_json: bool,
@@ -199,25 +155,25 @@ def _print(
     style: str | None,
 ) -> None:
     """Print the step, or the scaling, and write the file that was asked for."""
-    scaling = TraceScaling(predictions, tokens) if is_scaling else None
-    prediction = scaling.predictions[-1] if scaling else with_step_interval(predictions[0])
+    scaling = training_step.TraceScaling(steps, tokens) if is_scaling else None
+    prediction = scaling.predictions[-1] if scaling else training_step.with_step_interval(steps[0])
     if output or not scaling:
-        prediction = with_better_steps(prediction)
-    facts = token_facts(prediction, tokens)
+        prediction = training_step.with_better_steps(prediction)
+    facts = report.token_facts(prediction, tokens)
     if scaling:
-        print_result(format_trace_scaling(scaling), scaling.as_dict(), as_json)
+        console.print_result(report.format_trace_scaling(scaling), scaling.as_dict(), as_json)
     else:
         result = prediction.as_dict()
         if tokens:
             result["tokens_per_s"] = tokens / prediction.mean.step_s if prediction.mean.step_s else None
-        print_result(format_trace_prediction(prediction, facts), result, as_json)
+        console.print_result(report.format_trace_prediction(prediction, facts), result, as_json)
     if output:
         write_step(output, style, prediction, facts, scaling)
 
 
 def check_output(output: Path | None, style: str | None, several: str) -> None:
     """Refuse a file that cannot show what is asked for. several: the option for several numbers of ranks, if given."""
-    refuse_without("style", output, "output")
+    options.refuse_without("style", output, "output")
     suffix = output.suffix.lower() if output else ""
     if suffix == PAGE and style:
         raise click.UsageError("--style has no effect on a page, which follows the browser's light or dark mode")
@@ -229,7 +185,12 @@ def check_output(output: Path | None, style: str | None, several: str) -> None:
 
 
 def _recorded(
-    file: Path, trace: ProgramTrace, request: TraceRequest, ranks: list[int], network: AnyNetwork, progress: Progress
+    file: Path,
+    trace: ProgramTrace,
+    request: TraceRequest,
+    ranks: list[int],
+    network: AnyNetwork,
+    progress: console.Progress,
 ) -> list[ProgramTrace]:
     """Return the trace on each number of ranks: that of the file if it is one of them, the others recorded again."""
     per_host = network.spec.ranks_per_host or request.ranks_per_host
@@ -244,38 +205,38 @@ def _recorded(
 def write_step(
     output: Path,
     style: str | None,
-    step: TracePrediction,
+    step: training_step.TracePrediction,
     facts: Sequence[tuple[str, str]],
-    scaling: TraceScaling | None,
-    caps: DataTable | None = None,
+    scaling: training_step.TraceScaling | None,
+    caps: report.DataTable | None = None,
 ) -> None:
     """Write the step, or with a scaling its curve, in the format that the file's suffix says; see `step_page`."""
     with naming_place(output):
         if output.suffix.lower() == PERFETTO:
-            write_step_trace(output, step.timeline, step.trace)
+            report.write_step_trace(output, step.timeline, step.trace)
         elif output.suffix.lower() == PAGE:
-            text = step_page(step, facts, scaling, caps)
+            text = report.step_page(step, facts, scaling, caps)
             with atomic_file(output) as page:
                 page.write(text.encode())
         else:
             from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
 
             save_plot(scaling or step, output, style)
-    say_wrote(output)
+    console.say_wrote(output)
 
 
-def _roofline(gpu: str | None, flops: float | None, memory_bandwidth: float | None) -> Roofline | None:
+def _roofline(gpu: str | None, flops: float | None, memory_bandwidth: float | None) -> training_step.Roofline | None:
     if gpu is None and flops is None and memory_bandwidth is None:
         return None
     if gpu is None and (flops is None or memory_bandwidth is None):
         raise click.UsageError("give --gpu, or both --flops and --memory-bandwidth", click.get_current_context())
-    roofline = GPUS[gpu] if gpu else Roofline({}, 1.0)
+    roofline = training_step.GPUS[gpu] if gpu else training_step.Roofline({}, 1.0)
     if flops is not None:
         roofline = replace(roofline, flops_per_s={1: flops})
     return replace(roofline, memory_bytes_per_s=memory_bandwidth or roofline.memory_bytes_per_s)
 
 
-def _require_times(file: Path, trace: ProgramTrace, computing: Computing) -> None:
+def _require_times(file: Path, trace: ProgramTrace, computing: training_step.Computing) -> None:
     """Refuse a trace without times if nothing says how long its operators take."""
     if computing.roofline is None and any(step.is_watched and not step.compute_s for step in trace.steps):
         raise click.UsageError(

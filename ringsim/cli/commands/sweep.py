@@ -6,36 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
+from click import option
 
+from ringsim import console
 from ringsim.analysis import LIBRARY, MAX_TRANSFERS, Sweep, candidates, run_sweep, why_not
 from ringsim.calibration import AS_LIBRARY
-from ringsim.cli.options import (
-    MAX_RANKS,
-    collective_option,
-    known_algorithms,
-    networks_options,
-    refuse_without,
-    style_option,
-    workers_options,
-)
-from ringsim.console import (
-    OUTPUT,
-    PICTURE,
-    FloatRange,
-    Name,
-    Quantity,
-    ended_once,
-    examples,
-    json_option,
-    output_file,
-    parse_numbers,
-    print_result,
-    progress_bar,
-    require_one_stdout,
-    say_wrote,
-    wide_option,
-)
+from ringsim.cli import options
 from ringsim.network import AnyNetwork, load_network
 from ringsim.report import format_sweep, sweep_notes
 from ringsim.schedule import Collective
@@ -47,79 +23,70 @@ from ringsim.workers import Workers
 def _parse_num_ranks(text: str) -> int:
     """A number of ranks that can be simulated in reasonable time; raises ValueError for anything else."""
     num_ranks = whole_number(text.strip())
-    if num_ranks is None or not 2 <= num_ranks <= MAX_RANKS:
-        raise ValueError(f"{text!r} is not a number of ranks: write a whole number from 2 to {MAX_RANKS}")
+    if num_ranks is None or not 2 <= num_ranks <= options.MAX_RANKS:
+        raise ValueError(f"{text!r} is not a number of ranks: write a whole number from 2 to {options.MAX_RANKS}")
     return num_ranks
 
 
-SIZES = Quantity("sizes", lambda text: parse_numbers(text, parse_size, factor=4))
-NUMBERS_OF_RANKS = Quantity("ranks", lambda text: parse_numbers(text, _parse_num_ranks, factor=2))
+SIZES = console.Quantity("sizes", lambda text: console.parse_numbers(text, parse_size, factor=4))
+NUMBERS_OF_RANKS = console.Quantity("ranks", lambda text: console.parse_numbers(text, _parse_num_ranks, factor=2))
 
 
-@click.command(
-    epilog=examples(
-        "ringsim sweep --network gbe --ranks 2:32 --sizes 4KiB:1GiB -o sweep.png",
-        "ringsim sweep --algorithm ring,two_shot --ranks 2:256 --jobs 4 --csv s.csv",
-    )
+@console.command(
+    "ringsim sweep --network gbe --ranks 2:32 --sizes 4KiB:1GiB -o sweep.png",
+    "ringsim sweep --algorithm ring,two_shot --ranks 2:256 --jobs 4 --csv s.csv",
 )
-@collective_option
-@click.option(
+@options.collective_option
+@option(
     "--algorithm",
-    type=Name("names", known_algorithms, several=True),
+    type=console.Name("names", options.known_algorithms, several=True),
     multiple=True,
     help="Algorithms to simulate; separate several by commas, or repeat the option [default: all, "
     "and where a network describes NCCL its own (nccl_ring, nccl_tree, nvls) and its choice "
     "among them (nccl)].",
 )
-@click.option(
+@option(
     "--ranks",
     type=NUMBERS_OF_RANKS,
     default="2,4,8,16",
     help="Numbers of ranks: 2,4,8, or a range: 8:100 doubles from 8 and ends with 100, 3:81:x3 triples.",
 )
-@click.option(
+@option(
     "--sizes",
     type=SIZES,
     default="1KiB:1GiB",
     help="Sizes of the whole tensor: 1KB,4KB, or a range: 1KiB:1GiB grows fourfold and ends with "
     "1GiB, 1:64KiB:x2 doubles.",
 )
-@partial(networks_options, load=load_network)
-@click.option(
+@partial(options.networks_options, load=load_network)
+@option(
     "--max-transfers",
-    type=FloatRange(1),
+    type=console.FloatRange(1),
     default=MAX_TRANSFERS,
     show_default="1e7",
     help="Skip schedules with more transfers.",
 )
-@workers_options
-@click.option("--csv", "table", type=OUTPUT, help="Write all cells to this CSV file.")
-@click.option("-o", "--output", type=PICTURE, help="Write the picture to this file: PNG, PDF or SVG.")
-@style_option
-@wide_option
-@json_option
-def sweep(
-    table: Path | None,
-    output: Path | None,
-    style: str | None,
-    wide: bool,
-    as_json: bool,
-    **run: Any,
-) -> None:
+@options.workers_options
+@option("--csv", "table", type=console.OUTPUT, help="Write all cells to this CSV file.")
+@option("-o", "--output", type=console.PICTURE, help="Write the picture to this file: PNG, PDF or SVG.")
+@options.style_option
+@console.wide_option
+@console.json_option
+def sweep(table: Path | None, output: Path | None, style: str | None, wide: bool, as_json: bool, **run: Any) -> None:
     """Show which algorithm is fastest, by size and number of ranks: as a table, CSV and a picture."""
-    require_one_stdout(as_json, table)
-    refuse_without("style", output, "output")
+    console.require_one_stdout(as_json, table)
+    options.refuse_without("style", output, "output")
     result = _simulated(**run)
     if table:
-        with output_file(table) as file:
+        with console.output_file(table) as file:
             file.write(result.csv_text().encode())
     about = result.as_dict() | {"notes": sweep_notes(result)}
-    print_result(format_sweep(result, sys.maxsize if wide else WIDTH), about, as_json, table)
+    console.print_result(format_sweep(result, sys.maxsize if wide else WIDTH), about, as_json, table)
     if output:
         from ringsim.report.plots.plot import save_plot  # noqa: PLC0415  takes most of a second to import
 
         save_plot(result, output, style)
-        say_wrote(output)
+        console.say_wrote(output)
 
 
 def _simulated(
@@ -138,6 +105,6 @@ def _simulated(
         names = candidates(chosen, networks.values())
         names += [LIBRARY] if any(not why_not(network, LIBRARY) for network in networks.values()) else []
     num_cells = len(set(names)) * len(ranks) * len(sizes) * len(networks)
-    with ended_once(), progress_bar(num_cells, "simulating", delay_s=1.0) as bar:
+    with console.ended_once(), console.progress_bar(num_cells, "simulating", delay_s=1.0) as bar:
         limits: Any = {"max_transfers": max_transfers, "timing": AS_LIBRARY, "workers": workers}
         return run_sweep(chosen, names, ranks, sizes, networks, bar.update, **limits)

@@ -2,25 +2,11 @@
 
 from pathlib import Path
 
-import click
+from click import option
 
+from ringsim import console
 from ringsim.analysis import BOUNDED, explain, why_not_explained
 from ringsim.cli.options import collective_option_of, network_options, ranks_option, size_option, style_option
-from ringsim.console import (
-    OUTPUT,
-    PICTURE,
-    IntRange,
-    Progress,
-    Quantity,
-    ended_once,
-    examples,
-    json_option,
-    output_file,
-    print_result,
-    require_one_stdout,
-    say_wrote,
-    wide_option,
-)
 from ringsim.network import AnyNetwork
 from ringsim.report import format_synthesis, synthesis_dict
 from ringsim.schedule import Collective
@@ -41,33 +27,31 @@ def _parse_seconds(text: str) -> float:
     return seconds
 
 
-@click.command(
-    epilog=examples(
-        "ringsim synthesize --network ring-of-six.toml --ranks 6 -o found.xml",
-        "ringsim simulate --network ring-of-six.toml --ranks 6 --algorithm found.xml",
-    )
+@console.command(
+    "ringsim synthesize --network ring-of-six.toml --ranks 6 -o found.xml",
+    "ringsim simulate --network ring-of-six.toml --ranks 6 --algorithm found.xml",
 )
 @collective_option_of([collective.value for collective in BOUNDED])
 @ranks_option
 @network_options
 @size_option
-@click.option(
+@option(
     "--chunks-per-rank",
-    type=IntRange(1, 2**12),
+    type=console.IntRange(1, 2**12),
     help="Number of chunks per rank, or of the root in a broadcast or reduce [default: several numbers are tried].",
 )
-@click.option(
+@option(
     "--seconds",
-    type=Quantity("seconds", _parse_seconds),
+    type=console.Quantity("seconds", _parse_seconds),
     default=f"{DEFAULT_SECONDS:g}",
     help="Time limit of the search, in seconds, once it has found a schedule; Ctrl-C ends it earlier.",
 )
-@click.option("--seed", type=IntRange(0), default=0, help="Random seed of the search.")
-@wide_option
-@json_option
-@click.option("--plot", type=PICTURE, help="Draw the use of each link over time into this file: PNG, PDF or SVG.")
+@option("--seed", type=console.IntRange(0), default=0, help="Random seed of the search.")
+@console.wide_option
+@console.json_option
+@option("--plot", type=console.PICTURE, help="Draw the use of each link over time into this file: PNG, PDF or SVG.")
 @style_option
-@click.option("-o", "--output", type=OUTPUT, help="Write the schedule to this file as MSCCL XML.")
+@option("-o", "--output", type=console.OUTPUT, help="Write the schedule to this file as MSCCL XML.")
 def synthesize(
     collective: str,
     ranks: int,
@@ -89,8 +73,8 @@ def synthesize(
     """
     from ringsim.formats import msccl_lines  # noqa: PLC0415
 
-    require_one_stdout(as_json, output)
-    with ended_once(), Progress() as progress:
+    console.require_one_stdout(as_json, output)
+    with console.ended_once(), console.Progress() as progress:
         progress.begin("searching")
         synthesis = search(
             Collective(collective),
@@ -101,7 +85,7 @@ def synthesize(
             on_state=lambda state: _show(progress, state),
         )
         if output:  # before what takes longer, so that Ctrl-C there does not lose it
-            with output_file(output) as file:
+            with console.output_file(output) as file:
                 file.writelines(line.encode() for line in msccl_lines(synthesis.schedule, with_places=True))
         explanation = None if why_not_explained(synthesis.schedule) else explain(synthesis.schedule, network, size)
         result = synthesis_dict(synthesis, network, size, seed, explanation)
@@ -110,11 +94,11 @@ def synthesize(
 
             progress.begin("drawing")
             save_links(synthesis.schedule, network, size, plot, style)
-            say_wrote(plot)
-    print_result(format_synthesis(synthesis, result, explanation, wide=wide), result, as_json, output)
+            console.say_wrote(plot)
+    console.print_result(format_synthesis(synthesis, result, explanation, wide=wide), result, as_json, output)
 
 
-def _show(progress: Progress, state: SearchState) -> None:
+def _show(progress: console.Progress, state: SearchState) -> None:
     """Shows how far the search is."""
     if progress.phase != state.phase:
         progress.begin(state.phase)

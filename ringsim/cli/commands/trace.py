@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import click
+from click import argument, option
 
 from ringsim.cli.recorder import record
 from ringsim.console import FILE, STDOUT, Choice, IntRange, check_writable, examples, require_torch, say_wrote
@@ -20,26 +21,24 @@ from ringsim.units import format_size, format_time, plural
         "ringsim trace --ranks 128 --fake examples/llama.py",
     ),
 )
-@click.option(
-    "--ranks", type=IntRange(1, 2**20), default=8, help=("Number of ranks of the job, as the program sees it.")
-)
-@click.option("--ranks-per-host", type=IntRange(1, 2**20), default=8, help="Number of ranks per host.")
-@click.option("--rank", type=IntRange(0), default=0, help="Rank that the program runs as.")
-@click.option(
+@option("--ranks", type=IntRange(1, 2**20), default=8, help=("Number of ranks of the job, as the program sees it."))
+@option("--ranks-per-host", type=IntRange(1, 2**20), default=8, help="Number of ranks per host.")
+@option("--rank", type=IntRange(0), default=0, help="Rank that the program runs as.")
+@option(
     "--steps",
     type=IntRange(1, 10_000),
     help="Number of steps to record, after 3 to warm up [default: 3, or 1 with --fake].",
 )
-@click.option("--fake", is_flag=True, help="Use tensors without data: nothing is computed, and no memory used.")
-@click.option(
+@option("--fake", is_flag=True, help="Use tensors without data: nothing is computed, and no memory used.")
+@option(
     "--device",
     type=Choice([device.value for device in Device]),
     help="Device that the program sees [default: cuda with --fake, else cpu].",
 )
-@click.option("-o", "--output", type=FILE, default="step.trace.json", help="Write the trace to this file, as JSON.")
-@click.option("-m", "is_module", is_flag=True, help="Read PROGRAM as the name of a module, not a file.")
-@click.argument("program")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@option("-o", "--output", type=FILE, default="step.trace.json", help="Write the trace to this file, as JSON.")
+@option("-m", "is_module", is_flag=True, help="Read PROGRAM as the name of a module, not a file.")
+@argument("program")
+@argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def trace(
     ranks: int,
     ranks_per_host: int,

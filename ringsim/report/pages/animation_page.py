@@ -85,12 +85,8 @@ def _run(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:
         "colours": contributor_colours(schedule.num_ranks),
         "templates": [*templates(schedule), COMPLETE],
         "firstRow": np.searchsorted(timeline.step, np.arange(schedule.num_steps + 1)).tolist(),
-        "src": timeline.src.tolist(),
-        "dst": timeline.dst.tolist(),
-        "chunk": timeline.chunk.tolist(),
-        "action": run.meanings.action.tolist(),
-        "held": run.meanings.held.tolist(),
-        "finished": run.meanings.finished.astype(int).tolist(),
+        **{name: getattr(timeline, name).tolist() for name in ("src", "dst", "chunk")},
+        **{name: getattr(run.meanings, name).astype(int).tolist() for name in ("action", "held", "finished")},
         "times": _times(run, first_s, last_s),
         "initial": run.initial.ravel().tolist(),
         "wanted": run.wanted.astype(int).ravel().tolist(),
@@ -111,16 +107,11 @@ def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
 def _times(run: RunView, first_s: float, last_s: float) -> dict[str, list[int | None]]:
     """When each transfer starts; and by how much later it leaves, arrives, is applied from and to: short numbers."""
     timeline = run.timeline
-    columns = {
-        "left": timeline.sent_s,
-        "arrived": timeline.arrived_s,
-        "apply": timeline.apply_s,
-        "applied": timeline.applied_s,
-    }
+    columns = {"left": "sent_s", "arrived": "arrived_s", "apply": "apply_s", "applied": "applied_s"}
     before = _ticks(timeline.start_s, first_s, last_s)
     times = {"start": before}
-    for name, seconds in columns.items():
-        after = _ticks(seconds, first_s, last_s)
+    for name, column in columns.items():
+        after = _ticks(getattr(timeline, column), first_s, last_s)
         pairs = zip(before, after, strict=True)
         times[name] = [None if early is None or late is None else late - early for early, late in pairs]
         before = after
@@ -141,9 +132,5 @@ def _faults(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:
     pairs = [[pair.src, pair.dst, round(pair.slowdown, 2), tick(pair.fails_at_s)] for pair in run.troubles.pairs]
     ranks = [[rank.rank, round(rank.slowdown, 2), tick(rank.fails_at_s)] for rank in run.troubles.ranks]
     stuck = [[rank.rank, rank.doing, rank.peer] for rank in run.stall.ranks] if run.stall else []
-    return {
-        "troubledPairs": pairs,
-        "troubledRanks": ranks,
-        "stalled": format_stall(run.stall) if run.stall else [],
-        "stuck": stuck,
-    }
+    stalled = format_stall(run.stall) if run.stall else []
+    return {"troubledPairs": pairs, "troubledRanks": ranks, "stalled": stalled, "stuck": stuck}

@@ -19,11 +19,7 @@ def page(title: str, body: str, *, style: str = "", script: str = "", data: obje
     True
     """
     return Template(asset("page.html")).substitute(
-        title=escape(title),
-        body=body,
-        style=asset("page.css") + style,
-        script=script,
-        data=_inside_a_script(data),
+        title=escape(title), body=body, style=asset("page.css") + style, script=script, data=_inside_a_script(data)
     )
 
 

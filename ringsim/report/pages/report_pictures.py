@@ -7,16 +7,8 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
+from ringsim.report.plots import charts
 from ringsim.report.plots.algorithm_styles import dark_colours, styles_of
-from ringsim.report.plots.charts import (
-    Curve,
-    Label,
-    draw_curves,
-    draw_loss_curves,
-    draw_shares,
-    draw_sync_times,
-    set_axis,
-)
 from ringsim.report.plots.comparison_figure import draw_time_curves
 from ringsim.report.plots.style import drawing, inline_svg, new_figure, palette, points
 from ringsim.report.plots.sweep_figure import draw_sweep_curves
@@ -39,7 +31,7 @@ class _Scale(NamedTuple):
     """How an axis is labelled, and written; log_base: of a logarithmic one."""
 
     label: str
-    text: Label
+    text: charts.Label
     log_base: int | None = None
 
 
@@ -74,7 +66,7 @@ def _picture(
     axes = figure.subplots()
     for axis, scale in ((axes.xaxis, x), (axes.yaxis, y)):
         if scale:
-            set_axis(axis, *scale)
+            charts.set_axis(axis, *scale)
     if not draw(axes):
         return Picture(title, "")
     if axes.get_legend_handles_labels()[1]:
@@ -89,7 +81,7 @@ def _of_probes(verdict: Verdict) -> Iterator[Picture]:
         if subject.job:
             results = subject.job.synchronising
             title = f"Synchronisation, predicted and measured ({subject.file})"
-            yield _picture(title, partial(draw_sync_times, results=results), height=1.5 + _ROW * len(results))
+            yield _picture(title, partial(charts.draw_sync_times, results=results), height=1.5 + _ROW * len(results))
     for other, comparison in [(other, other.comparison) for other in verdict.subjects if other.comparison]:
         for collective in dict.fromkeys(compared.case.collective for compared in comparison.cases):
             own = replace(comparison, cases=tuple(c for c in comparison.cases if c.case.collective == collective))
@@ -98,10 +90,10 @@ def _of_probes(verdict: Verdict) -> Iterator[Picture]:
             yield _picture(title, partial(draw_time_curves, comparison=own), _SIZES, _TIMES, note)
     if forecast and (buckets := forecast.buckets):
         caps = [step.config.caps.rest_bytes for step in buckets.steps]
-        tried = Curve("step by bucket_cap_mb", caps, [step.step_s for step in buckets.steps])
-        default = Curve("torch's default caps", (caps[0], caps[-1]), (buckets.default.step_s,) * 2, marker="")
+        tried = charts.Curve("step by bucket_cap_mb", caps, [step.step_s for step in buckets.steps])
+        default = charts.Curve("torch's default caps", (caps[0], caps[-1]), (buckets.default.step_s,) * 2, marker="")
         x, y, draw = _Scale("bucket_cap_mb", format_size, 2), _Scale("", format_time), [tried, default]
-        yield _picture("Predicted step with DDP by bucket size", partial(draw_curves, curves=draw), x, y)
+        yield _picture("Predicted step with DDP by bucket size", partial(charts.draw_curves, curves=draw), x, y)
 
 
 def _causes(attributions: tuple[Attribution, ...]) -> Picture:
@@ -114,7 +106,9 @@ def _causes(attributions: tuple[Attribution, ...]) -> Picture:
     ]
     title = f"Time of an all_reduce ({first.algorithm}, {first.num_ranks} ranks) by cause and size"
     scale = _Scale("share of the predicted time", "{:.0%}".format)
-    return _picture(title, partial(draw_shares, rows=rows, colours=colours), scale, height=1.2 + _ROW * len(rows))
+    return _picture(
+        title, partial(charts.draw_shares, rows=rows, colours=colours), scale, height=1.2 + _ROW * len(rows)
+    )
 
 
 def _of_training(verdict: Verdict) -> Iterator[Picture]:
@@ -122,12 +116,14 @@ def _of_training(verdict: Verdict) -> Iterator[Picture]:
     losses = _Scale("", "{:.3g}".format)
     for file, job in verdict.contents.jobs.items():
         by_strategy = {result.strategy: result.losses for result in job.strategies[:_MOST_CURVES]}
-        yield _picture(f"Loss by step ({file})", partial(draw_loss_curves, curves=by_strategy), _STEPS, losses)
+        yield _picture(f"Loss by step ({file})", partial(charts.draw_loss_curves, curves=by_strategy), _STEPS, losses)
     curves = []
     for folder, log in list(verdict.contents.logs.items())[:_MOST_CURVES]:
         seen = [entry for entry in log.entries if entry.loss is not None]
-        curves.append(Curve(folder, [entry.step for entry in seen], [entry.loss or 0.0 for entry in seen], marker=""))
-    yield _picture("Loss by step (training runs)", partial(draw_curves, curves=curves), _STEPS, losses)
+        curves.append(
+            charts.Curve(folder, [entry.step for entry in seen], [entry.loss or 0.0 for entry in seen], marker="")
+        )
+    yield _picture("Loss by step (training runs)", partial(charts.draw_curves, curves=curves), _STEPS, losses)
 
 
 def _of_sweeps(verdict: Verdict) -> Iterator[Picture]:

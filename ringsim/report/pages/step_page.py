@@ -3,18 +3,9 @@
 from collections.abc import Sequence
 from html import escape
 
+from ringsim.report import step_tables
 from ringsim.report.network_table import named_network
 from ringsim.report.pages.page import asset, page
-from ringsim.report.step_tables import (
-    BETTER,
-    better_steps,
-    calls_table,
-    notes_on_step,
-    scaling_facts,
-    scaling_table,
-    step_facts,
-    step_title,
-)
 from ringsim.report.table import DataTable
 from ringsim.training_step import TracePrediction, TraceScaling
 
@@ -36,22 +27,25 @@ def step_page(
     """
     from ringsim.report.pages.report_pictures import svg_colours  # noqa: PLC0415  matplotlib takes long
 
-    title = step_title(step)
+    title = step_tables.step_title(step)
     parts = [f"<h1>{escape(title[0].upper() + title[1:])}</h1>", *_origin(step)]
     if scaling:
         ranks = [prediction.trace.num_ranks for prediction in scaling.predictions]
-        parts += [f"<h2>From {ranks[0]} to {ranks[-1]} ranks</h2>", *map(_paragraph, scaling_facts(scaling))]
-        parts += [_table(scaling_table(scaling)), _picture(scaling)]
+        parts += [
+            f"<h2>From {ranks[0]} to {ranks[-1]} ranks</h2>",
+            *map(_paragraph, step_tables.scaling_facts(scaling)),
+        ]
+        parts += [_table(step_tables.scaling_table(scaling)), _picture(scaling)]
         parts.append(f"<h2>The step on {step.trace.num_ranks} ranks</h2>")
-    rows = [*step_facts(step), *facts, *(("note", note) for note in notes_on_step(step))]
+    rows = [*step_tables.step_facts(step), *facts, *(("note", note) for note in step_tables.notes_on_step(step))]
     findings = (
         f'<div class="finding"><h2>{escape(name)}</h2><p class="answer">{escape(text)}</p></div>' for name, text in rows
     )
-    better = "".join(f"<li>{escape(line)}</li>" for line in better_steps(step))
+    better = "".join(f"<li>{escape(line)}</li>" for line in step_tables.better_steps(step))
     parts += [f'<section class="verdict">{"".join(findings)}</section>', _picture(step)]
-    parts += [f"<h2>{BETTER}</h2><ul>{better}</ul>" if better else ""]
+    parts += [f"<h2>{step_tables.BETTER}</h2><ul>{better}</ul>" if better else ""]
     parts += [f"<h2>Bucket sizes</h2>{_table(caps)}" if caps else ""]
-    parts += [f"<h2>Calls</h2>{_table(calls_table(step))}" if step.timeline.calls else ""]
+    parts += [f"<h2>Calls</h2>{_table(step_tables.calls_table(step))}" if step.timeline.calls else ""]
     return page(title, "\n".join(filter(None, parts)), style=asset("report.css") + _STYLE + svg_colours())
 
 

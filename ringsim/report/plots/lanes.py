@@ -11,29 +11,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.transforms import Transform
 
+from ringsim import analysis
 from ringsim.algorithms import split_into_hosts, torus_of
-from ringsim.analysis import (
-    RunView,
-    SchedulePhase,
-    Stall,
-    Troubles,
-    find_stall,
-    hanging_text,
-    slow_pairs,
-    waiting_times,
-)
 from ringsim.network import Network
 from ringsim.registry import AlgorithmName, base_name
-from ringsim.report.plots.bulk import (
-    Floats,
-    Label,
-    boxes,
-    draw_boxes,
-    draw_labels,
-    points_per_unit,
-    shifted,
-    strided,
-)
+from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit, shifted, strided
 from ringsim.report.plots.style import font_scale, ink_on, palette, points
 from ringsim.report.trace import pack_sends
 from ringsim.schedule import Bools, Ints
@@ -72,15 +54,15 @@ class Lanes:
         self,
         timeline: Timeline,
         *,
-        phases: Sequence[SchedulePhase] = (),
-        stall: Stall | None = None,
-        troubles: Troubles | None = None,
+        phases: Sequence[analysis.SchedulePhase] = (),
+        stall: analysis.Stall | None = None,
+        troubles: analysis.Troubles | None = None,
         groups: Sequence[str] = (),
     ) -> None:
         """Place a run. groups: the name of each rank's host or row; empty where there are none."""
         self.timeline, self.stall, self.groups = timeline, stall, tuple(groups)
         self.phases = phases if 1 < len(phases) <= MAX_PHASES else ()
-        pairs = slow_pairs(troubles) if troubles else set()
+        pairs = analysis.slow_pairs(troubles) if troubles else set()
         self.slow_ranks = {rank.rank for rank in troubles.ranks if rank.slowdown > 1} if troubles else set()
         ends = zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)
         self.is_slow: Bools = np.array([pair in pairs for pair in ends], dtype=np.bool_)
@@ -103,10 +85,10 @@ class Lanes:
     def of_timeline(cls, timeline: Timeline) -> "Lanes":
         """Return the lanes of a timeline alone, which knows no names of what has failed."""
         alike = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0).topology(timeline.num_ranks)
-        return cls(timeline, stall=find_stall(timeline, alike))
+        return cls(timeline, stall=analysis.find_stall(timeline, alike))
 
     @classmethod
-    def of_view(cls, view: RunView) -> "Lanes":
+    def of_view(cls, view: analysis.RunView) -> "Lanes":
         """Return the lanes with phases, hosts, and what is slow or hangs."""
         groups = view.host_of_rank or _groups_of(view.schedule.algorithm, view.schedule.num_ranks)
         return cls(view.timeline, phases=view.phases, stall=view.stall, troubles=view.troubles, groups=groups)
@@ -270,7 +252,7 @@ def draw_bars(axes: Axes, lanes: Lanes) -> Handles:
     at_once, copies = applied & timeline.reduce & ~lasting, applied & ~timeline.reduce
     add_lines(lanes.applies(at_once)[:, 1:3], "reduces (takes no time)", colours.orange, 2.0 if few else 0.5, **tick)
     add_lines(lanes.applies(copies)[:, 1:3], "overwrites", colours.dark_grey, 2.0 if few else 0.5, **tick)
-    waiting = waiting_times(timeline)
+    waiting = analysis.waiting_times(timeline)
     rank, gaps = np.repeat(np.arange(lanes.num_ranks), list(map(len, waiting))), np.concatenate(waiting)
     add_boxes(lanes.whole(rank, *gaps.T), "waits", facecolor=colours.light_grey, linewidth=0, zorder=0.9)
     if lanes.stall:
@@ -363,7 +345,7 @@ def _draw_stall(axes: Axes, lanes: Lanes) -> Handles:
     shown = {stall.ranks[index].rank for index in strided(len(stall.ranks), size + 1, lane)}
     for stalled in stall.ranks:
         if stalled.rank in shown or stalled.doing != "waits":
-            note = hanging_text(stalled) + (f" ({', '.join(stalled.failed)} failed)" if stalled.failed else "")
+            note = analysis.hanging_text(stalled) + (f" ({', '.join(stalled.failed)} failed)" if stalled.failed else "")
             axes.text(end, float(lanes.middle[stalled.rank]), _short(note, _NOTE_LENGTH), va="center", fontsize=size,
                       transform=shifted(axes, axes.transData, x=beside),
                       color=colours.ink if stalled.doing == "waits" else colours.vermillion)  # fmt: skip

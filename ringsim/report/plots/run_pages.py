@@ -9,14 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
-from ringsim.analysis import (
-    ChunkStates,
-    RunView,
-    check_few_ranks,
-    format_troubles,
-    lay_out_graph,
-    slow_pairs,
-)
+from ringsim.analysis import ChunkStates, RunView, check_few_ranks, format_troubles, lay_out_graph, slow_pairs
 from ringsim.calibration import RECORD_NOTE, ComparedRun
 from ringsim.report.network_table import named_network
 from ringsim.report.plots.charts import set_axis
@@ -150,7 +143,7 @@ def _panel_gaps(states: ChunkStates) -> dict[str, float]:
 
 
 def _write_title(figure: SubFigure, view: RunView, notes: list[str], height: float) -> None:
-    schedule, colours = view.schedule, palette()
+    schedule, vermillion = view.schedule, palette().vermillion
     ranks, chunks = plural(schedule.num_ranks, "rank"), plural(schedule.num_chunks, "chunk")
     done = f"done after {format_time(view.timeline.time_s)}, {plural(schedule.num_steps, 'step')}"
     if view.stall:
@@ -158,26 +151,22 @@ def _write_title(figure: SubFigure, view: RunView, notes: list[str], height: flo
     name = f"{schedule.collective.value}, algorithm {schedule.algorithm}"
     title = f"{name}, {ranks}, {format_size(view.size_bytes)} in {chunks}"
     costs = "   ·   ".join([*named_network(view.network.as_dict()), done])
-    _write_head(figure, height, title, costs, notes, costs_colour=colours.vermillion if view.stall else "",
-                notes_colour=colours.vermillion)  # fmt: skip
+    _write_head(figure, height, title, costs, notes, (vermillion if view.stall else "", vermillion))
 
 
 def _write_head(
-    figure: SubFigure,
-    height: float,
-    title: str,
-    costs: str,
-    notes: Sequence[str],
-    costs_colour: str = "",
-    notes_colour: str = "",
+    figure: SubFigure, height: float, title: str, costs: str, notes: Sequence[str], colours: tuple[str, str] = ("", "")
 ) -> None:
-    """Write the title, what the run costs below it, and notes; `height` is that of the figure, in inches."""
+    """Write the title, what the run costs below it, and notes; `height` is that of the figure, in inches.
+
+    colours: of the costs and of the notes, "" for grey.
+    """
     left, grey = _LEFT / WIDTH, palette().dark_grey
     figure.text(left, 1 - 0.28 / height, title, fontsize=points(15), fontweight="bold", va="center")
-    figure.text(left, 1 - 0.61 / height, costs, fontsize=points(10), va="center", color=costs_colour or grey)
+    figure.text(left, 1 - 0.61 / height, costs, fontsize=points(10), va="center", color=colours[0] or grey)
     for number, line in enumerate(notes, 1):
-        figure.text(left, 1 - (0.61 + _LINE_HEIGHT * number) / height, line, fontsize=points(9), va="center",
-                    color=notes_colour or grey)  # fmt: skip
+        place = left, 1 - (0.61 + _LINE_HEIGHT * number) / height
+        figure.text(*place, line, fontsize=points(9), va="center", color=colours[1] or grey)
 
 
 _NARROW = 0.15  # of the axis: a regime that is narrower has no room for its name
