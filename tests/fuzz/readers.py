@@ -162,6 +162,10 @@ def _file(name: str) -> Callable[[], bytes]:
     return (ROOT / name).read_bytes
 
 
+def _example(name: str) -> Callable[[], bytes]:
+    return _file(f"tests/fuzz/examples/{name}")
+
+
 def _text(text: str) -> Callable[[], bytes]:
     return text.encode
 
@@ -170,24 +174,6 @@ def _task_setting(path: Path) -> None:
     _as_it_reads(path.read_bytes().decode(errors="replace"))
 
 
-OSU = "mpirun -np 4 -ppn 2 x\n# OSU MPI Allreduce Latency Test v5.7\n# Size       Avg Latency(us)   Min\n" + "".join(
-    f"{4**power}     {9 + 4**power / 1e3:.2f}   8.00\n" for power in range(2, 7)
-)
-GLOO = (
-    "Algorithm:   allreduce_ring_chunked\nOptions:     processes=4, inputs=1, on 2 hosts\n\n"
-    "   elements   min (us)   p50 (us)   p99 (us)   max (us)    samples\n"
-    "       1000        200        267        330        380       3344\n"
-    "      10000        400        467        530        580       1344\n"
-    "     100000       1400       1467       1530       1580        344\n"
-)
-ALGORITHM = (
-    "from ringsim import Collective, Schedule\n\n\ndef ring(num_ranks):\n"
-    "    rows = [(0, 1, 0, True), (1, 0, 0, False)]\n"
-    "    steps = [tuple(zip(row)) for row in rows]\n"
-    "    return Schedule.from_columns(Collective.ALL_REDUCE, 'mine', num_ranks, 1, steps)\n"
-)
-PAGE = "# A page\n\n<!-- begin -->\n\nold\n\n<!-- end -->\n"
-LOG = '{"step": 1, "loss": 2.5, "samples_per_s": 100.0}\n{"step": 2, "loss": 2.0, "samples_per_s": 90.0}\n'
 CELLS = {"network": "gbe", "cells": [CELL], "summary": []}
 NETWORKS = ("cables", "calibrated", "interleaved", "racks", "three-hosts", "trouble")
 MSCCL = "tests/ringsim/formats/msccl"
@@ -214,7 +200,8 @@ READERS = (
         Reader(f"import {name}", "xml", ".xml", _file(f"{MSCCL}/{name}.xml"), _command("import", "FILE"))
         for name in PROGRAMS
     ),
-    Reader("verify", "lines", ".py", _text(ALGORITHM), _command("verify", "--ranks", "2", "--algorithm", "FILE:ring")),
+    Reader("verify", "lines", ".py", _example("algorithm.txt"),
+           _command("verify", "--ranks", "2", "--algorithm", "FILE:ring")),
     *(
         Reader(f"calibrate {model}", "json", ".json", partial(_measurements, hosts),
                _command("calibrate", "FILE", "--json", "--model", model))
@@ -226,8 +213,8 @@ READERS = (
            _command("calibrate", "FILE", "--json")),
     Reader("compare nccl-tests", "lines", ".log", lambda: nccl_log("all_gather", 4, 2).encode(),
            _command("compare", "FILE", "--network", str(ROOT / "docs/networks/calibrated.toml"), "--json")),
-    Reader("calibrate OSU", "lines", ".log", _text(OSU), _command("calibrate", "FILE", "--json")),
-    Reader("calibrate Gloo", "lines", ".log", _text(GLOO), _command("calibrate", "FILE", "--json")),
+    Reader("calibrate OSU", "lines", ".log", _example("osu.log"), _command("calibrate", "FILE", "--json")),
+    Reader("calibrate Gloo", "lines", ".log", _example("gloo.log"), _command("calibrate", "FILE", "--json")),
     Reader("sweep", "lines", ".csv", _sweep, _function(Sweep.from_csv)),
     Reader("ddp --layers", "toml", ".toml", _file("docs/models/transformer.toml"),
            _command("ddp", "--layers", "FILE", "--ranks", "2")),
@@ -239,7 +226,7 @@ READERS = (
     Reader("order numbers", "lines", ".txt", _text("0,2,1,3\n"), _command(*SIMULATE, "4", "--order", "FILE")),
     Reader("order JSON", "json", ".json", _text('{"order": [0, 2, 1, 3]}'),
            _command(*SIMULATE, "4", "--order", "FILE")),
-    Reader("generated part", "lines", ".md", _text(PAGE), _function(lambda path: PART.write(path, "new"))),
+    Reader("generated part", "lines", ".md", _example("page.txt"), _function(lambda path: PART.write(path, "new"))),
     *(
         Reader(f"report {name}", "json", ".json", partial(_json, data), _report)
         for name, data in (("session", SESSION), ("comparison", COMPARISON), ("cells", CELLS))
@@ -249,8 +236,8 @@ READERS = (
     ),
     Reader("report job", "json", ".json", _job, _report),
     Reader("report measurements", "json", ".json", _measurements, _report),
-    Reader("report log", "lines", ".jsonl", _text(LOG), _report),
-    Reader("step log", "lines", ".jsonl", _text(LOG), _function(read_log)),
+    Reader("report log", "lines", ".jsonl", _example("steps.jsonl"), _report),
+    Reader("step log", "lines", ".jsonl", _example("steps.jsonl"), _function(read_log)),
     Reader("task setting", "json", ".txt", _text("2.5"), _function(_task_setting)),
 )  # fmt: skip
 BY_NAME = {reader.name: reader for reader in READERS}

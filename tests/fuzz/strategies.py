@@ -43,12 +43,7 @@ ALL_MODELS = MODELS | ODD_MODELS
 # Models of which ZeRO takes a gradient that nobody has for zeros, as documented.
 PARTLY_USED = ("branching", "leaving")
 # Models that strategies of these names do not train, as documented; some end the process.
-UNSUITED = {
-    "leaving": ("ddp", "fsdp"),
-    "nested": ("ddp", "fsdp"),
-    "writing": ("fsdp",),
-    "branching": ("fsdp",),
-}
+UNSUITED = {"leaving": ("ddp", "fsdp"), "nested": ("ddp", "fsdp"), "writing": ("fsdp",), "branching": ("fsdp",)}
 LOCAL_NORMS = ("detached", "norms")  # which with fsdp are those of a rank's rows, as documented
 STEPS = (
     "plain", "plain", "accumulate", "forward fails", "backward fails", "evaluate", "forward alone", "gradients stay",

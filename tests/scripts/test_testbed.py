@@ -149,6 +149,7 @@ def test_when_a_host_fails_the_others_are_ended(tmp_path: Path) -> None:
 
 
 @needs_testbed
+@pytest.mark.slow
 def test_signals_in_the_middle_leave_nothing(tmp_path: Path) -> None:
     """Neither ranks, nor torchruns, nor namespaces, however many come; the exit code names one of them."""
     (tmp_path / "wait.py").write_text(WAIT)
