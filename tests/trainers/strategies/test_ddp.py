@@ -25,36 +25,34 @@ def destroy(ring: dist.ProcessGroup, group: dist.ProcessGroup) -> None:
     dist.barrier(group)
 
 
-def groups_on_ring(group: dist.ProcessGroup) -> tuple[set[float], list[int]]:
-    """Sums over ranks in groups that are made and destroyed one after the other, and the threads that there are then.
+def make_groups(group: dist.ProcessGroup) -> None:
+    """Make and destroy groups one after the other, which give the right sums and leave no threads.
 
     Each rank has made another number of groups, so that torch would give a new one several names; under the names of
     destroyed groups torch's store has addresses that nobody listens at.
     """
     for _ in range(group.size() - group.rank()):
         dist.new_group([group.rank()], use_local_synchronization=True)
-    sums, threads = set(), []
+    threads = []
     for _ in range(5):
         ring = group_on_ring(group)
         assert dist.get_backend(ring) == "ring"
         number = torch.tensor([group.rank() + 1.0])
         dist.all_reduce(number, group=ring)
-        sums.add(number.item())
+        assert number.item() == 6.0
         destroy(ring, group)
         del ring
         gc.collect()
         threads.append(len(list(Path("/proc/self/task").glob("*"))))
-    return sums, threads
+    assert threads[-1] == threads[0]
 
 
 def test_groups_on_ring_find_one_another_and_leave_nothing(ranks: RankPool) -> None:
     """Whatever groups ranks have made and destroyed; no threads of theirs remain."""
-    for sums, threads in ranks.run(groups_on_ring, num_ranks=3):
-        assert sums == {6.0}
-        assert threads[-1] == threads[0]
+    ranks.run(make_groups, num_ranks=3)
 
 
-def trained_again(group: dist.ProcessGroup) -> list[list[torch.Tensor]]:
+def train_again(group: dist.ProcessGroup) -> None:
     """Train a model with fsdp_backend_ring, and once more when the group of the first time is destroyed."""
     results = []
     for _ in range(2):
@@ -64,13 +62,12 @@ def trained_again(group: dist.ProcessGroup) -> list[list[torch.Tensor]]:
         optimizer.step()
         results.append([value.clone() for value in parallel.state_dict().values()])
         destroy(parallel.strategy.group, group)
-    return results
+    torch.testing.assert_close(*results)
 
 
 def test_fsdp_looks_for_no_destroyed_group(ranks: RankPool) -> None:
     """Though torch takes two meshes of the same ranks for one."""
-    for first, second in ranks.run(trained_again, num_ranks=2):
-        torch.testing.assert_close(first, second)
+    ranks.run(train_again, num_ranks=2)
 
 
 def evaluated_alone(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
@@ -98,36 +95,34 @@ def test_one_rank_can_evaluate_a_model_with_buffers_alone(ranks: RankPool) -> No
         torch.testing.assert_close(found, expected)
 
 
-def step_without_reduction(group: dist.ProcessGroup, strategy: str) -> tuple[str, bool]:
-    """Return what a step says whose gradients DDP could not reduce, and whether the parameters are as before."""
+def step_without_reduction(group: dist.ProcessGroup, strategy: str) -> None:
+    """Try a step whose gradients DDP could not reduce; it leaves the parameters as they are."""
     model = DataParallel(MODELS["branching"](), strategy, group)
     optimizer = model.optimizer(SGD)
     model(inputs(group.rank())).sum().backward()
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    return said_by(RuntimeError, optimizer.step), all(map(torch.equal, before, model.parameters()))
+    assert said_by(RuntimeError, optimizer.step).startswith("Expected to have finished reduction in the prior iterat")
+    assert all(map(torch.equal, before, model.parameters()))
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_hook", "ddp_backend_ring"])
 def test_no_step_uses_gradients_that_are_not_reduced(ranks: RankPool, strategy: str) -> None:
     """DDP by itself says in the next forward pass that a parameter has not taken part, if there is one."""
-    for refusal, is_unchanged in ranks.run(step_without_reduction, strategy):
-        assert refusal.startswith("Expected to have finished reduction in the prior iteration")
-        assert is_unchanged
+    ranks.run(step_without_reduction, strategy, num_ranks=2)
 
 
-def ddp_buckets(group: dist.ProcessGroup) -> tuple[list[int], list[int]]:
-    """The sizes of the buckets that DDP has rebuilt after the first step, and of those that `bucketed` fills."""
+def compare_buckets(group: dist.ProcessGroup) -> None:
+    """Compare the sizes of the buckets that DDP has rebuilt after the first step with those that `bucketed` fills."""
     model = nn.Sequential(*(nn.Linear(300, 300, bias=False) for _ in range(9)))  # 0.36 MB each
     strategy = Ddp(model, group)
     for _ in range(3):
         strategy.module(torch.ones(1, 300)).sum().backward()
     theirs = strategy.module._get_ddp_logging_data()["rebuilt_bucket_sizes"]  # type: ignore[operator]
     buckets = fill_buckets(range(8, -1, -1), described(strategy.parameters), BucketCaps.from_mb(None))
-    return [int(size) for size in str(theirs).split(",")], [len(bucket) * 300 * 300 * 4 for bucket in buckets]
+    assert [int(size) for size in str(theirs).split(",")] == [len(bucket) * 300 * 300 * 4 for bucket in buckets]
+    assert len(buckets) == 2
 
 
 def test_buckets_are_those_of_ddp(ranks: RankPool) -> None:
     """Torch itself reports them: 3 layers and then 6."""
-    for theirs, ours in ranks.run(ddp_buckets, num_ranks=2):
-        assert len(theirs) == 2
-        assert ours == theirs
+    ranks.run(compare_buckets, num_ranks=2)

@@ -187,6 +187,7 @@ def misuse(group: dist.ProcessGroup, name: str) -> None:
             backward(parallel, 0)
             with pytest.raises((RuntimeError, ValueError)) as caught:  # noqa: PT012
                 use(parallel, optimizer)
+                optimizer.zero_grad()
                 backward(parallel, 1)
                 optimizer.step()
             error = f"{type(caught.value).__name__}: {caught.value}"
