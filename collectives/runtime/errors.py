@@ -73,13 +73,10 @@ def flight_record_of(part: RankPart, failed: RankInstruction | None = None) -> F
     for opcode, index in part.instructions[:num_done]:
         if opcode in _STATES:
             (sends if opcode in (Opcode.SEND, Opcode.WAIT_SEND) else receives)[index] = _STATES[opcode]
+    kinds = ["receive"] * len(receives) + ["send"] * len(sends)
     entries = [
-        TransferRecord("receive", receive.step, part.peers[receive.peer], receive.chunk, state)
-        for receive, state in zip(part.program.receives, receives, strict=True)
-    ]
-    entries += [
-        TransferRecord("send", send.step, part.peers[send.peer], send.chunk, state)
-        for send, state in zip(part.sends, sends, strict=True)
+        TransferRecord(kind, transfer.step, part.peers[transfer.peer], transfer.chunk, state)
+        for kind, transfer, state in zip(kinds, part.transfers, receives + sends, strict=True)
     ]
     return FlightRecord(tuple(sorted(entries, key=lambda entry: (entry.step, entry.kind))))
 

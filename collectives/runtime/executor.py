@@ -6,6 +6,7 @@ a transport.
 
 import weakref
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch
@@ -25,7 +26,6 @@ from collectives.runtime.transport import (
     CPU,
     POSTED,
     STAGED,
-    CommunicatorStart,
     Transports,
     reused_buffer,
     time_limit_of,
@@ -128,7 +128,6 @@ class Executor:
         self._preposted = state.part(PrepostedReceives)
         self.tag = tag
         self._transports = state.part(Transports)
-        self._communicator = state.part(CommunicatorStart)
         self._limit = time_limit_of(group)
         self._shares_memory = shares_memory
         self._layouts = ChunkLayouts(schedule, self._preposted, tag)
@@ -141,11 +140,6 @@ class Executor:
     @lazily
     def _batched(self) -> RankPart:
         return RankPart.batched(self.schedule, self._program, self._peers)
-
-    def _batched_on(self, device: torch.device) -> RankPart:
-        with naming_failures(f"rank {self.group.rank()}: {self.schedule}: meeting the other ranks failed"):
-            self._communicator.ensure(self.group, device)
-        return self._batched
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -203,29 +197,29 @@ class Executor:
             self._run_batched(tensor, options)
 
     def _run_staged(self, tensor: torch.Tensor, options: RunOptions) -> None:
-        if self._places is not None:
-            assert options.source is not None
-            host, source = torch.empty_like(tensor, device=CPU), options.source.to(CPU)
-            self._run_posted(host, options._replace(source=source))
-            tensor.copy_(host)
-            return
         self._host = reused_buffer(self._host, tensor.numel(), tensor.dtype, pinned=True)
-        host = self._host[: tensor.numel()]
-        given = tensor if options.source is None else options.source
-        host.copy_(given.detach().view(-1))  # it waits for the copy, both ways
-        self._run_posted(host, options._replace(source=None, share=None))
+        host, source = self._host[: tensor.numel()], options.source
+        if self._places is None:
+            host.copy_((tensor if source is None else source).detach().view(-1))  # it waits for the copy, both ways
+            source = None
+        else:
+            assert source is not None
+            source = source.to(CPU)
+        self._run_posted(host, options._replace(source=source, share=None))
         tensor.detach().view(-1).copy_(host)
         if options.share is not None:
             options.share.detach().view(-1).copy_(tensor.detach().view(self.schedule.num_ranks, -1)[self.group.rank()])
 
     def _run_batched(self, tensor: torch.Tensor, options: RunOptions) -> None:
-        part = self._batched_on(tensor.device)
+        with naming_failures(f"rank {self.group.rank()}: {self.schedule}: meeting the other ranks failed"):
+            self._transports.start_communicator(self.group, tensor.device)
+        part = self._batched
         num_elements = self._num_elements(tensor, options)
         key = LayoutKey(num_elements, options.wire.itemsize, False, options.stamp.number, False, None, options.splits)
         layout = self._layouts.of(key)
         memory = self._memory(tensor, options, layout, part.num_staging_buffers)
         transport = NcclTransport(part, memory, self.group, layout.portions[0].tags)
-        ScheduleRun(part, self.group, memory, transport, _hooks(options.log)).run()
+        ScheduleRun(self.group, transport, _hooks(options.log)).run()
 
     def _run_posted(self, tensor: torch.Tensor, options: RunOptions) -> None:
         part, stamp = self._posted, options.stamp
@@ -239,15 +233,14 @@ class Executor:
         try:
             for cuts, tags in layout.portions:
                 portion = memory if cuts is None else memory.cut(cuts)
-                by_gloo = None
+                transport: ChunkTransport | None = None
                 if uses_gloo:
-                    by_gloo = GlooTransport(part, portion, group, self._preposted, tags, stamp, self._limit())
-                transport: ChunkTransport | None = by_gloo
+                    timeout = timedelta(seconds=self._limit().seconds)
+                    transport = GlooTransport(part, portion, group, self._preposted, tags, stamp, timeout)
                 if plan is not None:
                     is_last = cuts is layout.portions[-1].cuts
-                    transport = SharedMemoryTransport(part, portion, plan, layout.token, by_gloo, is_last)
-                assert transport is not None
-                ScheduleRun(part, group, portion, transport, hooks).run()
+                    transport = SharedMemoryTransport(part, portion, plan, layout.token, transport, is_last)
+                ScheduleRun(group, transport, hooks).run()
         except BaseException:  # KeyboardInterrupt, too, which may come between two portions
             if plan is not None:
                 plan.local.fail()

@@ -32,7 +32,7 @@ from collectives.runtime.transport import CPU, close_connections, has_backend
 from collectives.shared_memory import OtherCallError
 
 T = TypeVar("T")
-PREFIX = "collectives/failure"
+PREFIX, VERDICT = "collectives/failure", "first"
 # How long the rank that was waited for may take to write down that it failed, too. A timeout closes the connections of
 # its process a moment before that process can write, so its neighbours may ask first.
 GRACE_S = 1.0
@@ -82,11 +82,11 @@ class FailureRecords:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._rank, self._num_ranks, self._group = group.rank(), group.size(), ref(group)
-        self._store = _store_of(group) if group.size() > 1 else None
+        self._store: Any = _store_of(group) if group.size() > 1 else None
         self._server = _server_of(self._store, group)
         # A store may outlive the group: torchrun keeps one when it restarts the ranks. Counting the times that this
         # rank has come to it tells their records apart.
-        self._life = self._within_limit(lambda: self._asked().add(f"{PREFIX}/lives of {self._rank}", 1))
+        self._life = self._within_limit(lambda: self._store.add(f"{PREFIX}/lives of {self._rank}", 1))
 
     def first_cause(self, error: BaseException, calls: Sequence[str], position: int = 0) -> str:
         """Return a sentence that says who failed first, the same on all ranks; empty if that cannot be found out.
@@ -123,13 +123,9 @@ class FailureRecords:
             return answer.result(LIMIT_S)
         return None
 
-    def _asked(self) -> Any:
-        assert self._store is not None
-        return self._store
-
     def _find(self, own: FailureRecord) -> str:
-        store, verdict = self._asked(), self._verdict_key()
-        store.set(self._key(self._rank), json.dumps(own))
+        store, verdict = self._store, self._key(VERDICT)
+        store.set(self._key(f"of {self._rank}"), json.dumps(own))
         group = self._group()
         if group is not None:
             close_connections(group)  # only now: who sees that asks for the record
@@ -138,7 +134,7 @@ class FailureRecords:
             store.compare_set(verdict, "", cause)  # the first to find out tells all
         sentence = store.get(verdict).decode() if store.check([verdict]) else ""
         self._stay_while_serving(is_one_gone=sentence.startswith(stopped_first()))
-        store.set(self._reader_key(self._rank), "")
+        store.set(self._key(f"read by {self._rank}"), "")
         return sentence
 
     def _follow(self, own: FailureRecord) -> str:
@@ -172,19 +168,16 @@ class FailureRecords:
         for _ in _looks(grace_s):
             missing = [rank for rank in ranks if rank not in records]
             records |= {rank: record for rank in missing if (record := self._read(rank)) is not None}
-            if len(records) >= enough or self._asked().check([self._verdict_key()]):
+            if len(records) >= enough or self._store.check([self._key(VERDICT)]):
                 break
         return records
 
     def _read(self, rank: int) -> FailureRecord | None:
-        store, key = self._asked(), self._key(rank)
-        return FailureRecord(*json.loads(store.get(key))) if store.check([key]) else None
+        key = self._key(f"of {rank}")
+        return FailureRecord(*json.loads(self._store.get(key))) if self._store.check([key]) else None
 
-    def _verdict_key(self) -> str:
-        return f"{PREFIX}/{self._life}/first"
-
-    def _key(self, rank: int) -> str:
-        return f"{PREFIX}/{self._life}/of {rank}"
+    def _key(self, name: str) -> str:
+        return f"{PREFIX}/{self._life}/{name}"
 
     def _stay_while_serving(self, is_one_gone: bool) -> None:
         """Where this rank serves the store: do not leave, and take it away, before the others could read there.
@@ -193,15 +186,11 @@ class FailureRecords:
         """
         if self._server != self._rank:
             return
-        others = [self._reader_key(rank) for rank in range(self._num_ranks) if rank != self._rank]
+        others = [self._key(f"read by {rank}") for rank in range(self._num_ranks) if rank != self._rank]
         enough = len(others) - is_one_gone
         for _ in _looks(LIMIT_S / 3):
-            if sum(self._asked().check([key]) for key in others) >= enough:
+            if sum(self._store.check([key]) for key in others) >= enough:
                 break
-
-    def _reader_key(self, rank: int) -> str:
-        """Is there once `rank` has read who failed first."""
-        return f"{PREFIX}/{self._life}/read by {rank}"
 
 
 def _looks(limit_s: float) -> Iterator[None]:

@@ -127,20 +127,17 @@ class PrepostedReceives:
 
 def _post(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work | FailedReceive:
     """Return a receive that may stay posted for long."""
-    try:
-        return _post_unprofiled(group, memory, peer, tag) if profiling() else group.recv([memory], peer, tag)
-    except RuntimeError as error:
-        return FailedReceive(error)
-
-
-def _post_unprofiled(group: dist.ProcessGroup, memory: torch.Tensor, peer: int, tag: int) -> dist.Work:
     # What begins under torch's profiler writes its end there, even if that profile is over and its memory given to
     # others by then: torch 2.13 crashes, or worse, does not. So the profiler is off for a moment, in this thread.
-    autograd._enable_record_function(False)
+    if is_profiled := profiling():
+        autograd._enable_record_function(False)
     try:
         return group.recv([memory], peer, tag)
+    except RuntimeError as error:
+        return FailedReceive(error)
     finally:
-        autograd._enable_record_function(True)
+        if is_profiled:
+            autograd._enable_record_function(True)
 
 
 def eager_tag(tag: int, size_bytes: int, reduces: bool) -> int:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from collectives.runtime.chunks import ChunkMemory
 from collectives.runtime.errors import CollectiveError, first_line, flight_record_of
 from collectives.runtime.hooks import Actions, Hook
 from collectives.runtime.instructions import Opcode, RankInstruction, RankPart
@@ -17,15 +16,17 @@ from collectives.shared_memory import PeerError
 class ScheduleRun:
     """One run on one rank, or a portion of it: the rank's instructions, one by one.
 
-    part: what is to be done, in which order. memory: on which chunks. transport: how they travel.
-    hooks: what else is told of it.
+    transport: what is to be done, on which chunks, and how they travel. hooks: what else is told of it.
     """
 
-    part: RankPart
     group: dist.ProcessGroup
-    memory: ChunkMemory
     transport: ChunkTransport
     hooks: Sequence[Hook] = ()
+
+    @property
+    def part(self) -> RankPart:
+        """Return what is to be done, in which order."""
+        return self.transport.part
 
     def run(self) -> None:
         """Do it. Raises CollectiveError when a peer fails or is later than the group's timeout.
@@ -37,7 +38,7 @@ class ScheduleRun:
             actions = hook(actions, self.part)
         self._do(self.transport.open, "before step 0")
         self._execute(actions)
-        self.memory.finish()
+        self.transport.memory.finish()
         self._do(self.transport.close, "after the last step")
 
     def _do(self, what: Callable[[], None], when: str) -> None:
@@ -78,7 +79,7 @@ class ScheduleRun:
 
     def _peers(self, instruction: RankInstruction) -> list[int]:
         """Return the ranks of the group that it concerns: of a launch, with which anything is exchanged in its step."""
-        part, chunks = self.part, self.memory.wire_chunks
+        part, chunks = self.part, self.transport.memory.wire_chunks
         if instruction.opcode is not Opcode.LAUNCH:
             return [part.peers[part.transfer(*instruction).peer]]
         step = instruction.transfer

@@ -5,13 +5,12 @@ memory for their segments. Others send to each other by torch.distributed. The r
 when the first of its schedules is executed.
 """
 
-import json
 import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from weakref import finalize
 
 import torch.distributed as dist
@@ -142,7 +141,7 @@ def _find_out(group: dist.ProcessGroup, transport: str) -> SharedBy:
     own = Offer(this_host(), meeting.name if meeting else "", settings_of(transport, slot_text))
     local = None
     with meeting or nullcontext():
-        offers = [Offer(**json.loads(text)) for text in exchange(group, json.dumps(asdict(own)))]
+        offers = [Offer(*offer) for offer in exchange(group, own)]
         check_settings(offers, transport, slot_text)
         try:
             local = _met(meeting, group, own, offers) if meeting else None
@@ -151,21 +150,15 @@ def _find_out(group: dist.ProcessGroup, transport: str) -> SharedBy:
     shared = NOT_SHARED
     if any(offer.name for offer in offers):
         shared, reason = _agreed(group, own, local, reason, slot_bytes_of(slot_text))
-    if transport == "shm":
-        _require_one_host(shared, reason)
+    if transport == "shm" and not shared.on_one_host:
+        if shared.local is not None:
+            shared.local.close()
+        raise ValueError(
+            f"transport 'shm': not all ranks share memory ({reason or 'they run on several hosts'}); use 'auto'"
+        )
     if transport == "auto" and reason:
         _LOG.debug("rank %d uses torch.distributed for all messages, not shared memory: %s", group.rank(), reason)
     return shared
-
-
-def _require_one_host(shared: SharedBy, reason: str) -> None:
-    if shared.on_one_host:
-        return
-    if shared.local is not None:
-        shared.local.close()
-    raise ValueError(
-        f"transport 'shm': not all ranks share memory ({reason or 'they run on several hosts'}); use 'auto'"
-    )
 
 
 def _new_meeting(group: dist.ProcessGroup, transport: str, slot_text: str) -> tuple[Meeting | None, str]:
@@ -200,12 +193,11 @@ def _agreed(
 
     Returns who shares, and why this rank does not if one of its host cannot.
     """
-    answers = exchange(group, json.dumps({"host": own.host, "shares": local is not None, "failed": bool(reason)}))
-    ranks = [json.loads(answer) for answer in answers]
-    failed = {answer["host"]: rank for rank, answer in enumerate(ranks) if answer["failed"]}
+    ranks = exchange(group, (own.host, local is not None, bool(reason)))
+    failed = {host: rank for rank, (host, _, has_failed) in enumerate(ranks) if has_failed}
     if own.host in failed:
         if local is not None:
             local.close()
         local, reason = None, reason or f"rank {failed[own.host]} on this host cannot"
-    sharing = Counter(rank["host"] for rank in ranks if rank["shares"] and rank["host"] not in failed)
+    sharing = Counter(host for host, shares, _ in ranks if shares and host not in failed)
     return SharedBy(local, slot_bytes if sharing else 0, group.size() in sharing.values()), reason

@@ -1,13 +1,14 @@
 """`Offer`: what a rank tells the others before they share memory: where it runs, and how it is to be found there."""
 
+import json
 import os
 import platform
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -39,8 +40,7 @@ MAX_SETTINGS = 120  # characters that ranks are told of each other's settings
 _TEXT_BYTES = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """The facts that a rank tells all others before they meet.
 
     host: the same for processes that can reach each other's sockets. name: of its socket; empty if it cannot share.
@@ -104,14 +104,15 @@ def check_settings(offers: Sequence[Offer], transport: str, slot_text: str) -> N
         )
 
 
-def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
-    """Return the text of every rank, by rank. Raises CollectiveError, which names a rank that is gone or says nothing.
+def exchange(group: dist.ProcessGroup, facts: Sequence[Any]) -> list[list[Any]]:
+    """Return the facts of every rank, by rank. Raises CollectiveError, which names a rank that is gone or says nothing.
 
     Not by `TextAllGather`, whose executor asks first who shares memory.
     """
     rank, peers = group.rank(), [peer for peer in range(group.size()) if peer != group.rank()]
     texts = torch.zeros(group.size(), _TEXT_BYTES, dtype=torch.uint8, device=CPU)
-    texts[rank] = torch.frombuffer(bytearray(text.encode().ljust(_TEXT_BYTES)), dtype=torch.uint8)
+    own = json.dumps(facts).encode().ljust(_TEXT_BYTES)
+    texts[rank] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
     peer, limit = rank, time_limit_of(group)()
     try:
         works = []
@@ -125,4 +126,4 @@ def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
         doing = f"learning about shared memory from rank {peer}"
         message = f"rank {rank}: before step 0: {doing} failed: {first_line(error)}"
         raise CollectiveError(message, peer=peer) from error
-    return [bytes(row).decode().rstrip() for row in texts.tolist()]
+    return [json.loads(bytes(row)) for row in texts.tolist()]

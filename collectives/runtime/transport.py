@@ -31,7 +31,7 @@ POSTED, BATCHED, STAGED = Transport
 
 
 class Transports:
-    """The transports of one group, found when first asked for.
+    """The transports of one group, found when first asked for; and its communicator for batched transfers.
 
     on_cpu: that of the CPU's tensors, by far the most often asked for; None until it is.
     """
@@ -40,6 +40,7 @@ class Transports:
         self.on_cpu: Transport | None = None
         self._group = ref(group)  # so that the group can go
         self._by_device: dict[torch.device, Transport] = {}
+        self._has_communicator = False
 
     def of(self, tensor: torch.Tensor) -> Transport:
         """Return the transport of `tensor`. Raises ValueError if the group cannot send from where it is."""
@@ -53,22 +54,15 @@ class Transports:
         self.on_cpu = self._by_device.get(CPU)
         return transport
 
+    def start_communicator(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        """Start the communicator by torch's own all_reduce, if it has not been: all ranks must, in the first call.
 
-class CommunicatorStart:
-    """Whether the ranks of one group have started its communicator for batched transfers: all must, in the first call.
-
-    NCCL makes a communicator when it is first used, by all ranks of the group; a schedule may use only some of them.
-    """
-
-    def __init__(self, _: dist.ProcessGroup) -> None:
-        self._started = False
-
-    def ensure(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """Start it by torch's own all_reduce, if it has not been."""
-        if not self._started:
+        NCCL makes one when it is first used, by all ranks of the group; a schedule may use only some of them.
+        """
+        if not self._has_communicator:
             backend: Any = group._get_backend(device)  # torch's stubs lack its methods
             backend.allreduce([torch.zeros(1, device=device)]).wait()
-            self._started = True
+            self._has_communicator = True
 
 
 def find_transport(group: dist.ProcessGroup, device: torch.device) -> Transport:

@@ -6,6 +6,7 @@ made of, and to apply it.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -17,18 +18,24 @@ from collectives.runtime.hooks import Actions
 from collectives.runtime.instructions import RankInstruction, RankPart, SharedPlan
 from collectives.runtime.preposted import EagerBuffer, FailedReceive, PrepostedReceives, is_eager
 from collectives.runtime.tags import STAMPED, CallStamp, digest_tag
-from collectives.shared_memory import OtherCallError, TimeLimit
+from collectives.shared_memory import OtherCallError
 from ringsim.schedule import Receive, Send
 
 
+@dataclass(slots=True)
 class ChunkTransport:
     """The interface that a run asks of its transport.
 
-    instructions: what it has to be asked to do, in order.
+    part: what is to be done. memory: on which chunks.
     """
 
-    __slots__ = ()
-    instructions: Sequence[RankInstruction]
+    part: RankPart
+    memory: ChunkMemory
+
+    @property
+    def instructions(self) -> Sequence[RankInstruction]:
+        """Return what it has to be asked to do, in order."""
+        return self.part.instructions
 
     @property
     def actions(self) -> Actions:
@@ -50,38 +57,26 @@ class PostedReceive(NamedTuple):
     eager: EagerBuffer | None = None
 
 
+@dataclass(slots=True)
 class GlooTransport(ChunkTransport):
     """Sends and receives of torch.distributed, each by itself.
 
     Receives are posted ahead, because Gloo's send is a rendezvous: it writes at once only if the receiver has already
     said where to. Those of short messages are posted even before the call (`PrepostedReceives`).
 
-    tags: of each chunk's messages, but for the digest. stamp, limit: of the call.
+    tags: of each chunk's messages, but for the digest. stamp, timeout: of the call.
     outgoing: what is sent of each chunk, where it carries the stamp; `copied` are those that hold the chunk as it is.
     """
 
-    __slots__ = (
-        "copied", "group", "instructions", "memory", "outgoing", "part", "preposted", "receives", "sends",
-        "stamp", "tags", "timeout",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        part: RankPart,
-        memory: ChunkMemory,
-        group: dist.ProcessGroup,
-        preposted: PrepostedReceives,
-        tags: list[int],
-        stamp: CallStamp,
-        limit: TimeLimit,
-    ) -> None:
-        self.part, self.memory, self.group, self.preposted = part, memory, group, preposted
-        self.tags, self.stamp, self.timeout = tags, stamp, timedelta(seconds=limit.seconds)
-        self.instructions = part.instructions
-        self.receives: dict[int, PostedReceive] = {}
-        self.sends: dict[int, dist.Work] = {}
-        self.outgoing: dict[int, EagerBuffer] = {}
-        self.copied: set[int] = set()
+    group: dist.ProcessGroup
+    preposted: PrepostedReceives
+    tags: list[int]
+    stamp: CallStamp
+    timeout: timedelta
+    receives: dict[int, PostedReceive] = field(default_factory=dict)
+    sends: dict[int, dist.Work] = field(default_factory=dict)
+    outgoing: dict[int, EagerBuffer] = field(default_factory=dict)
+    copied: set[int] = field(default_factory=set)
 
     @property
     def actions(self) -> Actions:
@@ -155,6 +150,7 @@ class GlooTransport(ChunkTransport):
         return buffer.filled(message, self.stamp)  # earlier sends of the chunk have left: rule 4
 
 
+@dataclass(slots=True)
 class NcclTransport(ChunkTransport):
     """All that a rank sends and receives in a step as one group: POST_RECV and SEND put into it, LAUNCH launches it.
 
@@ -165,14 +161,11 @@ class NcclTransport(ChunkTransport):
     works: what is yet to be waited for, in the order of the batch; on NCCL one for all of it.
     """
 
-    __slots__ = ("batch", "buffers", "group", "instructions", "memory", "part", "tags", "works")
-
-    def __init__(self, part: RankPart, memory: ChunkMemory, group: dist.ProcessGroup, tags: list[int]) -> None:
-        self.part, self.memory, self.group, self.tags = part, memory, group, tags
-        self.instructions = part.instructions
-        self.buffers: dict[int, torch.Tensor] = {}
-        self.batch: list[dist.P2POp] = []
-        self.works: deque[dist.Work] = deque()
+    group: dist.ProcessGroup
+    tags: list[int]
+    buffers: dict[int, torch.Tensor] = field(default_factory=dict)
+    batch: list[dist.P2POp] = field(default_factory=list)
+    works: deque[dist.Work] = field(default_factory=deque)
 
     @property
     def actions(self) -> Actions:
@@ -222,6 +215,7 @@ class NcclTransport(ChunkTransport):
             self.works.popleft().wait()
 
 
+@dataclass(slots=True)
 class SharedMemoryTransport(ChunkTransport):
     """A transport within a host: the receiver reads a chunk where its sender has put it.
 
@@ -232,32 +226,23 @@ class SharedMemoryTransport(ChunkTransport):
     the segment each chunk has its own place in the portion, and in the tensor a chunk is published only if the data
     that overwrites it was computed from it (`plan.stays`).
 
-    plan: of this rank. local: the ranks of this host. token: stands for the schedule and the tensor.
+    plan: of this rank. token: stands for the schedule and the tensor.
     is_last: whether this is the last portion, after which the caller may change the tensor.
     remote: for messages to and from ranks of other hosts; None if there are none.
-    locations: where each chunk is published; None if, as it is now, it is not.
+    locations: where each chunk is published; None, or nothing, if it is not as it is now.
     arrived: what each receive has brought, and where that is published; None if it came from another host.
     """
 
-    __slots__ = (
-        "arrived", "instructions", "is_last", "local", "locations", "memory", "part", "plan", "remote",
-        "rounds", "token",
-    )  # fmt: skip
+    plan: SharedPlan
+    token: int
+    remote: GlooTransport | None
+    is_last: bool
+    locations: dict[int, int | None] = field(default_factory=dict)
+    arrived: dict[int, tuple[torch.Tensor, int | None]] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        part: RankPart,
-        memory: ChunkMemory,
-        plan: SharedPlan,
-        token: int,
-        remote: GlooTransport | None,
-        is_last: bool,
-    ) -> None:
-        self.part, self.memory, self.local, self.plan, self.token = part, memory, plan.local, plan, token
-        self.remote, self.rounds, self.is_last = remote, memory.rounds, is_last
-        self.instructions = plan.instructions
-        self.locations: list[int | None] = [None] * len(memory.chunks)
-        self.arrived: dict[int, tuple[torch.Tensor, int | None]] = {}
+    @property
+    def instructions(self) -> Sequence[RankInstruction]:
+        return self.plan.instructions
 
     @property
     def actions(self) -> Actions:
@@ -267,14 +252,14 @@ class SharedMemoryTransport(ChunkTransport):
         return remote.post_recv, self.wait_recv, self.apply, remote.repost_recv, self.send, remote.wait_send
 
     def open(self) -> None:
-        self.local.open_portion(self.token)
+        self.plan.local.open_portion(self.token)
 
     def close(self) -> None:
         if self.remote is not None:
             self.remote.close()
-        self.local.close_portion()
+        self.plan.local.close_portion()
         if self.is_last:
-            self.local.take_back()
+            self.plan.local.take_back()
 
     def wait_recv(self, index: int) -> None:
         """Wait until a message is published, or has arrived from another host."""
@@ -285,9 +270,9 @@ class SharedMemoryTransport(ChunkTransport):
             self.arrived[index] = self.remote.receives[index].buffer, None
             return
         receive = self.part.program.receives[index]
-        location = self.local.wait_for(self.part.peers[receive.peer], record)
+        location = self.plan.local.wait_for(self.part.peers[receive.peer], record)
         message = self.memory.wire_chunks[receive.chunk]
-        self.arrived[index] = self.local.view(location, message.numel(), message.dtype), location
+        self.arrived[index] = self.plan.local.view(location, message.numel(), message.dtype), location
 
     def apply(self, index: int) -> None:
         """Add what has arrived, in this rank's segment if the sum is sent on; or let the chunk be where it is."""
@@ -297,12 +282,12 @@ class SharedMemoryTransport(ChunkTransport):
         arrived, location = self.arrived[index]
         if receive.reduce:
             location = None
-            if self.plan.sent_on[index] and not self.rounds:
+            if self.plan.sent_on[index] and not memory.rounds:
                 location = self.lend(number, target)
                 if location is None:
-                    location, output = self.local.allocate(target.numel(), target.dtype)
+                    location, output = self.plan.local.allocate(target.numel(), target.dtype)
             reduce_into(memory.reduce, output, memory.chunks[number], arrived)
-        elif location is not None and not self.rounds:
+        elif location is not None and not memory.rounds:
             output = arrived
         elif arrived is not target:
             target.copy_(arrived)
@@ -317,25 +302,24 @@ class SharedMemoryTransport(ChunkTransport):
 
     def send(self, index: int) -> None:
         """Publish where a chunk is, or send it to another host."""
-        send = self.part.sends[index]
-        peer = self.part.peers[send.peer]
-        if self.remote is not None and peer not in self.local:
-            chunks, number = self.memory.chunks, send.chunk
-            if self.local.is_borrowed(self.locations[number]) and chunks[number] is not self.memory.targets[number]:
+        send, local = self.part.sends[index], self.plan.local
+        peer, number, location = self.part.peers[send.peer], send.chunk, self.locations.get(send.chunk)
+        if self.remote is not None and peer not in local:
+            chunks, target = self.memory.chunks, self.memory.targets[number]
+            if local.is_borrowed(location) and chunks[number] is not target:
                 # While torch.distributed sends it, its owner could fail and change it.
-                chunks[number] = self.memory.targets[number].copy_(chunks[number])
-            self.local.require_lenders()
+                chunks[number] = target.copy_(chunks[number])
+            local.require_lenders()
             self.remote.send(index)
             return
-        location = self.locations[send.chunk]
         if location is None:
-            location = self.locations[send.chunk] = self.place(index, send.chunk)
-        self.local.publish(peer, self.plan.published[index], location)
+            location = self.locations[number] = self.place(index, number)
+        local.publish(peer, self.plan.published[index], location)
 
     def lend(self, number: int, chunk: torch.Tensor) -> int | None:
         """Return the location of `chunk` where it is, in tensor or source; None if others cannot read it there."""
         is_overwritten = chunk.data_ptr() == self.memory.targets[number].data_ptr()
-        return self.local.lend(chunk) if self.plan.stays[number] or not is_overwritten else None
+        return self.plan.local.lend(chunk) if self.plan.stays[number] or not is_overwritten else None
 
     def place(self, index: int, number: int) -> int:
         """Return where others can read what send `index` sends of a chunk.
@@ -343,9 +327,9 @@ class SharedMemoryTransport(ChunkTransport):
         It is copied to the segment if they cannot read it where it is.
         """
         chunk, message = self.memory.chunks[number], self.memory.wire_chunks[number]
-        if not self.rounds and (lent := self.lend(number, chunk)) is not None:
+        if not self.memory.rounds and (lent := self.lend(number, chunk)) is not None:
             return lent
-        location, place = self.local.allocate(message.numel(), message.dtype)
+        location, place = self.plan.local.allocate(message.numel(), message.dtype)
         copy_rounded(place, chunk)
         self.memory.round_in_place(index, chunk, place)
         return location

@@ -10,7 +10,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakSet
@@ -108,21 +108,6 @@ class OtherCallError(PeerError):
         super().__init__(f"rank {peer} has made other calls of this group than this rank{detail}", peer)
 
 
-class LateRankError(PeerError):
-    """A rank has not read what another one has published."""
-
-    def __init__(self, cause: str, late: Sequence[int]) -> None:
-        names = f"rank {late[0]} has" if len(late) == 1 else f"ranks {', '.join(map(str, late))} have"
-        super().__init__(f"{cause}: {names} yet to read what was sent before", late[0])
-
-
-class FailedLenderError(PeerError):
-    """A rank has failed, so it may have changed its own memory while this one read there."""
-
-    def __init__(self, peer: int) -> None:
-        super().__init__(f"rank {peer} has failed, and may have overwritten its tensor while this rank read it", peer)
-
-
 class LocalRanks:
     """The shared memory and the sockets through which one rank of a host reaches the others.
 
@@ -181,7 +166,7 @@ class LocalRanks:
 
         token: less than 2**TOKEN_BITS; what the portion belongs to.
 
-        Raises LateRankError if a rank that has yet to read there has ended or failed, or is later than the group's
+        Raises PeerError if a rank that has yet to read there has ended or failed, or is later than the group's
         timeout, OtherCallError if what it has read belonged to something else, and RuntimeError if this rank itself has
         failed before.
         """
@@ -234,11 +219,12 @@ class LocalRanks:
         self._has_lent = self._has_borrowed = False
 
     def require_lenders(self) -> None:
-        """Raise FailedLenderError if this rank has borrowed in this collective, and another rank has failed."""
+        """Raise PeerError if this rank has borrowed in this collective, and another rank has failed."""
         if self._has_borrowed:
             for peer, words in self._others:
                 if words[FAILED]:
-                    raise FailedLenderError(peer)
+                    detail = "and may have overwritten its tensor while this rank read it"
+                    raise PeerError(f"rank {peer} has failed, {detail}", peer)
 
     def is_borrowed(self, location: int | None) -> bool:
         """Whether another rank has lent what is there."""
@@ -327,7 +313,8 @@ class LocalRanks:
             self._wait(lambda: not late(), FOR_A_PORTION, lambda: bool(late_and_gone()))
         except RuntimeError as error:
             if ranks := late_and_gone() or late():
-                raise LateRankError(str(error), ranks) from None
+                names = f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} have"
+                raise PeerError(f"{error}: {names} yet to read what was sent before", ranks[0]) from None
 
     def _wait(self, is_ready: Callable[[], bool], asleep: int, is_hopeless: Callable[[], bool]) -> None:
         began = time.monotonic()
