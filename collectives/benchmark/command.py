@@ -4,47 +4,21 @@ import datetime
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import torch.distributed as dist
 
+from collectives import runtime
 from collectives.benchmark.case import DTYPES
 from collectives.benchmark.job import run_plan
 from collectives.benchmark.plan import COLLECTIVES, BenchmarkPlan, growing_sizes
 from collectives.benchmark.table import format_table
 from collectives.calls import AUTO
-from collectives.runtime import (
-    GLOO_THREAD_POLICIES,
-    TRANSPORTS,
-    CollectiveError,
-    GlooThreadPolicy,
-    naming_failures,
-    resolve,
-    set_gloo_thread_policy,
-    use_transport,
-)
-from ringsim.console import (
-    FILE,
-    STDOUT,
-    TIME,
-    Choice,
-    IntRange,
-    Name,
-    Progress,
-    Quantity,
-    TorchrunCommand,
-    check_writable,
-    clear_line,
-    examples,
-    json_option,
-    output_file,
-    print_result,
-    require_one_stdout,
-    torchrun,
-    wide_option,
-)
+from collectives.runtime import CollectiveError, naming_failures, resolve, set_gloo_thread_policy, use_transport
+from ringsim import console
 from ringsim.measurements import Measurements
 from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective
@@ -53,7 +27,7 @@ from ringsim.units import parse_size_of_nccl_tests, plural
 
 START = "torchrun --nproc-per-node 4 -m collectives.benchmark"
 MAX_TIMEOUT_S = 86400.0
-NCCL_SIZE = Quantity("size", parse_size_of_nccl_tests)
+NCCL_SIZE = console.Quantity("size", parse_size_of_nccl_tests)
 
 
 def _names(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
@@ -76,18 +50,18 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     return value
 
 
+_duration = partial(click.option, type=console.TIME, callback=_positive)
+
+
 @click.command(
-    cls=TorchrunCommand,
+    cls=console.TorchrunCommand,
     name="benchmark",
-    epilog=examples(
-        f"{START} --algorithm ring",
-        f"{START} -b 1KiB -e 1MiB",
-    ),
+    epilog=console.examples(f"{START} --algorithm ring", f"{START} -b 1KiB -e 1MiB"),
 )
 @click.option(
     "--collective",
     "collectives",
-    type=Name("names", list(COLLECTIVES), several=True),
+    type=console.Name("names", list(COLLECTIVES), several=True),
     multiple=True,
     callback=_collectives,
     default=("all_reduce",),
@@ -96,7 +70,7 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 @click.option(
     "--algorithm",
     "algorithms",
-    type=Name("names", sorted({AUTO, *(name for _, name in ALGORITHMS)}), several=True),
+    type=console.Name("names", sorted({AUTO, *(name for _, name in ALGORITHMS)}), several=True),
     multiple=True,
     callback=_names,
     help="Algorithm to time, one that ringsim algorithms lists, compared with torch's own [default: "
@@ -106,23 +80,20 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
     "-b", "--begin", type=NCCL_SIZE, default="64", help="Size of the smallest tensor; 8M is 8MiB, unlike 8MB."
 )
 @click.option("-e", "--end", type=NCCL_SIZE, default="64MiB", help="Upper limit of the tensor's size.")
-@click.option("-f", "--factor", type=IntRange(2), default=4, help="Factor between one size and the next.")
-@click.option("--dtype", type=Choice(list(DTYPES)), default="float32", help="Data type of the elements.")
+@click.option("-f", "--factor", type=console.IntRange(2), default=4, help="Factor between one size and the next.")
+@click.option("--dtype", type=console.Choice(list(DTYPES)), default="float32", help="Data type of the elements.")
 @click.option(
-    "-n",
-    "--iterations",
-    type=IntRange(1),
+    *("-n", "--iterations"),
+    type=console.IntRange(1),
     help="Iterations per cell of the table [default: as many as fit the time, at least 5].",
 )
 @click.option(
     "--calls",
-    type=IntRange(1, 1000),
+    type=console.IntRange(1, 1000),
     help="Calls in a row per iteration, of which the mean counts [default: as many as take 50 ms, at most 500].",
 )
-@click.option(
-    "--cell-time", "cell_time_s", type=TIME, callback=_positive, default="1s", help="Time per cell, without -n."
-)
-@click.option("-w", "--warm-up", type=IntRange(0), default=2, help="Warm-up iterations, which are not counted.")
+@_duration("--cell-time", "cell_time_s", default="1s", help="Time per cell, without -n.")
+@click.option("-w", "--warm-up", type=console.IntRange(0), default=2, help="Warm-up iterations, which are not counted.")
 @click.option("--in-place/--out-of-place", default=None, help="Time only this half of the table [default: both].")
 @click.option("--plain-ring", is_flag=True, help="Also time a hand-written ring of isend and irecv, for sums.")
 @click.option(
@@ -134,28 +105,26 @@ def _positive(_: click.Context, option: click.Parameter, value: float) -> float:
 )
 @click.option(
     "--transport",
-    type=Choice(list(TRANSPORTS)),
+    type=console.Choice(list(runtime.TRANSPORTS)),
     help="Transport of our chunks; auto is shared memory within a host [default: COLLECTIVES_TRANSPORT].",
 )
 @click.option(
     "--gloo-thread-policy",
-    type=Choice(GLOO_THREAD_POLICIES),
+    type=console.Choice(runtime.GLOO_THREAD_POLICIES),
     default="batch",
     help="Scheduling policy of Gloo's polling threads: with batch they do not take a core that is in use.",
 )
-@click.option(
-    "--timeout", "timeout_s", type=TIME, callback=_positive, default="60s", help="Time that a rank waits for a peer."
-)
-@wide_option
-@json_option
-@click.option("-o", "--output", type=FILE, help="Write the times of every iteration to FILE, as JSON.")
+@_duration("--timeout", "timeout_s", default="60s", help="Time that a rank waits for a peer.")
+@console.wide_option
+@console.json_option
+@click.option("-o", "--output", type=console.FILE, help="Write the times of every iteration to FILE, as JSON.")
 def main(
     begin: int,
     end: int,
     factor: int,
     in_place: bool | None,
     transport: str | None,
-    gloo_thread_policy: GlooThreadPolicy,
+    gloo_thread_policy: runtime.GlooThreadPolicy,
     timeout_s: float,
     wide: bool,
     as_json: bool,
@@ -166,15 +135,15 @@ def main(
 
     Start it with torchrun: torchrun --nproc-per-node 4 -m collectives.benchmark
     """
-    require_one_stdout(as_json, output)
+    console.require_one_stdout(as_json, output)
     places = (False, True) if in_place is None else (in_place,)
     plan = BenchmarkPlan(sizes_bytes=growing_sizes(begin, end, factor), in_place=places, **rest)
-    num_ranks = torchrun.num_ranks(START)
-    plan.check(num_ranks, torchrun.ranks_here())
-    if output is not None and output != STDOUT:
-        check_writable(f"--output {output}", output.parent)
+    num_ranks = console.torchrun.num_ranks(START)
+    plan.check(num_ranks, console.torchrun.ranks_here())
+    if output is not None and output != console.STDOUT:
+        console.check_writable(f"--output {output}", output.parent)
     rank = int(os.environ["RANK"])
-    progress = Progress(rank=rank)
+    progress = console.Progress(rank=rank)
     progress.begin(f"starting {plural(num_ranks, 'rank')}")
     try:
         with naming_failures(f"rank {rank}: meeting the other ranks failed"):
@@ -185,23 +154,23 @@ def main(
         with progress:
             measurements = run_plan(plan, resolve(None), progress)
     except CollectiveError as error:
-        clear_line()
+        console.clear_line()
         click.echo(str(error), err=True)
         sys.stdout.flush()
         # Threads of the broken group may still be waiting, and would abort a process that takes leave in order.
         os._exit(1)
     dist.destroy_process_group()
     if rank == 0:
-        print_result(format_table(measurements, wide), measurements.as_dict(), as_json, output)
+        console.print_result(format_table(measurements, wide), measurements.as_dict(), as_json, output)
         _write(measurements, output)
 
 
 def _write(measurements: Measurements, output: Path | None) -> None:
     """Write the file, if one is asked for. Exits with 1 if any element was wrong."""
     if output is not None:
-        if output != STDOUT:
+        if output != console.STDOUT:
             output.parent.mkdir(parents=True, exist_ok=True)
-        with output_file(output) as file:
+        with console.output_file(output) as file:
             file.write(measurements.as_text().encode())
     wrong = sum(times.wrong or 0 for times in measurements.collectives)
     if wrong:

@@ -1,6 +1,7 @@
 """`BenchmarkPlan`: what a benchmark is asked to do, checked before anything begins."""
 
 from dataclasses import dataclass
+from itertools import count, takewhile
 
 from collectives.benchmark.case import BenchmarkCase, elements_of, pattern
 from collectives.benchmark.implementation import FUNCTIONS
@@ -88,7 +89,4 @@ def growing_sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
         raise ValueError(
             f"sizes from {begin} to {end} B: the first (-b) must be at least 1 and not above the last (-e)"
         )
-    sizes = [begin]
-    while sizes[-1] * factor <= end:
-        sizes.append(sizes[-1] * factor)
-    return tuple(sizes)
+    return tuple(takewhile(lambda size: size <= end, (begin * factor**power for power in count())))

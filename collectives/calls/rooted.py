@@ -100,7 +100,7 @@ def gather(
         True
     """
     check_tensor("tensor", tensor)
-    root = _root(resolve(group), "dst", *_or_first(dst, group_dst))
+    root = _root(resolve(group), "dst", dst, group_dst, default=0)
     call = CollectiveCall(Collective.GATHER, algorithm, group, root)
     outputs = _shares_at_root("gather_list", gather_list, tensor, call, root)
     for index, output in enumerate(outputs):
@@ -135,7 +135,7 @@ def scatter(
         True
     """
     check_writable("tensor", tensor)
-    root = _root(resolve(group), "src", *_or_first(src, group_src))
+    root = _root(resolve(group), "src", src, group_src, default=0)
     call = CollectiveCall(Collective.SCATTER, algorithm, group, root)
     inputs = _shares_at_root("scatter_list", scatter_list, tensor, call, root)
     for index, given in enumerate(inputs):
@@ -165,11 +165,6 @@ def barrier(group: Group = None, async_op: bool = False) -> Work | None:
     return call.perform(run, call.fingerprint("barrier", token.numel(), token.dtype), [token], async_op=async_op)
 
 
-def _or_first(rank: int | None, group_rank: int | None) -> tuple[int | None, int | None]:
-    """Return the two, or the first rank of the job if neither is given, as torch does."""
-    return (0 if rank is None and group_rank is None else rank), group_rank
-
-
 def _shares_at_root(
     name: str, listed: list[torch.Tensor] | None, tensor: torch.Tensor, call: CollectiveCall, root: int
 ) -> tuple[torch.Tensor, ...]:
@@ -182,7 +177,12 @@ def _shares_at_root(
     return (tensor.new_empty(0),)
 
 
-def _root(group: dist.ProcessGroup, name: str, rank: int | None, group_rank: int | None) -> int:
+def _root(
+    group: dist.ProcessGroup, name: str, rank: int | None, group_rank: int | None, default: int | None = None
+) -> int:
+    """Return a root's rank in the group; default: the rank of the job if neither is given, as torch has it."""
+    if group_rank is None:
+        rank = default if rank is None else rank
     if (rank is None) == (group_rank is None):
         raise ValueError(f"{name} {rank}, group_{name} {group_rank}: give exactly one of the two")
     root = group_rank if rank is None else dist.get_group_rank(group, rank)

@@ -97,6 +97,12 @@ def check_alike(name: str, tensor: torch.Tensor, other_name: str, other: torch.T
         raise ValueError(f"{name} is on {tensor.device} and {other_name} on {other.device}: must be on the same")
 
 
+def check_as_many(name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
+    """Raise ValueError unless both have as many elements."""
+    if tensor.numel() != other.numel():
+        raise ValueError(f"{name} has {tensor.numel()} elements and {other_name} {other.numel()}: must be as many")
+
+
 def block_lengths(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, num_ranks: int) -> list[int]:
     """Return the number of elements of each rank's block of `tensor`.
 
@@ -136,11 +142,8 @@ def check_shares(
     check_number(list_name, tensors, num_ranks)
     for index, listed in enumerate(tensors):
         check_alike(f"{list_name}[{index}]", listed, name, tensor)
+    check_as_many(f"{list_name}[{rank}]", tensors[rank], name, tensor)
     lengths = tuple(listed.numel() for listed in tensors)
-    if lengths[rank] != tensor.numel():
-        raise ValueError(
-            f"{list_name}[{rank}] has {lengths[rank]} elements and {name} {tensor.numel()}: both must be the same"
-        )
     return lengths if len(set(lengths)) > 1 else None
 
 
@@ -148,12 +151,5 @@ def check_list(list_name: str, tensors: list[torch.Tensor], name: str, tensor: t
     """Raise ValueError unless there is a tensor for each rank, each like `tensor`."""
     check_number(list_name, tensors, num_ranks)
     for index, listed in enumerate(tensors):
-        if listed.numel() != tensor.numel() or listed.dtype != tensor.dtype:
-            raise ValueError(
-                f"{list_name}[{index}] has {listed.numel()} elements of {listed.dtype} and {name} {tensor.numel()} of "
-                f"{tensor.dtype}: both must be the same"
-            )
-        if listed.device != tensor.device:
-            raise ValueError(
-                f"{list_name}[{index}] is on {listed.device} and {name} on {tensor.device}: must be on the same"
-            )
+        check_as_many(f"{list_name}[{index}]", listed, name, tensor)
+        check_alike(f"{list_name}[{index}]", listed, name, tensor)

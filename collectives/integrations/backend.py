@@ -58,12 +58,6 @@ class BackendOptions:
     wire: torch.dtype | None = None
     transport: str | None = None
 
-    def reducing(self, algorithm: str, tensor: Tensor) -> dict[str, Any]:
-        """Return the keywords of a collective that reduces `tensor`."""
-        if not tensor.dtype.is_floating_point:
-            return {"algorithm": algorithm}
-        return {"algorithm": algorithm, "wire": self.wire}
-
 
 def in_all_forms(method: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
     """Let a collective take its arguments in all forms that torch has, and keep the timeout of the call."""
@@ -127,73 +121,61 @@ class RingGroup(dist.ProcessGroup):
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         if tensors[0].layout != torch.strided:
             return super().allreduce(tensors, opts)
-        keywords = self.options.reducing(self.options.all_reduce, tensors[0])
-        async_op = _is_async(opts, tensors[0]) and not is_last_bucket(tensors[0])
+        how = _how(self, "all_reduce", opts, tensors[0])
         if len(tensors) > 1:
-            return _work(functions.all_reduce_coalesced(tensors, opts.reduceOp, self, async_op, **keywords), tensors)
-        return _work(functions.all_reduce(tensors[0], opts.reduceOp, self, async_op, **keywords), tensors)
+            return _work(functions.all_reduce_coalesced(tensors, **how), tensors)
+        how["async_op"] &= not is_last_bucket(tensors[0])
+        return _work(functions.all_reduce(tensors[0], **how), tensors)
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        keywords = self.options.reducing(self.options.reduce, tensors[0])
-        async_op = _is_async(opts, tensors[0])
-        work = rooted.reduce(tensors[0], None, opts.reduceOp, self, async_op, opts.rootRank, **keywords)
-        return _work(work, tensors)
+        how = _how(self, "reduce", opts, tensors[0])
+        return _work(rooted.reduce(tensors[0], group_dst=opts.rootRank, **how), tensors)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        algorithm, async_op = self.options.broadcast, _is_async(opts, tensors[0])
-        work = rooted.broadcast(tensors[0], None, self, async_op, opts.rootRank, algorithm=algorithm)
-        return _work(work, tensors)
+        how = _how(self, "broadcast", opts, tensors[0])
+        return _work(rooted.broadcast(tensors[0], group_src=opts.rootRank, **how), tensors)
 
     def barrier(self, opts: Any = None) -> dist.Work:
         return _work(rooted.barrier(self, opts.asyncOp), [])
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        algorithm, async_op = self.options.all_gather, _is_async(opts, inputs[0])
-        work = functions.all_gather(outputs[0], inputs[0], self, async_op, algorithm=algorithm)
-        return _work(work, outputs[0])
+        how = _how(self, "all_gather", opts, inputs[0])
+        return _work(functions.all_gather(outputs[0], inputs[0], **how), outputs[0])
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
-        algorithm, async_op = self.options.all_gather, _is_async(opts, input)
-        work = functions.all_gather_into_tensor(output, input, self, async_op, algorithm=algorithm)
-        return _work(work, [output])
+        how = _how(self, "all_gather", opts, input)
+        return _work(functions.all_gather_into_tensor(output, input, **how), [output])
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # noqa: ARG002
         algorithm = self.options.all_gather
         return _last(functions.all_gather_into_tensor_coalesced(outputs, inputs, self, algorithm=algorithm))
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        keywords = self.options.reducing(self.options.reduce_scatter, outputs[0])
-        async_op = _is_async(opts, outputs[0])
-        work = functions.reduce_scatter(outputs[0], inputs[0], opts.reduceOp, self, async_op, **keywords)
-        return _work(work, outputs)
+        how = _how(self, "reduce_scatter", opts, outputs[0])
+        return _work(functions.reduce_scatter(outputs[0], inputs[0], **how), outputs)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
-        keywords = self.options.reducing(self.options.reduce_scatter, output)
-        work = functions.reduce_scatter_tensor(output, input, opts.reduceOp, self, _is_async(opts, output), **keywords)
-        return _work(work, [output])
+        how = _how(self, "reduce_scatter", opts, output)
+        return _work(functions.reduce_scatter_tensor(output, input, **how), [output])
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
-        keywords = self.options.reducing(self.options.reduce_scatter, outputs[0])
-        return _last(functions.reduce_scatter_tensor_coalesced(outputs, inputs, opts.reduceOp, self, **keywords))
+        how = _how(self, "reduce_scatter", opts, outputs[0])
+        del how["async_op"]
+        return _last(functions.reduce_scatter_tensor_coalesced(outputs, inputs, **how))
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        algorithm, async_op = self.options.gather, _is_async(opts, inputs[0])
-        gathered = outputs[0] if outputs else []
-        work = rooted.gather(inputs[0], gathered, None, self, async_op, opts.rootRank, algorithm=algorithm)
-        return _work(work, gathered)
+        how, gathered = _how(self, "gather", opts, inputs[0]), outputs[0] if outputs else []
+        return _work(rooted.gather(inputs[0], gathered, group_dst=opts.rootRank, **how), gathered)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        algorithm, async_op = self.options.scatter, _is_async(opts, outputs[0])
-        given = inputs[0] if inputs else []
-        work = rooted.scatter(outputs[0], given, None, self, async_op, opts.rootRank, algorithm=algorithm)
-        return _work(work, outputs)
+        how, given = _how(self, "scatter", opts, outputs[0]), inputs[0] if inputs else []
+        return _work(rooted.scatter(outputs[0], given, group_src=opts.rootRank, **how), outputs)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        async_op = _is_async(opts, outputs[0])
-        work = exchange.all_to_all(outputs, inputs, self, async_op, algorithm=self.options.all_to_all)
-        return _work(work, outputs)
+        how = _how(self, "all_to_all", opts, outputs[0])
+        return _work(exchange.all_to_all(outputs, inputs, **how), outputs)
 
     def all_to_all_single(
         self,
@@ -203,10 +185,8 @@ class RingGroup(dist.ProcessGroup):
         input_splits: list[int],
         opts: Any = None,
     ) -> dist.Work:
-        algorithm, async_op = self.options.all_to_all, _is_async(opts, output)
-        splits = output_splits or None, input_splits or None
-        work = exchange.all_to_all_single(output, input, *splits, self, async_op, algorithm=algorithm)
-        return _work(work, [output])
+        splits, how = (output_splits or None, input_splits or None), _how(self, "all_to_all", opts, output)
+        return _work(exchange.all_to_all_single(output, input, *splits, **how), [output])
 
     allreduce_coalesced = allreduce
     # What torch called them until 2.12, and still does here and there.
@@ -217,9 +197,14 @@ class RingGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
 
-def _is_async(opts: Any, tensor: Tensor) -> bool:
-    """Whether not to wait in the call itself: where it is a stream that waits, the Work must tell it for what."""
-    return bool(opts.asyncOp) or tensor.is_cuda
+def _how(group: RingGroup, collective: str, opts: Any, tensor: Tensor) -> dict[str, Any]:
+    """Return the keywords of our function for a collective on tensors like this one."""
+    # Where it is a stream that waits, the call does not, since the Work must tell the stream for what.
+    how = {"group": group, "async_op": bool(opts.asyncOp) or tensor.is_cuda}
+    how["algorithm"] = getattr(group.options, collective)
+    if hasattr(opts, "reduceOp"):
+        how |= {"op": opts.reduceOp, "wire": group.options.wire if tensor.dtype.is_floating_point else None}
+    return how
 
 
 def _work(work: Work | None, result: list[Tensor]) -> Work:

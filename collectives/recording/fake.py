@@ -138,47 +138,49 @@ def without_data() -> Iterator[None]:
     """In the block tensors have shapes, dtypes and storages, but no data."""
     make_mesh = device_mesh.init_device_mesh
     with ExitStack() as stack:
+
+        def replace(owner: Any, name: str, value: Any) -> None:
+            stack.enter_context(patch.object(owner, name, value))
+
         # DistributedDataParallel compares shapes with all ranks in C++.
-        stack.enter_context(patch.object(dist, "_verify_params_across_processes", _compare_nothing))
+        replace(dist, "_verify_params_across_processes", _compare_nothing)
         # A mesh is an array of ranks, and its methods read it.
         for module in list(sys.modules.values()):
             if vars(module).get("init_device_mesh") is make_mesh:
-                stack.enter_context(
-                    patch.object(module, "init_device_mesh", _within(unset_fake_temporarily, make_mesh))
-                )
+                replace(module, "init_device_mesh", _within(unset_fake_temporarily, make_mesh))
         for name in ("__init__", "__getitem__", "_flatten"):
             method = vars(device_mesh.DeviceMesh)[name]
-            stack.enter_context(patch.object(device_mesh.DeviceMesh, name, _within(unset_fake_temporarily, method)))
+            replace(device_mesh.DeviceMesh, name, _within(unset_fake_temporarily, method))
         # `module.to()` swaps a tensor with another one, unless there are weak references, as the mode has to each.
-        stack.enter_context(patch.object(torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: [])))
+        replace(torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: []))
         # Objects travel as tensors of bytes.
         for name in ("all_gather_object", "gather_object"):
             function = getattr(dist, name)
             for module in (dist, distributed_c10d):
-                stack.enter_context(patch.object(module, name, _within(unset_fake_temporarily, function)))
-        stack.enter_context(patch.object(Tensor, "__deepcopy__", _deepcopy))
+                replace(module, name, _within(unset_fake_temporarily, function))
+        replace(Tensor, "__deepcopy__", _deepcopy)
         # A storage copies by tensors that it makes itself, of bytes, which would have no data.
         for name in ("copy_", "fill_", "share_memory_"):
             method = _within(_disable_current_modes, getattr(UntypedStorage, name))
-            stack.enter_context(patch.object(UntypedStorage, name, method))
-        stack.enter_context(patch.object(torch, "asarray", _without_data_of_storages(torch.asarray)))
-        stack.enter_context(patch.object(FakeTensor, "data_ptr", _address_of_tensor))
-        stack.enter_context(patch.object(UntypedStorage, "data_ptr", _address))
-        stack.enter_context(patch.object(torch, "save", _save_nothing))
+            replace(UntypedStorage, name, method)
+        replace(torch, "asarray", _without_data_of_storages(torch.asarray))
+        replace(FakeTensor, "data_ptr", _address_of_tensor)
+        replace(UntypedStorage, "data_ptr", _address)
+        replace(torch, "save", _save_nothing)
         for name in ("save", "save_to_buffer"):
-            stack.enter_context(patch.object(torch._C.ScriptModule, name, lambda *_, **__: b""))
+            replace(torch._C.ScriptModule, name, lambda *_, **__: b"")
         with suppress(ImportError):
             stack.enter_context(patch("safetensors.torch.save_file", _save_nothing))
-        stack.enter_context(patch.object(state_dict_saver, "_save_state_dict", lambda *_, **__: Metadata({})))
-        stack.enter_context(patch.object(GradScaler, "_maybe_opt_step", _step_always))
-        stack.enter_context(patch.object(DataLoader, "__init__", _load_here(DataLoader.__init__)))
+        replace(state_dict_saver, "_save_state_dict", lambda *_, **__: Metadata({}))
+        replace(GradScaler, "_maybe_opt_step", _step_always)
+        replace(DataLoader, "__init__", _load_here(DataLoader.__init__))
         without_values = WithoutValues()
 
         def numpy(tensor: FakeTensor, *, force: bool = False) -> np.ndarray[Any, Any]:  # noqa: ARG001
             return without_values.array_of(tensor)
 
-        stack.enter_context(patch.object(FakeTensor, "numpy", numpy))
-        stack.enter_context(patch.object(FakeTensor, "__format__", _formatted))
+        replace(FakeTensor, "numpy", numpy)
+        replace(FakeTensor, "__format__", _formatted)
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(without_values)
         yield

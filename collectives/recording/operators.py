@@ -25,16 +25,8 @@ aten = torch.ops.aten
 _OVERWRITING = {"aten.copy_", "aten._foreach_copy_", "aten.fill_", "aten.zero_", "aten._foreach_zero_"}
 # They touch no elements; operators whose results are views say so by their schemas.
 _WITHOUT_WORK = {
-    "aten._unsafe_view",
-    "aten.empty",
-    "aten.empty_like",
-    "aten.empty_strided",
-    "aten.lift_fresh",
-    "aten.new_empty",
-    "aten.new_empty_strided",
-    "aten.record_stream",
-    "aten.resize_",
-    "aten.set_",
+    *("aten._unsafe_view", "aten.lift_fresh", "aten.record_stream", "aten.resize_", "aten.set_", "aten.empty"),
+    *("aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided"),
 }
 
 

@@ -43,20 +43,14 @@ NCCL_VERSION = (2, 27, 5)  # hooks of DistributedDataParallel that send bfloat16
 _MODULES = torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.nvtx, torch.cuda.profiler, torch.accelerator
 # Their functions whose names begin so do nothing or return 0, unless it is said below what they do.
 _DO_NOTHING = (
-    "_record",
-    "empty_",
-    "ipc_",
-    "manual_",
-    "mark",
-    "range_",
-    "reset_",
-    "seed",
-    "set_",
-    "start",
-    "stop",
-    "sync",
+    *("_record", "empty_", "ipc_", "manual_", "mark", "range_"),
+    *("reset_", "seed", "set_", "start", "stop", "sync"),
 )
 _ARE_ZERO = "initial_seed", "max_memory_", "memory_", "utilization"
+_PROPERTIES = SimpleNamespace(
+    **dict(zip(("major", "minor"), CAPABILITY, strict=True), name=NAME, total_memory=GPU.memory_bytes),
+    multi_processor_count=GPU.multiprocessors,
+)
 _FACTS: dict[str, Any] = {
     "is_available": True,
     "is_bf16_supported": True,
@@ -67,13 +61,7 @@ _FACTS: dict[str, Any] = {
     "get_arch_list": ["sm_90"],
     "get_device_name": NAME,
     "get_device_capability": CAPABILITY,
-    "get_device_properties": SimpleNamespace(
-        name=NAME,
-        major=CAPABILITY[0],
-        minor=CAPABILITY[1],
-        total_memory=GPU.memory_bytes,
-        multi_processor_count=GPU.multiprocessors,
-    ),
+    "get_device_properties": _PROPERTIES,
     "get_memory_info": (GPU.memory_bytes, GPU.memory_bytes),
     "mem_get_info": (GPU.memory_bytes, GPU.memory_bytes),
     "memory_snapshot": [],
@@ -199,10 +187,8 @@ def pretended_cuda(num_devices: int) -> Iterator[None]:
 @contextmanager
 def hidden_cuda() -> Iterator[None]:
     """In the block the program is told that there are no CUDA devices."""
-    with ExitStack() as stack:
-        for module in (torch.cuda, torch.accelerator):
-            stack.enter_context(patch.object(module, "is_available", _returns(False)))
-            stack.enter_context(patch.object(module, "device_count", _returns(0)))
+    none = {"is_available": _returns(False), "device_count": _returns(0)}
+    with patch.multiple(torch.cuda, **none), patch.multiple(torch.accelerator, **none):
         yield
 
 

@@ -55,46 +55,23 @@ def coalescing_manager(group: Group) -> Tensors:
     return [*reduced, *shares, *wholes]
 
 
-def reduce(group: Group) -> Tensors:
-    """To the last rank; the others' is undefined."""
-    tensor, last = own(group), group.size() - 1
-    dist.reduce(tensor, group=group, group_dst=last)
-    return [tensor] if group.rank() == last else []
+def reduce_and_broadcast(group: Group) -> Tensors:
+    """To the last rank, whose result alone is defined, and from it."""
+    total, copied, last = own(group), own(group), group.size() - 1
+    dist.reduce(total, group=group, group_dst=last)
+    dist.broadcast(copied, group=group, group_src=last)
+    return [total, copied] if group.rank() == last else [copied]
 
 
-def broadcast(group: Group) -> Tensors:
-    """From the last rank."""
-    tensor = own(group)
-    dist.broadcast(tensor, group=group, group_src=group.size() - 1)
-    return [tensor]
-
-
-def all_gather(group: Group) -> Tensors:
-    """Into a list."""
-    gathered = rooms(group)
+def shares(group: Group) -> Tensors:
+    """Gathered into a list and into one tensor, and scattered sums from a list and from one tensor."""
+    gathered, whole, length = rooms(group), torch.zeros(12 * group.size()), 12 * group.size()
+    of_list, of_tensor = torch.zeros(12), torch.zeros(12)
     dist.all_gather(gathered, own(group), group=group)
-    return gathered
-
-
-def all_gather_into_tensor(group: Group) -> Tensors:
-    """Into one tensor."""
-    whole = torch.zeros(12 * group.size())
     dist.all_gather_into_tensor(whole, own(group), group=group)
-    return [whole]
-
-
-def reduce_scatter(group: Group) -> Tensors:
-    """From a list."""
-    share = torch.zeros(12)
-    dist.reduce_scatter(share, list(own(group, 12 * group.size()).chunk(group.size())), group=group)
-    return [share]
-
-
-def reduce_scatter_tensor(group: Group) -> Tensors:
-    """From one tensor."""
-    share = torch.zeros(12)
-    dist.reduce_scatter_tensor(share, own(group, 12 * group.size()), group=group)
-    return [share]
+    dist.reduce_scatter(of_list, list(own(group, length).chunk(group.size())), group=group)
+    dist.reduce_scatter_tensor(of_tensor, own(group, length), group=group)
+    return [*gathered, whole, of_list, of_tensor]
 
 
 def functional_collectives(group: Group) -> Tensors:
@@ -119,13 +96,8 @@ def objects(group: Group) -> Tensors:
 
 
 def barrier(group: Group) -> Tensors:
-    """Returns on all ranks."""
+    """Returns on all ranks; also with a timeout."""
     dist.barrier(group)
-    return []
-
-
-def barrier_with_a_timeout(group: Group) -> Tensors:
-    """The same."""
     dist.barrier(group, timeout=datetime.timedelta(seconds=5))
     return []
 
@@ -191,18 +163,13 @@ OURS: dict[Callable[[Group], Tensors], list[str]] = {
     all_reduce: ["all_reduce"] * 3,
     all_reduce_coalesced: ["all_reduce"],
     coalescing_manager: ["all_reduce", *["reduce_scatter"] * 2, *["all_gather"] * 2],
-    reduce: ["reduce"],
-    broadcast: ["broadcast"],
-    all_gather: ["all_gather"],
-    all_gather_into_tensor: ["all_gather"],
-    reduce_scatter: ["reduce_scatter"],
-    reduce_scatter_tensor: ["reduce_scatter"],
+    reduce_and_broadcast: ["reduce", "broadcast"],
+    shares: ["all_gather"] * 2 + ["reduce_scatter"] * 2,
     gather_and_scatter: ["gather", "scatter"],
     all_to_all: ["all_to_all"] * 3,
     functional_collectives: ["all_reduce", "all_gather", "reduce_scatter", "broadcast"],
     objects: ["all_gather"] * 2 + ["broadcast"] * 2,
-    barrier: ["all_reduce"],
-    barrier_with_a_timeout: ["all_reduce"],
+    barrier: ["all_reduce"] * 2,
     methods_of_the_group: ["all_reduce", "all_reduce", "broadcast", "all_gather", "all_reduce"],
 }
 # By the Gloo inside.

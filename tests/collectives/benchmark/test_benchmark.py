@@ -25,10 +25,14 @@ def planned(group: dist.ProcessGroup, plan: BenchmarkPlan) -> tuple[CollectiveTi
     return run_plan(plan, group).collectives
 
 
-@pytest.mark.parametrize(("num_ranks", "shared"), [(1, False), (2, False), (3, False), (3, True)])
-def test_every_collective_is_timed_and_right(ranks: RankPool, num_ranks: int, shared: bool) -> None:
+CASES = [(1, False, "float32"), (2, True, "float32"), *((3, False, dtype) for dtype in DTYPES)]
+
+
+@pytest.mark.parametrize(("num_ranks", "shared", "dtype"), CASES)
+def test_every_collective_is_timed_and_right(ranks: RankPool, num_ranks: int, shared: bool, dtype: str) -> None:
     """In and out of place, ours, torch's and a plain ring: nothing wrong, and the same on all ranks."""
-    results = ranks.run(planned, replace(SMALL, plain_ring=True, shared=shared), num_ranks=num_ranks)
+    plan = replace(SMALL, plain_ring=True, shared=shared, dtype=dtype)
+    results = ranks.run(planned, plan, num_ranks=num_ranks)
     assert all(result == results[0] for result in results)
     plain = [times.collective.value for times in results[0] if times.algorithm == "plain_ring"]
     assert plain == [name for name in ("all_reduce", "reduce_scatter", "all_gather") for _ in range(4)]
@@ -39,14 +43,6 @@ def test_every_collective_is_timed_and_right(ranks: RankPool, num_ranks: int, sh
         assert times.median_s >= max(times.rank_medians_s)
         assert len(times.rank_medians_s) == num_ranks
     assert {times.in_place for times in results[0]} == {False, True}
-
-
-def test_every_dtype_has_exact_data(ranks: RankPool) -> None:
-    """Also those with few digits: ours and torch's have no element wrong, on three ranks."""
-    for dtype in DTYPES:
-        plan = replace(ALL_REDUCE, dtype=dtype, iterations=1, warm_up=0)
-        (first, *_) = ranks.run(planned, plan, num_ranks=3)
-        assert [times.wrong for times in first] == [0] * 8, dtype
 
 
 def broken(group: dist.ProcessGroup, case: BenchmarkCase, fault: str) -> list[CollectiveTimes]:
@@ -114,14 +110,14 @@ def test_calls_and_iterations_fit_the_time(ranks: RankPool) -> None:
     assert all(times.calls == 7 for times in ranks.run(planned, replace(ALL_REDUCE, calls=7), num_ranks=2)[0])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_no_result_looks_untouched(dtype: str) -> None:
+def test_no_result_looks_untouched() -> None:
     """No result of a collective holds the value that buffers are filled with to catch ranks that do nothing."""
-    data = pattern(BenchmarkCase(Collective.ALL_REDUCE, 70000, dtype, 3, in_place=False))
-    buffers = Buffers.of(data, rank=0)
-    buffers.spoil()
-    assert data.count_wrong(0, buffers.output) == 70000
-    assert not torch.equal(data.given(0), data.given(1))
+    for dtype in DTYPES:
+        data = pattern(BenchmarkCase(Collective.ALL_REDUCE, 70000, dtype, 3, in_place=False))
+        buffers = Buffers.of(data, rank=0)
+        buffers.spoil()
+        assert data.count_wrong(0, buffers.output) == 70000, dtype
+        assert not torch.equal(data.given(0), data.given(1))
 
 
 def test_sizes() -> None:
@@ -136,11 +132,7 @@ def test_sizes() -> None:
 @pytest.mark.parametrize(
     ("plan", "num_ranks", "message"),
     [
-        (
-            replace(SMALL, collectives=(Collective.REDUCE_SCATTER,), algorithms=("torus",)),
-            4,
-            "algorithm 'torus': reduce_scatter has ring",
-        ),
+        (replace(ALL_REDUCE, algorithms=("spiral",)), 4, "algorithm 'spiral': all_reduce has ring"),
         (replace(ALL_REDUCE, dtype="bfloat16"), 200, "sums of 200 ranks cannot all be exact: choose a larger dtype"),
         (replace(SMALL, sizes_bytes=(2**50,)), 4, "on 4 ranks: would take .* of memory"),
         (replace(ALL_REDUCE, sizes_bytes=(2,)), 4, "size 2 B: all_reduce of float32 on 4 ranks needs at least 4"),

@@ -2,9 +2,9 @@
 
 import random
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,6 @@ from collectives.runtime import CollectiveQueue, state_of
 from tests.forked import Leaving
 from tests.ranks import RankPool, Ranks
 from tests.refusals import said_by
-
-
-@pytest.fixture(scope="module")
-def duo() -> Iterator[RankPool]:
-    """Two ranks, for cases that make groups of their own."""
-    with RankPool(2) as pool:
-        yield pool
 
 
 def total(index: int, length: int, num_ranks: int) -> torch.Tensor:
@@ -74,15 +67,16 @@ def test_hundreds_of_calls(trio: RankPool) -> None:
     assert trio.run(mixed, 300, 1, num_ranks=3) == [[], [], []]
 
 
-def assert_set(gate: threading.Event) -> None:
-    """Return once it is."""
-    assert gate.wait(10)
+def held_up(group: dist.ProcessGroup) -> threading.Event:
+    """Let the group's queue do nothing until the event is set."""
+    gate = threading.Event()
+    state_of(group).part(CollectiveQueue).start(lambda: gate.wait(10), [])
+    return gate
 
 
 def lists_cleared(group: dist.ProcessGroup) -> list[list[float]]:
     """Return the results of calls whose lists the program changes while they are in the queue."""
-    gate = threading.Event()
-    state_of(group).part(CollectiveQueue).start(lambda: assert_set(gate), [])
+    gate = held_up(group)
     output, gathered, summed = torch.zeros(1), [torch.zeros(1), torch.zeros(1)], [torch.ones(1), torch.ones(1)]
     shares, kept = [torch.ones(1), torch.ones(1)], [*gathered, *summed]
     works = [
@@ -107,10 +101,7 @@ def test_a_call_keeps_the_tensors_of_its_lists(trio: RankPool) -> None:
 def called_back(group: dist.ProcessGroup) -> list[torch.Tensor]:
     """Calls made in callbacks: one that waits while others are queued, one that waits for a queued Work."""
     found: list[torch.Tensor] = []
-    gate, done = threading.Event(), threading.Event()
-    state_of(group).part(CollectiveQueue).start(
-        lambda: assert_set(gate), []
-    )  # holds up the rest until all of it is in the queue
+    gate, done = held_up(group), threading.Event()
     first = collectives.all_reduce(torch.ones(2), group=group, async_op=True)
     later: list[collectives.Work] = []
 
@@ -137,21 +128,16 @@ def test_callbacks_may_call(trio: RankPool) -> None:
 
 def in_callbacks(group: dist.ProcessGroup) -> list[list[float]]:
     """A call in a callback that waits for it in C++; rank 0 is done with the first call before it says what follows."""
-    gate = threading.Event()
-    if group.rank():
-        state_of(group).part(CollectiveQueue).start(lambda: assert_set(gate), [])
+    gate = held_up(group) if group.rank() else threading.Event()
     tensors = [torch.full((length,), float(group.rank() + length)) for length in (1, 2, 3, 4)]
     first = collectives.all_reduce(tensors[0], group=group, async_op=True)
 
-    def second(_: object) -> torch.Tensor:
-        return collectives.all_reduce(tensors[1], group=group, async_op=True).get_future().wait()[0]
-
-    def third(_: object) -> torch.Tensor:
-        return collectives.all_reduce(tensors[2], group=group, async_op=True).get_future().wait()[0]
+    def call(index: int, _: object) -> torch.Tensor:
+        return collectives.all_reduce(tensors[index], group=group, async_op=True).get_future().wait()[0]
 
     if group.rank() == 0:
         gate.set()
-    chained = first.get_future().then(second).then(third)
+    chained = first.get_future().then(partial(call, 1)).then(partial(call, 2))
     # Rank 0 has probably begun with what is called back, rank 1 has it before itself; the next call comes after it.
     last = collectives.all_reduce(tensors[3], group=group, async_op=True)
     gate.set()
@@ -170,12 +156,10 @@ def waits_for_a_later_call(group: dist.ProcessGroup) -> str:
     """A callback that waits, where only C++ sees it, for what the program has called later."""
     collectives.barrier(group)
     distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), group)
-    gate = threading.Event()
-    state_of(group).part(CollectiveQueue).start(lambda: assert_set(gate), [])
+    gate = held_up(group)
     first = collectives.all_reduce(torch.ones(2), group=group, async_op=True)
-    later = (
-        collectives.all_reduce(torch.ones(2), group=group, async_op=True).get_future().then(lambda done: done.value())
-    )
+    second = collectives.all_reduce(torch.ones(2), group=group, async_op=True)
+    later = second.get_future().then(lambda done: done.value())
     chained = first.get_future().then(lambda _: later.wait())
     gate.set()
     return said_by(RuntimeError, chained.wait)
@@ -189,23 +173,22 @@ def test_a_callback_that_nobody_can_serve_fails_in_time() -> None:
             assert "use Work.wait() there instead of waiting for its Future" in message
 
 
-def nested(group: dist.ProcessGroup, async_op: bool) -> str:
-    """Return the error of a collective that is called in the middle of another one of its group."""
+def nested(_: dist.ProcessGroup, async_op: bool) -> str:
+    """Return the error of a collective that is called in the middle of another one of its group, which breaks it."""
+    group = dist.new_group([dist.get_rank()], use_local_synchronization=True)
 
-    def reduce(chunk: torch.Tensor, _: torch.Tensor) -> None:
-        work = collectives.all_reduce(chunk, group=group, async_op=async_op)
+    def inner() -> None:
+        work = collectives.all_reduce(torch.ones(1), group=group, async_op=async_op)
         if work is not None:
             work.wait()
 
-    queue = state_of(group).part(CollectiveQueue)
-    return said_by(RuntimeError, queue.run, lambda: reduce(torch.ones(1), torch.ones(1)))
+    return said_by(RuntimeError, state_of(group).part(CollectiveQueue).run, inner)
 
 
 @pytest.mark.parametrize("async_op", [False, True])
-def test_a_collective_in_a_collective_is_refused(async_op: bool) -> None:
+def test_a_collective_in_a_collective_is_refused(trio: RankPool, async_op: bool) -> None:
     """Each would wait for the other, also where the inner one is asynchronous."""
-    with RankPool(1) as pool:
-        (message,) = pool.run(nested, async_op)
+    (message,) = trio.run(nested, async_op, num_ranks=1)
     assert message == "a collective was called while this thread executes another one of the same process group"
 
 
@@ -236,55 +219,46 @@ def test_fresh_groups_may_be_used_at_once(trio: RankPool, threaded: bool) -> Non
 
 
 def go_on_meanwhile(_: dist.ProcessGroup, algorithm: str, calls_before: int) -> bool:
-    """Whether another group can do everything while rank 0 waits for rank 1 in a call of one group."""
+    """Whether another group can do everything while the ranks wait for rank 1 in a call of one group."""
     held, group = [dist.new_group(timeout=timedelta(seconds=20)) for _ in range(2)]
-    held_up = 1 if dist.get_rank() == 1 else 0
 
     def call() -> float:
-        tensor = torch.ones(100)
-        collectives.all_reduce(tensor, group=held, algorithm=algorithm)
+        collectives.all_reduce(tensor := torch.ones(100), group=held, algorithm=algorithm)
         return tensor.sum().item()
 
     for _ in range(calls_before):
         call()
     with ThreadPoolExecutor(1) as pool:
-        waiting = None if held_up else pool.submit(call)
-        for other in dict.fromkeys(("ring", algorithm)):
+        waiting = None if dist.get_rank() == 1 else pool.submit(call)
+        for other in ("ring", "auto"):
             collectives.all_reduce(torch.ones(2), group=group, algorithm=other, async_op=True).wait()
-        collectives.all_gather_into_tensor(torch.empty(20), torch.ones(10), group)
-        collectives.reduce_scatter_tensor(torch.empty(10), torch.ones(20), group=group)
+        collectives.all_gather_into_tensor(torch.empty(30), torch.ones(10), group)
+        collectives.reduce_scatter_tensor(torch.empty(10), torch.ones(30), group=group)
         collectives.broadcast(torch.ones(30), 0, group)
-        collectives.reduce(torch.ones(30), 0, group=group)
         collectives.barrier(group)
         meanwhile = waiting is None or not waiting.done()
-        collectives.barrier(group)  # rank 1 may join the call only after rank 0 has looked
-        return meanwhile and (waiting.result() if waiting else call()) == 200
+        collectives.barrier(group)  # rank 1 may join the call only after the others have looked
+        return meanwhile and (waiting.result() if waiting else call()) == 300
 
 
 @pytest.mark.parametrize(("algorithm", "calls_before"), [("ring", 1), ("auto", 0)])
-def test_no_lock_is_held_while_a_rank_waits(duo: RankPool, algorithm: str, calls_before: int) -> None:
+def test_no_lock_is_held_while_a_rank_waits(trio: RankPool, algorithm: str, calls_before: int) -> None:
     """A group whose ranks wait for each other, in whatever, holds up no other group of the process."""
-    assert duo.run(go_on_meanwhile, algorithm, calls_before) == [True, True]
+    assert trio.run(go_on_meanwhile, algorithm, calls_before) == [True] * 3
 
 
 def one_group_from_threads(group: dist.ProcessGroup) -> float:
     """The sum of many equal calls, made by several threads in no particular order."""
-    sums: list[float] = []
 
-    def work() -> None:
-        for index in range(50):
-            tensor = torch.ones(10)
-            pending = collectives.all_reduce(tensor, group=group, async_op=index % 3 == 0)
-            if pending is not None:
-                pending.wait()
-            sums.append(float(tensor.sum()))
+    def call(index: int) -> float:
+        tensor = torch.ones(10)
+        pending = collectives.all_reduce(tensor, group=group, async_op=index % 3 == 0)
+        if pending is not None:
+            pending.wait()
+        return tensor.sum().item()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return sum(sums)
+    with ThreadPoolExecutor(4) as pool:
+        return sum(pool.map(call, range(200)))
 
 
 def test_threads_of_one_group(trio: RankPool) -> None:

@@ -1,6 +1,8 @@
-"""Collectives beyond right results (`test_semantics` has these): places in memory, refusals, groups."""
+"""Collectives beyond right results (`test_semantics` has these): places in memory, views, modes, means of integers."""
 
 import gc
+import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,10 @@ import torch.distributed as dist
 
 import collectives
 from collectives.runtime import group_state
-from ringsim import Collective
-from ringsim.registry.algorithms import ALGORITHMS
+from tests.collectives.replayed_calls import made
 from tests.collectives.runtime.test_executor import data
-from tests.ranks import RankPool
-from tests.refusals import said_by
+from tests.fuzz.calls import IN_PLACE, NAMES, Call
+from tests.ranks import RankPool, group_on
 
 
 def scattered_into_its_input(group: dist.ProcessGroup, algorithm: str, offset: int) -> torch.Tensor:
@@ -31,37 +32,6 @@ def test_the_output_may_be_a_part_of_the_input(ranks: RankPool, algorithm: str, 
     expected = torch.stack([data(rank, 16, torch.float64)[:15] for rank in range(3)]).sum(0)
     shares = ranks.run(scattered_into_its_input, algorithm, offset, num_ranks=3)
     torch.testing.assert_close(torch.cat(shares), expected)
-
-
-def refusals(group: dist.ProcessGroup) -> list[str]:
-    """The messages of calls that do not fit."""
-    calls = [
-        lambda: collectives.all_reduce(torch.zeros(3), dist.ReduceOp.BAND, group),
-        lambda: collectives.all_reduce(torch.zeros(3, dtype=torch.bool), dist.ReduceOp.AVG, group),
-        lambda: collectives.all_reduce(torch.zeros(3), group=group, algorithm="spiral"),
-        lambda: collectives.reduce_scatter_tensor(torch.zeros(2), torch.zeros(5), group=group),
-        lambda: collectives.all_gather_into_tensor(torch.zeros(4), torch.zeros(2, dtype=torch.float64), group),
-        lambda: collectives.all_reduce(torch.zeros(1).expand(3), group=group),
-        lambda: collectives.reduce_scatter_tensor(torch.zeros(1).expand(3), torch.zeros(6), group=group),
-        lambda: collectives.all_gather([torch.zeros(2), torch.zeros(1).expand(2)], torch.zeros(2), group),
-    ]
-    return [said_by(ValueError, call) for call in calls]
-
-
-def test_misuse_is_refused(ranks: RankPool) -> None:
-    """The message names the argument, the value and the rule."""
-    known = ", ".join(name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE)
-    shared = "and strides (0,): elements share memory; give a tensor that is not expanded, such as its clone"
-    assert ranks.run(refusals, num_ranks=2)[1] == [
-        "op BAND: needs integers or bool, not torch.float32",
-        "op AVG: needs numbers, not torch.bool; use BAND or BOR",
-        f"algorithm 'spiral': all_reduce has {known}; or give your own as FILE.py:FUNCTION or FILE.xml",
-        "input has 5 elements and output 2: input must have 2 times as many, once per rank",
-        "output_tensor is torch.float32 and input_tensor torch.float64: both must be the same",
-        f"tensor of shape (3,) {shared}",
-        f"output of shape (3,) {shared}",
-        f"tensor_list[1] of shape (2,) {shared}",
-    ]
 
 
 def test_a_destroyed_group_is_forgotten(tmp_path: Path) -> None:
@@ -97,3 +67,86 @@ def test_an_input_in_the_output(ranks: RankPool, num_ranks: int) -> None:
     """It may be its own place there, as FSDP has it, or any other part; its values are read before they are lost."""
     expected = [element + 10.0 * rank for rank in range(num_ranks) for element in range(4)]
     assert ranks.run(gathered_from_the_result, num_ranks=num_ranks) == [[expected] * 4] * num_ranks
+
+
+DTYPES = ("float16", "float32", "bfloat16", "float64", "complex64", "complex128", "int8")
+SEEN = ("strided", "negated", "conjugated", "conjugated and negated")
+
+
+def with_views(group: dist.ProcessGroup, backend: str) -> list[Call]:
+    """Calls on views of tensors that give other bits than the same call on plain copies of them."""
+    on, wrong = group_on(backend, group.size()), []
+    for name, dtype, op in itertools.product(NAMES, DTYPES, ("SUM", "AVG")):
+        call = Call(name, (12,), dtype, op, values="random")
+        plain = made(call, on, seed=1).digest()
+        for layout in SEEN:
+            viewed = replace(call, layout=layout, input_layout=layout if name not in IN_PLACE else "plain")
+            if made(viewed, on, seed=1).digest() != plain:
+                wrong.append(viewed)
+    return wrong
+
+
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+def test_views_give_what_their_values_give(ring_ranks: RankPool, backend: str) -> None:
+    """Conjugated and negated ones, of inputs and of outputs, in every call, sums and means."""
+    assert ring_ranks.run(with_views, backend, num_ranks=3) == [[]] * 3
+
+
+def integer_means(group: dist.ProcessGroup, backend: str) -> dict[str, list[float]]:
+    """AVG of integers of either sign, by every way of asking for it, and what is said of one of bools."""
+    on = group_on(backend, group.size())
+    n, results = group.size(), {}
+    for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8):
+        low = 0 if dtype is torch.uint8 else -7
+        whole = torch.tensor([low, 8] * n, dtype=dtype) + group.rank()
+        collectives.all_reduce(reduced := whole.clone(), dist.ReduceOp.AVG, on)
+        collectives.reduce_scatter_tensor(share := torch.zeros(2, dtype=dtype), whole, dist.ReduceOp.AVG, on)
+        results[str(dtype)] = [*reduced[:2].tolist(), *share.tolist()]
+    if backend == "ring":
+        dist.all_reduce(counter := torch.tensor(group.rank()), dist.ReduceOp.AVG, on)  # as Lightning's sync_dist does
+        results["counter"] = [counter.item()]
+    with pytest.raises(ValueError, match="op AVG: needs numbers"):
+        collectives.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG, on)
+    return results
+
+
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+def test_an_average_of_integers_is_truncated(ring_ranks: RankPool, backend: str) -> None:
+    """Towards zero, as NCCL does it: of -7, -6, -5 and -4 the mean is -5.5, which gives -5."""
+    for results in ring_ranks.run(integer_means, backend, num_ranks=4):
+        assert results.pop("counter", [1]) == [1]
+        assert results.pop("torch.uint8") == [1, 9, 1, 9]
+        assert set(map(tuple, results.values())) == {(-5, 9, -5, 9)}
+
+
+LONG = 600_000  # elements, of which a chunk is too long to be eager
+
+
+def all_calls(group: dist.ProcessGroup, length: int) -> list[float]:
+    """The first element of what each kind of call leaves."""
+    ones, half = torch.ones(length), torch.ones(length, dtype=torch.bfloat16)
+    share, whole = torch.empty(length // 3), torch.empty(length)
+    collectives.all_reduce(ones, group=group)
+    collectives.all_reduce(half, group=group)
+    collectives.all_reduce(turned := torch.ones(3, length // 3).t(), group=group, wire=torch.bfloat16)
+    collectives.reduce_scatter_tensor(share, torch.ones(length), group=group)
+    collectives.all_gather_into_tensor(whole, share, group=group)
+    return [ones[0].item(), half[0].item(), turned[0, 0].item(), share[0].item(), whole[-1].item()]
+
+
+def in_both_modes(_: dist.ProcessGroup, transport: str) -> list[list[float]]:
+    """Return the results of calls of a new group in inference mode, outside of it, and in it again."""
+    group = dist.new_group()
+    collectives.use_transport(transport, group)
+    results = []
+    for inference in (True, False, True):
+        with torch.inference_mode(inference):
+            results += [all_calls(group, length) for length in (9, LONG)]
+    return results
+
+
+@pytest.mark.parametrize("transport", ["gloo", "auto"])
+def test_modes_take_turns(trio: RankPool, transport: str) -> None:
+    """An evaluation in inference mode may be the first to call, and training follows."""
+    for results in trio.run(in_both_modes, transport):
+        assert results == [[3.0] * 5] * 6

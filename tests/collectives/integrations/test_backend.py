@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,35 +17,33 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_d
 import collectives
 from collectives.calls.call import GroupRuntime
 from collectives.runtime import Executor, Tag, state_of
-from tests.collectives.backend_calls import GLOOS, OURS, Group, Tensors, own, rooms
+from tests.collectives.backend_calls import GLOOS, OURS, Group, Tensors, own
 from tests.collectives.runtime.test_executor import data
-from tests.ranks import RankPool, Ranks, group_on
+from tests.ranks import RankPool, group_on
 from tests.refusals import said_by
 
 
 @contextmanager
-def executions() -> Iterator[list[str]]:
-    """A list that gets the name of each schedule that is executed in the block, but for those that compare calls."""
-    names: list[str] = []
+def executions() -> Iterator[list[tuple[Any, ...]]]:
+    """A list that gets collective, algorithm and wire of each execution in the block, unless it compares calls."""
+    noted: list[tuple[Any, ...]] = []
     run = Executor.run
 
-    def noting(executor: Executor, *arguments: object, **options: object) -> None:
+    def noting(executor: Executor, *arguments: Any, **options: Any) -> None:
         if executor.tag == Tag.COLLECTIVE:
-            names.append(executor.schedule.collective.value)
-        run(executor, *arguments, **options)  # type: ignore[arg-type]
+            schedule = executor.schedule
+            noted.append((schedule.collective.value, schedule.algorithm, options["wire"]))
+        run(executor, *arguments, **options)
 
-    Executor.run = noting  # type: ignore[method-assign, assignment]
-    try:
-        yield names
-    finally:
-        Executor.run = run  # type: ignore[method-assign]
+    with mock.patch.object(Executor, "run", noting):
+        yield noted
 
 
 def on_both(group: Group, call: Callable[[Group], Tensors]) -> tuple[Tensors, list[str], Tensors]:
     """Return the results of the call on our backend, the executed schedules, and the results on Gloo."""
-    with executions() as names:
+    with executions() as noted:
         ours = call(group_on("ring", group.size()))
-    return ours, names, call(group)
+    return ours, [name for name, *_ in noted], call(group)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.13 renames its functional collectives
@@ -64,33 +64,20 @@ def on_a_mesh(group: Group) -> tuple[Tensors, list[str]]:
     for name in ("across", "within"):
         sums.append(own(group))
         dist.all_reduce(sums[-1], group=mesh.get_group(name))
-    with executions() as names:
+    with executions() as noted:
         shards = distribute_tensor(torch.arange(24.0).view(6, 4), mesh, [Shard(0), Shard(1)])
         whole = shards.redistribute(placements=[Replicate(), Replicate()]).to_local()
-    return [*sums, whole], sorted(set(names))
+    return [*sums, whole], [name for name, *_ in noted]
 
 
-def options(_: Group) -> tuple[set, str]:
-    """Which algorithms ran in a group with options, and the message where the options are of another kind."""
-    from collections import Counter
-
-    seen: Counter = Counter()
-    run = Executor.run
-
-    def noting(executor: Executor, tensor: torch.Tensor, **how: object) -> None:
-        if executor.tag == Tag.COLLECTIVE:
-            seen[executor.schedule.algorithm, how["wire"]] += 1
-        run(executor, tensor, **how)  # type: ignore[arg-type]
-
+def options(_: Group) -> tuple[list[tuple[Any, ...]], str]:
+    """Return what ran in a group with options, and the message where the options are of another kind."""
     chosen = collectives.BackendOptions(all_reduce="recursive_doubling", wire=torch.bfloat16)
     group = dist.new_group(backend="ring", pg_options=chosen)
-    Executor.run = noting  # type: ignore[method-assign, assignment]
-    try:
+    with executions() as noted:
         dist.all_reduce(torch.ones(4), group=group)
         dist.all_reduce(torch.ones(4, dtype=torch.int64), group=group)
-    finally:
-        Executor.run = run  # type: ignore[method-assign]
-    return set(seen), said_by(ValueError, dist.new_group, backend="ring", pg_options="halving_doubling")
+    return noted, said_by(ValueError, dist.new_group, backend="ring", pg_options="halving_doubling")
 
 
 def names(group: Group) -> list[object]:
@@ -118,7 +105,7 @@ def test_init_process_group() -> None:
         for rank, found in enumerate(pool.run(names)):
             assert found == ["RingGroup"] * 2 + [True] * (rank in (1, 3)) + ["ring", "cpu:ring"]
         for seen, message in pool.run(options):
-            assert seen == {("recursive_doubling", torch.bfloat16), ("recursive_doubling", torch.int64)}
+            assert seen == [("all_reduce", "recursive_doubling", wire) for wire in (torch.bfloat16, torch.int64)]
             assert message == "pg_options 'halving_doubling': must be a collectives.BackendOptions, or nothing"
 
 
@@ -153,50 +140,38 @@ def test_a_destroyed_group_leaves_nothing(ring_ranks: RankPool) -> None:
         assert after == before
 
 
-def deserted(group: Group) -> list[str]:
-    """Rank 1 comes to none of these calls; what rank 0 is told."""
-    if group.rank() == 1:
-        return []
-    work = dist.all_reduce(torch.ones(3), async_op=True, group=group)
-    waiting = said_by(collectives.CollectiveError, work.wait)
-    assert work.is_completed()
-    assert not work.is_success()
-    chained = said_by(RuntimeError, work.get_future().wait).split("CollectiveError: ")[1]
-    return [waiting, str(work.exception()), chained, said_by(collectives.CollectiveError, dist.barrier, group)]
+def limited(_: Group, way: str, transport: str) -> list[str]:
+    """Rank 1 comes to no further call; what the others are told by what has limited their patience to half a second.
 
-
-def test_an_absent_peer() -> None:
-    """An error that names it, by every way of asking, within the group's timeout; then the group is broken."""
-    with RankPool(2, peer_timeout_s=2.0, backends=("ring",)) as pool:
-        (waiting, asked, chained, later), _ = pool.run(deserted, timeout_s=30)
-    assert waiting.startswith("rank 0: before all_reduce of 3 elements of torch.float32, SUM, algorithm ring: asking ")
-    assert "rank 1 failed: " in waiting
-    assert asked == waiting
-    assert chained.startswith(waiting)
-    assert later == f"an earlier collective of this group failed: {waiting}"
-
-
-def limited(way: str, transport: str) -> str:
-    """Rank 1 comes late; what the others are told by whatever has limited their patience to half a second."""
+    By every way of asking: the call or the wait, and a call after it; of a Work also its exception and its Future.
+    """
     group, tensor, half = dist.new_group(backend="ring"), torch.ones(3), datetime.timedelta(seconds=0.5)
+    store, late = dist.group.WORLD.get_group_store(), f"{way} {transport}"
     collectives.use_transport(transport, group)
     if way != "first call":
         dist.all_reduce(tensor, group=group)
-    if way == "group":
+    if way in ("group", "work"):
         dist.distributed_c10d._set_pg_timeout(half, group)
     if group.rank() == 1:
-        dist.group.WORLD.get_group_store().wait(["over"])
-        return ""
+        store.wait([late])
+        return []
     calls: dict[str, Callable[[], object]] = {
         "group": lambda: dist.all_reduce(tensor, group=group),
         "wait": lambda: dist.all_reduce(tensor, group=group, async_op=True).wait(half),
         "barrier": lambda: dist.barrier(group, timeout=half),
         "monitored barrier": lambda: dist.monitored_barrier(group, half, wait_all_ranks=True),
     }
-    call = calls.get(way, lambda: group.allreduce(tensor, dist.ReduceOp.SUM, half).wait())
-    told = said_by((RuntimeError, TimeoutError), call)
-    if dist.group.WORLD.get_group_store().add("gave up", 1) == 2:
-        dist.group.WORLD.get_group_store().set("over", "")
+    work = dist.all_reduce(tensor, group=group, async_op=True) if way == "work" else None
+    call = work.wait if work else calls.get(way, lambda: group.allreduce(tensor, dist.ReduceOp.SUM, half).wait())
+    told = [said_by((RuntimeError, TimeoutError), call)]
+    if work:
+        assert work.is_completed()
+        assert not work.is_success()
+        assert str(work.exception()) == told[0]
+        assert said_by(RuntimeError, work.get_future().wait).split("CollectiveError: ")[1].startswith(told[0])
+        told.append(said_by(collectives.CollectiveError, dist.barrier, group))
+    if store.add(f"given up {late}", 1) == 2:
+        store.set(late, "")
     return told
 
 
@@ -204,6 +179,7 @@ RING = "all_reduce ring over 3 ranks: step [01]: receiving chunk 0 from rank [12
 OF_CALL = "(timed out after 0.5 s, the timeout of this call|the connection is closed)"
 LIMITS = {
     ("group", "auto"): f"{RING} failed: (timed out after 0.5 s|the connection is closed) .* was rank 1$",
+    ("work", "auto"): f"{RING} failed: .*rank 1$",
     ("call", "auto"): f"{RING} failed: {OF_CALL} .*rank 1$",
     ("call", "gloo"): f"{RING} failed: .*(Timed out waiting 500ms|Connection closed).*rank 1$",
     ("first call", "auto"): "learning about shared memory from rank 1 failed: .*(Timed out|Connection closed).*rank 1$",
@@ -214,33 +190,11 @@ LIMITS = {
 
 
 @pytest.mark.parametrize(("way", "transport"), LIMITS)
-def test_time_limits(way: str, transport: str) -> None:
-    """Of the group as it is now, of a call, and of a wait are kept, and the error says which one and who is late."""
-    with Ranks(3, 60.0) as ranks:
-        ranks.start(limited, way, transport)
-        answers = ranks.answers(range(3), limit_s=40)
-    told = [answers[rank].value for rank in (0, 2)]
-    assert all(re.search(LIMITS[way, transport], text) for text in told), told
+def test_time_limits(trio: RankPool, way: str, transport: str) -> None:
+    """Of the group as it is now, of a call, and of a wait are kept, and the error says which one and who is late.
 
-
-def misuses(_: Group) -> list[str]:
-    """The messages of calls that do not fit; after them the group is as good as before."""
-    group = group_on("ring", 2)
-    calls = (
-        lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND, group),
-        lambda: dist.all_gather(rooms(group)[:1], torch.ones(12), group),
-        lambda: dist.all_reduce(torch.ones(3, device="meta"), group=group),
-    )
-    messages = [said_by(ValueError, call) for call in calls]
-    dist.all_reduce(torch.ones(3), group=group)
-    return messages
-
-
-def test_misuse_is_refused(ring_ranks: RankPool) -> None:
-    """As by the functions of `collectives` themselves."""
-    expected = [
-        "op BAND: needs integers or bool, not torch.float32",
-        "tensor_list has 1 tensors: must have one for each of 2 ranks",
-        "the tensor is on meta: must be on the CPU or on a CUDA device",
-    ]
-    assert ring_ranks.run(misuses, num_ranks=2) == [expected] * 2
+    After a call has failed the group is broken.
+    """
+    for told, *later in (trio.run(limited, way, transport, timeout_s=40)[rank] for rank in (0, 2)):
+        assert re.search(LIMITS[way, transport], told), told
+        assert later == [f"an earlier collective of this group failed: {told}"] * (way == "work")

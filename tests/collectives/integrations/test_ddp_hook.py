@@ -1,6 +1,7 @@
 """DistributedDataParallel, unmodified, with our hook and on our backend, against the same on Gloo."""
 
 import threading
+from unittest import mock
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from collectives import HookState, ddp_comm_hook
+from collectives.runtime.transports import GlooTransport
 from tests.ranks import RankPool, group_on
 from tests.refusals import said_by
 
@@ -81,19 +83,6 @@ def test_training(ring_ranks: RankPool, num_ranks: int, way: str) -> None:
             torch.testing.assert_close(mine, expected, **tolerance)
 
 
-def without_a_state(group: dist.ProcessGroup) -> list[torch.Tensor]:
-    """The default group's, with None for the state."""
-    module = wrapped(group)
-    module.register_comm_hook(None, ddp_comm_hook)
-    return train(module, batches_of(group.rank()))
-
-
-def test_the_state_may_be_none(ring_ranks: RankPool) -> None:
-    """Then it is the default group and the ring."""
-    results = ring_ranks.run(without_a_state)
-    assert all(torch.equal(mine, first) for each in results for mine, first in zip(each, results[0], strict=True))
-
-
 def bytes_sent(group: dist.ProcessGroup, way: str, wire: torch.dtype | None) -> int:
     """How many bytes of gradients this rank hands to `send` in a training step, in which all goes through Gloo."""
     on_gloo = dist.new_group(backend="ring" if way == "backend" else "gloo")
@@ -103,17 +92,14 @@ def bytes_sent(group: dist.ProcessGroup, way: str, wire: torch.dtype | None) -> 
         module, batches_of(group.rank(), 2)
     )  # what ranks, and DDP in its second step, send each other once is not counted
     sent = []
-    send = vars(dist.ProcessGroup)["send"]  # as it lies there, to be put back
+    send = GlooTransport.send
 
-    def counting(self: dist.ProcessGroup, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
-        sent.append(tensors[0].nbytes)
-        return send.__get__(self)(tensors, peer, tag)
+    def counting(transport: GlooTransport, index: int) -> None:
+        sent.append(transport.memory.message(index, transport.part.sends[index].chunk).nbytes)
+        send(transport, index)
 
-    dist.ProcessGroup.send = counting  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(GlooTransport, "send", counting):
         train(module, batches_of(group.rank(), 1))
-    finally:
-        dist.ProcessGroup.send = send  # type: ignore[method-assign]
     return sum(sent)
 
 
@@ -190,16 +176,3 @@ def test_a_failure_reaches_the_user() -> None:
         assert answer.good, answer.value
         assert "rank 0: all_reduce ring over 2 ranks: step 0: " in answer.value
         assert "rank 1 failed: " in answer.value
-
-
-def wrong_states(group: dist.ProcessGroup) -> list[str]:
-    """The messages of states that do not fit."""
-    states = HookState(group, algorithm="tree"), HookState(group, wire=torch.int8)
-    return [said_by(ValueError, train, wrapped(group, state), batches_of(group.rank())) for state in states]
-
-
-def test_misuse_is_refused(ring_ranks: RankPool) -> None:
-    """In the first backward pass, on every rank, and as a ValueError."""
-    for tree, int8 in ring_ranks.run(wrong_states, num_ranks=2):
-        assert tree.startswith("algorithm 'tree': all_reduce has ")
-        assert int8.startswith("wire torch.int8: only for floating-point tensors")

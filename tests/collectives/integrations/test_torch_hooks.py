@@ -80,10 +80,10 @@ def test_hooks_that_call_in_callbacks_may_have_many_buckets(ring_ranks: RankPool
     assert all(torch.equal(first, other) for other in others)
 
 
-def overlapped_with_zero(_: dist.ProcessGroup, interleaved: bool, bucket_cap_mb: float) -> torch.Tensor:
-    """The parameters after training with an optimizer that steps in the hook."""
-    group = group_on("ring", 3)
-    model = wrapped(group, bucket_cap_mb)
+def overlapped_with_zero(group: dist.ProcessGroup, interleaved: bool, bucket_cap_mb: float) -> list[torch.Tensor]:
+    """Return the parameters trained by an optimizer that steps in the hook, and by plain ones that begin late."""
+    group = group_on("ring", group.size())
+    model, plain = wrapped(group, bucket_cap_mb), [wrapped(group, ONE_BUCKET_MB) for _ in range(2)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, about itself
         optimizer = ZeroRedundancyOptimizer(
@@ -91,21 +91,19 @@ def overlapped_with_zero(_: dist.ProcessGroup, interleaved: bool, bucket_cap_mb:
         )
         make = ddp_zero_hook.hook_with_zero_step_interleaved if interleaved else ddp_zero_hook.hook_with_zero_step
         model.register_comm_hook(group, make(default_hooks.allreduce_hook, model, optimizer))
-        return train(model, None, group.rank())
-
-
-def begun_late(_: dist.ProcessGroup, steps_left_out: int) -> torch.Tensor:
-    """The parameters after the same training by a plain optimizer that leaves out the first steps."""
-    group = group_on("ring", 3)
-    model = wrapped(group, ONE_BUCKET_MB)
-    return train(model, torch.optim.SGD(model.parameters(), LEARNING_RATE), group.rank(), steps_left_out)
+        trained = train(model, None, group.rank())
+    late = [
+        train(each, torch.optim.SGD(each.parameters(), LEARNING_RATE), group.rank(), left_out)
+        for left_out, each in enumerate(plain, start=2)
+    ]
+    return [trained, *late]
 
 
 @pytest.mark.parametrize("bucket_cap_mb", [ONE_BUCKET_MB, MANY_BUCKETS_MB])
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_zero_overlaps_with_ddp(ring_ranks: RankPool, interleaved: bool, bucket_cap_mb: float) -> None:
     """It trains, but for the first two or three steps, which it leaves out by design; on Gloo torch refuses it."""
-    first, *others = ring_ranks.run(overlapped_with_zero, interleaved, bucket_cap_mb, num_ranks=3)
-    assert all(torch.equal(first, other) for other in others)
-    expected = [ring_ranks.run(begun_late, steps_left_out, num_ranks=3)[0] for steps_left_out in (2, 3)]
-    assert min((first - parameters).abs().max().item() for parameters in expected) < 1e-6
+    results = ring_ranks.run(overlapped_with_zero, interleaved, bucket_cap_mb, num_ranks=3)
+    first, *late = results[0]
+    assert all(torch.equal(first, other) for other, *_ in results)
+    assert min((first - parameters).abs().max().item() for parameters in late) < 1e-6

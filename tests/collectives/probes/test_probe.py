@@ -3,6 +3,7 @@
 import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -12,7 +13,7 @@ import torch.distributed as dist
 import collectives
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes.probe import probe
-from collectives.probes.timing import CALLS_PER_BLOCK, Blocks, ProbeWorkload, TimedAddition, time_blocks
+from collectives.probes.timing import Blocks, ProbeWorkload, TimedAddition, time_blocks
 from collectives.probes.workloads import IN_FLIGHT, RESTED_CALLS, rested_shifts
 from collectives.runtime.executor import Executor
 from collectives.runtime.sharing import transport_in_use
@@ -24,7 +25,7 @@ from ringsim.schedule.collective import Collective
 from tests.collectives.shared_groups import sharing_group
 from tests.ranks import RankPool
 
-SHORT = Blocks(turns=3, number=2, least_s=2e-3)  # the times need not be good ones
+SHORT = Blocks(turns=2, number=2, least_s=1e-3)  # the times need not be good ones
 LATE_S = 0.1
 
 
@@ -114,27 +115,6 @@ def test_messages_after_a_pause_are_probed(ranks: RankPool, num_ranks: int) -> N
     assert ranks.run(rested_rounds, num_ranks=num_ranks) == [expected] * num_ranks
 
 
-def messages_and_additions(group: dist.ProcessGroup) -> tuple[list[float], list[float], list[float]]:
-    """Return a chunk to which rounds have added, and the seconds of rounds, elapsed and of a core, by the addition."""
-    add, chunk = TimedAddition(), torch.zeros(2)
-
-    def rounds() -> None:
-        time.sleep(LATE_S)  # stands for messages
-        add(chunk, torch.ones(2))
-
-    meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", 2), group, shares_memory=False)
-    workload = ProbeWorkload("reduce", 8, 1, range(2), rounds, clock=add.read)
-    blocks = time_blocks(workload, Blocks(turns=1, number=2, least_s=LATE_S / 2), meeting, lambda: None)
-    return chunk.tolist(), [elapsed for elapsed, _ in blocks], [of_core for _, of_core in blocks]
-
-
-def test_only_additions_are_timed(ranks: RankPool) -> None:
-    """Not what passes between them, though that is nearly all of the time of a round."""
-    for chunk, elapsed_s, of_core_s in ranks.run(messages_and_additions, num_ranks=2):
-        assert chunk == [3.0, 3.0]  # one to find out how many rounds a block has, and one in each block
-        assert all(0 < time_s < LATE_S / ROUNDS_PER_RUN for time_s in (*elapsed_s, *of_core_s))
-
-
 def probed_calls(group: dist.ProcessGroup) -> list[str]:
     """The kinds of probes there are, each having done its rounds; the group made for them is gone."""
     before = len(dist.distributed_c10d._world.pg_map)
@@ -155,25 +135,35 @@ def test_calls_are_probed(ranks: RankPool, num_ranks: int) -> None:
         assert [kind for kind in probed_kinds if not kind.startswith("shm/")] == expected
 
 
-def timed_after(group: dist.ProcessGroup) -> tuple[list[tuple[float, float]], int]:
-    """Return the time of each call that rank 0 comes to late, and how often something was done before one."""
-    before: list[None] = []
+def timed_apart(group: dist.ProcessGroup) -> tuple[list[float], list[tuple[float, float]], list[tuple[float, float]]]:
+    """Return a chunk to which rounds have added, the times of these additions, and those of calls that are late."""
+    add, chunk = TimedAddition(), torch.zeros(2)
 
-    def arrive() -> None:
-        before.append(None)
-        time.sleep(LATE_S * (group.rank() == 0))
+    def rounds() -> None:
+        time.sleep(LATE_S)  # stands for messages
+        add(chunk, torch.ones(2))
 
-    workload = ProbeWorkload("late", 64, 1, range(2), lambda: dist.barrier(group), before=arrive)
     meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", 2), group, shares_memory=False)
-    return time_blocks(workload, Blocks(turns=1, number=2), meeting, lambda: None), len(before)
+    additions = ProbeWorkload("reduce", 8, 1, range(2), rounds, clock=add.read)
+    come = partial(time.sleep, LATE_S * (group.rank() == 0))
+    late = ProbeWorkload("late", 64, 1, range(2), lambda: dist.barrier(group), come, calls=3)
+    blocks = Blocks(turns=1, number=2, least_s=LATE_S / 2)
+    of_additions, of_calls = (time_blocks(each, blocks, meeting, lambda: None) for each in (additions, late))
+    return chunk.tolist(), of_additions, of_calls
 
 
-def test_what_is_done_before_a_call_is_not_timed(ranks: RankPool) -> None:
-    """Nor do ranks that came early count, which wait: of each call the shortest time counts, on all ranks."""
-    (times, count), other = ranks.run(timed_after, num_ranks=2)
-    assert (times, count) == other
-    assert len(times) == count == 2 * CALLS_PER_BLOCK
-    assert all(elapsed < LATE_S for elapsed, _ in times)
+def test_only_what_is_probed_is_timed(ranks: RankPool) -> None:
+    """Of rounds the additions, not what passes between; of a call the shortest time, not what is done before.
+
+    Nor do ranks that came early count, which wait.
+    """
+    results = ranks.run(timed_apart, num_ranks=2)
+    assert results[0][2] == results[1][2]
+    for chunk, additions, calls in results:
+        assert chunk == [3.0, 3.0]  # one to find out how many rounds a block has, and one in each block
+        assert all(0 < time_s < LATE_S / ROUNDS_PER_RUN for times in additions for time_s in times)
+        assert len(calls) == 2 * 3
+        assert all(elapsed < LATE_S for elapsed, _ in calls)
 
 
 def no_calls(_: dist.ProcessGroup) -> AbstractContextManager[list[ProbeWorkload]]:
@@ -181,48 +171,32 @@ def no_calls(_: dist.ProcessGroup) -> AbstractContextManager[list[ProbeWorkload]
     return nullcontext([])
 
 
-def probed_with_shared_memory(group: dist.ProcessGroup) -> tuple[int, float]:
-    """How many probes there are, of pairs too, and a sum afterwards, by a collective through shared memory."""
-    collectives.use_transport("auto", group)
-    total = torch.ones(3)
-    collectives.all_reduce(total, group=group)
-    measurements = probe(group, 4096, 4096, blocks=SHORT, sizes=(64, 512), calls=no_calls)
-    collectives.all_reduce(total, group=group)
-    return len(measurements.probes), total[0].item()
-
-
-def test_ranks_that_share_memory_can_be_probed() -> None:
-    """Though only two of four take part in a probe of a pair."""
-    with RankPool(4) as pool:
-        results = pool.run(probed_with_shared_memory, num_ranks=4)
-    assert results[0][0] > 0
-    assert [total for _, total in results] == [16.0] * 4
-
-
-def probed_through_shared_memory(_: dist.ProcessGroup) -> tuple[list[str], dict[str, object], str] | None:
-    """The kinds of probes of two ranks that share memory, and its provenance; an "auto" all_reduce is right there."""
-    group = sharing_group(2)
+def probed_through_shared_memory(_: dist.ProcessGroup) -> tuple[set[str], dict[str, Any], str] | None:
+    """The kinds of probes of ranks that share memory, and its provenance; a collective after them is right."""
+    group = sharing_group(4)
     if group is None:
         return None
     with probe_calls(group) as calls:
         kinds = [call.kind for call in calls]
-    measurements = probe(group, 2**18, 2**20, blocks=SHORT, calls=no_calls)
+    measurements = probe(group, 2**18, 2**20, blocks=SHORT, sizes=(64, 4096), calls=no_calls)
     shared = calibrate(measurements).cluster.spec.host.shared_memory
     assert shared is not None
     assert shared.rates[-1].published_bytes <= shared.slot_bytes
-    tensor = torch.ones(16)
-    collectives.all_reduce(tensor, group=group, algorithm="auto")
-    assert tensor[0] == 2
-    return sorted({p.kind for p in measurements.probes} | set(kinds)), measurements.provenance, transport_in_use(group)
+    collectives.all_reduce(tensor := torch.ones(16), group=group)
+    assert tensor[0] == 4
+    return {p.kind for p in measurements.probes} | set(kinds), measurements.provenance, transport_in_use(group)
 
 
 def test_shared_memory_is_probed_where_ranks_share_it(ranks: RankPool) -> None:
-    """Copies and additions, of tensors from all over the memory and of the same ones; and a host is calibrated."""
+    """Copies and additions, of tensors from all over the memory and of the same ones; and a host is calibrated.
+
+    Of four ranks only two take part in a probe of a pair.
+    """
     result = ranks.run(probed_through_shared_memory)[0]
     assert result is not None
     kinds, origin, transport = result
     wanted = {"shm/shift", "shm/copy", "shm/add", "shm/copy/cached", "shm/add/cached", "shm/call", "shift", "call"}
-    assert wanted <= set(kinds)
+    assert wanted <= kinds
     assert origin["shared_memory_slot_bytes"] == 8 * 2**20
     assert origin["shared_memory_touched_bytes"] == 2**20
     assert transport == "shm"
@@ -231,15 +205,11 @@ def test_shared_memory_is_probed_where_ranks_share_it(ranks: RankPool) -> None:
 def kinds_without(_: dist.ProcessGroup) -> tuple[set[str], str] | None:
     """Return the kinds of probes of two ranks that send everything by torch.distributed."""
     group = sharing_group(2, "gloo")
-    if group is None:
-        return None
-    return {p.kind for p in probed(group, 2**18, 2**20).probes}, transport_in_use(group)
+    return group and ({p.kind for p in probed(group, 2**18, 2**20).probes}, transport_in_use(group))
 
 
 def test_no_shared_memory_is_probed_where_none_is_used(ranks: RankPool) -> None:
     """As nothing goes there."""
-    result = ranks.run(kinds_without)[0]
-    assert result is not None
-    kinds, transport = result
+    kinds, transport = ranks.run(kinds_without)[0]
     assert not any(kind.startswith("shm") for kind in kinds)
     assert transport == "gloo"

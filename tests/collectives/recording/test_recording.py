@@ -188,13 +188,14 @@ while True:
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_exchanges_are_recorded_alike_whoever_does_them(tmp_path: Path, rank: int) -> None:
     """Torch's on Gloo and on "ring", and ours: with the results that come if all ranks hold what this one holds."""
-    recordings = []
+    recordings, algorithms = [], []
     for way in ("gloo", "ring", "collectives"):
         head = HEAD if way == "gloo" else HEAD.replace(BACKEND, "ring")
         (program := tmp_path / "train.py").write_text(head + EXCHANGES)
         trace = trace_of(program, way, num_ranks=4, rank=rank)
         calls = trace.steps[-1].calls
         recordings.append([(call.collective, call.size_bytes, call.dtype, call.is_async, call.peer) for call in calls])
+        algorithms.append([call.algorithm for call in calls])
     assert [(name, size) for name, size, *_ in recordings[0]] == [
         ("all_to_all", 4 * 4),
         ("all_to_all", 4 * 10),
@@ -205,6 +206,7 @@ def test_exchanges_are_recorded_alike_whoever_does_them(tmp_path: Path, rank: in
         ("reduce_scatter", 4 * 10),
     ]
     assert recordings[0] == recordings[1] == recordings[2]
+    assert algorithms[1] == algorithms[2]
 
 
 REFUSALS = {

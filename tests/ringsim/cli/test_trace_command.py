@@ -1,4 +1,4 @@
-"""`ringsim trace` up to the start of the recording, which stands in tests/collectives/recording/test_trace_command.py."""
+"""`ringsim trace` before the recording, whose tests are in tests/collectives/recording/test_trace_command.py."""
 
 import signal
 import sys
