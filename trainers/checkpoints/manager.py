@@ -55,12 +55,12 @@ class CheckpointManager:
 
         mark: of the lines that were there then, if it is known. tensorboard: whether to write for TensorBoard as well.
         """
-        first_decides(self._group, lambda: self._open(step, mark, tensorboard))
 
-    def _open(self, step: int, mark: Mark | None, tensorboard: bool) -> None:
-        self._log = StepLog(self.output / LOG, step, mark, self._say)
-        if tensorboard:
-            self._board = TensorBoardLog(self.output / FOLDER, step)
+        def open_files() -> None:
+            self._log = StepLog(self.output / LOG, step, mark, self._say)
+            self._board = TensorBoardLog(self.output / FOLDER, step) if tensorboard else None
+
+        first_decides(self._group, open_files)
 
     @property
     def log_mark(self) -> Mark | None:

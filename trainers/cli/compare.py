@@ -146,7 +146,7 @@ def _run(config: JobConfig, timeout_s: float) -> "JobResult | None":
 
     from collectives.runtime import CollectiveError, set_gloo_thread_policy  # noqa: PLC0415
     from trainers.comparison.job import run_job  # noqa: PLC0415
-    from trainers.loop.loss_sync import DivergedError  # noqa: PLC0415
+    from trainers.loop.train_step import DivergedError  # noqa: PLC0415
 
     say_failures_before_the_end()
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))

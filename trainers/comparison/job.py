@@ -22,8 +22,7 @@ from trainers.comparison.profile import Memory, common_profile, measure_memory
 from trainers.comparison.recording import RecordedRuns
 from trainers.comparison.report import JobResult, RankNotes, compare_with_one, make_report
 from trainers.loop.log_line import format_milliseconds
-from trainers.loop.loss_sync import exchange_losses
-from trainers.loop.train_step import StepResult, TrainStep
+from trainers.loop.train_step import StepResult, TrainStep, exchange_losses
 from trainers.replica_check import fingerprint
 from trainers.strategy_names import strategy_info
 
@@ -132,11 +131,10 @@ def run_job(config: JobConfig, group: dist.ProcessGroup, progress: Progress) -> 
 def start_runs(config: JobConfig, group: dist.ProcessGroup) -> list[StrategyRun]:
     """Return a run for each strategy, all with the same initial weights; that of one process comes first."""
     runs: list[StrategyRun] = [OneProcess(config, group)] if config.one_process else []
-    steps = [replace(config.step, strategy=name) for name in config.strategies]
-    return [
-        *runs,
-        *(StrategyRun(s.strategy, TrainStep(config.task, s, group, num_steps=config.steps)) for s in steps),
-    ]
+    for name in config.strategies:
+        step = replace(config.step, strategy=name)
+        runs.append(StrategyRun(name, TrainStep(config.task, step, group, num_steps=config.steps)))
+    return runs
 
 
 def take_turns(

@@ -19,8 +19,7 @@ from trainers.comparison.config import JobConfig
 from trainers.comparison.profile import Memory, RankProfile, measure_memory, profile_of
 from trainers.comparison.recorded_steps import RecordedStep, predict_steps
 from trainers.comparison.report import StepPrediction
-from trainers.loop.loss_sync import DivergedError, exchange_losses
-from trainers.loop.train_step import StepResult, TrainStep
+from trainers.loop.train_step import DivergedError, StepResult, TrainStep, exchange_losses
 from trainers.strategies.sharded import ShardedVectors, ShardedWeights
 from trainers.strategy_names import steps_between_averages
 

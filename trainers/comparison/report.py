@@ -54,15 +54,13 @@ TIMES = (
     Column("loss", "", "final_loss", ".3f"),
 )
 _MIB = 2**-20
+_SIZES = {
+    "predicted": "predicted", "held": "held", "params": "parameters", "grads": "gradients", "optim": "optimizer",
+    "buffers": "vectors", "activ": "activations",
+}  # fmt: skip
 MEMORY = (
     Column("memory", "per rank", "strategy"),
-    Column("predicted", "MiB", "predicted", ".2f", _MIB),
-    Column("held", "MiB", "held", ".2f", _MIB),
-    Column("params", "MiB", "parameters", ".2f", _MIB),
-    Column("grads", "MiB", "gradients", ".2f", _MIB),
-    Column("optim", "MiB", "optimizer", ".2f", _MIB),
-    Column("buffers", "MiB", "vectors", ".2f", _MIB),
-    Column("activ", "MiB", "activations", ".2f", _MIB),
+    *(Column(heading, "MiB", key, ".2f", _MIB) for heading, key in _SIZES.items()),
 )
 COMPARED = (
     Column("compared with", ONE_PROCESS, "name"),
@@ -238,9 +236,8 @@ def _table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> list
 
 
 def _memory_row(result: Report) -> dict[str, Any]:
-    held = result["memory_bytes"]
-    sums = {"predicted": sum(result["predicted_memory_bytes"].values()), "held": sum(held.values())}
-    return {"strategy": result["strategy"], **sums, **held}
+    predicted, held = result["predicted_memory_bytes"], result["memory_bytes"]
+    return {**result, **held, "predicted": sum(predicted.values()), "held": sum(held.values())}
 
 
 def _footnotes(report: Report, comparison: object) -> Iterator[str]:

@@ -83,8 +83,8 @@ def device(local_rank: int, num_gpus: int) -> str:
 def _by_torchrun(environment: Mapping[str, str], said: str) -> DistributedEnvironment:
     for name in (*RANK_VARIABLES, *MEETING_VARIABLES):
         if not environment.get(name):
-            what_to_do = f"start it with torchrun, which sets both, or unset {said}"
-            raise ValueError(f"{name} is not set, but {said} is: {what_to_do}")
+            rule = f"start it with torchrun, which sets both, or unset {said}"
+            raise ValueError(f"{name} is not set, but {said} is: {rule}")
     rank, num_ranks, local_rank, ranks_per_node = (_number(environment, name) for name in RANK_VARIABLES)
     checked_port(environment["MASTER_PORT"])
     node, remainder = divmod(rank - local_rank, ranks_per_node or 1)
@@ -176,11 +176,9 @@ def first_node(environment: Mapping[str, str]) -> str:
         return nodes
     command = ["scontrol", "show", "hostnames", nodes]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(environment))
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()[0]
     except FileNotFoundError:
-        reason = "scontrol, which lists them, is not on the PATH: add Slurm's commands"
-        raise ValueError(f"{name}={nodes}: {reason}, or set MASTER_ADDR to the first node") from None
+        reason = "scontrol, which lists them, is not on the PATH: add Slurm's commands, or"
     except subprocess.CalledProcessError as error:
-        reason = "; ".join(error.stderr.splitlines()) or f"exit code {error.returncode}"
-        raise ValueError(f"{name}={nodes}: {' '.join(command)}: {reason}; set MASTER_ADDR to the first node") from None
-    return done.stdout.split()[0]
+        reason = f"{' '.join(command)}: {'; '.join(error.stderr.splitlines()) or f'exit code {error.returncode}'};"
+    raise ValueError(f"{name}={nodes}: {reason} set MASTER_ADDR to the first node")

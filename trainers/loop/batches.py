@@ -53,11 +53,8 @@ class Batches:
                 f"give --batch-size, which is per rank"
             )
         self.batches_per_epoch = -(-num_samples // global_batch_size)
-        self.global_batch_size = global_batch_size
-        self._num_samples = num_samples
-        self._seed = seed
-        self._rank = rank
-        self._num_ranks = num_ranks
+        self.global_batch_size, self._num_samples, self._seed = global_batch_size, num_samples, seed
+        self._rank, self._num_ranks = rank, num_ranks
         self._epoch = -1
         self._order: Indices = np.empty(0, dtype=np.int64)
 

@@ -126,22 +126,16 @@ class StepConfig:
 
         num_steps: of the whole run; they decide only where the learning rate depends on them.
         """
-        return {
-            "task": task.config(),
-            "training": {
-                "strategy": self.strategy,
-                "num_ranks": num_ranks,
-                "seed": self.seed,
-                "global_batch_size": self.global_batch_size(task, num_ranks),
-                "accumulate": self.accumulate,
-                "clip_norm": self.clip_norm,
-                "lr_schedule": self.lr_schedule,
-                "warmup_steps": self.warmup_steps,
-                "amp": self.amp,
-                "compile": self.compile,
-                "schedule_steps": None if self.lr_schedule == "constant" else num_steps,
-            },
+        fields = ("accumulate", "clip_norm", "lr_schedule", "warmup_steps", "amp", "compile")
+        training = {
+            "strategy": self.strategy,
+            "num_ranks": num_ranks,
+            "seed": self.seed,
+            "global_batch_size": self.global_batch_size(task, num_ranks),
+            **{name: getattr(self, name) for name in fields},
+            "schedule_steps": None if self.lr_schedule == "constant" else num_steps,
         }
+        return {"task": task.config(), "training": training}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +170,11 @@ class TrainConfig(StepConfig):
             object.__setattr__(self, "profile", Path(self.profile))
         require_at_least(1, epochs=self.epochs, steps=self.steps)
         require_at_least(1, save_every=self._saves()[0], keep=self.keep)
-        check_log(self.tensorboard, self.log_every, self.eval_every, self.check_every)
+        for option, every in (("log", self.log_every), ("check", self.check_every), ("eval", self.eval_every)):
+            if every is not None and every < 0:
+                raise ValueError(f"--{option}-every {every}: must be at least 0, which is never")
+        if self.tensorboard and not self.log_every and not self.eval_every:
+            raise ValueError("--tensorboard: with --log-every 0 there is nothing to write")
 
     @property
     def drift_every(self) -> int:
@@ -192,7 +190,8 @@ class TrainConfig(StepConfig):
 
     def writes_line(self, done: int, num_steps: int) -> bool:
         """Return whether the log has a line after `done` of the steps: every few of them, and after the last."""
-        return has_line(done, self.log_every, num_steps) or self.evaluates(done)
+        is_due = self.log_every > 0 and (done % self.log_every == 0 or done == num_steps)
+        return is_due or self.evaluates(done)
 
     def evaluates(self, done: int) -> bool:
         """Return whether the model is evaluated after `done` steps."""
@@ -211,20 +210,6 @@ class TrainConfig(StepConfig):
         """Return the steps of the whole run. epochs: those of the task."""
         steps_of_epochs = (self.epochs or epochs) * batches_per_epoch
         return steps_of_epochs if self.steps is None else min(self.steps, steps_of_epochs)
-
-
-def check_log(tensorboard: bool, log_every: int, eval_every: int = 0, check_every: int | None = None) -> None:
-    """Raise ValueError for a negative number of steps, and for curves of a log that has no lines."""
-    for option, every in (("log", log_every), ("check", check_every), ("eval", eval_every)):
-        if every is not None and every < 0:
-            raise ValueError(f"--{option}-every {every}: must be at least 0, which is never")
-    if tensorboard and not log_every and not eval_every:
-        raise ValueError("--tensorboard: with --log-every 0 there is nothing to write")
-
-
-def has_line(done: int, log_every: int, num_steps: int) -> bool:
-    """Return whether a log has a line after `done` of the steps: every few of them, and after the last; 0: never."""
-    return log_every > 0 and (done % log_every == 0 or done == num_steps)
 
 
 def require_compiler() -> None:

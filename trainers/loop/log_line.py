@@ -26,15 +26,12 @@ def describe_line(line: Mapping[str, Any], num_steps: int) -> str:
         f"{line['sync_share']:.0%} exposed communication",
     ]
     if "gradient_norm" in line:
-        parts.append(f"gradient norm {format_norm(line['gradient_norm'])}")
+        norm = line["gradient_norm"]  # None if it is infinite or not a number, which JSON does not have
+        parts.append(f"gradient norm {'not finite' if norm is None else f'{norm:.3g}'}")
     if line.get("skipped"):
         parts.append(f"{plural(line['skipped'], 'step')} skipped")
-    return ", ".join([f"step {line['step']}/{num_steps}: {parts[0]}", *parts[1:], *describe_process(line)])
-
-
-def describe_process(line: Mapping[str, Any]) -> list[str]:
-    """Return the end of every line: the memory and the time left."""
-    return [f"memory {format_size(line['peak_memory_bytes'])}", f"{format_duration(line['time_left_s'])} left"]
+    parts += [f"memory {format_size(line['peak_memory_bytes'])}", f"{format_duration(line['time_left_s'])} left"]
+    return f"step {line['step']}/{num_steps}: {', '.join(parts)}"
 
 
 def describe_evaluation(step: int, num_steps: int, figures: Mapping[str, float | None]) -> str:
@@ -54,11 +51,6 @@ def format_figures(figures: Mapping[str, float | None]) -> str:
 def format_milliseconds(time_s: float) -> str:
     """Format as 12.3 ms: three digits, as more of them change from line to line."""
     return format_time(float(f"{time_s:.3g}"))
-
-
-def format_norm(norm: float | None) -> str:
-    """Format as 0.75. norm: None if it is infinite or not a number, which JSON does not have."""
-    return "not finite" if norm is None else f"{norm:.3g}"
 
 
 def peak_memory_bytes() -> int:

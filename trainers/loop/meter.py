@@ -15,8 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from collectives.runtime import naming_failures
 from ringsim.files import atomic_file
 from trainers.loop.log_line import peak_memory_bytes
-from trainers.loop.loss_sync import gather_numbers
-from trainers.loop.train_step import StepResult, TrainStep
+from trainers.loop.train_step import StepResult, TrainStep, gather_numbers
 from trainers.strategies.base import Strategy
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.withheld import Withheld
@@ -37,17 +36,14 @@ class Meter:
         self._tokens_per_sample = tokens_per_sample
         self._makes_lines = makes_lines
         self._losses: list[float] = []
-        self._skipped_now = 0
-        self.skipped = 0
-        self.skipped_in_a_row = 0
+        self._skipped_now = self.skipped = self.skipped_in_a_row = 0
         self.last_loss: float | None = None
         self.restart()
 
     def restart(self) -> None:
         """Begin time anew: what lies between the last step and this belongs to no step."""
         self._begin_s = time.perf_counter()
-        self._steps = 0
-        self._samples = 0
+        self._steps = self._samples = 0
         self._communication_s = 0.0
 
     def add(self, result: StepResult, num_samples: int) -> None:
@@ -165,9 +161,7 @@ def kept_tensors(value: Any, visited: set[int]) -> Iterator[torch.Tensor]:
 
 
 def _bucket_bytes(strategy: Strategy) -> int:
-    if not isinstance(strategy, Ddp):
-        return 0
-    data = strategy.module._get_ddp_logging_data()
+    data = strategy.module._get_ddp_logging_data() if isinstance(strategy, Ddp) else {"bucket_sizes": "0"}
     sizes = str(data.get("rebuilt_bucket_sizes") or data["bucket_sizes"])
     return sum(int(size) for size in sizes.split(","))
 

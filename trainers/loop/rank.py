@@ -119,7 +119,7 @@ def _train(
 ) -> int:
     """Return the exit code, 0 after the last step; otherwise rank 0 has said why it is not."""
     from trainers.data_parallel import DriftError  # noqa: PLC0415
-    from trainers.loop.loss_sync import DivergedError, StoppedError  # noqa: PLC0415
+    from trainers.loop.train_step import DivergedError, StoppedError  # noqa: PLC0415
 
     try:
         say_line = (lambda _: None) if launch.quiet else progress.say

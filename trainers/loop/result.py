@@ -61,16 +61,12 @@ def summary(trainer: Trainer, result: dict[str, Any]) -> str:
     if result["last_loss"] is not None:
         lines.append(f"  loss of the last step {result['last_loss']:.4f}")
     if held := result["memory_bytes"]:
-        lines.append(f"  memory of rank 0: {_format_memory(held)}")
+        names = {kind: kind for kind in held} | {"vectors": "buffers of the strategy"}
+        sizes = (f"{names[kind]} {format_size(size_bytes)}" for kind, size_bytes in held.items())
+        lines.append(f"  memory of rank 0: {', '.join(sizes)}")
     if result["evaluation"]:
         lines.append(f"  held-out data: {format_figures(result['evaluation'])}")
     return "\n".join(lines)
-
-
-def _format_memory(held: dict[str, int]) -> str:
-    """Format as `parameters 1.5 MiB, gradients 1.5 MiB, optimizer 3 MiB, buffers of the strategy 0 B`."""
-    names = {**{kind: kind for kind in held}, "vectors": "buffers of the strategy"}
-    return ", ".join(f"{names[kind]} {format_size(size_bytes)}" for kind, size_bytes in held.items())
 
 
 def written(trainer: Trainer, result: dict[str, Any]) -> list[Path]:

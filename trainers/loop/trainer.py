@@ -19,9 +19,8 @@ from trainers.checkpoints.step_log import Mark
 from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
 from trainers.loop.log_line import describe_evaluation, describe_line
-from trainers.loop.loss_sync import DivergedError, StoppedError, exchange_losses
 from trainers.loop.meter import Meter, ProfilerTrace, held_bytes
-from trainers.loop.train_step import TrainStep
+from trainers.loop.train_step import DivergedError, StoppedError, TrainStep, exchange_losses
 from trainers.tasks.base import Task, evaluate
 
 LEAST_BETWEEN_LINES_S = 1.0  # that are told: nobody reads more, and the file has them all
@@ -59,10 +58,7 @@ class Trainer:
     def __init__(
         self, task: Task, config: TrainConfig, group: dist.ProcessGroup, device: str = "cpu", say: Say = print
     ) -> None:
-        self.task = task
-        self.config = config
-        self.group = group
-        self._device = device
+        self.task, self.config, self.group, self._device = task, config, group, device
         self._say: Say = say if group.rank() == 0 else _silent
         self.batches = config.batches(task, group.rank(), group.size())
         self.num_steps = config.num_steps(task.epochs, self.batches.batches_per_epoch)

@@ -12,8 +12,7 @@ from tests.trainers.models import inputs, small_model
 from tests.trainers.points import Points, Training
 from trainers.data_parallel import DataParallel
 from trainers.loop.config import StepConfig
-from trainers.loop.loss_sync import StoppedError, exchange_losses
-from trainers.loop.train_step import GradientClock, StepResult, TrainStep
+from trainers.loop.train_step import GradientClock, StepResult, StoppedError, TrainStep, exchange_losses
 
 
 def results(group: dist.ProcessGroup) -> list[StepResult]:
