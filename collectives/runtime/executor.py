@@ -233,13 +233,15 @@ class Executor:
         try:
             for cuts, tags in layout.portions:
                 portion = memory if cuts is None else memory.cut(cuts)
-                transport: ChunkTransport | None = None
+                by_gloo = None
                 if uses_gloo:
                     timeout = timedelta(seconds=self._limit().seconds)
-                    transport = GlooTransport(part, portion, group, self._preposted, tags, stamp, timeout)
+                    by_gloo = GlooTransport(part, portion, group, self._preposted, tags, stamp, timeout)
+                transport: ChunkTransport | None = by_gloo
                 if plan is not None:
                     is_last = cuts is layout.portions[-1].cuts
-                    transport = SharedMemoryTransport(part, portion, plan, layout.token, transport, is_last)
+                    transport = SharedMemoryTransport(part, portion, plan, layout.token, by_gloo, is_last)
+                assert transport is not None
                 ScheduleRun(group, transport, hooks).run()
         except BaseException:  # KeyboardInterrupt, too, which may come between two portions
             if plan is not None:

@@ -14,7 +14,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from collectives.shared_memory import TOKEN_BITS, LocalRanks, TimeLimit
+from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, TimeLimit
 from collectives.shared_memory.heap import Heap, HostMemory, new_heap_file
 from collectives.shared_memory.local_ranks import CROWDED, WITH_A_CORE, patience_of
 from collectives.shared_memory.segment import (
@@ -109,6 +109,34 @@ def test_one_that_is_missed_looks_again() -> None:
         ranks[1]._words[0] = ranks[1]._own_words  # where it says that rank 0 is awake
         send(ranks[1], 0, 0, 3.0)
         assert value.result(20) == 3.0
+
+
+SAYS_OTHER = r"^rank 1 has made other calls of this group than this rank$"
+
+
+@pytest.mark.parametrize("tokens", [[(8, 7)], [(8, 7), (TOKEN, TOKEN)]], ids=["now", "before"])
+@pytest.mark.parametrize("is_published", [False, True])
+def test_another_collective(tokens: list[tuple[int, int]], is_published: bool) -> None:
+    """A chunk of another collective is not taken, nor one after another; one that will never come is not awaited."""
+    with local_ranks(2) as ranks:
+        for pair in tokens:
+            for local, token in zip(ranks, pair, strict=True):
+                local.close_portion()
+                local.open_portion(token)
+        if is_published:
+            send(ranks[1], 0, 0, 1.0)
+        with pytest.raises(OtherCallError, match=SAYS_OTHER):
+            ranks[0].wait_for(1, 0)
+
+
+def test_another_collective_of_ranks_that_never_wait() -> None:
+    """Whoever uses a slot again sees what the others have used it for."""
+    with local_ranks(2) as ranks:
+        for local, token in [*zip(ranks, (8, 7), strict=True)] * SLOTS:
+            local.open_portion(token)
+            local.close_portion()
+        with pytest.raises(OtherCallError, match=SAYS_OTHER):
+            ranks[0].open_portion(8)
 
 
 class LateBeginner(list[int]):
