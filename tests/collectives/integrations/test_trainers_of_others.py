@@ -1,16 +1,13 @@
 """Lightning and accelerate train on the backend "ring"; what of theirs there is decides what is run."""
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-HERE = Path(__file__).parent
+from tests.processes import run_python
+
 PRINTED = re.compile(r"^on (\w+): loss and weights (\[.*\]), the same on both: (\w+)$", re.MULTILINE)
 
 pytestmark = pytest.mark.slow
@@ -18,18 +15,11 @@ pytestmark = pytest.mark.slow
 
 def under_torchrun(program: str, *arguments: str) -> tuple[str, list[float], str]:
     """Return what a program prints on two ranks: backend, loss, weights, and whether both ranks have the same."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    result = subprocess.run(
-        [*torchrun, str(HERE / program), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    printed = PRINTED.search(result.stdout)
-    assert result.returncode == 0, result.stderr
-    assert printed is not None, result.stdout + result.stderr
+    torchrun = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
+    done = run_python(*torchrun, str(Path(__file__).parent / program), *arguments)
+    printed = PRINTED.search(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert printed is not None, done.stdout + done.stderr
     return printed[1], ast.literal_eval(printed[2]), printed[3]
 
 
