@@ -6,7 +6,7 @@ from typing import Annotated, Any, Protocol, Self
 
 import numpy as np
 
-from ringsim.files import finite_or_none, values
+from ringsim.files import finite_or_none, naming_place, values
 from ringsim.network.cluster_topology import ClusterTopology
 from ringsim.network.spec import Spec, require_quantities
 from ringsim.network.topology import Topology
@@ -166,10 +166,8 @@ class Cluster:
         return f"Cluster({self.name}: {self.description})" if self.description else f"Cluster({self.name})"
 
     def __post_init__(self) -> None:
-        try:
+        with naming_place(self.place):
             require_quantities(self.spec)
-        except ValueError as error:
-            raise ValueError(f"{self.place}: {error}") from None
 
     @property
     def place(self) -> str:
@@ -185,10 +183,8 @@ class Cluster:
 
         Raises ValueError if there is no room for `num_ranks` ranks, or a slow or failing resource does not exist.
         """
-        try:
+        with naming_place(self.place):
             return ClusterTopology(self.spec, num_ranks)
-        except ValueError as error:
-            raise ValueError(f"{self.place}: {error}") from None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON, without the calibration's; an infinite rate becomes None."""

@@ -4,6 +4,7 @@ docs/reference/files.md describes the format.
 """
 
 import math
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path, PurePath
@@ -82,16 +83,14 @@ def _all_alike(fields: Fields) -> Fields:
 
 def _host(*layers: Mapping[str, Any]) -> spec.Host:
     """Return the host of these layers: a later one wins over an earlier one, key by key."""
-    link: Fields = {}
-    nics: Fields = {}
-    rest: Fields = {}
-    shared: Fields = {}
-    for layer in layers:
-        link |= layer.get("link", {})
-        nics |= layer.get("nics", {})
-        shared = layer.get("shared_memory", shared)
-        rest |= {key: layer[key] for key in ("cores", "memory_bytes_per_s", "copies") if key in layer}
-    host = spec.Host(**rest, link=spec.Link(**link), nics=spec.Nics(**nics), shared_memory=_shared_memory(shared))
+    merged = ChainMap[str, Any](*reversed(layers))
+    link, nics = (ChainMap(*(layer.get(key, {}) for layer in reversed(layers))) for key in ("link", "nics"))
+    host = spec.Host(
+        **{key: merged[key] for key in ("cores", "memory_bytes_per_s", "copies") if key in merged},
+        link=spec.Link(**link),
+        nics=spec.Nics(**nics),
+        shared_memory=_shared_memory(merged.get("shared_memory", {})),
+    )
     _require_bandwidth("host.link", host.link)
     _require_bandwidth("host.nic", host.nics)
     return host
@@ -99,11 +98,8 @@ def _host(*layers: Mapping[str, Any]) -> spec.Host:
 
 def _require_bandwidth(place: str, link: spec.Link) -> None:
     if link.burst_bytes and math.isinf(link.bandwidth_bytes_per_s):
-        raise refusal(
-            f"{place}.burst",
-            link.burst_bytes,
-            f"give {place}.bandwidth as well, without which there is no limit to exceed",
-        )
+        rule = f"give {place}.bandwidth as well, without which there is no limit to exceed"
+        raise refusal(f"{place}.burst", link.burst_bytes, rule)
 
 
 def _shared_memory(fields: Fields) -> spec.SharedMemory | None:
@@ -228,10 +224,9 @@ def load_network(name_or_path: str | Path) -> Cluster:
         >>> load_network("dgx-h100").name
         'dgx-h100'
     """
-    if str(name_or_path).endswith(".toml"):
-        return read_network(read_text(Path(name_or_path)), str(name_or_path))
-    name = str(name_or_path)
-    names = preset_names()
+    name, names = str(name_or_path), preset_names()
+    if name.endswith(".toml"):
+        return read_network(read_text(Path(name)), name)
     if name not in names:
         presets = f"{did_you_mean(name, names)}presets are {', '.join(names)}"
         raise ValueError(f"network {name!r}: {presets}; or give a file that ends in .toml")

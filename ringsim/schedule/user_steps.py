@@ -4,14 +4,14 @@ NumPy and Python would refuse much of it too, but in words that name neither the
 they would take 0.5 for chunk 0.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ringsim.files import quoted
-from ringsim.schedule.step import Ints, ScheduleError, Transfer
+from ringsim.schedule.step import ScheduleError, Transfer
 
 ArrayColumns = tuple[npt.NDArray[np.integer | np.bool_], ...]  # one for each field of a transfer
 LARGEST = 2**63 - 1  # that fits into a column
@@ -44,28 +44,15 @@ def transfers_by_step(steps: Any) -> Iterator[ArrayColumns]:
             raise ValueError(f"step {index}: {rows} is a transfer: a step must be a list of transfers")
         if not _is_list(rows):
             raise ValueError(f"step {index}: {quoted(rows)} is no list of transfers")
-        yield tuple(_table(index, [_transfer(index, row) for row in rows]).T)
+        table = np.array([_transfer(index, row) for row in rows], dtype=np.int64)
+        yield tuple(table.reshape(-1, len(Transfer._fields)).T)
 
 
-def _table(step: int, rows: Sequence[tuple[Any, ...]]) -> Ints:
-    """Return the transfers of a step, (num_transfers, 5). Raises ScheduleError for what is no transfer."""
+def _transfer(step: int, row: Any) -> Transfer:
     names = Transfer._fields
-    for row in rows:
-        if not len(names) - 1 <= len(row) <= len(names):
-            raise ScheduleError(
-                f"step {step}: {row} is no transfer: it must have {', '.join(names[:-1])}, and may have {names[-1]}"
-            )
-        for name, value in zip(names, row, strict=False):
-            if not isinstance(value, int | np.integer | np.bool_):
-                raise ScheduleError(f"step {step}: {name} {value!r} is not a whole number")
-    return np.array([Transfer(*row) for row in rows], dtype=np.int64).reshape(-1, len(names))
-
-
-def _transfer(step: int, row: Any) -> tuple[Any, ...]:
     if not (isinstance(row, tuple) or _is_list(row)):
         raise ValueError(
-            f"step {step}: {quoted(row)} is no transfer, which has {', '.join(Transfer._fields)}; a step is a list of "
-            "transfers"
+            f"step {step}: {quoted(row)} is no transfer, which has {', '.join(names)}; a step is a list of transfers"
         )
     values = tuple(row)
     for place, value in enumerate(values):
@@ -75,7 +62,14 @@ def _transfer(step: int, row: Any) -> tuple[Any, ...]:
             raise ValueError(f"step {step}: {quoted(row, 120)}: a number does not fit 64 bits")
         if place == REDUCE and not (isinstance(value, int | np.integer | np.bool_) and value in (0, 1)):
             raise ValueError(f"step {step}: reduce {quoted(value)}: must be True or False")
-    return values
+    if not len(names) - 1 <= len(values) <= len(names):
+        raise ScheduleError(
+            f"step {step}: {values} is no transfer: it must have {', '.join(names[:-1])}, and may have {names[-1]}"
+        )
+    for name, value in zip(names, values, strict=False):
+        if not isinstance(value, int | np.integer | np.bool_):
+            raise ScheduleError(f"step {step}: {name} {value!r} is not a whole number")
+    return Transfer(*values)
 
 
 def columns_by_step(steps: Any) -> Iterator[ArrayColumns]:

@@ -13,7 +13,7 @@ import numpy as np
 from ringsim.network import AnyNetwork, Ints, MemoryRate, SharedMemoryNetwork, Topology, require_priced, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
 from ringsim.simulation.engines.event_engine import run_events
-from ringsim.simulation.engines.representatives import representatives
+from ringsim.simulation.engines.representatives import Representatives, representatives
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
 from ringsim.simulation.engines.symmetry import may_have_classes
 from ringsim.simulation.engines.work import CopyCounts
@@ -51,10 +51,14 @@ def simulate(
         [(0, 0, 3), (1, 0, 2)]
     """
     sizes = schedule.chunk_bytes(size_bytes, element_bytes)
-    _require_room(schedule, BYTES_RECORDED)
+    _require_room(schedule)
     if memory := runtime.shared_memory(network):
         portions = portions_of(schedule, memory, sizes, runtime)
-        portions.require_one()
+        if portions.number > 1:
+            raise ValueError(
+                f"{schedule}: goes through shared memory in {portions.number} portions, of which there is no timeline; "
+                "simulate a smaller tensor"
+            )
         return portions.run_one(runtime, on_progress)
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
     if is_for_steps(schedule, topology):
@@ -91,13 +95,11 @@ def predict_time(
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
     if is_for_steps(schedule, topology):
         return time_steps(schedule, topology, sizes, on_progress)
-    may_be_few = may_have_classes(schedule, topology, sizes) and not runtime.in_order
-    few = representatives(schedule, topology) if may_be_few else None
-    if few:
+    if few := _few(schedule, topology, sizes, runtime):
         time_s = few.time_s(topology, int(sizes[0]))
         on_progress(schedule.num_transfers)
         return time_s
-    _require_room(schedule, BYTES_RECORDED)
+    _require_room(schedule)
     rows = dependencies(schedule, in_order=runtime.in_order)
     return run_events(rows, topology, sizes, on_progress).time_s
 
@@ -109,9 +111,14 @@ def lists_more_than(
     if schedule.num_transfers <= max_transfers:
         return False
     topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
-    may_be_few = may_have_classes(schedule, topology, schedule.chunk_bytes(size_bytes)) and not runtime.in_order
-    few = representatives(schedule, topology) if may_be_few else None
+    few = _few(schedule, topology, schedule.chunk_bytes(size_bytes), runtime)
     return few is None or few.num_rows > max_transfers
+
+
+def _few(schedule: Schedule, topology: Topology, chunk_bytes: Ints, runtime: Runtime) -> Representatives | None:
+    """Return the transfers that stand for all, if there are such and looking for them is worth it."""
+    may_be_few = not runtime.in_order and may_have_classes(schedule, topology, chunk_bytes)
+    return representatives(schedule, topology) if may_be_few else None
 
 
 def predict_call(
@@ -156,8 +163,8 @@ def sound_topology(network: AnyNetwork, num_ranks: int) -> Topology:
     return topology
 
 
-def _require_room(schedule: Schedule, bytes_each: int) -> None:
-    require_memory(f"the times of {schedule.num_transfers:,} transfers", schedule.num_transfers * bytes_each)
+def _require_room(schedule: Schedule) -> None:
+    require_memory(f"the times of {schedule.num_transfers:,} transfers", schedule.num_transfers * BYTES_RECORDED)
 
 
 _SCHEDULES_KEPT = 64
@@ -179,14 +186,6 @@ class Portions(NamedTuple):
         """Return every transfer of a portion with its times."""
         rows = dependencies(self.schedule, in_order=runtime.in_order)
         return run_events(rows, self.topology, self.chunk_bytes, on_progress, self.copies)
-
-    def require_one(self) -> None:
-        """Raise ValueError if there are several."""
-        if self.number > 1:
-            raise ValueError(
-                f"{self.schedule}: goes through shared memory in {self.number} portions, of which there is no "
-                "timeline; simulate a smaller tensor"
-            )
 
 
 def portions_of(schedule: Schedule, network: SharedMemoryNetwork, chunk_bytes: Ints, runtime: Runtime) -> Portions:

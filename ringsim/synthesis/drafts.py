@@ -10,7 +10,7 @@ from ringsim.analysis import Links
 from ringsim.network import Floats, Ints
 from ringsim.schedule import Bools, Collective, Schedule
 from ringsim.synthesis.assembly import Part, assemble, period_of
-from ringsim.synthesis.matching import Matching
+from ringsim.synthesis.matching import spread_chunks
 from ringsim.synthesis.overlay import Overlay
 
 NUM_ROUNDS = 3  # in which either half of an all_reduce makes room for what the other one uses
@@ -141,9 +141,13 @@ class _Drafting:
         for _ in range(num_rounds):
             if period_of(halves) < UNBALANCED * self._problem.bound_s:
                 return
-            gathered = self._copied(self._overlay.beside(halves[0].busy_s / self._problem.bound_s))
-            halves = self._added_up(self._overlay.beside(gathered.busy_s / self._problem.bound_s)), gathered
+            gathered = self._copied(self._beside(halves[0]))
+            halves = self._added_up(self._beside(gathered)), gathered
             yield from self._in_waves(halves)
+
+    def _beside(self, half: Part) -> Overlay:
+        """Return the overlay with shares of what a half leaves of the resources."""
+        return Overlay.of(self._overlay.links, half.busy_s / self._problem.bound_s)
 
     def _in_waves(self, halves: tuple[Part, Part]) -> Iterator[Draft]:
         """Yield the fewest waves by which both halves end nearly as soon as by any number, then fewer ones.
@@ -169,8 +173,8 @@ class _Drafting:
         return Draft(self._problem, self._overlay, self._chunks_per_rank, parts, num_waves, estimate_s)
 
     def _copied(self, overlay: Overlay) -> Part:
-        matching = Matching(overlay, self._problem.islands, self._chunk_bytes)
-        return Part.of(matching.spread_chunks(self._held(), self._rng), overlay.links, self._chunk_bytes)
+        copies = spread_chunks(overlay, self._problem.islands, self._chunk_bytes, self._held(), self._rng)
+        return Part.of(copies, overlay.links, self._chunk_bytes)
 
     def _added_up(self, overlay: Overlay) -> Part:
         return self._copied(overlay.reversed()).turned_round()

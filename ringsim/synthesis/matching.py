@@ -32,38 +32,33 @@ class ChunkCopies:
     start_s: Floats
     end_s: Floats
 
-    @property
-    def time_s(self) -> float:
-        """When the last chunk has arrived."""
-        return float(self.end_s.max(initial=0.0))
+
+def spread_chunks(
+    overlay: Overlay, islands: list[Ints], chunk_bytes: float, held: Bools, rng: np.random.Generator
+) -> ChunkCopies:
+    """Return how each chunk gets to all ranks over the links of an overlay.
+
+    islands: (num_ranks,) each, see `islands_of`. held: (num_ranks, num_chunks), which rank has it from the start.
+
+    Raises NotConnectedError if the links do not lead to all ranks.
+    """
+    return _Matching(overlay, islands, chunk_bytes, held, rng).run()
 
 
-class Matching:
-    """The links of an overlay, ready for chunks of one size. islands: (num_ranks,) each, see `islands_of`."""
-
-    def __init__(self, overlay: Overlay, islands: list[Ints], chunk_bytes: float) -> None:
-        links = overlay.links
-        self.src, self.dst, self.fixed_s = links.src, links.dst, links.fixed_s
-        self.busy_s = chunk_bytes / overlay.bytes_per_s
-        self.into = [np.flatnonzero(links.dst == rank) for rank in range(links.num_ranks)]
-        self.islands = islands
-        self.tolerance_s = TOLERANCE * float(np.median(self.busy_s + links.fixed_s))
-
-    def spread_chunks(self, held: Bools, rng: np.random.Generator) -> ChunkCopies:
-        """Return how each chunk gets to all ranks. held: (num_ranks, num_chunks), which rank has it from the start."""
-        return _MatchingRun(self, held, rng).run()
-
-
-class _MatchingRun:
-    def __init__(self, matching: Matching, held: Bools, rng: np.random.Generator) -> None:
-        self._links, self._rng = matching, rng
+class _Matching:
+    def __init__(
+        self, overlay: Overlay, islands: list[Ints], chunk_bytes: float, held: Bools, rng: np.random.Generator
+    ) -> None:
+        self._links, self._busy_s, self._rng = overlay.links, chunk_bytes / overlay.bytes_per_s, rng
+        self._into = [np.flatnonzero(self._links.dst == rank) for rank in range(self._links.num_ranks)]
+        self._tolerance_s = TOLERANCE * float(np.median(self._busy_s + self._links.fixed_s))
         self._here = held.copy()
         self._here_or_coming = held.copy()
         self._came_s = np.where(held, 0.0, np.inf)
         self._holders = held.sum(axis=0).astype(np.float64)
-        self._islands = matching.islands
-        self._in_island = [_any_of_island(island, held) for island in self._islands]
-        self._free_s = np.zeros(len(matching.src))
+        self._islands = islands
+        self._in_island = [_any_of_island(island, held) for island in islands]
+        self._free_s = np.zeros(len(self._links.src))
         self._coming: list[tuple[float, int, int]] = []
         self._rows: list[tuple[int, int, float, float]] = []
         self._now_s = 0.0
@@ -97,7 +92,7 @@ class _MatchingRun:
     @property
     def _soon_s(self) -> float:
         """Until when things happen that count as happening now."""
-        return self._now_s + self._links.tolerance_s
+        return self._now_s + self._tolerance_s
 
     def _match(self) -> None:
         """Let each rank take what it can now, one chunk after the other, until none can."""
@@ -109,7 +104,7 @@ class _MatchingRun:
 
     def _take(self, rank: int) -> bool:
         """Begin to bring one chunk to a rank; return False if there is none."""
-        rows = self._links.into[rank]
+        rows = self._into[rank]
         rows = rows[self._free_s[rows] <= self._soon_s]
         if not len(rows):
             return False
@@ -125,14 +120,14 @@ class _MatchingRun:
         column = int(offered[rarity.argmin()])
         offers = np.flatnonzero(useful[:, column])
         if len(offers) > 1:  # over the link that is soonest done, and of such ones over the one with the least choice
-            keys = self._rng.random(len(offers)), useful[offers].sum(axis=1), self._links.busy_s[rows[offers]]
+            keys = self._rng.random(len(offers)), useful[offers].sum(axis=1), self._busy_s[rows[offers]]
             offers = offers[np.lexsort(keys)]
         self._send(int(rows[offers[0]]), rank, int(lacking[column]))
         return True
 
     def _send(self, link: int, dst: int, chunk: int) -> None:
         start_s = max(self._now_s, self._free_s[link], self._came_s[self._links.src[link], chunk])
-        sent_s = start_s + self._links.busy_s[link]
+        sent_s = start_s + self._busy_s[link]
         came_s = float(sent_s + self._links.fixed_s[link])
         self._free_s[link] = sent_s
         self._came_s[dst, chunk] = came_s

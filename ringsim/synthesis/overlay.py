@@ -26,23 +26,15 @@ DEARER = 1.5  # times as much, from which on a link leads to another island
 FULL = 1 - 1e-9  # of a resource, from which on it is used up
 
 
-def link_prices(links: Links) -> Floats:
-    """Return the seconds a byte that as many ranks as share the link's scarcest resource need of it: (num_links,).
-
-    A NIC that eight ranks share is eight times as dear as a link of the same bandwidth between two of them.
-    """
-    num_src, num_dst = links.spread()
-    sharing = np.append(np.minimum(num_src, num_dst), 0)[links.resource]
-    shared: Floats = (links.s_per_byte * sharing).max(axis=1, initial=0.0)
-    return np.maximum(shared, links.alone_s_per_byte)
-
-
 def islands_of(links: Links) -> list[Ints]:
     """Return the island of each rank, (num_ranks,), for each price that is clearly above the next lower one.
 
-    Those of one rank each, and those of all ranks, are left out.
+    The price of a link is the seconds a byte that as many ranks as share its scarcest resource need of it: a NIC that
+    eight ranks share is eight times as dear as a link of the same bandwidth between two of them. Islands of one rank
+    each, and of all ranks, are left out.
     """
-    prices = link_prices(links)
+    sharing = np.append(np.minimum(*links.spread()), 0)[links.resource]
+    prices = np.maximum((links.s_per_byte * sharing).max(axis=1, initial=0.0), links.alone_s_per_byte)
     steps = np.unique(prices)
     last_of_step = steps[:-1][steps[1:] > DEARER * steps[:-1]]
     levels: list[Ints] = []
@@ -95,10 +87,6 @@ class Overlay:
     def reversed(self) -> "Overlay":
         """Return the same, whose links lead the other way."""
         return Overlay(self.links.reversed(), self.bytes_per_s)
-
-    def beside(self, busy: Floats) -> "Overlay":
-        """Return the same links with shares of what others leave of the resources. busy: as of `of`."""
-        return Overlay.of(self.links, busy)
 
 
 def overlays(links: Links, islands: list[Ints]) -> Iterator[Overlay]:

@@ -28,12 +28,9 @@ def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> S
     """
     schedules = [first, *others]
     require_schedules("merge", *schedules)
-    for other in others:
-        if (other.collective, other.num_ranks, other.num_chunks) != (
-            first.collective,
-            first.num_ranks,
-            first.num_chunks,
-        ):
+    shapes = [(one.collective, one.num_ranks, one.num_chunks) for one in schedules]
+    for other, shape in zip(schedules, shapes, strict=True):
+        if shape != shapes[0]:
             raise ScheduleError(
                 f"merge: {first} has {first.num_chunks} chunks, {other} has {other.num_chunks}; "
                 "collective, ranks and chunks must agree"

@@ -11,6 +11,7 @@ from ringsim import Collective, Network, Schedule, predict_time, split
 from ringsim.cli import main
 from ringsim.registry.algorithms import ALGORITHMS, build
 from ringsim.schedule import memory, verify
+from ringsim.schedule.dependencies import BYTES_PER_TRANSFER, Dependencies, dependencies
 from ringsim.schedule.memory import SMALL_BYTES, estimated_transfers, format_count, require_memory
 from ringsim.units import format_size
 from tests.refusals import refusal_of, refused, said_by
@@ -101,3 +102,10 @@ def test_the_estimate_is_near() -> None:
 def test_counts_are_short() -> None:
     """Two digits are enough of a large count."""
     assert [format_count(count) for count in (128, 99_999, 10**7, 16_773_120)] == ["128", "99999", "1e7", "1.7e7"]
+
+
+def test_the_size_of_a_row_is_as_stated() -> None:
+    """An engine foresees by it how much memory it will take."""
+    arrows = dependencies(build(Collective.ALL_REDUCE, "ring", 5))
+    columns = [getattr(arrows, name) for name in Dependencies.__dataclass_fields__]
+    assert sum(column.nbytes for column in columns) == BYTES_PER_TRANSFER * len(arrows)
