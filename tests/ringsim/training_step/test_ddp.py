@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -202,12 +203,21 @@ def real_buckets(group: object, cap_mb: float | None, find_unused: bool) -> tupl
     return sizes, clock.before_last_s()
 
 
-@pytest.mark.parametrize(("cap_mb", "find_unused"), [(None, False), (0.05, False), (0.001, True), (1, True)])
-def test_as_a_real_ddp_uses_them(ranks: RankPool, cap_mb: float | None, find_unused: bool) -> None:
+REAL = [(None, False), (0.05, False), (0.001, True), (1, True)]  # bucket_cap_mb, find_unused_parameters
+
+
+@pytest.fixture(scope="module")
+def real(ranks: RankPool) -> dict[Any, Any]:
+    """What `real_buckets` says of each case on each of two ranks."""
+    return {case: ranks.run(real_buckets, *case, num_ranks=2) for case in REAL}
+
+
+@pytest.mark.parametrize(("cap_mb", "find_unused"), REAL)
+def test_as_a_real_ddp_uses_them(real: dict[Any, Any], cap_mb: float | None, find_unused: bool) -> None:
     """In the first step, and after its buckets have been rebuilt."""
     elements = [300 * 310, 310, 310 * 20, 20, 20 * 700, 700, 700 * 5, 5]
     later = Phase.UNUSED if find_unused else Phase.REBUILT
-    for sizes, before_last_s in ranks.run(real_buckets, cap_mb, find_unused, num_ranks=2):
+    for sizes, before_last_s in real[cap_mb, find_unused]:
         ready_s = [max(before_last_s) - lead for lead in before_last_s]
         parameters = tuple(Parameter(str(i), *pair) for i, pair in enumerate(zip(elements, ready_s, strict=True)))
         profile = StepProfile(parameters, 0.0, max(ready_s), 0.0)
