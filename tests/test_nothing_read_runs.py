@@ -10,7 +10,7 @@ from ringsim.cli import main as ringsim
 from ringsim.console import OneLineGroup
 from ringsim.measurements import Measurements
 from ringsim.traces import TracedStep, TraceRequest
-from tests.ringsim.calibration.test_compared_run import TIMES
+from tests.ringsim.calibration.test_comparison import TIMES
 from tests.ringsim.made_run import made_run
 from tests.ringsim.traces.made_trace import call, call_of, recorded, traced
 from trainers.cli.group import main as trainers

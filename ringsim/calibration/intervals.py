@@ -199,7 +199,7 @@ _OF_RATES = {"link_bytes_per_s": ("host.link.bandwidth",), "nic_bytes_per_s": ("
 def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:
     """Return the rates with parameters multiplied by `ratios`, whose keys are those of `LogParameters`."""
 
-    def changes(scaled: Any, places: Mapping[str, tuple[str, ...]], protocol: str = "") -> dict[str, float]:
+    def changes(scaled: Any, places: Mapping[str, tuple[str, ...]], protocol: str = "") -> dict[str, Any]:
         changed = {}
         for field, names in places.items():
             if value := getattr(scaled, field):
@@ -210,4 +210,4 @@ def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:
 
     protocols = [replace(some, **changes(some, _OF_PROTOCOLS, some.name)) for some in rates.protocols]
     library = replace(rates.library, **changes(rates.library, _OF_LIBRARY))
-    return replace(rates, protocols=tuple(protocols), library=library, **changes(rates, _OF_RATES))  # type: ignore[arg-type]
+    return replace(rates, protocols=tuple(protocols), library=library, **changes(rates, _OF_RATES))

@@ -127,8 +127,9 @@ def test_nics_that_are_known_are_not_in_the_interval(tmp_path: Path) -> None:
     given = calibrate_logs(one, "mine", Nics(0.0, TRUE.nic_bytes_per_s, count=3)).cluster
     assert max(width(by_both, *question), width(given, *question), width(by_one, "all_gather", LARGE, 8, 8)) < 0.2
     assert nic_line(by_both, 2) == nic_line(given, 2) == ""
-    for network, senders in ((by_one, 2), (by_both, 8)):
-        assert f"how fast {senders} ranks of a host can send is not known" in nic_line(network, senders)
+    for network, known, senders in ((by_one, "1 rank", 2), (by_both, "3 ranks", 8)):
+        told = f"send from {known} of a host at a time; how fast {senders} ranks of a host can send is not known"
+        assert told in nic_line(network, senders)
 
 
 def test_noise_holds_four_of_five_residuals_whatever_their_shape() -> None:

@@ -12,7 +12,7 @@ from ringsim.console import Progress
 from ringsim.measurements import Measurements
 from ringsim.network import load_network
 from ringsim.network.file_reader import read_network
-from tests.ringsim.calibration.test_compared_run import TIMES
+from tests.ringsim.calibration.test_comparison import TIMES
 from tests.ringsim.commands import as_json, printed, refused, run
 from tests.ringsim.made_run import made_run
 from trainers.cli.group import main as trainers

@@ -31,19 +31,16 @@ def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "command"),
     [
-        (
-            REQUEST,
-            "ringsim trace --device cpu --fake --ranks 4 --ranks-per-host 8 --rank 1 --steps 2 'my train.py' --lr 0.1",
-        ),
+        (REQUEST, "--device cpu --fake --ranks 4 --ranks-per-host 8 --rank 1 --steps 2 'my train.py' --lr 0.1"),
         (
             TraceRequest("trainers", ("--task", "lm"), True, 16, 0, 8, 3, "a.json"),
-            "ringsim trace --ranks 16 --ranks-per-host 8 --rank 0 --steps 3 -m trainers --task lm",
+            "--ranks 16 --ranks-per-host 8 --rank 0 --steps 3 -m trainers --task lm",
         ),
     ],
 )
 def test_a_request_as_a_command(request_: TraceRequest, command: str) -> None:
     """As a shell takes it."""
-    assert request_.command == command
+    assert request_.command == f"ringsim trace {command}"
 
 
 @pytest.mark.parametrize(
@@ -57,11 +54,7 @@ def test_a_request_as_a_command(request_: TraceRequest, command: str) -> None:
         (("steps", 0, "events", 2, "kind"), "call", r"events\[2\].call = 0: must be 1, one of 1 calls in order"),
         (("steps", 0, "events"), [], "events: 0 of 1 calls are made"),
         (("steps", 0, "calls", 0, "after"), 1, r"calls\[0\].after = 1: must be an event before 1, where it is made"),
-        (
-            ("steps", 0, "calls", 0, "after_calls"),
-            [0],
-            r"calls\[0\].after_calls: 0 must be one of the 0 calls made before",
-        ),
+        (("steps", 0, "calls", 0, "after_calls"), [0], "after_calls: 0 must be one of the 0 calls made before"),
         (("groups", 0, "ranks"), [0, 4], r"groups\[0\].ranks: must be some of 4 ranks, none of them twice"),
         (("groups", 0, "ranks"), [0, 0], r"groups\[0\].ranks: must be some of 4 ranks, none of them twice"),
         (("steps", 0, "events", 0, "seconds"), -1.0, r"steps\[0\].events\[0\].seconds = -1.0: must"),
@@ -77,7 +70,9 @@ def test_a_request_as_a_command(request_: TraceRequest, command: str) -> None:
     ],
 )  # fmt: skip
 def test_what_no_trace_can_be_is_refused(place: tuple[Any, ...], value: object, message: str) -> None:
-    """With place, value and rule."""
+    """With place, value and rule; so is a request of a rank that there is not."""
+    with pytest.raises(ValueError, match="rank 4: must be less than the 4 ranks"):
+        TraceRequest("train.py", (), False, 4, 4, 2, 3, "step.trace.json")
     data = deepcopy(TRACE.as_dict())
     holder: Any = data
     for name in place[:-1]:
@@ -87,17 +82,8 @@ def test_what_no_trace_can_be_is_refused(place: tuple[Any, ...], value: object, 
         ProgramTrace.from_dict(data)
 
 
-def test_a_request_is_of_a_rank_that_there_is() -> None:
-    """Of ranks 0 to 3 here."""
-    with pytest.raises(ValueError, match="rank 4: must be less than the 4 ranks"):
-        TraceRequest("train.py", (), False, 4, 4, 2, 3, "step.trace.json")
-
-
-@pytest.mark.parametrize(
-    ("ranks", "name"),
-    [((3,), "rank 3"), ((4, 5), "ranks 4 to 5"), ((1, 9, 17), "ranks 1 to 17 by 8"), ((0, 1, 3), "3 ranks"),
-     ((1, 0), "2 ranks")],
-)  # fmt: skip
-def test_the_name_of_a_group(ranks: tuple[int, ...], name: str) -> None:
+def test_the_name_of_a_group() -> None:
     """Which tells groups of one size apart."""
-    assert Group(ranks, "gloo").name == name
+    names = {(3,): "rank 3", (4, 5): "ranks 4 to 5", (1, 9, 17): "ranks 1 to 17 by 8", (0, 1, 3): "3 ranks",
+             (1, 0): "2 ranks"}  # fmt: skip
+    assert {ranks: Group(ranks, "gloo").name for ranks in names} == names

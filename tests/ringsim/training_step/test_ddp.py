@@ -1,7 +1,9 @@
-"""A step of DDP: hand-solved cases, laws, and between which times it lies."""
+"""A step of DDP: its buckets beside torch's own function and a real DDP, hand-solved cases, and laws."""
 
 import math
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,9 @@ from ringsim import Network
 from ringsim.native import BACKENDS
 from ringsim.network.spec import Processor
 from ringsim.training_step import BucketCaps, DdpConfig, DdpStep, Phase, predict_ddp, recommend, sweep_caps
+from ringsim.training_step.ddp import MIB, assign_buckets, fill_buckets
 from ringsim.training_step.profile import Parameter, StepProfile
+from tests.ranks import RankPool
 
 SLOW = Network(latency_s=0.0, bandwidth_bytes_per_s=2.0)  # of 2 ranks, an all_reduce of 2m bytes takes m s
 EACH = BucketCaps(1, 1)  # a bucket for each parameter
@@ -64,23 +68,17 @@ def test_two_buckets(config: DdpConfig, calls: list[tuple[float, ...]], exposed_
     assert step.efficiency == 9 / step_s
 
 
-def test_gradients_are_copied_at_the_rate_of_adding() -> None:
-    """Unless another rate is given."""
-    adding = replace(SLOW, reduce_bytes_per_s=8.0)
-    assert predict_ddp(TWO_BUCKETS, adding, 2, ONE).prediction.mean.compute_s == 9 + 6
-
-
 def test_buckets_are_launched_in_their_order() -> None:
-    """With find_unused_parameters one that is ready early waits for those before it; the map of the used comes last."""
+    """With find_unused_parameters one that is ready early waits for those before it; the map of the used comes last.
+
+    Gradients are copied at the rate of adding, and buffers sent before the forward pass, along the backend's broadcast.
+    """
     step = predict_ddp(profile_of([2, 4], [2.0, 5.0]), SLOW, 2, replace(ONE, phase=Phase.UNUSED))
     assert calls_of(step) == [(16, 5, 5, 13), (8, 5, 13, 17), (8, 5, 17, 21)]  # an int32 for each
-
-
-def test_buffers_are_sent_before_the_forward_pass() -> None:
-    """Along the backend's broadcast."""
-    step = predict_ddp(profile_of([2], [2.0], buffer_bytes=6), SLOW, 2, ONE)
-    assert step.step_s == 3 + 3 + 2 + 4 + 1
-    assert step.num_buckets == 1
+    adding = replace(SLOW, reduce_bytes_per_s=8.0)
+    assert predict_ddp(TWO_BUCKETS, adding, 2, ONE).prediction.mean.compute_s == 9 + 6
+    sent = predict_ddp(profile_of([2], [2.0], buffer_bytes=6), SLOW, 2, ONE)
+    assert (sent.step_s, sent.num_buckets) == (3 + 3 + 2 + 4 + 1, 1)
 
 
 @pytest.mark.parametrize("num_buckets", [1, 3, 8, 9, 16, 21])
@@ -137,3 +135,92 @@ def test_the_recommended_cap_is_the_least(profile: StepProfile, config: DdpConfi
     ]
     equals = [step.num_buckets for step in steps if step.step_s == best.step_s]
     assert best.num_buckets == min(equals)
+
+
+def test_a_given_cap_holds_for_the_first_bucket_too() -> None:
+    """In torch 2.13; bucket_cap_mb=25 is not the default. It must be positive: torch does not look."""
+    caps = [BucketCaps.from_mb(cap_mb) for cap_mb in (None, 25, 0.5)]
+    assert caps == [BucketCaps(MIB, 25 * MIB), BucketCaps(25 * MIB, 25 * MIB), BucketCaps(MIB // 2, MIB // 2)]
+    assert [str(some) for some in caps] == ["25 (1 first)", "25", "0.5"]
+    for cap in (0, -1, float("nan"), float("inf"), 1e308):
+        message = rf"^bucket_cap_mb {re.escape(str(cap))}: must be finite and greater than 0$"
+        with pytest.raises(ValueError, match=message):
+            BucketCaps.from_mb(cap)
+    with pytest.raises(ValueError, match="^caps of 1 and 0 bytes: must be at least 1 byte$"):
+        BucketCaps(1, 0)
+
+
+PARAMETERS = st.lists(
+    st.tuples(st.integers(0, 200), st.sampled_from(["float32", "float16", "float64"])), min_size=1, max_size=30
+)
+
+
+@given(parameters=PARAMETERS, first=st.integers(1, 500), rest=st.integers(1, 1500), data=st.data())
+def test_as_torch_assigns_them(parameters: list[tuple[int, str]], first: int, rest: int, data: st.DataObject) -> None:
+    """In an order of readiness as the reducer rebuilds, and in that of registration as DDP begins."""
+    import torch
+    import torch.distributed as dist
+
+    tensors = [torch.empty(size, dtype=getattr(torch, dtype)) for size, dtype in parameters]
+    ours = [Parameter(f"p{i}", size, 0.0, dtype) for i, (size, dtype) in enumerate(parameters)]
+    order = data.draw(st.permutations(range(len(parameters))))
+    caps = BucketCaps(first, rest)
+    dense = [False] * len(tensors)
+    rebuilt, _ = dist._compute_bucket_assignment_by_size([tensors[i] for i in order], [first, rest], dense, order)
+    assert fill_buckets(order, ours, caps) == rebuilt
+    profile = StepProfile(tuple(ours), 0.0, 0.0, 0.0)
+    for phase, limits in ((Phase.FIRST, [2**62]), (Phase.UNUSED, [first, rest])):
+        initial, _ = dist._compute_bucket_assignment_by_size(tensors, limits, dense)
+        assert assign_buckets(profile, caps, phase) == list(reversed(initial))
+
+
+def real_buckets(group: object, cap_mb: float | None, find_unused: bool) -> tuple[list[list[int]], list[float]]:
+    """The sizes of the buckets of each of three backward passes of a real DDP, and when gradients were ready."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    from trainers.loop.train_step import GradientClock
+
+    assert isinstance(group, dist.ProcessGroup)
+    torch.manual_seed(0)
+    layers = [nn.Linear(300, 310), nn.Tanh(), nn.Linear(310, 20), nn.Linear(20, 700), nn.Tanh(), nn.Linear(700, 5)]
+    model = nn.Sequential(*layers)
+    clock = GradientClock(model)
+    module = nn.parallel.DistributedDataParallel(
+        model, process_group=group, bucket_cap_mb=cap_mb, find_unused_parameters=find_unused
+    )
+    sizes: list[list[int]] = []
+
+    def noting(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        sizes[-1].append(bucket.buffer().nbytes)
+        return dist.all_reduce(bucket.buffer(), group=group, async_op=True).get_future().then(lambda f: f.value()[0])
+
+    module.register_comm_hook(None, noting)
+    for _ in range(3):
+        sizes.append([])
+        module(torch.ones(2, 300)).sum().backward()
+    return sizes, clock.before_last_s()
+
+
+REAL = [(None, False), (0.05, False), (0.001, True), (1, True)]  # bucket_cap_mb, find_unused_parameters
+
+
+@pytest.fixture(scope="module")
+def real(ranks: RankPool) -> dict[Any, Any]:
+    """What `real_buckets` says of each case on each of two ranks."""
+    return {case: ranks.run(real_buckets, *case, num_ranks=2) for case in REAL}
+
+
+@pytest.mark.parametrize(("cap_mb", "find_unused"), REAL)
+def test_as_a_real_ddp_uses_them(real: dict[Any, Any], cap_mb: float | None, find_unused: bool) -> None:
+    """In the first step, and after its buckets have been rebuilt."""
+    elements = [300 * 310, 310, 310 * 20, 20, 20 * 700, 700, 700 * 5, 5]
+    later = Phase.UNUSED if find_unused else Phase.REBUILT
+    for sizes, before_last_s in real[cap_mb, find_unused]:
+        ready_s = [max(before_last_s) - lead for lead in before_last_s]
+        parameters = tuple(Parameter(str(i), *pair) for i, pair in enumerate(zip(elements, ready_s, strict=True)))
+        profile = StepProfile(parameters, 0.0, max(ready_s), 0.0)
+        for phase, found in zip((Phase.UNUSED if find_unused else Phase.FIRST, later, later), sizes, strict=True):
+            buckets = assign_buckets(profile, BucketCaps.from_mb(cap_mb), phase)
+            assert [sum(profile.parameters[i].size_bytes for i in bucket) for bucket in buckets] == found

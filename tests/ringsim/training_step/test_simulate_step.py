@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Network, load_network
 from ringsim.native import BACKENDS, Backend
@@ -27,7 +28,7 @@ from ringsim.training_step import (
     with_better_steps,
 )
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of, mirrored_groups
-from ringsim.training_step.simulate_step import simulate_step
+from ringsim.training_step.simulate_step import MeanStep, simulate_step
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, call_of, compute, read, traced, wait
 
 SECOND = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # an all-reduce of 4 bytes on 2 ranks takes 4 s
@@ -53,30 +54,45 @@ def spans_of(timeline: StepTimeline) -> list[tuple[float, float]]:
     return [(span.begin_s, span.end_s) for span in timeline.calls]
 
 
-def test_a_program_on_a_cpu_waits_for_what_is_not_asynchronous() -> None:
-    """And for the rest where it says so."""
-    events = compute(1.0), call(0), compute(2.0), call(1), compute(3.0), wait(1), compute(1.0)
-    timeline = timeline_of(TracedStep(events, (all_reduce(4), all_reduce(8, is_async=True))))
-    assert spans_of(timeline) == [(1.0, 5.0), (7.0, 15.0)]
-    assert [tuple(waited) for waited in timeline.waits] == [(0, 1.0, 5.0), (1, 10.0, 15.0)]
-    assert (timeline.step_s, timeline.compute_s, timeline.exposed_s, timeline.communication_s) == (16.0, 7.0, 9.0, 12.0)
-    assert timeline.exposed_by_call() == [4.0, 5.0]
+def aside(size_bytes: int, after: int | None, group: int = 0, after_calls: tuple[int, ...] = ()) -> Call:
+    """A call on its own stream, which waits for the events up to `after`."""
+    return replace(all_reduce(size_bytes, group=group), on_side_stream=True, after=after, after_calls=after_calls)
 
 
-def test_a_call_shares_the_core_of_the_computations() -> None:
-    """Each gets on half as fast while both are at work, and the call alone where the program waits for it."""
-    events = compute(1.0), call(0), compute(3.0), wait(0), compute(2.0), call(1), compute(6.0), wait(1)
-    step = TracedStep(events, (all_reduce(4, True), all_reduce(4, True)))
-    timeline = timeline_of(step, pace=0.5)
-    assert spans_of(timeline) == [(1.0, 8.0), (10.0, 18.0)]
-    assert [tuple(made) for made in timeline.computations] == [
-        (0, 0.0, 1.0),
-        (2, 1.0, 7.0),
-        (4, 8.0, 10.0),
-        (6, 10.0, 20.0),
-    ]
-    assert [tuple(waited) for waited in timeline.waits] == [(0, 7.0, 8.0)]
-    assert (timeline.step_s, timeline.compute_s, timeline.exposed_s, timeline.slowed_s) == (20.0, 19.0, 1.0, 7.0)
+BOTH = all_reduce(4, True), all_reduce(4, True)
+FSDP2 = call(0), read(0), compute(3.0), call(1), read(1), compute(1.0), compute(2.0), call(2), compute(5.0)
+HSDP = compute(1.0), call(0), call(1), compute(2.0)
+WAITING = compute(1.0), call(0), compute(2.0), call(1), compute(3.0), wait(1), compute(1.0)
+SHARING = compute(1.0), call(0), compute(3.0), wait(0), compute(2.0), call(1), compute(6.0), wait(1)
+READING = compute(1.0), call(0), compute(9.0), call(1), compute(1.0), read(0), compute(1.0)
+TWO_CALLS, ON_GPU, AT_ONCE = (call(0), call(1), compute(1.0)), {"on_gpu": True}, {"backend": TWO_AT_ONCE}
+STEPS: dict[str, tuple[tuple[TraceEvent, ...], tuple[Call, ...], dict[str, Any]]] = {
+    "on a CPU": (WAITING, (all_reduce(4), all_reduce(8, True)), {}),
+    "on a core that a call shares": (SHARING, BOTH, {"pace": 0.5}),  # each is half as fast while both are at work
+    "on a GPU": (READING, (all_reduce(4, True), all_reduce(4)), ON_GPU),
+    "FSDP2": (FSDP2, (aside(4, -1), aside(4, -1), aside(4, 6)), ON_GPU),  # gathers come while a layer is computed
+    "FSDP2 if nobody knows what its streams wait for": (FSDP2, (aside(4, None),) * 3, ON_GPU),
+    "FSDP2 whose last stream waits for a call": (FSDP2, (aside(4, -1), aside(4, -1), aside(4, 3)), ON_GPU),
+    "streams of two groups": (HSDP, (aside(4, 0), aside(8, 0, 1)), ON_GPU),
+    "HSDP": (HSDP, (aside(4, 0), aside(8, 0, 1, (0,))), ON_GPU),  # reduces what the first stream has scattered
+    "a group and another": ((*TWO_CALLS, call(2)), (*BOTH, all_reduce(4, True, 1)), {}),  # nobody waits for them
+    "two calls at once": (TWO_CALLS, BOTH, AT_ONCE),
+    "two calls at once of two groups": (TWO_CALLS, (all_reduce(4, True), all_reduce(4, True, 1)), AT_ONCE),
+    "a call after another": ((call(0), wait(0), call(1), wait(1)), BOTH, AT_ONCE),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_overlaps_and_what_is_waited_for(name: str, snapshot: SnapshotAssertion) -> None:
+    """A computation takes its seconds, an all_reduce of m bytes m seconds; the step is over when all calls are."""
+    events, calls, options = STEPS[name]
+    timeline = timeline_of(TracedStep(events, calls), **options)
+    spans = [(f"call {index}", *span) for index, span in enumerate(spans_of(timeline))]
+    spans += [(f"computing of event {event}", begin_s, end_s) for event, begin_s, end_s in timeline.computations]
+    spans += [(f"waiting for call {index}", begin_s, end_s) for index, begin_s, end_s in timeline.waits]
+    totals = [f"{name} {getattr(timeline, name):g}" for name in MeanStep._fields]
+    totals.append(f"exposed by call {timeline.exposed_by_call()}")
+    assert [f"{name}: {begin_s:g} to {end_s:g}" for name, begin_s, end_s in spans] + totals == snapshot
 
 
 @pytest.mark.parametrize(
@@ -85,60 +101,6 @@ def test_a_call_shares_the_core_of_the_computations() -> None:
 def test_the_pace_follows_from_the_cores_of_a_rank(cores: int | None, num_ranks: int, pace: float) -> None:
     """Two are enough; one or fewer is divided between both threads."""
     assert pace_together(cores, num_ranks) == pace
-
-
-def test_the_stream_of_a_gpus_calls_waits_for_the_computations_before() -> None:
-    """And computations wait at a call that is not asynchronous; nothing else does."""
-    events = compute(1.0), call(0), compute(9.0), call(1), compute(1.0), read(0), compute(1.0)
-    timeline = timeline_of(TracedStep(events, (all_reduce(4, True), all_reduce(4))), on_gpu=True)
-    assert spans_of(timeline) == [(1.0, 5.0), (10.0, 14.0)]
-    assert timeline.step_s == 16.0
-
-
-def test_a_call_on_a_stream_of_its_own_begins_when_that_stream_comes_to_it() -> None:
-    """As FSDP2's do: the parameters of the next layer come while this one is computed."""
-    gathers = (replace(all_reduce(4), on_side_stream=True, after=-1),) * 2
-    scatter = replace(all_reduce(4), on_side_stream=True, after=6)
-    events = call(0), read(0), compute(3.0), call(1), read(1), compute(1.0), compute(2.0), call(2), compute(5.0)
-    step = TracedStep(events, (*gathers, scatter))
-    timeline = timeline_of(step, on_gpu=True)
-    assert spans_of(timeline) == [(0.0, 4.0), (4.0, 8.0), (11.0, 15.0)]
-    assert [tuple(waited) for waited in timeline.waits] == [(0, 0.0, 4.0), (1, 7.0, 8.0)]
-    assert timeline.step_s == 16.0
-    unwatched = replace(step, calls=tuple(replace(made, after=None) for made in step.calls))
-    assert spans_of(timeline_of(unwatched, on_gpu=True))[1] == (7.0, 11.0)
-    of_a_call = replace(step, calls=(*gathers, replace(scatter, after=3)))
-    assert spans_of(timeline_of(of_a_call, on_gpu=True))[2] == (8.0, 12.0)
-
-
-def test_a_stream_may_wait_for_calls_of_another_group() -> None:
-    """As HSDP's second stream does, which reduces across hosts what the first has scattered within one."""
-    scatter = replace(all_reduce(4), on_side_stream=True, after=0)
-    reduce = replace(all_reduce(8, group=1), on_side_stream=True, after=0)
-    events = compute(1.0), call(0), call(1), compute(2.0)
-    at_once = timeline_of(TracedStep(events, (scatter, reduce)), on_gpu=True)
-    assert spans_of(at_once) == [(1.0, 5.0), (1.0, 9.0)]
-    after = timeline_of(TracedStep(events, (scatter, replace(reduce, after_calls=(0,)))), on_gpu=True)
-    assert spans_of(after) == [(1.0, 5.0), (5.0, 13.0)]
-    assert (after.step_s, after.compute_s) == (13.0, 3.0)
-
-
-@pytest.mark.parametrize(
-    ("groups", "backend", "ends"),
-    [((0, 0, 1), ONE_AFTER_ANOTHER, [4, 8, 4]), ((0, 0), TWO_AT_ONCE, [8, 8]), ((0, 1), TWO_AT_ONCE, [4, 4])],
-)
-def test_calls_of_a_group_share_its_workers(groups: tuple[int, ...], backend: Backend, ends: list[float]) -> None:
-    """Two at once share the network; those of another group do not wait; one that comes later is alone.
-
-    Nobody waits for them, but the step is not over before they are.
-    """
-    calls = tuple(all_reduce(4, True, group) for group in groups)
-    made = tuple(call(index) for index in range(len(calls)))
-    timeline = timeline_of(TracedStep((*made, compute(1.0)), calls), backend=backend)
-    assert [span.end_s for span in timeline.calls] == ends
-    assert timeline.step_s == timeline.communication_s == max(ends)
-    apart = timeline_of(TracedStep((call(0), wait(0), call(1), wait(1)), calls[:2]), backend=backend)
-    assert spans_of(apart) == [(0.0, 4.0), (4.0, 8.0)]
 
 
 class OneChannel(GroupCalls):
@@ -278,11 +240,10 @@ def test_the_groups_of_other_ranks(ranks: tuple[int, ...], num_ranks: int, group
 def test_mirrored_groups_share_nics(backend: str) -> None:
     """Eight groups across the hosts are as slow as one with an eighth of the NICs, and need no more if each has one."""
     network = load_network("dgx-h100-cluster")
-    size_bytes = 2**28
 
     def time_s(ranks: tuple[int, ...], on: AnyNetwork) -> float:
         group = GroupCalls(on, 32, BACKENDS[backend], ranks)
-        return group.alone_s(group.call(call_of("all_reduce", size_bytes, 4)))
+        return group.alone_s(group.call(call_of("all_reduce", 2**28, 4)))
 
     nics = network.spec.host.nics
     one_nic = network.with_spec(host=replace(network.spec.host, nics=replace(nics, count=1)))
@@ -293,23 +254,20 @@ def test_mirrored_groups_share_nics(backend: str) -> None:
 
 
 def test_nccl_chooses_for_the_ranks_of_a_group() -> None:
-    """By how many of them each host has."""
-    network = load_network("dgx-h100-cluster")
-    algorithms = {}
-    for name, ranks in (("all", range(64)), ("host", range(8)), ("rail", range(0, 64, 8)), ("odd", (0, 1, 8))):
-        group = GroupCalls(network, 64, BACKENDS["nccl"], ranks)
-        planned = group.call(call_of("all_reduce", 2**26, 2))
-        algorithms[name] = planned.call.schedule.algorithm, planned.protocol
-        assert not group.why_not
-    assert algorithms["odd"] == ("nccl_tree", "LL128")  # of hosts that are not full
-    assert all(protocol == "Simple" or name == "odd" for name, (_, protocol) in algorithms.items())
-    assert algorithms["host"][0] != algorithms["rail"][0]  # a switch is within a host only
+    """By how many of them each host has: a switch is within a host only, and some hosts are not full."""
+    groups = {"all": range(64), "host": range(8), "rail": range(0, 64, 8), "odd": (0, 1, 8)}
+    made = {name: GroupCalls(load_network("dgx-h100-cluster"), 64, BACKENDS["nccl"], on) for name, on in groups.items()}
+    planned = {name: group.call(call_of("all_reduce", 2**26, 2)) for name, group in made.items()}
+    assert {name: (plan.call.schedule.algorithm, plan.protocol) for name, plan in planned.items()} == {
+        "all": ("nvls", "Simple"), "host": ("nvls", "Simple"), "rail": ("nccl_ring", "Simple"),
+        "odd": ("nccl_tree", "LL128"),
+    }  # fmt: skip
+    assert not any(group.why_not for group in made.values())
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("bfloat16", 2), ("float8_e4m3fn", 1), ("complex64", 8), ("bool", 1)])
-def test_bytes_of_a_dtype(dtype: str, size: int) -> None:
+def test_bytes_of_a_dtype() -> None:
     """By its name."""
-    assert element_bytes_of(dtype) == size
+    assert [element_bytes_of(name) for name in ("bfloat16", "float8_e4m3fn", "complex64", "bool")] == [2, 1, 8, 1]
 
 
 def test_a_roofline_times_operators() -> None:

@@ -56,28 +56,24 @@ def test_only_what_nothing_hides_is_uncertain() -> None:
     assert interval == pytest.approx((104 + 4 / FACTOR, 104 + 4 * FACTOR))
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [
-        '[[failure]]\nlink = "host0.nic0.out"\nat = "10s"\n',
-        '[[failure]]\nlink = "host0.nic0.out"\nat = "18.5s"\n',
-        "[jitter]\nlatency = 0.1\nseed = 1\n",
-    ],
-)
-def test_no_interval_with_failures_and_jitter(trouble: str) -> None:
-    """Such a step is not made longer by a factor; it may never end."""
-    network = read_network(TEXT + trouble, "trouble.toml")
-    assert interval_of(replace(network, calibration=CALIBRATED.calibration)) is None
+TROUBLES = (
+    '[[failure]]\nlink = "host0.nic0.out"\nat = "10s"\n', '[[failure]]\nlink = "host0.nic0.out"\nat = "18.5s"\n',
+    "[jitter]\nlatency = 0.1\nseed = 1\n",
+)  # fmt: skip
 
 
 def test_no_interval_where_nothing_is_known_or_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The network was not calibrated, one rank sends nothing, the algorithm is not the library's, it is too much.
 
-    A network from probes does not tell what NCCL would take. Two buckets have 4 transfers each.
+    A network from probes does not tell what NCCL would take. Two buckets have 4 transfers each. With failures and
+    jitter a step is not made longer by a factor; it may never end.
     """
     assert interval_of(HOSTS) is None
     assert interval_of(CALIBRATED, num_ranks=1) is None
     assert interval_of(CALIBRATED, config=NCCL) is None
+    for trouble in TROUBLES:
+        network = read_network(TEXT + trouble, "trouble.toml")
+        assert interval_of(replace(network, calibration=CALIBRATED.calibration)) is None, trouble
     for most, has_one in ((8, True), (7, False)):
         monkeypatch.setattr(outlook, "_MOST_TRANSFERS", most)
         assert (interval_of(CALIBRATED) is not None) == has_one
