@@ -161,11 +161,17 @@ def subpackage(module: str) -> str:
 
 
 def imports(trees: Trees) -> Iterator[tuple[str, str, str]]:
-    """Yield the file, the module and the name of every import from our packages."""
+    """Yield the file, the module and the name of every import from our packages; `console.say` imports say."""
     for path, tree in trees.items():
+        subpackages = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PACKAGES):
                 yield from ((path, node.module, alias.name) for alias in node.names)
+                if node.module in PACKAGES:
+                    subpackages |= {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in subpackages:
+                yield path, subpackages[node.value.id], node.attr
 
 
 def wrong_imports(trees: Trees, scripts: Trees) -> Iterator[str]:

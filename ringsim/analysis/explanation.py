@@ -5,21 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ringsim import simulation
 from ringsim.analysis.critical_path import CriticalPath, critical_path
 from ringsim.analysis.stall import Stall, find_stall, last_active_s
 from ringsim.limits import free_bytes
 from ringsim.network import NONE, AnyNetwork, Floats, Ints, Topology, connection_ends, connection_keys
 from ringsim.schedule import Bools, Schedule, dependencies, stable_order
-from ringsim.simulation import (
-    RULE,
-    OnProgress,
-    Runtime,
-    Timeline,
-    costs_of,
-    ignore_progress,
-    simulate,
-    with_in_network_reduction,
-)
 
 MAX_TRANSFERS = 2**21  # which take a few seconds; a ring of 1,024 ranks has not quite as many
 _BYTES_PER_TRANSFER = 500  # of memory, at most
@@ -82,7 +73,7 @@ class LinkUsage:
         return int(among_most(self.utilisation).argmax()) if self.utilisation.any() else None
 
 
-def rank_usage(timeline: Timeline) -> RankUsage:
+def rank_usage(timeline: simulation.Timeline) -> RankUsage:
     """Return what each rank did with its time."""
     num_ranks, until_s = timeline.num_ranks, timeline.until_s
     sends = _union(timeline.src, timeline.start_s, timeline.sent_s)
@@ -99,7 +90,7 @@ def rank_usage(timeline: Timeline) -> RankUsage:
     )
 
 
-def waiting_times(timeline: Timeline) -> tuple[Floats, ...]:
+def waiting_times(timeline: simulation.Timeline) -> tuple[Floats, ...]:
     """Return for each rank the (begin, end) of every time in which it neither sends nor applies, (num_gaps, 2).
 
     Up to its last activity; after one that never ends there is none.
@@ -117,7 +108,9 @@ def waiting_times(timeline: Timeline) -> tuple[Floats, ...]:
     return tuple(gaps)
 
 
-def link_usage(timeline: Timeline, topology: Topology, chunk_bytes: Ints, channel: Ranks | None = None) -> LinkUsage:
+def link_usage(
+    timeline: simulation.Timeline, topology: Topology, chunk_bytes: Ints, channel: Ranks | None = None
+) -> LinkUsage:
     """Return how much each link moved. chunk_bytes: (num_chunks,). What has not left for certain is not counted.
 
     channel: (num_transfers,), where it matters on which channel messages are sent: to switches that add up or copy.
@@ -165,7 +158,7 @@ def _total(intervals: Intervals, num_ranks: int) -> Floats:
     return _add_up(rank, end - begin, num_ranks)
 
 
-def _moved(timeline: Timeline, chunk_bytes: Ints, channel: Ints) -> tuple[Ints, Ints, Ints, Floats]:
+def _moved(timeline: simulation.Timeline, chunk_bytes: Ints, channel: Ints) -> tuple[Ints, Ints, Ints, Floats]:
     """Return for each connection that is used, in order: src, dst, channel and bytes; each (num_connections,)."""
     left = np.isfinite(timeline.sent_s)
     sizes = np.where(left, chunk_bytes[timeline.chunk], 0)
@@ -175,12 +168,12 @@ def _moved(timeline: Timeline, chunk_bytes: Ints, channel: Ints) -> tuple[Ints, 
     return *connection_ends(key, num_ranks), _add_up(which, sizes, len(key))
 
 
-def _on_cores(timeline: Timeline, topology: Topology, chunk_bytes: Ints) -> Floats:
+def _on_cores(timeline: simulation.Timeline, topology: Topology, chunk_bytes: Ints) -> Floats:
     """Return (num_resources,) core-seconds of overheads and reductions, which need cores as copying does."""
     cores, used = topology.processors.cores, np.zeros(len(topology.resources.names))
     if not (cores != NONE).any():
         return used
-    costs = costs_of(timeline, topology, chunk_bytes, np.arange(len(timeline)))
+    costs = simulation.costs_of(timeline, topology, chunk_bytes, np.arange(len(timeline)))
     ends = (
         (timeline.src, timeline.sent_s, costs.send_overhead_s),
         (timeline.dst, timeline.applied_s, costs.receive_overhead_s + costs.reduce_s),
@@ -205,7 +198,7 @@ def among_most(values: Floats) -> Bools:
 class Explanation:
     """The parts of a run; `path` is None if it never finishes, and `stall` if it does."""
 
-    timeline: Timeline
+    timeline: simulation.Timeline
     ranks: RankUsage
     links: LinkUsage
     path: CriticalPath | None
@@ -234,9 +227,9 @@ def explain(
     schedule: Schedule,
     network: AnyNetwork,
     size_bytes: int,
-    on_progress: OnProgress = ignore_progress,
+    on_progress: simulation.OnProgress = simulation.ignore_progress,
     *,
-    runtime: Runtime = RULE,
+    runtime: simulation.Runtime = simulation.RULE,
 ) -> Explanation:
     """Simulate a collective and look at where its time goes. Raises ValueError as `simulate` does.
 
@@ -247,8 +240,8 @@ def explain(
     >>> explanation.path.num_transfers
     6
     """
-    timeline = simulate(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
-    topology = with_in_network_reduction([schedule], runtime.network(network).topology(schedule.num_ranks))
+    timeline = simulation.simulate(schedule, network, size_bytes, runtime=runtime, on_progress=on_progress)
+    topology = simulation.with_in_network_reduction([schedule], runtime.network(network).topology(schedule.num_ranks))
     chunk_bytes = schedule.chunk_bytes(size_bytes)
     stall, rows = find_stall(timeline, topology), dependencies(schedule, in_order=runtime.in_order)
     return Explanation(

@@ -32,6 +32,12 @@ def as_json(*arguments: object) -> Any:
     return json.loads(printed(*arguments, "--json"), parse_constant=pytest.fail)
 
 
+def in_lines(text: str) -> str:
+    """Return a JSON object with a line for each key, and numbers to 9 digits, to be compared with a snapshot."""
+    data = json.loads(text, parse_float=lambda number: f"{float(number):.9g}", parse_constant=pytest.fail)
+    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in data.items())
+
+
 def refused(*arguments: object) -> str:
     """The one line on stderr of a command that is called wrongly, with exit code 2; stdout is empty."""
     return refusal_of([str(argument) for argument in arguments])

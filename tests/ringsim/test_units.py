@@ -1,6 +1,7 @@
 """Quantities as people write them."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -9,30 +10,17 @@ from hypothesis import strategies as st
 from ringsim.units import decimal_number, format_rate, format_size, format_time, parse_rate, parse_size, parse_time
 from tests.refusals import refused
 
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("1500", 1500), ("64KiB", 65536), ("64MB", 64 * 10**6), ("1.5 GiB", 3 * 2**29), ("0", 0), ("2k", 2000), ("7B", 7)],
-)
-def test_sizes(text: str, size: int) -> None:
-    """Bytes, with prefixes of 1000 and of 1024."""
-    assert parse_size(text) == size
+READ = {
+    parse_size: {"1500": 1500, "64KiB": 65536, "64MB": 64 * 10**6, "1.5 GiB": 3 * 2**29, "0": 0, "2k": 2000, "7B": 7},
+    parse_rate: {"1.25GB/s": 1.25e9, "10Gbit/s": 1.25e9, "100 MiB/s": 100 * 2**20, "8Mbps": 1e6},
+    parse_time: {"10us": 10e-6, "1.5ms": 1.5e-3, "2 s": 2.0, "3ns": 3e-9, "0us": 0.0},
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "rate"), [("1.25GB/s", 1.25e9), ("10Gbit/s", 1.25e9), ("100 MiB/s", 100 * 2**20), ("8Mbps", 1e6)]
-)
-def test_rates(text: str, rate: float) -> None:
-    """Bytes and bits per second."""
-    assert parse_rate(text) == rate
-
-
-@pytest.mark.parametrize(
-    ("text", "time"), [("10us", 10e-6), ("1.5ms", 1.5e-3), ("2 s", 2.0), ("3ns", 3e-9), ("0us", 0.0)]
-)
-def test_times(text: str, time: float) -> None:
-    """Seconds and parts of them."""
-    assert parse_time(text) == time
+@pytest.mark.parametrize("parse", READ)
+def test_quantities(parse: Callable[[str], float]) -> None:
+    """Bytes with prefixes of 1000 and of 1024, bytes and bits per second, seconds and parts of them."""
+    assert {text: parse(text) for text in READ[parse]} == READ[parse]
 
 
 @pytest.mark.parametrize(
@@ -50,10 +38,10 @@ def test_times(text: str, time: float) -> None:
         (parse_time, "1 minute", "'1 minute' is not a time: write it as 10us, 1.5ms or 2s"),
     ],
 )
-def test_anything_else_is_refused(parse: object, text: str, message: str) -> None:
+def test_anything_else_is_refused(parse: Callable[[str], float], text: str, message: str) -> None:
     """The message repeats the text and says how to write it."""
     with refused(message):
-        parse(text)  # type: ignore[operator]
+        parse(text)
 
 
 @given(st.floats(1e-9, 1e4))

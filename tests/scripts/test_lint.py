@@ -9,11 +9,11 @@ import lint
 
 FILES = {
     "docs/page.md": "Right.\nSo\nmany ranks.\n```\nso many\n```\n",
-    "ringsim/one/__init__.py": "from ringsim.one.parts import Part, unused\n",
+    "ringsim/one/__init__.py": "from ringsim.one.parts import Part, unused, used\n",
     "ringsim/one/parts.py": "class Part: ...\nfound = 1\nerror = ValueError(f'{found}, or take 2')\n",
     "collectives/two/__init__.py": "from ringsim.one import Part\n",
     "collectives/two/more.py": '"""A sum of its own."""\nfrom ringsim.one.parts import Part\nclass Part: ...\n',
-    "trainers/three.py": "",
+    "trainers/three.py": "from ringsim import one\none.used()\n",
     "scripts/run.py": "option('--ranks', help='Of all ranks.')\noption('--hosts', help='Number of hosts.')\n",
 }
 

@@ -6,23 +6,13 @@ import click
 from click import option
 
 from ringsim import calibration, console
-from ringsim.calibration import (
-    ProbeFit,
-    ProbeModel,
-    busy_line,
-    calibrate_logs,
-    contradiction_line,
-    doubt_line,
-    nic_line,
-    settings_line,
-)
 from ringsim.cli.inputs import NICS, Timings, timings_options
 from ringsim.files import naming_place
 from ringsim.network import Nics, network_text
 from ringsim.report import fit_dict, format_fit, format_probe_fit, probe_fit_dict
 
 AUTO = "auto"
-MODELS = [AUTO, *(model.value for model in ProbeModel)]
+MODELS = [AUTO, *(model.value for model in calibration.ProbeModel)]
 
 
 @console.command(
@@ -59,16 +49,20 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
     name = output.stem if output and output.suffix else "calibrated"
     with console.Progress() as progress:
         progress.begin("fitting")
-        fit = _fit(timings, model, name) if timings.measurements else calibrate_logs(timings.cases, name, nics)
-    if isinstance(fit, ProbeFit):
-        warnings = {"busy": busy_line(timings.measurements[0], fit)}
+        fit = (
+            _fit(timings, model, name)
+            if timings.measurements
+            else calibration.calibrate_logs(timings.cases, name, nics)
+        )
+    if isinstance(fit, calibration.ProbeFit):
+        warnings = {"busy": calibration.busy_line(timings.measurements[0], fit)}
         told, text = probe_fit_dict(fit), format_probe_fit(fit, wide)
     else:
         warnings = {
-            "contradictory": contradiction_line(fit.cases),
-            "guessed_nics": nic_line(fit.cluster, fit.cluster.spec.ranks_per_host or 0),
-            "implausible": doubt_line(fit.parameters),
-            "not_followed": settings_line(fit.cluster, [case.question for case in fit.cases]),
+            "contradictory": calibration.contradiction_line(fit.cases),
+            "guessed_nics": calibration.nic_line(fit.cluster, fit.cluster.spec.ranks_per_host or 0),
+            "implausible": calibration.doubt_line(fit.parameters),
+            "not_followed": calibration.settings_line(fit.cluster, [case.question for case in fit.cases]),
         }
         told, text = fit_dict(fit), timings.under_readings(format_fit(fit, wide))
         told |= timings.readings
@@ -82,9 +76,9 @@ def calibrate(timings: Timings, output: Path | None, nics: Nics | None, model: s
         click.echo(line, err=as_json or output == console.STDOUT)  # one object or network alone may stand on stdout
 
 
-def _fit(timings: Timings, model: str, name: str) -> ProbeFit:
+def _fit(timings: Timings, model: str, name: str) -> calibration.ProbeFit:
     if len(timings.measurements) > 1:
         raise ValueError(f"{timings.files[1]}: a network is fitted to one measurements file: the one with the probes")
     with naming_place(timings.files[0]):
-        chosen = None if model == AUTO else ProbeModel(model)
+        chosen = None if model == AUTO else calibration.ProbeModel(model)
         return calibration.calibrate(timings.measurements[0], name, chosen, timings.files[0].name)

@@ -9,20 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringsim.analysis import BASELINE
+from ringsim.report import table as cells
 from ringsim.report.pages.page import asset, page
-from ringsim.report.table import (
-    NEVER,
-    NOTHING,
-    DataTable,
-    TableCell,
-    count_cell,
-    ends_cell,
-    error_cell,
-    rate_cell,
-    share_cell,
-    size_cell,
-    time_cell,
-)
 from ringsim.verdict import RunDirectory, Verdict
 
 if TYPE_CHECKING:
@@ -30,11 +18,12 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 Row = tuple[str, Any]  # the file that it is from, and a record or a dict
-_CELLS: dict[str, Callable[[Any], TableCell]] = {
-    "bytes_per_s": rate_cell, "tokens_per_s": count_cell, "samples_per_s": count_cell, "_s": time_cell,
-    "_bytes": size_cell, "error": error_cell, "share": share_cell, "efficiency": share_cell, "spread": share_cell,
-    "loss_difference": lambda value: TableCell(f"{value:.1e}", value), "loss": lambda value: count_cell(value, 4),
-    "": lambda value: count_cell(value, 0 if isinstance(value, int) else 2),
+_CELLS: dict[str, Callable[[Any], cells.TableCell]] = {
+    "bytes_per_s": cells.rate_cell, "tokens_per_s": cells.count_cell, "samples_per_s": cells.count_cell,
+    "_s": cells.time_cell, "_bytes": cells.size_cell, "error": cells.error_cell, "share": cells.share_cell,
+    "efficiency": cells.share_cell, "spread": cells.share_cell, "loss": lambda value: cells.count_cell(value, 4),
+    "loss_difference": lambda value: cells.TableCell(f"{value:.1e}", value),
+    "": lambda value: cells.count_cell(value, 0 if isinstance(value, int) else 2),
 }  # fmt: skip
 _UNITS = re.compile(r"^.*\.|^num_|_bytes_per_s$|_bytes$|_s$")
 
@@ -108,26 +97,26 @@ def _table(name: str, rows: Sequence[Row], columns: str) -> "Markup":
 
     names = columns.split()
     headings = [_UNITS.sub("", name).replace("_", " ") for name in names]
-    cells = [[TableCell(file) if name == "file" else _cell(name, _value(row, name)) for name in names]
+    shown = [[cells.TableCell(file) if name == "file" else _cell(name, _value(row, name)) for name in names]
              for file, row in rows]  # fmt: skip
-    return Markup(DataTable(headings, cells).html(name))
+    return Markup(cells.DataTable(headings, shown).html(name))
 
 
 def _value(row: Any, name: str) -> Any:
     return row.get(name) if isinstance(row, dict) else attrgetter(name)(row)
 
 
-def _cell(name: str, value: Any) -> TableCell:
+def _cell(name: str, value: Any) -> cells.TableCell:
     """Return a value as its name says that it is to be shown."""
     if value is None:
-        return NEVER if name in ("time_s", "step_s") else NOTHING
+        return cells.NEVER if name in ("time_s", "step_s") else cells.NOTHING
     if isinstance(value, bool):
-        return TableCell("yes" if value else "no")
+        return cells.TableCell("yes" if value else "no")
     if isinstance(value, str | Enum):
-        return TableCell(str(value.value if isinstance(value, Enum) else value) or "-")
+        return cells.TableCell(str(value.value if isinstance(value, Enum) else value) or "-")
     if isinstance(value, dict):
         form = "{} {:.0%}" if name.endswith("shares") else "{} {:.4g}"
-        return TableCell(", ".join(form.format(*item) for item in value.items() if item[1] is not None) or "-")
+        return cells.TableCell(", ".join(form.format(*item) for item in value.items() if item[1] is not None) or "-")
     if isinstance(value, tuple):
-        return ends_cell(*value)
+        return cells.ends_cell(*value)
     return next(cell for ending, cell in _CELLS.items() if name.endswith(ending))(value)

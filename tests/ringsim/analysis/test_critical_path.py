@@ -15,7 +15,7 @@ from ringsim.network.file_reader import read_network
 from ringsim.registry import build
 from ringsim.schedule.dependencies import dependencies
 from ringsim.simulation import simulate
-from tests.ringsim.analysis.test_usage import HOSTS_OF_2, NETWORKS, PAIRS
+from tests.ringsim.analysis.test_usage import NETWORKS
 from tests.ringsim.strategies import listed, schedules
 from tests.ringsim.topologies import PrivateLinks
 
@@ -50,17 +50,6 @@ def test_costs_of_a_ring() -> None:
     network = Network(2.0, 1.0, 4.0, gap_s=0.5, receive_overhead_s=0.25)
     spent = path_of(build(Collective.ALL_REDUCE, "ring", 4), network, 4 * 8).seconds()
     assert [*spent.values()] == [6 * 2.0, 6 * 8.0, 0.0, 3 * 8.0 / 4, 6 * 0.75, 0.0]
-
-
-def test_what_sharing_adds_is_contention() -> None:
-    """A rank that sends to three at once takes three times as long for its bytes; two through one NIC, twice."""
-    for schedule, network, size, bandwidth_s, contention_s in (
-        (build(Collective.BROADCAST, "direct", 4), Network(2.0, 1.0), 6, 6.0, 12.0),
-        (PAIRS, HOSTS_OF_2, 2000, 1e-6, 1e-6),
-    ):
-        spent = path_of(schedule, network, size).seconds()
-        assert spent[CostKind.BANDWIDTH] == pytest.approx(bandwidth_s)
-        assert spent[CostKind.CONTENTION] == pytest.approx(contention_s)
 
 
 def test_jitter_is_no_contention() -> None:

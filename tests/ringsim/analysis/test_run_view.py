@@ -9,13 +9,11 @@ from ringsim.algorithms.rings import ring_broadcast
 from ringsim.analysis import RunView, waiting_times
 from ringsim.analysis.holdings import MAX_STATES
 from ringsim.analysis.run_view import MAX_RANKS
-from ringsim.network.file_reader import read_network
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import build
 from ringsim.report import animation_page
 from ringsim.schedule import Collective, Schedule, ScheduleError, Transfer
 from ringsim.simulation import predict_time, simulate
-from tests.ringsim.made_networks import DEAD_LINK, made_network
 
 HOSTS = '[host]\nranks = 1\n[host.nic]\nlatency = "5us"\nbandwidth = "1GB/s"\n'
 RING = build(Collective.ALL_REDUCE, "ring", 4)
@@ -25,16 +23,6 @@ NETWORK = Network(latency_s=20e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_pe
 def view_of(collective: str, algorithm: str, num_ranks: int, network: Network = NETWORK) -> RunView:
     """The view of a built-in algorithm at 1 MiB."""
     return RunView(build(Collective(collective), algorithm, num_ranks), network, 1 << 20)
-
-
-@pytest.mark.parametrize(("algorithm", "num_ranks"), [("ring", 1), ("gloo_ring", 4)])
-def test_all_reduce_goes_from_own_shares_to_all_shares(algorithm: str, num_ranks: int) -> None:
-    """Before an all_reduce a rank holds its own share of each chunk; after it, every share once."""
-    view = view_of("all_reduce", algorithm, num_ranks)
-    own = np.broadcast_to(np.eye(num_ranks)[:, None, :], view.states.holdings.shape[1:])
-    assert (view.states.holdings[0] == own).all()
-    assert (view.states.holdings[-1] == 1).all()
-    assert view.states.finished[-1].all()
 
 
 def test_many_states_are_thinned_evenly() -> None:
@@ -82,34 +70,6 @@ def test_too_many_ranks_and_wrong_schedules_are_refused() -> None:
     wrong = Schedule.from_transfers(Collective.BROADCAST, "mine", 3, 1, [[Transfer(0, 1, 0, reduce=False)]])
     with pytest.raises(ScheduleError, match="rank 2"):
         animation_page([RunView(wrong, NETWORK, 100)])
-
-
-def test_sizes_end_where_a_run_never_ends() -> None:
-    """A NIC that fails after 1 ms: small sizes finish before it, and the picture shows those."""
-    network = read_network(f'{HOSTS}[[failure]]\nlink = "host0.nic0.out"\nat = "1ms"\n', "test.toml")
-    view = RunView(RING, network, 1024)
-    assert np.isfinite(view.by_size.times_s).all()
-    assert view.by_size.times_s[-1] < 2e-3
-    assert len(view.by_size.sizes_bytes) == len(view.by_size.times_s) < 20
-    assert view.by_size.crossover_bytes is not None
-    assert view.stall is None
-
-
-def test_a_run_that_never_finishes_has_its_stall() -> None:
-    """The view has the transfers that hang, and applies no others: nothing that rank 0 sends gets anywhere."""
-    view = RunView(RING, read_network(f'{HOSTS}[[failure]]\nlink = "host0.nic0.out"\n', "test.toml"), 1 << 20)
-    assert view.stall is not None
-    assert view.stall.failed == (("host0.nic0.out", 0.0),)
-    assert (len(view.by_size.sizes_bytes), view.by_size.crossover_bytes) == (0, None)
-    assert np.argwhere(view.states.finished[-1]).tolist() == [[0, 0]]  # chunk 0 goes from rank 1 round to rank 0
-    # Rank 1 gets nothing of rank 0; rank 2 gets the two chunks that do not come from there.
-    assert view.states.holdings[-1].sum(axis=(1, 2)).tolist() == [4 + 1 + 2 + 3, 4, 4 + 1, 4 + 1 + 2]
-    assert all(np.isfinite(gaps).all() for gaps in waiting_times(view.timeline))
-    assert repr(view) == "RunView(all_reduce ring over 4 ranks, 1 MiB, never finishes)"
-    later = RunView(RING, made_network(DEAD_LINK), 2**20)
-    assert np.isfinite(later.step_end_s).all()
-    assert later.step_end_s[-1] == later.timeline.until_s
-    assert [(pair.src, pair.dst, pair.fails_at_s) for pair in later.troubles.pairs] == [(2, 3, 300e-6)]
 
 
 def test_the_counts_of_a_ring() -> None:

@@ -36,20 +36,6 @@ def test_cells_are_what_the_simulator_predicts() -> None:
         assert cell.busbw_bytes_per_s == busbw_bytes_per_s(ALL_REDUCE, cell.num_ranks, cell.size_bytes, time_s)
 
 
-def test_winners_are_the_fastest() -> None:
-    """Few bytes are quicker in few steps, many in a ring; the gains are ratios of the cells' times."""
-    sweep = small_sweep()
-    winners = sweep.winners()
-    assert winners["fast", 8, 1000].cell.algorithm == "recursive_doubling"
-    assert winners["fast", 8, 1 << 24].cell.algorithm == "ring"
-    ring_s, doubling_s = (
-        predict_time(build(ALL_REDUCE, name, 8), FAST, 1000) for name in ("ring", "recursive_doubling")
-    )
-    gain = ring_s / doubling_s
-    assert winners["fast", 8, 1000].over_ring == winners["fast", 8, 1000].over_second == gain
-    assert winners["fast", 8, 1 << 24].over_ring == 1
-
-
 def test_of_equals_the_first_named_wins() -> None:
     """On one host a hierarchical all-reduce is the ring, so who comes first is the user's to say."""
     for names in (["ring", "hierarchical"], ["hierarchical", "ring"]):
@@ -152,19 +138,15 @@ def test_csv_gives_back_the_same_sweep(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("# {", "{{", "line 1: not a ringsim-sweep file; `ringsim sweep --csv` writes one"),
         ('"version": 1', '"version": 2', "line 1: version 2 of ringsim-sweep: this ringsim reads version 1"),
         ('{"fast":', '{"quick":', "networks: 'fast' is missing, but cells name it"),
         ("num_ranks,", "ranks,", "line 3: num_ranks is missing"),
         ("ring,3,1000,", "ring,0,1000,", "line 3: num_ranks = 0: must be a whole number from 2 to"),
-        ("ring,8,1000,", "ring,8,1e3,", "line 7: size_bytes = 1000.0: must be a whole number"),
         ("ring,8,1000,", "ring,8,1000,1,2,,,,\n#", "line 7: time_s and skipped: must have a time, or a reason"),
         ("ring,8,1000,", "ring,8,1000,1,2,inf,,,\n#", "line 7: time_s = Infinity: must be seconds, at least 0 and"),
         ("ring,8,1000,", "ring,8,1000,1,2,3,,,4,5,6\n#", "line 7: .*none without a name"),
         ("ring,8,1000,", "ring,3,1000,", "cells: two describe the same algorithm"),
         ("ring,8,1000,", 'ring,8,1000,1,"2\n', "line 6: is not CSV: "),
-        ('"version": 1', '"version": ' + "[" * 10**5, "line 1: not a ringsim-sweep file"),
-        ('{"fast":', '{"odd": 3, "fast":', "networks.odd = 3: must be an object"),
         ("all_reduce,fast,ring,3,1000,", "broadcast,fast,ring,3,1000,", "all of the same collective"),
     ],
     ids=lambda value: value[:40],

@@ -43,31 +43,6 @@ def layers(tmp_path: Path) -> Path:
     return tmp_path / "my.toml"
 
 
-def test_the_output_is_that_of_a_step(layers: Path) -> None:
-    """With the source of the times, as the file has it; its parts add up."""
-    layers.write_text('source = "times made up"\n' + LAYERS)
-    assert "\n  source      times made up\n" in printed("ddp", "--layers", str(layers), "--ranks", "2")
-    layers.write_text(LAYERS)
-    assert "source" not in printed("ddp", "--layers", str(layers), "--ranks", "2")
-    found = as_json("ddp", "--layers", str(layers), "--ranks", "2")
-    assert found["step_s"] == found["default_step_s"] == pytest.approx(found["compute_s"] + found["exposed_s"])
-    assert (found["compute_s"], found["single_s"]) == (pytest.approx(16e-3), pytest.approx(16e-3))
-    assert [call["collective"] for call in found["calls"]] == ["broadcast", "all_reduce", "all_reduce"]
-    assert (found["num_buckets"], found["sweep"], found["scaling"]) == (2, [], [])
-
-
-def test_the_backend_is_nccl_where_the_network_describes_it() -> None:
-    """Likewise by `ringsim step` and `ringsim simulate`; another one may be named."""
-    by_nccl, by_gloo = (
-        as_json(*TRANSFORMER, "--ranks", "16", "--network", "dgx-h100-cluster", *backend)
-        for backend in ((), ("--backend", "gloo"))
-    )
-    assert {(call["algorithm"], call["protocol"]) for call in by_nccl["calls"]} == {("nvls", "Simple")}
-    assert (by_nccl["on_gpu"], by_nccl["groups"][0]["backend"], by_nccl["not_chosen"]) == (True, "nccl", None)
-    assert (by_gloo["on_gpu"], by_gloo["groups"][0]["backend"]) == (False, "gloo")
-    assert by_gloo["step_s"] > by_nccl["step_s"]
-
-
 def test_layers_become_a_profile(layers: Path) -> None:
     """Registered as they are listed, ready in the reverse."""
     profile = load_layers(layers)
@@ -101,8 +76,10 @@ WRONG_PROFILES = (  # what a field is to be; that its kind is looked at, the tes
 
 
 def test_mistakes_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:
-    """File, place, value and rule."""
+    """File, place, value and rule; a profile that is right is read as it was written."""
     monkeypatch.chdir(tmp_path)
+    PROFILE.save(tmp_path / "p.json")
+    assert StepProfile.load(tmp_path / "p.json") == PROFILE
     told = []
     for text in WRONG_LAYERS:
         Path("my.toml").write_text(text)
@@ -113,17 +90,10 @@ def test_mistakes_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snap
     assert "\n".join(told) == snapshot
 
 
-def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """All of it."""
-    PROFILE.save(tmp_path / "p.json")
-    assert StepProfile.load(tmp_path / "p.json") == PROFILE
-
-
 def test_what_is_not_simulated_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which of NCCL's algorithms, and on how many ranks, in a line and as JSON; nothing where all are simulated."""
     options = (*TRANSFORMER, "--ranks", "16", "--scaling", "32")
     options += ("--network", with_a_slow_link("dgx-h100-cluster", tmp_path))
-    assert as_json(*options)["by_formula"] is None
     monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 2000)
     why = "the time of NCCL's own formula, as it has too many transfers to be simulated"
     lines = [f"{calls} ranks: {why}" for calls in ("nvls on 16", "nccl_tree and nvls on 32")]
@@ -131,17 +101,6 @@ def test_what_is_not_simulated_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert all(line in text for line in lines)
     found = as_json(*options)
     assert [found["by_formula"], found["scaling"][0]["by_formula"]] == lines
-
-
-def test_a_sweep_recommends_its_least(layers: Path) -> None:
-    """In numbers; torch's own caps are among them."""
-    options = ("ddp", "--layers", str(layers), "--bucket-cap-mb", "0.00001:1", "--scaling", "2:6")
-    found = as_json(*options)
-    assert found["step_s"] == pytest.approx(min(step["step_s"] for step in found["sweep"]), rel=1e-9)
-    assert (found["sweep"][-1]["first_cap_bytes"], found["sweep"][-1]["cap_bytes"]) == (2**20, 25 * 2**20)
-    assert [step["num_ranks"] for step in found["scaling"]] == [2, 4, 6]
-    assert {step["cap_bytes"] for step in found["scaling"]} == {found["cap_bytes"]}
-    assert all(step["efficiency"] == found["single_s"] / step["step_s"] for step in found["scaling"])
 
 
 def test_the_files(layers: Path, tmp_path: Path) -> None:

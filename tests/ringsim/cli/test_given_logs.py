@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from syrupy.assertion import SnapshotAssertion
 
 from ringsim.cli import main
 from ringsim.measurements import Measurements
@@ -21,10 +22,14 @@ OSU = "# OSU MPI Allreduce Latency Test v5.7\n# Size       Avg Latency(us)\n" + 
 @pytest.fixture
 def logs(tmp_path: Path) -> tuple[str, str]:
     """One that tells its ranks, and one that does not."""
-    paths = tmp_path / "told.log", tmp_path / "osu.log"
-    for path, text in zip(paths, (nccl_log("all_reduce", 4), OSU), strict=True):
-        path.write_text(text)
-    return str(paths[0]), str(paths[1])
+    told, osu = tmp_path / "told.log", tmp_path / "osu.log"
+    return str(with_text(told, nccl_log("all_reduce", 4))), str(with_text(osu, OSU))
+
+
+def with_text(path: Path, text: str) -> Path:
+    """The file, with another text."""
+    path.write_text(text)
+    return path
 
 
 def calibrated(*arguments: str) -> tuple[int, set[tuple[int, int]], str]:
@@ -42,64 +47,40 @@ def test_what_is_said_of_one_log(logs: tuple[str, str]) -> None:
     assert calibrated(told, f"{osu}:nodes=3", "--nodes", "2", "--ranks-per-node", "4") == (0, {(4, 1), (12, 3)}, "")
 
 
-@pytest.mark.parametrize(
-    "shape", ["nodes=0", "nodes=2,hosts=3", "nodes=two", "nodes=", "ranks-per-node=2,", "nodes=2,nodes=3"]
+MISTAKES = (
+    *(
+        "calibrate told.log:" + shape
+        for shape in ("nodes=0", "nodes=2,hosts=3", "nodes=two", "nodes=", "ranks-per-node=2,")
+    ),
+    "calibrate told.log:nodes=2,nodes=3",
+    "calibrate told.log told.log:nodes=2",
+    "calibrate told.log:nodes=8",
+    "calibrate told.log:nodes=2,ranks-per-node=3",
+    "calibrate m.json:nodes=2,ranks-per-node=4",
+    "calibrate m.json --nodes 2",
+    "compare m.json:ranks-per-node=4 --network gbe",
+    "compare m.json --ranks-per-node 4 --network gbe",
 )
-def test_a_shape_that_cannot_be_read(logs: tuple[str, str], shape: str) -> None:
-    """One line, which shows how to write it."""
-    exit_code, _, errors = calibrated(f"{logs[0]}:{shape}")
-    assert exit_code == 2
-    assert errors == (
-        f"ringsim calibrate: Invalid value for 'FILES...': {logs[0]}:{shape}: "
-        f"write it as {logs[0]}:nodes=2,ranks-per-node=4\n"
-    )
 
 
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
-        (["", ":nodes=2"], "is given twice, with different hosts or ranks: give it once"),
-        ([":nodes=8"], "4 ranks in the log, but 8 hosts were given: a host has at least one rank"),
-        ([":nodes=2,ranks-per-node=3"], "4 ranks in the log, but 2 hosts of 3 were given for it: leave that out"),
-    ],
-)
-def test_shapes_that_cannot_be(logs: tuple[str, str], shapes: list[str], message: str) -> None:
-    """Are refused in one line, where one of two was believed, or more hosts than ranks."""
-    exit_code, _, errors = calibrated(*(f"{logs[0]}{shape}" for shape in shapes))
-    assert (exit_code, errors) == (2, f"ringsim: {logs[0]}: {message}\n")
+@pytest.mark.usefixtures("logs")
+def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:
+    """One line: for a shape that cannot be read, how to write it; where one of two was believed, both are refused.
 
-
-@pytest.mark.parametrize(
-    ("shape", "options"),
-    [(":nodes=2,ranks-per-node=4", ()), (":ranks-per-node=4", ()), ("", ("--nodes", 2)), ("", ("--ranks-per-node", 4))],
-)
-@pytest.mark.parametrize("command", ["calibrate", "compare"])
-def test_the_shape_of_a_measurements_file_is_its_own(
-    tmp_path: Path, command: str, shape: str, options: tuple[object, ...]
-) -> None:
-    """To give another one is refused: nothing would follow from it."""
-    path = tmp_path / "measured.json"
-    Measurements(2, provenance={}).save(path)
-    network = ("--network", "gbe") if command == "compare" else ()
-    assert refused(command, f"{path}{shape}", *options, *network).endswith(
-        f"{path}: is a measurements file, which tells its ranks and hosts: leave out nodes and ranks-per-node, which "
-        "are for logs\n"
-    )
+    The shape of a measurements file is its own: nothing would follow from another one.
+    """
+    monkeypatch.chdir(tmp_path)
+    Measurements(2, provenance={}).save(Path("m.json"))
+    assert "".join(f"{command}\n{refused(*command.split())}" for command in MISTAKES) == snapshot
 
 
 def test_two_ranks_of_one_host(tmp_path: Path) -> None:
-    """Messages of OSU are between two hosts, unless it is said that they are not."""
-    path = tmp_path / "osu.log"
-    path.write_text(OSU.replace("Allreduce Latency", "Latency"))
+    """Messages of OSU are between two hosts, unless it is said that they are not; a name may look like a shape."""
+    path = with_text(tmp_path / "osu.log", OSU.replace("Allreduce Latency", "Latency"))
     assert calibrated(str(path)) == (0, {(2, 2)}, "")
     assert calibrated(f"{path}:nodes=1") == (0, {(2, 1)}, "")
-
-
-def test_a_file_whose_name_looks_like_a_shape(tmp_path: Path) -> None:
-    """Is that file."""
-    path = tmp_path / "a.log:nodes=2"
-    path.write_text(nccl_log("all_reduce", 4))
-    assert calibrated(str(path)) == (0, {(4, 1)}, "")
+    named = with_text(tmp_path / "a.log:nodes=2", nccl_log("all_reduce", 4))
+    assert calibrated(str(named)) == (0, {(4, 1)}, "")
 
 
 def test_rows_that_are_left_out(tmp_path: Path) -> None:
@@ -107,9 +88,7 @@ def test_rows_that_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     wrong = nccl_row("all_reduce", 2**20, 4, [1e-4], "12") + "\n"
     path.write_text(nccl_log("all_reduce", 4).replace("# Out of bounds values : 0 OK", wrong * 10))
-    exit_code, cells, errors = calibrated(str(path))
-    assert (exit_code, cells) == (0, {(4, 1)})
-    lines = errors.splitlines()
+    lines = calibrated(str(path))[2].splitlines()
     assert lines[0] == (
         f"left out: {path}: line 20: #wrong 12: its results were wrong, so the times are not valid: "
         "run the benchmark again"
@@ -120,9 +99,9 @@ def test_rows_that_are_left_out(tmp_path: Path) -> None:
 
 def test_how_each_table_was_read(tmp_path: Path) -> None:
     """A line on stdout for each, or in the JSON, also of a collective that there is no formula for."""
-    path, network = tmp_path / "a.log", ("--network", "ib-100g")
-    text = nccl_log("all_reduce", 16, 2)
-    path.write_text(f"{text}# Collective test starting: alltoall_perf\n{nccl_log('all_gather', 16, 2)}")
+    text, network = nccl_log("all_reduce", 16, 2), ("--network", "ib-100g")
+    both = f"{text}# Collective test starting: alltoall_perf\n{nccl_log('all_gather', 16, 2)}"
+    path = with_text(tmp_path / "a.log", both)
     lines = [
         f"read {path}: line 21: all_reduce (by its columns and rates) on 16 ranks of 2 hosts (lines 2 to 17)",
         f"read {path}: line 56: alltoall (line 35) is left out: there is no formula for it, only for all_reduce, "
@@ -136,12 +115,6 @@ def test_how_each_table_was_read(tmp_path: Path) -> None:
     assert read_network(done.stdout, "calibrated.toml").name == "calibrated"
     assert "is a pipe, which cannot be read twice" in refused("calibrate", f"/dev/fd/{os.pipe()[0]}")
     assert "alltoall (line 1)" in refused("compare", with_text(path, "$ ./alltoall_perf\n" + bare(text)), *network)
-
-
-def with_text(path: Path, text: str) -> Path:
-    """The file, with another text."""
-    path.write_text(text)
-    return path
 
 
 def test_runs_of_one_log_that_contradict_each_other(tmp_path: Path) -> None:

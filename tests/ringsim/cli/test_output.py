@@ -13,7 +13,7 @@ from ringsim.measurements import Measurements
 from ringsim.network import load_network
 from ringsim.network.file_reader import read_network
 from tests.ringsim.calibration.test_comparison import TIMES
-from tests.ringsim.commands import as_json, printed, refused, run
+from tests.ringsim.commands import as_json, printed, run
 from tests.ringsim.made_run import made_run
 from trainers.cli.group import main as trainers
 
@@ -33,12 +33,6 @@ def test_comparisons_fit_80_columns_too(measured: Path) -> None:
     command = ["compare", str(measured), "--network", "loopback"]
     assert [line for line in printed(*command).splitlines() if len(line) > 80] == []
     assert "collective" in printed(*command, "--wide")
-
-
-def test_wide_says_more() -> None:
-    """Here where the numbers come from."""
-    assert "NCCL's own model" not in printed("networks")
-    assert "NCCL's own model" in printed("networks", "--wide")
 
 
 def test_import_as_json(tmp_path: Path) -> None:
@@ -61,46 +55,49 @@ def test_a_file_named_minus_is_stdout(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_written_file_is_named(tmp_path: Path) -> None:
+def test_every_written_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On stderr, so that stdout holds the result alone; a file that was there is replaced."""
-    trace, order, table, picture, goal = (tmp_path / name for name in ("t.json", "o.json", "c.csv", "p.png", "g.goal"))
-    trace.write_text("old")
-    commands = {
-        f"simulate --ranks 3 --trace {trace}": trace,
-        f"plot --ranks 3 -o {tmp_path / 'ring.png'}": tmp_path / "ring.png",
-        f"order --ranks 4 --budget 1 -o {order} --json": order,
-        f"export --ranks 2 --format goal -o {goal}": goal,
-        f"sweep --ranks 2 --sizes 8 --csv {table}": table,
-        f"sweep --ranks 2 --sizes 8 -o {picture}": picture,
-        f"ddp --layers {ROOT}/docs/models/transformer.toml -o {tmp_path / 'd.png'}": tmp_path / "d.png",
-    }
-    for command, path in commands.items():
+    monkeypatch.chdir(tmp_path)
+    Path("t.json").write_text("old")
+    for command in (
+        "simulate --ranks 3 --trace t.json",
+        "plot --ranks 3 -o ring.png",
+        "order --ranks 4 --budget 1 --json -o o.json",
+        "export --ranks 2 --format goal -o o.goal",
+        "sweep --ranks 2 --sizes 8 --csv c.csv",
+        "sweep --ranks 2 --sizes 8 -o p.png",
+        f"ddp --layers {ROOT}/docs/models/transformer.toml -o d.png",
+    ):
         done = run(*command.split())
-        assert done.stderr == f"wrote {path}\n"
+        assert done.stderr == f"wrote {command.split()[-1]}\n"
         assert "wrote" not in done.stdout
-    assert json.loads(trace.read_text())["traceEvents"]
+    assert json.loads(Path("t.json").read_text())["traceEvents"]
 
 
-def completed(program: str, *words: str) -> list[str]:
-    """Return the words that the shell offers for the last one."""
-    command = {"ringsim": main, "trainers": trainers, "benchmark": benchmark}[program]
-    shell = BashComplete(command, {}, program, f"_{program.upper()}_COMPLETE")
-    return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]
+PROGRAMS = {"ringsim": main, "trainers": trainers, "benchmark": benchmark}
 
 
-def test_the_shell_completes_names() -> None:
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("ringsim sim", "simulate"),
+        ("ringsim simulate --per", "--per-rank"),
+        ("ringsim simulate --algorithm gloo", "gloo_ring"),
+        ("ringsim simulate --collective reduce --algorithm tw", "tw"),  # a file, perhaps
+        ("ringsim networks gbe", "gbe gbe-racks"),
+        ("ringsim simulate --network ib-", "ib-100g ib-400g"),
+        ("ringsim sweep --algorithm ring,two", "ring,two_shot"),
+        ("ringsim ddp --backend g", "gloo"),
+        ("trainers train --strategy buck", "bucketed bucketed_bf16"),
+        ("trainers train --task w", "wine"),
+        ("benchmark --collective all_reduce,bro", "all_reduce,broadcast"),
+    ],
+)
+def test_the_shell_completes_names(typed: str, offered: str) -> None:
     """Of commands, options, algorithms of the collective, networks, strategies, tasks and choices."""
-    assert completed("ringsim", "sim") == ["simulate"]
-    assert completed("ringsim", "simulate", "--per") == ["--per-rank"]
-    assert completed("ringsim", "simulate", "--algorithm", "gloo") == ["gloo_ring"]
-    assert completed("ringsim", "simulate", "--collective", "reduce", "--algorithm", "tw") == ["tw"]  # a file, perhaps
-    assert completed("ringsim", "networks", "gbe") == ["gbe", "gbe-racks"]
-    assert completed("ringsim", "simulate", "--network", "ib-") == ["ib-100g", "ib-400g"]
-    assert completed("ringsim", "sweep", "--algorithm", "ring,two") == ["ring,two_shot"]
-    assert completed("ringsim", "ddp", "--backend", "g") == ["gloo"]
-    assert completed("trainers", "train", "--strategy", "buck") == ["bucketed", "bucketed_bf16"]
-    assert completed("trainers", "train", "--task", "w") == ["wine"]
-    assert completed("benchmark", "--collective", "all_reduce,bro") == ["all_reduce,broadcast"]
+    program, *words, last = typed.split()
+    shell = BashComplete(PROGRAMS[program], {}, program, f"_{program.upper()}_COMPLETE")
+    assert [item.value for item in shell.get_completions(words, last)] == offered.split()
 
 
 @pytest.mark.parametrize(
@@ -124,8 +121,6 @@ def test_a_long_simulation_shows_how_far_it_is(
 
 
 def test_a_network_is_printed_as_a_file_to_be_changed() -> None:
-    """Which describes the same network; one of them, and not as JSON, too."""
+    """Which describes the same network."""
     preset = load_network("dgx-h100-cluster")
     assert read_network(printed("networks", "dgx-h100-cluster", "--toml"), "mine.toml").spec == preset.spec
-    assert "--toml: name one network" in refused("networks", "--toml")
-    assert "--toml: name one network" in refused("networks", "gbe", "--toml", "--json")

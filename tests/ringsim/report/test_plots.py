@@ -8,11 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ringsim.analysis import ChunkStates, RunView, waiting_times
+from ringsim.analysis import RunView, waiting_times
 from ringsim.network.network import Network
 from ringsim.registry.algorithms import build
-from ringsim.report.plots.bulk import Floats
-from ringsim.report.plots.chunk_grid import shaded_image
 from ringsim.report.plots.lanes import Lanes, draw_lanes
 from ringsim.report.plots.plot import save_plot
 from ringsim.report.trace import pack_sends
@@ -74,23 +72,6 @@ def test_a_sending_stays_in_the_row_of_its_receiver() -> None:
     timeline = view_of(8, algorithm="double_binary_tree").timeline
     row, leaf = pack_sends(timeline)[0], timeline.src == 1  # sends to 2 and 7 all the time
     assert [set(row[leaf & (timeline.dst == dst)].tolist()) for dst in (2, 7)] == [{0}, {1}]
-
-
-def test_shading_tells_nothing_part_and_all() -> None:
-    """Without room for stripes: white holds nothing, more shares are darker, finished is black."""
-    states = view_of(4).states
-
-    def shades(states: ChunkStates, number: int) -> Floats:
-        return shaded_image(states.holdings[number] > 0, states.finished[number])
-
-    assert (shades(states, -1) == 0).all()
-    lightness = shades(states, 3).mean(axis=-1)  # reduce-scatter done: every number of shares occurs
-    by_share = [lightness[states.holdings[3].sum(axis=-1) == count] for count in (4, 3, 2, 1)]
-    means = [float(some.mean()) for some in by_share]
-    assert means == sorted(means)
-    assert means[0] == 0
-    gathering = view_of(4, "all_gather").states
-    assert (shades(gathering, 0) == np.where(np.eye(4, dtype=bool), 0.0, 1.0)[..., None]).all()
 
 
 def test_a_page_is_written(tmp_path: Path) -> None:
