@@ -158,11 +158,10 @@ def test_the_language_model_learns() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # a minute or two where nothing else runs
-def test_the_language_model_learns_words() -> None:
-    """The default one, in its three epochs: at most 1.65 nats a byte on text that it has not seen."""
+def test_the_default_language_model_learns() -> None:
+    """In 100 of its 615 steps: from 5.5 nats a byte, a guess, to at most 2.4 on text that it has not seen."""
     task = load_task("lm", 0)
-    assert task.evaluate(trained(task, seed=0))["loss"] < 1.65
+    assert task.evaluate(trained(task, seed=0, steps=100))["loss"] < 2.4
 
 
 def test_windows_cover_the_text_once(text: Path) -> None:
