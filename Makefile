@@ -12,7 +12,9 @@ WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # What runs once more without shared memory: calls and deaths of ranks, whose tests leave the transport to the machine.
-ON_GLOO = calls integrations $(addprefix runtime/test_,$(addsuffix .py,executor failure_records faults fingerprint leaving mixed_up_calls))
+ON_GLOO = $(patsubst %,tests/collectives/%.py,\
+  $(addprefix calls/test_,async functions tensors) $(addprefix integrations/test_,backend ddp ddp_hook fsdp torch_hooks) \
+  $(addprefix runtime/test_,failure_records faults fingerprint leaving))
 
 # The tests start hundreds of programs: their code is compiled once, also where Python is told not to keep that.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,7 +31,8 @@ help:
 	@echo "make demo      the strategy comparison on 2 to 4 local ranks (one a core, or RANKS=4): predict, train, measure;"
 	@echo "               leaves report/"
 	@echo "make test      all tests but the long sweeps"
-	@echo "make test-all  all tests, and the calls of collectives once more with ranks that share no memory"
+	@echo "make test-all  all tests, with more random examples, as .ci/run has it, and the calls of collectives once more"
+	@echo "               with ranks that share no memory"
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
 	@echo "make lint      ruff, mypy, that imports point one way, words and names, and that no published figure is"
 	@echo "               older than the code"
@@ -64,7 +67,7 @@ test: $(VENV)/installed-dev
 
 test-all: $(VENV)/installed-dev
 	$(PYTEST) --hypothesis-profile=all
-	COLLECTIVES_TRANSPORT=gloo $(PYTEST) -m "not slow" $(addprefix tests/collectives/,$(ON_GLOO))
+	COLLECTIVES_TRANSPORT=gloo $(PYTEST) -m "not slow" $(ON_GLOO)
 
 fuzz: $(VENV)/installed-dev
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
@@ -92,7 +95,7 @@ build/ladder/memory.png: $(VENV)/installed
 # The figure "strategies" leaves build/strategies-4; without it the pictures of that run stay as they are.
 pictures: $(VENV)/installed build/ladder/memory.png
 	$(BIN)/ringsim plot --ranks 4 --size 1MiB --reduce-bandwidth 5GB/s -o docs/ring.png
-	$(BIN)/ringsim sweep --network dgx-h100-cluster --ranks 2:32 --sizes 4KiB:1GiB -o docs/sweep.png
+	$(BIN)/ringsim sweep --network dgx-h100-cluster --ranks 2:16 --sizes 4KiB:1GiB -o docs/sweep.png
 	mkdir -p build
 	$(BIN)/ringsim calibrate examples/logs/*-1node.log examples/logs/*-2nodes.log -o build/synthetic-example.toml
 	$(BIN)/ringsim compare examples/logs/all_reduce-8nodes.log --network build/synthetic-example.toml -o build/compared

@@ -123,7 +123,8 @@ class Issued:
         tensors, outputs = [view.tensor for view in self.inputs], [view.tensor for view in self.results]
         if self.call.wrong:
             tensors, outputs = _spoilt(self.call, tensors, outputs)
-        self.waits = _works(_made(self.call, self.group, tensors, outputs))
+        works = _made(self.call, self.group, tensors, outputs)
+        self.waits = [] if works is None else works if isinstance(works, list) else [works]
 
     def make_and_wait(self) -> None:
         """Make the call; when this returns it is over."""
@@ -195,12 +196,6 @@ def _inputs(call: Call, inputs: list[torch.Tensor], results: list[View], rank: i
         nothing = torch.zeros(1), torch.zeros(1, dtype=torch.bool)
         return [View(each.reshape(-1)[:1].clone().expand(each.numel()).view(each.shape), *nothing) for each in inputs]
     return [laid_out(each, call.input_layout) for each in inputs]
-
-
-def _works(returned: Any) -> list[Any]:
-    if returned is None:
-        return []
-    return list(returned) if isinstance(returned, list) else [returned]
 
 
 def _made(call: Call, group: dist.ProcessGroup, tensors: list[torch.Tensor], outputs: list[torch.Tensor]) -> Any:

@@ -83,11 +83,8 @@ class Death:
         """By itself, so that all are ready when the first one is gone."""
         ranks.start(prepare, self)
         ready = ranks.answers(range(self.num_ranks), HANGS_S + self.timeout_s)
-        if len(ready) < self.num_ranks:
-            raise NotReadyError(f"ranks do not get ready\n{ranks.remains()}")
-        unready = [answer.value for answer in ready.values() if not answer.good]
-        if unready:
-            raise NotReadyError(f"ranks do not get ready\n{unready}")
+        if len(ready) < self.num_ranks or not all(answer.good for answer in ready.values()):
+            raise NotReadyError(f"ranks do not get ready\n{ready}\n{ranks.remains()}")
 
     def _watch(self, ranks: Ranks) -> dict[int, Answer]:
         """Wait for all answers; let a stopped rank go on after its time."""
@@ -124,10 +121,9 @@ class Death:
         ours = [error for error in errors if not self._is_gloos(error)]
         if not ours or self.how not in ("kill", "leave"):
             return
-        wrong = [error for error in ours if f"{FIRST}{self.victim}" not in error]
-        assert not wrong, f"survivors do not name the rank that was the first to go, {self.victim}\n" + "\n".join(
-            errors
-        )
+        right = all(f"{FIRST}{self.victim}" in error for error in ours)
+        told = "\n".join(errors)
+        assert right, f"survivors do not name the rank that was the first to go, {self.victim}\n{told}"
 
     def _is_gloos(self, error: str) -> bool:
         """Whether it is of torch's own collectives, by which DDP talks about its buckets in its second step."""

@@ -97,7 +97,7 @@ def shape(random: random.Random, dtype: str, max_length: int = MOST) -> tuple[in
     if kind < 60:
         length = random.choice([0, 1, 2, 3, 4, 5, 7, 8, 13, 97, random.randrange(MANY)])
     elif kind < 85:
-        length = max(0, 2 ** random.randint(12, 20) // _itemsize(dtype) + random.randint(-1, 1))
+        length = max(0, 2 ** random.randint(12, 20) // Call(dtype=dtype).torch_dtype.itemsize + random.randint(-1, 1))
     else:
         length = random.randrange(max_length)
     length = min(length, max_length)
@@ -105,11 +105,6 @@ def shape(random: random.Random, dtype: str, max_length: int = MOST) -> tuple[in
     while len(dims) < 3 and chance(random, 0.4):
         dims.append(random.choice([1, 2, 3, 5]))
     return (*dims, length // math.prod(dims))
-
-
-def _itemsize(dtype: str) -> int:
-    digits = "".join(char for char in dtype.partition("_")[0] if char.isdigit())
-    return max(int(digits) // 8, 1) if digits and dtype != "bfloat16" else 2 if dtype == "bfloat16" else 1
 
 
 def wrong_call(random: random.Random) -> Call:

@@ -49,11 +49,8 @@ class Mismatch:
         told = {rank: answer.value for rank, answer in sorted(answers.items())}
         lines = "\n".join(f"    rank {rank}: {text}" for rank, text in told.items())
         assert all(answer.good for answer in answers.values()), f"unforeseen error\n{lines}"
-        not_told = [
-            rank
-            for rank, (kind, _) in sorted(told.items())
-            if kind == "" and not (self.other is None and rank == self.odd)
-        ]
+        idle = {self.odd} if self.other is None else set()
+        not_told = [rank for rank, (kind, _) in told.items() if kind == "" and rank not in idle]
         assert not not_told, f"ranks that are not told of a mismatch: {not_told}\n{lines}"
         wrong = [rank for rank, (kind, _) in told.items() if kind not in ("", "MismatchError", "CollectiveError")]
         assert not wrong, f"an error of another kind\n{lines}"

@@ -162,11 +162,10 @@ def test_it_learns() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # a minute or two where nothing else runs
-def test_it_learns_words() -> None:
-    """The default one, in its three epochs: at most 1.65 nats a byte on text that it has not seen."""
+def test_the_default_one_learns() -> None:
+    """In 100 of its 615 steps: from 5.5 nats a byte, a guess, to at most 2.4 on text that it has not seen."""
     task = load_task("lm", 0)
-    assert task.evaluate(trained(task, seed=0))["loss"] < 1.65
+    assert task.evaluate(trained(task, seed=0, steps=100))["loss"] < 2.4
 
 
 @one_thread()
