@@ -87,6 +87,10 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+NOT_EXACTLY = (
+    "must be made of exactly the parameters that the function is passed, which with {name} are this rank's shards: "
+    "write model.optimizer(lambda parameters: {kind}(parameters, ...)), and freeze others with requires_grad_(False)"
+)
 # Eight values and their gradients. The halves differ: so do their norms.
 NUMBERS = torch.tensor([[0.5, -1, 2, 0.25, 30, -20, 50, 40], [0.01, -0.02, 0.04, 0.03, 800, -500, 900, 700]])
 
@@ -106,12 +110,8 @@ def check_shardable(
             f"has parameter groups with different options: {name} needs the same options for all parameters; use one "
             f"group, or another strategy"
         )
-    elif not (_steps_exactly(optimizer, parameters) and _steps_exactly(make(list(shares)), shares)):
-        problem = (
-            f"must be made of exactly the parameters that the function is passed, which with {name} are this rank's "
-            f"shards: write model.optimizer(lambda parameters: {kind}(parameters, ...)), and freeze others with "
-            f"requires_grad_(False)"
-        )
+    elif not (steps_exactly(optimizer, parameters) and steps_exactly(make(list(shares)), shares)):
+        problem = NOT_EXACTLY.format(name=name, kind=kind)
     elif not _is_elementwise(make, {parameter.dim() for parameter in parameters}):
         problem = (
             f"its update of an element depends on others, such as a norm over a whole parameter, or on the parameter's "
@@ -123,7 +123,8 @@ def check_shardable(
     raise ValueError(f"{kind}: {problem}")
 
 
-def _steps_exactly(optimizer: torch.optim.Optimizer, given: Sequence[nn.Parameter]) -> bool:
+def steps_exactly(optimizer: torch.optim.Optimizer, given: Sequence[nn.Parameter]) -> bool:
+    """Return whether these are the parameters of the optimizer."""
     return {*map(id, parameters_of(optimizer))} == {*map(id, given)}
 
 

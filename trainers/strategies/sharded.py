@@ -11,7 +11,14 @@ from torch import nn
 import collectives
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.flat_vector import FlatVector
-from trainers.strategies.own_optimizer import OwnOptimizer, ShardingError, check_shardable, parameters_of
+from trainers.strategies.own_optimizer import (
+    NOT_EXACTLY,
+    OwnOptimizer,
+    ShardingError,
+    check_shardable,
+    parameters_of,
+    steps_exactly,
+)
 from trainers.strategies.withheld import ShareGradient, Withheld, clear_withheld, own_gradient, without_values
 
 MOVED = (
@@ -199,6 +206,7 @@ class ShardedVectors(Sharded):
             lambda share, part: of_share[id(share)].whole(part),
             lambda share, whole: of_share[id(share)].own_of_whole(whole),
         )
+        self.steps_own = partial(steps_exactly, optimizer, shares)  # a group may be added later
         optimizer.zero_grad = self.zero_grad
         return optimizer  # type: ignore[no-any-return]
 
@@ -211,6 +219,8 @@ class ShardedVectors(Sharded):
         return [weights.share_gradient for weights in self.weights]
 
     def check_gradients(self) -> None:
+        if not self.steps_own():
+            raise ShardingError(f"the optimizer {NOT_EXACTLY.format(name=self.name, kind='SGD')}")
         for weights in self.weights:
             if any(own_gradient(parameter) is not None for parameter in weights.parameters):
                 raise ShardingError(

@@ -57,6 +57,12 @@ def never_synchronised(parallel: DataParallel, optimizer: torch.optim.Optimizer)
     optimizer.step()
 
 
+def added(_: DataParallel, optimizer: torch.optim.Optimizer) -> None:
+    """A group of parameters that the strategy does not know."""
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    optimizer.step()
+
+
 def moved(parallel: DataParallel, optimizer: torch.optim.Optimizer) -> None:
     """Into memory that is not gathered into."""
     parallel.double().float()
@@ -148,6 +154,7 @@ UNSYNCHRONISED = "ShardingError: there are gradients that have not been synchron
 EMPTY = "is empty: with zero3 a parameter is there only while its layer is called"
 MOVED = "ShardingError: the model's parameters have been moved, or have another dtype, since they were sharded"
 FSDP_UNSYNCHRONISED = "ShardingError: fsdp: some gradients have not been synchronised"
+EXACTLY = "ShardingError: the optimizer must be made of exactly the parameters that the function is passed"
 TWICE = "ValueError: local_sgd: model.optimizer(...) has already made an optimizer, and supports only one"
 
 # After a backward pass: what is done, and by strategy the beginning of the error.
@@ -157,6 +164,7 @@ MISUSES: list[tuple[Use, dict[str, str]]] = [
     (by_hand, {"zero1": REDUCED, BUCKETS: REDUCED}),
     (own_clipping, {"zero1": REDUCED, "zero3": REDUCED, "fsdp": REDUCED}),
     (never_synchronised, {"zero1": UNSYNCHRONISED, "zero3": UNSYNCHRONISED, "fsdp": FSDP_UNSYNCHRONISED}),
+    (added, {"zero1": EXACTLY, "zero3": EXACTLY}),
     (moved, {"zero1": MOVED}),
     (forgotten_by_hand, {BUCKETS: "ShardingError: the gradients of some parameters were set to None"}),
     (from_before_a_step, {BUCKETS: "RuntimeError: one of the variables needed for gradient computation has been mod"}),
@@ -220,12 +228,12 @@ class DecayingMatrices(torch.optim.SGD):
 
 
 OTHERS = "its update of an element depends on others"
-EXACTLY = "SGD: must be made of exactly the parameters that the function is passed"
+NOT_EXACTLY = "SGD: must be made of exactly the parameters that the function is passed"
 TAKEN = ("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 # The beginning of the error; "" if there is none. Given the model's own parameters, and those that are passed.
 OPTIMIZERS: list[tuple[Callable[[list[Any], list[Any]], torch.optim.Optimizer], str]] = [
-    (lambda own, _: SGD(own), EXACTLY),
-    (lambda _, passed: SGD(passed[1:] or passed), EXACTLY),
+    (lambda own, _: SGD(own), NOT_EXACTLY),
+    (lambda _, passed: SGD(passed[1:] or passed), NOT_EXACTLY),
     (lambda _, passed: two_groups(passed), "AdamW: has parameter groups with different options"),
     (lambda _, passed: Clipping(passed, lr=0.1), f"Clipping: {OTHERS}"),
     (lambda _, passed: DecayingMatrices(passed, lr=0.1), f"DecayingMatrices: {OTHERS}"),
