@@ -133,7 +133,7 @@ BAD: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse invariant checks")
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_no_checkpoint_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Wherever it was cut off or changed, and though the hash may be right; it runs no code and takes no memory."""

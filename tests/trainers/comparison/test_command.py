@@ -55,7 +55,7 @@ def forked(num_ranks: int, arguments: list[str], folder: Path) -> list[subproces
     return run_forked_programs(num_ranks, TIMEOUT_S, folder, run_comparison, arguments)
 
 
-STRATEGIES = ("zero1", "none", "bucketed_bf16", "ddp", "fsdp")
+STRATEGIES = ("zero1", "none", "bucketed_bf16", "ddp")
 
 
 class Job(NamedTuple):
@@ -69,7 +69,7 @@ class Job(NamedTuple):
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """Five strategies and one process, on two ranks; the directory is new."""
+    """Four strategies and one process, on two ranks; the directory is new."""
     path = tmp_path_factory.mktemp("job")
     folder = path / "new" / "report"
     options = f"--strategies {','.join((ONE_PROCESS, *STRATEGIES))} --output {folder} --profile {path}/profile.json"

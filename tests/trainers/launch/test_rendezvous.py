@@ -18,6 +18,7 @@ from tests.refusals import refused
 from tests.trainers.listening import listening
 from trainers.launch.environment import distributed_environment
 from trainers.launch.rendezvous import (
+    INTERFACES,
     attempt_store,
     check_reachable,
     init_process_group,
@@ -72,7 +73,9 @@ def test_a_rank_may_have_died_before_the_others_came(store: dist.TCPStore) -> No
 
 def note_listening(rank: int, folder: Path) -> None:
     """Meet the others, and note where this rank listens."""
+    os.environ.pop("GLOO_SOCKET_IFNAME", None)
     init_process_group(distributed_environment(), 60)
+    assert os.environ["GLOO_SOCKET_IFNAME"] in INTERFACES  # the name of the host may lead to another address
     (folder / f"rank{rank}").write_text(json.dumps(listening([os.getpid()])))
     dist.barrier()
     dist.destroy_process_group()
