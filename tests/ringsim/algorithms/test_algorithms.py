@@ -228,16 +228,6 @@ def test_no_rank_passes_on_in_both_trees(num_ranks: int) -> None:
     assert schedule.num_steps <= 2 * ceil(log2(num_ranks))
 
 
-def test_the_pictures_in_docstrings() -> None:
-    """The ring of four ranks and the trees of eight are what the generators give."""
-    sent = [[transfer.chunk for transfer in step] for step in build(Collective.REDUCE_SCATTER, "ring", 4).steps]
-    assert sent == [[3, 0, 1, 2], [2, 3, 0, 1], [1, 2, 3, 0]]
-    steps = double_binary_tree_broadcast(8, segments=1).steps
-    hops = [{transfer[:2] for step in steps for transfer in step if transfer.chunk == tree} for tree in (0, 1)]
-    assert hops[0] == {(0, 4), (4, 2), (4, 6), (2, 1), (2, 3), (6, 5), (6, 7)}
-    assert hops[1] == {(0, 5), (5, 3), (5, 7), (3, 2), (3, 4), (7, 6), (7, 1)}
-
-
 def test_gloo_ring_runs_to_the_left_in_two_segments() -> None:
     """Step by step for three ranks: what Gloo sends, first segment before second."""
     schedule = build(Collective.ALL_REDUCE, "gloo_ring", 3)
@@ -260,15 +250,6 @@ def test_rings_of_rings_use_different_links() -> None:
     schedule = multi_ring_all_reduce(8, num_rings=4)
     verify(schedule)
     assert len({transfer[:2] for step in schedule.steps for transfer in step}) == 4 * 8
-
-
-def test_little_crosses_between_hosts() -> None:
-    """Of each host's data 2(h - 1)/h leaves it, in all: the rings across the hosts share it out."""
-    schedule = hierarchical_all_reduce(12, ranks_per_host=4)
-    verify(schedule)
-    crossing = [t for step in schedule.steps for t in step if t.src // 4 != t.dst // 4]
-    assert all((t.dst - t.src) % 4 == 0 for t in crossing)  # to the same place in another host
-    assert Fraction(sum(t.src // 4 == 0 for t in crossing), schedule.num_chunks) == 2 * Fraction(2, 3)
 
 
 def test_the_orders_of_nccl_s_rings_are_those_it_prints() -> None:

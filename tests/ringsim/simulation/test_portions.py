@@ -6,7 +6,7 @@ import pytest
 
 from ringsim.network.cluster import Cluster
 from ringsim.network.shared_memory import SharedMemoryNetwork, shares_memory
-from ringsim.network.spec import Host, MemoryRate, SharedMemory, SlowRank, Spec
+from ringsim.network.spec import Host, MemoryRate, SharedMemory, Spec
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation import IN_ORDER
@@ -85,13 +85,6 @@ def test_long_tensors_go_in_portions() -> None:
     with pytest.raises(ValueError, match="4 portions, of which there is no timeline"):
         simulate(schedule, network, 4 * MIB)
     assert simulate(schedule, network, MIB).time_s == pytest.approx(predict_time(schedule, network, MIB))
-
-
-def test_a_slow_rank_is_slow_at_copying_too() -> None:
-    """As on other networks."""
-    slow = host().with_spec(slow_ranks=(SlowRank(1, 3.0),))
-    fast_s, slow_s = (time_s(one, Collective.ALL_GATHER, "direct", 2, MIB) for one in (host(), slow))
-    assert slow_s == pytest.approx(3 * fast_s)
 
 
 def test_the_rates_depend_on_what_is_published_and_touched() -> None:

@@ -23,28 +23,6 @@ def rates_of(works: list[Work], capacity: list[float]) -> list[float]:
     return list(fair_rates(*columns_of(works, capacity)).tolist())
 
 
-@pytest.mark.parametrize(
-    ("works", "capacity", "expected"),
-    [
-        pytest.param([Work({0: 1}, 99)] * 3, [6.0], [2, 2, 2], id="one bottleneck"),
-        pytest.param([Work({0: 1, 1: 1, 2: 1}, 99), *(Work({i: 1}, 99) for i in range(3))], [2, 4, 8],
-                     [1, 1, 3, 7], id="a line of three links and one long flow"),
-        pytest.param([Work({0: 1}, 1), Work({0: 1}, 99), Work({0: 1}, 99)], [7.0], [1, 3, 3], id="one is held back"),
-        pytest.param([Work({0: 2}, 99), Work({0: 1}, 99)], [6.0], [2, 2], id="equal rates, unequal use"),
-        pytest.param([Work({0: 2, 1: 1}, 99), Work({1: 1}, 99)], [6.0, 9.0], [3, 6], id="use decides what is full"),
-        pytest.param([Work({0: 1}, 5), Work({0: 1, 1: 1}, 5), Work({1: 1}, 5)], [0.0, 4.0], [0, 0, 4],
-                     id="a failed link"),
-        pytest.param([Work({0: 1}, 99), Work({0: 1, 1: 1}, 99), Work({1: 1, 2: 1}, 99), Work({2: 1}, 99)],
-                     [2.0, 4.0, 9.0], [1, 1, 3, 6], id="a bottleneck that the one before it makes"),
-        pytest.param([], [1.0], [], id="nobody"),
-    ],
-)  # fmt: skip
-def test_by_hand(works: list[Work], capacity: list[float], expected: list[float]) -> None:
-    """Small enough to be solved on paper."""
-    assert rates_of(works, capacity) == expected
-    assert filled_one_at_a_time(works, capacity) == expected
-
-
 @st.composite
 def networks(draw: st.DrawFn) -> tuple[list[Work], list[float]]:
     """Few resources and numbers, so that levels often coincide."""

@@ -1,12 +1,12 @@
 """Synthesis: what is found is right, near the bound, never slower than built-in algorithms, and the same when read."""
 
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from cabled_networks import fully_connected, hosts, hypercube, islands, star, torus
 from ringsim import Collective, Schedule, algorithm, msccl_lines, permute_ranks, predict_time, verify
@@ -15,43 +15,64 @@ from ringsim.network import AnyNetwork, load_network, read_network
 from ringsim.registry import base_name, build
 from ringsim.simulation import OURS, RULE, Runtime, simulate
 from ringsim.synthesis import SearchOptions, SearchState, built_in, search, synthesize
+from ringsim.synthesis import drafts as drafts_module
 from ringsim.synthesis.assembly import in_order_of
 from ringsim.synthesis.drafts import Problem, drafts
 from ringsim.synthesis.overlay import islands_of, overlays
 from ringsim.synthesis.search import usable_links
+from tests.refusals import said_by
 
 LARGE = 2**28
-UNIFORM: dict[str, tuple[Callable[[], AnyNetwork], int]] = {
-    "ring": (lambda: load_network("docs/networks/ring-of-six.toml"), 6),
-    "torus": (lambda: torus(3, 3), 9),
-    "hypercube": (lambda: hypercube(3), 8),
-    "fully connected": (lambda: fully_connected(6), 6),
-    "switch": (star, 8),
+GATHER, SCATTER, REDUCE = Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE
+NETWORKS: dict[str, tuple[Callable[[], AnyNetwork], int, float, list[Collective]]] = {
+    # Uniform ones within 2 % of the bound, below which no algorithm is.
+    "ring": (lambda: load_network("docs/networks/ring-of-six.toml"), 6, 1.02, [REDUCE]),
+    "torus": (lambda: torus(3, 3), 9, 1.02, [GATHER, REDUCE]),
+    "hypercube": (lambda: hypercube(3), 8, 1.02, [REDUCE]),
+    "fully connected": (lambda: fully_connected(6), 6, 1.02, [REDUCE]),
+    "switch": (star, 8, 1.02, [GATHER]),
+    # Uneven ones within 10 %, where built-in algorithms often take several times as long.
+    "torus with a cable missing": (lambda: torus(3, 3, missing=1), 9, 1.1, [SCATTER]),
+    "one NIC at a quarter": (lambda: star(2), 8, 1.1, [GATHER, SCATTER]),
+    "hosts, one NIC at a quarter": (lambda: hosts(3, 1, 1), 9, 1.1, [SCATTER]),
+    "islands": (lambda: islands(4), 8, 1.1, [REDUCE]),
+    "a NIC for a pair": (lambda: hosts(4, 2), 8, 1.1, [REDUCE]),
 }
-UNEVEN: dict[str, tuple[Callable[[], AnyNetwork], int]] = {
-    "torus with a cable missing": (lambda: torus(3, 3, missing=1), 9),
-    "one NIC at a quarter": (lambda: star(2), 8),
-    "hosts, one NIC at a quarter": (lambda: hosts(3, 1, 1), 9),
-    "islands": (lambda: islands(4), 8),
-    "a NIC for a pair": (lambda: hosts(4, 2), 8),
-}
-SEARCHED_LONG = [
-    (name, Collective.ALL_REDUCE)
-    for name in ("torus with a cable missing", "one NIC at a quarter", "hosts, one NIC at a quarter")
-]
+SEARCHED_LONG = ("torus with a cable missing", "one NIC at a quarter", "hosts, one NIC at a quarter")
 
 
-@pytest.mark.parametrize("name", ["parameter_server", "double_binary_tree"])
-def test_built_in_algorithms_are_tried_in_segments_and_placed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a slow host a pipelined parameter server is faster, and so are two trees of which that host is a leaf."""
-    monkeypatch.setattr(built_in, "candidates", lambda *_: [name])
+@pytest.mark.parametrize(
+    ("name", "collective"),
+    [
+        *((name, collective) for name, (*_, collectives) in NETWORKS.items() for collective in collectives),
+        *(pytest.param(name, REDUCE, marks=pytest.mark.slow) for name in SEARCHED_LONG),
+    ],
+)
+def test_networks_are_used_nearly_as_well_as_they_can_be(name: str, collective: Collective) -> None:
+    """And at least as well as by the fastest built-in algorithm."""
+    make, num_ranks, within, _ = NETWORKS[name]
+    enough = within if within < 1.1 else 1.09
+    synthesis = synthesize(collective, make(), num_ranks, LARGE, SearchOptions(seconds=100, enough=enough))
+    best_s = min(one.time_s for one in synthesis.named if one.time_s is not None)
+    assert synthesis.bound
+    assert synthesis.time_s <= min(best_s, within * synthesis.bound.time_s)
+    verify(synthesis.schedule)
+
+
+def test_built_in_algorithms_are_tried_in_segments_and_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a slow host two pipelined trees are faster of which that host is a leaf."""
+    monkeypatch.setattr(built_in, "candidates", lambda *_: ["double_binary_tree"])
+    monkeypatch.setattr(drafts_module, "WAVES", ())
     monkeypatch.setattr(search, "MAX_RESTARTS", 1)  # the seconds are for the forms
+    monkeypatch.setattr(built_in, "NUM_PLACEMENTS", 8)
+    place = Mock(wraps=find_placement)
+    monkeypatch.setattr(built_in, "find_placement", place)
     monkeypatch.setattr(built_in, "SEGMENTS", (4,))
     synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, SearchOptions(seconds=60, chunks_per_rank=1))
     plain = {one.algorithm: one.time_s for one in synthesis.named if "/" not in one.algorithm and one.order is None}
     variants = [one for one in synthesis.named if "/" in one.algorithm or one.order is not None]
     assert any("/" in one.algorithm for one in variants)
-    assert any(one.order is not None for one in variants) == (name == "double_binary_tree")
+    assert any(one.order is not None for one in variants)
     for one in variants:
         before_s = plain[base_name(one.algorithm)]
         assert one.time_s is not None
@@ -62,54 +83,14 @@ def test_built_in_algorithms_are_tried_in_segments_and_placed(name: str, monkeyp
         verify(placed)
         assert predict_time(placed, star(2), 2**20) == pytest.approx(one.time_s)
         assert ("--order" in one.options) == (one.order is not None)
+    assert all(0 < call.kwargs["seconds"] < 60 for call in place.call_args_list)  # in what time is left
 
 
-def test_a_search_compares_what_a_runtime_executes() -> None:
-    """A rank of ours does one transfer after the other, so what is found takes longer than by the rule."""
-    options = SearchOptions(seconds=100, chunks_per_rank=1, enough=1.5, runtime=OURS)
-    synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, options)
-    assert synthesis.time_s == pytest.approx(predict_time(synthesis.schedule, star(2), 2**20, runtime=OURS))
-
-
-@pytest.mark.parametrize(
-    ("name", "collective"),
-    [
-        pytest.param(*case, marks=[pytest.mark.slow] if case in SEARCHED_LONG else [])
-        for case in [
-            *product(UNIFORM, (Collective.ALL_GATHER, Collective.ALL_REDUCE)),
-            *product(UNEVEN, (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)),
-        ]
-    ],
-)
-def test_networks_are_used_nearly_as_well_as_they_can_be(name: str, collective: Collective) -> None:
-    """Uniform ones within 2 % of the bound, below which no algorithm is, or as fast as the fastest known one.
-
-    Uneven ones within 10 %, where built-in algorithms often take several times as long.
-    """
-    make, num_ranks = (UNIFORM | UNEVEN)[name]
-    enough, within = (1.02, 1.02) if name in UNIFORM else (1.09, 1.10)
-    synthesis = synthesize(collective, make(), num_ranks, LARGE, SearchOptions(seconds=100, enough=enough))
-    best_s = min(one.time_s for one in synthesis.named if one.time_s is not None)
-    assert synthesis.bound
-    assert synthesis.time_s <= best_s
-    assert synthesis.time_s <= within * synthesis.bound.time_s
-    verify(synthesis.schedule)
-
-
-def test_links_that_cost_next_to_nothing_keep_the_order_of_additions() -> None:
-    """Within hosts of two ranks a chunk passes several ranks at one moment, backwards in time as well."""
-    free = read_network('[host]\nranks = 2\nlink.latency = "1e-30s"\nnic.bandwidth = "1Gbit/s"', "free.toml")
-    for collective in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE):
-        synthesis = synthesize(collective, free, 8, LARGE, SearchOptions(seconds=100, enough=1.3))
-        assert synthesis.num_tried
-        verify(synthesis.schedule)
-
-
-@pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE_SCATTER])
+@pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE_SCATTER])
 def test_a_file_holds_all_that_matters(collective: Collective, tmp_path: Path) -> None:
     """Read back from MSCCL XML, as --algorithm does, a found schedule takes as long."""
     network = torus(3, 3, missing=1)
-    synthesis = synthesize(collective, network, 9, 2**20, SearchOptions(seconds=0.1))
+    synthesis = synthesize(collective, network, 9, 2**20, SearchOptions(seconds=0.1, enough=1.5))
     file = tmp_path / "found.xml"
     file.write_text("".join(msccl_lines(synthesis.schedule, with_places=True)))
     read = algorithm(str(file), 9, collective)
@@ -118,68 +99,77 @@ def test_a_file_holds_all_that_matters(collective: Collective, tmp_path: Path) -
 
 
 def test_the_same_seed_finds_the_same() -> None:
-    """With a bound that the first try meets, so that time does not matter."""
-    first, second = (synthesize(Collective.ALL_GATHER, torus(3, 3), 9, LARGE, SearchOptions(seed=3)) for _ in range(2))
+    """With a bound that the first try meets, so that time does not matter; cut into as many chunks as asked for."""
+    first, second = (
+        synthesize(Collective.ALL_GATHER, torus(3, 3), 9, LARGE, SearchOptions(seed=3, chunks_per_rank=5))
+        for _ in range(2)
+    )
     assert [list(step) for step in first.schedule.steps] == [list(step) for step in second.schedule.steps]
+    assert first.found_schedule.num_chunks == 45
 
 
-def test_chunks_per_rank_are_as_given() -> None:
-    """All_gather has so many for each rank, broadcast in all."""
-    synthesis = synthesize(Collective.ALL_GATHER, torus(3, 3), 9, LARGE, SearchOptions(0.1, chunks_per_rank=5))
-    assert synthesis.found_schedule.num_chunks == 45
-    synthesis = synthesize(Collective.BROADCAST, torus(3, 3), 9, LARGE, SearchOptions(0.1, chunks_per_rank=7))
-    assert synthesis.found_schedule.num_chunks == 7
-
-
-def test_an_interrupt_keeps_the_best() -> None:
-    """Ctrl-C after the first try."""
-
-    def interrupt(state: SearchState) -> None:
-        if state.phase == "searching":
-            raise KeyboardInterrupt
-
-    options = SearchOptions(seconds=1000)
-    synthesis = synthesize(Collective.ALL_REDUCE, torus(3, 3, missing=1), 9, LARGE, options, on_state=interrupt)
-    assert synthesis.num_tried == 1
-    verify(synthesis.schedule)
-
-
-@pytest.mark.parametrize("phase", ["simulating ring", "simulating forms of ring"])
-def test_an_interrupt_while_built_in_algorithms_are_simulated_keeps_the_others(
-    phase: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those that were simulated before are compared."""
-
-    def interrupt(state: SearchState) -> None:
-        if state.phase == phase:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(search, "MAX_RESTARTS", 1)
-    options = SearchOptions(seconds=60, chunks_per_rank=1)
-    synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, options, on_state=interrupt)
-    verify(synthesis.schedule)
-    times = [one.time_s for one in synthesis.named if one.time_s is not None]
-    assert times == sorted(times)
-    assert synthesis.time_s == min([synthesis.found_s, *times[:1]])
-    if phase == "simulating ring":
-        assert all("/" not in one.algorithm and one.order is None for one in synthesis.named)
-
-
-def test_an_interrupt_while_a_schedule_is_proved_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is proved then, and no forms of built-in algorithms are tried."""
-    monkeypatch.setattr(search, "MAX_RESTARTS", 1)
+@pytest.mark.parametrize(
+    "phase", ["searching", "proving", "simulating ring", "simulating direct", "simulating forms of ring"]
+)
+def test_an_interrupt_keeps_what_is_known(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends what is going on: what has been found is proved and compared with what has been simulated."""
     phases: list[str] = []
 
     def interrupt(state: SearchState) -> None:
         phases.append(state.phase)
-        if state.phase == "proving":
+        if state.phase == phase:
             raise KeyboardInterrupt
 
-    options = SearchOptions(seconds=60, chunks_per_rank=1)
+    monkeypatch.setattr(drafts_module, "WAVES", ())  # so that the search is short
+    monkeypatch.setattr(built_in, "NUM_PLACED", 0)
+    if phase != "searching":
+        monkeypatch.setattr(search, "MAX_RESTARTS", 1)
+    options = SearchOptions(seconds=1000, chunks_per_rank=1)
     synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, options, on_state=interrupt)
-    assert "proving" in phases
-    assert not any(phase.startswith("simulating forms") for phase in phases)
+    assert phase in phases
+    assert synthesis.num_tried == 1 or phase != "searching"
     verify(synthesis.schedule)
+    times = [one.time_s for one in synthesis.named if one.time_s is not None]
+    assert times == sorted(times)
+    assert synthesis.time_s == min([synthesis.found_s, *times[:1]])
+    if phase.startswith("simulating ") and "forms" not in phase:
+        skipped = {one.algorithm for one in synthesis.named if one.is_interrupted}
+        assert phase.removeprefix("simulating ") in skipped
+        assert all("/" not in one.algorithm and one.order is None for one in synthesis.named)
+    if phase in ("searching", "proving"):
+        assert not any(said.startswith("simulating forms") for said in phases)
+
+
+@pytest.mark.parametrize(
+    ("names", "takes_s", "is_interrupted", "given_s", "num_skipped"),
+    [
+        (["ring", "direct"], 3.0, False, [10.0, 10.0, 10.0, 7.0, 4.0, 1.0], 0),  # forms have 10 s together, not each
+        (["ring", "direct", "bruck"], 6.0, True, [10.0, 4.0], 2),
+    ],
+)
+def test_the_time_that_built_in_algorithms_have(
+    names: list[str], takes_s: float, is_interrupted: bool, given_s: list[float], num_skipped: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """10 s each, and after an interrupt 10 s in all; what there is no time for then is skipped as interrupted."""
+    monkeypatch.setattr(built_in, "candidates", lambda *_: names)
+    now_s, given = [0.0], list[float]()
+
+    def simulated_s(_: Schedule, ends_at: float) -> float:
+        given.append(ends_at - now_s[0])
+        now_s[0] += takes_s
+        if now_s[0] > ends_at:
+            raise TimeoutError
+        return 1.0
+
+    monkeypatch.setattr(built_in, "time", Mock(monotonic=lambda: now_s[0]))
+    options = Collective.ALL_GATHER, star(2), 4, 2**20, 10.0, OURS, simulated_s, lambda _: None
+    built = built_in.BuiltInAlgorithms(*options)
+    plain = built.as_they_are(is_interrupted=is_interrupted)
+    if not is_interrupted:
+        built.with_forms(plain)
+    assert given == given_s
+    assert [one.skipped for one in plain] == [""] * (len(names) - num_skipped) + ["interrupted"] * num_skipped
 
 
 def test_a_built_in_algorithm_that_is_written_is_named_with_its_form_and_proved(
@@ -188,58 +178,15 @@ def test_a_built_in_algorithm_that_is_written_is_named_with_its_form_and_proved(
     """Whoever reads the file sees segments and placement, and a form that breaks the contract is not written."""
     prove = Mock(wraps=verify)
     monkeypatch.setattr(search, "verify", prove)
-    monkeypatch.setattr("ringsim.synthesis.drafts.WAVES", ())  # so that what is found is slow
+    monkeypatch.setattr(drafts_module, "WAVES", ())  # so that what is found is slow
     monkeypatch.setattr(search, "MAX_RESTARTS", 1)
+    monkeypatch.setattr(built_in, "NUM_PLACED", 0)
     monkeypatch.setattr(built_in, "SEGMENTS", (4,))
     synthesis = synthesize(Collective.ALL_REDUCE, star(2), 4, 2**20, SearchOptions(60, chunks_per_rank=1))
     assert synthesis.is_named
     assert "/" in synthesis.schedule.algorithm
     assert synthesis.schedule.algorithm == synthesis.named[0].options
     assert [call.args[0] for call in prove.call_args_list] == [synthesis.found_schedule, synthesis.schedule]
-
-
-def test_placements_are_searched_for_in_what_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And by what the runtime executes, since on many ranks placements alone would take several times as long."""
-    place = Mock(wraps=find_placement)
-    monkeypatch.setattr(built_in, "find_placement", place)
-    built = built_in.BuiltInAlgorithms(
-        Collective.ALL_REDUCE, hosts(2, 1, 1), 4, 2**20, 60.0, OURS, lambda *_: 1.0, lambda _: None
-    )
-    built.with_forms(built.as_they_are())
-    assert place.call_count
-    assert all(0 < call.kwargs["seconds"] < 60 and call.kwargs["runtime"] is OURS for call in place.call_args_list)
-
-
-def timed_by_a_clock(
-    monkeypatch: pytest.MonkeyPatch, names: list[str], takes_s: float
-) -> tuple[built_in.BuiltInAlgorithms, list[float]]:
-    """Built-in algorithms whose simulation takes so long, 10 s in all, and the seconds that each is given."""
-    monkeypatch.setattr(built_in, "candidates", lambda *_: names)
-    now_s, given_s = [0.0], list[float]()
-
-    def simulated_s(_: Schedule, ends_at: float) -> float:
-        given_s.append(ends_at - now_s[0])
-        now_s[0] += takes_s
-        if now_s[0] > ends_at:
-            raise TimeoutError
-        return 1.0
-
-    monkeypatch.setattr(built_in, "time", Mock(monotonic=lambda: now_s[0]))
-    options = Collective.ALL_GATHER, star(2), 4, 2**20, 10.0, OURS, simulated_s, lambda _: None
-    return built_in.BuiltInAlgorithms(*options), given_s
-
-
-def test_a_form_has_what_is_left_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forms take as long together as all of them may, not each."""
-    built, given_s = timed_by_a_clock(monkeypatch, ["ring", "direct"], takes_s=3.0)
-    built.with_forms(built.as_they_are())
-    assert given_s == [10.0, 10.0, 10.0, 7.0, 4.0, 1.0]
-
-
-def test_what_there_was_no_time_for_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is skipped as interrupted, not for a number of seconds that nobody has given."""
-    built, _ = timed_by_a_clock(monkeypatch, ["ring", "direct", "bruck"], takes_s=6.0)
-    assert [one.skipped for one in built.as_they_are(is_interrupted=True)] == ["", "interrupted", "interrupted"]
 
 
 def test_a_simulation_ends_soon_after_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,33 +226,27 @@ def test_fewer_waves_are_tried_where_more_would_take_too_long(monkeypatch: pytes
     assert synthesis.found_s <= 1.4 * synthesis.bound.time_s
 
 
-@pytest.mark.parametrize(
-    ("network", "num_ranks", "options", "message"),
-    [
-        (star, 4, {"seconds": 0}, "seconds 0: must be greater than 0"),
-        (star, 1, {}, "num_ranks 1: must be at least 2"),
-        (
-            lambda: load_network("docs/networks/ring-of-six.toml"),
-            6,
-            {"chunks_per_rank": 4096},
-            r"chunks_per_rank 4096: must be at most 546 here, since .* 245,760 transfers",
-        ),
-        (lambda: load_network("docs/networks/shared-memory.toml"), 2, {}, r"shared-memory.toml: messages take no time"),
-        *(
-            (lambda text=text: read_network(text, "test.toml"), 4, {}, r"does not connect all of the 4 ranks, as links")
-            for text in (
-                f'[host]\nranks = 1\n[host.nic]\nlatency = "5us"\n[[failure]]\n{failing}'
-                for failing in ("rank = 2", 'link = "host2.nic0.in"')  # without a limit until they fail
-            )
-        ),
-    ],
-)
-def test_what_cannot_be_searched_is_refused(
-    network: Callable[[], AnyNetwork], num_ranks: int, options: dict[str, Any], message: str
-) -> None:
+FAILING = ("rank = 2", 'link = "host2.nic0.in"')  # without a limit until they fail
+NOT_SEARCHED: list[tuple[Callable[[], AnyNetwork], int, dict[str, Any]]] = [
+    (star, 4, {"seconds": 0}),
+    (star, 1, {}),
+    (lambda: load_network("docs/networks/ring-of-six.toml"), 6, {"chunks_per_rank": 4096}),
+    (lambda: load_network("docs/networks/shared-memory.toml"), 2, {}),
+    *(
+        (lambda end=end: read_network(f'[host]\nranks = 1\nnic.latency = "5us"\n[[failure]]\n{end}', "x"), 4, {})
+        for end in FAILING
+    ),
+]
+
+
+def test_what_cannot_be_searched_is_refused(snapshot: SnapshotAssertion) -> None:
     """No time, no links, nothing to gain, or too much to look at."""
-    with pytest.raises(ValueError, match=message):
-        synthesize(Collective.ALL_REDUCE, network(), num_ranks, LARGE, SearchOptions(**options))
+    assert [
+        said_by(ValueError, synthesize, Collective.ALL_REDUCE, network(), num_ranks, LARGE, SearchOptions(**options))
+        if options.get("seconds", 1)
+        else said_by(ValueError, SearchOptions, **options)
+        for network, num_ranks, options in NOT_SEARCHED
+    ] == snapshot
 
 
 @pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.REDUCE])
@@ -365,8 +306,8 @@ def test_drafts_of_many_messages_are_not_promising(runtime: Runtime) -> None:
     assert (links.send_s == 70e-6).all()
     assert (links.reversed().send_s == 50e-6).all()
     problem = Problem(Collective.ALL_REDUCE, 2**16, links, islands_of(links), 1e-4, 1.3e-4, 2**15, runtime.in_order)
-    for count in (1, 32):
-        for draft in drafts(problem, next(iter(overlays(links, problem.islands))), count, seed=0):
+    for count in (1, 8):
+        for draft in drafts(problem, next(iter(overlays(links, problem.islands))), count, seed=0)[:4]:
             overheads_s = draft.num_waves * problem.overheads_s(draft.parts)
             num_transfers, num_links = draft.num_transfers, 12
             least_s = num_transfers / 4 * 120e-6 if runtime.in_order else num_transfers / num_links * 70e-6 / 2
