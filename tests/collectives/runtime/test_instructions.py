@@ -8,7 +8,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from collectives.runtime.instructions import POSTED_AHEAD, Opcode, instructions_of, num_staging_buffers, posted_ahead
+from collectives.runtime.errors import flight_record_of
+from collectives.runtime.instructions import (
+    POSTED_AHEAD,
+    Opcode,
+    RankPart,
+    instructions_of,
+    num_staging_buffers,
+    posted_ahead,
+)
 from ringsim import Collective, Schedule
 from ringsim.registry import build
 from ringsim.registry.algorithms import ALGORITHMS
@@ -64,6 +72,18 @@ def test_each_instruction_obeys_the_rule(schedule: Schedule, ahead: int) -> None
                 last = receive.buffer_dependency if opcode is Opcode.APPLY else receive.after_send_step
                 reading = {i for i, s in enumerate(program.sends) if s.chunk == receive.chunk and s.step <= last}
                 assert left.issuperset(reading) or (opcode is Opcode.POST_RECV and receive.needs_staging)
+
+
+@given(schedules(channels_of_a_pair=2), st.integers(0, 1))
+def test_a_flight_record_holds_what_was_done_before(schedule: Schedule, rank: int) -> None:
+    """Of an instruction that fails: the sends that have left, and the receives that are applied."""
+    part = RankPart.posted(schedule, rank_program(schedule, rank), tuple(range(schedule.num_ranks)))
+    done: Counter[Opcode] = Counter()
+    for instruction in part.instructions:
+        left, applied = (f"{done[opcode]} of" for opcode in (Opcode.WAIT_SEND, Opcode.APPLY))
+        said = f"{left} {len(part.sends)} sends left, {applied} {len(part.program.receives)} receives applied"
+        assert str(flight_record_of(part, instruction)) == said
+        done[instruction.opcode] += 1
 
 
 class Rendezvous:

@@ -39,11 +39,12 @@ def call_of(name: str, algorithm: str, kind: tuple[str, str, str], length: int, 
 
 
 def every_algorithm(all_of_them: bool) -> list[Call]:
-    """A short and a long call of each with every kind, or two lengths with one kind after the other."""
+    """Calls of each: short ones of every kind and long ones of each third, or one kind after the other."""
     calls: list[Call] = []
     for name, algorithm in ((of, algorithm) for of in NAMES for algorithm in algorithms(of)):
         for length in (LENGTHS[len(calls) // 2 % 3], LENGTHS[-1]):
-            kinds = KINDS if all_of_them else [KINDS[len(calls) % len(KINDS)]]
+            step = (3 if length == LENGTHS[-1] else 1) if all_of_them else len(KINDS)
+            kinds = KINDS[len(calls) % step :: step]
             calls += [call_of(name, algorithm, kind, length, len(calls)) for kind in kinds]
     return calls
 
