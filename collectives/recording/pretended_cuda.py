@@ -187,7 +187,7 @@ def pretended_cuda(num_devices: int) -> Iterator[None]:
 @contextmanager
 def hidden_cuda() -> Iterator[None]:
     """In the block the program is told that there are no CUDA devices."""
-    none = {"is_available": _returns(False), "device_count": _returns(0)}
+    none: dict[str, Any] = {"is_available": _returns(False), "device_count": _returns(0)}
     with patch.multiple(torch.cuda, **none), patch.multiple(torch.accelerator, **none):
         yield
 
