@@ -20,6 +20,9 @@ NCCL's own watchdog, and there is no CollectiveError.
 The examples are those of each of two ranks, whose number is `rank`.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -205,48 +208,34 @@ def all_reduce_coalesced(
 
     tensors: at least one, all of one dtype and on one device. Raises ValueError otherwise.
     """
-    _check_coalesced(tensors)
-    reduction, dtypes = reduction_of(op, tensors[0].dtype, wire)
-    call = CollectiveCall(Collective.ALL_REDUCE, algorithm, group)
-    return call.start("all_reduce_coalesced", Operands(tuple(tensors), tuple(tensors), dtypes, reduction), async_op)
-
-
-def _check_coalesced(tensors: list[torch.Tensor]) -> None:
-    dtypes = {tensor.dtype for tensor in tensors}
-    if len(dtypes) != 1:
-        raise ValueError(f"tensors of {sorted(map(str, dtypes))}: must be at least one, all of one dtype")
+    dtypes_there = {tensor.dtype for tensor in tensors}
+    if len(dtypes_there) != 1:
+        raise ValueError(f"tensors of {sorted(map(str, dtypes_there))}: must be at least one, all of one dtype")
     for index, tensor in enumerate(tensors):
         check_writable(f"tensors[{index}]", tensor)
     devices = {str(tensor.device) for tensor in tensors}
     if len(devices) != 1:
         raise ValueError(f"tensors on {sorted(devices)}: must all be on the same device")
+    reduction, dtypes = reduction_of(op, tensors[0].dtype, wire)
+    call = CollectiveCall(Collective.ALL_REDUCE, algorithm, group)
+    return call.start("all_reduce_coalesced", Operands(tuple(tensors), tuple(tensors), dtypes, reduction), async_op)
 
 
 def all_gather_into_tensor_coalesced(
-    outputs: list[torch.Tensor], inputs: list[torch.Tensor], group: Group = None, *, algorithm: str = "ring"
+    outputs: list[torch.Tensor], inputs: list[torch.Tensor], group: Group = None, **options: Any
 ) -> list[Work]:
     """`all_gather_into_tensor` of each pair, begun in this order."""
-    pairs = zip(outputs, inputs, strict=True)
-    return _begun([all_gather_into_tensor(*pair, group, async_op=True, algorithm=algorithm) for pair in pairs])
+    return _begun(all_gather_into_tensor, outputs, inputs, group=group, **options)
 
 
 def reduce_scatter_tensor_coalesced(
-    outputs: list[torch.Tensor],
-    inputs: list[torch.Tensor],
-    op: Op = dist.ReduceOp.SUM,
-    group: Group = None,
-    *,
-    algorithm: str = "ring",
-    wire: torch.dtype | None = None,
+    outputs: list[torch.Tensor], inputs: list[torch.Tensor], op: Op = dist.ReduceOp.SUM, **options: Any
 ) -> list[Work]:
     """`reduce_scatter_tensor` of each pair, begun in this order."""
-    return _begun(
-        [
-            reduce_scatter_tensor(*pair, op, group, async_op=True, algorithm=algorithm, wire=wire)
-            for pair in zip(outputs, inputs, strict=True)
-        ]
-    )
+    return _begun(reduce_scatter_tensor, outputs, inputs, op=op, **options)
 
 
-def _begun(works: list[Work | None]) -> list[Work]:
-    return [work for work in works if work is not None]
+def _begun(
+    call: Callable[..., Any], outputs: list[torch.Tensor], inputs: list[torch.Tensor], **options: Any
+) -> list[Work]:
+    return [call(*pair, async_op=True, **options) for pair in zip(outputs, inputs, strict=True)]

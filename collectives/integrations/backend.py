@@ -74,7 +74,8 @@ def in_all_forms(method: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
     return call
 
 
-def _collectives_in_all_forms(group: type[T]) -> type[T]:
+def collectives_in_all_forms(group: type[T]) -> type[T]:
+    """Let the collectives of a class of process groups take their arguments as `in_all_forms` says."""
     for name, method in list(vars(group).items()):
         if isinstance(method, FunctionType) and "opts" in method.__code__.co_varnames:
             setattr(group, name, in_all_forms(method))
@@ -82,7 +83,7 @@ def _collectives_in_all_forms(group: type[T]) -> type[T]:
 
 
 @untraced
-@_collectives_in_all_forms
+@collectives_in_all_forms
 class RingGroup(dist.ProcessGroup):
     """A process group whose collectives are ours, and whose sends and receives, and all else, are Gloo's.
 

@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d
 
 from collectives.calls import fill_cyclically, name_of, reduced
 from collectives.integrations import NAME as RING
-from collectives.integrations import BackendOptions, RingGroup, in_all_forms
+from collectives.integrations import BackendOptions, RingGroup, collectives_in_all_forms
 from collectives.runtime import RecordedGroup, Recorder, Work, is_lent, record_group
 from ringsim.traces import Call, Group
 
@@ -26,6 +26,7 @@ _SINGLE_RANKS = (
 DEVICES = ["cpu", "cuda"]
 
 
+@collectives_in_all_forms
 class RecordingGroup(dist.ProcessGroup):
     """A process group whose calls are over at once, with the results that come if all ranks hold what this one holds.
 
@@ -53,7 +54,7 @@ class RecordingGroup(dist.ProcessGroup):
         size_bytes: int,
         inputs: list[Tensor],
         outputs: list[Tensor],
-        opts: Any = None,
+        options: Any = None,
         peer: int = -1,
     ) -> Work:
         """Record a call that leaves its result in `outputs`, or has none, and return its work."""
@@ -61,7 +62,7 @@ class RecordingGroup(dist.ProcessGroup):
             warnings.warn(_SINGLE_RANKS, stacklevel=1)
         tensors = outputs or inputs
         dtype = name_of(tensors[0].dtype) if tensors else "uint8"
-        is_async = bool(getattr(opts, "asyncOp", True))
+        is_async = bool(getattr(options, "asyncOp", True))
         lent = len(inputs) == 1 and is_lent(inputs[0])
         call = Call(collective, size_bytes, dtype, self._recorded.index, is_async, peer=peer, is_lent=lent)
         self._latest = self._recorded.recorder.call(call, tensors)
@@ -76,34 +77,29 @@ class RecordingGroup(dist.ProcessGroup):
         with self._recorded.recorder.stopped(), torch.no_grad():
             yield
 
-    @in_all_forms
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         with self._stopped():
             for tensor in tensors:
                 tensor.copy_(reduced(tensor, opts.reduceOp, self.size()))
             return self._note("all_reduce", _bytes(tensors), tensors, tensors, opts)
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        opts = opts or dist.ReduceOptions()
         with self._stopped():
             if opts.rootRank == self.rank():
                 tensors[0].copy_(reduced(tensors[0], opts.reduceOp, self.size()))
             outputs = tensors if opts.rootRank == self.rank() else []
             return self._note("reduce", _bytes(tensors), tensors, outputs, opts, opts.rootRank)
 
-    @in_all_forms
-    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         with self._stopped():
             inputs = tensors if opts.rootRank == self.rank() else []
             return self._note("broadcast", _bytes(tensors), inputs, tensors, opts, opts.rootRank)
 
-    @in_all_forms
     def barrier(self, opts: Any = None) -> dist.Work:
         with self._stopped():
             return self._note("barrier", 0, [], [], opts)
 
-    @in_all_forms
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         with self._stopped():
             for output in outputs[0]:  # which may be of uneven lengths
                 fill_cyclically(output, inputs[0])
@@ -127,8 +123,7 @@ class RecordingGroup(dist.ProcessGroup):
                 shares.copy_(given.reshape(1, -1).expand_as(shares))
             return self._note("all_gather", _bytes(outputs), inputs, outputs, opts)
 
-    @in_all_forms
-    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
         with self._stopped():
             outputs[0].copy_(reduced(inputs[0][self.rank()], opts.reduceOp, self.size()))
             return self._note("reduce_scatter", _bytes(inputs[0]), inputs[0], outputs, opts)
@@ -139,7 +134,6 @@ class RecordingGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
-        opts = opts or dist.ReduceScatterOptions()
         with self._stopped():
             for output, given in zip(outputs, inputs, strict=True):
                 share = given.reshape(self.size(), -1)[self.rank()].view(output.shape)
@@ -154,20 +148,18 @@ class RecordingGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        root = opts.rootRank if opts else 0
+        gathered = outputs[0] if outputs else []
         with self._stopped():
-            for output in outputs[0] if outputs else []:
+            for output in gathered:
                 output.copy_(inputs[0])
-            return self._note("gather", _bytes(inputs) * self.size(), inputs, outputs[0] if outputs else [], opts, root)
+            return self._note("gather", _bytes(inputs) * self.size(), inputs, gathered, opts, opts.rootRank)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        root = opts.rootRank if opts else 0
+        given = inputs[0] if inputs else []
         with self._stopped():
-            if inputs:
-                outputs[0].copy_(inputs[0][self.rank()])
-            return self._note(
-                "scatter", _bytes(outputs) * self.size(), inputs[0] if inputs else [], outputs, opts, root
-            )
+            if given:
+                outputs[0].copy_(given[self.rank()])
+            return self._note("scatter", _bytes(outputs) * self.size(), given, outputs, opts, opts.rootRank)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         with self._stopped():

@@ -4,6 +4,7 @@ import atexit
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from multiprocessing import Pipe
 from pathlib import Path
@@ -11,7 +12,7 @@ from subprocess import CompletedProcess, Popen
 from typing import Any, NoReturn
 
 from ringsim.traces import Device, ProgramTrace, TraceRequest
-from tests.forked import Forked, answers_of, be_a_program, nursery
+from tests.forked import Answer, Forked, answers_of, be_a_program, nursery
 from tests.ranks import run_forked_programs
 
 LIMIT_S = 120.0
@@ -79,15 +80,21 @@ def _in_a_fork(call: Callable[[TraceRequest], Any], request: TraceRequest) -> An
     ours, theirs = Pipe()
     if (pid := os.fork()) == 0:
         try:
-            theirs.send(call(request))
+            theirs.send(Answer(True, call(request)))
+        except BaseException:  # whoever has asked judges
+            theirs.send(Answer(False, traceback.format_exc()))
         finally:
             os._exit(0)
     theirs.close()
     try:
-        return ours.recv()
-    finally:
+        answer: Answer = ours.recv()
+    except EOFError:
+        answer = Answer(False, f"the process that records has ended by itself: {os.waitpid(pid, 0)[1]}")
+    else:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+    assert answer.good, answer.value
+    return answer.value
 
 
 def ringsim(folder: Path, *arguments: object) -> CompletedProcess[str]:
