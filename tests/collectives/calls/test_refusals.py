@@ -80,7 +80,7 @@ def refusals(_: Group, backend: str) -> tuple[list[str], list[float]]:
         lambda: collectives.all_to_all_single(four, four.double(), group=group),
         lambda: collectives.all_to_all([two, two.clone()], [two], group),
         lambda: collectives.all_to_all([two, two.clone()], [two, two.int()], group),
-        lambda: collectives.gather(three, [two, two], group=group, group_dst=0),
+        lambda: collectives.gather(three, [two, two], group=group),  # to the first rank
         lambda: collectives.scatter(three, group=group, group_src=5),
         lambda: collectives.add_candidate(7, group=group),  # type: ignore[arg-type]
         lambda: collectives.add_candidate("no_such", group=group),
