@@ -3,27 +3,26 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes import Blocks, probe
-from collectives.runtime import naming_failures
 from ringsim.calibration import fitted_cluster, fitting_model
 from ringsim.console import Progress
 from ringsim.measurements import Measurements, RankHosts, pooled
 from ringsim.network import Cluster
 from ringsim.training_step import pace_together
 from trainers.checkpoints.checkpoint import Checkpoint
+from trainers.checkpoints.manager import first_decides
 from trainers.comparison.config import ONE_PROCESS, JobConfig
 from trainers.comparison.profile import Memory, common_profile, measure_memory
 from trainers.comparison.recording import RecordedRuns
 from trainers.comparison.report import JobResult, RankNotes, compare_with_one, make_report
 from trainers.loop.log_line import format_milliseconds
-from trainers.loop.train_step import StepResult, TrainStep, exchange_losses
-from trainers.replica_check import fingerprint
+from trainers.loop.train_step import StepResult, TrainStep, require_finite, require_finite_losses
+from trainers.replica_check import fingerprint, gather_objects
 from trainers.strategy_names import strategy_info
 
 LINES = 10  # about training on stderr
@@ -52,7 +51,7 @@ class StrategyRun:
         Raises CollectiveError as `TrainStep.run` does; on all ranks alike DivergedError, naming step and strategy.
         """
         result = self.train_step.run(step)
-        result.require_finite(f"training step {step}, strategy {self.name}")
+        require_finite(result.trouble, f"training step {step}, strategy {self.name}")
         self.results.append(result)
 
     def finish(self) -> None:
@@ -83,14 +82,10 @@ class OneProcess(StrategyRun):
         self._group = group
 
     def take(self, step: int) -> None:
-        place = f"training step {step}, {ONE_PROCESS}"
-        is_rank_0 = self._group.rank() == 0
-        result = self.train_step.run(step) if is_rank_0 else StepResult(0.0, "", 0.0, 0.0)
-        with naming_failures(f"rank {self._group.rank()}: {place}"):
-            trouble = exchange_losses(self._group, result.loss, stop=False).trouble
-        result._replace(trouble=trouble).require_finite(place)
-        if is_rank_0:
-            self.results.append(result)
+        if self._group.rank() == 0:
+            self.results.append(self.train_step.run(step))
+        loss = self.results[step].loss if self.results else 0.0
+        require_finite_losses(self._group, loss, f"training step {step}, {ONE_PROCESS}")
 
     def finish(self) -> None:
         """Leave all as it is: no other rank has a part of it."""
@@ -206,19 +201,15 @@ def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tupl
 
     Its ranks share its cores even where each is in a network namespace or its own container.
     """
-    network = fitted_cluster(measurements, fitting_model(measurements), "this")
     places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes
-    cores, ranks_here = measurements.provenance["cores"], places.physical_hosts.count(0)
-    agreed: list[Any] = [network, pace_together(cores or 1, ranks_here)]
-    with naming_failures(f"rank {group.rank()}: receiving the number of cores from rank 0 failed"):
-        dist.broadcast_object_list(agreed, group=group, group_src=0)
-    return agreed[0], agreed[1]
+    pace = pace_together(measurements.provenance["cores"] or 1, places.physical_hosts.count(0))
+    network = fitted_cluster(measurements, fitting_model(measurements), "this")
+    return first_decides(group, lambda: (network, pace))
 
 
 def _gather_notes(runs: Sequence[StrategyRun], group: dist.ProcessGroup) -> dict[str, list[RankNotes]]:
     """Return what every rank has noted of each run, by strategy; of one process only that rank's."""
-    notes: list[Any] = [None] * group.size()
-    with naming_failures(f"rank {group.rank()}: gathering the results failed"):
-        dist.all_gather_object(notes, {run.name: run.notes() for run in runs if run.results}, group=group)
+    own = {run.name: run.notes() for run in runs if run.results}
+    notes = gather_objects(own, group, "gathering the results failed")
     return {run.name: [rank[run.name] for rank in notes if run.name in rank] for run in runs}
