@@ -11,25 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ringsim.console import needs_torch
 
 if TYPE_CHECKING:
-    from ringsim.console import spawn
-    from trainers.data_parallel import DataParallel
-    from trainers.launch.environment import distributed_environment
-    from trainers.launch.rendezvous import init_process_group
-    from trainers.loop.config import TrainConfig
-    from trainers.loop.trainer import Trainer
-    from trainers.strategies import STRATEGIES
-    from trainers.tasks import load_task
-
-__all__ = [
-    "STRATEGIES",
-    "DataParallel",
-    "TrainConfig",
-    "Trainer",
-    "distributed_environment",
-    "init_process_group",
-    "load_task",
-    "spawn",
-]
+    from ringsim.console import spawn as spawn
+    from trainers.data_parallel import DataParallel as DataParallel
+    from trainers.launch.environment import distributed_environment as distributed_environment
+    from trainers.launch.rendezvous import init_process_group as init_process_group
+    from trainers.loop.config import TrainConfig as TrainConfig
+    from trainers.loop.trainer import Trainer as Trainer
+    from trainers.strategies import STRATEGIES as STRATEGIES
+    from trainers.tasks import load_task as load_task
 
 _MODULES = {
     "STRATEGIES": "trainers.strategies",
@@ -41,6 +30,7 @@ _MODULES = {
     "load_task": "trainers.tasks",
     "spawn": "ringsim.console",
 }
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,16 @@ from torch import nn
 import collectives
 from collectives.runtime import home_of, naming_failures
 
+COMPARING = "comparing the ranks' models failed"
+
+
+def gather_objects(own: Any, group: dist.ProcessGroup, failed: str) -> list[Any]:
+    """Return the objects of all ranks, by rank; collective. Raises CollectiveError, which says `failed`."""
+    everywhere: list[Any] = [None] * group.size()
+    with naming_failures(f"rank {group.rank()}: {failed}"):
+        dist.all_gather_object(everywhere, own, group=group)
+    return everywhere
+
 
 class TensorFingerprint(NamedTuple):
     """One tensor of a model. kind: its shape and dtype."""
@@ -58,11 +68,10 @@ def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = T
     Collective; the answer is the same on every rank. Raises CollectiveError when a peer fails.
     """
     own = fingerprints(model, buffers, values)
-    models: list[Any] = [None] * group.size()
-    with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
+    with naming_failures(f"rank {group.rank()}: {COMPARING}"):
         if _all_alike(_hash(own), group):
             return None
-        dist.all_gather_object(models, own, group=group)
+    models = gather_objects(own, group, COMPARING)
     for index, on_ranks in enumerate(zip(*models, strict=False)):
         if len(set(on_ranks)) > 1:
             return _described(index, on_ranks, model, group)
@@ -97,12 +106,10 @@ def _described(index: int, on_ranks: tuple[TensorFingerprint, ...], model: nn.Mo
 def _largest_difference(own: torch.Tensor, group: dist.ProcessGroup) -> float:
     """Return the largest difference of an element between rank 0 and another; nan if one is not a number."""
     first = own.clone()
-    with naming_failures(f"rank {group.rank()}: comparing the ranks' models failed"):
+    with naming_failures(f"rank {group.rank()}: {COMPARING}"):
         dist.broadcast(first, group=group, group_src=0)
-        here = (own.double() - first.double()).abs().max().item() if own.numel() else 0.0
-        everywhere: list[Any] = [None] * group.size()
-        dist.all_gather_object(everywhere, here, group=group)
-    return float(max(everywhere, key=lambda value: (math.isnan(value), value)))
+    here = (own.double() - first.double()).abs().max().item() if own.numel() else 0.0
+    return float(max(gather_objects(here, group, COMPARING), key=lambda value: (math.isnan(value), value)))
 
 
 def _digest(tensor: torch.Tensor) -> str:

@@ -35,22 +35,3 @@ def test_two_ranks_learn_what_one_process_learns(ranks: RankPool) -> None:
     first, second = ranks.run(trained, num_ranks=2)
     torch.testing.assert_close(first, alone, rtol=1e-3, atol=1e-5)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-def test_ranks_together_have_each_sample_once_in_an_epoch() -> None:
-    """And in every batch, the smaller last one, too, those of one process; another epoch has another order."""
-    module = example()
-    dataset = module.make_dataset()
-    loaders = [module.make_loader(dataset, rank, 2) for rank in range(2)]
-    alone = module.make_loader(dataset, 0, 1)
-    orders = []
-    for epoch in range(2):
-        for loader in (*loaders, alone):
-            loader.sampler.set_epoch(epoch)
-        batches = [torch.cat([points for points, _ in pair]) for pair in zip(*loaders, strict=True)]
-        whole = [points for points, _ in alone]
-        assert [sorted(batch.flatten().tolist()) for batch in batches] == [sorted(w.flatten().tolist()) for w in whole]
-        assert len(torch.cat(whole).unique()) == len(dataset)
-        assert len(whole[-1]) < module.BATCH_SIZE
-        orders.append(torch.cat(whole))
-    assert not torch.equal(*orders)

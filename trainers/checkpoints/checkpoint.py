@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from ringsim.files import atomic_file
+from trainers.tasks.base import read_regular
 
 RandomState = dict[str, Any]
 
@@ -84,13 +85,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 def read_checkpoint(path: str | os.PathLike[str]) -> bytes:
     """Return the content of the file. Raises ValueError if it cannot be read."""
-    path = Path(path)
-    try:
-        if path.exists() and not path.is_file():  # a FIFO would keep us waiting, a device fill the memory
-            raise ValueError(f"checkpoint {path}: cannot be read: not a regular file")
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"checkpoint {path}: cannot be read: {error.strerror}") from error
+    return read_regular(path, f"checkpoint {path}")
 
 
 def checkpoint_of(content: bytes | bytearray, path: str | os.PathLike[str]) -> Checkpoint:
@@ -118,19 +113,15 @@ def _parsed(content: bytes | bytearray) -> Any:
     while waiting:
         value = waiting.pop()
         if isinstance(value, torch.Tensor):
-            _require_bounded(value, max(len(content), MAX_EXPANDED_BYTES))
+            size_bytes = value.numel() * value.element_size()
+            if value.is_nested or value.is_meta or size_bytes > max(len(content), MAX_EXPANDED_BYTES):
+                raise MemoryError("a tensor without its own numbers, or one that is much larger than the file")
         elif isinstance(value, dict | list | tuple):
             num_values += len(value)
             if num_values > len(content):  # lists that are in many lists, which are in many lists
                 raise MemoryError(f"more than {len(content)} values")
             waiting += value.values() if isinstance(value, dict) else value
     return parts
-
-
-def _require_bounded(tensor: torch.Tensor, limit_bytes: int) -> None:
-    """Raise MemoryError for a tensor without its own numbers, or one that would be much larger than the file."""
-    if tensor.is_nested or tensor.is_meta or tensor.numel() * tensor.element_size() > limit_bytes:
-        raise MemoryError("a tensor that is larger than the file")
 
 
 def seed_alike(seed: int) -> None:

@@ -12,8 +12,9 @@ from torch import nn
 
 from collectives.runtime import naming_failures
 from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from trainers.checkpoints.output import WAIT_S, CheckpointFolder, OutputLock, save_options
+from trainers.checkpoints.output import WAIT_S, CheckpointFolder, OutputLock
 from trainers.checkpoints.step_log import FOLDER, LOG, Mark, StepLog, TensorBoardLog
+from trainers.replica_check import gather_objects
 
 RESULT = "result.json"
 
@@ -72,11 +73,6 @@ class CheckpointManager:
         for writer in (self._log, self._board):
             if writer is not None:
                 self.attempt(partial(writer.write, line))
-
-    def write_options(self, text: str) -> None:
-        """Leave the options of the run, from which another can be started, on rank 0."""
-        if self._log is not None:
-            self.attempt(lambda: save_options(self.output, text))
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
         """Write a checkpoint, and of the older ones delete all but the newest, so that `keep` are left."""
@@ -159,9 +155,7 @@ def first_fault(fault: str, group: dist.ProcessGroup) -> str:
 
     fault: what went wrong on this rank, or "". The rank is named unless all ranks say the same.
     """
-    faults: list[Any] = [None] * group.size()
-    with naming_failures(f"rank {group.rank()}: receiving the errors of other ranks failed"):
-        dist.all_gather_object(faults, fault, group=group)
+    faults = gather_objects(fault, group, "receiving the errors of other ranks failed")
     if len(set(faults)) == 1:
         return fault
     return next(f"rank {rank}: {said}" for rank, said in enumerate(faults) if said)

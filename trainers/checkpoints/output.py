@@ -53,9 +53,8 @@ class CheckpointFolder:
 
     def newest_first(self) -> list[Path]:
         """Return all files with the name of a checkpoint, good or not."""
-        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
-        steps = [int(match[1]) for name in names if (match := NAME.fullmatch(name))]
-        return [self.path(step) for step in sorted(set(steps), reverse=True)]
+        paths = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted((path for path in paths if NAME.fullmatch(path.name)), key=self.step_of, reverse=True)
 
     def require_none(self) -> None:
         """Raise ValueError if there is a checkpoint: a run that does not resume would replace those of another."""

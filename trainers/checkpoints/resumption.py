@@ -13,6 +13,7 @@ from collectives.runtime import naming_failures
 from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of, read_checkpoint
 from trainers.checkpoints.manager import first_decides, first_fault
 from trainers.checkpoints.output import CheckpointFolder
+from trainers.replica_check import gather_objects
 from trainers.strategy_names import strategy_info
 
 PIECE_BYTES = 2**26  # sent at once
@@ -71,9 +72,7 @@ def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> N
     names: list[str] = []
     with suppress(OSError):  # a rank need not be allowed to look there
         names += [path.name for path in folder.newest_first()[:1]]
-    seen: list[Any] = [None] * group.size()
-    with naming_failures(f"rank {group.rank()}: receiving the list of checkpoints from other ranks failed"):
-        dist.all_gather_object(seen, (socket.gethostname(), names), group)
+    seen = gather_objects((socket.gethostname(), names), group, "receiving the list of checkpoints failed")
     for rank, (host, newest) in enumerate(seen):
         if newest:
             raise ValueError(

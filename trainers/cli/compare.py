@@ -3,7 +3,6 @@
 Everything a user can get wrong is checked before torch is imported, which takes seconds.
 """
 
-import datetime
 import os
 import sys
 from contextlib import nullcontext
@@ -37,6 +36,8 @@ from trainers.checkpoints.output import OPTIONS_FILE, locked, save_options
 from trainers.cli.options import rate_and_number_options, task_option, timeout_option
 from trainers.cli.settings import all_options, as_toml, config_option, task_options
 from trainers.comparison.config import ONE_PROCESS, RESULTS, JobConfig
+from trainers.launch.environment import read_environment
+from trainers.launch.rendezvous import init_process_group
 from trainers.loop.config import StepConfig, require_compiler
 from trainers.loop.rank import end_together, leave, say_failures_before_the_end
 from trainers.strategy_names import STRATEGY_NAMES
@@ -144,15 +145,12 @@ def _run(config: JobConfig, timeout_s: float) -> "JobResult | None":
     progress.begin(f"starting {plural(int(os.environ['WORLD_SIZE']), 'rank')}")
     import torch.distributed as dist  # noqa: PLC0415
 
-    from collectives.runtime import CollectiveError, set_gloo_thread_policy  # noqa: PLC0415
+    from collectives.runtime import CollectiveError  # noqa: PLC0415
     from trainers.comparison.job import run_job  # noqa: PLC0415
     from trainers.loop.train_step import DivergedError  # noqa: PLC0415
 
     say_failures_before_the_end()
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
-    group = dist.group.WORLD
-    assert group is not None
-    set_gloo_thread_policy("batch")  # then Gloo's polling threads do not take a core that is in use
+    group = init_process_group(read_environment(os.environ), timeout_s)
     with progress:
         try:
             done = run_job(config, group, progress)

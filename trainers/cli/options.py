@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import click
 
 from ringsim.console import FILE, INT, REAL, FloatRange, Name
-from trainers.loop.config import AMP_DTYPES, LR_SCHEDULES, ON_NAN, StepConfig
+from trainers.loop.config import CHOICES, StepConfig
 from trainers.strategy_names import STRATEGY_NAMES
 from trainers.tasks import TASK_NAMES
+from trainers.tasks.base import flag
 
 MAX_RANKS = 1024
 RESUME_COMMAND = "trainers.resume_command"  # in the `meta` of click's context
@@ -36,16 +37,11 @@ HELP = {
     "eval_every": "Steps between two evaluations on held-out data; 0 evaluates only the trained model.",
     "tensorboard": "Also write the log for TensorBoard, to tensorboard in --output.",
     "check_every": "Steps between two checks for drift; 0 for none [default: 100, and none with the strategy none].",
-    "on_nan": f"Action when a loss is not finite: {', '.join(ON_NAN)} (the step).",
+    "on_nan": f"Action when a loss is not finite: {', '.join(CHOICES['on_nan'])} (the step).",
     "profile": "Write a time line of a few steps to this file, for ui.perfetto.dev.",
 }
-CHOICES = {
-    "strategy": Name("name", STRATEGY_NAMES),
-    "lr_schedule": Name("name", LR_SCHEDULES),
-    "amp": Name("dtype", AMP_DTYPES),
-    "on_nan": Name("name", ON_NAN),
-}
-TYPES: dict[Any, Any] = {int: INT, int | None: INT, float | None: REAL, Path | None: FILE}
+NAMES = {"strategy": STRATEGY_NAMES, **CHOICES}
+TYPES: dict[Any, Any] = {bool: bool, int: INT, int | None: INT, float | None: REAL, Path | None: FILE}
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -57,12 +53,9 @@ def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:
     def declare(command: _Command) -> _Command:
         for name in reversed(names):
             field = known[name]
-            flag = f"--{name.replace('_', '-')}"
-            if field.type is bool:
-                command = click.option(flag, is_flag=True, help=HELP[name])(command)
-            else:
-                kind = CHOICES.get(name) or TYPES[field.type]
-                command = click.option(flag, type=kind, default=field.default, help=HELP[name])(command)
+            kind = Name("dtype" if name == "amp" else "name", NAMES[name]) if name in NAMES else TYPES[field.type]
+            typed: dict[str, Any] = {"is_flag": True} if kind is bool else {"type": kind, "default": field.default}
+            command = click.option(flag(name), help=HELP[name], **typed)(command)
         return command
 
     return declare

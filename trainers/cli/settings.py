@@ -15,6 +15,7 @@ import click
 from ringsim.console import FILE
 from ringsim.files import Key, Table, naming_place, parse_toml, read_text
 from trainers.tasks import TASKS, Task, require_option
+from trainers.tasks.base import flag
 
 KINDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text"}
 NOT_IN_FILES = ("config", "as_json", "resume", "settings")  # by the names of parameters
@@ -46,7 +47,7 @@ def task_options(task: str, settings: Sequence[str] = ()) -> dict[str, Any]:
         if not equals or not name.isidentifier():
             raise ValueError(f"--set {text}: must be NAME=VALUE, such as d-model=64")
         if name in given:
-            raise ValueError(f"{_flag(name)} is given twice")
+            raise ValueError(f"{flag(name)} is given twice")
         given |= _checked(task, {name: value if task in TASKS else _as_it_reads(value)}, own_flags)
     return {**options, **given}
 
@@ -87,7 +88,7 @@ def _checked(task: str, given: Any, others: Iterable[str] = ()) -> dict[str, Any
                 raise ValueError
             options[name] = value if wanted is None else wanted(str(value))
         except ValueError:
-            raise ValueError(f"{_flag(name)} {value}: must be {rule}") from None
+            raise ValueError(f"{flag(name)} {value}: must be {rule}") from None
     return options
 
 
@@ -108,10 +109,6 @@ def _type_of(task: str, name: str) -> type | None:
     others = (parameter for parameter in parameters.values() if parameter.kind is inspect.Parameter.VAR_KEYWORD)
     wanted = parameters.get(name) or next(others, None)
     return wanted.annotation if wanted else None
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def all_options(name: str, task: Task, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,10 +197,9 @@ def as_toml(context: click.Context, of_task: Mapping[str, Any], **others: Any) -
     """Return all options of a command as `--config` reads them. others: what differs from what was given."""
     values = {**context.params, **others}
     lines = ["# The options of this run: to repeat it, give this file as --config, and another --output."]
-    for flag, option in _in_files(context.command).items():
-        value = values[str(option.name)]
-        if value is not None:
-            lines.append(f"{flag} = {_toml(value)}")
+    for name, option in _in_files(context.command).items():
+        if (value := values[str(option.name)]) is not None:
+            lines.append(f"{name} = {_toml(value)}")
     lines += ["", f"[{TASK_OPTIONS}]"]
     lines += [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in of_task.items()]
     return "\n".join([*lines, ""])

@@ -142,15 +142,15 @@ def _run(launch: Launch, task: Task, ranks: int | None) -> int:
         try:
             return run_rank(launch, task)
         except KeyboardInterrupt:
-            raise click.exceptions.Abort(launch.interrupted()) from None
+            raise click.exceptions.Abort(launch.resumable()) from None
     require_torch("this command")
     progress = Progress()
     progress.begin(f"starting {plural(ranks, 'rank')}")  # rank 0 goes on in its place
     code = spawn(ranks, run_rank, (replace(launch, resume=""),), stops=True)  # it is said here, whatever ends them
     if code == 128 + signal.SIGINT:
-        raise click.exceptions.Abort(launch.interrupted())
+        raise click.exceptions.Abort(launch.resumable())
     if code > 128:
-        say(f"trainers: {launch.interrupted()}")
+        say(f"trainers: {launch.resumable()}")
     elif (
         code not in (0, click.UsageError.exit_code)
         and launch.resume

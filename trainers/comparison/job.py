@@ -3,27 +3,26 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes import Blocks, probe
-from collectives.runtime import naming_failures
 from ringsim.calibration import fitted_cluster, fitting_model
 from ringsim.console import Progress
 from ringsim.measurements import Measurements, RankHosts, pooled
 from ringsim.network import Cluster
 from ringsim.training_step import pace_together
 from trainers.checkpoints.checkpoint import Checkpoint
+from trainers.checkpoints.manager import first_decides
 from trainers.comparison.config import ONE_PROCESS, JobConfig
-from trainers.comparison.profile import Memory, common_profile, measure_memory
+from trainers.comparison.profile import common_profile, measure_memory
 from trainers.comparison.recording import RecordedRuns
 from trainers.comparison.report import JobResult, RankNotes, compare_with_one, make_report
 from trainers.loop.log_line import format_milliseconds
-from trainers.loop.train_step import StepResult, TrainStep, exchange_losses
-from trainers.replica_check import fingerprint
+from trainers.loop.train_step import TrainStep, require_finite, require_finite_losses
+from trainers.replica_check import fingerprint, gather_objects
 from trainers.strategy_names import strategy_info
 
 LINES = 10  # about training on stderr
@@ -34,17 +33,11 @@ STATE_PER_GRADIENT = 4  # parameter, gradient and AdamW's two moments: what a st
 
 @dataclass(slots=True, eq=False)
 class StrategyRun:
-    """A model that is trained with one strategy, and its steps on this rank.
-
-    memory: what this rank held after the last step. gradient_difference: how far the gradients of the first step were
-    from those of one process, relative to the largest; None if that is not known.
-    """
+    """A model that is trained with one strategy, and the record of its steps on this rank."""
 
     name: str
     train_step: TrainStep
-    results: list[StepResult] = field(default_factory=list)
-    memory: Memory | None = None
-    gradient_difference: float | None = None
+    notes: RankNotes = field(default_factory=RankNotes)
 
     def take(self, step: int) -> None:
         """Take a step.
@@ -52,23 +45,20 @@ class StrategyRun:
         Raises CollectiveError as `TrainStep.run` does; on all ranks alike DivergedError, naming step and strategy.
         """
         result = self.train_step.run(step)
-        result.require_finite(f"training step {step}, strategy {self.name}")
-        self.results.append(result)
+        require_finite(result.trouble, f"training step {step}, strategy {self.name}")
+        self.notes.results.append(result)
 
     def finish(self) -> None:
         """Count the memory after the last step, and leave the same parameters on all ranks; collective."""
-        with self.train_step.naming_step(len(self.results) - 1):
-            self.memory = measure_memory(self.train_step)
+        with self.train_step.naming_step(len(self.notes.results) - 1):
+            self.notes.memory = measure_memory(self.train_step)
             self.train_step.finish()
+        # Without buffers, which differ until a forward pass sends rank 0's.
+        self.notes.fingerprint = fingerprint(self.train_step.model, buffers=False)
 
     def gradients(self) -> list[torch.Tensor | None]:
         """Return the gradients of the last step, by parameter."""
         return [parameter.grad for parameter in self.train_step.model.model.parameters()]
-
-    def notes(self) -> RankNotes:
-        """Return what the report needs, after the last step."""
-        digest = fingerprint(self.train_step.model, buffers=False)  # those differ until a forward pass sends rank 0's
-        return RankNotes(self.results, digest, self.memory, self.gradient_difference)
 
 
 class OneProcess(StrategyRun):
@@ -83,14 +73,10 @@ class OneProcess(StrategyRun):
         self._group = group
 
     def take(self, step: int) -> None:
-        place = f"training step {step}, {ONE_PROCESS}"
-        is_rank_0 = self._group.rank() == 0
-        result = self.train_step.run(step) if is_rank_0 else StepResult(0.0, "", 0.0, 0.0)
-        with naming_failures(f"rank {self._group.rank()}: {place}"):
-            trouble = exchange_losses(self._group, result.loss, stop=False).trouble
-        result._replace(trouble=trouble).require_finite(place)
-        if is_rank_0:
-            self.results.append(result)
+        if self._group.rank() == 0:
+            self.notes.results.append(self.train_step.run(step))
+        loss = self.notes.results[-1].loss if self.notes.results else 0.0
+        require_finite_losses(self._group, loss, f"training step {step}, {ONE_PROCESS}")
 
     def finish(self) -> None:
         """Leave all as it is: no other rank has a part of it."""
@@ -171,7 +157,7 @@ def take_step(runs: Sequence[StrategyRun], step: int, on_step: Callable[[str], o
     for run in (*runs[first:], *runs[:first]):
         run.take(step)
         on_step(run.name)
-    if step == 0 and runs[0].name == ONE_PROCESS and runs[0].results:
+    if step == 0 and runs[0].name == ONE_PROCESS and runs[0].notes.results:
         _compare_gradients(runs[0], runs[1:])
 
 
@@ -183,12 +169,12 @@ def _compare_gradients(one: StrategyRun, runs: Sequence[StrategyRun]) -> None:
         if strategy_info(run.name).leaves_mean:
             pairs = zip(expected, run.gradients(), strict=True)
             differences = [float((a - b).abs().max()) for a, b in pairs if a is not None and b is not None]
-            run.gradient_difference = max(differences) / largest
+            run.notes.gradient_difference = max(differences) / largest
 
 
 def describe_steps(runs: Sequence[StrategyRun], done: int, num_steps: int) -> str:
     """Return a line about the last step: the range of the losses, and of the times on this rank."""
-    last = {run.name: run.results[-1] for run in runs}
+    last = {run.name: run.notes.results[-1] for run in runs}
     losses = _range({name: result.loss for name, result in last.items()}, "{:.4g}".format)
     times = _range({name: result.step_s for name, result in last.items()}, format_milliseconds)
     return f"step {done}/{num_steps}: loss {losses}, {times} a step"
@@ -206,19 +192,15 @@ def agreed_network(measurements: Measurements, group: dist.ProcessGroup) -> tupl
 
     Its ranks share its cores even where each is in a network namespace or its own container.
     """
-    network = fitted_cluster(measurements, fitting_model(measurements), "this")
     places = RankHosts.from_measurements(measurements)
     assert places is not None  # of our own probes
-    cores, ranks_here = measurements.provenance["cores"], places.physical_hosts.count(0)
-    agreed: list[Any] = [network, pace_together(cores or 1, ranks_here)]
-    with naming_failures(f"rank {group.rank()}: receiving the number of cores from rank 0 failed"):
-        dist.broadcast_object_list(agreed, group=group, group_src=0)
-    return agreed[0], agreed[1]
+    pace = pace_together(measurements.provenance["cores"] or 1, places.physical_hosts.count(0))
+    network = fitted_cluster(measurements, fitting_model(measurements), "this")
+    return first_decides(group, lambda: (network, pace))
 
 
 def _gather_notes(runs: Sequence[StrategyRun], group: dist.ProcessGroup) -> dict[str, list[RankNotes]]:
     """Return what every rank has noted of each run, by strategy; of one process only that rank's."""
-    notes: list[Any] = [None] * group.size()
-    with naming_failures(f"rank {group.rank()}: gathering the results failed"):
-        dist.all_gather_object(notes, {run.name: run.notes() for run in runs if run.results}, group=group)
+    own = {run.name: run.notes for run in runs if run.notes.results}
+    notes = gather_objects(own, group, "gathering the results failed")
     return {run.name: [rank[run.name] for rank in notes if run.name in rank] for run in runs}

@@ -19,7 +19,8 @@ from trainers.comparison.config import JobConfig
 from trainers.comparison.profile import Memory, RankProfile, measure_memory, profile_of
 from trainers.comparison.recorded_steps import RecordedStep, predict_steps
 from trainers.comparison.report import StepPrediction
-from trainers.loop.train_step import DivergedError, StepResult, TrainStep, exchange_losses
+from trainers.loop.train_step import StepResult, TrainStep, require_finite_losses
+from trainers.replica_check import gather_objects
 from trainers.strategies.sharded import ShardedVectors, ShardedWeights
 from trainers.strategy_names import steps_between_averages
 
@@ -139,24 +140,17 @@ class RecordedRuns:
             self._round += 1
 
     def _take(self, run: _RecordedRun) -> None:
-        place = f"recording step {self._round}, strategy {run.name}"
         with self._sending_nothing():
             result = run.take(self._round, self._recorder)
-        with naming_failures(f"rank {self._group.rank()}: {place}"):
-            trouble = exchange_losses(self._group, result.loss, stop=False).trouble
-        if trouble:
-            raise DivergedError(f"{place}: {trouble}; try a smaller --learning-rate")
+        require_finite_losses(self._group, result.loss, f"recording step {self._round}, strategy {run.name}")
 
     def gather(self) -> None:
         """Tell all ranks what each has recorded."""
         profile = next(profile_of(run.train_step.model.model, run.times) for run in self._runs if run.times)
         with self._sending_nothing():  # a forward pass may be collective
             memory = {run.name: measure_memory(run.train_step) for run in self._runs}
-        everywhere: list[Any] = [None] * self._group.size()
-        with naming_failures(f"rank {self._group.rank()}: gathering recorded steps failed"):
-            own = RankRecording({run.name: run.steps for run in self._runs}, memory, profile)
-            dist.all_gather_object(everywhere, own, group=self._group)
-        self.ranks = everywhere
+        own = RankRecording({run.name: run.steps for run in self._runs}, memory, profile)
+        self.ranks = gather_objects(own, self._group, "gathering recorded steps failed")
 
     def predict(self, names: Sequence[str], network: Cluster, pace: float) -> dict[str, StepPrediction]:
         """Return how long these strategies take on a network. pace: as of `simulate_step`."""

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,14 +83,17 @@ class StepPrediction(NamedTuple):
     step_s: float
 
 
-class RankNotes(NamedTuple):
-    """One rank's record of a strategy; fields as of `StrategyRun`. fingerprint: of the parameters after the last step.
+@dataclass(slots=True, eq=False)
+class RankNotes:
+    """One rank's record of a strategy; the losses are of the whole batch, the same on all ranks.
 
-    The losses are of the whole batch, the same on all ranks.
+    fingerprint: of the parameters after the last step. memory: what this rank held after it.
+    gradient_difference: how far the gradients of the first step were from those of one process, relative to the
+    largest; None if that is not known.
     """
 
-    results: list[StepResult]
-    fingerprint: str
+    results: list[StepResult] = field(default_factory=list)
+    fingerprint: str = ""
     memory: Memory | None = None
     gradient_difference: float | None = None
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ringsim.units import whole_number
+from ringsim.units import plural, whole_number
 
 FIRST_PORT, NUM_PORTS = 10240, 20001  # below the ports that Linux hands out by itself, which begin at 32768
 SPECIAL_STEPS = 4294967280  # ids from here on are not of srun's tasks: the batch script's own shell, salloc's shell
@@ -41,8 +41,15 @@ def distributed_environment() -> DistributedEnvironment:
     environment = read_environment(os.environ)
     import torch  # noqa: PLC0415
 
-    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return replace(environment, device=device(environment.local_rank, num_gpus))
+    if not torch.cuda.is_available():
+        return environment
+    if environment.local_rank >= (num_gpus := torch.cuda.device_count()):
+        raise ValueError(
+            f"local rank {environment.local_rank}: this process sees {plural(num_gpus, 'GPU')}, counted from 0: start "
+            f"at most one rank per GPU (Slurm: with --gpus-per-node, not --gpus-per-task), or set "
+            f"CUDA_VISIBLE_DEVICES= for the CPU"
+        )
+    return replace(environment, device=f"cuda:{environment.local_rank}")
 
 
 def read_environment(environment: Mapping[str, str]) -> DistributedEnvironment:
@@ -53,31 +60,14 @@ def read_environment(environment: Mapping[str, str]) -> DistributedEnvironment:
     if in_slurm_step(environment):
         return _by_srun(environment)
     if environment.get("SLURM_JOB_ID"):
-        _check_alone(environment)
+        # The shell of a job with several tasks: without srun one process would train, and all others stand idle.
+        for name, things in (("SLURM_NTASKS", "tasks"), ("SLURM_JOB_NUM_NODES", "nodes")):
+            if (count := environment.get(name, "1")) != "1":
+                raise ValueError(
+                    f"the job has {count} {things}, but this process was not started by srun: start it with srun; "
+                    f"or with env -u SLURM_JOB_ID, to run one process"
+                )
     return DistributedEnvironment(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, node=0)
-
-
-def _check_alone(environment: Mapping[str, str]) -> None:
-    """Refuse the shell of a job with several tasks: without srun one process would train, and all others stand idle."""
-    for name, things in (("SLURM_NTASKS", "tasks"), ("SLURM_JOB_NUM_NODES", "nodes")):
-        if (count := environment.get(name, "1")) != "1":
-            raise ValueError(
-                f"the job has {count} {things}, but this process was not started by srun: start it with srun; "
-                f"or with env -u SLURM_JOB_ID, to run one process"
-            )
-
-
-def device(local_rank: int, num_gpus: int) -> str:
-    """Give each rank of a node its own GPU, if there are any. Raises ValueError if there are too few."""
-    if not num_gpus:
-        return "cpu"
-    if local_rank >= num_gpus:
-        raise ValueError(
-            f"local rank {local_rank}: this process sees {num_gpus} {'GPU' if num_gpus == 1 else 'GPUs'}, counted from "
-            f"0: start at most one rank per GPU (Slurm: with --gpus-per-node, not --gpus-per-task), "
-            f"or set CUDA_VISIBLE_DEVICES= for the CPU"
-        )
-    return f"cuda:{local_rank}"
 
 
 def _by_torchrun(environment: Mapping[str, str], said: str) -> DistributedEnvironment:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 INTERFACES = ("lo", "lo0")  # on Linux; on macOS and the BSDs
-DEFAULT_TIMEOUT = timedelta(seconds=300)  # torch's
+NOWHERE = "does not resolve to an address of this host"
 POLL_S = 0.01
 
 
@@ -35,13 +35,15 @@ def init_process_group(environment: DistributedEnvironment, timeout_s: float) ->
     """
     if not timeout_s > 0:
         raise ValueError(f"a timeout of {timeout_s} s: must be greater than 0")
-    alone = environment.num_ranks == 1 and "RANK" not in os.environ
-    if not alone:
-        _set_meeting_point(environment)
-    on_one_host = environment.num_ranks == environment.ranks_per_node and stay_on_loopback(os.environ)
+    on_one_node = environment.num_ranks == environment.ranks_per_node
+    by_launcher = "RANK" in os.environ
+    alone = environment.num_ranks == 1 and not by_launcher
+    if not alone and not by_launcher:
+        _set_meeting_point(environment, on_one_node)
+    on_one_host = on_one_node and stay_on_loopback(os.environ)
     if on_one_host:
         keep_gloo_on_loopback()
-    elif not alone and environment.num_ranks > environment.ranks_per_node:
+    elif not on_one_node:
         check_reachable(os.environ)
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
@@ -64,16 +66,14 @@ def init_process_group(environment: DistributedEnvironment, timeout_s: float) ->
     return dist.group.WORLD
 
 
-def _set_meeting_point(environment: DistributedEnvironment) -> None:
-    if "RANK" in os.environ:
-        return
+def _set_meeting_point(environment: DistributedEnvironment, one_node: bool) -> None:
     if environment.rank == 0 and environment.node != 0 and not os.environ.get("MASTER_ADDR"):
         name = os.environ.get("SLURMD_NODENAME", "its node")
         raise ValueError(
             f"rank 0 is on node {environment.node}, but the others look for it on the first node: "
             f"set MASTER_ADDR={name}, or leave out --distribution=arbitrary"
         )
-    address, port = slurm_meeting_point(os.environ, one_node=environment.num_ranks == environment.ranks_per_node)
+    address, port = slurm_meeting_point(os.environ, one_node)
     os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
 
 
@@ -137,7 +137,7 @@ def attempt_store(store: "Store", rank: int, num_ranks: int, timeout_s: float) -
     return PrefixStore(f"attempt/{name}", store)
 
 
-def loopback_store(port: int, timeout: timedelta = DEFAULT_TIMEOUT) -> "TCPStore":
+def loopback_store(port: int, timeout: timedelta) -> "TCPStore":
     """Make a store that listens on loopback. port: 0 for one that the system chooses. Raises OSError if it is in use.
 
     Torch alone would listen on all interfaces, whatever address it is given: whoever reaches the host could read and
@@ -181,12 +181,8 @@ def check_reachable(environment: Mapping[str, str]) -> None:
     name = socket.gethostname()
     address = gloo_address(name)
     if address is None or is_loopback(address):
-        leads = (
-            "does not resolve to an address of this host"
-            if address is None
-            else f"resolves to {address}, a loopback address"
-        )
+        where = f"resolves to {address}, a loopback address"
         raise ValueError(
-            f"the name of this host, {name}, {leads}: no other node can reach it there: "
+            f"the name of this host, {name}, {where if address else NOWHERE}: no other node can reach it there: "
             f"set GLOO_SOCKET_IFNAME to the interface to the other nodes, such as eth0 (ip -br address)"
         )

@@ -13,11 +13,9 @@ from typing import Any
 
 from trainers.loop.batches import Batches
 from trainers.strategy_names import parse_strategy
-from trainers.tasks.base import MAX_TOKENS_PER_BATCH, Task, check_seed, require_at_least
+from trainers.tasks.base import MAX_TOKENS_PER_BATCH, Task, check_seed, flag, require_at_least
 
-LR_SCHEDULES = ("constant", "cosine")
-ON_NAN = ("stop", "skip")
-AMP_DTYPES = ("bfloat16",)
+CHOICES = {"on_nan": ("stop", "skip"), "amp": ("bfloat16",), "lr_schedule": ("constant", "cosine")}
 LOG_EVERY = 10
 CHECK_EVERY = 100  # steps between two checks for drift, where there should be none
 OTHERWISE = "or leave out --compile"
@@ -27,7 +25,7 @@ OTHERWISE = "or leave out --compile"
 class RateSchedule:
     """A linear warm-up, then the whole rate, or a decay to 0 along half a cosine (Loshchilov and Hutter 2017, eq. 5).
 
-    name: one of LR_SCHEDULES. num_steps: of the whole run.
+    name: one of the values of `lr_schedule` in CHOICES. num_steps: of the whole run.
 
     Raises ValueError for a warm-up that is not shorter than the run.
     """
@@ -37,10 +35,9 @@ class RateSchedule:
     num_steps: int = 1
 
     def __post_init__(self) -> None:
-        if self.warmup_steps and self.warmup_steps >= self.num_steps:
-            raise ValueError(
-                f"--warmup-steps {self.warmup_steps}: must be less than the {self.num_steps} steps of the run"
-            )
+        count, most = self.warmup_steps, self.num_steps
+        if count and count >= most:
+            raise ValueError(f"--warmup-steps {count}: must be less than the {most} steps of the run")
 
     @property
     def is_constant(self) -> bool:
@@ -70,10 +67,10 @@ class StepConfig:
     clip_norm: the largest global norm of the gradients; None: any.
     seed: of the weights and of the order of the samples.
     broadcast: begin with rank 0's weights, instead of checking that all ranks have the same.
-    on_nan: what becomes of a step in which a loss is not finite, one of ON_NAN.
+    on_nan: what becomes of a step in which a loss is not finite, one of its CHOICES.
     lr_schedule, warmup_steps: of the task's learning rate, as `RateSchedule` has them.
-    amp: the dtype, one of AMP_DTYPES, in which forward passes compute what does not need the parameters' own; None: all
-    in that. compile: whether the model is compiled by torch.compile.
+    amp: the dtype, one of its CHOICES, in which forward passes compute what does not need the parameters' own; None:
+    all in that. compile: whether the model is compiled by torch.compile.
 
     Raises ValueError for a value out of range.
     """
@@ -100,12 +97,9 @@ class StepConfig:
             raise ValueError(f"--batch-size {self.batch_size}: must be at most {MAX_TOKENS_PER_BATCH}")
         if self.clip_norm is not None and not (self.clip_norm > 0 and math.isfinite(self.clip_norm)):
             raise ValueError(f"--clip-norm {self.clip_norm}: must be finite and greater than 0")
-        if self.on_nan not in ON_NAN:
-            raise ValueError(f"--on-nan {self.on_nan}: must be one of {', '.join(ON_NAN)}")
-        if self.amp is not None and self.amp not in AMP_DTYPES:
-            raise ValueError(f"--amp {self.amp}: must be {', '.join(AMP_DTYPES)}")
-        if self.lr_schedule not in LR_SCHEDULES:
-            raise ValueError(f"--lr-schedule {self.lr_schedule}: must be one of {', '.join(LR_SCHEDULES)}")
+        for name, known in CHOICES.items():
+            if (value := getattr(self, name)) is not None and value not in known:
+                raise ValueError(f"{flag(name)} {value}: must be one of {', '.join(known)}")
         require_at_least(0, warmup_steps=self.warmup_steps)
         check_seed(self.seed)
 

@@ -22,21 +22,24 @@ from trainers.strategies.withheld import Withheld
 
 WARM_UP_STEPS = 3  # buffers are touched for the first time, DDP forms its buckets anew
 STEPS = 3
+NOTES = ("losses", "skipped_now", "skipped", "skipped_in_a_row", "last_loss")  # of a meter, which a checkpoint holds
 
 
 class Meter:
     """One rank's; a line of the log holds the mean over all ranks.
 
     tokens_per_sample: 0 where samples have none. makes_lines: whether `line` will ever be asked for.
-    skipped, skipped_in_a_row: steps that were left out, in the whole run and since the last that was not.
+    losses: of the steps since the last line.
+    skipped, skipped_now, skipped_in_a_row: steps that were left out, in the whole run, since the last line, and since
+    the last step that was not.
     """
 
     def __init__(self, group: dist.ProcessGroup, tokens_per_sample: int, makes_lines: bool = True) -> None:
         self._group = group
         self._tokens_per_sample = tokens_per_sample
         self._makes_lines = makes_lines
-        self._losses: list[float] = []
-        self._skipped_now = self.skipped = self.skipped_in_a_row = 0
+        self.losses: list[float] = []
+        self.skipped_now = self.skipped = self.skipped_in_a_row = 0
         self.last_loss: float | None = None
         self.restart()
 
@@ -52,12 +55,12 @@ class Meter:
         self._samples += num_samples
         self._communication_s += result.communication_s
         if result.trouble:
-            self._skipped_now += 1
+            self.skipped_now += 1
             self.skipped += 1
             self.skipped_in_a_row += 1
         else:
             if self._makes_lines:  # else there would be more of them with every step, in every checkpoint
-                self._losses.append(result.loss)
+                self.losses.append(result.loss)
             self.last_loss = result.loss
             self.skipped_in_a_row = 0
 
@@ -71,14 +74,14 @@ class Meter:
             own = [self._communication_s, time.perf_counter() - self._begin_s, peak_memory_bytes()]
             everywhere = gather_numbers(own, self._group)
         communication_s, elapsed_s, _ = everywhere.mean(0).tolist()
-        line: dict[str, Any] = {"loss": sum(self._losses) / len(self._losses) if self._losses else None}
-        if self._skipped_now:
-            line["skipped"] = self._skipped_now
+        line: dict[str, Any] = {"loss": sum(self.losses) / len(self.losses) if self.losses else None}
+        if self.skipped_now:
+            line["skipped"] = self.skipped_now
         line |= {f"{name}_per_s": round(count / elapsed_s, 1) for name, count in self._counts().items()}
         line["step_s"] = float(f"{elapsed_s / self._steps:.4g}")
         line["sync_share"] = round(communication_s / elapsed_s, 4)
         line["peak_memory_bytes"] = int(everywhere[:, 2].max())
-        self._losses, self._skipped_now = [], 0
+        self.losses, self.skipped_now = [], 0
         self.restart()
         return line
 
@@ -95,19 +98,12 @@ class Meter:
 
     def notes(self) -> dict[str, Any]:
         """Return what a run must know to go on from here; times are not part of it."""
-        return {
-            "losses": list(self._losses),
-            "skipped_now": self._skipped_now,
-            "skipped": self.skipped,
-            "skipped_in_a_row": self.skipped_in_a_row,
-            "last_loss": self.last_loss,
-        }
+        return {name: getattr(self, name) for name in NOTES}
 
     def set_notes(self, notes: dict[str, Any]) -> None:
         """Go on from what `notes` gave."""
-        self._losses, self._skipped_now = list(notes["losses"]), notes["skipped_now"]
-        self.skipped, self.skipped_in_a_row = notes["skipped"], notes["skipped_in_a_row"]
-        self.last_loss = notes["last_loss"]
+        for name in NOTES:
+            setattr(self, name, notes[name])
 
 
 def held_bytes(train_step: TrainStep) -> dict[str, int]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ringsim.console import Progress, clear_line, is_under_torchrun, print_result, say, say_wrote
 from ringsim.files import save_json
 from ringsim.units import plural
+from trainers.checkpoints.output import save_options
 from trainers.launch.environment import DistributedEnvironment, distributed_environment, read_environment
 from trainers.launch.rendezvous import init_process_group
 from trainers.launch.signals import StopRequest, delay_termination
@@ -42,9 +43,9 @@ class Launch:
     quiet: bool = False
     options_file: str = ""
 
-    def interrupted(self) -> str:
-        """Return what is said when the run is interrupted."""
-        return f"interrupted; resume with: {self.resume}" if self.resume else "interrupted"
+    def resumable(self, ended: str = "interrupted") -> str:
+        """Return how the run has ended, with the command that resumes it."""
+        return f"{ended}; resume with: {self.resume}" if self.resume else ended
 
 
 def run_rank(launch: Launch, task: Task | None = None) -> int:
@@ -59,7 +60,7 @@ def run_rank(launch: Launch, task: Task | None = None) -> int:
     environment = distributed_environment()
     task = task or load_task(launch.task, launch.config.seed, **launch.options)
     say_failures_before_the_end(
-        lambda: say(f"trainers: {launch.interrupted()}") if environment.rank == 0 else None, lambda: stop.heeded
+        lambda: say(f"trainers: {launch.resumable()}") if environment.rank == 0 else None, lambda: stop.heeded
     )
     with stop.noting():
         group = init_process_group(environment, launch.timeout_s)
@@ -102,8 +103,8 @@ def _run(
         trainer = Trainer(task, launch.config, group, environment.device, progress.say)
     except ValueError as error:
         return end_together(f"trainers: {error}", 2, group)
-    if launch.options_file:
-        trainer.manager.write_options(launch.options_file)
+    if launch.options_file and environment.rank == 0:
+        trainer.manager.attempt(lambda: save_options(launch.config.output, launch.options_file))
     begin_s = time.perf_counter()
     progress.begin("training", trainer.num_steps, trainer.first_step)
     with stop.heeding():
@@ -131,9 +132,8 @@ def _train(
         return 0
     trainer.close()
     name, path = signal.Signals(trainer.stopped_by).name, trainer.manager.folder.path(trainer.num_done)
-    resume = f"; resume with: {launch.resume}" if launch.resume else ""
-    stopped = f"stopped by {name} after {trainer.num_done} of {trainer.num_steps} steps, saved in {path}{resume}"
-    return end_together(f"trainers: {stopped}", 128 + trainer.stopped_by, group)
+    stopped = f"stopped by {name} after {trainer.num_done} of {trainer.num_steps} steps, saved in {path}"
+    return end_together(f"trainers: {launch.resumable(stopped)}", 128 + trainer.stopped_by, group)
 
 
 def _finish(launch: Launch, trainer: Any, train_s: float) -> int:

@@ -7,8 +7,9 @@ comparison takes those of several strategies in turn.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,9 @@ from trainers.strategies.fsdp import Fsdp
 from trainers.tasks.base import Task
 
 ALGORITHM = "direct"  # every rank sends to every other at once: the fewest steps, and the message is tiny
+
+
+CANNOT_GO_ON = 1  # in the place of a signal's number; SIGHUP, whose number this is, ends a rank at once
 
 
 class StoppedError(RuntimeError):
@@ -57,24 +61,34 @@ class RankLosses(NamedTuple):
         )
 
 
-CANNOT_GO_ON = 1  # in the place of a signal's number; SIGHUP, whose number this is, ends a rank at once
-
-
-def exchange_losses(group: dist.ProcessGroup, loss: float, stop: bool, asked: int = 0) -> RankLosses:
+def exchange_losses(group: dist.ProcessGroup, loss: float, asked: int = 0) -> RankLosses:
     """Tell the others this rank's loss and whether it has to stop, and hear theirs; collective.
 
     All ranks must know of a bad loss before one of them begins its backward pass: from there on gradients are averaged
     while others are still being computed, and a single one that is not a number spoils the model on all ranks.
 
-    stop: at once. asked: the number of the signal that asks this rank to stop after the step, or 0.
+    asked: the number of the signal that asks this rank to stop after the step, or 0; CANNOT_GO_ON: to stop at once.
 
     Raises StoppedError on every rank if one has to stop.
     """
     with naming_failures("exchanging the losses failed"):
-        losses, stops = gather_numbers([loss, float(CANNOT_GO_ON if stop else asked)], group).T.tolist()
+        losses, stops = gather_numbers([loss, float(asked)], group).T.tolist()
     if CANNOT_GO_ON in stops:
         raise StoppedError(f"rank {stops.index(CANNOT_GO_ON)} cannot continue")
     return RankLosses(losses, int(max(stops)))
+
+
+def require_finite(trouble: str, place: str, advice: str = "") -> None:
+    """Raise DivergedError if there is trouble. place: the step in which there is. advice: what may help as well."""
+    if trouble:
+        raise DivergedError(f"{place}: {trouble}; a smaller --learning-rate may help{advice}")
+
+
+def require_finite_losses(group: dist.ProcessGroup, loss: float, place: str) -> None:
+    """Raise DivergedError on every rank if the loss of one is not finite; collective. place: the step of the loss."""
+    with naming_failures(f"rank {group.rank()}: {place}"):
+        trouble = exchange_losses(group, loss).trouble
+    require_finite(trouble, place)
 
 
 def gather_numbers(own: Sequence[float], group: dist.ProcessGroup) -> Tensor:
@@ -146,11 +160,6 @@ class StepResult(NamedTuple):
         """The exposed communication: how long this rank did nothing but communicate, or wait for others."""
         return self.loss_sync_s + self.sync_s
 
-    def require_finite(self, place: str, advice: str = "") -> None:
-        """Raise DivergedError if the step was left out. place: which step it was. advice: what may help as well."""
-        if self.trouble:
-            raise DivergedError(f"{place}: {self.trouble}; a smaller --learning-rate may help{advice}")
-
 
 class TrainStep:
     """Made on all ranks of `group` at once. Several can be made on one group, and be run in turn.
@@ -181,25 +190,27 @@ class TrainStep:
         self._names_forward = isinstance(self.model.strategy, Ddp | Fsdp)
         seed_apart(config.seed, 0, group.rank())
 
-    def run(self, step: int, stop: bool = False, asked: int = 0) -> StepResult:
+    def run(self, step: int, asked: int = 0) -> StepResult:
         """Train on this rank's share of that step's batch, or leave it out on all ranks if a loss is not finite.
 
-        stop: whether this rank has to stop: then nothing is done, and all ranks raise StoppedError. asked: the number
-        of the signal that asks this rank to stop after the step, which all ranks then find in the result. Collective.
+        asked: the number of the signal that asks this rank to stop after the step, which all ranks then find in the
+        result; with CANNOT_GO_ON nothing is done, and all ranks raise StoppedError. Collective.
 
         Raises CollectiveError, naming rank, step and strategy, when a peer fails.
         """
         self._rates.set(self.optimizer.param_groups, step)
         with self.naming_step(step), span(f"training step {step}"):
-            return self._run(self.batches.share(step), stop, asked)
+            return self._run(self.batches.share(step), asked)
 
-    def _run(self, share: Share, stop: bool, asked: int) -> StepResult:
+    def _run(self, share: Share, asked: int) -> StepResult:
         begin_s = time.perf_counter()
-        before = self._copied_buffers()
+        # A forward pass on bad numbers leaves them in the running means.
+        buffers = self.model.model.named_buffers() if self.config.on_nan == "skip" else ()
+        before = {name: buffer.clone() for name, buffer in buffers}
         own, last = self._forward(share)
         forward_end_s = time.perf_counter()
         with span("tell the loss"):
-            losses = exchange_losses(self.group, own, stop, asked)
+            losses = exchange_losses(self.group, own, asked)
         synced_s = time.perf_counter()
         result = StepResult(
             losses.mean, losses.trouble, forward_end_s - begin_s, synced_s - forward_end_s, asked=losses.asked
@@ -210,7 +221,10 @@ class TrainStep:
             return result
         self._backward(last)
         backward_end_s = time.perf_counter()
-        self._update()
+        with span("optimizer"), naming_failures("stepping the optimizer failed"):  # some gather parameters there
+            if self.config.clip_norm is not None:
+                self._norm_before_clipping = self.model.clip_grad_norm_(self.config.clip_norm)
+            self.optimizer.step()
         end_s = time.perf_counter()
         last_s = self.clock.last_s(backward_end_s)
         param_sync = self.model.strategy.param_sync or (backward_end_s, backward_end_s)
@@ -312,18 +326,6 @@ class TrainStep:
         with span("backward and synchronise"), naming_failures("synchronising the gradients failed"):
             torch.autograd.backward(loss)
 
-    def _update(self) -> None:
-        with span("optimizer"), naming_failures("stepping the optimizer failed"):  # some gather parameters there
-            if self.config.clip_norm is not None:
-                self._norm_before_clipping = self.model.clip_grad_norm_(self.config.clip_norm)
-            self.optimizer.step()
-
-    def _copied_buffers(self) -> dict[str, Tensor]:
-        """Return what each buffer holds now: a forward pass on bad numbers leaves them in the running means."""
-        if self.config.on_nan != "skip":
-            return {}
-        return {name: buffer.clone() for name, buffer in self.model.model.named_buffers()}
-
 
 def optimizer_forms(make: MakeOptimizer, parameters: Sequence[Tensor]) -> list[dict[str, tuple[int, ...]]]:
     """Return the shapes of the tensors that an optimizer keeps of each parameter, found out by a step without numbers.
@@ -353,13 +355,10 @@ class GradientClock:
         self._ready_s: dict[int, float] = {}
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         for index, parameter in enumerate(self._parameters):
-            parameter.register_post_accumulate_grad_hook(self._hook(index))
+            parameter.register_post_accumulate_grad_hook(partial(self._note, index))
 
-    def _hook(self, index: int) -> Callable[[Tensor], None]:
-        def note(_: Tensor) -> None:
-            self._ready_s[index] = time.perf_counter()
-
-        return note
+    def _note(self, index: int, _: Tensor) -> None:
+        self._ready_s[index] = time.perf_counter()
 
     def last_s(self, unknown: float = 0.0) -> float:
         """Return when the last gradient was ready, on the clock of `time.perf_counter`.

@@ -20,7 +20,14 @@ from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
 from trainers.loop.log_line import describe_evaluation, describe_line
 from trainers.loop.meter import Meter, ProfilerTrace, held_bytes
-from trainers.loop.train_step import DivergedError, StoppedError, TrainStep, exchange_losses
+from trainers.loop.train_step import (
+    CANNOT_GO_ON,
+    DivergedError,
+    StoppedError,
+    TrainStep,
+    exchange_losses,
+    require_finite,
+)
 from trainers.tasks.base import Task, evaluate
 
 LEAST_BETWEEN_LINES_S = 1.0  # that are told: nobody reads more, and the file has them all
@@ -78,15 +85,12 @@ class Trainer:
         self._said_s = -math.inf
         self.manager = CheckpointManager(config.output, self.train_step.model, group, self._say)
         try:
-            self._begin()
+            # Asked again now that the directory is ours: the run that had it may have left its checkpoints there.
+            mark = self._resume() if config.resume else first_decides(group, self.manager.folder.require_none)
+            self.manager.begin(self.first_step, mark, config.tensorboard)
         except BaseException:
             self.close()
             raise
-
-    def _begin(self) -> None:
-        # Asked again now that the directory is ours: the run for which we waited may have left its checkpoints there.
-        mark = self._resume() if self.config.resume else first_decides(self.group, self.manager.folder.require_none)
-        self.manager.begin(self.first_step, mark, self.config.tensorboard)
 
     def _resume(self) -> Mark | None:
         """Go on from the newest checkpoint that fits on every rank, if there is one; return its mark of the log."""
@@ -136,10 +140,7 @@ class Trainer:
         return ""
 
     def train(
-        self,
-        after_step: Say = lambda _: None,
-        say_line: Say = lambda _: None,
-        asked: Callable[[], int] = lambda: 0,
+        self, after_step: Say = lambda _: None, say_line: Say = lambda _: None, asked: Callable[[], int] = lambda: 0
     ) -> None:
         """Take all steps that are left; collective.
 
@@ -158,7 +159,7 @@ class Trainer:
         self.meter.restart()
         for step in range(self.first_step, self.num_steps):
             with self._naming(step), trace.recording(step):
-                self._take(step, asked())
+                self._take(step, CANNOT_GO_ON if self.manager.trouble else asked())
             if trace.is_over(step):
                 self.manager.attempt(trace.save)
             after_step(self.meter.brief())
@@ -169,7 +170,7 @@ class Trainer:
                 break
         with self._naming(self.num_done), self.train_step.naming_step(self.num_done):
             # Stops all ranks, too, for what goes wrong after the losses of the last step were told.
-            exchange_losses(self.group, 0.0, stop=self.manager.trouble is not None)
+            exchange_losses(self.group, 0.0, CANNOT_GO_ON if self.manager.trouble else 0)
 
     def close(self) -> None:
         """Let other runs have the output directory, when its last file is written."""
@@ -184,11 +185,11 @@ class Trainer:
             raise StoppedError(f"training step {step}: {reason}") from error
 
     def _take(self, step: int, asked: int) -> None:
-        result = self.train_step.run(step, self.manager.trouble is not None, asked)
+        result = self.train_step.run(step, asked)
         if step + 1 < self.num_steps:
             self.stopped_by = result.asked
         if self.config.on_nan == "stop":
-            result.require_finite(f"training step {step}", ", or --on-nan skip")
+            require_finite(result.trouble, f"training step {step}", ", or --on-nan skip")
         if result.trouble:
             trouble = f"training step {step}: {result.trouble}"
             if self.meter.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ringsim.suggestions import suggestion
-from trainers.tasks.base import Task, check_seed
+from trainers.tasks.base import Task, check_seed, flag
 from trainers.tasks.classifier import Mlp, Wine
 from trainers.tasks.docstrings import Docstrings
 from trainers.tasks.lm import LanguageModel
@@ -44,10 +44,6 @@ def require_option(name: str, option: str, others: Iterable[str] = ()) -> None:
     """
     task = TASKS.get(name)
     if task is not None and option not in task.options:
-        known = [_flag(known) for known in task.options]
-        meant = suggestion(_flag(option), [*known, *others])
-        raise ValueError(f"{_flag(option)}: the task {name} has no such option; it has {', '.join(known)}{meant}")
-
-
-def _flag(option: str) -> str:
-    return f"--{option.replace('_', '-')}"
+        known = [flag(known) for known in task.options]
+        meant = suggestion(flag(option), [*known, *others])
+        raise ValueError(f"{flag(option)}: the task {name} has no such option; it has {', '.join(known)}{meant}")

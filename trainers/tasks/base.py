@@ -4,9 +4,11 @@ The training loop knows no more of a task than this. Bad values are refused here
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -159,6 +161,22 @@ class ModelConfig:
             )
 
 
+def read_regular(path: str | os.PathLike[str], place: str) -> bytes:
+    """Return the content of a file. Raises ValueError, which begins with `place`, if it cannot be read."""
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file():  # a pipe would keep a rank waiting, a device fill the memory
+            raise ValueError(f"{place}: cannot be read: not a regular file")
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{place}: cannot be read: {error.strerror}") from error
+
+
+def flag(name: str) -> str:
+    """Return the option of a parameter: --learning-rate of learning_rate."""
+    return f"--{name.replace('_', '-')}"
+
+
 def check_seed(seed: int) -> None:
     """Raise ValueError for a seed that torch or NumPy would refuse."""
     if not 0 <= seed < 2**63:
@@ -169,4 +187,4 @@ def require_at_least(minimum: int, **options: int | None) -> None:
     """Raise ValueError, naming the option, for a value below `minimum`; None is an option that was not given."""
     for name, value in options.items():
         if value is not None and value < minimum:
-            raise ValueError(f"--{name.replace('_', '-')} {value}: must be at least {minimum}")
+            raise ValueError(f"{flag(name)} {value}: must be at least {minimum}")

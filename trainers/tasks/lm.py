@@ -7,14 +7,13 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from pathlib import Path
 from pydoc_data.topics import topics
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trainers.tasks.base import NUM_BYTE_VALUES, Config, ModelConfig, SeededTask, Tokens, evaluating
+from trainers.tasks.base import NUM_BYTE_VALUES, Config, ModelConfig, SeededTask, Tokens, evaluating, read_regular
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -44,19 +43,8 @@ def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
         return np.random.default_rng(seed).integers(config.vocabulary, size=NUM_RANDOM_TOKENS)
     if config.vocabulary < NUM_BYTE_VALUES:
         raise ValueError(f"--vocabulary {config.vocabulary}: byte tokens need at least {NUM_BYTE_VALUES}")
-    text = english_text() if source == "topics" else _read(source)
+    text = english_text() if source == "topics" else read_regular(source, f"--data {source}")
     return np.frombuffer(text, dtype=np.uint8)
-
-
-def _read(source: str) -> bytes:
-    path = Path(source)
-    try:
-        # Every rank reads it for itself, and a pipe or a device would keep the second rank waiting for ever.
-        if path.exists() and not path.is_file():
-            raise ValueError(f"--data {source}: cannot be read: not a regular file")
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"--data {source}: cannot be read: {error.strerror}") from error
 
 
 class LanguageModel(SeededTask):

@@ -32,7 +32,11 @@ from trainers.strategy_names import STRATEGY_NAMES
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--task nope", "trainers: task 'nope': is not one of lm, mlp, wine, docstrings; or give your own as "),
+        (
+            "--task mpl",
+            "trainers: task 'mpl': is not one of lm, mlp, wine, docstrings; or give your own as MODULE:FUNCTION; did "
+            "you mean mlp?",
+        ),
         (
             "--strategy rung",
             f"trainers: --strategy 'rung' is not one of {', '.join(STRATEGY_NAMES)}; did you mean ring?",

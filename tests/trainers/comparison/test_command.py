@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from collectives.probes import Blocks
 from ringsim.report.plots.style import drawing, palette
 from ringsim.training_step.profile import StepProfile
 from ringsim.verdict import read_directory
-from tests.processes import TIMEOUT_S, below, left_of, run_python
+from tests.processes import TIMEOUT_S, run_python
 from tests.ranks import run_forked_programs
 from tests.trainers.commands import ranks_by_hand, read_until
 from trainers.checkpoints.checkpoint import load_checkpoint
@@ -38,9 +37,10 @@ RESULT_NAMES = ["checkpoint.pt", "memory.png", "report.html", "report.json", "re
 
 
 def run_comparison(_: int, arguments: list[str]) -> None:
-    """On a rank, with short probes and a short bootstrap."""
-    short: dict[str, Any] = {"trainers.comparison.job.BLOCKS": Blocks(turns=1, number=1, least_s=1e-4)}
-    short |= {
+    """On a rank, with short probes, few recorded steps and a short bootstrap."""
+    short = {
+        "trainers.comparison.job.BLOCKS": Blocks(turns=1, number=1, least_s=1e-4),
+        "trainers.comparison.recording.STEPS": 4,
         "collectives.benchmark.call_overhead.WALKED_BYTES": 2**12,
         "ringsim.calibration.from_probes._RESAMPLED": 4,
     }
@@ -142,18 +142,13 @@ def test_one_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--heads 3", "--d-model 128: must be divisible by --heads 3"),
         ("--task mlp --depth 3", "--depth: the task mlp has no such option; it has --learning-rate"),
         ("--strategies ring,rung", "--strategies: 'rung' is not one of none, "),
         ("--strategies ring,ddp,ring", "--strategies: 'ring,ddp,ring' names a strategy twice"),
         ("--strategies one_process", "--strategies: 'one_process': must name a strategy to compare it with"),
-        ("--timeout 0", "Invalid value for '--timeout': 0.0 is not in the range 0<x<=86400."),
         ("--steps 0", "--steps 0: must be at least 1"),
-        ("--batch-size 0", "--batch-size 0: must be at least 1"),
         ("--output /proc/report", "--output /proc/report: cannot be written: "),
         ("--output made", "--output made: cannot be written: checkpoint.pt is a directory there"),
-        ("--data /no/such/file", "--data /no/such/file: cannot be read: No such file or directory"),
-        ("--data short.txt", "--data short.txt: has 9 tokens (bytes), but to train and to test on it with "),
     ],
 )
 def test_mistakes_are_told_in_one_line(
@@ -162,14 +157,13 @@ def test_mistakes_are_told_in_one_line(
     """Each rank finds them before it meets the others; exit code 2, and nothing is written."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made" / "checkpoint.pt").mkdir(parents=True)
-    (tmp_path / "short.txt").write_text("too short")
     torchrun = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
     for name, value in torchrun.items():
         monkeypatch.setenv(name, str(value))
     done = CliRunner().invoke(main, ["compare", *arguments.split()], prog_name="trainers")
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert message in done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "short.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
 def test_the_script_is_the_command(tmp_path: Path) -> None:
@@ -180,33 +174,20 @@ def test_the_script_is_the_command(tmp_path: Path) -> None:
     assert done.stderr == f"train_ring.py: {message}\n"
 
 
-def test_a_loss_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
-    """With the rank, the step and the strategy in one line, and no report."""
-    options = ["--strategies", "ring", "--output", str(tmp_path / "report")]
-    ranks = forked(2, ["compare-strategies", *SMALL.replace("0.01", "1e30").split(), *options], tmp_path)
-    assert [rank.returncode for rank in ranks] == [1, 1]
-    said = "".join(rank.stderr for rank in ranks)
-    assert re.search(r"^trainers: recording step \d+, strategy ", said, re.MULTILINE), said
-    assert ": the loss of rank 0 is nan, the loss of rank 1 is nan; try a smaller --learning-rate" in said
-    assert said.count("trainers: ") == 1
-    assert not (tmp_path / "report" / "report.json").exists()
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for the ranks' processes in /proc")
-def test_a_rank_that_dies_ends_the_job(tmp_path: Path) -> None:
-    """With an error, long before the steps are done; no report is left half-written and no rank behind."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-    arguments = [*torchrun, *SMALL.split(), "--steps", "1000000", "--output", str(tmp_path / "report")]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
-        deadline = time.monotonic() + 60
-        while len(workers := below(job.pid)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.1)
-        os.kill(workers[1], signal.SIGKILL)
-        output, _ = job.communicate(timeout=TIMEOUT_S)
-    assert job.returncode != 0
-    assert f"(pid: {workers[1]})" in output
-    assert left_of(workers) == []
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("option", "codes", "said"),
+    [
+        ("--bad 5", [1, 1], r"trainers: recording step \d+, strategy \S+: the loss of rank . is nan; a smaller --lea"),
+        ("--dies-at 30", [1, -signal.SIGKILL], r"rank 0: (recording|training) step \d+, strategy \S+: .*rank 1"),
+    ],
+)
+def test_a_bad_loss_or_a_dead_rank_ends_the_job(tmp_path: Path, option: str, codes: list[int], said: str) -> None:
+    """One line says rank, step and strategy, and there is no report."""
+    options = f"--task tests.trainers.points:make_points {option} --batch-size 4 --strategies ring --output {tmp_path}"
+    ranks = forked(2, ["compare-strategies", *options.split()], tmp_path)
+    assert [rank.returncode for rank in ranks] == codes
+    assert len(re.findall(f"^{said}", "".join(rank.stderr for rank in ranks), re.MULTILINE)) == 1, ranks[0].stderr
+    assert not (tmp_path / "report.json").exists()
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def train_and_record(group: dist.ProcessGroup) -> Done:
         recorded.gather()
     left = set(dist.distributed_c10d._world.pg_names.values()) - before
     return Done(
-        {run.name: run.notes() for run in runs},
+        {run.name: run.notes for run in runs},
         line,
         recorded.predict(NAMES, NETWORK, 1.0),
         recorded.memory(NAMES),

@@ -40,7 +40,7 @@ def notes(sync_s: list[float], step_s: list[float], loss: float = 2.0) -> RankNo
 
 FIRST = notes([0.1, 0.5, 0.3, 0.5, 0.2, 0.5, 0.3], [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0])
 SECOND = notes([0.6, 0.4, 0.6, 0.2, 0.6, 0.3, 0.6], [2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
-DIFFERING = SECOND._replace(fingerprint="other")
+DIFFERING = replace(SECOND, fingerprint="other")
 WHERE = {"machine": "m", "cores": 2, "torch": "t", "OMP_NUM_THREADS": "1", "date": "d"}
 
 
@@ -59,7 +59,7 @@ def test_two_ranks_become_one_row() -> None:
 def test_strategies_are_compared_with_one_process(snapshot: SnapshotAssertion) -> None:
     """Twice as fast on two ranks is all of what they could do."""
     one = notes([0.0] * 7, [3.0] * 7)
-    off = notes([0.6] * 7, [1.5] * 7, 2.25)._replace(gradient_difference=1e-7)
+    off = replace(notes([0.6] * 7, [1.5] * 7, 2.25), gradient_difference=1e-7)
     compared = compare_with_one(one, {"ring": [off, off]}, WHERE)
     alone, ring = compared["runs"]
     assert (alone["speed_up"], alone["efficiency"], alone["loss_difference"]) == (1.0, 1.0, 0.0)

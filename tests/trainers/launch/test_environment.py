@@ -8,7 +8,6 @@ import pytest
 from tests.refusals import refused
 from trainers.launch.environment import (
     DistributedEnvironment,
-    device,
     distributed_environment,
     first_node,
     read_environment,
@@ -48,10 +47,8 @@ SMALLER_STEP = {
     ("environment", "expected"),
     [
         (TORCHRUN, (5, 7, 1, 3, 1)),  # nodes with different numbers of ranks are told apart by GROUP_RANK
-        (BY_HAND | {"RANK": "0", "LOCAL_RANK": "0"}, (0, 9, 0, 3, 0)),  # else the node is counted from the ranks
-        (BY_HAND | {"RANK": "2", "LOCAL_RANK": "2"}, (2, 9, 2, 3, 0)),
+        (BY_HAND | {"RANK": "2", "LOCAL_RANK": "2"}, (2, 9, 2, 3, 0)),  # else the node is counted from the ranks
         (BY_HAND | {"RANK": "3", "LOCAL_RANK": "0"}, (3, 9, 0, 3, 1)),
-        (BY_HAND | {"RANK": "8", "LOCAL_RANK": "2"}, (8, 9, 2, 3, 2)),
         (SRUN, (5, 7, 1, 3, 2)),
         (SMALLER_STEP, (1, 2, 1, 2, 0)),
         ({**SRUN, **TORCHRUN}, (5, 7, 1, 3, 1)),  # a torchrun on each node is started by srun, the ranks by torchrun
@@ -94,7 +91,6 @@ WITH_SRUN = (
         (without(TORCHRUN, "GROUP_RANK"), TORCHRUN_SAYS.format(5, 1, 3)),
         ({**TORCHRUN, "RANK": "-1"}, "RANK=-1: must be a whole number; torchrun or srun sets it, do not..."),
         ({**TORCHRUN, "MASTER_PORT": "65536"}, "MASTER_PORT=65536: must be a port, from 1 to 65535"),
-        ({**TORCHRUN, "MASTER_PORT": "0"}, "MASTER_PORT=0: must be a port, from 1 to 65535"),
         (without(SRUN, "SLURM_LOCALID"), "SLURM_LOCALID is not set: start it with srun, which sets it"),
         ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x3)"}, SRUN_SAYS.format(5, 2, "2(x3)")),
         ({**SRUN, "SLURM_NODEID": "3"}, SRUN_SAYS.format(5, 3, "2(x2),3")),
@@ -112,19 +108,8 @@ def test_what_is_missing_or_contradictory_is_refused(environment: dict[str, str]
         read_environment(environment)
 
 
-def test_a_gpu_for_each_rank_of_a_node() -> None:
-    """The one with its local rank; without GPUs the CPU."""
-    assert [device(local_rank, 3) for local_rank in range(3)] == ["cuda:0", "cuda:1", "cuda:2"]
-    assert device(5, 0) == "cpu"
-    with refused(
-        "local rank 1: this process sees 1 GPU, counted from 0: start at most one rank per GPU "
-        "(Slurm: with --gpus-per-node, not --gpus-per-task), or set CUDA_VISIBLE_DEVICES= for the CPU"
-    ):
-        device(1, 1)
-
-
-def test_torch_is_asked_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And for nothing else: all other fields are those of the environment."""
+def test_a_gpu_for_each_rank_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one with its local rank; without GPUs the CPU. All other fields are those of the environment."""
     import torch
 
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
@@ -135,6 +120,12 @@ def test_torch_is_asked_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     for is_available, found in ((False, "cpu"), (True, "cuda:1")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda is_available=is_available: is_available)
         assert distributed_environment() == DistributedEnvironment(5, 7, 1, 3, 1, found)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with refused(
+        "local rank 1: this process sees 1 GPU, counted from 0: start at most one rank per GPU "
+        "(Slurm: with --gpus-per-node, not --gpus-per-task), or set CUDA_VISIBLE_DEVICES= for the CPU"
+    ):
+        distributed_environment()
 
 
 def test_rank_0_elsewhere_than_on_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,9 +153,8 @@ esac
 
 def test_tasks_by_node() -> None:
     """Runs of nodes with as many tasks are written once; other text is refused with the variable's name."""
-    for text, counts in {"1": [1], "2(x3),1": [2, 2, 2, 1], "4,3(x1),12(x2)": [4, 3, 12, 12]}.items():
-        assert tasks_by_node(text) == counts
-    for text in ("", "2(x3", "2,", "two", "2(3)"):
+    assert tasks_by_node("4,3(x1),12(x2)") == [4, 3, 12, 12]
+    for text in ("", "2(x3", "2,", "2(3)"):
         with refused(f"SLURM_STEP_TASKS_PER_NODE={text}: must be in Slurm's format, such as 2(x3),1"):
             tasks_by_node(text)
 
@@ -211,7 +201,7 @@ def test_where_ranks_of_a_step_meet() -> None:
     assert slurm_meeting_point(step, one_node=True) == ("127.0.0.1", 11378)
     assert slurm_meeting_point({**step, "MASTER_ADDR": "10.0.0.1"}, one_node=True) == ("10.0.0.1", 11378)
     assert slurm_meeting_point({**step, "MASTER_PORT": "29500"}) == ("node7", 29500)
-    with refused("MASTER_PORT=any: must be a port, from 1 to 65535"):
-        slurm_meeting_point({**step, "MASTER_PORT": "any"})
+    with refused("MASTER_PORT=0: must be a port, from 1 to 65535"):
+        slurm_meeting_point({**step, "MASTER_PORT": "0"})
     with refused("SLURM_JOB_ID=, SLURM_STEP_ID=0: must be numbers; start it with srun"):
         slurm_meeting_point({}, one_node=True)

@@ -20,7 +20,7 @@ from trainers.loop.config import RateSchedule, ScheduledRates, TrainConfig, requ
         ({"accumulate": 0}, "--accumulate 0: must be at least 1"),
         ({"clip_norm": 0.0}, "--clip-norm 0.0: must be finite and greater than 0"),
         ({"on_nan": "maybe"}, "--on-nan maybe: must be one of stop, skip"),
-        ({"amp": "float16"}, "--amp float16: must be bfloat16"),
+        ({"amp": "float16"}, "--amp float16: must be one of bfloat16"),
         ({"lr_schedule": "cos"}, "--lr-schedule cos: must be one of constant, cosine"),
         ({"warmup_steps": -1}, "--warmup-steps -1: must be at least 0"),
         ({"seed": -1}, "--seed -1: must be at least 0 and less than 2**63"),

@@ -190,6 +190,7 @@ SHARE = (NUM_BYTES + 4) // 2  # of two ranks, padded
         ("ring", NUM_BYTES, NUM_BYTES + 4 * 6, 2 * NUM_BYTES, 0),  # with a mark for each tensor
         ("local_sgd/5", NUM_BYTES, NUM_BYTES, 2 * NUM_BYTES, NUM_BYTES),
         ("zero1", 2 * SHARE, 2 * SHARE + SHARE, 2 * SHARE, 0),
+        ("zero2", 2 * SHARE, SHARE, 2 * SHARE, 0),
     ],
 )
 def test_held_bytes_are_counted_by_kind(

@@ -5,14 +5,13 @@ import signal
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from tests.ranks import RankPool
 from tests.trainers.models import inputs, small_model
 from tests.trainers.points import Points, Training
 from trainers.data_parallel import DataParallel
 from trainers.loop.config import StepConfig
-from trainers.loop.train_step import GradientClock, StepResult, StoppedError, TrainStep, exchange_losses
+from trainers.loop.train_step import CANNOT_GO_ON, StepResult, StoppedError, TrainStep, exchange_losses
 
 
 def results(group: dist.ProcessGroup) -> list[StepResult]:
@@ -38,22 +37,13 @@ def test_the_parts_of_a_step_are_timed(ranks: RankPool) -> None:
     assert (first[2].backward_s, first[2].sync_s, first[2].optimizer_s) == (0.0, 0.0, 0.0)
 
 
-def test_the_clock_knows_when_each_gradient_is_ready() -> None:
-    """Gradients come from the last layer to the first, and the last one's moment is the latest."""
-    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-    clock = GradientClock(model)
-    model(torch.ones(1, 2)).sum().backward()
-    first_s, second_s = clock.before_last_s()
-    assert first_s == 0.0 < second_s
-
-
 def told(group: dist.ProcessGroup) -> list[object]:
     """Return what each rank hears when none, one, or one and another have something to say."""
     rank = group.rank()
-    heard: list[object] = [exchange_losses(group, float(rank), stop=False)]
-    heard.append(exchange_losses(group, 0.0, stop=False, asked=signal.SIGUSR1 if rank == 1 else 0).asked)
+    heard: list[object] = [exchange_losses(group, float(rank))]
+    heard.append(exchange_losses(group, 0.0, signal.SIGUSR1 if rank == 1 else 0).asked)
     try:
-        exchange_losses(group, 0.0, stop=rank == 2, asked=signal.SIGTERM if rank == 0 else 0)
+        exchange_losses(group, 0.0, (signal.SIGTERM, 0, CANNOT_GO_ON)[rank])
     except StoppedError as error:
         heard.append(str(error))
     return heard

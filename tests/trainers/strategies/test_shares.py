@@ -3,7 +3,6 @@
 import copy
 import math
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.ranks import RankPool
 from tests.refusals import said_by
 from tests.trainers.models import BUCKETS, Blocks, inputs, parameters_of, small_model
 from trainers.data_parallel import DataParallel
-from trainers.loop.meter import held_bytes
 from trainers.strategies.flat_vector import layers_of
 from trainers.strategies.withheld import ShareGradient, Withheld
 
@@ -64,22 +62,6 @@ def test_states_are_for_any_number_of_ranks(
     for other, num_ranks in others:
         for _, found in ranks.run(resumed, other, states, num_ranks=num_ranks):
             torch.testing.assert_close(found, expected)
-
-
-def held(group: dist.ProcessGroup) -> dict[str, int]:
-    """Bytes on this rank after a step."""
-    parallel = DataParallel(torch.nn.Linear(99, 10), "zero2", group, broadcast=True)
-    optimizer = parallel.optimizer(torch.optim.AdamW)
-    parallel(torch.ones(1, 99)).sum().backward()
-    optimizer.step()
-    step: Any = SimpleNamespace(model=parallel, optimizer=optimizer)
-    return held_bytes(step)
-
-
-def test_each_rank_holds_its_share(ranks: RankPool) -> None:
-    """1000 float32 parameters over four ranks."""
-    expected = {"parameters": 4000, "gradients": 1000, "optimizer": 2000, "vectors": 0}
-    assert ranks.run(held, num_ranks=4) == [expected] * 4
 
 
 def norms(group: dist.ProcessGroup) -> list[float]:

@@ -15,7 +15,7 @@ from tests.refusals import refused, said_by
 from tests.trainers.tasks.test_tasks import one_thread, refusal, trained
 from trainers.tasks import load_task
 from trainers.tasks.base import ModelConfig, SeededTask, check_seed
-from trainers.tasks.lm import LanguageModel, english_text, printable, read_tokens
+from trainers.tasks.lm import LanguageModel, english_text, read_tokens
 from trainers.tasks.model import TinyTransformer, sinusoids
 
 MODEL = ModelConfig(vocabulary=61, d_model=32, heads=4, layers=2, d_ff=64, sequence_length=12)
@@ -26,7 +26,6 @@ SMALL = {"d_model": 64, "layers": 1, "d_ff": 128, "sequence_length": 32}
     ("make", "message"),
     [
         (partial(ModelConfig, vocabulary=1), "--vocabulary 1: must be at least 2"),
-        (partial(ModelConfig, d_ff=0), "--d-ff 0: must be at least 1"),
         (partial(ModelConfig, d_model=130), "--d-model 130: must be divisible by --heads 4"),
         (
             partial(ModelConfig, d_model=15, heads=3),
@@ -183,17 +182,12 @@ def test_a_continuation_is_shown_and_draws_nothing_from_torch() -> None:
     head, _, continuation = shown.partition("\n\ncontinued by the model:\n")
     assert head == f"the end of the text:\n{english_text()[-32:].decode()}"
     assert 0 < len(continuation) <= 200
-    assert shown.replace("\n", "").isprintable()
+    assert shown.replace("\n", "").isprintable()  # though an untrained model draws any bytes
+    assert "\ufffd" in continuation
     assert task.show(model) == shown
     assert load_task("lm", 1, **SMALL).show(model) != shown
     nn.init.constant_(model.head.bias, math.nan)
     assert "continued by the model" in task.show(model)
-
-
-def test_what_is_no_text_is_made_printable() -> None:
-    """Lines stay lines; what cannot be shown is replaced, and so never reaches the terminal."""
-    shown = printable("eins\n\N{EURO SIGN}".encode() + b"\xff\x1b[31m\r\0")
-    assert shown == "eins\n\N{EURO SIGN}\ufffd\ufffd[31m\ufffd\ufffd"
 
 
 def test_a_configuration_says_what_is_trained(text: Path, tmp_path: Path) -> None:

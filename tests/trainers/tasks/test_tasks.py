@@ -132,15 +132,6 @@ def test_judging_leaves_a_model_as_it_was() -> None:
     assert torch.is_grad_enabled()
 
 
-def test_what_no_task_can_be_made_of_is_refused() -> None:
-    """A name, a seed, an option or a value that will not do: in one line with the rule."""
-    assert refusal("mpl") == (
-        "task 'mpl': is not one of lm, mlp, wine, docstrings; or give your own as MODULE:FUNCTION; did you mean mlp?"
-    )
-    assert refusal("mlp", -1) == "--seed -1: must be at least 0 and less than 2**63"
-    assert refusal("mlp", d_model=64) == "--d-model: the task mlp has no such option; it has --learning-rate"
-
-
 @pytest.mark.parametrize("text", ["[" * 10**5, "9" * 5000, "[1"], ids=["deep", "huge", "cut"])
 def test_an_option_that_is_no_json_is_text(text: str) -> None:
     """Of a user's task, whatever it looks like."""
