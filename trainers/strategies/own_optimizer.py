@@ -91,8 +91,8 @@ NOT_EXACTLY = (
     "must be made of exactly the parameters that the function is passed, which with {name} are this rank's shards: "
     "write model.optimizer(lambda parameters: {kind}(parameters, ...)), and freeze others with requires_grad_(False)"
 )
-# Eight values and their gradients. The halves differ: so do their norms.
-NUMBERS = torch.tensor([[0.5, -1, 2, 0.25, 30, -20, 50, 40], [0.01, -0.02, 0.04, 0.03, 800, -500, 900, 700]])
+# Eight values and their gradients. The halves differ: so do their norms. No tensor: a recorded program would hold it.
+NUMBERS = [[0.5, -1, 2, 0.25, 30, -20, 50, 40], [0.01, -0.02, 0.04, 0.03, 800, -500, 900, 700]]
 
 
 def check_shardable(
@@ -136,8 +136,9 @@ def _is_elementwise(make: MakeOptimizer, num_dims: set[int]) -> bool:
     shapes = [(8,), *((2, 4) if num == 2 else (2, 2, 2, *[1] * (num - 3)) for num in num_dims - {0, 1})]
     with torch.random.fork_rng(devices=[]):
         try:
-            halves = torch.cat([_changes(make, numbers, (4,)) for numbers in NUMBERS.split(4, dim=1)])
-            whole = [_changes(make, NUMBERS, shape) for shape in shapes]
+            numbers = torch.tensor(NUMBERS)
+            halves = torch.cat([_changes(make, half, (4,)) for half in numbers.split(4, dim=1)])
+            whole = [_changes(make, numbers, shape) for shape in shapes]
         except TypeError:
             return False
     # Vectorised code may round the last elements otherwise.

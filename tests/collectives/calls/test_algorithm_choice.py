@@ -16,7 +16,8 @@ from ringsim.network.spec import Host, Link, Nics, Processor, Spec
 from ringsim.registry import build
 from tests.ranks import RankPool
 from tests.refusals import said_by
-from tests.ringsim.calibration.test_hosts import TRUE, measured_on
+from tests.ringsim.calibration.test_hosts import PROCESSOR
+from tests.ringsim.calibration.test_hosts import probed as simulated_probes
 
 SLOW = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e8)
 
@@ -171,9 +172,8 @@ def test_auto_on_the_backend(trio: RankPool) -> None:
 
 def probed_on_hosts(hosts: tuple[int, ...]) -> Measurements:
     """Return the network that "auto" would probe where two ranks share an interface of 1 Gbit/s; hosts as noted."""
-    spec = Spec(host=Host(link=Link(0.0, 2e9), nics=Nics(100e-6, 125e6)), ranks_per_host=2, processor=TRUE)
-    provenance = {"hosts": list(hosts), "machines": list(hosts)}
-    return replace(measured_on(Cluster("true", spec), len(hosts)), provenance=provenance)
+    spec = Spec(host=Host(link=Link(0.0, 2e9), nics=Nics(100e-6, 125e6)), ranks_per_host=2, processor=PROCESSOR)
+    return simulated_probes(Cluster("true", spec), hosts, hosts)
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,8 @@ def test_ranks_of_a_host_share_its_network_interface(num_hosts: int, winners: se
 @pytest.mark.parametrize("hosts", [(0, 1, 0, 1), (0, 1, 1, 1)])
 def test_hosts_that_are_not_alike_are_ranks_with_links_of_their_own(hosts: tuple[int, ...]) -> None:
     """Which need not be true, but is all that the probes can tell."""
-    measured = measured_on(Cluster("true", Spec(ranks_per_host=1, processor=TRUE)), 4)
+    measured = simulated_probes(Cluster("true", Spec(ranks_per_host=1, processor=PROCESSOR)), hosts, hosts)
     in_flight = replace(measured.probes[0], in_flight=4)
     additions = [replace(probe, kind="reduce") for probe in measured.probes_of("reduce_cpu")]
-    provenance = {"hosts": list(hosts), "machines": list(hosts)}
-    network = _calibrated(replace(measured, provenance=provenance, probes=(*measured.probes, in_flight, *additions)), 8)
+    network = _calibrated(replace(measured, probes=(*measured.probes, in_flight, *additions)), 8)
     assert isinstance(network, Network)

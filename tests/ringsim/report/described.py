@@ -18,9 +18,13 @@ from ringsim.report.plots.style import palette
 
 
 def describe(figure: Figure) -> str:
-    """Return the words, each once, then for each axes its limits and the artists that have a name."""
+    """Return the words, each once, then for each axes its limits and the artists that have a name.
+
+    What makes each picture another one, the time and the command, is left out.
+    """
     written = [artist.get_text() for artist in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
     written += [text for labels in figure.findobj(Labels) for text in labels.texts]
+    written = [re.sub(r"(with ringsim) .*", r"\1", text, flags=re.DOTALL) for text in written]
     words = dict.fromkeys(" ".join(text.split()) for text in written if re.search("[a-z]{2}|→", text))
     return "\n".join([textwrap.fill(" | ".join(words), 110), *(line for axes in figure.axes for line in _lines(axes))])
 
