@@ -25,9 +25,9 @@ SMALL_SLOT = 4096
 _KEPT: dict[Any, dist.ProcessGroup | None] = {}
 
 
-def fresh_group(num_ranks: int, timeout_s: float = 60.0) -> dist.ProcessGroup | None:
+def fresh_group(num_ranks: int, timeout_s: float = 60.0, backend: str = "gloo") -> dist.ProcessGroup | None:
     """A group of the first ranks that has not begun; None on the others."""
-    group = dist.new_group(list(range(num_ranks)), timeout=timedelta(seconds=timeout_s))
+    group = dist.new_group(list(range(num_ranks)), timeout=timedelta(seconds=timeout_s), backend=backend)
     return group if isinstance(group, dist.ProcessGroup) else None
 
 
@@ -46,10 +46,14 @@ def slots_of(slot_bytes: int) -> Iterator[None]:
 
 
 def sharing_group(
-    num_ranks: int, transport: str = "auto", hosts: Sequence[int] = ONE_HOST, slot_bytes: int = 0
+    num_ranks: int,
+    transport: str = "auto",
+    hosts: Sequence[int] = ONE_HOST,
+    slot_bytes: int = 0,
+    backend: str = "gloo",
 ) -> dist.ProcessGroup | None:
     """A new group of the first ranks, which have found out who shares memory; None on the others."""
-    group = fresh_group(num_ranks)
+    group = fresh_group(num_ranks, backend=backend)
     if group is None:
         return None
     collectives.use_transport(transport, group)

@@ -12,7 +12,6 @@ import collectives
 from collectives.calls.functions import all_reduce_coalesced
 from tests.collectives.integrations.test_ddp_hook import batches_of, model, train
 from tests.ranks import RankPool, group_on
-from tests.refusals import said_by
 
 ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 NCCL_BACKENDS = ("nccl", "cpu:gloo,cuda:nccl")
@@ -32,7 +31,11 @@ def numbers(rank: int, shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 
 def every_call(group: dist.ProcessGroup, device: str, async_op: bool) -> list[torch.Tensor]:
-    """The results of one call of every function, back on the CPU; all begun before any is waited for."""
+    """The results of one call of every function, back on the CPU; all begun before any is waited for.
+
+    Before each of them ranks compare what they are about to do. A callback of the first one doubles its result.
+    """
+    collectives.check_calls(group)
     rank, n = group.rank(), group.size()
     given = iter(range(100))
 
@@ -57,20 +60,14 @@ def every_call(group: dist.ProcessGroup, device: str, async_op: bool) -> list[to
         all_reduce_coalesced(several, **how),
         collectives.barrier(**how),
     ]
+    collectives.check_calls(group, collectives.CallCheck.NEW)
+    doubled = works[0].get_future().then(lambda future: future.value()[0] * 2).wait() if works[0] else whole * 2
     for work in works:
         assert (work is not None) == async_op
         if work is not None:
             work.wait()
-    results = [whole, strided, narrow, copied, reduced, gathered, *listed, scattered, list_scattered, *several]
+    results = [whole, strided, narrow, copied, reduced, gathered, *listed, scattered, list_scattered, *several, doubled]
     return [result.cpu() for result in results]
-
-
-def checked_call(group: dist.ProcessGroup, device: str) -> list[float]:
-    """A sum with what each rank is about to do asked before."""
-    collectives.check_calls(group)
-    collectives.all_reduce(tensor := torch.full((3,), 2.0, device=device), group=group)
-    collectives.check_calls(group, collectives.CallCheck.NEW)
-    return tensor.tolist()
 
 
 def overlapped(group: dist.ProcessGroup, device: str, async_op: bool) -> torch.Tensor:
@@ -104,14 +101,6 @@ def dropped(group: dist.ProcessGroup, device: str) -> list[float]:
     return [float(share.min()) for share in shares] + [float(share.max()) for share in shares]
 
 
-def chained(group: dist.ProcessGroup, device: str) -> list[float]:
-    """Return the result of a callback."""
-    work = collectives.all_reduce(torch.ones(1000, device=device), group=group, async_op=True)
-    assert work is not None
-    doubled = work.get_future().then(lambda future: future.value()[0] * 2).wait()
-    return [float(doubled.min()), float(doubled.max())]
-
-
 def trained(group: dist.ProcessGroup, device: str, way: str) -> list[torch.Tensor]:
     """The parameters after some steps of DistributedDataParallel."""
     of = group_on("ring", group.size()) if way == "backend" else group
@@ -139,24 +128,15 @@ def test_every_call(ranks: RankPool, device: str, async_op: bool, num_ranks: int
 
 
 @DEVICES
-@pytest.mark.parametrize("async_op", [False, True])
-def test_busy_streams(ranks: RankPool, device: str, async_op: bool) -> None:
-    """The call waits for what was asked before it, and what is asked after it waits for the call."""
-    for total in ranks.run(overlapped, device, async_op, num_ranks=2):
-        assert (total == sum(2 * index + 1 for index in range(5))).all()
+def test_streams(ranks: RankPool, device: str) -> None:
+    """The call waits for what was asked before it, and what is asked after it waits for the call.
 
-
-@DEVICES
-def test_dropped_inputs(ranks: RankPool, device: str) -> None:
-    """Nobody else gets their memory before the call has read it."""
+    Nobody else gets the memory of inputs that are dropped before the call has read it.
+    """
+    for async_op in (False, True):
+        for total in ranks.run(overlapped, device, async_op, num_ranks=2):
+            assert (total == sum(2 * index + 1 for index in range(5))).all()
     assert ranks.run(dropped, device, num_ranks=2) == [[2.0 * index for index in range(20)] * 2] * 2
-
-
-@DEVICES
-def test_futures_and_checked_calls(ranks: RankPool, device: str) -> None:
-    """A callback sees the result; ranks agree on what to do."""
-    assert ranks.run(chained, device, num_ranks=2) == [[4.0, 4.0]] * 2
-    assert ranks.run(checked_call, device, num_ranks=2) == [[4.0] * 3] * 2
 
 
 @DEVICES
@@ -183,17 +163,3 @@ def test_nccl_with_one_rank(nccl: RankPool, ranks: RankPool, backend: str) -> No
         assert_same(nccl.run(on_backend, backend, every_call, "cuda", async_op), expected)
         assert (nccl.run(on_backend, backend, overlapped, "cuda", async_op)[0] == sum(range(5))).all()
     assert nccl.run(on_backend, backend, dropped, "cuda") == [[float(index) for index in range(20)] * 2]
-    assert nccl.run(on_backend, backend, chained, "cuda") == [[2.0, 2.0]]
-    assert nccl.run(on_backend, backend, checked_call, "cuda") == [[2.0] * 3]
-
-
-def refused(group: dist.ProcessGroup) -> str:
-    """Return the message for a tensor on the CPU."""
-    return said_by(ValueError, collectives.all_reduce, torch.ones(2), group=group)
-
-
-@ON_A_GPU
-def test_nccl_takes_no_tensors_of_the_cpu(nccl: RankPool) -> None:
-    """In one line, before anything is sent."""
-    (message,) = nccl.run(refused)
-    assert message.startswith("the group has no backend for tensors on cpu: ")

@@ -1,8 +1,6 @@
 """torch.distributed's own calls on the backend "ring": each against Gloo, and who executed it."""
 
 import datetime
-import gc
-import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +14,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 
 import collectives
-from collectives.calls.call import GroupRuntime
-from collectives.runtime import Executor, Tag, state_of
+from collectives.runtime import Executor, Tag
 from tests.collectives.backend_calls import GLOOS, OURS, Group, Tensors, own
 from tests.collectives.runtime.test_executor import data
 from tests.ranks import RankPool, group_on
@@ -108,37 +105,6 @@ def test_init_process_group() -> None:
         for seen, message in pool.run(options):
             assert seen == [("all_reduce", "recursive_doubling", wire) for wire in (torch.bfloat16, torch.int64)]
             assert message == "pg_options 'halving_doubling': must be a collectives.BackendOptions, or nothing"
-
-
-def open_things() -> tuple[int, int]:
-    """How many threads and how many open files, sockets among them, this process has."""
-    gc.collect()
-    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
-
-
-def come_and_gone(default: Group) -> list[tuple[int, int]]:
-    """Count the open things before a group, with it at work, and after it."""
-    # The first call starts the thread that watches all queues.
-    collectives.all_reduce(torch.ones(1), group=default, async_op=True).wait()
-    counts = [open_things()]
-    group = dist.new_group(backend="ring")
-    work = dist.all_reduce(torch.ones(1000, 2)[:, 0], group=group, async_op=True)
-    work.wait()
-    counts.append(open_things())
-    buffers = state_of(group).part(GroupRuntime).queue._buffers
-    assert buffers
-    dist.destroy_process_group(group)
-    assert not buffers
-    del group, work
-    return [*counts, open_things()]
-
-
-def test_a_destroyed_group_leaves_nothing(ring_ranks: RankPool) -> None:
-    """Neither threads, nor sockets, nor buffers, though the group's state keeps the queue that had them."""
-    for before, during, after in ring_ranks.run(come_and_gone):
-        assert before[0] < during[0]
-        assert before[1] < during[1]
-        assert after == before
 
 
 _KEPT: list[Group] = []  # which must not close their connections while others wait

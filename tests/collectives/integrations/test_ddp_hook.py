@@ -7,16 +7,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from collectives import HookState, ddp_comm_hook
 from collectives.runtime.transports import GlooTransport
 from tests.ranks import RankPool, group_on
-from tests.refusals import said_by
 
-STEPS = 3
+STEPS, LEARNING_RATE = 3, 0.1
 SMALL_BUCKETS_MB = 0.0001  # a bucket for each parameter or so
 
 
@@ -26,9 +24,11 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(7, 10), nn.Tanh(), nn.Linear(10, 10), nn.Tanh(), nn.Linear(10, 5))
 
 
-def wrapped(group: dist.ProcessGroup, state: HookState | None = None) -> DistributedDataParallel:
+def wrapped(
+    group: dist.ProcessGroup, state: HookState | None = None, bucket_cap_mb: float = SMALL_BUCKETS_MB
+) -> DistributedDataParallel:
     """The model in DistributedDataParallel, with our hook if there is a state."""
-    module = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=SMALL_BUCKETS_MB)
+    module = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=bucket_cap_mb)
     if state is not None:
         module.register_comm_hook(state, ddp_comm_hook)
     return module
@@ -44,13 +44,14 @@ def batches_of(rank: int, steps: int = STEPS) -> list[torch.Tensor]:
     return [batch(rank, step) for step in range(steps)]
 
 
-def train(module: nn.Module, batches: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The parameters after a step of SGD for each batch."""
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    for each in batches:
+def train(module: nn.Module, batches: list[torch.Tensor], steps_left_out: int = 0) -> list[torch.Tensor]:
+    """The parameters after a step of SGD for each batch but the first ones."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE)
+    for step, each in enumerate(batches):
         optimizer.zero_grad()
         module(each).square().mean().backward()
-        optimizer.step()
+        if step >= steps_left_out:
+            optimizer.step()
     return [parameter.detach() for parameter in module.parameters()]
 
 
@@ -63,19 +64,14 @@ def trained(group: dist.ProcessGroup, way: str) -> tuple[list[torch.Tensor], lis
         "float16": HookState(group, wire=torch.float16),
     }
     ours = wrapped(group, states[way]) if way in states else wrapped(group_on("ring", group.size()))
-    if way == "backend, torch's hook":
-        ours.register_comm_hook(group_on("ring", group.size()), fp16_compress_hook)
     return train(ours, batches_of(group.rank())), train(wrapped(group), batches_of(group.rank()))
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
-@pytest.mark.parametrize(
-    "way",
-    ["backend", "backend, torch's hook", "hook", "other algorithm", "bfloat16", "float16"],
-)
+@pytest.mark.parametrize("way", ["backend", "hook", "other algorithm", "bfloat16", "float16"])
 def test_training(ring_ranks: RankPool, num_ranks: int, way: str) -> None:
     """As on Gloo but for rounding, and the same bits on all ranks."""
-    tolerance = {"rtol": 1e-2, "atol": 1e-3} if "float" in way or "torch" in way else {"rtol": 1e-5, "atol": 1e-6}
+    tolerance = {"rtol": 1e-2, "atol": 1e-3} if "float" in way else {"rtol": 1e-5, "atol": 1e-6}
     results = ring_ranks.run(trained, way, num_ranks=num_ranks)
     for ours, theirs in results:
         for mine, first, expected in zip(ours, results[0][0], theirs, strict=True):
@@ -153,26 +149,3 @@ def overlapped(group: dist.ProcessGroup) -> list[bool]:
 def test_buckets_are_reduced_during_the_backward_pass(ring_ranks: RankPool) -> None:
     """The last layer's bucket is complete before the first layer's gradient is allowed to be."""
     assert [seen[1] for seen in ring_ranks.run(overlapped)] == [True] * 4
-
-
-def absent_peer(group: dist.ProcessGroup, way: str) -> str:
-    """Return the error of rank 0's backward pass where rank 1 has none, after one that both have."""
-    ring = way == "backend"
-    module = wrapped(group_on("ring", group.size())) if ring else wrapped(group, HookState(group))
-    train(module, batches_of(group.rank()))
-    if group.rank() == 1:
-        return ""
-    return said_by(RuntimeError, train, module, batches_of(group.rank()))
-
-
-def test_a_failure_reaches_the_user() -> None:
-    """The backward pass raises, and says what failed, where, and with whom."""
-    backends = ("gloo", "ring")
-    with RankPool(2, 4.0, backends) as by_hook, RankPool(2, 4.0, backends) as by_backend:
-        by_hook.start(absent_peer, "hook")
-        by_backend.start(absent_peer, "backend")
-        answers = [pool.answers([0], 60)[0] for pool in (by_hook, by_backend)]
-    for answer in answers:
-        assert answer.good, answer.value
-        assert "rank 0: all_reduce ring over 2 ranks: step 0: " in answer.value
-        assert "rank 1 failed: " in answer.value

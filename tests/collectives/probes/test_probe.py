@@ -4,7 +4,6 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -57,45 +56,6 @@ def test_tensors_of_any_size_can_be_probed_for(ranks: RankPool, tensor_bytes: in
     for num_ranks in (1, 2):
         (first, *_) = ranks.run(probed, tensor_bytes, tensor_bytes, num_ranks=num_ranks)
         calibrate_uniform(first)
-
-
-class Clock:
-    """Stands in for the module `time`: only rounds let time pass, and take a fifth of it of a core."""
-
-    now_s = 0.0
-
-    def perf_counter(self) -> float:
-        """Elapsed."""
-        return self.now_s
-
-    def process_time(self) -> float:
-        """Of a core."""
-        return self.now_s / 5
-
-
-def two_that_take_time(group: dist.ProcessGroup) -> tuple[int, list[tuple[float, float]]]:
-    """How often rank 0 and rank 1 of three do rounds of 1/4 and 3/4 s, and what is found of that."""
-    clock, calls = Clock(), []
-
-    def rounds() -> None:
-        calls.append(1)
-        clock.now_s += (0.25, 0.75)[group.rank()]
-
-    meeting = Executor(build(Collective.ALL_REDUCE, "recursive_doubling", group.size()), group)
-    meet = partial(meeting.run, torch.zeros(1))
-    with mock.patch("collectives.probes.timing.time", clock):
-        blocks = time_blocks(ProbeWorkload("wait", 0, 1, (0, 1), rounds), Blocks(1, 2, 2.5), meeting, meet)
-    return len(calls), blocks
-
-
-def test_blocks_have_as_many_rounds_as_all_agree(ranks: RankPool) -> None:
-    """Of those with a part in it: as many as take the time on average, here five; the others only meet them."""
-    (first, first_blocks), (second, second_blocks), (third, nothing) = ranks.run(two_that_take_time, num_ranks=3)
-    warming, per_block = 1 + 5, 5
-    assert (first, second, third) == (warming + 2 * per_block, warming + 2 * per_block, 0)
-    assert first_blocks == [(0.25 / ROUNDS_PER_RUN, pytest.approx(0.25 / 5 / ROUNDS_PER_RUN))] * 2
-    assert second_blocks == [(0.75 / ROUNDS_PER_RUN, pytest.approx(0.75 / 5 / ROUNDS_PER_RUN))] * 2
-    assert nothing == [(0.0, 0.0)] * 2
 
 
 def rested_rounds(group: dist.ProcessGroup) -> list[tuple[str, int, int]]:
@@ -200,16 +160,3 @@ def test_shared_memory_is_probed_where_ranks_share_it(ranks: RankPool) -> None:
     assert origin["shared_memory_slot_bytes"] == 8 * 2**20
     assert origin["shared_memory_touched_bytes"] == 2**20
     assert transport == "shm"
-
-
-def kinds_without(_: dist.ProcessGroup) -> tuple[set[str], str] | None:
-    """Return the kinds of probes of two ranks that send everything by torch.distributed."""
-    group = sharing_group(2, "gloo")
-    return group and ({p.kind for p in probed(group, 2**18, 2**20).probes}, transport_in_use(group))
-
-
-def test_no_shared_memory_is_probed_where_none_is_used(ranks: RankPool) -> None:
-    """As nothing goes there."""
-    kinds, transport = ranks.run(kinds_without)[0]
-    assert not any(kind.startswith("shm") for kind in kinds)
-    assert transport == "gloo"

@@ -51,26 +51,25 @@ def memory_of(program: Path, way: str, batch: int, is_fake: bool) -> StepMemory:
     return memory
 
 
-@pytest.mark.parametrize("is_fake", [True, False])
-def test_the_peak_is_where_most_is_held(program: Path, is_fake: bool) -> None:
-    """With many samples in the forward pass, with few of them in the backward pass."""
-    samples = 4 * MANY * WIDTH
-    forward = memory_of(program, "plain", MANY, is_fake)
-    assert forward.peak == HeldBytes(LAYER, 0, LAYER, 2 * samples + NUMBER)
-    assert forward.end == HeldBytes(LAYER, LAYER, LAYER, 0)
-    samples = 4 * FEW * WIDTH
-    backward = memory_of(program, "plain", FEW, is_fake)
-    assert backward.peak == HeldBytes(LAYER, LAYER, LAYER, samples + 2 * NUMBER)
-    assert backward.end == forward.end
+ROWS_OF_FEW, ROWS_OF_MANY = 4 * FEW * WIDTH, 4 * MANY * WIDTH  # bytes
 
 
 @pytest.mark.parametrize("is_fake", [True, False])
-def test_what_was_there_before_counts(program: Path, is_fake: bool) -> None:
-    """Also the last step's result until there is another, and a tensor that nobody reads."""
-    samples = 4 * MANY * WIDTH
-    memory = memory_of(program, "kept", MANY, is_fake)
-    assert memory.peak == HeldBytes(LAYER, 0, LAYER, 4000 + 3 * samples)
-    assert memory.end == HeldBytes(LAYER, LAYER, LAYER, 4000 + samples)
+@pytest.mark.parametrize(
+    ("way", "batch", "peak", "rest_at_end"),
+    [
+        ("plain", MANY, HeldBytes(LAYER, 0, LAYER, 2 * ROWS_OF_MANY + NUMBER), 0),  # in the forward pass
+        ("plain", FEW, HeldBytes(LAYER, LAYER, LAYER, ROWS_OF_FEW + 2 * NUMBER), 0),  # in the backward pass
+        # The last step's result counts until there is another, and a tensor that nobody reads.
+        ("kept", MANY, HeldBytes(LAYER, 0, LAYER, 4000 + 3 * ROWS_OF_MANY), 4000 + ROWS_OF_MANY),
+    ],
+)
+def test_the_peak_is_where_most_is_held(
+    program: Path, way: str, batch: int, peak: HeldBytes, rest_at_end: int, is_fake: bool
+) -> None:
+    """With many samples in the forward pass, with few of them in the backward pass; what was there before counts."""
+    memory = memory_of(program, way, batch, is_fake)
+    assert (memory.peak, memory.end) == (peak, HeldBytes(LAYER, LAYER, LAYER, rest_at_end))
 
 
 @pytest.mark.parametrize("is_fake", [True, False])

@@ -86,7 +86,7 @@ def ask():
 
 
 def main():
-    if WAY == "asks":
+    if WAY == "ddp":
         ask()
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", local_rank)
@@ -95,17 +95,16 @@ def main():
     size = dist.get_world_size()
     model = layers().to(device)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    if WAY in ("fsdp2", "hsdp", "meta"):
-        if WAY == "meta":
-            with torch.device("meta"):
-                model = layers()
-        mesh = init_device_mesh("cuda", (size,))
-        if WAY == "hsdp":
-            mesh = init_device_mesh("cuda", (2, size // 2), mesh_dim_names=("copies", "shards"))
+    if WAY == "fsdp2":
+        for layer in (*model, model):
+            fully_shard(layer, mesh=init_device_mesh("cuda", (size,)), mp_policy=policy)
+    elif WAY == "hsdp":
+        with torch.device("meta"):
+            model = layers()
+        mesh = init_device_mesh("cuda", (2, size // 2), mesh_dim_names=("copies", "shards"))
         for layer in (*model, model):
             fully_shard(layer, mesh=mesh, mp_policy=policy)
-        if WAY == "meta":
-            model.to_empty(device="cuda")
+        model.to_empty(device="cuda")
     elif WAY == "fsdp1":
         model = FullyShardedDataParallel(model, device_id=torch.cuda.current_device())
     elif WAY == "tensor":
@@ -116,10 +115,9 @@ def main():
     else:
         model = torch.compile(model)
         model = nn.parallel.DistributedDataParallel(model, device_ids=[local_rank], output_device=local_rank)
-        if WAY == "compressed":
-            model.register_comm_hook(None, bf16_compress_hook)
-    dtype = torch.float16 if WAY == "scaled" else torch.bfloat16
-    scaler = torch.amp.GradScaler("cuda", enabled=WAY == "scaled", init_scale=1.0)
+        model.register_comm_hook(None, bf16_compress_hook)
+    dtype = torch.float16 if WAY == "ddp" else torch.bfloat16
+    scaler = torch.amp.GradScaler("cuda", enabled=WAY == "ddp", init_scale=1.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=WAY != "tensor")
 
     @torch.compile(fullgraph=True)
@@ -130,8 +128,7 @@ def main():
         batch, target = batch.to(device, non_blocking=True), target.cuda(local_rank, non_blocking=True)
         with torch.autocast("cuda", dtype=dtype):
             scores = model(batch)
-        if WAY not in ("fsdp1", "fsdp2", "hsdp", "meta", "tensor"):
-            assert scores.dtype == dtype
+        assert WAY != "ddp" or scores.dtype == dtype
         loss = loss_of(scores, target)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
@@ -146,14 +143,10 @@ if __name__ == "__main__":
     main()
 """
 COLLECTIVES = {
-    "asks": {"all_reduce"},
-    "compressed": {"all_reduce"},
     "ddp": {"all_reduce"},
-    "scaled": {"all_reduce"},
     "fsdp1": {"all_gather", "reduce_scatter"},
     "fsdp2": {"all_gather", "reduce_scatter", "all_reduce"},
     "hsdp": {"all_gather", "reduce_scatter", "all_reduce"},
-    "meta": {"all_gather", "reduce_scatter", "all_reduce"},
     "tensor": {"all_gather", "reduce_scatter", "all_reduce"},
 }
 
@@ -195,7 +188,7 @@ def test_programs_for_gpus_are_recorded(program: Path, way: str) -> None:
     assert step.compute_s == 0 < with_data.compute_s
     assert {call.collective for call in step.calls} == COLLECTIVES[way]
     products = {dtype for name, dtype, _ in products_of(step) if name in ("aten.mm", "aten.addmm")}
-    assert products == {"float16" if way == "scaled" else "bfloat16"}
+    assert products == {"float16" if way == "ddp" else "bfloat16"}
     if way == "fsdp2":  # the placeholder streams are those of CUDA, so that gathers may overlap the computations
         assert {call.on_side_stream for call in step.calls if call.collective == "all_gather"} == {True}
 
@@ -209,7 +202,7 @@ def test_all_steps_without_data_have_their_operators(program: Path) -> None:
 
 def test_programs_are_told_what_they_lack(program: Path, tmp_path: Path) -> None:
     """In one line with the place: the device, or the numbers on which the shape of an operator's result depends."""
-    told = recorded(program, "ddp")
+    told = recorded(program, "fsdp2")
     assert told.startswith(f"{program}:")
     assert told.endswith("; a program that was written for GPUs needs --device cuda")
     (chooses := tmp_path / "chooses.py").write_text(f"{HEAD}weights[weights > 0]\n")

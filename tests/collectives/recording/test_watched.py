@@ -3,14 +3,10 @@
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
-import torch
 
 from collectives.recording.program import with_times_of
-from collectives.recording.streams import watched_streams
-from collectives.runtime import Recorder
 from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
 from tests.collectives.recording.recorded import trace_of
 
@@ -120,43 +116,6 @@ def test_functional_collectives_are_waited_for(program: Path) -> None:
     assert len(step.calls) == 4
     for index in range(4):
         assert place(step, WAIT, index) > place(step, CALL, index)
-
-
-def test_waits_of_streams_are_watched() -> None:
-    """Through streams that wait for streams; what the program asked for is done, too."""
-    recorder, work = Recorder(clock=lambda: 0.0), Operator("aten.mm", "float32", 8, 8)
-    main, first, second = torch.cpu.current_stream(), torch.cpu.Stream(), torch.cpu.Stream()
-    calls = [Call("all_reduce", 64, "float32", group, is_async=False) for group in (0, 1, 0)]
-    with (
-        patch.object(torch.cpu.Event, "record") as record,
-        patch.object(torch.cpu.Event, "wait") as wait,
-        watched_streams(recorder, torch.cpu),
-    ):
-        event = torch.cpu.Event()
-        recorder.count(work)
-        first.wait_stream(main)
-        recorder.count(work)
-        with torch.cpu.stream(first):
-            recorder.count(work)  # part of the call
-            recorder.call(calls[0], [])
-            event.record()
-        with torch.cpu.stream(second):
-            event.wait()
-            recorder.call(calls[1], [])
-            recorder.call(calls[2], [])
-        recorder.count(work)
-        main.wait_stream(second)
-        main.wait_event(event)  # over already
-        recorder.end_step()
-        main.wait_event(event)  # of an earlier step: no rank begins a step before it has all of the last one
-        recorder.end_step()
-    step, later = recorder.steps
-    kinds = [(event.kind, event.call) for event in step.events]
-    reads = [(READ, 1), (READ, 2)]
-    assert kinds == [(COMPUTE, -1), (COMPUTE, -1), (CALL, 0), (CALL, 1), (CALL, 2), (COMPUTE, -1), *reads]
-    assert [(call.after, call.after_calls) for call in step.calls] == [(0, ()), (0, (0,)), (0, (1,))]
-    assert later.events == ()
-    assert (record.call_count, wait.call_count) == (3, 5)  # of each wait_stream one
 
 
 def test_operators_are_counted(program: Path) -> None:

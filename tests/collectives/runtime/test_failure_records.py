@@ -152,16 +152,6 @@ def test_what_a_rank_waits_for(
         assert cause.result(LATER_S / 2) == expected
 
 
-def test_who_waits_looks_ever_more_rarely(graces: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks of many groups may wait at once, and must not keep the cores from those whose records they wait for."""
-    graces(GRACE_S=0.5)
-    looks: list[int] = []
-    read = FailureRecords._read
-    monkeypatch.setattr(FailureRecords, "_read", lambda self, rank: looks.append(rank) or read(self, rank))
-    assert told(records_of(2, dist.HashStore()), {1: waiting_for(0)}) == {STOPPED.format(0)}
-    assert len(looks) <= 2 + 5 + 3  # 10, 20, 40, 80, 160 ms and then the rest of the half second; a few to spare
-
-
 class Store:
     """One that never answers, as where its server is stalled, or that cannot be reached."""
 

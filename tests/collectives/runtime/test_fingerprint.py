@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
+from collectives.calls.call import GroupRuntime
 from collectives.runtime.fingerprint import TEXT_BYTES, CallCheck, FingerprintCheck, MismatchError
 from collectives.runtime.group_state import state_of
 from collectives.runtime.preposted import PrepostedReceives
@@ -126,6 +127,7 @@ def many_lengths(group: dist.ProcessGroup) -> None:
     with (
         mock.patch("collectives.runtime.fingerprint.MAX_KNOWN", 40),
         mock.patch("collectives.runtime.preposted.LIMIT_BYTES", 2**19),
+        mock.patch("collectives.runtime.chunks.MAX_KEPT", 30),
     ):
         for length in [*range(1, 60)] * 2:
             tensor = torch.full((length,), group.rank() + 1.0)
@@ -135,11 +137,13 @@ def many_lengths(group: dist.ProcessGroup) -> None:
     kept = sum(len(buffer.memory) for of_tags in of_peers for buffers in of_tags.values() for buffer in buffers)
     assert kept <= 2 * (2**19 + 2**17)  # from two peers; those of the comparisons are beside the limit
     assert len(state_of(group).part(FingerprintCheck)._known) == 40
+    (executor,) = state_of(group).part(GroupRuntime).executors.values()
+    assert len(executor._layouts._known) == 30
     dist.destroy_process_group(group)
 
 
-def test_fingerprints_take_bounded_memory(trio: RankPool) -> None:
-    """Calls beyond the limits are compared each time, or sent without receives posted ahead; results are right."""
+def test_calls_take_bounded_memory(trio: RankPool) -> None:
+    """Those beyond the limits are compared and laid out each time, or sent without receives posted ahead."""
     trio.run(many_lengths)
 
 

@@ -52,17 +52,6 @@ def test_a_group_of_ours_sets_its_own(ranks: RankPool) -> None:
     assert ranks.run(ring_beside, num_ranks=5) == [[False, True]] * 5
 
 
-def test_a_thread_that_has_no_name_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new group's thread is waited for: on a busy machine it may not have run when the group is made."""
-    looks = iter([{1}, {1}, {1}, {1, 2}])
-    told: list[tuple[set[int], str]] = []
-    monkeypatch.setattr(gloo_threads, "_gloo_threads", lambda: next(looks))
-    monkeypatch.setattr(gloo_threads, "_set_policy", lambda threads, policy: told.append((threads, policy)))
-    with gloo_threads.batch_policy_for_new_groups():
-        pass
-    assert told == [({2}, "batch")]
-
-
 def test_a_system_without_such_threads_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As seccomp may; a thread that ends meanwhile is no fault either. An unknown policy is refused."""
     assert gloo_threads.set_gloo_thread_policy() == 0

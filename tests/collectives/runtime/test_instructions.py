@@ -19,7 +19,6 @@ from collectives.runtime.instructions import (
 )
 from ringsim import Collective, Schedule
 from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
 from tests.ringsim.strategies import schedules
 
@@ -143,23 +142,6 @@ def crowded_schedule(seed: int) -> Schedule:
 def test_no_rank_waits_for_ever(seed: int, ahead: int) -> None:
     """Whatever the channels: also if no message leaves before its receive is posted."""
     assert Rendezvous(crowded_schedule(seed), ahead).run()
-
-
-@pytest.mark.parametrize(("collective", "name"), ALGORITHMS, ids=lambda value: getattr(value, "value", value))
-@pytest.mark.parametrize("num_ranks", [2, 4, 5, 6])
-@pytest.mark.parametrize("ahead", [POSTED_AHEAD, 4 * POSTED_AHEAD])
-def test_no_algorithm_waits_for_ever(collective: Collective, name: str, num_ranks: int, ahead: int) -> None:
-    """The same."""
-    assert Rendezvous(build(collective, name, num_ranks), ahead).run()
-
-
-def test_a_rank_of_a_ring_of_two() -> None:
-    """It says where both chunks may land before it sends, and waits for a send only where it must."""
-    (program, _) = programs(build(Collective.ALL_REDUCE, "ring", 2))
-    assert ", ".join(f"{opcode.name.lower()} {index}" for opcode, index in instructions_of(program)) == (
-        "post_recv 0, send 0, wait_send 0, post_recv 1, wait_recv 0, apply 0, send 1, repost_recv 0, "
-        "wait_recv 1, apply 1, repost_recv 1, wait_send 1"
-    )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ All faults happen at the same time, each in a group of its own, which begins wit
 """
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -21,9 +20,7 @@ import collectives
 from collectives import CollectiveError, Executor
 from collectives.calls.call import GroupRuntime
 from collectives.runtime import state_of
-from collectives.runtime.preposted import EagerBuffer, PrepostedReceives
 from collectives.runtime.schedule_run import ScheduleRun
-from collectives.runtime.transport import close_connections
 from ringsim import Collective, Schedule, Transfer
 from ringsim.registry import build
 from tests.collectives.shared_groups import ONE_HOST, SMALL_SLOT, fresh_group, local_ranks, on_hosts, slots_of
@@ -161,35 +158,6 @@ def overwrites(group: Group, lenders: tuple[int, ...] = (0, 1, 2), num_steps: in
     return told
 
 
-def leaves(group: Group) -> str:
-    """Rank 1 of two leaves when it has its result, before rank 0 has posted receives for its next call."""
-    if group.rank() == 1:
-        collectives.all_reduce(torch.ones(1), group=group)
-        close_connections(group)
-        return ""
-    preposted = state_of(group).part(PrepostedReceives)
-    repost = preposted.repost
-
-    def late(group: Group, peer: int, tag: int, buffer: EagerBuffer) -> None:
-        wait_until_gone(group, peer)
-        repost(group, peer, tag, buffer)
-
-    preposted.repost = late  # type: ignore[method-assign]
-    tensor = torch.ones(1)
-    collectives.all_reduce(tensor, group=group)
-    return f"{tensor.sum().item()}; then {said(collectives.all_reduce, tensor, group=group)}"
-
-
-def wait_until_gone(group: Group, peer: int) -> None:
-    """Until no receive from `peer` can be posted any more; the tag is one that nobody else uses."""
-    while True:
-        try:
-            group.recv([torch.zeros(1)], peer, 0x7FFF)
-        except RuntimeError:
-            return
-        time.sleep(0.01)
-
-
 class Case(NamedTuple):
     """A fault, the way that chunks travel, and patterns of the ranks' reports; the group has as many ranks."""
 
@@ -237,7 +205,6 @@ CASES = {
     "overwrites, others copy": Case(partial(overwrites, lenders=(0,)), "shm", OVERWRITTEN),
     "overwrites, nobody else reads": Case(partial(overwrites, num_steps=1), "shm", (*OVERWRITTEN[:2], ".*")),
     "overwrites, two hosts": Case(overwrites, "hosts", OVERWRITTEN),
-    "leaves": Case(leaves, "gloo", (r"2\.0; then .*rank 1 failed: .*" + FIRST.format(1), "")),
 }
 
 

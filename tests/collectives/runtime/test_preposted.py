@@ -24,27 +24,6 @@ from tests.ranks import RankPool
 MIN, COPIED, MAX = preposted.MIN_BUFFER_BYTES, preposted.MAX_EAGER_COPY_BYTES, preposted.MAX_EAGER_BYTES
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "reduces", "size_class"),
-    [
-        (0, True, 1),
-        (MIN, False, 1),
-        (MIN + 1, False, 2),
-        (3 * MIN, True, 3),
-        (COPIED, False, 5),
-        (COPIED + 1, False, 0),  # what is only copied lands in its chunk
-        (COPIED + 1, True, 6),
-        (MAX, True, 9),
-        (MAX + 1, True, 0),
-    ],
-)
-def test_both_ends_know_the_size_class_from_the_size(size_bytes: int, reduces: bool, size_class: int) -> None:
-    """A power of two that is enough, and no larger than it must be; too long a message keeps its tag."""
-    tag = preposted.eager_tag(Tag.COLLECTIVE, size_bytes, reduces)
-    assert (tag & 0xFF, tag >> SIZE_CLASS_SHIFT) == (Tag.COLLECTIVE, size_class)
-    assert preposted.is_eager(tag) == (size_class > 0)
-
-
 def buffers(group: dist.ProcessGroup) -> list[tuple[int, int]]:
     """How many buffers of how many bytes this rank keeps, for each peer and size class."""
     of_peers = state_of(group).part(preposted.PrepostedReceives)._buffers

@@ -4,10 +4,8 @@ import hashlib
 from dataclasses import replace
 
 import pytest
-import torch
 import torch.distributed as dist
 
-import collectives
 from tests.collectives.replayed_calls import NAMES, made, replayed
 from tests.collectives.shared_groups import ONE_HOST, PAIRS, SMALL_SLOT, kept_group, shared_by
 from tests.fuzz.calls import REDUCING, Call
@@ -88,24 +86,3 @@ def test_every_algorithm(
     answers = ranks.run(compared, num_ranks, hosts, slot_bytes, calls, timeout_s=280)[:num_ranks]
     for seed, (call, *digests) in enumerate(zip(calls, *answers, strict=True)):
         assert digests == [hashlib.sha256(result).digest() for result in replayed(call, seed, num_ranks)], call
-
-
-def in_turn(group: dist.ProcessGroup, lengths: list[int]) -> None:
-    """All-reduces of several lengths, some of them under way at once, whose sums tell rank, place and call apart."""
-    shared = kept_group(group.size(), "auto", ONE_HOST, SMALL_SLOT)
-    works, tensors = [], []
-    for turn, length in enumerate(lengths):
-        tensors.append(torch.arange(length, dtype=torch.float64) * (group.rank() + 1) + turn)
-        algorithm = ("ring", "direct", "recursive_doubling")[turn % 3]
-        works.append(collectives.all_reduce(tensors[-1], group=shared, algorithm=algorithm, async_op=turn % 5 > 0))
-    for work in works:
-        if work is not None:
-            work.wait()
-    total = sum(range(1, group.size() + 1))
-    for turn, tensor in enumerate(tensors):
-        assert torch.equal(tensor, torch.arange(len(tensor), dtype=torch.float64) * total + group.size() * turn)
-
-
-def test_slots_are_used_again(ranks: RankPool) -> None:
-    """Long and short ones in turn."""
-    ranks.run(in_turn, [(37 * turn) % 23 * (101 if turn % 4 == 0 else 1) for turn in range(150)])

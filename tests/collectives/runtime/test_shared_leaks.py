@@ -2,7 +2,6 @@
 
 import gc
 import os
-import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +28,7 @@ class Holdings(NamedTuple):
     def now(cls) -> "Holdings":
         """Return the holdings of this process."""
         maps = Path("/proc/self/maps").read_text().count("/memfd:collectives")
-        return cls(len(os.listdir("/proc/self/fd")), threading.active_count(), maps)
+        return cls(len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), maps)
 
     @classmethod
     def settled(cls) -> "Holdings":
@@ -50,13 +49,14 @@ def shared_memory_files() -> set[str]:
 
 
 def settled_twice(_: dist.ProcessGroup, hosts: tuple[int, ...]) -> list[tuple[Holdings, Holdings]]:
-    """Return the holdings of this rank after a few groups and after more, and in a group after few calls and many."""
+    """Return the holdings of this rank after two groups and after four, and in a group after few calls and many."""
     for turn in range(4):
         if turn == 2:
             early = Holdings.settled()
-        if (group := sharing_group(4, "auto", hosts, 4096)) is not None:
+        if (group := sharing_group(4, "auto", hosts, 4096, ("gloo", "ring")[turn % 2])) is not None:
             local_ranks(group)
             collectives.all_reduce(torch.ones(5000), group=group)
+            collectives.all_reduce(torch.ones(1000, 2)[:, 0], group=group, async_op=True).wait()
             dist.destroy_process_group(group)
             del group
     of_groups, group = (early, Holdings.settled()), sharing_group(4, "auto", hosts, 4096)

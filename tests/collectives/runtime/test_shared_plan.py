@@ -161,5 +161,7 @@ def test_the_simulator_counts_what_a_call_does(
     done, counted = Counter(one for rank in by_rank for one in rank), Counter(passes_counted(schedule, is_lent))
     assert sorted((done - counted).elements()) == [], "done, and not counted"
     assert sorted((counted - done).elements()) == [], "counted, and not done"
+    if is_lent and (collective, name) == (Collective.ALL_REDUCE, "ring"):  # all stays where it is until it is read
+        assert not any(one.kind == "published" for one in counted)
     fits = SLOT // max(memory_passes(schedule).most_published, 1) // CACHE_LINE * CACHE_LINE
     assert portion_bytes(schedule, SLOT, on_one_host=True) == fits
