@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from ringsim.analysis import BASELINE, MAX_TRANSFERS
@@ -329,18 +330,14 @@ def _sure(gain: PredictedTime, least_gain: float) -> PredictedTime | None:
 
 def _on_ranks(subject: Subject, num_ranks: int) -> ScaledTime:
     fit, profile = subject.fit, subject.profile
-
-    def call_s(cluster: Cluster) -> float:
-        return all_reduce_s(cluster, BASELINE, num_ranks, subject.size_bytes)
+    call_s = partial(all_reduce_s, algorithm=BASELINE, num_ranks=num_ranks, size_bytes=subject.size_bytes)
 
     def step_s(cluster: Cluster) -> float:
         assert profile
         return predict_ddp(profile, cluster, num_ranks, ddp_config(cluster, num_ranks)).step_s
 
     return ScaledTime(
-        num_ranks,
-        _with_interval(fit, call_s, num_ranks),
-        _with_interval(fit, step_s, num_ranks) if profile else None,
+        num_ranks, _with_interval(fit, call_s, num_ranks), _with_interval(fit, step_s, num_ranks) if profile else None
     )
 
 

@@ -90,10 +90,12 @@ def synthesize(
         explanation = None if why_not_explained(synthesis.schedule) else explain(synthesis.schedule, network, size)
         result = synthesis_dict(synthesis, network, size, seed, explanation)
         if plot:
-            from ringsim.report.plots.link_figure import save_links  # noqa: PLC0415  takes most of a second to import
+            from ringsim.report.plots.link_figure import draw_links  # noqa: PLC0415  takes most of a second to import
+            from ringsim.report.plots.style import save_figure  # noqa: PLC0415
 
             progress.begin("drawing")
-            save_links(synthesis.schedule, network, size, plot, style)
+            known = explanation or explain(synthesis.schedule, network, size)
+            save_figure(lambda: draw_links(synthesis.schedule, network, size, known), plot, style)
             console.say_wrote(plot)
     console.print_result(format_synthesis(synthesis, result, explanation, wide=wide), result, as_json, output)
 
