@@ -235,11 +235,8 @@ def _throughputs(collective: Collective, links: Links, groups: list[Ints], size_
     """Yield lower bounds by bandwidth; links: those that lead to where the data must get."""
     yield Cut(0.0)
     direct = links.without_detours()
-    cuts = [
-        _worst_cut_of_shares(direct, size_bytes)
-        if collective is Collective.ALL_GATHER
-        else _worst_cut_of_root(direct, size_bytes)
-    ]
+    worst_cut = _worst_cut_of_shares if collective is Collective.ALL_GATHER else _worst_cut_of_root
+    cuts = [worst_cut(direct, size_bytes)]
     if collective is Collective.ALL_REDUCE:
         cuts.append(_worst_cut_of_root(direct.reversed(), size_bytes)._replace(leaves=True))
     yield from cuts

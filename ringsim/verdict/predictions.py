@@ -274,10 +274,8 @@ def _least_gain(subject: Subject) -> float:
     ratios = [1 + result.error for result in (*cases, *strategies) if result.error is not None]
     ends = [(p10_p90(probe.times_s), probe.median_s) for probe in subject.measurements.probes_of("shift")]
     half_spreads = [(high_s - low_s) / median_s / 2 for (low_s, high_s), median_s in ends]
-    return max(
-        scatter(ratios or [1 + residual for _, residual in subject.fit.residuals]),
-        1 + statistics.median(half_spreads or [0.0]),
-    )
+    scattered = scatter(ratios or [1 + residual for _, residual in subject.fit.residuals])
+    return max(scattered, 1 + statistics.median(half_spreads or [0.0]))
 
 
 def scatter(ratios: list[float]) -> float:

@@ -1,5 +1,6 @@
 """`ringsim synthesize`."""
 
+from functools import partial
 from pathlib import Path
 
 from click import option
@@ -76,14 +77,8 @@ def synthesize(
     console.require_one_stdout(as_json, output)
     with console.ended_once(), console.Progress() as progress:
         progress.begin("searching")
-        synthesis = search(
-            Collective(collective),
-            network,
-            ranks,
-            size,
-            SearchOptions(seconds, chunks_per_rank, seed),
-            on_state=lambda state: _show(progress, state),
-        )
+        asked = Collective(collective), network, ranks, size, SearchOptions(seconds, chunks_per_rank, seed)
+        synthesis = search(*asked, on_state=partial(_show, progress))
         if output:  # before what takes longer, so that Ctrl-C there does not lose it
             with console.output_file(output) as file:
                 file.writelines(line.encode() for line in msccl_lines(synthesis.schedule, with_places=True))

@@ -68,10 +68,8 @@ def _rows_of_transfers(network: AnyNetwork, explanation: Explanation, row_of_lin
     timeline, usage = explanation.timeline, explanation.links
     paths = network.topology(timeline.num_ranks).paths(timeline.src.astype(np.int64), timeline.dst.astype(np.int64))
     rows = row_of_link[paths.resource]
-    pairs = {
-        pair: len(usage.resource_names) + number
-        for number, pair in enumerate(zip(usage.src.tolist(), usage.dst.tolist(), strict=True))
-    }
+    links = enumerate(zip(usage.src.tolist(), usage.dst.tolist(), strict=True), len(usage.resource_names))
+    pairs = {pair: number for number, pair in links}
     own = [pairs.get(pair, NONE) for pair in zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)]
     rows = np.column_stack([rows, row_of_link[np.array(own, dtype=np.int64)]])
     transfer, column = np.nonzero(rows != NONE)
