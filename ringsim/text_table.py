@@ -1,7 +1,14 @@
-"""`align_columns`: the rows of a table as lines of text, for all tables that this project prints."""
+"""Tables as lines of text, `align_columns`, or as CSV; `wrap_text`; and `load_template` for longer texts."""
 
+import csv
+import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 GAP = "  "  # between two columns
 WIDTH = 80  # columns of a terminal; what is wider is printed only if it is asked for
@@ -41,6 +48,27 @@ def wrap_text(text: str, width: int | None = WIDTH, indent: str = "") -> str:
       the next line
     """
     return text if width is None else "\n".join(_lines(text, width, indent))
+
+
+def records_csv(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return records, all with the same fields, as CSV below the names of the fields."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def load_template(path: Path, filters: dict[str, Callable[..., Any]], **settings: Any) -> "Template":
+    """Return the template in a file, which may use these filters; a name that is not given to it is an error.
+
+    settings: of `jinja2.Environment`.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  few commands need it
+
+    environment = Environment(loader=FileSystemLoader(path.parent), undefined=StrictUndefined, **settings)
+    environment.filters |= filters
+    return environment.get_template(path.name)
 
 
 def _lines(text: str, width: int, indent: str = "") -> list[str]:

@@ -98,10 +98,8 @@ def advise(
     """
     make = build_other or partial(_build, schedule, size_bytes)
     runs = [(name, lambda: schedule, other) for name, other in better_networks(network)]
-    runs += [
-        (name, partial(_build_small, make, schedule, network, name), network)
-        for name in _other_algorithms(schedule, network, size_bytes)
-    ]
+    others = _other_algorithms(schedule, network, size_bytes)
+    runs += [(name, partial(_build_small, make, schedule, network, name), network) for name in others]
     alternatives = []
     for name, make_one, other in runs:
         alternatives.append(_simulated(name, make_one, other, size_bytes, time_on))

@@ -49,12 +49,8 @@ def candidates(collective: Collective, networks: Iterable[AnyNetwork]) -> list[s
     >>> "nvls" in candidates(Collective.ALL_REDUCE, [load_network("dgx-a100")])
     False
     """
-    networks = list(networks)
-    return [
-        name
-        for owner, name in ALGORITHMS
-        if owner is collective and any(not why_not(network, name) for network in networks)
-    ]
+    networks, own = list(networks), [name for owner, name in ALGORITHMS if owner is collective]
+    return [name for name in own if any(not why_not(network, name) for network in networks)]
 
 
 def why_not(network: AnyNetwork, algorithm: str) -> str:

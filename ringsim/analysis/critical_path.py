@@ -129,17 +129,12 @@ def _costs(
     row = np.array([hop.row for hop in path], dtype=np.int64)
     own = costs_of(timeline, topology, chunk_bytes, row)
     sending_s = bytes_s(timeline, topology, chunk_bytes, row, rows.channel[row])
-    columns = (own.send_overhead_s, sending_s, own.receive_overhead_s)
-    parts = zip(*(column.tolist() for column in (*columns, own.reduce_s)), strict=True)
-    costs: list[Costs] = []
-    for hop, (send_overhead_s, sending_s, receive_overhead_s, reduce_s) in zip(path, parts, strict=True):
-        if hop.activity is Activity.SENDING:
-            costs.append([(CostKind.OVERHEAD, send_overhead_s), (CostKind.BANDWIDTH, sending_s)])
-        elif hop.activity is Activity.APPLYING:
-            costs.append([(CostKind.OVERHEAD, receive_overhead_s), (CostKind.REDUCTION, reduce_s)])
-        else:
-            costs.append([(CostKind.LATENCY, hop.end_s - hop.begin_s)])
-    return costs
+    columns = {
+        Activity.SENDING: ((CostKind.OVERHEAD, own.send_overhead_s), (CostKind.BANDWIDTH, sending_s)),
+        Activity.TRAVELLING: ((CostKind.LATENCY, np.array([hop.end_s - hop.begin_s for hop in path])),),
+        Activity.APPLYING: ((CostKind.OVERHEAD, own.receive_overhead_s), (CostKind.REDUCTION, own.reduce_s)),
+    }
+    return [[(kind, float(column[place])) for kind, column in columns[hop.activity]] for place, hop in enumerate(path)]
 
 
 def _segments(timeline: Timeline, hop: Hop, costs: Costs) -> list[PathSegment]:

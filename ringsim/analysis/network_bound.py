@@ -235,11 +235,8 @@ def _throughputs(collective: Collective, links: Links, groups: list[Ints], size_
     """Yield lower bounds by bandwidth; links: those that lead to where the data must get."""
     yield Cut(0.0)
     direct = links.without_detours()
-    cuts = [
-        _worst_cut_of_shares(direct, size_bytes)
-        if collective is Collective.ALL_GATHER
-        else _worst_cut_of_root(direct, size_bytes)
-    ]
+    worst_cut = _worst_cut_of_shares if collective is Collective.ALL_GATHER else _worst_cut_of_root
+    cuts = [worst_cut(direct, size_bytes)]
     if collective is Collective.ALL_REDUCE:
         cuts.append(_worst_cut_of_root(direct.reversed(), size_bytes)._replace(leaves=True))
     yield from cuts
@@ -284,7 +281,7 @@ def _worst_cut_of_shares(links: Links, size_bytes: int) -> Cut:
 
     worst = Cut(0.0)
     for target in network.targets():
-        cut = network.cut_into(np.array([target]))
+        cut = network.cut_of_shares(target)
         worst = max(worst, cut.bound(needed(cut.ranks), network), key=lambda known: known.time_s)
         while worst.time_s > 0:
             cut = network.cut_of_shares(target, share / worst.time_s)
@@ -429,20 +426,11 @@ class FlowNetwork:
         burst = float(self.links.burst_bytes[resource].sum()) if resource else 0.0
         return FlowCut(ranks, resource, sum(data["capacity"] for data in edges), burst)
 
-    def cut_into(self, ranks: Ints) -> FlowCut:
-        """Return the smallest cut between all other ranks and these."""
-        inside = set(ranks.tolist())
+    def cut_of_shares(self, target: int, share_bytes_per_s: float = np.inf) -> FlowCut:
+        """Return the smallest cut before a rank if each other rank has so much to send to it."""
         for rank in range(self.links.num_ranks):
-            if rank not in inside:
-                self.graph.add_edge(SOURCE, ("rank", rank), capacity=np.inf, resource=_OF_SOURCE)
-        smallest = self.cut(SOURCE, ("rank", int(ranks[0])))
-        self.graph.remove_node(SOURCE)
-        return smallest
-
-    def cut_of_shares(self, target: int, share_bytes_per_s: float) -> FlowCut:
-        """Return the smallest cut before a rank if each rank has so much to send to it."""
-        for rank in range(self.links.num_ranks):
-            self.graph.add_edge(SOURCE, ("rank", rank), capacity=share_bytes_per_s, resource=_OF_SOURCE)
+            if rank != target:
+                self.graph.add_edge(SOURCE, ("rank", rank), capacity=share_bytes_per_s, resource=_OF_SOURCE)
         smallest = self.cut(SOURCE, ("rank", target))
         self.graph.remove_node(SOURCE)
         return smallest

@@ -33,10 +33,10 @@ class RankPlacement:
     evaluations: how many orders were simulated.
     """
 
-    order: Ranks
-    time_s: float
-    time_before_s: float
     evaluations: int
+    order: Ranks
+    time_before_s: float
+    time_s: float
 
     @property
     def gain(self) -> float:
@@ -75,14 +75,13 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
     ends_at = time.monotonic() + seconds
     times_s: dict[Ranks, float] = {}  # the best one is the first of the fastest: nothing is moved without a gain
     best = given = tuple(range(schedule.num_ranks))
-    orders = _orders(schedule, network, size_bytes, times_s, budget, np.random.default_rng(seed))
-    for order in orders:
+    for order in _orders(schedule, network, size_bytes, times_s, budget, np.random.default_rng(seed)):
         times_s[order] = predict_time(permute_ranks(schedule, order), network, size_bytes, runtime=runtime)
         on_progress(1)
         best = order if times_s[order] < times_s[best] * (1 - SAME) else best
         if len(times_s) >= budget or time.monotonic() > ends_at:
             break
-    return RankPlacement(best, times_s[best], times_s[given], len(times_s))
+    return RankPlacement(len(times_s), best, times_s[given], times_s[best])
 
 
 def default_budget(schedule: Schedule) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations  # so that help() shows the names of array ty
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -214,12 +214,8 @@ class RunView:
         first, num_chunks = int(beyond[0]), self.schedule.num_chunks
         low, high = int(sizes[first - 1]) if first else 0, int(sizes[first])
         multiples = range(0, high + num_chunks, num_chunks)
-        place = bisect_left(
-            multiples,
-            2 * floor_s,
-            lo=low // num_chunks,
-            key=lambda size: predict_time(self.schedule, self.network, size),
-        )
+        time_of = partial(predict_time, self.schedule, self.network)
+        place = bisect_left(multiples, 2 * floor_s, lo=low // num_chunks, key=time_of)
         return num_chunks * place
 
 

@@ -1,7 +1,6 @@
 """`Sweep`: one collective by many algorithms on many ranks, sizes and networks; saved, and read back for pictures."""
 
 import csv
-import io
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from ringsim.analysis.candidates import LIBRARY, algbw_bytes_per_s, busbw_bytes_
 from ringsim.files import FileFormat, atomic_file, decode, encode, naming_place, parse_json, read_text, values
 from ringsim.registry import NCCL_ALGORITHMS, base_name
 from ringsim.schedule import Collective
+from ringsim.text_table import records_csv
 from ringsim.units import decimal_number, format_size, plural, whole_number
 
 BASELINE, NCCL_RING = "ring", NCCL_ALGORITHMS[0]
@@ -168,12 +168,7 @@ class Sweep:
 
     def csv_text(self) -> str:
         """Return a line for each cell, below the column names and one line of JSON after a `#`."""
-        text = io.StringIO()
-        text.write(f"# {json.dumps(self._header())}\n")
-        table = csv.DictWriter(text, self.cells[0].as_dict().keys(), lineterminator="\n")
-        table.writeheader()
-        table.writerows(cell.as_dict() for cell in self.cells)
-        return text.getvalue()
+        return f"# {json.dumps(self._header())}\n{records_csv([cell.as_dict() for cell in self.cells])}"
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> Self:

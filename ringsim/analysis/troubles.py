@@ -61,11 +61,8 @@ def _find_slow_parts(spec: Spec) -> list[SlowPart]:
     for kind, named in kinds.items():
         rates = [link.bandwidth_bytes_per_s for _, link in named]
         typical = sorted(rates)[len(rates) // 2] if rates else 0.0
-        parts += [
-            SlowPart(kind, place, named[place][0], rate, typical)
-            for place, rate in enumerate(rates)
-            if rate * SLOW < typical
-        ]
+        slow = [(place, rate) for place, rate in enumerate(rates) if rate * SLOW < typical]
+        parts += [SlowPart(kind, place, named[place][0], rate, typical) for place, rate in slow]
     return sorted(parts, key=lambda part: part.bytes_per_s / part.typical_bytes_per_s)
 
 
@@ -169,11 +166,8 @@ def _fails_at_s(topology: Topology, src: Ints, dst: Ints) -> Floats:
 def _troubled_ranks(network: AnyNetwork, num_ranks: int) -> tuple[TroubledRank, ...]:
     slowdowns = {slow.rank: slow.slowdown for slow in network.spec.slow_ranks}
     fails = {failure.rank: failure.at_s for failure in network.spec.failures if failure.rank is not None}
-    return tuple(
-        TroubledRank(rank, slowdowns.get(rank, 1.0), fails.get(rank))
-        for rank in sorted(slowdowns.keys() | fails.keys())
-        if rank < num_ranks
-    )
+    ranks = sorted(rank for rank in slowdowns.keys() | fails.keys() if rank < num_ranks)
+    return tuple(TroubledRank(rank, slowdowns.get(rank, 1.0), fails.get(rank)) for rank in ranks)
 
 
 def slow_pairs(troubles: Troubles) -> set[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from ringsim.analysis.candidates import cost_of
 from ringsim.analysis.holdings import HeldStep, find_phases, hosts_of_network, num_shares, walk_holdings
 from ringsim.network import AnyNetwork
 from ringsim.schedule import Collective, Ints, Schedule, verify
+from ringsim.text_table import load_template
 from ringsim.units import format_size, plural
 
 MAX_COUNTS = 2**24  # chunks of all ranks, times ranks: tens of MiB, and a few seconds
@@ -47,12 +49,6 @@ _GOALS: dict[Collective, str] = {
     Collective.SCATTER: "rank 0 has all of the data; at the end every rank must hold its part",
     Collective.ALL_TO_ALL: "every rank has a block for every rank; at the end every rank must hold the blocks for it",
 }
-_SENT_BOUNDS = {
-    Collective.ALL_REDUCE: "2(n - 1)/n",
-    Collective.BROADCAST: "1",
-    Collective.REDUCE: "1",
-    Collective.GATHER: "1/n",
-}  # of the other collectives (n - 1)/n
 
 
 def walk_through(schedule: Schedule, network: AnyNetwork, size_bytes: int) -> dict[str, Any]:
@@ -259,26 +255,8 @@ def name_numbers(noun: str, numbers: Sequence[int]) -> str:
     )
 
 
-def _costs(schedule: Schedule, size_bytes: int, phases: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    cost, num_ranks = cost_of(schedule), schedule.num_ranks
-    if num_ranks == 1:
-        return ("a single rank has nothing to send",)
-    parts = [f"{len(phase['steps'])} of {phase['name']}" for phase in phases if len(phases) > 1]
-    is_least = cost.sent <= cost.sent_bound * (1 + 1e-9)
-    compared = "equals this bound" if is_least else f"is {cost.sent / cost.sent_bound:.3g} times the bound"
-    formula = _SENT_BOUNDS.get(schedule.collective, "(n - 1)/n")
-    steps = (
-        f"{', '.join([plural(schedule.num_steps, 'step'), *parts])}; an algorithm in which a rank sends to one other "
-        f"in a step needs at least {cost.steps_bound}, since the number of ranks that hold a contribution at most "
-        "doubles in each step"
-    )
-    sent = (
-        f"the busiest sender sends {format_size(cost.sent * size_bytes)}, {cost.sent:.4g} times the data; every "
-        f"algorithm needs at least {formula} = {cost.sent_bound:.4g} times (Patarasuk and Yuan 2009), which {compared}"
-    )
-    if not phases or not all(phase["rule"] for phase in phases):
-        return steps, sent
-    until = "a chunk is complete" if schedule.collective.reduces else "a chunk has reached all ranks"
-    more = f", and {num_ranks - 1} more until it has reached all other ranks" if len(phases) > 1 else ""
-    ring = f"in a ring a chunk moves by one rank per step: n - 1 = {num_ranks - 1} steps until {until}{more}"
-    return steps, ring, sent
+def _costs(schedule: Schedule, size_bytes: int, phases: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a sentence on the steps, one on a ring where a rule goes round one in all phases, and one on the bytes."""
+    filters = {"plural": plural, "size": format_size}
+    template = load_template(Path(__file__).with_name("costs.j2"), filters, trim_blocks=True)
+    return template.render(schedule=schedule, cost=cost_of(schedule), phases=phases, size_bytes=size_bytes).splitlines()

@@ -175,18 +175,12 @@ def read_timings(files: Sequence[GivenFile], of_all: LogShape, settings: NcclSet
     if given:
         raise ValueError(f"{given}: is a measurements file, which tells its ranks and hosts: leave out nodes and "
                          "ranks-per-node, which are for logs")  # fmt: skip
-    loaded = tuple(Measurements.load(path) for path in paths)
-    cases = [
-        case
-        for path, measurements in zip(paths, loaded, strict=True)
-        for case in cases_of_measurements(measurements, _num_hosts(measurements, path), str(path))
-    ]
+    loaded, cases = tuple(Measurements.load(path) for path in paths), []
+    for path, measurements in zip(paths, loaded, strict=True):
+        with naming_place(path):
+            hosts = num_hosts(measurements)
+        cases += cases_of_measurements(measurements, hosts, str(path))
     return Timings(tuple(cases), paths, loaded)
-
-
-def _num_hosts(measurements: Measurements, path: Path) -> int:
-    with naming_place(path):
-        return num_hosts(measurements)
 
 
 def _is_json(path: Path) -> bool:

@@ -1,9 +1,11 @@
 """Options that several commands have: which schedule, which network, how many bytes."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
 import click
@@ -166,10 +168,10 @@ def schedule_options(command: Command, library: bool = False) -> Command:
     """Adds the same and --order, a rank placement, in whose places the ranks of `schedule` then are."""
 
     @partial(algorithm_options, library=library)
-    @option("--order", "placement", type=PLACEMENT, help="Rank order: 0,2,1,3, or a file that ringsim order wrote.")
+    @option("--order", type=PLACEMENT, help="Rank order: 0,2,1,3, or a file that ringsim order wrote.")
     @wraps(command)
-    def with_placement(*, schedule: Schedule, placement: Sequence[int] | None, **rest: Any) -> None:
-        command(schedule=schedule if placement is None else permute_ranks(schedule, placement), **rest)
+    def with_placement(*, schedule: Schedule, order: Sequence[int] | None, **rest: Any) -> None:
+        command(schedule=schedule if order is None else permute_ranks(schedule, order), **rest)
 
     return with_placement
 
@@ -198,8 +200,8 @@ def library_choice(
 
 def in_given_places(schedule: Schedule) -> Schedule:
     """Return the schedule with its ranks in the places of --order, if that was given to the command that runs."""
-    placement = click.get_current_context().params.get("placement")
-    return schedule if placement is None else permute_ranks(schedule, placement)
+    order = click.get_current_context().params.get("order")
+    return schedule if order is None else permute_ranks(schedule, order)
 
 
 def drawn_as_library(
@@ -290,7 +292,7 @@ def networks_options(command: Command, load: Callable[[str], Cluster] = load_sim
         *, names: tuple[str, ...], latency: float, bandwidth: float, reduce_bandwidth: float | None, **rest: Any
     ) -> None:
         if names:
-            _refuse_beside_network("latency", "bandwidth", "reduce_bandwidth")
+            refuse_together("network", "latency", "bandwidth", "reduce_bandwidth")  # a file says all of the network
             loaded = {name: load(name) for name in names}
             for network in loaded.values():
                 say_contradiction(network)
@@ -333,8 +335,14 @@ def refuse_without(name: str, needed: object, needed_name: str) -> None:
         raise click.UsageError(f"--{name} has no effect without --{needed_name}", click.get_current_context())
 
 
-def _refuse_beside_network(*names: str) -> None:
-    """Usage error if one of these options was given: a file says all of the network."""
-    for name in filter(is_given, names):
-        other = f"--{name.replace('_', '-')}"
-        raise click.UsageError(f"--network and {other} exclude each other", click.get_current_context())
+def refuse_together(first: str, *others: str) -> None:
+    """Usage error if one of the other options was given beside the first one, which says what it would."""
+    for name in filter(is_given, others):
+        text = f"--{first} and --{name.replace('_', '-')} exclude each other"
+        raise click.UsageError(text, click.get_current_context())
+
+
+def default_path(schedule: Schedule, names: str, suffix: str) -> Path:
+    """Return the file that is written for a run without --output; names: of its algorithms."""
+    name = f"ringsim-{schedule.collective.value}-{names}-{schedule.num_ranks}"
+    return Path(re.sub(r"[^\w.-]+", "-", name) + suffix)

@@ -10,7 +10,7 @@ from ringsim.report.placement_report import format_placement, parse_placement, p
 from ringsim.report.run_summary import describe, ranks_as_dicts, ranks_table, summarise
 from ringsim.report.step_tables import caps_table, ddp_facts, format_trace_prediction, format_trace_scaling, token_facts
 from ringsim.report.sweep_table import format_sweep, sweep_notes
-from ringsim.report.table import DataTable, records_csv
+from ringsim.report.table import DataTable
 from ringsim.report.trace import trace_lines, write_step_trace, write_trace
 from ringsim.report.walkthrough_text import (
     bound_reason,

@@ -140,7 +140,6 @@ def format_value(name: str, value: float) -> str:
 
 
 _ALIKE = 0.2  # intervals at least as wide show both ends: N % longer is then not N % shorter
-_COLUMNS = ("size", "ranks", "hosts", "predicted", "80 %", "measured", "error", "spread", "")
 
 
 def format_comparison(comparison: calibration.Comparison, wide: bool = False) -> str:
@@ -156,41 +155,39 @@ def format_comparison(comparison: calibration.Comparison, wide: bool = False) ->
 
 def comparison_table(comparison: calibration.Comparison, most_rows: int | None = None) -> DataTable:
     """Return a row for each case, the name of its algorithm first."""
-    rows = [(*_name(compared), *_row(compared)) for compared in comparison.cases[:most_rows]]
-    return _without_intervals(comparison, DataTable(("collective", "algorithm", *_COLUMNS), rows))
+    rows = [(*_name(compared), *_row(comparison, compared)) for compared in comparison.cases[:most_rows]]
+    return DataTable(("collective", "algorithm", *_columns(comparison)), rows)
 
 
-def _without_intervals(comparison: calibration.Comparison, table: DataTable) -> DataTable:
-    """Return the table without the column of intervals where none are known."""
-    if comparison.has_intervals:
-        return table
-    place = table.columns.index("80 %")
-    headings = (*table.columns[:place], *table.columns[place + 1 :])
-    return DataTable(headings, [(*row[:place], *row[place + 1 :]) for row in table.rows])
+def _columns(comparison: calibration.Comparison) -> Sequence[str]:
+    """Return the headings of what `_row` returns, without that of intervals where none are known."""
+    between = ("80 %",) if comparison.has_intervals else ()
+    return "size", "ranks", "hosts", "predicted", *between, "measured", "error", "spread", ""
 
 
 def _rows_by_algorithm(comparison: calibration.Comparison) -> Iterator[str]:
     """Yield the rows of each algorithm, and of each log that others repeat, below its name, aligned as one table."""
-    table = DataTable(_COLUMNS, [_row(compared) for compared in comparison.cases])
-    heading, *lines = _without_intervals(comparison, table).lines()
+    rows = [_row(comparison, compared) for compared in comparison.cases]
+    heading, *lines = DataTable(_columns(comparison), rows).lines()
     by_name: dict[str, list[str]] = {}
     for compared, log, line in zip(comparison.cases, comparison.logs(), lines, strict=True):
         name = " ".join(_name(compared)) + (f", {log}" if log else "")
         by_name.setdefault(name, []).append(line)
-    for name, rows in by_name.items():
-        yield from ("", name, heading, *rows)
+    for name, own in by_name.items():
+        yield from ("", name, heading, *own)
 
 
 def _name(compared: calibration.ComparedCase) -> tuple[str, str]:
     return compared.case.collective, compared.case.algorithm
 
 
-def _row(compared: calibration.ComparedCase) -> Row:
+def _row(comparison: calibration.Comparison, compared: calibration.ComparedCase) -> Row:
     case, error = compared.case, compared.error
     sizes = size_cell(case.size_bytes), count_cell(case.num_ranks), count_cell(case.num_nodes)
     predicted, measured = time_cell(compared.predicted_s), time_cell(case.measured_s)
     how = ("used  " if compared.used_in_calibration else "") + (compared.how if error is not None else "")
-    return *sizes, predicted, _width_cell(compared), measured, error_cell(error, 1), share_cell(compared.spread, 1), how
+    between = [_width_cell(compared)] if comparison.has_intervals else []
+    return *sizes, predicted, *between, measured, error_cell(error, 1), share_cell(compared.spread, 1), how
 
 
 def _width_cell(compared: calibration.ComparedCase) -> TableCell:
@@ -199,10 +196,8 @@ def _width_cell(compared: calibration.ComparedCase) -> TableCell:
         return time_cell(None)
     if not calibration.is_bounded(*compared.interval):
         return TableCell(calibration.NOT_BOUNDED, math.inf)
-    shorter, longer = (
-        compared.predicted_s / compared.interval.low_s - 1,
-        compared.interval.high_s / compared.predicted_s - 1,
-    )
+    low_s, high_s = compared.interval
+    shorter, longer = compared.predicted_s / low_s - 1, high_s / compared.predicted_s - 1
     width = max(shorter, longer)
     if f"{shorter:.0%}" == f"{longer:.0%}" and width < _ALIKE:
         return TableCell(f"±{width:.0%}", width)

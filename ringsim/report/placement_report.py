@@ -1,6 +1,7 @@
 """A `RankPlacement` for people and for JSON, and the order of ranks as commands read it."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,7 @@ def placement_dict(
         "size_bytes": size_bytes,
         "network": network.as_dict(),
         "seed": seed,
-        "evaluations": placement.evaluations,
-        "order": list(placement.order),
-        "time_before_s": finite_or_none(placement.time_before_s),
-        "time_s": finite_or_none(placement.time_s),
-        "gain": finite_or_none(placement.gain),
+        **finite_or_none({**asdict(placement), "gain": placement.gain}),
     }
 
 
@@ -38,26 +35,22 @@ def format_placement(report: Mapping[str, Any], wide: bool = False) -> str:
     order = ",".join(map(str, report["order"]))
     if not wide and len(order) > WIDTH - MARGIN:
         order = f"{order[: order.rfind(',', 0, 24) + 1]}... (--wide shows it, -o saves it)"
-    rows = [("order", order), ("time", _times(report))]
-    if report["order"] == list(range(report["num_ranks"])) and report["time_s"] is not None:
-        every = "a ring uses every NIC in any order; " if "ring" in report["algorithm"] else ""
-        others = "ringsim explain simulates all other algorithms, and ringsim synthesize searches for a schedule"
-        rows.append(("may help", every + others))
-    rows.append(("simulated", plural(report["evaluations"], "order")))
-    schedule = f"{report['collective']} {report['algorithm']}, {plural(report['num_ranks'], 'rank')}"
-    lines = align_columns(rows, width=None if wide else WIDTH - 2)
-    return "\n".join([f"{schedule}, {format_size(report['size_bytes'])}", *(f"  {line}" for line in lines)])
-
-
-def _times(report: Mapping[str, Any]) -> str:
-    before_s, now_s = report["time_before_s"], report["time_s"]
+    before_s, now_s, may_help = report["time_before_s"], report["time_s"], ""
     if now_s is None:
-        return "never ends, in any simulated order: ringsim simulate reports which part fails and which ranks wait"
-    if report["order"] == list(range(report["num_ranks"])):
-        return f"{format_time(now_s)}: no faster order found"
-    if before_s is None:
-        return f"never ends -> {format_time(now_s)}: now it ends"
-    return f"{format_time(before_s)} -> {format_time(now_s)}, {report['gain']:.2f} times as fast"
+        time = "never ends, in any simulated order: ringsim simulate reports which part fails and which ranks wait"
+    elif report["order"] == list(range(report["num_ranks"])):
+        time = f"{format_time(now_s)}: no faster order found"
+        may_help = "a ring uses every NIC in any order; " if "ring" in report["algorithm"] else ""
+        may_help += "ringsim explain simulates all other algorithms, and ringsim synthesize searches for a schedule"
+    elif before_s is None:
+        time = f"never ends -> {format_time(now_s)}: now it ends"
+    else:
+        time = f"{format_time(before_s)} -> {format_time(now_s)}, {report['gain']:.2f} times as fast"
+    simulated = plural(report["evaluations"], "order")
+    rows = [("order", order), ("time", time), ("may help", may_help), ("simulated", simulated)]
+    schedule = f"{report['collective']} {report['algorithm']}, {plural(report['num_ranks'], 'rank')}"
+    lines = align_columns([row for row in rows if row[1]], width=None if wide else WIDTH - 2)
+    return "\n".join([f"{schedule}, {format_size(report['size_bytes'])}", *(f"  {line}" for line in lines)])
 
 
 def parse_placement(text: str) -> tuple[int, ...]:

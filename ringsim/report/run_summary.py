@@ -165,10 +165,8 @@ def lines(explanation: Explanation) -> Iterator[tuple[str, str]]:
         shown = [f"{kind.value} {_percent(share)}" for kind, share in shares if share >= 0.0005]  # not 0.0 %
         yield "critical path", ", ".join(shown)
     if ranks.until_s > 0:
-        busy, sending, applying = (
-            _percent(times_s[ranks.busiest] / ranks.until_s)
-            for times_s in (ranks.busy_s, ranks.sending_s, ranks.applying_s)
-        )
+        kinds = ranks.busy_s, ranks.sending_s, ranks.applying_s
+        busy, sending, applying = (_percent(times_s[ranks.busiest] / ranks.until_s) for times_s in kinds)
         which = _which(ranks.busiest, ranks.busy_s)
         yield "busiest", f"{which}, busy {busy}: sending {sending}, applying {applying}"
         if explanation.stall is None:

@@ -59,10 +59,8 @@ def _format_network(sweep: Sweep, network: str, width: int) -> str:
     about = ", ".join(network_facts(sweep.networks[network]))
     sizes = ["", *(format_size(size) for size in sweep.sizes_bytes)]
     columns = [fastest_column(sweep, network, num_ranks) for num_ranks in sweep.ranks]
-    blocks = [
-        "\n".join(align_columns(list(zip(sizes, *page, strict=True)), "rl", _GAP))
-        for page in _pages(columns, width - len(max(sizes, key=len)))
-    ]
+    pages = _pages(columns, width - len(max(sizes, key=len)))
+    blocks = ["\n".join(align_columns(list(zip(sizes, *page, strict=True)), "rl", _GAP)) for page in pages]
     heading = [title, f"network {network}" + (f": {about}" if about else "")]
     head = [wrap_text(line, width, "  ") for line in heading]
     return "\n\n".join(["\n".join(head), *blocks])

@@ -4,12 +4,10 @@ Its cells are texts, or `TableCell`s, which also know their number: a page sorts
 aligned to the right.
 """
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ringsim.text_table import GAP, align_columns
 from ringsim.units import format_rate, format_size, format_time
@@ -74,15 +72,6 @@ def _key(number: float) -> str:
 
 def _side(is_right: bool) -> str:
     return ' class="right"' if is_right else ""
-
-
-def records_csv(records: Sequence[dict[str, Any]]) -> str:
-    """Return records, all with the same fields, as CSV below the names of the fields."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
 
 
 def time_cell(time_s: float | None, missing: TableCell = NOTHING) -> TableCell:

@@ -117,10 +117,8 @@ def _run_events(
 
 def _transfers(timeline: Timeline, row: Ints, zero_s: float, first_pid: int, first_arrow: int) -> Iterator[Event]:
     """Yield the slices of all sends, and of all applications, with the two ends of each arrow. row: of each send."""
-    start, sent, apply, applied = (
-        np.rint((times_s - zero_s) * 1e9)
-        for times_s in (timeline.start_s, timeline.sent_s, timeline.apply_s, timeline.applied_s)
-    )
+    moments = timeline.start_s, timeline.sent_s, timeline.apply_s, timeline.applied_s
+    start, sent, apply, applied = (np.rint((times_s - zero_s) * 1e9) for times_s in moments)
     # An arrow for each transfer that is applied, and whose sending is long enough to be seen.
     arrows = np.where((sent > start) & np.isfinite(applied), first_arrow + np.arange(len(timeline)), -1)
     columns = (timeline.step, timeline.chunk, timeline.src, timeline.dst, timeline.reduce, arrows)

@@ -3,19 +3,15 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringsim.analysis import Advice, Alternative, Explanation, NetworkBound
 from ringsim.network import AnyNetwork
 from ringsim.report.network_table import uniform_note
 from ringsim.report.run_summary import describe, how_timed, lines, summarise
 from ringsim.synthesis import NamedTime, Synthesis
-from ringsim.text_table import WIDTH, align_columns, wrap_text
+from ringsim.text_table import WIDTH, align_columns, load_template, wrap_text
 from ringsim.units import format_size, format_time, plural
-
-if TYPE_CHECKING:
-    import jinja2
-
 
 _GAIN = 1.005  # times as fast; what gains less does not help
 _NEAREST = 3  # of what gains nothing
@@ -49,7 +45,8 @@ def format_walkthrough(
     useless = [f"{_what(other)} ({format_time(other.sorting_s)})" for other in timed if other not in helping]
     if not wide and len(useless) > _NEAREST:
         useless[_NEAREST:] = [f"and {len(useless) - _NEAREST} more (--wide)"]
-    return _template().render(
+    filters = {"plural": plural, "size": format_size, "sentence": lambda text: f"{text[:1].upper()}{text[1:]}."}
+    return load_template(Path(__file__).with_name("explain.txt"), filters, trim_blocks=True).render(
         run=run,
         network=uniform_note(run["network"]),
         timed=how_timed(run),
@@ -60,19 +57,6 @@ def format_walkthrough(
         skipped=[other for other in advice.alternatives if other.skipped],
         never=[_what(other) for other in advice.alternatives if other.time_s == math.inf],
     )
-
-
-def _template() -> "jinja2.Template":
-    import jinja2  # noqa: PLC0415  no other command's text needs it
-
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(loader=loader, trim_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {
-        "plural": plural,
-        "size": format_size,
-        "sentence": lambda text: f"{text[:1].upper()}{text[1:]}.",
-    }
-    return environment.get_template("explain.txt")
 
 
 def _is_algorithm(other: Alternative) -> bool:

@@ -203,21 +203,19 @@ def trace_ddp(profile: StepProfile, num_ranks: int, config: DdpConfig, copy_byte
         launched = [len(order)] * len(launched)
     events = [_event(TraceEventKind.CALL, call) for call in range(len(broadcasts))]
     events.append(_compute(profile.forward_s))
-    call, at_s = len(broadcasts), 0.0  # of the backward pass, without copying
-    for number, index in enumerate(order):
+    calls: list[list[TraceEvent]] = [[] for _ in range(len(order) + 1)]  # after each gradient, and the backward pass
+    for call, number in enumerate(launched, len(broadcasts)):
+        calls[number].append(_event(TraceEventKind.CALL, call))
+    at_s = 0.0  # of the backward pass, without copying
+    for index, after in zip(order, calls[:-1], strict=True):
         ready_s = profile.parameters[index].ready_s
-        events.append(_compute(ready_s - at_s + copy_s[index]))
+        events += [_compute(ready_s - at_s + copy_s[index]), *after]
         at_s = ready_s
-        while call - len(broadcasts) < len(launched) and launched[call - len(broadcasts)] <= number:
-            events.append(_event(TraceEventKind.CALL, call))
-            call += 1
-    events.append(_compute(profile.backward_s - at_s))
-    num_calls = len(broadcasts) + len(reductions)
-    events += [_event(TraceEventKind.CALL, later) for later in range(call, num_calls)]
-    for waited in range(len(broadcasts), num_calls):
-        events.append(_event(TraceEventKind.WAIT, waited))
-        if waited - len(broadcasts) < len(buckets) and not config.bucket_view:
-            events.append(_compute(sum(copy_s[index] for index in buckets[waited - len(broadcasts)])))
+    events += [_compute(profile.backward_s - at_s), *calls[-1]]
+    for waited in range(len(reductions)):
+        events.append(_event(TraceEventKind.WAIT, len(broadcasts) + waited))
+        if waited < len(buckets) and not config.bucket_view:
+            events.append(_compute(sum(copy_s[index] for index in buckets[waited])))
     events.append(_compute(profile.optimizer_s))
     step = TracedStep(tuple(events), (*broadcasts, *reductions))
     group = Group(tuple(range(num_ranks)), config.backend)

@@ -15,14 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.calibration import (
-    LibraryChoice,
-    choose,
-    fastest_protocol,
-    given_name,
-    in_even_chunks,
-    why_unknown,
-)
+from ringsim.calibration import LibraryChoice, choose, fastest_protocol, given_name, in_even_chunks, why_unknown
 from ringsim.measurements import TORCH
 from ringsim.native import Backend, local_s, local_work, native_algorithm
 from ringsim.network import AnyNetwork, Cluster, require_priced

@@ -345,15 +345,8 @@ class _CpuRun:
             ready_s, begin_s, end_s = map(self._in_step, (planned.call.ready_s, *self._known[index]))
             algorithm = planned.call.schedule.algorithm
             calls.append(CallSpan(ready_s, begin_s, end_s, algorithm, planned.protocol, planned.channels))
-        return StepTimeline(
-            self.step,
-            tuple(self._computations),
-            tuple(calls),
-            tuple(self._waits),
-            tuple(self.done_s),
-            self.now_s,
-            self.slowed_s,
-        )
+        done = tuple(self._computations), tuple(calls), tuple(self._waits), tuple(self.done_s)
+        return StepTimeline(self.step, *done, self.now_s, self.slowed_s)
 
 
 class _GpuRun(_CpuRun):
@@ -385,12 +378,8 @@ class _GpuRun(_CpuRun):
         call = self.step.calls[event.call]
         if event.kind is TraceEventKind.CALL:
             self.issue(call, self._reached_s(call))
-        waits = {
-            TraceEventKind.CALL: not call.is_async and not call.on_side_stream,
-            TraceEventKind.WAIT: not call.on_side_stream,
-            TraceEventKind.READ: True,
-        }
-        if waits[event.kind]:
+        goes_on = call.on_side_stream or (event.kind is TraceEventKind.CALL and call.is_async)
+        if event.kind is TraceEventKind.READ or not goes_on:
             self.wait(event.call)
 
     def _reached_s(self, call: Call) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from ringsim.analysis import BASELINE, MAX_TRANSFERS
@@ -273,10 +274,8 @@ def _least_gain(subject: Subject) -> float:
     ratios = [1 + result.error for result in (*cases, *strategies) if result.error is not None]
     ends = [(p10_p90(probe.times_s), probe.median_s) for probe in subject.measurements.probes_of("shift")]
     half_spreads = [(high_s - low_s) / median_s / 2 for (low_s, high_s), median_s in ends]
-    return max(
-        scatter(ratios or [1 + residual for _, residual in subject.fit.residuals]),
-        1 + statistics.median(half_spreads or [0.0]),
-    )
+    scattered = scatter(ratios or [1 + residual for _, residual in subject.fit.residuals])
+    return max(scattered, 1 + statistics.median(half_spreads or [0.0]))
 
 
 def scatter(ratios: list[float]) -> float:
@@ -329,18 +328,14 @@ def _sure(gain: PredictedTime, least_gain: float) -> PredictedTime | None:
 
 def _on_ranks(subject: Subject, num_ranks: int) -> ScaledTime:
     fit, profile = subject.fit, subject.profile
-
-    def call_s(cluster: Cluster) -> float:
-        return all_reduce_s(cluster, BASELINE, num_ranks, subject.size_bytes)
+    call_s = partial(all_reduce_s, algorithm=BASELINE, num_ranks=num_ranks, size_bytes=subject.size_bytes)
 
     def step_s(cluster: Cluster) -> float:
         assert profile
         return predict_ddp(profile, cluster, num_ranks, ddp_config(cluster, num_ranks)).step_s
 
     return ScaledTime(
-        num_ranks,
-        _with_interval(fit, call_s, num_ranks),
-        _with_interval(fit, step_s, num_ranks) if profile else None,
+        num_ranks, _with_interval(fit, call_s, num_ranks), _with_interval(fit, step_s, num_ranks) if profile else None
     )
 
 

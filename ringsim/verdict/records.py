@@ -264,7 +264,10 @@ class PredictedDdpStep:
 
 @dataclass(frozen=True, slots=True)
 class DdpPrediction:
-    """The output of `ringsim ddp --json`: the step that was asked for, with other caps, and on more ranks."""
+    """The output of `ringsim ddp --json`: the step that was asked for, with other caps, and on more ranks.
+
+    step: its fields stand beside the others there.
+    """
 
     step: PredictedDdpStep
     default_step_s: float | None
@@ -276,8 +279,3 @@ class DdpPrediction:
     def steps(self) -> tuple[PredictedDdpStep, ...]:
         """All of them."""
         return (self.step, *self.sweep, *self.scaling)
-
-
-def read_ddp_prediction(data: dict[str, Any]) -> DdpPrediction:
-    """Return the output of `ringsim ddp --json`, which has the fields of the step beside the others."""
-    return decode(DdpPrediction, data | {"step": data}, is_open=True)

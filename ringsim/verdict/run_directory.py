@@ -1,15 +1,14 @@
 """`RunDirectory`: the files of a directory that measuring, predicting and training left there, each read once."""
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from ringsim.analysis import Sweep
 from ringsim.console import in_one_line
-from ringsim.files import JsonFile, decode, parse_json, read_text
+from ringsim.files import decode, parse_json, read_text
 from ringsim.measurements import Measurements
 from ringsim.network import Cluster, load_network
 from ringsim.training_step import StepProfile
@@ -21,7 +20,6 @@ from ringsim.verdict.records import (
     TrainingComparison,
     TrainingLog,
     TrainingSession,
-    read_ddp_prediction,
 )
 
 MAX_FILES = 1000  # more is no directory of results but somebody's home
@@ -68,9 +66,9 @@ class RunDirectory:
 
     def records(self) -> Iterator[tuple[str, str, Any]]:
         """Yield the kind, the name and the record of all that was read."""
-        for kind in fields(self)[1:-1]:
-            for name, record in getattr(self, kind.name).items():
-                yield kind.name, name, record
+        for kind in _RECORDS:
+            for name, record in getattr(self, kind).items():
+                yield kind, name, record
 
     @property
     def is_empty(self) -> bool:
@@ -78,27 +76,14 @@ class RunDirectory:
         return next(self.records(), None) is None
 
 
-_FORMATS: dict[str, tuple[str, type[JsonFile | Sweep]]] = {
-    record.FORMAT.name: (kind, record)
-    for kind, record in (
-        ("measurements", Measurements),
-        ("profiles", StepProfile),
-        ("jobs", JobReport),
-        ("sweeps", Sweep),
-        ("sessions", TrainingSession),
-        ("comparisons", TrainingComparison),
-    )
-}
+_RECORDS: dict[str, Any] = {kind: get_args(of)[1] for kind, of in [*get_type_hints(RunDirectory).items()][1:-1]}
+_FORMATS = {record.FORMAT.name: kind for kind, record in _RECORDS.items() if hasattr(record, "FORMAT")}
 # The output of --json, which has no format: by keys.
-_SHAPES: tuple[tuple[set[str], str, Callable[[Any], object]], ...] = (
-    ({"network", "cells", "summary"}, "cells", partial(decode, ComparedCells, is_open=True)),
-    (
-        {"collective", "algorithm", "size_bytes", "network", "time_s", "explained"},
-        "simulated",
-        partial(decode, SimulatedCollective, is_open=True),
-    ),
-    ({"network", "calls", "default_step_s", "sweep", "scaling"}, "predicted", read_ddp_prediction),
-)
+_SHAPES = {
+    "cells": {"network", "cells", "summary"},
+    "simulated": {"collective", "algorithm", "size_bytes", "network", "time_s", "explained"},
+    "predicted": {"network", "calls", "default_step_s", "sweep", "scaling"},
+}
 
 
 def read_directory(folder: Path) -> RunDirectory:
@@ -142,9 +127,8 @@ def _read(path: Path, name: str, contents: RunDirectory) -> None:
     run = parent if parent != "." else path.absolute().parent.name or parent
     match path.suffix.lower():
         case ".json":
-            data = parse_json(read_text(path))
-            kind, read = _kind_of(data)
-            getattr(contents, kind)[run if kind == "sessions" else name] = read(data)
+            kind, record = _record(parse_json(read_text(path)))
+            getattr(contents, kind)[run if kind == "sessions" else name] = record
         case ".jsonl":
             contents.logs[run] = log = TrainingLog.load(path)
             if log.num_damaged:
@@ -157,13 +141,13 @@ def _read(path: Path, name: str, contents: RunDirectory) -> None:
             raise ValueError(OTHER)
 
 
-def _kind_of(data: Any) -> tuple[str, Callable[[Any], object]]:
-    """By the name of its format, or by its keys where it has none: which field of `RunDirectory`, and its reader."""
+def _record(data: Any) -> tuple[str, object]:
+    """Return the record in a JSON file, and its field of `RunDirectory`: by the name of its format, or by its keys."""
     form = data.get("format") if isinstance(data, dict) else ""
     if isinstance(form, str) and form in _FORMATS:
-        kind, record = _FORMATS[form]
-        return kind, record.from_dict
-    for keys, kind, read in _SHAPES if form is None else ():
-        if keys <= data.keys():
-            return kind, read
+        kind = _FORMATS[form]
+        return kind, _RECORDS[kind].from_dict(data)
+    for kind, keys in _SHAPES.items() if form is None else ():
+        if keys <= data.keys():  # the output of `ringsim ddp` has the fields of the step beside the others
+            return kind, decode(_RECORDS[kind], data | {"step": data}, is_open=True)
     raise ValueError(NO_KIND)

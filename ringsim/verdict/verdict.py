@@ -8,10 +8,10 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,13 +19,11 @@ from ringsim.calibration import MISFIT, PredictedTime, probe_noise
 from ringsim.console import in_one_line
 from ringsim.files import decode
 from ringsim.measurements import p95
+from ringsim.text_table import load_template
 from ringsim.units import format_rate, format_size, format_time, plural
 from ringsim.verdict.predictions import Forecast, Subject, find_subjects, make_forecast
 from ringsim.verdict.records import UNIFORM, ComparedCell, JobReport, StrategyResult
 from ringsim.verdict.run_directory import RunDirectory
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 
 class Topic(Enum):
@@ -53,7 +51,13 @@ def findings_from(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
 
     In its text "# TOPIC" begins an answer, "- " a reason, and "$ " a command; other lines continue the one before.
     """
-    sections = re.split(r"^# ", _template().render(facts), flags=re.MULTILINE)[1:]
+    filters = {
+        "percent": percent, "rounded": rounded, "interval": interval, "by_size": by_size,
+        "size": format_size, "rate": format_rate, "plural": plural,
+    }  # fmt: skip
+    finalize = {"finalize": lambda value: in_one_line(str(value))}  # whatever files name something
+    answers = load_template(Path(__file__).with_name("answers.j2"), filters, **finalize)
+    sections = re.split(r"^# ", answers.render(facts), flags=re.MULTILINE)[1:]
     findings = []
     for section in sections:
         paragraphs = [" ".join(text.split()) for text in re.split(r"^(?=[-$] )", section, flags=re.MULTILINE)]
@@ -62,24 +66,6 @@ def findings_from(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
         command = "".join(text[2:] for text in paragraphs if text.startswith("$ "))
         findings.append(Finding(Topic[topic], answer, reasons, command))
     return tuple(findings)
-
-
-@cache
-def _template() -> "Template":
-    """Return the template; whatever files name something stays within a line of its text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  not needed by other commands
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        autoescape=False,
-        finalize=lambda value: in_one_line(str(value)),
-    )
-    environment.filters |= {
-        "percent": percent, "rounded": rounded, "interval": interval, "by_size": by_size,
-        "size": format_size, "rate": format_rate, "plural": plural,
-    }  # fmt: skip
-    return environment.get_template("answers.j2")
 
 
 def percent(share: float) -> str:

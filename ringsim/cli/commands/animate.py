@@ -1,7 +1,5 @@
 """`ringsim animate`."""
 
-import re
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -51,8 +49,10 @@ def animate(
     The page is one file that needs no network: play it, step through it, or link to a moment with #step=3 or #t=0.5.
     If something fails and the run never finishes, it shows who hangs and who waits for whom.
     """
-    _refuse_together(compared, measured)
+    if compared:
+        options.refuse_together("compare", "measured", "algorithm")
     if measured:
+        options.refuse_together("measured", "ranks", "size", "collective", "order")
         views = [*compare_run(_recorded_run(measured), network, trusted).views]
     elif compared:
         others = _compared(compared, schedule, size)
@@ -62,23 +62,10 @@ def animate(
         ]
     else:
         views = [RunView(*options.drawn_as_library(schedule, network, size), size)]
-    path = output or _default_path(views)
+    names = "-".join(dict.fromkeys(view.name.partition(",")[0] for view in views))
+    path = output or options.default_path(views[0].schedule, names, ".html")
     with console.output_file(path) as file:
         file.write(animation_page(views, RECORD_NOTE if measured else "").encode())
-
-
-def _refuse_together(compared: str | None, measured: Path | None) -> None:
-    """Usage error for options of which one says what another would."""
-    refused = []
-    if compared and measured:
-        refused.append(("--compare", "--measured"))
-    if compared and options.is_given("algorithm"):
-        refused.append(("--compare", "--algorithm"))
-    if measured:
-        refused += [("--measured", f"--{name}") for name in ("ranks", "size", "collective") if options.is_given(name)]
-        refused += [("--measured", "--order")] if options.is_given("placement") else []
-    if refused:
-        raise click.UsageError("{} and {} exclude each other".format(*refused[0]), click.get_current_context())
 
 
 def _compared(names: str, schedule: Schedule, size: int) -> dict[str, Schedule]:
@@ -93,17 +80,9 @@ def _compared(names: str, schedule: Schedule, size: int) -> dict[str, Schedule]:
 
 def _recorded_run(path: Path) -> RecordedRun:
     """The run of --algorithm if that was given, else the first one of the file."""
-    runs = Measurements.load(path).runs
-    wanted = click.get_current_context().params["algorithm"] if options.is_given("algorithm") else None
-    for run in runs:
+    wanted = click.get_current_context().params["algorithm"]
+    for run in Measurements.load(path).runs:
         if wanted in (None, run.algorithm):
             return run
     missing = f"recorded run of {wanted}" if wanted else "recorded run"
     raise ValueError(f"{path}: holds no {missing}: ringsim measure --record makes a file that does")
-
-
-def _default_path(views: Sequence[RunView]) -> Path:
-    schedule = views[0].schedule
-    names = "-".join(dict.fromkeys(view.name.partition(",")[0] for view in views))
-    name = f"ringsim-{schedule.collective.value}-{names}-{schedule.num_ranks}"
-    return Path(re.sub(r"[^\w.-]+", "-", name) + ".html")

@@ -15,7 +15,8 @@ from ringsim.cli.inputs import Timings, timings_options
 from ringsim.files import atomic_file, json_text
 from ringsim.measurements import RecordedRun
 from ringsim.network import Cluster, load_network
-from ringsim.report import format_comparison, records_csv, write_trace
+from ringsim.report import format_comparison, write_trace
+from ringsim.text_table import records_csv
 
 SHARE = console.Quantity("share", console.parse_share)
 ABOVE = 1  # the exit code when --fail-above is exceeded

@@ -43,10 +43,8 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
     with console.Progress() as progress:
         advice = advise(schedule, described, size, build_other, progress.advance_to, time_on)
     bound = bound_of(schedule.collective, described, schedule.num_ranks, size)
-    result = summarise(schedule, network, size, explanation, library=library) | {
-        "walkthrough": told,
-        "bound": bound.as_dict() if bound else None,
-    }
+    result = summarise(schedule, network, size, explanation, library=library)
+    result |= {"walkthrough": told, "bound": bound.as_dict() if bound else None}
     text = format_walkthrough(result, told, explanation, advice, bound, wide=wide)
     if not library:  # NCCL executes no schedule that is given to it
         text += search_hint(advice, bound)

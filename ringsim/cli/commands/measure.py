@@ -1,5 +1,6 @@
 """`ringsim measure`."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -41,15 +42,8 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
     with Progress() as progress:
         progress.begin(f"starting {plural(ranks, 'rank')}")
         run_local_ranks(ranks, [*BENCHMARK, *arguments])
-    is_written = output != STDOUT and output.exists()  # not after --help
-    if is_written and (busy := _busy(Measurements.load(output))):
-        click.echo(busy, err="--json" in options)  # one object alone may stand on stdout
-
-
-def _busy(measurements: Measurements) -> str:
-    """Whether the machine was too busy for predictions, in one line; "" too where the probes are too few for any."""
-    try:
-        fit = calibration.calibrate(measurements)
-    except ValueError:
-        return ""
-    return calibration.busy_line(measurements, fit)
+    if output != STDOUT and output.exists():  # not after --help
+        measurements = Measurements.load(output)
+        with suppress(ValueError):  # of too few probes for predictions
+            if busy := calibration.busy_line(measurements, calibration.calibrate(measurements)):
+                click.echo(busy, err="--json" in options)  # one object alone may stand on stdout

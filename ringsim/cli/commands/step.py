@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from click import argument, option
@@ -78,23 +79,7 @@ def output_options(command: options.Command, several: str) -> options.Command:
 @console.json_option
 @partial(output_options, several="--ranks")
 def step(
-    file: Path,
-    program: tuple[str, ...],
-    network: AnyNetwork,
-    device: str | None,
-    gpu: str | None,
-    flops: float | None,
-    memory_bandwidth: float | None,
-    compute_scale: float | None,
-    measured_step: float | None,
-    algorithm: str | None,
-    tokens: int | None,
-    ranks: list[int] | None,
-    run_recorded: bool,
-    trusted: tuple[str, ...],
-    as_json: bool,
-    output: Path | None,
-    style: str | None,
+    ranks: list[int] | None, tokens: int | None, as_json: bool, output: Path | None, style: str | None, **asked: Any
 ) -> None:
     """Predict how long a step of a recorded program takes on a network, in the mean of the recorded steps.
 
@@ -110,9 +95,42 @@ def step(
     --run-recorded. FILE is used for the number of ranks with which it was recorded, if the network has as many ranks
     per host. The efficiency is the step on the fewest ranks over the step, as each rank is taken to have the same work.
     """
+    check_output(output, style, "--ranks" if ranks else "")
+    steps = _predicted(ranks=ranks, **asked)
+    scaling = training_step.TraceScaling(steps, tokens) if ranks else None
+    prediction = scaling.predictions[-1] if scaling else training_step.with_step_interval(steps[0])
+    if output or not scaling:
+        prediction = training_step.with_better_steps(prediction)
+    facts = report.token_facts(prediction, tokens)
+    if scaling:
+        console.print_result(report.format_trace_scaling(scaling), scaling.as_dict(), as_json)
+    else:
+        result = prediction.as_dict()
+        if tokens:
+            result["tokens_per_s"] = tokens / prediction.mean.step_s if prediction.mean.step_s else None
+        console.print_result(report.format_trace_prediction(prediction, facts), result, as_json)
+    if output:
+        write_step(output, style, prediction, facts, scaling)
+
+
+def _predicted(
+    file: Path,
+    program: tuple[str, ...],
+    network: AnyNetwork,
+    device: str | None,
+    gpu: str | None,
+    flops: float | None,
+    memory_bandwidth: float | None,
+    compute_scale: float | None,
+    measured_step: float | None,
+    algorithm: str | None,
+    ranks: list[int] | None,
+    run_recorded: bool,
+    trusted: tuple[str, ...],
+) -> list[training_step.TracePrediction]:
+    """Return the step on each of the numbers of ranks, or that of the file alone."""
     if ((program or run_recorded) and not ranks) or (program and run_recorded):
         raise click.UsageError("give --ranks with either a PROGRAM or --run-recorded, and neither of them without it")
-    check_output(output, style, "--ranks" if ranks else "")
     trace = ProgramTrace.load(file)
     on_gpu = device == "cuda" if device else trace.device is Device.CUDA or bool(network.spec.protocols)
     if not on_gpu:
@@ -143,32 +161,7 @@ def step(
             for recorded in traces:
                 predictions.append(training_step.predict_trace(recorded, network, computing, named, trusted))
                 progress.update(1)
-    _print(predictions, bool(ranks), tokens, as_json, output, style)
-
-
-def _print(
-    steps: list[training_step.TracePrediction],
-    is_scaling: bool,
-    tokens: int | None,
-    as_json: bool,
-    output: Path | None,
-    style: str | None,
-) -> None:
-    """Print the step, or the scaling, and write the file that was asked for."""
-    scaling = training_step.TraceScaling(steps, tokens) if is_scaling else None
-    prediction = scaling.predictions[-1] if scaling else training_step.with_step_interval(steps[0])
-    if output or not scaling:
-        prediction = training_step.with_better_steps(prediction)
-    facts = report.token_facts(prediction, tokens)
-    if scaling:
-        console.print_result(report.format_trace_scaling(scaling), scaling.as_dict(), as_json)
-    else:
-        result = prediction.as_dict()
-        if tokens:
-            result["tokens_per_s"] = tokens / prediction.mean.step_s if prediction.mean.step_s else None
-        console.print_result(report.format_trace_prediction(prediction, facts), result, as_json)
-    if output:
-        write_step(output, style, prediction, facts, scaling)
+    return predictions
 
 
 def check_output(output: Path | None, style: str | None, several: str) -> None:

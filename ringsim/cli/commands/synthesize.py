@@ -1,5 +1,6 @@
 """`ringsim synthesize`."""
 
+from functools import partial
 from pathlib import Path
 
 from click import option
@@ -76,24 +77,20 @@ def synthesize(
     console.require_one_stdout(as_json, output)
     with console.ended_once(), console.Progress() as progress:
         progress.begin("searching")
-        synthesis = search(
-            Collective(collective),
-            network,
-            ranks,
-            size,
-            SearchOptions(seconds, chunks_per_rank, seed),
-            on_state=lambda state: _show(progress, state),
-        )
+        asked = Collective(collective), network, ranks, size, SearchOptions(seconds, chunks_per_rank, seed)
+        synthesis = search(*asked, on_state=partial(_show, progress))
         if output:  # before what takes longer, so that Ctrl-C there does not lose it
             with console.output_file(output) as file:
                 file.writelines(line.encode() for line in msccl_lines(synthesis.schedule, with_places=True))
         explanation = None if why_not_explained(synthesis.schedule) else explain(synthesis.schedule, network, size)
         result = synthesis_dict(synthesis, network, size, seed, explanation)
         if plot:
-            from ringsim.report.plots.link_figure import save_links  # noqa: PLC0415  takes most of a second to import
+            from ringsim.report.plots.link_figure import draw_links  # noqa: PLC0415  takes most of a second to import
+            from ringsim.report.plots.style import save_figure  # noqa: PLC0415
 
             progress.begin("drawing")
-            save_links(synthesis.schedule, network, size, plot, style)
+            known = explanation or explain(synthesis.schedule, network, size)
+            save_figure(lambda: draw_links(synthesis.schedule, network, size, known), plot, style)
             console.say_wrote(plot)
     console.print_result(format_synthesis(synthesis, result, explanation, wide=wide), result, as_json, output)
 

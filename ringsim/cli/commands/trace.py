@@ -9,7 +9,7 @@ from click import argument, option
 from ringsim.cli.recorder import record
 from ringsim.console import FILE, STDOUT, Choice, IntRange, check_writable, examples, require_torch, say_wrote
 from ringsim.text_table import align_columns
-from ringsim.traces import Device, HeldBytes, ProgramTrace, TraceRequest
+from ringsim.traces import Device, ProgramTrace, TraceRequest
 from ringsim.units import format_size, format_time, plural
 
 
@@ -92,13 +92,9 @@ def format_trace(trace: ProgramTrace) -> str:
     work = f"{computing}, and {plural(len(step.calls), 'call')}"
     head = [f"rank {trace.rank} of {trace.num_ranks}, last of {plural(len(trace.steps), 'step')}: {work}"]
     if trace.memory:
-        head.append(_format_memory(trace.memory.peak))
+        peak = trace.memory.peak
+        kinds_of_memory = {"parameters": peak.parameters, "gradients": peak.gradients, "optimizer": peak.optimizer}
+        kinds_of_memory["activations and the rest"] = peak.rest
+        held = ", ".join(f"{kind} {format_size(size_bytes)}" for kind, size_bytes in kinds_of_memory.items())
+        head.append(f"memory of tensors at the peak {format_size(peak.total)}: {held}")
     return "\n".join([*head, *align_columns(rows)] if step.calls else head)
-
-
-def _format_memory(peak: HeldBytes) -> str:
-    """Return what is held at the peak, and by what."""
-    kinds = {"parameters": peak.parameters, "gradients": peak.gradients, "optimizer": peak.optimizer}
-    kinds["activations and the rest"] = peak.rest
-    held = ", ".join(f"{kind} {format_size(size_bytes)}" for kind, size_bytes in kinds.items())
-    return f"memory of tensors at the peak {format_size(peak.total)}: {held}"

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ringsim.analysis import BASELINE
 from ringsim.report import table as cells
 from ringsim.report.pages.page import asset, page
+from ringsim.text_table import load_template
 from ringsim.verdict import RunDirectory, Verdict
 
 if TYPE_CHECKING:
-    from jinja2 import Template
     from markupsafe import Markup
 
 Row = tuple[str, Any]  # the file that it is from, and a record or a dict
@@ -33,7 +32,8 @@ def report_page(verdict: Verdict, title: str) -> str:
     from ringsim.report.pages.report_pictures import pictures, svg_colours  # noqa: PLC0415  matplotlib takes long
 
     contents = verdict.contents
-    body = _template().render(
+    filters = {"code": _with_code, "rows": _rows, "table": _table}
+    body = load_template(Path(__file__).with_name("report.j2"), filters, autoescape=True).render(
         title=title,
         verdict=verdict,
         contents=contents,
@@ -46,18 +46,6 @@ def report_page(verdict: Verdict, title: str) -> str:
         refused=[(file, {"reason": reason}) for file, reason in sorted(contents.refused.items())],
     )
     return page(title, body, style=asset("report.css") + svg_colours(), script=asset("report.js"))
-
-
-@cache
-def _template() -> "Template":
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  not needed by other commands
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
-    )
-    environment.filters |= {"code": _with_code, "rows": _rows}
-    environment.globals |= {"html": _table}
-    return environment.get_template("report.j2")
 
 
 def _rows(records: Mapping[str, Any], attribute: str = "") -> list[Row]:
@@ -91,7 +79,7 @@ def _sources(contents: RunDirectory) -> Iterator[Row]:
         yield file, {**{key: str(value) for key, value in noted.items()}, "kind": kind, "versions": ", ".join(versions)}
 
 
-def _table(name: str, rows: Sequence[Row], columns: str) -> "Markup":
+def _table(rows: Sequence[Row], name: str, columns: str) -> "Markup":
     """Return a table element. columns: names of attributes, which say the unit, such as time_s; "file" is the file."""
     from markupsafe import Markup  # noqa: PLC0415  as jinja2
 

@@ -69,10 +69,8 @@ def draw_errors(comparison: Comparison) -> Figure:
         _draw_points(axes, group, group.ratios)
     axes.axhline(1, color=palette().dark_grey, linewidth=1)
     _set_error_axis(axes, ratios, is_linear=is_linear)
-    _draw_legend(
-        axes, groups,
-        [Line2D([], [], color=palette().dark_grey, alpha=_SPREAD, linewidth=5, label="spread of the measured times")],
-    )  # fmt: skip
+    spread: dict[str, Any] = {"alpha": _SPREAD, "linewidth": 5, "label": "spread of the measured times"}
+    _draw_legend(axes, groups, [Line2D([], [], color=palette().dark_grey, **spread)])
     return figure
 
 

@@ -38,10 +38,8 @@ class GraphDrawing:
         """Return the place on a link, 0 to 1 of the way; in a ring links are arcs, elsewhere they avoid other ranks."""
         begin, end = self.layout.places[src], self.layout.places[dst]
         if self.layout.shape is GraphShape.RING:
-            (first, last), radius = (
-                (np.arctan2(*(place - 0.5)[::-1]) for place in (begin, end)),
-                np.linalg.norm(begin - 0.5),
-            )
+            first, last = (np.arctan2(*(place - 0.5)[::-1]) for place in (begin, end))
+            radius = np.linalg.norm(begin - 0.5)
             angle = first + share * ((last - first + np.pi) % (2 * np.pi) - np.pi)
             return np.array([0.5 + radius * np.cos(angle), 0.5 + radius * np.sin(angle)])
         along = end - begin

@@ -1,7 +1,5 @@
 """`draw_links`: the use of each link over time, coloured by chunk, and how much of it is used in all."""
 
-import os
-
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -9,12 +7,12 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from ringsim.analysis import Explanation, explain
+from ringsim.analysis import Explanation
 from ringsim.network import NONE, AnyNetwork, Ints
 from ringsim.report.plots.bulk import boxes, draw_boxes
 from ringsim.report.plots.charts import set_axis
 from ringsim.report.plots.lanes import time_unit
-from ringsim.report.plots.style import new_figure, palette, points, save_figure
+from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.schedule import Schedule
 from ringsim.units import format_size, format_time
 
@@ -22,17 +20,6 @@ MAX_LINKS = 48  # rows of the picture: those that are used most
 _WIDTH, _ROW, _REST = 11.0, 0.2, 1.6  # inches
 _BAR = 0.8  # of a row
 _SHARES = (5, 1)  # of the width: over time, and in all
-
-
-def save_links(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, path: str | os.PathLike[str], style: str | None = None
-) -> None:
-    """Draw a schedule's use of the links, and write it to `path`, as `save_figure` does and with its errors.
-
-    Raises ValueError as `explain` does.
-    """
-    explanation = explain(schedule, network, size_bytes)
-    save_figure(lambda: draw_links(schedule, network, size_bytes, explanation), path, style)
 
 
 def draw_links(schedule: Schedule, network: AnyNetwork, size_bytes: int, explanation: Explanation) -> Figure:
@@ -81,10 +68,8 @@ def _rows_of_transfers(network: AnyNetwork, explanation: Explanation, row_of_lin
     timeline, usage = explanation.timeline, explanation.links
     paths = network.topology(timeline.num_ranks).paths(timeline.src.astype(np.int64), timeline.dst.astype(np.int64))
     rows = row_of_link[paths.resource]
-    pairs = {
-        pair: len(usage.resource_names) + number
-        for number, pair in enumerate(zip(usage.src.tolist(), usage.dst.tolist(), strict=True))
-    }
+    links = enumerate(zip(usage.src.tolist(), usage.dst.tolist(), strict=True), len(usage.resource_names))
+    pairs = {pair: number for number, pair in links}
     own = [pairs.get(pair, NONE) for pair in zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)]
     rows = np.column_stack([rows, row_of_link[np.array(own, dtype=np.int64)]])
     transfer, column = np.nonzero(rows != NONE)

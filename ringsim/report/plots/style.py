@@ -90,16 +90,15 @@ def ink_on(colour: str) -> str:
 
 def page_colours() -> dict[str, str]:
     """Return for each colour of the palette on a light page its counterpart on a dark one, as #rrggbb."""
-    light, dark = (_palette(paper, ink) for paper, ink in (("#FFFFFF", "#1B1B1B"), ("#14171A", "#E8E8E8")))
+    light, dark = _palette(*OWN_STYLES["page"]), _palette("#14171A", "#E8E8E8")
     return {one.lower(): other.lower() for one, other in zip(light, dark, strict=True)}
 
 
 _DPI = 144.0  # with the widths of the pages about 2000 pixels
-_LIGHT = {"paper": "#FFFFFF", "ink": "#000000"}
-_DARK = {"paper": "#14181D", "ink": "#E8EAED"}
 # Matplotlib's types know every name, and take no other string.
 _SETTINGS, _DEFAULTS = cast(MutableMapping[str, Any], rcParams), cast(MutableMapping[str, Any], rcParamsDefault)
-OWN_STYLES = {"light": _LIGHT, "dark": _DARK, "page": {"paper": "#FFFFFF", "ink": "#1B1B1B"}}
+# Paper and ink.
+OWN_STYLES = {"light": (_WHITE, _BLACK), "dark": ("#14181D", "#E8EAED"), "page": (_WHITE, "#1B1B1B")}
 
 
 @contextmanager
@@ -126,7 +125,7 @@ def check_style(style: str) -> None:
 
 def _use(style: str) -> None:
     if style in OWN_STYLES:
-        paper, ink = OWN_STYLES[style]["paper"], OWN_STYLES[style]["ink"]
+        paper, ink = OWN_STYLES[style]
         _SETTINGS.update(dict.fromkeys(("figure.facecolor", "axes.facecolor"), paper))
         inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
         _SETTINGS.update(dict.fromkeys(inked, ink))

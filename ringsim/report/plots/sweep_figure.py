@@ -147,11 +147,8 @@ def _why_no_curve(sweep: Sweep, network: str, num_ranks: int) -> str:
 
 def _curve(sweep: Sweep, network: str, num_ranks: int, name: str) -> list[tuple[int, float]]:
     """Sizes and times of the cells that were simulated, and in which time passes."""
-    return [
-        (cell.size_bytes, cell.time_s)
-        for cell in sweep.cells
-        if (cell.network, cell.num_ranks, cell.algorithm) == (network, num_ranks, name) and cell.time_s
-    ]
+    own = [cell for cell in sweep.cells if (cell.network, cell.num_ranks, cell.algorithm) == (network, num_ranks, name)]
+    return [(cell.size_bytes, cell.time_s) for cell in own if cell.time_s]
 
 
 def _notes(sweep: Sweep) -> list[str]:
