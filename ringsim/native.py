@@ -4,6 +4,7 @@ Sources: torch 2.13, ProcessGroupGloo.hpp (two threads, `threads = 2`), ProcessG
 allreduce.cc, allgather.cc and broadcast.cc of Gloo.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,10 +90,6 @@ def local_s(work: LocalWork, network: AnyNetwork, num_ranks: int) -> float:
     """Return the seconds of the work. Copying is taken to be as fast as adding: both are bound by memory."""
     rank = network.spec.processor
     clone_rate = rank.first_touch_bytes_per_s if work.cloned > NEW_BEYOND_BYTES else rank.reduce_bytes_per_s
-    return (work.copied / rank.reduce_bytes_per_s + work.cloned / clone_rate) * _waiting(network, num_ranks)
-
-
-def _waiting(network: AnyNetwork, num_ranks: int) -> float:
-    """Return how much longer it takes as all ranks do it at once, where a host has fewer cores than ranks."""
-    cores = network.spec.host.cores
-    return max(1.0, (network.spec.ranks_per_host or num_ranks) / cores) if cores else 1.0
+    # All ranks do it at once, and a host may have fewer cores than ranks.
+    waiting = max(1.0, (network.spec.ranks_per_host or num_ranks) / (network.spec.host.cores or math.inf))
+    return (work.copied / rank.reduce_bytes_per_s + work.cloned / clone_rate) * waiting

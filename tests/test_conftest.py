@@ -4,12 +4,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
-
-from tests.budget import Budget
 
 ROOT = Path(__file__).parents[1]
 IGNORING = """
@@ -29,40 +25,6 @@ def test_ctrl_c_is_heard_in_the_background_of_a_script() -> None:
     command = [sys.executable, "-c", IGNORING, f"{__file__}::{test_ctrl_c_is_heard.__name__}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout
-
-
-def budget_of(*phases: tuple[str, str, float], marks: tuple[str, ...] = ()) -> Budget:
-    """Return the budget after reports of (test, phase, seconds), on a machine of the reference's speed."""
-    budget = Budget(1.0)
-    for name, when, duration_s in phases:
-        report = SimpleNamespace(nodeid=f"tests/{name}", when=when, duration=duration_s, keywords=marks)
-        budget.pytest_runtest_logreport(cast("pytest.TestReport", report))
-    return budget
-
-
-@pytest.mark.parametrize(
-    ("phases", "late"),
-    [
-        ([("a.py::one", "setup", 15.0), ("a.py::one", "call", 2.0)], []),
-        ([("a.py::one", "setup", 19.0), ("a.py::one", "call", 2.0)], ["a.py"]),
-        ([("a.py::one", "call", 4.0), ("a.py::two", "call", 5.0)], ["a.py::two", "a.py::one"]),
-    ],
-)
-def test_a_test_and_a_file_have_their_limits(phases: list[Any], late: list[str]) -> None:
-    """Fixtures, which tests share, count for the file."""
-    lines = list(budget_of(*phases).longer_than(1.0))
-    assert [line.partition("tests/")[2].partition(": ")[0] for line in lines] == late
-    assert not list(budget_of(*phases, marks=("slow",)).longer_than(1.0))
-
-
-def test_examples_count_as_in_make_test() -> None:
-    """Six times as many of them are given six times as long; other tests, and fixtures, are not."""
-    budget = Budget(1.0, examples=6.0)
-    for name, keywords in (("drawn", ("hypothesis",)), ("plain", ())):
-        report = SimpleNamespace(nodeid=f"tests/a.py::{name}", when="call", duration=12.0, keywords=keywords)
-        budget.pytest_runtest_logreport(cast("pytest.TestReport", report))
-    (line,) = budget.longer_than(1.0)
-    assert "plain" in line
 
 
 SLEEPING = """

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -173,17 +173,14 @@ def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
 
     Raises ValueError where the network cannot hold what was measured, or nothing can be predicted.
     """
-    known = [case for case in cases if not case.question.why_unknown]
-    if not known:
+    questions = [case.question for case in cases if not case.question.why_unknown]
+    if not questions:
         tests = ", ".join(sorted({case.collective for case in cases}))
         raise ValueError(f"{cases[0].file}: {tests}: {cases[0].question.why_unknown}")
-    questions = [case.question for case in known]
-    predicted, expected = predict(cluster, questions), intervals(cluster, questions)
-    by_case = {
-        id(case): (time_s, how, interval)
-        for case, (time_s, how), interval in zip_longest(known, predicted, expected)  # all have intervals, or none
-    }
-    return _comparison(cases, cluster, lambda case: by_case.get(id(case), (None, case.question.why_unknown, None)))
+    predicted = zip_longest(predict(cluster, questions), intervals(cluster, questions))  # all have one, or none
+    told = ((time_s, how, interval) for (time_s, how), interval in predicted)
+    unknown = (case.question.why_unknown for case in cases)
+    return _comparison(cases, cluster, ((None, why, None) if why else next(told) for why in unknown))
 
 
 def compare_measurements(
@@ -212,7 +209,7 @@ def compare_measurements(
         time_s = simulated_s(cluster)
         return time_s, how, draws.interval(time_s, simulated_s) if draws else None
 
-    return _comparison(cases, cluster, predicted)
+    return _comparison(cases, cluster, map(predicted, cases))
 
 
 def _simulation(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> tuple[Callable[[Cluster], float], str]:
@@ -253,12 +250,9 @@ def executed_on(network: AnyNetwork, transport: str) -> AnyNetwork:
     return network
 
 
-def _comparison(
-    cases: Sequence[TimedCase], cluster: Cluster, predicted: Callable[[TimedCase], Expectation]
-) -> Comparison:
+def _comparison(cases: Sequence[TimedCase], cluster: Cluster, predicted: Iterable[Expectation]) -> Comparison:
     compared, fitted = [], cluster.calibration
-    for case in cases:
-        time_s, how, interval = predicted(case)
+    for case, (time_s, how, interval) in zip(cases, predicted, strict=True):
         place = case.collective, case.algorithm, case.num_ranks, case.num_nodes, case.size_bytes
         used = fitted is not None and fitted.used(*place, case.rows)
         finite_s = time_s if time_s is not None and math.isfinite(time_s) else None

@@ -377,8 +377,8 @@ def shared_memory_of(measurements: Measurements, cluster: Cluster) -> SharedMemo
         cold_call_s=cold_call_s(measurements, "shm/call"),
         rates=_memory_rates(measurements, waiting),
     )
-    smallest, network = shifts[0], _with_shared_memory(cluster, costs)
-    missing_s = smallest.median_s - shift_s(network, measurements.num_ranks, smallest.size_bytes)
+    network = SharedMemoryNetwork(cluster.with_spec(host=replace(cluster.spec.host, shared_memory=costs)))
+    missing_s = shifts[0].median_s - shift_s(network, measurements.num_ranks, shifts[0].size_bytes)
     return replace(costs, latency_s=max(missing_s, 0.0))
 
 
@@ -410,9 +410,3 @@ def _bytes_per_s(measurements: Measurements, suffix: str, waiting: float) -> lis
         times = (copying_s, adding_s, adding_apart_s)
         rates.append(tuple(copy.size_bytes * waiting / seconds if seconds > 0 else _NO_COST for seconds in times))
     return rates
-
-
-def _with_shared_memory(cluster: Cluster, costs: SharedMemory) -> SharedMemoryNetwork:
-    """Return the host of `cluster`, whose ranks share memory at these costs."""
-    host = replace(cluster.spec.host, shared_memory=costs)
-    return SharedMemoryNetwork(cluster.with_spec(host=host))

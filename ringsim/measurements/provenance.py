@@ -32,22 +32,17 @@ def provenance() -> dict[str, Any]:
 
 
 def _command() -> str:
-    """Return the program and its arguments; for what is typed in or in a notebook that it was made from Python."""
+    """Return the program and its arguments; for what is typed in or in a notebook that it was made from Python.
+
+    The program is the script's name, or `-m package` for a package, whose file is always __main__.py.
+    """
     program = Path(sys.argv[0]).name if sys.argv else ""
     if program in ("", "-", "-c") or program.startswith("ipykernel"):
         return FROM_PYTHON
-    return " ".join([_program(), *sys.argv[1:]])
-
-
-def _program() -> str:
-    """Return the script's name, or `-m package` for a package that is run as a program.
-
-    Its file is always __main__.py.
-    """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is None or Path(sys.argv[0]).name != "__main__.py":
-        return Path(sys.argv[0]).name
-    return f"-m {spec.name.removesuffix('.__main__')}"
+    if spec is not None and program == "__main__.py":
+        program = f"-m {spec.name.removesuffix('.__main__')}"
+    return " ".join([program, *sys.argv[1:]])
 
 
 def _processor() -> str:

@@ -31,13 +31,6 @@ def formulas_of(cell: str) -> list[str]:
     return re.findall("`(.+?)`", cell)
 
 
-def test_formulas_are_read_as_they_are_written() -> None:
-    """A product without a sign, a logarithm, and a quotient."""
-    assert value_of("2m * (2(m - 1) + 2 log2(h) + k - 1)", m=3, h=4, k=5) == 6 * (4 + 4 + 4)
-    assert value_of("k(n - 1)", k=2, n=4) == 6
-    assert value_of("(m - 1)/m + d/2", m=2, d=3) == 2
-
-
 def test_the_page_has_every_algorithm() -> None:
     """A row for each collective that has it, which links its entry."""
     assert ROWS.keys() == ALGORITHMS.keys()

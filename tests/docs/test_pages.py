@@ -225,8 +225,3 @@ def test_three_dots_stand_for_any_lines() -> None:
     assert not as_pattern("first ...\nlast\n").fullmatch("first and\nmore\nlast\n")
     assert as_pattern("a.c\n").fullmatch("a.c\n")
     assert not as_pattern("a.c\n").fullmatch("abc\n")
-
-
-def test_of_what_was_measured_the_words_count() -> None:
-    """Units of two letters, which change with the size of a number, do not."""
-    assert words_of("ring  12.3 ms  busbw 1 GB/s") == ["ring", "busbw"]

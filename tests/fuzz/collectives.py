@@ -15,7 +15,7 @@ from tests.collectives.shared_groups import ONE_HOST, PAIRS, SMALL_SLOT, on_host
 from tests.fuzz.calls import REDUCING, Call, Issued, issue
 from tests.fuzz.case import chance, expression
 from tests.fuzz.delays import delays
-from tests.fuzz.draws import COMPLEX, FLOATS, algorithms, call, collective_of, wrong_call
+from tests.fuzz.draws import COMPLEX, FLOATS, algorithms, call, collective_of
 from tests.fuzz.views import COMPLEX_ONLY
 from tests.ranks import RankPool
 
@@ -123,7 +123,7 @@ class Job:
             f"some ranks refuse a call, and others do not\n    call {index}: {expression(call)}"
         )
         effective = self.groups[call.group].effective(call)
-        if effective.leaves_all_alike and not call.wrong:
+        if effective.leaves_all_alike:
             alike = len({outcome.digest for outcome in outcomes}) <= 1
             assert alike, f"ranks do not hold the same bits after a call\n    call {index}: {expression(call)}"
 
@@ -187,9 +187,6 @@ def _carried_out(job: Job, indices: list[int], groups: list[Any], draw: Any) -> 
             if outcomes[index].problem:
                 break
             continue
-        if planned.wrong and not issued.waits:
-            outcomes[index] = Outcome(f"a wrong call ({planned.wrong}) is not refused")
-            continue
         pending[index] = issued
         for ready in [each for each in pending if not pending[each].waits or draw.random() < 0.2]:
             outcomes[ready] = _over(job.calls[ready], pending.pop(ready), draw)
@@ -199,7 +196,7 @@ def _carried_out(job: Job, indices: list[int], groups: list[Any], draw: Any) -> 
 
 
 def _refusal(call: Call, error: Exception) -> Outcome:
-    if isinstance(error, ValueError) and (call.wrong or call.may_be_refused):
+    if isinstance(error, ValueError) and call.may_be_refused:
         return Outcome(refused=True)
     return Outcome(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
 
@@ -210,8 +207,6 @@ def _over(call: Call, issued: Issued, draw: random.Random) -> Outcome:
         issued.wait(draw)
     except Exception as error:
         return _refusal(call, error)
-    if call.wrong:
-        return Outcome(f"a wrong call ({call.wrong}) is not refused")
     problem = issued.problem()
     return Outcome(f"wrong result of {call.name}\n    {problem}" if problem else "", digest=issued.digest())
 
@@ -247,8 +242,6 @@ def _drawn_group(random: random.Random) -> Group:
 
 def _drawn_call(random: random.Random, groups: tuple[Group, ...]) -> Call:
     group = random.randrange(len(groups))
-    if chance(random, 0.08):
-        return replace(wrong_call(random), group=group)
     drawn = replace(call(random), group=group)
     if groups[group].backend == "ring" and chance(random, 0.7):
         return _through_torch(drawn)

@@ -1,12 +1,11 @@
-"""Random calls, right ones and wrong ones."""
+"""Random calls."""
 
 import math
 import random
 from dataclasses import replace
-from typing import Any
 
 from ringsim.registry.algorithms import ALGORITHMS
-from tests.fuzz.calls import COALESCED, EXOTIC, GATHERS, IN_PLACE, NAMES, REDUCING, SCATTERS, Call
+from tests.fuzz.calls import COALESCED, EXOTIC, GATHERS, IN_PLACE, NAMES, REDUCING, Call
 from tests.fuzz.case import chance
 from tests.fuzz.views import COMPLEX_ONLY, READ_ONLY, WRITABLE
 
@@ -105,46 +104,3 @@ def shape(random: random.Random, dtype: str, max_length: int = MOST) -> tuple[in
     while len(dims) < 3 and chance(random, 0.4):
         dims.append(random.choice([1, 2, 3, 5]))
     return (*dims, length // math.prod(dims))
-
-
-def wrong_call(random: random.Random) -> Call:
-    """A call that must be refused before anything is sent."""
-    right = replace(call(random, max_length=50), count=1, input_layout="plain", layout="plain", wire="")
-    right = replace(right, shape=(random.randint(2, 9),), values="exact", dtype=random.choice(DTYPES), op="SUM")
-    if right.name in ("barrier", *COALESCED):
-        right = replace(right, name="all_reduce", algorithm="")
-    wrong = random.choice(_wrongs(right.name))
-    return replace(right, wrong=wrong, **_changes(random, wrong))
-
-
-def _changes(random: random.Random, wrong: str) -> dict[str, Any]:
-    """What makes a right call wrong in that way, or lets it be so where it is carried out."""
-    dtype = random.choice([*FLOATS, *COMPLEX, "bool"])
-    op = random.choice([op for op in (*ORDERED, *BITWISE, "AVG") if op not in ops(dtype)])
-    mixed = random.choice([("int32", "float16"), ("float32", "int32"), ("complex64", "float32")])
-    name = random.choice(["tree", "ring/0", "ring/x", "RING", "/2", "no.xml", "no.py:f"])
-    changes: dict[str, dict[str, Any]] = {
-        "overlapping": {"shape": (random.randint(4, 9),)},
-        "op": {"dtype": dtype, "op": op},
-        "algorithm": {"algorithm": name},
-        "wire": {"dtype": mixed[0], "wire": mixed[1]},
-        "root": {"root": random.choice([5, 17, -1])},
-        "dtype": {"dtype": random.choice([each for each in DTYPES if each != "int16"])},
-    }
-    return changes.get(wrong, {})
-
-
-def _wrongs(name: str) -> list[str]:
-    """What can be wrong with a call of that function."""
-    wrongs = ["algorithm", "expanded", "overlapping", "sparse", "quantised", "meta"]
-    if name in REDUCING:
-        wrongs += ["op", "wire"]
-    if name in ("broadcast", "reduce"):
-        wrongs.append("root")
-    if name in GATHERS + SCATTERS:
-        wrongs.append("dtype")
-    if name in ("all_gather", "reduce_scatter"):
-        wrongs.append("list")  # its tensors may be of several sizes
-    elif name in GATHERS + SCATTERS:
-        wrongs.append("size")
-    return wrongs

@@ -1,6 +1,6 @@
 """Faults planted in what ranks run: the attack on them fails; without the fault, the same case does not.
 
-Faults in what runs without ranks are planted where these attacks are tested: `test_fuzz` (mutants), `test_files`.
+Faults in what runs without ranks are planted in `test_files`.
 """
 
 from collections.abc import Iterator
@@ -14,11 +14,10 @@ import torch.distributed as dist
 import collectives
 from collectives.runtime.chunks import ChunkMemory
 from collectives.runtime.failures import FailureRecords, stopped_first
-from collectives.runtime.fingerprint import UNNUMBERED, FingerprintCheck
 from tests.fuzz import collectives as attack_on_collectives
-from tests.fuzz import deaths, mismatches, strategies
-from tests.fuzz.attacks import attacks
+from tests.fuzz import deaths, strategies
 from tests.fuzz.calls import Call
+from tests.fuzz.campaign import attacks
 from tests.fuzz.case import Case
 
 # Ranks are given these instead of the functions that the attacks give them.
@@ -39,12 +38,6 @@ def with_another_rank_blamed(death: deaths.Death) -> object:
     """The first to stop responding is said to be rank 0."""
     with patch.object(FailureRecords, "_follow", lambda *_: stopped_first(0)):
         return deaths.live(death)
-
-
-def without_comparing(mismatch: mismatches.Mismatch) -> tuple[str, str]:
-    """New calls are not compared."""
-    with patch.object(FingerprintCheck, "_number", lambda *_: UNNUMBERED):
-        return mismatches.disagree(mismatch)
 
 
 def with_sums_for_means(group: dist.ProcessGroup, training: strategies.Training) -> object:
@@ -76,10 +69,9 @@ def _closing() -> Iterator[None]:
     [
         (attack_on_collectives.Job((GROUP,), CALLS[:1]), "carry_out", with_a_lost_element, "wrong result of all_red"),
         (deaths.Death(3, "functions", "kill", 1, at=1, calls=CALLS), "live", with_another_rank_blamed, BLAMED),
-        (mismatches.Mismatch(2, 0, *CALLS, transport="gloo"), "disagree", without_comparing, "ranks that are not told"),
         (strategies.Training("zero1"), "outcomes", with_sums_for_means, "it trains otherwise than ring"),
     ],
-    ids=["collectives", "deaths", "mismatches", "strategies"],
+    ids=["collectives", "deaths", "strategies"],
 )
 def test_a_planted_fault_is_noticed(case: Case, name: str, fault: Any, message: str) -> None:
     """In one case of each attack."""

@@ -88,11 +88,3 @@ def _strides(shape: list[int], layout: str) -> tuple[list[int], int, int]:
         step *= max(shape[dim], 1) + (1 if layout == "padded" else 0)
     reach = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if math.prod(shape) else 0
     return strides, offset, offset + max(reach, 0) + 3
-
-
-def sharing(values: torch.Tensor, layout: str) -> torch.Tensor:
-    """A tensor of the dtype of `values`, of which there are at least four, with elements that are one in memory."""
-    if layout == "expanded":
-        return values.reshape(-1)[:1].clone().expand(values.numel()).view(values.shape)
-    length = values.numel()
-    return values.reshape(-1)[: length // 2 + 1].clone().as_strided((length // 2, 2), (1, 1))

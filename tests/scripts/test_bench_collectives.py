@@ -4,7 +4,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 import bench_collectives
-from bench_collectives import TARGETS, copy_s, format_targets, over_copies, ratios_of
+from bench_collectives import TARGETS, format_targets, over_copies, ratios_of
 from ringsim.measurements.measurements import Measurements
 from tests.collectives.benchmark.test_benchmark_tables import WHERE, times
 
@@ -39,18 +39,3 @@ def test_all_reduces_are_compared_with_copies(monkeypatch: pytest.MonkeyPatch) -
     measured = [times("ring", 64, 4e-3), times("dist", 2**23, 9e-3), times("ring", 2**23, 12e-3)]
     _, _, *rows = over_copies([Measurements(4, WHERE, collectives=tuple(measured))]).splitlines()
     assert [row.split() for row in rows] == [["4", "ring", "8", "MiB", "1.50"]]
-
-
-def test_a_copy_takes_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More for more bytes."""
-    monkeypatch.setattr(bench_collectives, "COPY_S", 0.01)
-    assert 0 < copy_s(2**10) < copy_s(2**24)
-
-
-def test_targets_ask_for_what_there_is() -> None:
-    """An algorithm is passed to the collectives that have it, one of the user's own to all; a target is never empty."""
-    scatter, _, reduce, *_ = TARGETS
-    names = ["recursive_doubling", "my.py:mine"]
-    assert scatter.algorithms(names) == ["my.py:mine"]
-    assert reduce.algorithms(names) == names
-    assert scatter.algorithms(["recursive_doubling"]) == ["ring"]

@@ -62,11 +62,3 @@ def test_no_picture_without_points_or_of_points_that_nothing_measures(
         assert message in result.output
         write_points(tmp_path / "typed.csv", POINTS)
     assert not (tmp_path / "accuracy.png").exists()
-
-
-def test_the_points_of_the_repository_can_be_drawn() -> None:
-    """Their files are whole, and figures write them."""
-    files = sorted(draw_accuracy.FOLDER.glob("*.csv"))
-    assert files
-    assert all(read_points(file) for file in files)
-    draw_accuracy.dates_of(files)

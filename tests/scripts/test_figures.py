@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import figures
-from figures import ADMITTED, NOT_FIT, NOT_MEASURED, Figure, code_of, listed, read_registry, stale, unknown
+from figures import ADMITTED, NOT_FIT, NOT_MEASURED, Figure, listed, read_registry, stale, unknown
 
 CODE = '"""A module."""\n\n\ndef double(number):\n    """Return it twice."""\n    return 2 * number  # as asked\n'
 
@@ -139,18 +139,6 @@ def test_a_figure_that_the_registry_does_not_have_is_named(root: Path) -> None:
     assert unknown([], root) == ["pages.md: twice is not in figures.toml with this page"]
     (root / "pages.md").rename(root / "docs/pages.md")
     assert unknown([made()], root) == ["docs/pages.md: twice is not in figures.toml with this page"]
-
-
-def test_the_code_of_a_file_is_the_same_on_every_python(tmp_path: Path) -> None:
-    """Python 3.12 puts an empty text behind some parts of an f-string; of other files every letter counts."""
-    path = tmp_path / "formatted.py"
-    path.write_text('text = f"{1}" f"{2}"\n')
-    assert "value=''" not in code_of(path)
-    (tmp_path / "network.toml").write_text("# words\n")
-    assert code_of(tmp_path / "network.toml") == "# words\n"
-    path.write_text("one = 1\ndef (\n")
-    with pytest.raises(ValueError, match=r"formatted.py, line 2: is not Python: invalid syntax"):
-        code_of(path)
 
 
 def test_a_command_that_fails_leaves_the_page(root: Path) -> None:

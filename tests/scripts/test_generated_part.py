@@ -42,18 +42,3 @@ def test_a_page_without_its_marks_is_refused(page: Path, text: str, message: str
         with refused(f"{page}: {message}"):
             write(page)
     assert page.read_text() == text
-
-
-def test_a_page_that_is_no_text_is_named(page: Path) -> None:
-    """Python's own words say no file."""
-    page.write_bytes(b"\xff")
-    with pytest.raises(ValueError, match="page.md: is not UTF-8 text: invalid start byte at byte 0"):
-        PART.check(page)
-
-
-def test_what_is_there_can_be_read(page: Path) -> None:
-    """Without the empty lines around it."""
-    page.write_text("above\n<!-- begin -->\n<!-- end -->\n")
-    assert PART.read(page) == ""
-    PART.write(page, "first\n\nlast")
-    assert PART.read(page) == "first\n\nlast"

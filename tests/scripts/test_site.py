@@ -30,13 +30,6 @@ def test_each_node_lies_below_all_that_point_to_it() -> None:
     assert layers_of([("a", "b"), ("b", "c"), ("a", "c"), ("d", "c")]) == [["a", "d"], ["b"], ["c"]]
 
 
-def test_every_node_is_drawn_once_and_every_arrow_has_one_tip() -> None:
-    """The arrow that skips a layer is drawn in two parts."""
-    svg = flow_chart_svg("flowchart TD\n    a --> b\n    b --> c\n    a --> c\n")
-    assert re.findall(r">(\w)</text>", svg) == ["a", "b", "c"]
-    assert svg.count("marker-end") == 3
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -49,12 +42,6 @@ def test_what_cannot_be_drawn_is_an_error(text: str, message: str) -> None:
     """So that a strict build fails, rather than a diagram being missing."""
     with pytest.raises(ValueError, match=message):
         flow_chart_svg(text)
-
-
-def test_examples_in_docstrings_become_code() -> None:
-    """Also after a list, of whose last item Markdown would take them for a part."""
-    markdown = site_hooks.docstring_markdown("rank: of a process.\n\n    >>> 1 + 1\n    2")
-    assert markdown == "- `rank`: of a process.\n\n```pycon\n>>> 1 + 1\n2\n```"
 
 
 def resolved(text: str, repo_url: str | None) -> str:
@@ -88,15 +75,6 @@ def test_a_page_that_loads_from_another_site_fails_the_build(tag: str) -> None:
         site_hooks.on_post_page(tag, page=PAGE)
 
 
-def test_links_to_other_sites_are_fine() -> None:
-    """They are followed only if a reader clicks on them."""
-    html = '<a href="https://ui.perfetto.dev">a viewer</a> <script src="assets/bundle.js"></script>'
-    assert site_hooks.on_post_page(html, page=PAGE) == html
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="tutorials/ring.md"))
-    ours = '<script src="../file-worker.js"></script>'
-    assert site_hooks.on_post_page(f'<script src="{site_hooks.SHIM}"></script>', page=page) == ours
-
-
 @pytest.mark.parametrize("package", ["ringsim", "collectives", "trainers"])
 def test_the_reference_has_every_public_name(package: str) -> None:
     """Once, with a link to the file that defines it."""
@@ -114,12 +92,6 @@ def test_the_reference_says_what_the_docstrings_say() -> None:
         public = getattr(importlib.import_module(package), name)
         if inspect.isclass(public) or inspect.isroutine(public):
             assert line == (inspect.getdoc(public) or "").split("\n")[0], f"{package}.{name}"
-
-
-def test_a_public_name_becomes_its_docstring() -> None:
-    """By the module that the link leads to."""
-    item = "- [`trainers.STRATEGIES`](../../trainers/strategies/__init__.py): All strategies, by name.\n"
-    assert site_hooks.PUBLIC_NAME.sub(site_hooks.docstring_directive, item) == "::: trainers.strategies.STRATEGIES\n\n"
 
 
 def test_the_reference_has_every_command_of_ringsim() -> None:

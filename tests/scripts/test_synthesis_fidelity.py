@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from cabled_networks import star
 from fidelity import MIB, Place
@@ -11,7 +10,7 @@ from netns_testbed import why_not
 from ringsim.calibration import ComparedCase, TimedCase
 from ringsim.registry import ALGORITHMS, base_name, build
 from ringsim.schedule import Collective, verify
-from synthesis_fidelity import Cell, compared, files_of, main, row
+from synthesis_fidelity import Cell, compared, files_of, row
 
 UNEVEN = star(2)
 CELL = Cell(Place(4, 1, {2: "250mbit"}), "all_reduce", MIB)
@@ -42,13 +41,6 @@ def test_a_row_has_both_gains_and_how_far_they_are_apart() -> None:
         "| 4 x 1 | all_reduce | 1 MiB | ring | 60 ms | 40 ms | 1.50 | 66 ms | 44 ms | 1.50 | +0.0% |"
     )
     assert row(CELL, "ring", case(0.060, 0.066), case(0.040, 0.055)).endswith("| 1.20 | -20.0% (missed) |")
-
-
-def test_words_of_no_cell_are_refused() -> None:
-    """Before anything is measured."""
-    done = CliRunner().invoke(main, ["--only", "gather of stones"])
-    message = "--only gather of stones: no cell has these words; the first is '4 x 1, all_reduce, 1 MiB'"
-    assert (done.exit_code, done.stderr) == (2, f"synthesis_fidelity: {message}\n")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import os
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from netns_testbed import testbed
 from netns_testbed.description import network_text
 from netns_testbed.plan import TORCHRUN, burst_bytes, owner, parse_tc_rate, plan, queue_bytes
-from netns_testbed.testbed import Testbed, run_ranks
+from netns_testbed.testbed import Testbed
 from netns_testbed.torchrun import AGENT, EXIT_BARRIER, is_shown
 from ringsim.network.file_reader import read_network
 from tests.ringsim.topologies import capacities
@@ -113,13 +112,3 @@ def test_the_network_file(rate: str | None, host_rates: dict[int, str], links: d
     text = network_text(plan("ringsim-7-0", 3, rate, host_rates), 2)
     assert read_network(text, "testbed.toml").spec.max_ranks == 6
     assert carried(text, 6) == {f"host{host}.nic0.{way}": r for host, r in links.items() for way in ("out", "in")}
-
-
-def test_output_of_ranks_does_not_mix_with_a_table(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """It goes to stderr; what the script itself prints afterwards goes to stdout."""
-    monkeypatch.setattr(testbed, "run_local_ranks", lambda *_: os.write(1, b"of a rank\n"))
-    run_ranks(1, 2, ["script.py"])
-    os.write(1, b"a row\n")
-    assert capfd.readouterr() == ("a row\n", "of a rank\n")

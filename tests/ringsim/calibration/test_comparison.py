@@ -15,7 +15,7 @@ from ringsim.measurements.measurements import CollectiveTimes, Measurements, Pro
 from ringsim.native import native_schedule
 from ringsim.network.cluster import Cluster
 from ringsim.network.shared_memory import SharedMemoryNetwork
-from ringsim.network.spec import Host, Link, MemoryRate, SharedMemory, Spec
+from ringsim.network.spec import Failure, Host, Link, MemoryRate, SharedMemory, Spec
 from ringsim.registry.algorithms import build
 from ringsim.report.plots.plot import plot
 from ringsim.schedule.collective import Collective
@@ -23,7 +23,7 @@ from ringsim.simulation import IN_ORDER
 from ringsim.simulation.simulate import predict_time
 from tests.ringsim.commands import as_json, invoke, printed, refused, run
 from tests.ringsim.made_logs import nccl_log
-from tests.ringsim.made_probes import made_measurements, one_host
+from tests.ringsim.made_probes import hosts, made_measurements, one_host
 from tests.ringsim.made_run import NETWORK, made_run
 
 pytestmark = pytest.mark.usefixtures("one_start")
@@ -130,6 +130,13 @@ def test_gloo_s_ring_is_predicted_as_it_is_executed() -> None:
     times = [each.predicted_s for each in compare_measurements(cases, HOST).cases]
     assert times == [predict_time(gloo_ring_all_reduce(4, 4), HOST, size)] * 2
     assert times[0] != predict_time(build(Collective.ALL_REDUCE, "gloo_ring", 4), HOST, size)
+
+
+def test_a_collective_that_never_ends_has_no_prediction() -> None:
+    """On a network with a failure; its errors are not infinite."""
+    network = hosts().with_spec(failures=(Failure("host0.nic0.out"),))
+    (compared,) = compare_measurements([TimedCase("all_reduce", "ring", 2**20, 4, 4, (1.0,))], network).cases
+    assert (compared.predicted_s, compared.error) == (None, None)
 
 
 def test_what_cannot_be_used_is_refused(logs: Logs, measurements: Path, tmp_path: Path) -> None:

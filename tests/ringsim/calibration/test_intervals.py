@@ -130,6 +130,10 @@ def test_nics_that_are_known_are_not_in_the_interval(tmp_path: Path) -> None:
     for network, known, senders in ((by_one, "1 rank", 2), (by_both, "3 ranks", 8)):
         told = f"send from {known} of a host at a time; how fast {senders} ranks of a host can send is not known"
         assert told in nic_line(network, senders)
+    assert by_both.calibration is not None
+    of_one, of_three = by_both.calibration.cells
+    cells = replace(of_one, collective="broadcast"), of_three  # of which one does not tell how many NICs there are
+    assert nic_line(with_calibration(by_both, cells=cells), 1) == ""
 
 
 def test_noise_holds_four_of_five_residuals_whatever_their_shape() -> None:

@@ -75,24 +75,3 @@ def test_a_step_that_never_ends_is_not_efficient(tmp_path: Path) -> None:
     assert [step["step_s"] for step in scaling.as_dict()["scaling"]] == [None, None]
     with pytest.raises(ValueError, match="the step never ends, as something fails: there is nothing to draw"):
         plot(scaling)
-
-
-def test_the_exposed_part_is_shaded() -> None:
-    """From what is computed up to the step, above which its time stands."""
-    scaling = scaling_of(2, 4, 8)
-    times, shares = plot(scaling).axes
-    hidden, exposed = (area.get_paths()[0].vertices for area in times.collections)
-    for step in scaling.steps:
-        ends = exposed[exposed[:, 0] == step.num_ranks][:, 1]
-        drawn = hidden[hidden[:, 0] == step.num_ranks][:, 1].max(), ends.min(), ends.max()
-        assert drawn == pytest.approx((step.compute_s, step.compute_s, step.step_s))
-    assert {text.get_text() for text in shares.texts} == {f"{100 * step.efficiency:.3g} %" for step in scaling.steps}
-    assert shares.get_ylabel() == "of the step on 2 ranks"
-
-
-@pytest.mark.parametrize("ranks", [(4,), tuple(range(2, 22))])
-def test_labels_have_room(ranks: tuple[int, ...]) -> None:
-    """However many numbers of ranks there are; the last has one."""
-    for axes in plot(scaling_of(*ranks)).axes:
-        assert min(5, len(ranks)) <= len(axes.texts) <= 7
-        assert max(text.xy[0] for text in axes.texts) == ranks[-1]  # type: ignore[attr-defined]

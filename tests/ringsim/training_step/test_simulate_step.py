@@ -27,7 +27,7 @@ from ringsim.training_step import (
     predict_trace,
     with_better_steps,
 )
-from ringsim.training_step.group_calls import GroupCalls, PlannedCall, element_bytes_of, mirrored_groups
+from ringsim.training_step.group_calls import GroupCalls, PlannedCall, mirrored_groups
 from ringsim.training_step.simulate_step import MeanStep, simulate_step
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, call_of, compute, read, traced, wait
 
@@ -263,11 +263,6 @@ def test_nccl_chooses_for_the_ranks_of_a_group() -> None:
         "odd": ("nccl_tree", "LL128"),
     }  # fmt: skip
     assert not any(group.why_not for group in made.values())
-
-
-def test_bytes_of_a_dtype() -> None:
-    """By its name."""
-    assert [element_bytes_of(name) for name in ("bfloat16", "float8_e4m3fn", "complex64", "bool")] == [2, 1, 8, 1]
 
 
 def test_a_roofline_times_operators() -> None:
