@@ -7,7 +7,6 @@ The fields of a step and a thread block have the names of their attributes in th
 """
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
@@ -28,32 +27,20 @@ COLLECTIVES = {  # the last name of each is the one that is written
 }
 MAX_CHUNKS = 2**16  # the runtime keeps offsets in 16 bits
 PLACED = "ringsim"  # an attribute of ours: where the schedule that was written has what a step receives
+SHARE_BUFFERS = {Collective.ALL_GATHER: "i", Collective.REDUCE_SCATTER: "o"}  # which hold the gpu's share only
 
 _Record = TypeVar("_Record")
 
 
-class StepWork(NamedTuple):
-    """The work of a type of steps, in this order; `adds`: what it reads at src and what arrived, or stood at dst."""
+class Types:
+    """The types of steps by their work, in its order; `ADD`: what is read at src and what arrived, or stood at dst."""
 
-    receives: bool = False
-    reads_src: bool = False
-    adds: bool = False
-    sends: bool = False
-    writes_dst: bool = False
-
-
-NOP = StepWork()
-_OPERATIONS = {
-    "s": StepWork(reads_src=True, sends=True),
-    "r": StepWork(receives=True, writes_dst=True),
-    "rcs": StepWork(receives=True, sends=True, writes_dst=True),
-    "rrc": StepWork(receives=True, reads_src=True, adds=True, writes_dst=True),
-    "rrs": StepWork(receives=True, reads_src=True, adds=True, sends=True),
-    "rrcs": StepWork(receives=True, reads_src=True, adds=True, sends=True, writes_dst=True),
-    "cpy": StepWork(reads_src=True, writes_dst=True),
-    "re": StepWork(reads_src=True, adds=True, writes_dst=True),
-    "nop": NOP,
-}
+    ALL = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", "nop")
+    RECEIVE = ("r", "rcs", "rrc", "rrs", "rrcs")
+    READ_SRC = ("s", "rrc", "rrs", "rrcs", "cpy", "re")
+    ADD = ("rrc", "rrs", "rrcs", "re")
+    SEND = ("s", "rcs", "rrs", "rrcs")
+    WRITE_DST = ("r", "rcs", "rrc", "rrcs", "cpy", "re")
 
 
 class Placed(NamedTuple):
@@ -64,9 +51,8 @@ class Placed(NamedTuple):
     channel: int
 
 
-def _one_of(known: Mapping[str, Any]) -> Callable[[Any], Any]:
-    require_known = values.one_of(*known)
-    return lambda value: known[require_known(value)]
+def _collective(value: Any) -> Collective:
+    return COLLECTIVES[values.one_of(*COLLECTIVES)(value)]
 
 
 def _placed(value: Any) -> Placed:
@@ -83,13 +69,23 @@ _Buffer = Annotated[str, values.one_of("i", "o", "s")]
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadBlock:
+    """The connection that some steps use one after the other."""
+
+    gpu: _Count
+    id: _Count
+    send: _CountOrNone
+    recv: _CountOrNone
+    chan: _CountOrNone
+
+
+@dataclass(frozen=True, slots=True)
 class Instruction:
     """One step of a thread block. placed: None where the file does not say."""
 
-    gpu: int
-    tb: int
+    block: ThreadBlock
     s: _Count
-    does: Annotated[StepWork, _one_of(_OPERATIONS)] = field(metadata={"key": "type"})
+    type: Annotated[str, values.one_of(*Types.ALL)]
     srcbuf: _Buffer
     srcoff: _CountOrNone
     dstbuf: _Buffer
@@ -101,38 +97,26 @@ class Instruction:
     placed: Annotated[Placed | None, _placed] = field(default=None, metadata={"key": PLACED})
 
     def __str__(self) -> str:
-        return f"gpu {self.gpu} tb {self.tb} step {self.s}"
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadBlock:
-    """Steps in their order, and the connection they use."""
-
-    gpu: _Count
-    id: _Count
-    send: _CountOrNone
-    recv: _CountOrNone
-    chan: _CountOrNone
-    instructions: Any = ()
+        return f"gpu {self.block.gpu} tb {self.block.id} step {self.s}"
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A whole file; `blocks` gpu by gpu."""
+    """A whole file; its steps gpu by gpu, and thread block by thread block."""
 
     file: str
     name: str
-    collective: Annotated[Collective, _one_of(COLLECTIVES)] = field(metadata={"key": "coll"})
+    collective: Annotated[Collective, _collective] = field(metadata={"key": "coll"})
     num_ranks: Annotated[int, values.whole(1, MAX_CHUNKS)] = field(metadata={"key": "ngpus"})
     num_chunks: Annotated[int, values.whole(1, MAX_CHUNKS)] = field(metadata={"key": "nchunksperloop"})
     in_place: _Flag = field(metadata={"key": "inplace"})
-    blocks: Any = ()
+    steps: Any = ()
 
     def num_chunks_of(self, buffer: str) -> int:
         """Return how many chunks a buffer has."""
-        has_share = (self.collective, buffer) in ((Collective.ALL_GATHER, "i"), (Collective.REDUCE_SCATTER, "o"))
-        most = self.num_chunks // (self.num_ranks if has_share else 1)
-        return MAX_CHUNKS if buffer == "s" else most
+        if buffer == "s":
+            return MAX_CHUNKS
+        return self.num_chunks // (self.num_ranks if buffer == SHARE_BUFFERS.get(self.collective) else 1)
 
 
 def read_program(path: Path) -> Program:
@@ -157,7 +141,7 @@ def read_program(path: Path) -> Program:
         raise ValueError(f"{path}: algo: nchunksperloop {num_chunks}: must be a multiple of ngpus, {num_ranks}")
     if sorted(gpu.get("id", "") for gpu in root.iterfind("gpu")) != sorted(map(str, range(num_ranks))):
         raise ValueError(f"{path}: algo: ngpus {num_ranks}: there must be a gpu of each id from 0 to {num_ranks - 1}")
-    blocks: list[ThreadBlock] = []
+    steps: list[Instruction] = []
     ends: set[tuple[int, str, int, int]] = set()  # of connections, and thread blocks: each may be there once
     for gpu in root.iterfind("gpu"):
         for element in gpu.iterfind("tb"):
@@ -170,9 +154,8 @@ def read_program(path: Path) -> Program:
                 if number >= 0 and used in ends:
                     raise ValueError(f"{place}: {end} {number}: an earlier tb has that already")
                 ends.add(used)
-            steps = [_read_step(program, block, *step, place) for step in enumerate(element.iterfind("step"))]
-            blocks.append(replace(block, instructions=tuple(steps)))
-    return replace(program, blocks=tuple(sorted(blocks, key=lambda block: block.gpu)))
+            steps += [_read_step(program, block, *step, place) for step in enumerate(element.iterfind("step"))]
+    return replace(program, steps=sorted(steps, key=lambda step: step.block.gpu))
 
 
 def _read(kind: type[_Record], element: "Element", place: str, **known: Any) -> _Record:
@@ -184,16 +167,14 @@ def _read(kind: type[_Record], element: "Element", place: str, **known: Any) -> 
 
 def _read_step(program: Program, block: ThreadBlock, number: int, element: "Element", place: str) -> Instruction:
     place = f"{place} step {number}"
-    step = _read(Instruction, element, place, gpu=block.gpu, tb=block.id)
+    step = _read(Instruction, element, place, block=block)
     if step.s != number:
         raise ValueError(f"{place}: s {step.s}: must be {number}")
-    if not step.cnt and step.does is not NOP:
+    if not step.cnt and step.type != "nop":
         raise ValueError(f"{place}: cnt 0: must be at least 1")
-    for is_used, end, buffer, offset in (
-        (step.does.reads_src, "src", step.srcbuf, step.srcoff),
-        (step.does.writes_dst, "dst", step.dstbuf, step.dstoff),
-    ):
+    src, dst = ("src", Types.READ_SRC, step.srcbuf, step.srcoff), ("dst", Types.WRITE_DST, step.dstbuf, step.dstoff)
+    for end, types, buffer, offset in (src, dst):
         size = program.num_chunks_of(buffer)
-        if is_used and not 0 <= offset <= size - step.cnt:
+        if step.type in types and not 0 <= offset <= size - step.cnt:
             raise ValueError(f"{place}: {end}off {offset}, cnt {step.cnt}: buffer {buffer} has {size} chunks")
     return step

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ringsim.formats.msccl_program import NOP, Instruction, Placed, Program, read_program
-from ringsim.schedule import Collective, Schedule, ScheduleError, Transfer, held_at_end, held_at_start
+from ringsim.formats.msccl_program import SHARE_BUFFERS, Instruction, Placed, Program, Types, read_program
+from ringsim.schedule import Schedule, ScheduleError, Transfer, held_at_end, held_at_start
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -68,16 +68,6 @@ def read_msccl(path: str | os.PathLike[str]) -> Schedule:
     steps = _steps(_Run(program))
     name = f"msccl:{program.name or path.stem}"
     return Schedule.from_transfers(program.collective, name, program.num_ranks, program.num_chunks, steps)
-
-
-def build_from_msccl(algorithm: str) -> Schedule:
-    """Return what `read_msccl` gives for the file named `algorithm`.
-
-    ValueError if there is none, and what that raises.
-    """
-    if not Path(algorithm).is_file():
-        raise ValueError(f"algorithm {algorithm!r}: there is no such file")
-    return read_msccl(algorithm)
 
 
 @dataclass(slots=True, eq=False)
@@ -130,17 +120,15 @@ class _Run:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.moves: list[_Move] = []
-        self.states: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        self._steps: list[Instruction] = [step for block in program.blocks for step in block.instructions]
-        self._block = [number for number, block in enumerate(program.blocks) for _ in block.instructions]
+        self.states = defaultdict[tuple[int, int], list[int]](list)
+        self._steps: list[Instruction] = program.steps
         self._sender = dict(self._senders())
-        self._share = program.num_chunks // program.num_ranks
+        self._share, self._share_buffer = program.num_chunks // program.num_ranks, SHARE_BUFFERS.get(program.collective)
         self._cells: dict[Location, _Cell] = {}
         held = held_at_start(program.collective, program.num_ranks, program.num_chunks)
         for rank, chunk in np.argwhere(held).tolist():
-            offset = chunk % self._share if program.collective is Collective.ALL_GATHER else chunk
             self.states[rank, chunk].append(NO_STEP)
-            self._cells[self._alias(Location(rank, "i", offset))] = _Cell(_Value(chunk, 0, NO_STEP), NO_STEP)
+            self._cells[self._alias(*self._place(rank, "i", chunk))] = _Cell(_Value(chunk, 0, NO_STEP), NO_STEP)
         arrived = list(self._execute())
         self._check_output()
         for value in arrived:
@@ -149,18 +137,16 @@ class _Run:
 
     def _senders(self) -> Iterator[tuple[int, int]]:
         """Yield the number of each step that receives, with that of the step that sends to it."""
-        sends: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
-        receives: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+        sends, receives = (defaultdict[tuple[int, int, int], list[int]](list) for _ in range(2))
         for number, step in enumerate(self._steps):
-            block = self.program.blocks[self._block[number]]
-            if step.does.sends:
+            block = step.block
+            if step.type in Types.SEND:
                 sends[block.gpu, block.send, block.chan].append(number)
-            if step.does.receives:
+            if step.type in Types.RECEIVE:
                 receives[block.recv, block.gpu, block.chan].append(number)
-        for connection in sorted(sends.keys() | receives.keys()):
-            pair = sends[connection], receives[connection]
+        for src, dst, channel in sorted(sends.keys() | receives.keys()):
+            pair = sends[src, dst, channel], receives[src, dst, channel]
             if len(pair[0]) != len(pair[1]):
-                src, dst, channel = connection
                 fault = f"{len(pair[0])} steps send and {len(pair[1])} receive: must be as many"
                 raise ScheduleError(f"{self.program.file}: gpu {src} to gpu {dst}, chan {channel}: {fault}")
             for send, receive in zip(*pair, strict=True):
@@ -176,15 +162,14 @@ class _Run:
         graph: nx.DiGraph[int] = nx.DiGraph()
         graph.add_nodes_from(range(len(self._steps)))
         graph.add_edges_from((send, receive) for receive, send in self._sender.items())
-        signals: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        graph.add_edges_from((number - 1, number) for number, step in enumerate(self._steps) if step.s)
+        signals = defaultdict[tuple[int, int], list[int]](list)
         for number, step in enumerate(self._steps):
-            if step.s:
-                graph.add_edge(number - 1, number)
-            if step.hasdep and step.does is not NOP:
-                signals[step.gpu, step.tb].append(number)
+            if step.hasdep and step.type != "nop":
+                signals[step.block.gpu, step.block.id].append(number)
         for number, step in enumerate(self._steps):
             if step.depid >= 0:  # it waits for the first step with hasdep from there on
-                known = signals[step.gpu, step.depid]
+                known = signals[step.block.gpu, step.depid]
                 place = bisect.bisect_left(known, step.deps, key=lambda signal: self._steps[signal].s)
                 if place == len(known):
                     fault = f"depid {step.depid}, deps {step.deps}: neither such a step nor a later one has hasdep=1"
@@ -199,7 +184,9 @@ class _Run:
         """
         import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
-        shape = len(self._steps), len(self.program.blocks)
+        blocks = {block: number for number, block in enumerate(dict.fromkeys(step.block for step in self._steps))}
+        self._block = [blocks[step.block] for step in self._steps]
+        shape = len(self._steps), len(blocks)
         if 4 * math.prod(shape) > MAX_BYTES:
             raise ValueError(f"{self.program.file}: {shape[0]} steps in {shape[1]} tbs are too many to be proved")
         graph = self._order()
@@ -210,8 +197,7 @@ class _Run:
         self._clock = np.zeros(shape, dtype=np.int32)
         for ready in nx.topological_generations(graph):
             for number in sorted(ready):
-                for earlier in graph.pred[number]:
-                    np.maximum(self._clock[number], self._clock[earlier], out=self._clock[number])
+                self._clock[number] = self._clock[list(graph.pred[number])].max(axis=0, initial=0)
                 self._clock[number, self._block[number]] = self._steps[number].s + 1
                 yield number
 
@@ -220,30 +206,29 @@ class _Run:
         sent: defaultdict[int, list[_Value]] = defaultdict(list)
         for number in self._in_order():
             step = self._steps[number]
-            arriving = sent.pop(self._sender[number]) if step.does.receives else [None] * step.cnt
+            arriving = sent.pop(self._sender[number]) if number in self._sender else [None] * step.cnt
             for index, value in enumerate(arriving):
                 if value:
                     value.receive = number
                     yield value
                 held = self._run_one(number, index, value)
-                if step.does.sends and held:
+                if step.type in Types.SEND and held:
                     sent[number].append(_Value(held.chunk, held.version, number))
 
     def _run_one(self, number: int, index: int, arriving: _Value | None) -> _Value | None:
-        """Run one chunk of a step in the order of `Operation`; return what it sends or writes."""
-        step = self._steps[number]
-        does, held = step.does, arriving
-        src = self._alias(Location(step.gpu, step.srcbuf, step.srcoff + index))
-        dst = self._alias(Location(step.gpu, step.dstbuf, step.dstoff + index))
-        if does.reads_src:
+        """Run one chunk of a step in the order of `Types`; return what it sends or writes."""
+        step, held = self._steps[number], arriving
+        src = self._alias(step.block.gpu, step.srcbuf, step.srcoff + index)
+        dst = self._alias(step.block.gpu, step.dstbuf, step.dstoff + index)
+        if step.type in Types.READ_SRC:
             held = self._read(number, src)
-            if does.adds:
-                held = self._sum(number, *((held, arriving) if arriving else (self._read(number, dst), held)))
-        if does.sends and held:
+        if step.type in Types.ADD and held:
+            held = self._sum(number, *((held, arriving) if arriving else (self._read(number, dst), held)))
+        if step.type in Types.SEND and held:
             self._take(number, held)
             if held.version == NOT_A_STATE:
                 raise self._fault(number, f"sends a value of chunk {held.chunk} that {_ONE_STATE}")
-        if does.writes_dst and held:
+        if step.type in Types.WRITE_DST and held:
             self._write(number, dst, held)
         return held
 
@@ -258,7 +243,7 @@ class _Run:
     def _write(self, number: int, location: Location, value: _Value) -> None:
         if before := self._cells.get(location):
             self._require_after(number, location, before.writer, *before.readers)
-            if location == self._alias(self._output(location.gpu, before.value.chunk)):
+            if location == self._alias(*self._place(location.gpu, "o", before.value.chunk)):
                 self._take(number, before.value)  # nobody has read it, but the rank's state was that for a while
         self._cells[location] = _Cell(value, number)
 
@@ -278,7 +263,7 @@ class _Run:
         self._take(number, own)
         if not other.is_unused:
             raise self._fault(number, f"adds two values of chunk {own.chunk} of which neither has just arrived")
-        if own.version != len(self.states[self._steps[number].gpu, own.chunk]) - 1:
+        if own.version != len(self.states[self._steps[number].block.gpu, own.chunk]) - 1:
             raise self._fault(number, f"adds to a value of chunk {own.chunk} that {_ONE_STATE}")
         self._move(number, other, reduce=True)
         return _Value(own.chunk, own.version + 1, NO_STEP)
@@ -287,13 +272,13 @@ class _Run:
         """Let what has arrived become the rank's state of the chunk, unless it has been used."""
         if value.is_unused:
             self._move(number, value, reduce=False)
-            value.version = len(self.states[self._steps[number].gpu, value.chunk]) - 1
+            value.version = len(self.states[self._steps[number].block.gpu, value.chunk]) - 1
 
     def _move(self, number: int, value: _Value, *, reduce: bool) -> None:
         """Use what has arrived, from which the next state of the chunk comes."""
         send, receive = self._steps[value.send], self._steps[value.receive]
-        self.states[receive.gpu, value.chunk].append(len(self.moves))
-        transfer = Transfer(send.gpu, receive.gpu, value.chunk, reduce, send.tb)
+        self.states[receive.block.gpu, value.chunk].append(len(self.moves))
+        transfer = Transfer(send.block.gpu, receive.block.gpu, value.chunk, reduce, send.block.id)
         self.moves.append(_Move(transfer, value.version, self._steps[number], receive.placed))
         value.version, value.send = NOT_A_STATE, NO_STEP
 
@@ -302,8 +287,8 @@ class _Run:
         program = self.program
         wanted = held_at_end(program.collective, program.num_ranks, program.num_chunks)
         for rank, chunk in np.argwhere(wanted).tolist():
-            location = self._output(rank, chunk)
-            cell = self._cells.get(self._alias(location))
+            location = self._place(rank, "o", chunk)
+            cell = self._cells.get(self._alias(*location))
             if cell and cell.value.chunk == chunk:
                 self._take(cell.value.receive, cell.value)
                 if cell.value.version == len(self.states[rank, chunk]) - 1:
@@ -311,40 +296,50 @@ class _Run:
             ends = f"another sum than the gpu made last, or chunk {cell.value.chunk}" if cell else "nothing"
             raise ScheduleError(f"{program.file}: gpu {rank}: {location} ends with {ends}: must be chunk {chunk}")
 
-    def _output(self, rank: int, chunk: int) -> Location:
-        scattered = self.program.collective is Collective.REDUCE_SCATTER
-        return Location(rank, "o", chunk % self._share if scattered else chunk)
+    def _place(self, gpu: int, buffer: str, chunk: int) -> Location:
+        """Return where an input or output buffer has a chunk."""
+        return Location(gpu, buffer, chunk % self._share if buffer == self._share_buffer else chunk)
 
-    def _alias(self, location: Location) -> Location:
-        """Return the longer buffer's name of a location, which has two in place (NCCL's rule for in-place buffers)."""
-        gpu, buffer, offset = location
-        collective = self.program.collective
-        if not self.program.in_place or buffer == "s":
-            return location
-        if collective is Collective.ALL_GATHER:
-            return Location(gpu, "o", gpu * self._share + offset) if buffer == "i" else location
-        if collective is Collective.REDUCE_SCATTER:
-            return Location(gpu, "i", gpu * self._share + offset) if buffer == "o" else location
-        return Location(gpu, "i", offset)
+    def _alias(self, gpu: int, buffer: str, offset: int) -> Location:
+        """Return a location, in place by the name of the longer buffer (NCCL's rule for in-place buffers)."""
+        if self.program.in_place and buffer != "s":
+            offset += gpu * self._share * (buffer == self._share_buffer)
+            buffer = "o" if self._share_buffer == "i" else "i"
+        return Location(gpu, buffer, offset)
 
     def _fault(self, number: int, fault: str) -> ScheduleError:
         return ScheduleError(f"{self.program.file}: {self._steps[number]}: {fault}")
 
 
 def _steps(run: _Run) -> list[list[Transfer]]:
-    """Return the transfers of each step: as the file says it of all of them, else each as early as it can be.
+    """Return the transfers of each step: as the file says it of all of them, else each as early as it can be."""
+    rows = [
+        (placed.step, placed.row, transfer._replace(channel=placed.channel))
+        for transfer, _, _, placed in run.moves
+        if placed
+    ]
+    if len(rows) < len(run.moves):
+        rows = [(step, row, run.moves[row].transfer) for row, step in enumerate(_earliest_steps(run))]
+    steps = itertools.groupby(sorted(rows), key=lambda row: row[0])
+    return [[transfer for _, _, transfer in in_step] for _, in_step in steps]
+
+
+def _earliest_steps(run: _Run) -> list[int]:
+    """Return the step of each move.
 
     Raises ScheduleError if a chunk is added, or put in place, only after what its sender did next has come back.
     """
     import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
-    steps: defaultdict[int, list[tuple[int, Transfer]]] = defaultdict(list)
-    if all(move.placed for move in run.moves):
-        for transfer, _, _, placed in run.moves:
-            assert placed
-            steps[placed.step].append((placed.row, transfer._replace(channel=placed.channel)))
-        return [[transfer for _, transfer in sorted(steps[number])] for number in sorted(steps)]
-    graph = _waits(run)
+    graph: nx.DiGraph[int] = nx.DiGraph()  # which moves must not be before which, later by a distance of 0 or 1 steps
+    graph.add_nodes_from(range(len(run.moves)))
+    for made in run.states.values():
+        graph.add_edges_from((pair for pair in itertools.pairwise(made) if pair[0] != NO_STEP), distance=0)
+    taken = [(run.states[move.transfer.src, move.transfer.chunk], move.version) for move in run.moves]
+    next_states = ((number, made[version + 1 : version + 2]) for number, (made, version) in enumerate(taken))
+    graph.add_edges_from(((number, later) for number, states in next_states for later in states), distance=0)
+    sources = ((made[version], number) for number, (made, version) in enumerate(taken))  # the greater distance counts
+    graph.add_edges_from((pair for pair in sources if pair[0] != NO_STEP), distance=1)
     groups = nx.condensation(graph)  # moves that must be in one step, such as an exchange
     group_of, step_of = groups.graph["mapping"], dict.fromkeys(groups, 0)
     for group in nx.topological_sort(groups):
@@ -357,23 +352,4 @@ def _steps(run: _Run) -> list[list[Transfer]]:
                     f"{run.moves[later].transfer.chunk}, and must not be in a later step than it, for what was sent "
                     "earlier lies in scratch meanwhile; a Schedule sends and adds in one step"
                 )
-    for number, move in enumerate(run.moves):
-        steps[step_of[group_of[number]]].append((number, move.transfer))
-    return [[transfer for _, transfer in steps[number]] for number in sorted(steps)]
-
-
-def _waits(run: _Run) -> "nx.DiGraph[int]":
-    """Return from each move those that must not be before it, later by a distance of 0 or 1 steps."""
-    import networkx as nx  # noqa: PLC0415  takes a tenth of a second
-
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    graph.add_nodes_from(range(len(run.moves)))
-    for made in run.states.values():
-        graph.add_edges_from((pair for pair in itertools.pairwise(made) if pair[0] != NO_STEP), distance=0)
-    taken = [(run.states[move.transfer.src, move.transfer.chunk], move.version) for move in run.moves]
-    for number, (made, version) in enumerate(taken):
-        graph.add_edges_from(((number, later) for later in made[version + 1 : version + 2]), distance=0)
-    for number, (made, version) in enumerate(taken):  # last, as the greater of two distances counts
-        if made[version] != NO_STEP:
-            graph.add_edge(made[version], number, distance=1)
-    return graph
+    return [step_of[group_of[number]] for number in range(len(run.moves))]

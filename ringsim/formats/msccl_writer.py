@@ -18,9 +18,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ringsim.formats.msccl_program import COLLECTIVES, PLACED
+from ringsim.formats.msccl_program import COLLECTIVES, PLACED, SHARE_BUFFERS
 from ringsim.schedule import (
-    Collective,
     Dependencies,
     RankOperation,
     Schedule,
@@ -77,13 +76,12 @@ def msccl_lines(schedule: Schedule, *, with_places: bool = False) -> Iterator[st
         f'nchunksperloop="{num_chunks}" ngpus="{num_ranks}" coll="{NAMES[collective]}" inplace="1" outofplace="0" '
         f'minBytes="0" maxBytes="{MAX_BYTES}">\n'
     )
-    share = num_chunks // num_ranks
-    size_i = share if collective is Collective.ALL_GATHER else num_chunks
-    size_o = share if collective is Collective.REDUCE_SCATTER else num_chunks
+    share_buffer = SHARE_BUFFERS.get(collective)
+    size_i, size_o = (num_chunks // (num_ranks if buffer == share_buffer else 1) for buffer in "io")
     for rank, operations in enumerate(operations_of_ranks(waits, num_ranks)):
         yield f'  <gpu id="{rank}" i_chunks="{size_i}" o_chunks="{size_o}" s_chunks="0">\n'
         blocks = _blocks(waits, channels, operations, with_places)
-        yield from _block_lines(blocks, "o" if collective is Collective.ALL_GATHER else "i")
+        yield from _block_lines(blocks, "o" if share_buffer == "i" else "i")
         yield "  </gpu>\n"
     yield "</algo>\n"
 
@@ -108,7 +106,7 @@ def _blocks(
         # A write waits for all of them, also for those that have left whenever the chunk can have come back.
         for other, step in [*(points[earlier] for earlier in required), *([] if is_send else sends.pop(chunk, []))]:
             if other != block and step > waited_for.get((block, other), -1):
-                waited_for[block, other] = latest[other] = max(step, latest.get(other, -1))
+                waited_for[block, other] = latest[other] = step
         points_before = sorted(latest.items())
         lines.extend(_Line("nop", -1, point) for point in points_before[1:])
         kind = "s" if is_send else "rrc" if waits.reduce[row] else "r"

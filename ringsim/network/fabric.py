@@ -101,13 +101,12 @@ class _Leaves:
         self._switch = switch
         self._leaf_of_host = np.arange(len(layout.hosts)) // (switch.hosts_per_leaf or len(layout.hosts))
         num_leaves = int(self._leaf_of_host[-1]) + 1
-        uplink = self._uplinks(layout) if num_leaves > 1 else np.full(1, np.inf)
+        uplink = self._uplinks(layout, num_leaves) if num_leaves > 1 else np.full(1, np.inf)
         self._up = catalogue.add([f"leaf{leaf}.up" for leaf in range(num_leaves)], uplink)
         self._down = catalogue.add([f"leaf{leaf}.down" for leaf in range(num_leaves)], uplink)
 
-    def _uplinks(self, layout: RankLayout) -> Floats:
+    def _uplinks(self, layout: RankLayout, num_leaves: int) -> Floats:
         """Return the bandwidths, (num_leaves,); a leaf that is partly filled counts as full of hosts like its own."""
-        num_leaves = int(self._leaf_of_host[-1]) + 1
         if self._switch.oversubscription is None:
             return np.full(num_leaves, self._switch.uplink_bytes_per_s)
         rates = np.array([host.nics.bandwidth_bytes_per_s for host in layout.hosts])

@@ -5,7 +5,7 @@ docs/reference/files.md describes the format.
 
 import math
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import Any
@@ -51,21 +51,21 @@ def _check_parameters(calibration: Calibration, described: spec.Spec) -> None:
             raise refusal(f"calibration.parameters[{index}]", name, f"{did_you_mean(name, names)}{rule}")
 
 
+_LISTS: dict[str, Callable[..., Any]] = {
+    "slow_ranks": spec.SlowRank, "slow_links": spec.SlowLink, "failures": spec.Failure, "protocols": spec.Protocol,
+}  # fmt: skip
+
+
 def _spec(fields: Fields) -> spec.Spec:
     placed, template = fields.get("placed_hosts", []), fields.get("host", {})
-    sections: Fields = {}
-    if placed:
-        sections["placed_hosts"] = _placed_hosts(placed, template)
-    else:
-        sections |= _all_alike(fields)
+    sections: Fields = {"placed_hosts": _placed_hosts(placed, template)} if placed else _all_alike(fields)
     sections["cables"] = _cables(fields, sections.get("placed_hosts", ()))
     sections["switch"] = _switch(fields, sections)
     sections["processor"] = spec.Processor(**fields.get("processor", {}))
-    sections["slow_ranks"] = tuple(spec.SlowRank(**slow) for slow in fields.get("slow_ranks", []))
-    sections["slow_links"] = _slow_links(fields.get("slow_links", []))
-    sections["failures"] = _failures(fields.get("failures", []))
+    _check_faults(fields)
     sections["jitter"] = Jitter(**fields["jitter"]) if "jitter" in fields else None
-    sections["protocols"] = tuple(spec.Protocol(**protocol) for protocol in fields.get("protocols", []))
+    for field, kind in _LISTS.items():
+        sections[field] = tuple(kind(**table) for table in fields.get(field, []))
     sections["library"] = _library(fields.get("library", {}))
     return spec.Spec(**sections)
 
@@ -192,18 +192,13 @@ def _switch(fields: Fields, sections: Fields) -> spec.Switch:
     return spec.Switch(**switch)
 
 
-def _slow_links(slow_links: Sequence[Fields]) -> tuple[spec.SlowLink, ...]:
-    for place, slow in enumerate(slow_links):
+def _check_faults(fields: Fields) -> None:
+    for place, slow in enumerate(fields.get("slow_links", [])):
         if len(slow) == 1:
             raise refusal(f"slow_link[{place}].link", slow["link"], "give its bandwidth, slowdown or latency")
-    return tuple(spec.SlowLink(**slow) for slow in slow_links)
-
-
-def _failures(failures: Sequence[Fields]) -> tuple[spec.Failure, ...]:
-    for place, failure in enumerate(failures):
+    for place, failure in enumerate(fields.get("failures", [])):
         if ("link" in failure) == ("rank" in failure):
             raise ValueError(f"failure[{place}]: give either link or rank")
-    return tuple(spec.Failure(**failure) for failure in failures)
 
 
 _FOLDER = Path(__file__).parent / "presets"

@@ -8,13 +8,13 @@ what is done at its ends uses the cores there. That is all an engine knows: host
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
 
 NONE = -1  # where a resource is named: there is none
@@ -39,11 +39,6 @@ class Resources:
     def steady(cls, names: tuple[str, ...], capacity: Floats) -> "Resources":
         """Return resources that give as much at any time."""
         return cls(names, capacity, np.full(len(names), np.inf), np.zeros(len(names)))
-
-    @classmethod
-    def none(cls) -> "Resources":
-        """Return no resources, for a topology where nothing is shared."""
-        return cls.steady((), np.empty(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,26 +185,20 @@ def require_sound(topology: Topology) -> None:
     require_rates("reduce_bytes_per_s of rank", processors.reduce_bytes_per_s)
     require_rates("copy_bytes_per_s of rank", processors.copy_bytes_per_s)
     require_rates("capacity of", resources.capacity, resources.names)
-    if not (resources.fails_at_s >= 0).all():
-        _refuse("fails_at_s of", resources.fails_at_s, resources.fails_at_s >= 0, "not negative", resources.names)
+    _require("fails_at_s of", resources.fails_at_s, resources.fails_at_s >= 0, "not negative", resources.names)
 
 
 def require_costs(quantity: str, values: Floats) -> None:
     """Raise ValueError unless all are finite and not negative."""
-    good = (values >= 0) & (values < np.inf)
-    if not good.all():
-        _refuse(quantity, values, good, "finite and not negative")
+    _require(quantity, values, (values >= 0) & (values < np.inf), "finite and not negative")
 
 
 def require_rates(quantity: str, values: Floats, names: Sequence[str] = ()) -> None:
     """Raise ValueError unless all are greater than 0; infinite: without limit."""
-    good = values > 0
+    _require(quantity, values, values > 0, "greater than 0", names)
+
+
+def _require(quantity: str, values: Floats, good: Bools, rule: str, names: Sequence[str] = ()) -> None:
     if not good.all():
-        _refuse(quantity, values, good, "greater than 0", names)
-
-
-def _refuse(
-    quantity: str, values: Floats, good: npt.NDArray[np.bool_], rule: str, names: Sequence[str] = ()
-) -> NoReturn:
-    first = int(np.argmin(good))
-    raise ValueError(f"{quantity} {names[first] if names else first} is {values[first]}: must be {rule}")
+        first = int(np.argmin(good))
+        raise ValueError(f"{quantity} {names[first] if names else first} is {values[first]}: must be {rule}")

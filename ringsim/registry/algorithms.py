@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from ringsim.algorithms import ALGORITHMS, BY_SIZE, TWO_LEVEL
 from ringsim.files import quoted
-from ringsim.formats import build_from_msccl
+from ringsim.formats import read_msccl
 from ringsim.schedule import Collective, Schedule, ScheduleError, require_count, split, verify
 from ringsim.suggestions import suggestion
 from ringsim.units import whole_number
@@ -125,7 +125,9 @@ def _build(collective: Collective | None, algorithm: str, num_ranks: int, size_b
     require_count("num_ranks", num_ranks)
     if names_file(algorithm):
         is_msccl = algorithm.endswith(".xml")
-        schedule = build_from_msccl(algorithm) if is_msccl else build_from_file(algorithm, num_ranks)
+        if is_msccl and not Path(algorithm).is_file():
+            raise ValueError(f"algorithm {algorithm!r}: there is no such file")
+        schedule = read_msccl(algorithm) if is_msccl else build_from_file(algorithm, num_ranks)
         _require_asked_for(schedule, collective, algorithm, num_ranks)
         return schedule
     assert collective is not None

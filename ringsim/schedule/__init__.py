@@ -1,13 +1,6 @@
 """Schedules: what a collective is, the steps that carry it out, its proof and its replay."""
 
-from ringsim.schedule.collective import (
-    Collective,
-    Counts,
-    held_at_end,
-    held_at_start,
-    initial_counts,
-    required,
-)
+from ringsim.schedule.collective import Collective, Counts, held_at_end, held_at_start, initial_counts, required
 from ringsim.schedule.combinators.merge import merge
 from ringsim.schedule.combinators.on_groups import on_groups
 from ringsim.schedule.combinators.relabel import on_channel, permute_ranks

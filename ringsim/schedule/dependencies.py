@@ -4,19 +4,18 @@ Nothing else is left of the steps: whatever knows these arrows, the costs and th
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ringsim.schedule.flow import NO_ROW, Occurrences, Rows, flow, pair, stable_order
+from ringsim.schedule.flow import NO_ROW, Occurrences, Rows, TransferRows, flow, pair, stable_order
 from ringsim.schedule.schedule import Schedule
 from ringsim.schedule.step import NEVER, Bools, Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Dependencies:
+@dataclass(frozen=True, eq=False)
+class Dependencies(TransferRows):
     """The transfers that each transfer waits for, as numbers of rows; each column of shape (num_transfers,).
 
     The rows are the transfers in step order, as in a `Flow` and in a `Timeline`. A transfer starts when
@@ -25,21 +24,12 @@ class Dependencies:
     that its rank sent of the chunk before, which `sent_before` leads to, have left (rule 4). NO_ROW: it need not wait.
     """
 
-    step: Rows
-    src: Rows
-    dst: Rows
-    chunk: Rows
-    reduce: npt.NDArray[np.bool_]
-    channel: Rows
     data_dependency: Rows
     before_on_channel: Rows
     before_on_connection: Rows
     before_in_chunk: Rows
     sent_before: Rows
     buffer_dependency: Rows
-
-    def __len__(self) -> int:
-        return len(self.src)
 
 
 BYTES_PER_TRANSFER = 45  # of the columns above
@@ -74,12 +64,7 @@ def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
         before_on_connection = Occurrences(connection, step).previous()
         before_in_chunk[connection[before_in_chunk] == connection] = NO_ROW  # it waits for that one as it is
     return Dependencies(
-        step=step,
-        src=src,
-        dst=dst,
-        chunk=rows.chunk,
-        reduce=rows.reduce,
-        channel=rows.channel,
+        **{field.name: getattr(rows, field.name) for field in fields(TransferRows)},
         data_dependency=data_dependency,
         before_on_channel=before_on_channel,
         before_on_connection=before_on_connection,

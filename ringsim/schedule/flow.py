@@ -40,14 +40,8 @@ class FlowRow(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Flow:
-    """All transfers of a schedule, the rows in step order, each column of shape (num_transfers,).
-
-    reads: the row that wrote what is sent; NO_ROW if `src` has held it from the start.
-    replaces: the row that wrote what `dst` held of the chunk until then; NO_ROW if it has held that from the start.
-    free_after: the step until which the sends of the chunk by `dst` must have left before the write (rule 4); NEVER if
-    there is none, or they must have arrived anyway.
-    """
+class TransferRows:
+    """All transfers of a schedule, the rows in step order, each column of shape (num_transfers,)."""
 
     step: Rows
     src: Rows
@@ -55,12 +49,24 @@ class Flow:
     chunk: Rows
     reduce: Bools
     channel: Rows
-    free_after: Rows
-    reads: Rows
-    replaces: Rows
 
     def __len__(self) -> int:
         return len(self.src)
+
+
+@dataclass(frozen=True, eq=False)
+class Flow(TransferRows):
+    """All transfers of a schedule with the versions of the chunks; each column of shape (num_transfers,).
+
+    reads: the row that wrote what is sent; NO_ROW if `src` has held it from the start.
+    replaces: the row that wrote what `dst` held of the chunk until then; NO_ROW if it has held that from the start.
+    free_after: the step until which the sends of the chunk by `dst` must have left before the write (rule 4); NEVER if
+    there is none, or they must have arrived anyway.
+    """
+
+    free_after: Rows
+    reads: Rows
+    replaces: Rows
 
     @cached_property
     def is_read(self) -> Bools:

@@ -46,7 +46,9 @@ def memory_passes(schedule: Schedule, *, in_place: bool = False, is_lent: bool =
     keeps_input: Bools = np.logical_not(wanted.all(axis=1) | in_place)
     is_final = ~rows.is_replaced & wanted[rows.dst, rows.chunk]
     is_published: Bools = np.logical_or(rows.is_read, ~rows.reduce)
-    stays = _staying(schedule, rows) if is_lent else np.zeros((schedule.num_ranks, schedule.num_chunks), np.bool_)
+    stays = np.zeros((schedule.num_ranks, schedule.num_chunks), np.bool_)
+    if is_lent:
+        stays = np.array([stays_until_read(schedule, rows, rank) for rank in range(schedule.num_ranks)])
     sent_in_place = stays | (keeps_input & is_lent)[:, np.newaxis]
     is_summed_in_place: Bools = np.logical_and(rows.reduce, (stays & ~keeps_input[:, np.newaxis])[rows.dst, rows.chunk])
     is_elsewhere = is_published & ~is_summed_in_place
@@ -57,11 +59,6 @@ def memory_passes(schedule: Schedule, *, in_place: bool = False, is_lent: bool =
         apart=rows.reduce & ((rows.is_read & ~is_summed_in_place) | adds_to_published),
         most_published=most_published(schedule, rows),
     )
-
-
-def _staying(schedule: Schedule, rows: Flow) -> Bools:
-    """(num_ranks, num_chunks): what `stays_until_read` returns for each rank."""
-    return np.array([stays_until_read(schedule, rows, rank) for rank in range(schedule.num_ranks)])
 
 
 def most_published(schedule: Schedule, rows: Flow, on_one_host: bool = True) -> int:

@@ -169,7 +169,8 @@ class Steps(ABC, Sequence[Step]):
             return None
         first = self.step(0)
         to, by = np.argsort(first.dst), np.argsort(first.src)
-        if not np.array_equal(first.dst[to], first.src[by]) or (np.diff(first.src[by]) == 0).any():
+        is_around = len(first) and np.array_equal(first.dst[to], first.src[by])
+        if not is_around or (np.diff(first.src[by]) == 0).any():
             return None
         reduces = []
         for index in range(len(self)):

@@ -124,14 +124,13 @@ def closed_form_of(
     """
     key = schedule.collective, schedule.algorithm
     uniform = uniform_of(network)
-    if uniform is None or key not in _IN_ORDER or not _same(schedule, build(*key, schedule.num_ranks)):
+    if uniform is None or key not in _IN_ORDER:
+        return None
+    built_in = build(*key, schedule.num_ranks)
+    counts = [(some.num_chunks, some.num_steps) for some in (schedule, built_in)]
+    if counts[0] != counts[1] or not all(map(same_transfers, schedule.steps[:1], built_in.steps[:1])):
         return None
     return closed_form_s(*key, schedule.num_ranks, size_bytes, uniform, runtime=runtime)
-
-
-def _same(schedule: Schedule, other: Schedule) -> bool:
-    counts = [(some.num_chunks, some.num_steps) for some in (schedule, other)]
-    return counts[0] == counts[1] and all(map(same_transfers, schedule.steps[:1], other.steps[:1]))
 
 
 def _adding(time_s: _OneKind) -> _TwoKinds:
@@ -217,9 +216,8 @@ def _two_rings(num_ranks: int, hop: _Hop) -> float:
 
 def _if_applied_at_once(collective: Collective, time_s: _TwoKinds) -> _TwoKinds:
     """Return the formula for a network on which applying what the collective sends takes no time."""
-    if collective is Collective.ALL_GATHER:
-        return lambda num_ranks, add, copy: None if copy.apply_s else time_s(num_ranks, add, copy)
-    return lambda num_ranks, add, copy: None if add.apply_s else time_s(num_ranks, add, copy)
+    applied = 0 if collective.reduces else 1  # in which of the two kinds of hops
+    return lambda num_ranks, *hops: None if hops[applied].apply_s else time_s(num_ranks, *hops)
 
 
 def _exchange(num_ranks: int, hop: _Hop) -> float:

@@ -11,17 +11,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from ringsim.network import (
-    NONE,
-    Floats,
-    InSwitch,
-    Ints,
-    Paths,
-    Resources,
-    Topology,
-    connection_ends,
-    connection_keys,
-)
+from ringsim.network import NONE, Floats, InSwitch, Ints, Paths, Resources, Topology, connection_ends, connection_keys
 from ringsim.schedule import Bools, Dependencies, Rows, Schedule, Step
 
 _MAX_ARRAYS = 256  # of connections, until they are made one

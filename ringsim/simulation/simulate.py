@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import AnyNetwork, Ints, MemoryRate, SharedMemoryNetwork, Topology, require_priced, require_sound
+from ringsim.network import AnyNetwork, Ints, SharedMemoryNetwork, Topology, require_priced, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.representatives import Representatives, representatives
@@ -197,14 +197,11 @@ def portions_of(schedule: Schedule, network: SharedMemoryNetwork, chunk_bytes: I
     rate = network.rate(most_published * int(sizes.max(initial=0)))
     topology = network.topology_at(schedule.num_ranks, rate)
     require_sound(topology)
-    return Portions(schedule, number, sizes, topology, _copy_counts(passes, rate))
-
-
-def _copy_counts(passes: MemoryPasses, rate: MemoryRate) -> CopyCounts:
-    """To form a sum elsewhere takes as much longer than to add in place as some fraction of a copy."""
+    # To form a sum elsewhere takes as much longer than to add in place as some fraction of a copy.
     longer_s = max(1 / rate.reduce_into_bytes_per_s - 1 / rate.reduce_bytes_per_s, 0.0)
     fraction = longer_s * rate.copy_bytes_per_s if longer_s else 0.0
-    return CopyCounts(passes.published, passes.taken + fraction * passes.apart)
+    copies = CopyCounts(passes.published, passes.taken + fraction * passes.apart)
+    return Portions(schedule, number, sizes, topology, copies)
 
 
 @lru_cache(maxsize=_SCHEDULES_KEPT)

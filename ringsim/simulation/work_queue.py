@@ -81,8 +81,9 @@ def time_queue(calls: Sequence[QueuedCall], network: AnyNetwork, runtime: Runtim
     topology = with_in_network_reduction([call.schedule for call in calls], topology)
     num_transfers = sum(call.schedule.num_transfers for call in calls)
     require_memory(f"{len(calls)} collectives of {num_transfers:,} transfers", num_transfers * BYTES_RUN)
-    begin_s, end_s = run_queue(queue, topology, runtime)
-    return [Span(*times) for times in zip(begin_s.tolist(), end_s.tolist(), strict=True)]
+    run = _QueueRun(queue, topology, runtime)
+    run.finish()
+    return [Span(*times) for times in zip(run.begin_s.tolist(), run.end_s.tolist(), strict=True)]
 
 
 def has_steady_times(topology: Topology) -> bool:
@@ -92,18 +93,6 @@ def has_steady_times(topology: Topology) -> bool:
     """
     resources = topology.resources
     return topology.jitter is None and not (np.isfinite(resources.fails_at_s) | (resources.burst_bytes > 0)).any()
-
-
-def run_queue(queue: Sequence[QueuedCall], topology: Topology, runtime: Runtime) -> tuple[Floats, Floats]:
-    """Return when each collective begins and ends, each (len(queue),); infinite for what never does.
-
-    They are taken in the order of the queue: each by the first worker to be free, which a worker is when its
-    collective has ended on all ranks.
-    """
-    rows, first_row = _in_a_row([call.schedule for call in queue], runtime)
-    run = _QueueRun(rows, first_row, queue, topology, runtime.num_workers)
-    run.finish()
-    return run.begin_s, run.end_s
 
 
 def _in_a_row(schedules: Sequence[Schedule], runtime: Runtime) -> tuple[Dependencies, Ints]:
@@ -128,15 +117,16 @@ def _joined(parts: Sequence[Dependencies], name: str, start: Ints | None) -> np.
 
 
 class _QueueRun(EventRun):
-    """The state of every transfer, and of every collective. first_row: of each, and one more where the last ends.
+    """The state of every transfer, and of every collective: when it begins and ends, infinite if it never does.
 
-    A row belongs to the first worker's connections until it is known which worker takes it.
+    Collectives are taken in the order of the queue: each by the first worker to be free, which a worker is when its
+    collective has ended on all ranks. A row belongs to the first worker's connections until it is known which worker
+    takes it.
     """
 
-    def __init__(
-        self, rows: Dependencies, first_row: Ints, queue: Sequence[QueuedCall], topology: Topology, num_workers: int
-    ) -> None:
-        self._queue, self._first_row, self._num_workers = queue, first_row, num_workers
+    def __init__(self, queue: Sequence[QueuedCall], topology: Topology, runtime: Runtime) -> None:
+        rows, first_row = _in_a_row([call.schedule for call in queue], runtime)
+        self._queue, self._first_row, self._num_workers = queue, first_row, runtime.num_workers
         self._collective = np.repeat(np.arange(len(queue)), np.diff(first_row))
         self._to_apply = np.diff(first_row)
         self.begin_s, self.end_s = np.full(len(queue), np.inf), np.full(len(queue), np.inf)
@@ -144,9 +134,9 @@ class _QueueRun(EventRun):
         self._worker_of = np.full(len(queue), IDLE)
         self._next = 0
         chunk_bytes = np.concatenate([c.schedule.chunk_bytes(c.size_bytes, c.element_bytes) for c in queue])
-        sent_on = connect(rows, topology, num_workers)
-        self._num_connections = len(sent_on.connections.src) // num_workers  # of each worker
-        super().__init__(TransferCosts(rows, topology, chunk_bytes), sent_on, num_timers=num_workers)
+        sent_on = connect(rows, topology, self._num_workers)
+        self._num_connections = len(sent_on.connections.src) // self._num_workers  # of each worker
+        super().__init__(TransferCosts(rows, topology, chunk_bytes), sent_on, num_timers=self._num_workers)
 
     def finish(self) -> None:
         for worker in range(self._num_workers):

@@ -13,7 +13,6 @@ import numpy as np
 from ringsim.analysis import Links
 from ringsim.network import NONE, Floats, Ints
 from ringsim.schedule import Bools, Collective, Columns, Schedule
-from ringsim.synthesis.matching import ChunkCopies
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,21 +32,13 @@ class Part:
     busy_s: Floats
 
     @classmethod
-    def of(cls, copies: ChunkCopies, links: Links, chunk_bytes: float) -> Self:
+    def of(cls, links: Links, chunk_bytes: float, link: Ints, chunk: Ints, start_s: Floats, end_s: Floats) -> Self:
         """Return the transfers that copy chunks over links."""
-        resource = links.resource[copies.link]
+        src, dst, resource = links.src[link], links.dst[link], links.resource[link]
         used = resource != NONE
-        busy_s = links.s_per_byte[copies.link][used] * chunk_bytes
-        return cls(
-            src=links.src[copies.link],
-            dst=links.dst[copies.link],
-            chunk=copies.chunk,
-            reduce=False,
-            channel=_channels(links.src[copies.link], links.dst[copies.link]),
-            start_s=copies.start_s,
-            end_s=copies.end_s,
-            busy_s=np.bincount(resource[used], busy_s, minlength=len(links.names)).astype(np.float64),
-        )
+        busy_s = links.s_per_byte[link][used] * chunk_bytes
+        busy_s = np.bincount(resource[used], busy_s, minlength=len(links.names)).astype(np.float64)
+        return cls(src, dst, chunk, False, _channels(src, dst), start_s, end_s, busy_s)
 
     @property
     def time_s(self) -> float:
@@ -83,7 +74,7 @@ def period_of(parts: Sequence[Part]) -> float:
 
 
 def assemble(
-    collective: Collective, num_ranks: int, num_chunks: int, parts: Sequence[Part], *, num_waves: int = 1, name: str
+    collective: Collective, num_ranks: int, num_chunks: int, parts: Sequence[Part], num_waves: int, name: str
 ) -> Schedule:
     """Return the schedule of these parts, one after the other.
 

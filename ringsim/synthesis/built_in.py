@@ -81,20 +81,18 @@ class BuiltInAlgorithms:
 
         is_interrupted: whether there was one before; then all of them together are simulated for `seconds`.
         """
-        ends_at = time.monotonic() + self.seconds if is_interrupted else np.inf
-        return sorted(self._as_they_are(ends_at), key=lambda one: one.sorting_s)
-
-    def _as_they_are(self, ends_at: float) -> Iterator[NamedTime]:
-        is_ended = False
+        ends_at, is_ended = time.monotonic() + self.seconds if is_interrupted else np.inf, False
+        named: list[NamedTime] = []
         for name in candidates(self.collective, [self.network]):
             try:
                 self.say(f"simulating {name}")
                 seconds = min(self.seconds, ends_at - time.monotonic())
                 is_ended |= seconds <= 0
-                yield NamedTime(name, skipped=INTERRUPTED) if is_ended else self._timed(name, seconds)
+                named.append(NamedTime(name, skipped=INTERRUPTED) if is_ended else self._timed(name, seconds))
             except KeyboardInterrupt:
                 is_ended = True
-                yield NamedTime(name, skipped=INTERRUPTED)
+                named.append(NamedTime(name, skipped=INTERRUPTED))
+        return sorted(named, key=lambda one: one.sorting_s)
 
     def with_forms(self, named: list[NamedTime]) -> list[NamedTime]:
         """Return them by time: also in segments, and the fastest of these with ranks placed otherwise.

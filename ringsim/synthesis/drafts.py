@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringsim.analysis import Links
-from ringsim.network import Floats, Ints
+from ringsim.network import Ints
 from ringsim.schedule import Bools, Collective, Schedule
 from ringsim.synthesis.assembly import Part, assemble, period_of
-from ringsim.synthesis.matching import spread_chunks
+from ringsim.synthesis.matching import ChunkMatching
 from ringsim.synthesis.overlay import Overlay
 
 NUM_ROUNDS = 3  # in which either half of an all_reduce makes room for what the other one uses
@@ -51,27 +51,23 @@ class Problem:
         """Return the number of all chunks: of a broadcast or reduce, those of its root."""
         return chunks_per_rank if self.is_rooted else chunks_per_rank * self.num_ranks
 
-    def num_transfers(self, num_chunks: int) -> int:
+    def num_transfers(self, chunks_per_rank: int) -> int:
         """Return how many transfers bring each chunk where it must be."""
         halves = 2 if self.collective is Collective.ALL_REDUCE else 1
-        return halves * (self.num_ranks - 1) * num_chunks
+        return halves * (self.num_ranks - 1) * self.num_chunks(chunks_per_rank)
 
     def overheads_s(self, parts: Sequence[Part]) -> float:
         """Return the overheads that are one after the other: all of a rank in order, else those of a pair."""
+        overheads_s = np.zeros((2, self.num_ranks, self.num_ranks))  # of a message: its sender's, its receiver's
+        overheads_s[:, self.links.src, self.links.dst] = self.links.send_s, self.links.receive_s
         most_s, every_s = 0.0, np.zeros(self.num_ranks)
         for part in parts:
             num_messages = np.zeros((self.num_ranks, self.num_ranks))
             np.add.at(num_messages, (part.src, part.dst), 1)
-            send_s, receive_s = (num_messages * overhead_s for overhead_s in self._overheads_s())
+            send_s, receive_s = num_messages * overheads_s
             most_s = max(most_s, float(np.maximum(send_s, receive_s).max()))
             every_s += send_s.sum(axis=1) + receive_s.sum(axis=0)
         return float(every_s.max()) if self.in_order else most_s
-
-    def _overheads_s(self) -> Floats:
-        """Return what a message costs its sender and its receiver, (2, num_ranks, num_ranks)."""
-        overheads_s = np.zeros((2, self.num_ranks, self.num_ranks))
-        overheads_s[:, self.links.src, self.links.dst] = self.links.send_s, self.links.receive_s
-        return overheads_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,33 +99,30 @@ class Draft:
         """Return the schedule."""
         problem = self.problem
         num_chunks = problem.num_chunks(self.chunks_per_rank)
-        return assemble(
-            problem.collective, problem.num_ranks, num_chunks, self.parts, num_waves=self.num_waves, name=name
-        )
+        return assemble(problem.collective, problem.num_ranks, num_chunks, self.parts, self.num_waves, name)
 
 
-def drafts(
-    problem: Problem, overlay: Overlay, chunks_per_rank: int, seed: int, *, is_balanced: bool = True
-) -> list[Draft]:
-    """Return drafts over the links of an overlay, the one with the best estimate first.
+class Drafting:
+    """Drafts over the links of an overlay."""
 
-    is_balanced: whether the halves of an all_reduce are made to fit to each other, which takes several times as long.
-
-    Raises NotConnectedError if the links do not lead to all ranks.
-    """
-    made = _Drafting(problem, overlay, chunks_per_rank, seed).all_drafts(NUM_ROUNDS if is_balanced else 0)
-    return sorted(made, key=lambda draft: draft.order)
-
-
-class _Drafting:
     def __init__(self, problem: Problem, overlay: Overlay, chunks_per_rank: int, seed: int) -> None:
         self._problem, self._overlay, self._chunks_per_rank = problem, overlay, chunks_per_rank
         self._num_chunks = problem.num_chunks(chunks_per_rank)
         self._chunk_bytes = problem.size_bytes / self._num_chunks
         self._rng = np.random.default_rng([seed, chunks_per_rank])
 
-    def all_drafts(self, num_rounds: int) -> Iterator[Draft]:
-        """Yield what comes of one try. num_rounds: in which the halves of an all_reduce make room for each other."""
+    def drafts(self, *, is_balanced: bool = True) -> list[Draft]:
+        """Return the drafts of one try, the one with the best estimate first.
+
+        is_balanced: whether the halves of an all_reduce are made to fit to each other, which takes several times as
+        long.
+
+        Raises NotConnectedError if the links do not lead to all ranks.
+        """
+        return sorted(self._drafts(NUM_ROUNDS if is_balanced else 0), key=lambda draft: draft.order)
+
+    def _drafts(self, num_rounds: int) -> Iterator[Draft]:
+        """Yield the drafts. num_rounds: in which the halves of an all_reduce make room for each other."""
         collective = self._problem.collective
         if collective is not Collective.ALL_REDUCE:
             half = self._added_up(self._overlay) if collective.reduces else self._copied(self._overlay)
@@ -155,26 +148,23 @@ class _Drafting:
         Schedules of fewer waves take less time to simulate.
         """
         fixed_s = 2 * self._problem.latency_s
+        ends_s = max(sum(half.time_s for half in halves) - fixed_s, 0.0)  # of the first wave to come, the last to go
         apart = halves[0], halves[1].on_channels_after(halves[0])
         drafts_of_waves = [
-            self._draft(apart, count, fixed_s + period_of(halves) * (count - 1) / count + self._ends_s(halves) / count)
+            self._draft(apart, count, fixed_s + period_of(halves) * (count - 1) / count + ends_s / count)
             for count in WAVES
-            if self._problem.num_transfers(self._num_chunks * count) <= self._problem.max_transfers
+            if self._problem.num_transfers(self._chunks_per_rank * count) <= self._problem.max_transfers
         ]
         best = min(drafts_of_waves, key=lambda draft: draft.order, default=None)
         yield from [draft for draft in drafts_of_waves if best and draft.num_waves <= best.num_waves][::-1]
-
-    def _ends_s(self, halves: tuple[Part, Part]) -> float:
-        """Return how long the first wave takes to come in and the last one to go out, without latencies."""
-        return max(sum(half.time_s for half in halves) - 2 * self._problem.latency_s, 0.0)
 
     def _draft(self, parts: tuple[Part, ...], num_waves: int, estimate_s: float) -> Draft:
         estimate_s = max(estimate_s, num_waves * self._problem.overheads_s(parts))
         return Draft(self._problem, self._overlay, self._chunks_per_rank, parts, num_waves, estimate_s)
 
     def _copied(self, overlay: Overlay) -> Part:
-        copies = spread_chunks(overlay, self._problem.islands, self._chunk_bytes, self._held(), self._rng)
-        return Part.of(copies, overlay.links, self._chunk_bytes)
+        matching = ChunkMatching(overlay, self._problem.islands, self._chunk_bytes, self._held(), self._rng)
+        return Part.of(overlay.links, self._chunk_bytes, *matching.run())
 
     def _added_up(self, overlay: Overlay) -> Part:
         return self._copied(overlay.reversed()).turned_round()
@@ -182,7 +172,5 @@ class _Drafting:
     def _held(self) -> Bools:
         """Return which rank has which chunk before it is copied, (num_ranks, num_chunks)."""
         ranks = np.arange(self._problem.num_ranks)
-        owner = np.zeros(self._num_chunks, np.int64)
-        if not self._problem.collective.has_root:
-            owner = np.repeat(ranks, self._chunks_per_rank)
-        return np.asarray(ranks[:, None] == owner)
+        owner = 0 if self._problem.is_rooted else ranks
+        return np.asarray(ranks[:, None] == np.repeat(owner, self._chunks_per_rank))

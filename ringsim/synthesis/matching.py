@@ -1,4 +1,4 @@
-"""`spread_chunks`: a greedy matching of chunks to links over time (TACOS, Won et al., MICRO 2024).
+"""`ChunkMatching`: a greedy matching of chunks to links over time (TACOS, Won et al., MICRO 2024).
 
 Time goes on from one moment at which a link is free or a chunk arrives to the next. At each, every rank takes over the
 links to it that are free chunks that it lacks, the rarest first. A link, which has a share of the ports, NICs and
@@ -8,7 +8,6 @@ A chunk enters an *island* (see `islands_of`) once: what is dear to bring to a h
 """
 
 import heapq
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,29 +22,12 @@ class NotConnectedError(Exception):
     """The links do not lead every chunk to every rank."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ChunkCopies:
-    """Which chunk goes over which link, and from when on: (num_transfers,) each, in the order of `start_s`."""
-
-    link: Ints
-    chunk: Ints
-    start_s: Floats
-    end_s: Floats
-
-
-def spread_chunks(
-    overlay: Overlay, islands: list[Ints], chunk_bytes: float, held: Bools, rng: np.random.Generator
-) -> ChunkCopies:
-    """Return how each chunk gets to all ranks over the links of an overlay.
+class ChunkMatching:
+    """How each chunk gets to all ranks over the links of an overlay.
 
     islands: (num_ranks,) each, see `islands_of`. held: (num_ranks, num_chunks), which rank has it from the start.
-
-    Raises NotConnectedError if the links do not lead to all ranks.
     """
-    return _Matching(overlay, islands, chunk_bytes, held, rng).run()
 
-
-class _Matching:
     def __init__(
         self, overlay: Overlay, islands: list[Ints], chunk_bytes: float, held: Bools, rng: np.random.Generator
     ) -> None:
@@ -63,7 +45,11 @@ class _Matching:
         self._rows: list[tuple[int, int, float, float]] = []
         self._now_s = 0.0
 
-    def run(self) -> ChunkCopies:
+    def run(self) -> tuple[Ints, Ints, Floats, Floats]:
+        """Return link, chunk, start and end of each copy, (num_transfers,) each, in the order of their starts.
+
+        Raises NotConnectedError if the links do not lead to all ranks.
+        """
         missing = int((~self._here_or_coming).sum())
         while missing > 0:
             before = len(self._rows)
@@ -75,7 +61,7 @@ class _Matching:
                 self._islands = []  # links that lead one way only: a chunk may have to enter twice
         columns = np.array(self._rows).reshape(-1, 4)
         link, chunk, start_s, end_s = columns[np.argsort(columns[:, 2], kind="stable")].T
-        return ChunkCopies(link.astype(np.int64), chunk.astype(np.int64), start_s, end_s)
+        return link.astype(np.int64), chunk.astype(np.int64), start_s, end_s
 
     def _go_on(self) -> bool:
         """Go on to the next moment at which something changes; return False if nothing will."""

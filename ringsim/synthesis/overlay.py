@@ -97,8 +97,8 @@ def overlays(links: Links, islands: list[Ints]) -> Iterator[Overlay]:
     """
     levels = [np.arange(links.num_ranks), *islands, np.zeros(links.num_ranks, dtype=np.int64)]
     seen: set[bytes] = set()
-    is_sparse = len(links.src) <= MAX_LINKS_OF_RANK * links.num_ranks
-    if not _is_shared(links):
+    used = links.resource[links.resource != NONE]
+    if len(np.unique(used)) == len(used):  # no links have a resource in common
         yield Overlay.of(links)
         return
     rows = np.full((links.num_ranks, links.num_ranks), NONE)
@@ -112,17 +112,11 @@ def overlays(links: Links, islands: list[Ints]) -> Iterator[Overlay]:
         mask = np.zeros(len(links.src), dtype=np.bool_)
         mask[row] = True
         yield Overlay.of(links.rows(mask))
-    if is_sparse and np.arange(len(links.src)).tobytes() not in seen:
+    if len(links.src) <= MAX_LINKS_OF_RANK * links.num_ranks and np.arange(len(links.src)).tobytes() not in seen:
         yield Overlay.of(links)
 
 
 _OFFSETS = ((1,), (1, -1), (1, 2, -1, -2), (1, 2, 4, 8, 16, 32), None)  # how many places further on; None: all
-
-
-def _is_shared(links: Links) -> bool:
-    """Return whether some links have a resource in common."""
-    used = links.resource[links.resource != NONE]
-    return len(np.unique(used)) < len(used)
 
 
 def _ways_to_join(inner: Ints, outer: Ints, is_linked: Bools) -> list[Bools]:

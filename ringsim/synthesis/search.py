@@ -13,7 +13,7 @@ from ringsim.schedule import Bools, Collective, Schedule, verify
 from ringsim.simulation import RULE, Runtime, predict_time, simulate
 from ringsim.synthesis.assembly import in_order_of
 from ringsim.synthesis.built_in import BuiltInAlgorithms, NamedTime
-from ringsim.synthesis.drafts import LEAST_S, Draft, Problem, drafts
+from ringsim.synthesis.drafts import LEAST_S, Draft, Drafting, Problem
 from ringsim.synthesis.matching import NotConnectedError
 from ringsim.synthesis.overlay import Overlay, is_connected, islands_of, overlays
 
@@ -170,32 +170,27 @@ class _SynthesisSearch:
         self._s_per_transfer = 0.0
 
     def run(self) -> Synthesis:
-        is_interrupted = self._search_until_interrupted()
-        if self._best is None:
-            raise ValueError(f"{self._network.place}: no links were found that lead to all ranks")
-        found_s, found_schedule = self._best
-        is_interrupted |= self._prove(found_schedule)
-        named = self._named(found_s, is_interrupted)
-        schedule, time_s, is_named = found_schedule, found_s, False
-        if named and named[0].time_s is not None and named[0].time_s <= found_s:
-            problem = self._problem
-            schedule = named[0].schedule(problem.collective, problem.num_ranks, problem.size_bytes)
-            time_s, is_named = named[0].time_s, True
-            self._prove(schedule)
-        return Synthesis(
-            schedule, time_s, is_named, found_schedule, found_s, self._bound, tuple(named), self._state.num_tried
-        )
-
-    def _search_until_interrupted(self) -> bool:
-        """Search; return whether a KeyboardInterrupt ended it, which is raised if nothing is known yet."""
+        is_interrupted = False
         try:
             self._search(self._counts(), self._options.seed)
             self._improve_order()
         except KeyboardInterrupt:
             if self._best is None:
                 raise
-            return True
-        return False
+            is_interrupted = True
+        if self._best is None:
+            raise ValueError(f"{self._network.place}: no links were found that lead to all ranks")
+        found_s, found_schedule = self._best
+        is_interrupted |= self._prove(found_schedule)
+        named = self._named(found_s, is_interrupted)
+        schedule, time_s, problem = found_schedule, found_s, self._problem
+        if is_named := bool(named) and named[0].time_s is not None and named[0].sorting_s <= found_s:
+            schedule = named[0].schedule(problem.collective, problem.num_ranks, problem.size_bytes)
+            time_s = named[0].sorting_s
+            self._prove(schedule)
+        return Synthesis(
+            schedule, time_s, is_named, found_schedule, found_s, self._bound, tuple(named), self._state.num_tried
+        )
 
     def _prove(self, schedule: Schedule) -> bool:
         """Prove a schedule, and begin again after a first KeyboardInterrupt, so that what is known is not lost.
@@ -225,7 +220,7 @@ class _SynthesisSearch:
     def _search(self, counts: list[int], seed: int) -> None:
         """Try a few chunks on all overlays, other numbers of chunks on the best of them, then other random numbers."""
         problem, begun_s = self._problem, self._left_s()
-        few = [count for count in counts if problem.num_transfers(problem.num_chunks(count)) <= FEW_TRANSFERS]
+        few = [count for count in counts if problem.num_transfers(count) <= FEW_TRANSFERS]
         known: list[Draft] = []
         for overlay in islice(overlays(problem.links, problem.islands), MAX_OVERLAYS):
             if self._best and self._left_s() < LEFT_FOR_BEST * begun_s:
@@ -279,11 +274,11 @@ class _SynthesisSearch:
 
     def _drafted(self, overlay: Overlay, count: int, seed: int, *, is_balanced: bool = True) -> list[Draft]:
         """Return drafts over an overlay, unless the time is up."""
-        num_transfers = self._problem.num_transfers(self._problem.num_chunks(count))
+        num_transfers = self._problem.num_transfers(count)
         if self._best and (self._is_over() or num_transfers * self._s_per_transfer > self._left_s()):
             return []
         try:
-            return drafts(self._problem, overlay, count, seed, is_balanced=is_balanced)
+            return Drafting(self._problem, overlay, count, seed).drafts(is_balanced=is_balanced)
         except NotConnectedError:
             return []
 
@@ -315,14 +310,12 @@ class _SynthesisSearch:
             return [self._options.chunks_per_rank]
         problem = self._problem
         counts = CHUNKS_OF_ROOT if problem.is_rooted else CHUNKS_PER_RANK
-        return [
-            count for count in counts if problem.num_transfers(problem.num_chunks(count)) <= problem.max_transfers
-        ] or [1]
+        return [count for count in counts if problem.num_transfers(count) <= problem.max_transfers] or [1]
 
     def _require_few_chunks(self) -> None:
         """Raise ValueError for more chunks of a rank than a search can look at."""
         count, problem = self._options.chunks_per_rank or 1, self._problem
-        num_transfers = problem.num_transfers(problem.num_chunks(count))
+        num_transfers = problem.num_transfers(count)
         if count > 1 and num_transfers > problem.max_transfers:
             most = max(problem.max_transfers * count // num_transfers, 1)
             raise ValueError(

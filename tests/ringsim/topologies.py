@@ -50,7 +50,9 @@ class PrivateLinks(Network):
         latency, rate = np.full(pairs, self.latency_s), np.full(pairs, self.bandwidth_bytes_per_s)
         processors = Network.topology(self, num_ranks).processors
         empty = np.empty((*pairs, 0))
-        return TableTopology(num_ranks, Resources.none(), processors, None, latency, rate, empty.astype(int), empty)
+        return TableTopology(
+            num_ranks, Resources.steady((), np.empty(0)), processors, None, latency, rate, empty.astype(int), empty
+        )
 
 
 def resources(
@@ -99,7 +101,9 @@ def private_topology(rng: Rng, num_ranks: int) -> TableTopology:
     jitter = Jitter(int(rng.integers(100)), 0.3, 0.2) if rng.random() < 0.3 else None
     tables = _times(rng, *pairs), _rates_or_none(rng, *pairs)
     empty = np.empty((*pairs, 0))
-    return TableTopology(num_ranks, Resources.none(), processors, jitter, *tables, empty.astype(int), empty)
+    return TableTopology(
+        num_ranks, Resources.steady((), np.empty(0)), processors, jitter, *tables, empty.astype(int), empty
+    )
 
 
 def shared_topology(rng: Rng, num_ranks: int, *, failures: bool = False, bursts: bool = False) -> TableTopology:

@@ -167,7 +167,7 @@ class EventRun:
             row = row[~late]
         start_s, overhead_s = self._starts_at(row), self._costs.overhead_s(row)
         if self._slots.cores_are_scarce:
-            left = self._slots.begin_overhead(self._connection[row], row, start_s, overhead_s)
+            left = self._slots.begin_on_cores(self._connection[row], row, start_s, overhead_s)
             row, start_s, overhead_s = row[left], start_s[left], overhead_s[left]
         self._send(row, start_s, overhead_s)
 
@@ -197,7 +197,7 @@ class EventRun:
         """Apply these: they have arrived, it is their turn, and what they write to is free."""
         begin_s, work_s = self._is_applied_from(row), self._costs.apply_s(row)
         if self._slots.cores_are_scarce:
-            left = self._slots.begin_applying(self._connection[row], row, begin_s, work_s)
+            left = self._slots.begin_on_cores(self._connection[row], row, begin_s, work_s, is_applying=True)
             row, begin_s, work_s = row[left], begin_s[left], work_s[left]
         self._applied_s[row] = begin_s + work_s
         self._later(self._be_applied, row)

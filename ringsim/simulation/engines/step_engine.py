@@ -18,7 +18,7 @@ import numpy as np
 
 from ringsim.network import Floats, Topology
 from ringsim.schedule import NEVER, Ints, Schedule, Step, only_value, require_memory
-from ringsim.simulation.routes import Ends, have_contention, used_connections
+from ringsim.simulation.routes import have_contention, used_connections
 from ringsim.simulation.timeline import OnProgress, Seconds, Timeline, ignore_progress
 
 MAX_PATTERN_ROWS = 2**17  # kept; rings have few patterns, schedules that list their steps one a step
@@ -29,14 +29,10 @@ Index = Ints | slice  # a slice where the ranks are neighbours, in order
 def is_for_steps(schedule: Schedule, topology: Topology) -> bool:
     """Return whether the step engine can run a schedule: it is a ring, whose messages share nothing."""
     connections = used_connections(schedule)
-    return _is_a_ring(schedule, connections) and not have_contention(connections, topology)
-
-
-def _is_a_ring(schedule: Schedule, connections: Ends) -> bool:
-    """Return whether each rank has one connection out and one in at most, and one transfer a step on each."""
     if min(len(np.unique(connections.src)), len(np.unique(connections.dst))) < len(connections.src):
-        return False
-    return all(len(np.unique(step.src)) == len(step) for step in schedule.steps.patterns())
+        return False  # a rank has several connections out, or several in
+    is_ring = all(len(np.unique(step.src)) == len(step) for step in schedule.steps.patterns())
+    return is_ring and not have_contention(connections, topology)
 
 
 def run_steps(

@@ -105,15 +105,11 @@ class Slots:
         most = np.concatenate([np.minimum(connections.most, UNLIMITED), bytes_per_core_s, np.ones(num_timers)])
         return Activities(resource, use, most, connections.resources)
 
-    def begin_overhead(self, connection: Rows, row: Ints, from_s: Floats, work_s: Floats) -> Bools:
-        """Begin the senders' overheads that run on scarce cores; return which of the rows are left."""
-        return self._begin_on_cores(connection, row, from_s, work_s)
-
-    def begin_applying(self, connection: Rows, row: Ints, from_s: Floats, work_s: Floats) -> Bools:
-        """Begin to apply the rows whose receivers do that on scarce cores; return which of the rows are left."""
-        return self._begin_on_cores(self._num_connections + connection, row, from_s, work_s)
-
-    def _begin_on_cores(self, end: Rows, row: Ints, from_s: Floats, work_s: Floats) -> Bools:
+    def begin_on_cores(
+        self, connection: Rows, row: Ints, from_s: Floats, work_s: Floats, *, is_applying: bool = False
+    ) -> Bools:
+        """Begin the senders' overheads, or to apply the rows, on scarce cores; return which of the rows are left."""
+        end = self._num_connections * is_applying + connection
         rank = self._ends[end]
         on_cores: Bools = (self._cores[rank] != NONE) & (work_s > 0)
         core_bytes = (work_s * self._bytes_per_core_s[rank])[on_cores]

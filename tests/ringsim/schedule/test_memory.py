@@ -12,7 +12,7 @@ from ringsim.cli import main
 from ringsim.registry.algorithms import ALGORITHMS, build
 from ringsim.schedule import memory, verify
 from ringsim.schedule.dependencies import BYTES_PER_TRANSFER, Dependencies, dependencies
-from ringsim.schedule.memory import SMALL_BYTES, estimated_transfers, format_count, require_memory
+from ringsim.schedule.memory import SMALL_BYTES, estimated_transfers, require_memory
 from ringsim.units import format_size
 from tests.refusals import refusal_of, refused, said_by
 
@@ -35,10 +35,6 @@ def test_the_message_says_what_it_takes_what_there_is_and_what_to_do(monkeypatch
     require_memory("it", LITTLE)
     with refused("it: would take 2 MiB of memory; 1 MiB is free: use fewer ranks"):
         require_memory("it", 2 * LITTLE)
-
-
-RING = build(Collective.ALL_REDUCE, "ring", 64)
-TRAINS = split(RING, 1024)
 
 
 RING = build(Collective.ALL_REDUCE, "ring", 64)
@@ -97,11 +93,6 @@ def test_the_estimate_is_near() -> None:
         raise ValueError(f"num_ranks {num_ranks}: only for 1000")
 
     assert estimated_transfers(only_for_1000, 1000) == 0
-
-
-def test_counts_are_short() -> None:
-    """Two digits are enough of a large count."""
-    assert [format_count(count) for count in (128, 99_999, 10**7, 16_773_120)] == ["128", "99999", "1e7", "1.7e7"]
 
 
 def test_the_size_of_a_row_is_as_stated() -> None:

@@ -2,10 +2,8 @@
 
 from hypothesis import given
 
-from ringsim import NEVER, Collective, Schedule, Transfer, ring_all_reduce
-from ringsim.registry import build
+from ringsim import NEVER, Schedule, Transfer, ring_all_reduce
 from ringsim.schedule.program import rank_program
-from tests.refusals import refused
 from tests.ringsim.strategies import listed, schedules
 
 
@@ -55,9 +53,3 @@ def test_a_chunk_still_being_sent_is_marked() -> None:
         1,
         NEVER,
     )
-
-
-def test_a_rank_that_is_not_there_is_refused() -> None:
-    """The message names the ranks there are."""
-    with refused("rank 3: all_gather ring over 3 ranks has ranks 0..2"):
-        rank_program(build(Collective.ALL_GATHER, "ring", 3), 3)

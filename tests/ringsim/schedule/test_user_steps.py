@@ -1,5 +1,6 @@
 """Wrong values that users hand over in place of steps and numbers, and the one line in which they are refused."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim import (
     Collective,
+    Network,
     Schedule,
     ScheduleError,
     Transfer,
@@ -18,12 +20,13 @@ from ringsim import (
     on_groups,
     permute_ranks,
     pipeline,
+    predict_time,
     split,
     then,
     verify,
 )
 from ringsim.registry import build
-from ringsim.schedule import partition
+from ringsim.schedule import partition, rank_program
 from tests.refusals import said_by
 
 SEND = Transfer(0, 1, 0, False)
@@ -106,6 +109,13 @@ MISTAKES: list[Callable[[], object]] = [
     lambda: partition(-1, 2),
     lambda: partition(4, 0),
     lambda: partition(2**62, 4),
+    lambda: rank_program(RING, 3),
+    lambda: predict_time(RING, Network(1e-5, 1e9), 10, element_bytes=4),
+    lambda: predict_time(RING, Network(1e-5, 1e9), -4),
+    lambda: Network(-1.0, 1e9),
+    lambda: Network(math.nan, 1e9),
+    lambda: Network(0.0, 0.0),
+    lambda: Network(0.0, 1e9, -1.0),
 ]
 
 

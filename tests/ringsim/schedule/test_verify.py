@@ -15,6 +15,7 @@ from ringsim import Collective, Schedule, ScheduleError, Step, Transfer
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import replay, verify
 from ringsim.schedule.collective import initial_counts, required
+from ringsim.schedule.combinators.derived_steps import DerivedSteps
 from ringsim.schedule.step import Steps
 from tests.refusals import said_by
 from tests.ringsim.strategies import listed
@@ -137,24 +138,16 @@ def test_the_proof_agrees_with_numbers(schedule: Schedule) -> None:
         verify(schedule)
 
 
-class _Altered(Steps):
+class _Altered(DerivedSteps):
     """Steps with one column replaced, as a generator that computes it wrongly would give."""
 
     def __init__(self, steps: Steps, lookback: int | None = None, **columns: int) -> None:
-        self._steps, self._lookback, self._columns = steps, lookback, columns
-
-    def __len__(self) -> int:
-        return len(self._steps)
+        super().__init__(steps)
+        self._lookback, self._columns = lookback, columns
 
     @property
     def lookback(self) -> int:
         return self._steps.lookback if self._lookback is None else self._lookback
-
-    def last_write(self, rank: np.ndarray, chunk: np.ndarray) -> np.ndarray:
-        return self._steps.last_write(rank, chunk)
-
-    def last_send(self, rank: np.ndarray, chunk: np.ndarray) -> np.ndarray:
-        return self._steps.last_send(rank, chunk)
 
     def step(self, index: int) -> Step:
         step = self._steps.step(index)

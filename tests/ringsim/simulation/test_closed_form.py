@@ -66,9 +66,6 @@ def test_a_ring_adds_once() -> None:
     assert time == pytest.approx(6 * (15e-6 + 1e-3) + 3 * 0.25e-3)
 
 
-PORTS, SLOW_ADDING = Network(1e-6, 1e9), Network(1e-6, 1e9, reduce_bytes_per_s=1e9)
-
-
 def test_some_have_no_formula() -> None:
     """Messages that meet others at a port at times that depend on latency, and algorithms of users."""
     ports, slow_adding = Network(1e-6, 1e9), Network(1e-6, 1e9, reduce_bytes_per_s=1e9)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Cluster, Network, Schedule, load_network, permute_ranks, predict_time, ring_all_reduce, split
+from ringsim import Cluster, Network, Schedule, load_network, merge, permute_ranks, predict_time, ring_all_reduce, split
 from ringsim.network.file_reader import read_network
 from ringsim.network.topology import Topology
 from ringsim.registry import ALGORITHMS, build
@@ -132,6 +132,8 @@ def test_connections_that_are_used() -> None:
     """Each once, in order, of every algorithm, in segments and with ranks in other places; a ring is not walked."""
     plain = [build(*key, num_ranks) for key in ALGORITHMS for num_ranks in (1, 2, 5, 8)]
     plain.append(Schedule.from_columns(plain[0].collective, "x", 3, 1, [([2, 0], [0, 1], 0, False, [0, 1])] * 600))
+    empty = Schedule.from_transfers(plain[0].collective, "x", 2, 1, [[], []])
+    plain.append(merge(empty, empty))
     for one in plain:
         for schedule in (one, split(one, 3), permute_ranks(one, [0, *range(one.num_ranks - 1, 0, -1)])):
             rows = {row for step in schedule.steps for row in zip(step.channel, step.src, step.dst, strict=True)}

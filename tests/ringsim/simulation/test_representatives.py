@@ -37,7 +37,7 @@ Key = tuple[Collective, str]
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[Cluster, int, int]:
     """A cluster, its ranks, and the ranks that a schedule takes for those of a host, which may be others."""
-    per_host, num_hosts = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    per_host, num_hosts = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     rate, seconds = st.floats(1e8, 1e11), st.floats(0, 1e-4)
     host = Host(
         link=Link(latency_s=draw(seconds), bandwidth_bytes_per_s=draw(rate)),
@@ -66,7 +66,7 @@ def time_of_all(schedule: Schedule, network: AnyNetwork, chunk_bytes: int) -> fl
 
 
 @settings(max_examples=settings.default.max_examples // 2)
-@given(clusters(), st.sampled_from(RINGS + TREES), st.integers(1, 5), st.integers(0, 10**7))
+@given(clusters(), st.sampled_from(RINGS + TREES), st.integers(1, 3), st.integers(0, 10**7))
 def test_any_cluster(drawn: tuple[Cluster, int, int], made_by: type, segments: int, chunk_bytes: int) -> None:
     """No class of ranks is taken for another, with any hosts, NICs, costs and sizes, and any place of rings and trees.
 
@@ -91,7 +91,7 @@ def test_any_algorithm(drawn: tuple[Cluster, int, int], key: Key, moved: bool, c
         groups = np.arange(num_ranks).reshape(2, -1)
         schedule = build(*key, num_ranks // 2)
         schedule = on_groups(schedule, groups, num_ranks, schedule.num_chunks, key[0])
-    if num_ranks > 2:
+    if num_ranks > 2 and not key[0].has_root:
         assert schedule.steps.relay or key[1] not in ("ring", "nccl_ring", "bidirectional_ring")
     few_s = time_of_few(schedule, network, chunk_bytes) if schedule.num_transfers else None
     assert few_s is None or few_s == pytest.approx(time_of_all(schedule, network, chunk_bytes), rel=1e-9, abs=1e-15)

@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from ringsim import Collective, Network, Schedule, Transfer, predict_time, ring_all_reduce
+from ringsim import Collective, Network, Schedule, Transfer, predict_time
 from ringsim.registry import build
 from ringsim.simulation import IN_ORDER, simulate
-from tests.refusals import refused
 from tests.ringsim.simulation.test_engines import by_event
 from tests.ringsim.strategies import listed
 from tests.ringsim.topologies import NONE, PrivateLinks, TableTopology, ranks_with, resources
@@ -78,19 +77,3 @@ def test_empty_messages_do_not_pass_what_has_failed(fails_at_s: float, lost: int
     back_and_forth = copies(2, *[(step % 2, 1 - step % 2, 0) for step in range(4)])
     applied_s = by_event(back_and_forth, topology, np.array([0])).applied_s
     assert applied_s.tolist() == [1.0, 2.0, 3.0, 4.0][: 4 - lost] + [math.inf] * lost
-
-
-def test_impossible_sizes_and_networks_are_refused() -> None:
-    """The message names the field, the value and the rule."""
-    with refused("size 10 bytes: must be a multiple of the element size, 4 bytes"):
-        predict_time(ring_all_reduce(2), NETWORK, 10, element_bytes=4)
-    with refused("num_elements -4: must not be negative"):
-        predict_time(ring_all_reduce(2), NETWORK, -4)
-    for arguments, message in (
-        ((-1.0, 1e9), "latency_s -1.0: must be finite and not negative"),
-        ((math.nan, 1e9), "latency_s nan: must be finite and not negative"),
-        ((0.0, 0.0), "bandwidth_bytes_per_s 0.0: must be greater than 0"),
-        ((0.0, 1e9, -1.0), "reduce_bytes_per_s -1.0: must be greater than 0"),
-    ):
-        with refused(message):
-            Network(*arguments)

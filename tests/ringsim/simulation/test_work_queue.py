@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Network, load_network, predict_time, ring_all_reduce
 from ringsim.network import AnyNetwork
@@ -12,7 +13,7 @@ from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
 from ringsim.simulation import RULE, Runtime
 from ringsim.simulation.work_queue import QueuedCall, Span, time_queue
-from tests.refusals import refused
+from tests.refusals import said_by
 
 TWO = Runtime(num_workers=2)
 RING = ring_all_reduce(2)
@@ -97,20 +98,16 @@ def test_laws(sizes: list[tuple[int, int]], name: str, num_workers: int) -> None
         assert len(at_once) <= num_workers
 
 
-def test_mistakes_are_named() -> None:
+MISTAKES = [
+    ([], Runtime(num_workers=0)),
+    ([QueuedCall(RING, 4), QueuedCall(ring_all_reduce(3), 4)], RULE),
+    ([QueuedCall(RING, 4, ready_s=-1)], RULE),
+    ([QueuedCall(RING, 4), QueuedCall(RING, 4, ready_s=float("nan"))], TWO),
+    ([QueuedCall(RING, 4), QueuedCall(RING, 4, ready_s=float("inf"))], TWO),
+    ([QueuedCall(RING, 4, network=SLOW)], TWO),
+]
+
+
+def test_mistakes_are_named(snapshot: SnapshotAssertion) -> None:
     """One line each; a call that never comes would otherwise never be taken, or at no time."""
-    for message, calls, runtime in (
-        ("num_workers 0: must be at least 1", [], Runtime(num_workers=0)),
-        (
-            "calls of [2, 3] ranks: a queue is of one process group",
-            [QueuedCall(RING, 4), QueuedCall(ring_all_reduce(3), 4)],
-            RULE,
-        ),
-        ("ready_s -1: a queue begins at 0", [QueuedCall(RING, 4, 1, -1)], RULE),
-        *(
-            (f"calls[1]: ready_s {at}: must be finite", [QueuedCall(RING, 4), QueuedCall(RING, 4, 1, at)], TWO)
-            for at in (float("nan"), float("inf"))
-        ),
-    ):
-        with refused(message):
-            time_queue(calls, SLOW, runtime)
+    assert [said_by(ValueError, time_queue, calls, SLOW, runtime) for calls, runtime in MISTAKES] == snapshot

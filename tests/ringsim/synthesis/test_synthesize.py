@@ -17,7 +17,7 @@ from ringsim.simulation import OURS, RULE, Runtime, simulate
 from ringsim.synthesis import SearchOptions, SearchState, built_in, search, synthesize
 from ringsim.synthesis import drafts as drafts_module
 from ringsim.synthesis.assembly import in_order_of
-from ringsim.synthesis.drafts import Problem, drafts
+from ringsim.synthesis.drafts import Drafting, Problem
 from ringsim.synthesis.overlay import islands_of, overlays
 from ringsim.synthesis.search import usable_links
 from tests.refusals import said_by
@@ -307,7 +307,7 @@ def test_drafts_of_many_messages_are_not_promising(runtime: Runtime) -> None:
     assert (links.reversed().send_s == 50e-6).all()
     problem = Problem(Collective.ALL_REDUCE, 2**16, links, islands_of(links), 1e-4, 1.3e-4, 2**15, runtime.in_order)
     for count in (1, 8):
-        for draft in drafts(problem, next(iter(overlays(links, problem.islands))), count, seed=0)[:4]:
+        for draft in Drafting(problem, next(iter(overlays(links, problem.islands))), count, seed=0).drafts()[:4]:
             overheads_s = draft.num_waves * problem.overheads_s(draft.parts)
             num_transfers, num_links = draft.num_transfers, 12
             least_s = num_transfers / 4 * 120e-6 if runtime.in_order else num_transfers / num_links * 70e-6 / 2
