@@ -13,11 +13,8 @@ import torch
 
 from ringsim.schedule import Collective
 
-DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, name)
-    for name in ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
-}
-SUM, NO_OP = "sum", "none"
+_DTYPE_NAMES = "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _DTYPE_NAMES}
 _GATHERS = Collective.ALL_GATHER, Collective.GATHER
 _SCATTERS = Collective.REDUCE_SCATTER, Collective.SCATTER
 
@@ -50,7 +47,7 @@ class BenchmarkCase:
     @property
     def op(self) -> str:
         """In tables and files: all that reduces adds."""
-        return SUM if self.collective.reduces else NO_OP
+        return "sum" if self.collective.reduces else "none"
 
     @property
     def share(self) -> int:

@@ -97,7 +97,7 @@ _duration = partial(click.option, type=console.TIME, callback=_positive)
 @click.option("--in-place/--out-of-place", default=None, help="Time only this half of the table [default: both].")
 @click.option("--plain-ring", is_flag=True, help="Also time a hand-written ring of isend and irecv, for sums.")
 @click.option(
-    "--shared", is_flag=True, help=("Allocate the tensors with collectives.empty, so that they are not copied.")
+    "--shared", is_flag=True, help="Allocate the tensors with collectives.empty, so that they are not copied."
 )
 @click.option("--probes", is_flag=True, help="Probe messages and additions first, for ringsim calibrate.")
 @click.option(
@@ -168,8 +168,7 @@ def main(
 def _write(measurements: Measurements, output: Path | None) -> None:
     """Write the file, if one is asked for. Exits with 1 if any element was wrong."""
     if output is not None:
-        if output != console.STDOUT:
-            output.parent.mkdir(parents=True, exist_ok=True)
+        output.parent.mkdir(parents=True, exist_ok=True)
         with console.output_file(output) as file:
             file.write(measurements.as_text().encode())
     wrong = sum(times.wrong or 0 for times in measurements.collectives)

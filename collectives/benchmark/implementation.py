@@ -17,59 +17,52 @@ class Function(NamedTuple):
 
     name: in the command line. algorithm: our default.
     tensors: its arguments, given a rank's memory and whether the rank is the root.
-    root: the keyword of the root. names: in a library, the first that it has; `name` if there are none.
+    root: the keyword of the root. preferred: the name by which it is called in a library that has that.
     """
 
     name: str
     algorithm: str
     tensors: Callable[[Buffers, bool], tuple[Any, ...]]
     root: str = ""
-    names: tuple[str, ...] = ()
+    preferred: str = ""
 
 
 def _shares(whole: torch.Tensor, share: torch.Tensor, is_root: bool) -> list[torch.Tensor] | None:
     return list(whole.split(len(share))) if is_root else None
 
 
+def _copied(buffers: Buffers, _: bool) -> tuple[Any, ...]:
+    return (buffers.copied(),)
+
+
+def _both(buffers: Buffers, _: bool) -> tuple[Any, ...]:
+    return buffers.output, buffers.input
+
+
 FUNCTIONS = {
-    Collective.ALL_REDUCE: Function("all_reduce", "ring", lambda b, _: (b.copied(),)),
+    Collective.ALL_REDUCE: Function("all_reduce", "ring", _copied),
     # Newer versions of torch have these under another name, and warn at each call by the old one, which takes time.
-    Collective.REDUCE_SCATTER: Function(
-        "reduce_scatter_tensor",
-        "ring",
-        lambda b, _: (b.output, b.input),
-        names=("reduce_scatter_single", "reduce_scatter_tensor"),
-    ),
-    Collective.ALL_GATHER: Function(
-        "all_gather_into_tensor",
-        "ring",
-        lambda b, _: (b.output, b.input),
-        names=("all_gather_single", "all_gather_into_tensor"),
-    ),
+    Collective.REDUCE_SCATTER: Function("reduce_scatter_tensor", "ring", _both, preferred="reduce_scatter_single"),
+    Collective.ALL_GATHER: Function("all_gather_into_tensor", "ring", _both, preferred="all_gather_single"),
     Collective.BROADCAST: Function(
         "broadcast", "binomial_tree", lambda b, is_root: (b.copied() if is_root else b.output,), root="group_src"
     ),
-    Collective.REDUCE: Function("reduce", "binomial_tree", lambda b, _: (b.copied(),), root="group_dst"),
+    Collective.REDUCE: Function("reduce", "binomial_tree", _copied, root="group_dst"),
     Collective.GATHER: Function(
         "gather", "direct", lambda b, is_root: (b.input, _shares(b.output, b.data, is_root)), root="group_dst"
     ),
     Collective.SCATTER: Function(
         "scatter", "direct", lambda b, is_root: (b.output, _shares(b.input, b.output, is_root)), root="group_src"
     ),
-    Collective.ALL_TO_ALL: Function(
-        "all_to_all", "direct", lambda b, _: (b.output, b.input), names=("all_to_all_single",)
-    ),
+    Collective.ALL_TO_ALL: Function("all_to_all", "direct", _both, preferred="all_to_all_single"),
 }
 
 
 def call_of(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options: Any) -> Run:
     """Return the call that does `case` with `library`, which is `collectives` or `torch.distributed`."""
     function, is_root = FUNCTIONS[case.collective], group.rank() == 0
-    names = function.names or (function.name,)
-    call: Callable[..., object] = next(getattr(library, name) for name in names if hasattr(library, name))
-    options |= {"group": group}
-    if function.root:
-        options[function.root] = 0
+    call: Callable[..., object] = getattr(library, function.preferred, None) or getattr(library, function.name)
+    options |= {"group": group} | ({function.root: 0} if function.root else {})
     return lambda buffers: call(*function.tensors(buffers, is_root), **options)
 
 

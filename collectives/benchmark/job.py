@@ -66,14 +66,8 @@ def _probed(plan: BenchmarkPlan, group: dist.ProcessGroup, progress: Progress) -
     if not plan.probes:
         return Measurements(group.size(), provenance() | origin | places_of(group).as_dict())
     largest = max(plan.sizes_bytes)
-    probed = probe(
-        group,
-        min(largest, PROBED_BYTES),
-        largest,
-        blocks=BLOCKS,
-        calls=probe_calls,
-        on_progress=partial(progress.advance_to, phase="probing"),
-    )
+    advance = partial(progress.advance_to, phase="probing")
+    probed = probe(group, min(largest, PROBED_BYTES), largest, blocks=BLOCKS, calls=probe_calls, on_progress=advance)
     return replace(probed, provenance=probed.provenance | origin)
 
 

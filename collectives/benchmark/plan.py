@@ -56,12 +56,9 @@ class BenchmarkPlan:
 
     def algorithms_for(self, collective: Collective) -> tuple[str, ...]:
         """Those to time: of a built-in algorithm's collectives those that are asked for, beside the others' own."""
-        elsewhere = {name for owner, name in ALGORITHMS if owner in self.collectives and owner is not collective}
-        known = [
-            name
-            for name in self.algorithms
-            if (collective, base_name(name)) in ALGORITHMS or base_name(name) not in elsewhere
-        ]
+        own = {name for owner, name in ALGORITHMS if owner is collective}
+        elsewhere = {name for owner, name in ALGORITHMS if owner in self.collectives} - own
+        known = [name for name in self.algorithms if base_name(name) not in elsewhere]
         return tuple(known) or (FUNCTIONS[collective].algorithm,)
 
     def check(self, num_ranks: int, ranks_here: int) -> None:

@@ -6,18 +6,9 @@ import os
 import numpy as np
 import torch.distributed as dist
 
+from collectives import runtime
 from collectives.probes import Blocks, probe
-from collectives.runtime import (
-    CPU,
-    TEXT_BYTES,
-    CollectiveQueue,
-    FingerprintCheck,
-    Tag,
-    TextAllGather,
-    has_backend,
-    resolve,
-    state_of,
-)
+from collectives.runtime import CPU, TEXT_BYTES, TextAllGather, has_backend, resolve, state_of
 from ringsim.calibration import calibrate_host, calibrate_hosts, calibrate_uniform, num_hosts
 from ringsim.files import quoted
 from ringsim.limits import available_cores
@@ -46,22 +37,20 @@ ROUNDING = 1e-9  # predicted times that differ by this fraction are the same
 
 
 class Chooser:
-    """Chooses for one group: once for each collective and power of four, on rank 0, which tells the others."""
+    """Chooses for one group: once for each collective and power of four, on rank 0, which tells the others.
+
+    network: the network on which it simulates; None until it is given or probed.
+    """
 
     def __init__(self, _: dist.ProcessGroup) -> None:
-        self._network: AnyNetwork | None = None
+        self.network: AnyNetwork | None = None
         self._candidates = {collective: list(names) for collective, names in CANDIDATES.items()}
         self._chosen: dict[tuple[Collective, int], str] = {}
         self._names: TextAllGather | None = None
 
-    @property
-    def knows_network(self) -> bool:
-        """Whether it simulates on a network that was given or probed."""
-        return self._network is not None
-
     def use(self, network: AnyNetwork) -> None:
         """Choose by simulating on `network` from now on."""
-        self._network = network
+        self.network = network
         self._chosen.clear()
 
     def add(self, collective: Collective, algorithm: str) -> None:
@@ -79,16 +68,16 @@ class Chooser:
         if group.size() == 1:
             return self._candidates[collective][0]
         if key not in self._chosen:
-            network = self._network or self._probed(group)
+            network = self.network or self._probed(group)
             best = self._best(collective, 4 ** key[1] // 2, group.size(), network) if group.rank() == 0 else ""
-            self._names = self._names or TextAllGather(group, Tag.ALGORITHM_CHOICE)
+            self._names = self._names or TextAllGather(group, runtime.Tag.ALGORITHM_CHOICE)
             self._chosen[key] = self._names.gather(best)[0]
         return self._chosen[key]
 
     def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
         measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, blocks=PROBED_BLOCKS, sizes=PROBED_SIZES)
-        self._network = _calibrated(measurements, max(int(available_cores()), 1))
-        return self._network
+        self.network = _calibrated(measurements, max(int(available_cores()), 1))
+        return self.network
 
     def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
         names = [*self._candidates[collective], *_of_several_hosts(collective, num_ranks, network)]
@@ -124,7 +113,7 @@ def chooser_of(group: dist.ProcessGroup) -> Chooser:
 
 def require_network(group: dist.ProcessGroup) -> None:
     """Raise ValueError if `group` can neither be probed nor was told its network."""
-    if group.size() > 1 and not has_backend(group, CPU) and not chooser_of(group).knows_network:
+    if group.size() > 1 and not has_backend(group, CPU) and chooser_of(group).network is None:
         raise ValueError(
             "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
             "algorithm, or calibrate and call collectives.use_network(network, group) first"
@@ -173,7 +162,7 @@ def add_candidate(
     schedule = build_proved(collective, algorithm, group.size())
     state = state_of(group)
     words = f"add_candidate to {collective.value}: {named_with_digest(algorithm, schedule)}"
-    state.part(CollectiveQueue).run(lambda: state.part(FingerprintCheck).compare(words))
+    state.part(runtime.CollectiveQueue).run(lambda: state.part(runtime.FingerprintCheck).compare(words))
     chooser_of(group).add(collective, algorithm)
 
 

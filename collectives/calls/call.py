@@ -1,33 +1,18 @@
 """`CollectiveCall`: what all calls have in common: the executor that runs them, and what all ranks must call alike."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from collectives import runtime
 from collectives.calls.algorithm_choice import Chooser, named_with_digest, require_network
 from collectives.calls.reduction import Reduction, ReductionDtypes
-from collectives.calls.rehearsal import rehearsal_of
+from collectives.calls.rehearsal import Rehearsal
 from collectives.calls.tensor_checks import fill, same_storage
-from collectives.runtime import (
-    CPU,
-    STAGED,
-    UNSTAMPED,
-    CallStamp,
-    CollectiveQueue,
-    Executor,
-    FailureRecords,
-    Fingerprint,
-    FingerprintCheck,
-    Transport,
-    Transports,
-    Work,
-    is_plain,
-    name_first_to_fail,
-    resolve,
-    state_of,
-)
+from collectives.runtime import CPU, STAGED, Executor, Fingerprint, Work, is_plain, recorded_group, resolve, state_of
 from ringsim.registry import build_proved, size_variant
 from ringsim.schedule import Collective
 
@@ -62,10 +47,10 @@ class GroupRuntime:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         state = state_of(group)
-        self.queue = state.part(CollectiveQueue)
-        state.part(FailureRecords)  # now, since ranks count the times that they have come to a group's store
-        self.transports = state.part(Transports)
-        self.fingerprints = state.part(FingerprintCheck)
+        self.queue = state.part(runtime.CollectiveQueue)
+        state.part(runtime.FailureRecords)  # now, since ranks count the times that they have come to a group's store
+        self.transports = state.part(runtime.Transports)
+        self.fingerprints = state.part(runtime.FingerprintCheck)
         self.chooser = state.part(Chooser)
         self.executors: dict[tuple[Collective, str, int, int], Executor] = {}
         self.compared_names: dict[tuple[Collective, str], str] = {}
@@ -79,8 +64,8 @@ class CollectiveCall:
     stamp: once it is its turn.
     """
 
-    transport: Transport
-    stamp: CallStamp = UNSTAMPED
+    transport: runtime.Transport
+    stamp: runtime.CallStamp = runtime.UNSTAMPED
 
     def __init__(self, collective: Collective, algorithm: str, group: dist.ProcessGroup | None, root: int = 0) -> None:
         self.group = resolve(group)
@@ -88,15 +73,14 @@ class CollectiveCall:
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
         self.key = collective, algorithm, root
         self._gathers, self._scatters = collective is Collective.ALL_GATHER, collective is Collective.REDUCE_SCATTER
-        self._rehearsal = rehearsal_of(self.group)
-        self.is_recorded = self._rehearsal is not None
+        recorded = recorded_group(self.group)
+        self._rehearsal = None if recorded is None else Rehearsal(recorded, self.group, collective)
+        self.is_recorded = recorded is not None
         # Now, so that what cannot be is the caller's error.
-        if self._rehearsal is not None:
-            return
-        if algorithm != AUTO:
-            self._executor(algorithm, 0)
-        else:
+        if recorded is None and algorithm == AUTO:
             require_network(self.group)
+        elif recorded is None:
+            self._executor(algorithm, 0)
 
     def start(self, name: str, operands: Operands, async_op: bool) -> Work | None:
         """Do the collective with these operands, whose tensors have been checked.
@@ -181,12 +165,10 @@ class CollectiveCall:
 
     def _can_be_read_in_place(self, operands: Operands) -> bool:
         """Whether the input need not be copied to the whole."""
-        reduction = operands.reduction
-        if reduction is not None and reduction.divides_first:
-            return False
+        reduction, (state, wire) = operands.reduction, operands.dtypes
+        stays = state == wire and (reduction is None or not reduction.divides_first)
         single = len(operands.inputs) == 1 and not self._gathers and self.num_ranks > 1
-        same = operands.dtypes.state == operands.dtypes.wire
-        return single and same and self._takes(operands.inputs[0], operands.dtypes.state)
+        return stays and single and self._takes(operands.inputs[0], state)
 
     def own_share(self, whole: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
         """Return this rank's share of `whole`, which is contiguous: an equal one, or the one that `splits` say."""
@@ -220,10 +202,11 @@ class CollectiveCall:
         source, share, splits: as in `Executor.run`.
         """
         collective, algorithm, _ = self.key
+        dtype = wire or tensor.dtype
+        size_bytes = self._num_elements(tensor, source, splits) * dtype.itemsize
         if self._rehearsal is not None:
-            self._rehearsal.execute(collective, tensor, reduction, wire, source, share, splits)
+            self._rehearsal.execute(tensor, reduction, dtype, source, share, splits, size_bytes)
             return
-        size_bytes = self._num_elements(tensor, source, splits) * (wire or tensor.dtype).itemsize
         if algorithm == AUTO:
             algorithm = self._runtime.chooser.choose(collective, size_bytes, self.group)
         executor = self._executor(algorithm, size_bytes)
@@ -282,7 +265,7 @@ class CollectiveCall:
             except ValueError:  # refused before anything was sent
                 raise
             except BaseException as error:  # also for the others, who wait for this rank
-                name_first_to_fail(error, self.group, history.in_words(), history.position)
+                runtime.name_first_to_fail(error, self.group, history.in_words(), history.position)
                 raise
 
         if result[0].is_cuda:
@@ -296,10 +279,7 @@ class CollectiveCall:
         self, turn: Callable[[], None], async_op: bool, result: list[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Work | None:
         stream_sync = self._runtime.queue.stream_sync([*result, *inputs])
-
-        def turn_on_stream() -> None:
-            stream_sync.run(turn)
-
+        turn_on_stream = partial(stream_sync.run, turn)
         if async_op and self.transport is STAGED:
             return self._runtime.queue.start(turn_on_stream, result, stream_sync)
         # NCCL's are launched at once: that waits for nobody, and all ranks must launch theirs, ours and the program's

@@ -14,14 +14,15 @@ from collectives.runtime import reduce_into
 Combine = Callable[[torch.Tensor, torch.Tensor], object]
 
 
-def _minimum(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-    torch.minimum(chunk, arrived.to(chunk.dtype), out=chunk)
-    _one_zero(chunk)
+def _chosen_by(choose: Callable[..., torch.Tensor]) -> Combine:
+    """Return a combination that keeps one of two elements, as `torch.minimum` and `torch.maximum` do."""
 
+    def combine(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
+        choose(chunk, arrived.to(chunk.dtype), out=chunk)
+        if chunk.is_floating_point():
+            chunk.add_(0)  # each -0 becomes +0: which of them is chosen depends on their order, and on the processor
 
-def _maximum(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-    torch.maximum(chunk, arrived.to(chunk.dtype), out=chunk)
-    _one_zero(chunk)
+    return combine
 
 
 def _add_parts(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
@@ -33,20 +34,14 @@ def _add_parts(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
     torch.view_as_real(chunk).add_(torch.view_as_real(arrived.to(chunk.dtype)))
 
 
-def _one_zero(chunk: torch.Tensor) -> None:
-    """Make each -0 a +0: which of the two is the smaller depends on which comes first, and on the processor."""
-    if chunk.is_floating_point():
-        chunk.add_(0)
-
-
 # All in place, and the same bits with the two exchanged, so that an exchange leaves both ranks with the same. (Of two
 # NaNs the first wins: they stay NaN, but not the same one.)
 _COMBINE: dict[ReduceOp.RedOpType, Combine] = {
     ReduceOp.SUM: torch.Tensor.add_,
     ReduceOp.AVG: torch.Tensor.add_,
     ReduceOp.PRODUCT: torch.Tensor.mul_,
-    ReduceOp.MIN: _minimum,
-    ReduceOp.MAX: _maximum,
+    ReduceOp.MIN: _chosen_by(torch.minimum),
+    ReduceOp.MAX: _chosen_by(torch.maximum),
     ReduceOp.BAND: torch.Tensor.bitwise_and_,
     ReduceOp.BOR: torch.Tensor.bitwise_or_,
     ReduceOp.BXOR: torch.Tensor.bitwise_xor_,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from collectives.calls.reduction import Reduction
-from collectives.runtime import Fingerprint, RecordedGroup, Work, is_lent, recorded_group
+from collectives.runtime import Fingerprint, RecordedGroup, Work, is_lent
 from ringsim.schedule import Collective
 from ringsim.traces import Call
 
@@ -20,8 +20,8 @@ Op = ReduceOp.RedOpType | ReduceOp
 class Rehearsal:
     """One call: what would be sent is made up in `execute`, whose time does not count; all else is done."""
 
-    def __init__(self, recorded: RecordedGroup, group: dist.ProcessGroup) -> None:
-        self._recorded = recorded
+    def __init__(self, recorded: RecordedGroup, group: dist.ProcessGroup, collective: Collective) -> None:
+        self._recorded, self._collective = recorded, collective
         self._clock = recorded.recorder.clock
         self._num_ranks, self._rank = group.size(), group.rank()
         self._seconds = 0.0  # in `execute`
@@ -29,40 +29,23 @@ class Rehearsal:
 
     def execute(
         self,
-        collective: Collective,
         whole: torch.Tensor,
         reduction: Reduction | None,
-        wire: torch.dtype | None,
+        dtype: torch.dtype,
         source: torch.Tensor | None,
         share: torch.Tensor | None,
         splits: tuple[int, ...] | None,
+        size_bytes: int,
     ) -> None:
-        """Do to `whole` what the schedule would; the arguments are those of `CollectiveCall.execute`."""
-        began_s = self._clock()
-        self._dtype = wire or whole.dtype
-        self._size_bytes = self._num_elements(collective, whole, source) * self._dtype.itemsize
-        self._is_lent = is_lent(whole if source is None else source) and self._dtype == whole.dtype
+        """Leave in `whole`, or in `share`, what the schedule would if all ranks gave the same.
+
+        dtype: in which chunks would travel. size_bytes: of all chunks. The others: see `CollectiveCall.execute`.
+        """
+        began_s, collective = self._clock(), self._collective
+        self._dtype, self._size_bytes = dtype, size_bytes
+        self._is_lent = is_lent(whole if source is None else source) and dtype == whole.dtype
         whole = whole.view(-1)
-        self._make_up(collective, whole, reduction, whole if source is None else source.view(-1), share, splits)
-        self._seconds += self._clock() - began_s
-
-    def _num_elements(self, collective: Collective, whole: torch.Tensor, source: torch.Tensor | None) -> int:
-        """Return the elements of the whole, or of what a rank gives in an all_to_all."""
-        if source is None or collective.is_whole:
-            return whole.numel()
-        per_rank = whole if collective is Collective.SCATTER else source
-        return per_rank.numel() * (1 if collective is Collective.ALL_TO_ALL else self._num_ranks)
-
-    def _make_up(
-        self,
-        collective: Collective,
-        whole: torch.Tensor,
-        reduction: Reduction | None,
-        given: torch.Tensor,
-        share: torch.Tensor | None,
-        splits: tuple[int, ...] | None,
-    ) -> None:
-        """Leave in `whole`, or in `share`, what would come if all ranks gave `given`, both of one dimension."""
+        given = whole if source is None else source.view(-1)
         if not collective.is_whole:
             is_cut = collective is not Collective.GATHER and given.numel()
             fill_cyclically(whole, self._share(given, splits and splits[: self._num_ranks]) if is_cut else given)
@@ -77,6 +60,7 @@ class Rehearsal:
             whole.copy_(self._reduced(given, reduction))
         elif given is not whole:
             whole.copy_(given)
+        self._seconds += self._clock() - began_s
 
     def _share(self, tensor: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
         """Return this rank's share of `tensor`, which has one dimension."""
@@ -90,36 +74,18 @@ class Rehearsal:
         return reduced(tensor, op, self._num_ranks)
 
     def perform(
-        self,
-        work: Callable[[], None],
-        fingerprint: Fingerprint,
-        result: list[torch.Tensor],
-        async_op: bool,
+        self, work: Callable[[], None], fingerprint: Fingerprint, result: list[torch.Tensor], async_op: bool
     ) -> Work | None:
         """Do `work`, which calls `execute`, and record the call."""
         with self._recorded.recorder.stopped():
             began_s = self._clock()
             work()
             local_s = max(self._clock() - began_s - self._seconds, 0.0)
-            call = Call(
-                collective=fingerprint.name,
-                size_bytes=self._size_bytes,
-                dtype=name_of(self._dtype),
-                group=self._recorded.index,
-                is_async=async_op,
-                algorithm=fingerprint.algorithm,
-                peer=-1 if fingerprint.root is None else fingerprint.root,
-                local_s=local_s,
-                is_lent=self._is_lent,
-            )
+            root = -1 if fingerprint.root is None else fingerprint.root
+            common = fingerprint.name, self._size_bytes, name_of(self._dtype), self._recorded.index, async_op
+            call = Call(*common, fingerprint.algorithm, peer=root, local_s=local_s, is_lent=self._is_lent)
             recorded_work = self._recorded.recorder.call(call, result)
         return recorded_work if async_op else None
-
-
-def rehearsal_of(group: dist.ProcessGroup) -> Rehearsal | None:
-    """Return a rehearsal for the next call of `group`; None if the group really communicates."""
-    recorded = recorded_group(group)
-    return None if recorded is None else Rehearsal(recorded, group)
 
 
 def reduced(tensor: torch.Tensor, op: Op, num_ranks: int) -> torch.Tensor:

@@ -6,8 +6,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.calls.call import GroupRuntime
-from collectives.calls.rehearsal import rehearsal_of
-from collectives.runtime import CPU, Sharing, has_backend, record_as_lent, resolve, state_of
+from collectives.runtime import CPU, Sharing, has_backend, record_as_lent, recorded_group, resolve, state_of
 from collectives.shared_memory import LocalRanks
 
 
@@ -38,13 +37,11 @@ def empty(
     group, dtype = resolve(group), dtype or torch.get_default_dtype()
     # torch knows what can be a size; its stubs do not know that a sequence can.
     like = torch.empty(*size, dtype=dtype, device="meta")  # type: ignore[arg-type]
-    if rehearsal_of(group) is not None:
+    if recorded_group(group) is not None:
         return record_as_lent(torch.empty(like.shape, dtype=dtype, device=CPU))
     local = _local_ranks(group) if like.nbytes and has_backend(group, CPU) else None
-    if local is None:
-        return torch.empty(like.shape, dtype=dtype, device=CPU)
     try:
-        memory = local.heap.new(like.nbytes)
+        memory = local.heap.new(like.nbytes) if local is not None else None
     except OSError as error:
         raise RuntimeError(f"a tensor of {like.nbytes} bytes that ranks share: {error}") from error
     if memory is None:
@@ -56,9 +53,5 @@ def _local_ranks(group: dist.ProcessGroup) -> LocalRanks | None:
     """Return the ranks that share memory with this one, which all find out in their turn."""
     sharing = state_of(group).part(Sharing)
     if not sharing.is_known:
-
-        def find_out() -> None:
-            sharing.of(group)
-
-        state_of(group).part(GroupRuntime).queue.run(find_out)
+        state_of(group).part(GroupRuntime).queue.run(lambda: sharing.of(group))
     return sharing.of(group).local

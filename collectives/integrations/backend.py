@@ -9,6 +9,7 @@ as Gloo does.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
@@ -59,8 +60,11 @@ class BackendOptions:
     transport: str | None = None
 
 
-def in_all_forms(method: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
-    """Let a collective take its arguments in all forms that torch has, and keep the timeout of the call."""
+CallContext = Callable[[Any, Any], AbstractContextManager[None]]  # of a group, and of the options of a call
+
+
+def in_all_forms(method: Callable[..., dist.Work], context: CallContext) -> Callable[..., dist.Work]:
+    """Let a collective take its arguments in all forms that torch has, and run in its context."""
 
     @wraps(method)
     def call(self: dist.ProcessGroup, *arguments: Any, **keywords: Any) -> dist.Work:
@@ -68,22 +72,26 @@ def in_all_forms(method: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
             # torch's own method makes the options, and comes back with them; from a few it calls Gloo.
             in_torch: dist.Work = getattr(dist.ProcessGroup, method.__name__)(self, *arguments, **keywords)
             return in_torch
-        with call_timeout(arguments[-1].timeout):
+        with context(self, arguments[-1]):
             return method(self, *arguments)
 
     return call
 
 
-def collectives_in_all_forms(group: type[T]) -> type[T]:
+def collectives_in_all_forms(context: CallContext) -> Callable[[type[T]], type[T]]:
     """Let the collectives of a class of process groups take their arguments as `in_all_forms` says."""
-    for name, method in list(vars(group).items()):
-        if isinstance(method, FunctionType) and "opts" in method.__code__.co_varnames:
-            setattr(group, name, in_all_forms(method))
-    return group
+
+    def changed(group: type[T]) -> type[T]:
+        for name, method in list(vars(group).items()):
+            if isinstance(method, FunctionType) and "opts" in method.__code__.co_varnames:
+                setattr(group, name, in_all_forms(method, context))
+        return group
+
+    return changed
 
 
 @untraced
-@collectives_in_all_forms
+@collectives_in_all_forms(lambda _, options: call_timeout(options.timeout))
 class RingGroup(dist.ProcessGroup):
     """A process group whose collectives are ours, and whose sends and receives, and all else, are Gloo's.
 
@@ -179,15 +187,10 @@ class RingGroup(dist.ProcessGroup):
         return _work(exchange.all_to_all(outputs, inputs, **how), outputs)
 
     def all_to_all_single(
-        self,
-        output: Tensor,
-        input: Tensor,  # noqa: A002
-        output_splits: list[int],
-        input_splits: list[int],
-        opts: Any = None,
+        self, output: Tensor, given: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> dist.Work:
         splits, how = (output_splits or None, input_splits or None), _how(self, "all_to_all", opts, output)
-        return _work(exchange.all_to_all_single(output, input, *splits, **how), [output])
+        return _work(exchange.all_to_all_single(output, given, *splits, **how), [output])
 
     allreduce_coalesced = allreduce
     # What torch called them until 2.12, and still does here and there.
@@ -244,9 +247,8 @@ def register() -> None:
             return
         group = resolve(group)
         if not isinstance(timeout, timedelta):
-            timeout = (
-                timedelta(seconds=timeout) if timeout else group._get_backend(torch.device("cpu")).options._timeout
-            )
+            limit = group._get_backend(torch.device("cpu")).options._timeout
+            timeout = timedelta(seconds=timeout) if timeout else limit
         group.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
 
     for module in (dist, distributed_c10d):

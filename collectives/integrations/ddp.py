@@ -1,7 +1,7 @@
 """`DistributedDataParallel`: torch's, whose buckets of gradients lie in memory that the ranks of a host share."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -66,9 +66,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             trained = [pair for pair in self.module.named_parameters() if pair[0] not in self.parameters_to_ignore]
             check_settled(trained, self._settled)
-        if self._has_rebuilt_buckets:
-            return super()._pre_forward(*inputs, **keywords)  # type: ignore[no-untyped-call]
-        with self.allocating_buckets():
+        with nullcontext() if self._has_rebuilt_buckets else self.allocating_buckets():
             return super()._pre_forward(*inputs, **keywords)  # type: ignore[no-untyped-call]
 
 

@@ -51,12 +51,6 @@ def ddp_comm_hook(
     gradients = bucket.buffer()
     if gradients.layout != torch.strided:
         return allreduce_hook(state.group, bucket)  # type: ignore[arg-type]  # which it takes None for
-    work = all_reduce(
-        gradients,
-        dist.ReduceOp.AVG,
-        state.group,
-        async_op=gradients.is_cuda or not bucket.is_last(),
-        algorithm=state.algorithm,
-        wire=state.wire,
-    )
+    async_op = gradients.is_cuda or not bucket.is_last()
+    work = all_reduce(gradients, dist.ReduceOp.AVG, state.group, async_op, algorithm=state.algorithm, wire=state.wire)
     return (work or Work.over([gradients])).future_of(lambda: gradients)

@@ -43,11 +43,7 @@ class FSDPAllGather(_Allocating, api.AllGather):
     algorithm: str = "ring"
 
     def __call__(
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor: torch.Tensor,
-        group: dist.ProcessGroup,
-        async_op: bool = False,
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> Work | None:
         """Gather into `output_tensor`, of which `input_tensor` may be a part."""
         return all_gather_into_tensor(output_tensor, input_tensor, group, async_op, algorithm=self.algorithm)
@@ -82,11 +78,5 @@ class FSDPReduceScatter(_Allocating, api.ReduceScatter):
     ) -> Work | None:
         """Reduce `input_tensor`; it is not changed."""
         return reduce_scatter_tensor(
-            output_tensor,
-            input_tensor,
-            op,
-            group,
-            async_op,
-            algorithm=self.algorithm,
-            wire=self.wire,
+            output_tensor, input_tensor, op, group, async_op, algorithm=self.algorithm, wire=self.wire
         )

@@ -6,13 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.runtime import (
-    Tag,
-    TextAllGather,
-    have_gloo_threads_batch_policy,
-    machine_name,
-    namespace_name,
-)
+from collectives.runtime import Tag, TextAllGather, have_gloo_threads_batch_policy, machine_name, namespace_name
 from ringsim import measurements
 from ringsim.measurements import RankHosts
 

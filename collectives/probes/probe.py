@@ -1,7 +1,7 @@
 """`probe`: what sending and reducing cost here, measured with all ranks at work as they are in a ring."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -68,25 +68,17 @@ def probe(
         workloads = _workloads(group, memory, sizes, places if calls else None)
         if places.num_hosts > 1:
             workloads += rested_shifts(group, memory, sizes)
-        if calls is None:
-            times = _times(workloads, group, blocks, None, on_progress)
-        else:
-            with calls(group) as call_workloads:
-                workloads += call_workloads
-                times = _times(workloads, group, blocks, partial(dist.barrier, group), on_progress)
+        with calls(group) if calls else nullcontext([]) as call_workloads:
+            workloads += call_workloads
+            times = _times(workloads, group, blocks, partial(dist.barrier, group) if calls else None, on_progress)
         flat = torch.cat([torch.empty(0, 2, dtype=torch.float64), *times])  # one rank may have nothing to probe
         execute(build(Collective.ALL_REDUCE, "ring", group.size()), flat, group=group)
     of_workloads = flat.split([len(of_workload) for of_workload in times])
     results = [
-        # Over a block all go at the same pace.
-        Probe(
-            workload.kind + suffix,
-            workload.size_bytes,
-            workload.in_flight,
-            tuple((of_workload[:, place] / len(workload.ranks)).tolist()),
-        )
+        Probe(workload.kind + suffix, workload.size_bytes, workload.in_flight, tuple(times_s.tolist()))
         for place, suffix in enumerate(("", "_cpu"))
         for workload, of_workload in zip(workloads, of_workloads, strict=True)
+        for times_s in [of_workload[:, place] / len(workload.ranks)]  # over a block all go at the same pace
     ]
     origin = {**provenance(), **places.as_dict(), **shared_memory_sizes(group, memory)}
     return Measurements(group.size(), origin, tuple(results))

@@ -121,12 +121,8 @@ def _time_calls(workload: ProbeWorkload, before: Rounds, meeting: Executor) -> l
         workload.rounds()
         end, end_cpu = whole_time()
         times[number] = torch.tensor((end - begin, end_cpu - begin_cpu), dtype=times.dtype)
-    meeting.run(times, reduce=_minimum)
+    meeting.run(times, reduce=lambda chunk, arrived: torch.minimum(chunk, arrived, out=chunk))
     return [(elapsed, of_core) for elapsed, of_core in times.tolist()]
-
-
-def _minimum(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-    torch.minimum(chunk, arrived, out=chunk)
 
 
 def _agreed_runs(workload: ProbeWorkload, blocks: Blocks, meeting: Executor) -> int:

@@ -193,11 +193,9 @@ def shared_memory_probes(
     shared = state_of(group).part(Sharing).of(group)
     if not shared.on_one_host:
         return
-    num_ranks = group.size()
+    num_ranks, ring = group.size(), [range(group.size())]
     schedules = {
-        "shm/shift": shift_schedule(
-            num_ranks, [range(num_ranks)], ROUNDS_PER_RUN, ROUNDS_PER_RUN, 1, Collective.REDUCE_SCATTER
-        ),
+        "shm/shift": shift_schedule(num_ranks, ring, ROUNDS_PER_RUN, ROUNDS_PER_RUN, 1, Collective.REDUCE_SCATTER),
         "shm/copy": one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce=False),
         "shm/add": one_way_schedule(num_ranks, ROUNDS_PER_RUN, reduce=True),
     }

@@ -26,6 +26,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.distributed import device_mesh, distributed_c10d
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim.optimizer import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -37,8 +38,8 @@ _CALLERS = "_compile", "_dynamo/eval_frame", "_ops", "_subclasses/fake_tensor", 
 _ON_THE_WAY = {f"{_TORCH / name}.py" for name in _CALLERS}
 _WITH_DATA = (torch.int8, torch.int16, torch.int32, torch.int64)
 MAX_INTEGERS = 2**22
-_DEEPCOPY = Tensor.__deepcopy__
-_ADDRESS = UntypedStorage.data_ptr
+_DEEPCOPY, _ADDRESS, _ASARRAY = Tensor.__deepcopy__, UntypedStorage.data_ptr, torch.asarray
+_MAKE_LOADER = DataLoader.__init__
 _LARGEST = 2**43  # bytes of a storage, and of the places at which storages begin
 _MAP_NORESERVE = 0x4000  # Linux's; Python has it from 3.13 on
 _OURS = str(Path(__file__).parent)
@@ -93,9 +94,7 @@ class WithoutValues(TorchDispatchMode):
 
 def _value_of(dtype: torch.dtype) -> float | int | bool:
     """Return the number that stands for all of a dtype."""
-    if dtype == torch.bool:
-        return False
-    return 1 if not dtype.is_floating_point else 1.0
+    return False if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
 
 
 def _has_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -105,10 +104,8 @@ def _has_data(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return sum(tensor.numel() for tensor in tensors) <= MAX_INTEGERS and not any(
             _is_unknown(tensor) or tensor.is_floating_point() or tensor.is_complex() for tensor in tensors
         )
-    if (
-        torch.device(kwargs.get("device") or "cpu").type != "cpu"
-        or kwargs.get("dtype", _WITH_DATA[0]) not in _WITH_DATA
-    ):
+    is_on_cpu = torch.device(kwargs.get("device") or "cpu").type == "cpu"
+    if not is_on_cpu or kwargs.get("dtype", _WITH_DATA[0]) not in _WITH_DATA:
         return False
     with _disable_current_modes(), suppress(RuntimeError, TypeError):  # it makes no tensor
         made = func(*args, **{**kwargs, "device": "meta"} | ({"generator": None} if "generator" in kwargs else {}))
@@ -143,14 +140,13 @@ def without_data() -> Iterator[None]:
             stack.enter_context(patch.object(owner, name, value))
 
         # DistributedDataParallel compares shapes with all ranks in C++.
-        replace(dist, "_verify_params_across_processes", _compare_nothing)
+        replace(dist, "_verify_params_across_processes", _do_nothing)
         # A mesh is an array of ranks, and its methods read it.
         for module in list(sys.modules.values()):
             if vars(module).get("init_device_mesh") is make_mesh:
                 replace(module, "init_device_mesh", _within(unset_fake_temporarily, make_mesh))
         for name in ("__init__", "__getitem__", "_flatten"):
-            method = vars(device_mesh.DeviceMesh)[name]
-            replace(device_mesh.DeviceMesh, name, _within(unset_fake_temporarily, method))
+            replace(DeviceMesh, name, _within(unset_fake_temporarily, vars(DeviceMesh)[name]))
         # `module.to()` swaps a tensor with another one, unless there are weak references, as the mode has to each.
         replace(torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: []))
         # Objects travel as tensors of bytes.
@@ -161,25 +157,20 @@ def without_data() -> Iterator[None]:
         replace(Tensor, "__deepcopy__", _deepcopy)
         # A storage copies by tensors that it makes itself, of bytes, which would have no data.
         for name in ("copy_", "fill_", "share_memory_"):
-            method = _within(_disable_current_modes, getattr(UntypedStorage, name))
-            replace(UntypedStorage, name, method)
-        replace(torch, "asarray", _without_data_of_storages(torch.asarray))
+            replace(UntypedStorage, name, _within(_disable_current_modes, getattr(UntypedStorage, name)))
+        replace(torch, "asarray", _asarray)
         replace(FakeTensor, "data_ptr", _address_of_tensor)
         replace(UntypedStorage, "data_ptr", _address)
-        replace(torch, "save", _save_nothing)
+        replace(torch, "save", _do_nothing)  # the program's checkpoints stay as they are: there is nothing to save
         for name in ("save", "save_to_buffer"):
             replace(torch._C.ScriptModule, name, lambda *_, **__: b"")
         with suppress(ImportError):
-            stack.enter_context(patch("safetensors.torch.save_file", _save_nothing))
+            stack.enter_context(patch("safetensors.torch.save_file", _do_nothing))
         replace(state_dict_saver, "_save_state_dict", lambda *_, **__: Metadata({}))
         replace(GradScaler, "_maybe_opt_step", _step_always)
-        replace(DataLoader, "__init__", _load_here(DataLoader.__init__))
+        replace(DataLoader, "__init__", _load_here)
         without_values = WithoutValues()
-
-        def numpy(tensor: FakeTensor, *, force: bool = False) -> np.ndarray[Any, Any]:  # noqa: ARG001
-            return without_values.array_of(tensor)
-
-        replace(FakeTensor, "numpy", numpy)
+        replace(FakeTensor, "numpy", lambda tensor, **_: without_values.array_of(tensor))
         replace(FakeTensor, "__format__", _formatted)
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(without_values)
@@ -192,16 +183,12 @@ def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
         return _DEEPCOPY(tensor, memo)  # type: ignore[no-untyped-call]
 
 
-def _without_data_of_storages(asarray: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _asarray(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
     """Let a tensor on a storage with data, such as one of a file, be one without data, like all tensors."""
-
-    def made(source: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
-        if isinstance(source, UntypedStorage):
-            dtype = dtype or torch.get_default_dtype()
-            return torch.empty(source.nbytes() // dtype.itemsize, dtype=dtype)
-        return asarray(source, dtype=dtype, **options)
-
-    return made
+    if isinstance(source, UntypedStorage):
+        dtype = dtype or torch.get_default_dtype()
+        return torch.empty(source.nbytes() // dtype.itemsize, dtype=dtype)
+    return _ASARRAY(source, dtype=dtype, **options)
 
 
 def _address(storage: Any) -> Any:
@@ -230,8 +217,8 @@ def _address_of_tensor(tensor: FakeTensor) -> Any:
     return address and address + tensor.storage_offset() * tensor.itemsize
 
 
-def _save_nothing(*_: object, **__: object) -> None:
-    """Leave the program's checkpoints as they are: there is nothing to save."""
+def _do_nothing(*_: object, **__: object) -> None:
+    """Stand for a function that compares what all ranks have alike, or saves what has no data."""
 
 
 def _step_always(_: GradScaler, optimizer: Optimizer, __: object, *args: Any, **options: Any) -> Any:
@@ -239,21 +226,13 @@ def _step_always(_: GradScaler, optimizer: Optimizer, __: object, *args: Any, **
     return optimizer.step(*args, **options)
 
 
-def _load_here(make: Callable[..., None]) -> Callable[..., None]:
+@wraps(_MAKE_LOADER)
+def _load_here(loader: DataLoader[Any], *args: Any, **options: Any) -> None:
     """Let a data loader load in the program's process: tensors without data cannot be sent by another one."""
-
-    @wraps(make)
-    def made(loader: DataLoader[Any], *args: Any, **options: Any) -> None:
-        bound = signature(make).bind(loader, *args, **options)
-        for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
-            bound.arguments.pop(name, None)
-        make(*bound.args, **bound.kwargs)
-
-    return made
-
-
-def _compare_nothing(*_: object) -> None:
-    """Other ranks have the same shapes."""
+    bound = signature(_MAKE_LOADER).bind(loader, *args, **options)
+    for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+        bound.arguments.pop(name, None)
+    _MAKE_LOADER(*bound.args, **bound.kwargs)
 
 
 def _formatted(tensor: Tensor, specification: str) -> str:

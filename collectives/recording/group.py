@@ -26,7 +26,14 @@ _SINGLE_RANKS = (
 DEVICES = ["cpu", "cuda"]
 
 
-@collectives_in_all_forms
+@contextmanager
+def _not_counted(group: "RecordingGroup", _: object = None) -> Iterator[None]:
+    """Do not count the time of the block, in which results are made up."""
+    with group._recorded.recorder.stopped(), torch.no_grad():
+        yield
+
+
+@collectives_in_all_forms(_not_counted)
 class RecordingGroup(dist.ProcessGroup):
     """A process group whose calls are over at once, with the results that come if all ranks hold what this one holds.
 
@@ -49,22 +56,16 @@ class RecordingGroup(dist.ProcessGroup):
         return self._store
 
     def _note(
-        self,
-        collective: str,
-        size_bytes: int,
-        inputs: list[Tensor],
-        outputs: list[Tensor],
-        options: Any = None,
-        peer: int = -1,
+        self, name: str, size_bytes: int, inputs: list[Tensor], outputs: list[Tensor], how: Any = None, peer: int = -1
     ) -> Work:
         """Record a call that leaves its result in `outputs`, or has none, and return its work."""
-        if collective in ("send", "recv"):
+        if name in ("send", "recv"):
             warnings.warn(_SINGLE_RANKS, stacklevel=1)
         tensors = outputs or inputs
         dtype = name_of(tensors[0].dtype) if tensors else "uint8"
-        is_async = bool(getattr(options, "asyncOp", True))
+        is_async = bool(getattr(how, "asyncOp", True))
         lent = len(inputs) == 1 and is_lent(inputs[0])
-        call = Call(collective, size_bytes, dtype, self._recorded.index, is_async, peer=peer, is_lent=lent)
+        call = Call(name, size_bytes, dtype, self._recorded.index, is_async, peer=peer, is_lent=lent)
         self._latest = self._recorded.recorder.call(call, tensors)
         return self._latest
 
@@ -72,61 +73,48 @@ class RecordingGroup(dist.ProcessGroup):
         """Return the work of all calls: a group's calls are done in order."""
         return self._latest
 
-    @contextmanager
-    def _stopped(self) -> Iterator[None]:
-        with self._recorded.recorder.stopped(), torch.no_grad():
-            yield
-
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        with self._stopped():
-            for tensor in tensors:
-                tensor.copy_(reduced(tensor, opts.reduceOp, self.size()))
-            return self._note("all_reduce", _bytes(tensors), tensors, tensors, opts)
+        for tensor in tensors:
+            tensor.copy_(reduced(tensor, opts.reduceOp, self.size()))
+        return self._note("all_reduce", _bytes(tensors), tensors, tensors, opts)
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        with self._stopped():
-            if opts.rootRank == self.rank():
-                tensors[0].copy_(reduced(tensors[0], opts.reduceOp, self.size()))
-            outputs = tensors if opts.rootRank == self.rank() else []
-            return self._note("reduce", _bytes(tensors), tensors, outputs, opts, opts.rootRank)
+        if opts.rootRank == self.rank():
+            tensors[0].copy_(reduced(tensors[0], opts.reduceOp, self.size()))
+        outputs = tensors if opts.rootRank == self.rank() else []
+        return self._note("reduce", _bytes(tensors), tensors, outputs, opts, opts.rootRank)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        with self._stopped():
-            inputs = tensors if opts.rootRank == self.rank() else []
-            return self._note("broadcast", _bytes(tensors), inputs, tensors, opts, opts.rootRank)
+        inputs = tensors if opts.rootRank == self.rank() else []
+        return self._note("broadcast", _bytes(tensors), inputs, tensors, opts, opts.rootRank)
 
     def barrier(self, opts: Any = None) -> dist.Work:
-        with self._stopped():
-            return self._note("barrier", 0, [], [], opts)
+        return self._note("barrier", 0, [], [], opts)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        with self._stopped():
-            for output in outputs[0]:  # which may be of uneven lengths
-                fill_cyclically(output, inputs[0])
-            return self._note("all_gather", _bytes(outputs[0]), inputs, outputs[0], opts)
+        for output in outputs[0]:  # which may be of uneven lengths
+            fill_cyclically(output, inputs[0])
+        return self._note("all_gather", _bytes(outputs[0]), inputs, outputs[0], opts)
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        with self._stopped():
-            for of_rank in outputs:
-                for output, given in zip(of_rank, inputs, strict=True):
-                    output.copy_(given)
-            flat = [output for of_rank in outputs for output in of_rank]
-            return self._note("all_gather", _bytes(flat), inputs, flat, opts)
+        for of_rank in outputs:
+            for output, given in zip(of_rank, inputs, strict=True):
+                output.copy_(given)
+        flat = [output for of_rank in outputs for output in of_rank]
+        return self._note("all_gather", _bytes(flat), inputs, flat, opts)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        with self._stopped():
-            for output, given in zip(outputs, inputs, strict=True):
-                shares = output.view(self.size(), -1)
-                shares.copy_(given.reshape(1, -1).expand_as(shares))
-            return self._note("all_gather", _bytes(outputs), inputs, outputs, opts)
+        for output, given in zip(outputs, inputs, strict=True):
+            shares = output.view(self.size(), -1)
+            shares.copy_(given.reshape(1, -1).expand_as(shares))
+        return self._note("all_gather", _bytes(outputs), inputs, outputs, opts)
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        with self._stopped():
-            outputs[0].copy_(reduced(inputs[0][self.rank()], opts.reduceOp, self.size()))
-            return self._note("reduce_scatter", _bytes(inputs[0]), inputs[0], outputs, opts)
+        outputs[0].copy_(reduced(inputs[0][self.rank()], opts.reduceOp, self.size()))
+        return self._note("reduce_scatter", _bytes(inputs[0]), inputs[0], outputs, opts)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
         return self.reduce_scatter_single_coalesced([output], [input], opts)
@@ -134,11 +122,10 @@ class RecordingGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
-        with self._stopped():
-            for output, given in zip(outputs, inputs, strict=True):
-                share = given.reshape(self.size(), -1)[self.rank()].view(output.shape)
-                output.copy_(reduced(share, opts.reduceOp, self.size()))
-            return self._note("reduce_scatter", _bytes(inputs), inputs, outputs, opts)
+        for output, given in zip(outputs, inputs, strict=True):
+            share = given.reshape(self.size(), -1)[self.rank()].view(output.shape)
+            output.copy_(reduced(share, opts.reduceOp, self.size()))
+        return self._note("reduce_scatter", _bytes(inputs), inputs, outputs, opts)
 
     allreduce_coalesced = allreduce
     # What torch called them until 2.12, and still does here and there.
@@ -149,47 +136,38 @@ class RecordingGroup(dist.ProcessGroup):
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         gathered = outputs[0] if outputs else []
-        with self._stopped():
-            for output in gathered:
-                output.copy_(inputs[0])
-            return self._note("gather", _bytes(inputs) * self.size(), inputs, gathered, opts, opts.rootRank)
+        for output in gathered:
+            output.copy_(inputs[0])
+        return self._note("gather", _bytes(inputs) * self.size(), inputs, gathered, opts, opts.rootRank)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
         given = inputs[0] if inputs else []
-        with self._stopped():
-            if given:
-                outputs[0].copy_(given[self.rank()])
-            return self._note("scatter", _bytes(outputs) * self.size(), given, outputs, opts, opts.rootRank)
+        if given:
+            outputs[0].copy_(given[self.rank()])
+        return self._note("scatter", _bytes(outputs) * self.size(), given, outputs, opts, opts.rootRank)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        with self._stopped():
-            for output in outputs:
-                fill_cyclically(output, inputs[self.rank()])
-            return self._note("all_to_all", _bytes(inputs), inputs, outputs, opts)
+        for output in outputs:
+            fill_cyclically(output, inputs[self.rank()])
+        return self._note("all_to_all", _bytes(inputs), inputs, outputs, opts)
 
     def all_to_all_single(
-        self,
-        output: Tensor,
-        input: Tensor,  # noqa: A002
-        output_splits: list[int],
-        input_splits: list[int],
-        opts: Any = None,
+        self, output: Tensor, given: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> dist.Work:
-        with self._stopped():
-            received = output.split(output_splits) if output_splits else output.chunk(self.size())
-            sent = input.split(input_splits) if input_splits else input.chunk(self.size())
-            for part in received:
-                fill_cyclically(part, sent[self.rank()])
-            return self._note("all_to_all", _bytes([input]), [input], [output], opts)
+        received = output.split(output_splits) if output_splits else output.chunk(self.size())
+        sent = given.split(input_splits) if input_splits else given.chunk(self.size())
+        for part in received:
+            fill_cyclically(part, sent[self.rank()])
+        return self._note("all_to_all", _bytes([given]), [given], [output], opts)
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:  # noqa: ARG002
-        with self._stopped():
+        with _not_counted(self):
             return self._note("send", _bytes(tensors), tensors, [], peer=peer)
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:  # noqa: ARG002
-        with self._stopped():
+        with _not_counted(self):
             for tensor in tensors:
                 tensor.zero_()  # nobody knows what another rank sends
             return self._note("recv", _bytes(tensors), [], tensors, peer=peer)
@@ -249,9 +227,7 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
         stack.enter_context(patch.object(distributed_c10d, "_new_process_group_helper", make_recording))
         stack.enter_context(patch.object(distributed_c10d, "rendezvous", meet))
         stack.enter_context(patch.object(torch.futures, "collect_all", recorder.collect_all))
-        stack.enter_context(
-            patch.object(torch.futures, "wait_all", lambda futures: [future.wait() for future in futures])
-        )
+        stack.enter_context(patch.object(torch.futures, "wait_all", lambda futures: [one.wait() for one in futures]))
         for name, pretended in _WITHOUT_PEERS.items():
             for module in (dist, distributed_c10d):
                 stack.enter_context(patch.object(module, name, pretended))

@@ -9,6 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import wraps
+from itertools import accumulate
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -93,9 +94,7 @@ class MemoryWatch:
         """Add storages that are not known to these changes."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            if (known := self._known.get(storage._cdata)) is not None:
-                self._note_size(known, storage)
-            elif self.is_watching and tensor.device.type != "meta":
+            if not self._note_size(storage) and self.is_watching and tensor.device.type != "meta":
                 changes.append(_Change(len(self._devices), storage.nbytes()))
                 self._known[storage._cdata] = self._new(storage)
                 self._devices.append(tensor.device.type)
@@ -109,11 +108,13 @@ class MemoryWatch:
 
         return _Known(len(self._devices), storage.nbytes(), weakref.ref(storage, ended))
 
-    def _note_size(self, known: _Known, storage: UntypedStorage) -> None:
-        size_bytes = storage.nbytes()
-        if size_bytes != known.size_bytes:
+    def _note_size(self, storage: UntypedStorage) -> bool:
+        """Note the size of a storage if it is known; return whether it is."""
+        known = self._known.get(storage._cdata)
+        if known is not None and (size_bytes := storage.nbytes()) != known.size_bytes:
             self._known[storage._cdata] = known._replace(size_bytes=size_bytes)
             self._changes.append(_Change(known.number, size_bytes - known.size_bytes))
+        return known is not None
 
     def _noting(self, resize: Any) -> Any:
         """Return `UntypedStorage.resize_` so that its calls are noted; FSDP2 frees what it has gathered by it."""
@@ -121,8 +122,7 @@ class MemoryWatch:
         @wraps(resize)
         def resize_(storage: UntypedStorage, size: int) -> Any:
             resized = resize(storage, size)
-            if (known := self._known.get(storage._cdata)) is not None:
-                self._note_size(known, storage)
+            self._note_size(storage)
             return resized
 
         return resize_
@@ -176,12 +176,8 @@ def _has_own_storage(tensor: Tensor) -> bool:
 
 def _peak(changes: list[_Change]) -> int:
     """Return how many changes lead to the most bytes."""
-    held = most = peak = 0
-    for count, change in enumerate(changes, start=1):
-        held += change.size_bytes
-        if held > most:
-            most, peak = held, count
-    return peak
+    held = list(accumulate((change.size_bytes for change in changes), initial=0))
+    return held.index(max(held))
 
 
 def _held(changes: list[_Change], kinds: dict[int, str]) -> HeldBytes:

@@ -181,7 +181,7 @@ class OperatorWatch(TorchDispatchMode):
             is_counted = kind.is_counted and not (kind.formula and _are_sparse(args))
             if (tensors := [*sources, *(results or written)]) or not is_counted:
                 size_bytes = sum(tensor.nbytes for tensor in tensors)
-                flops = _flops(func, args, kwargs, outcome) if is_counted else 0
+                flops = _flops(kind.formula, func, args, kwargs, outcome) if is_counted and kind.formula else 0
                 dtype = _dtype_of(tensors)
                 if flops and dtype in _TF32_DTYPES and _multiplies_in_tf32(kind.name):
                     dtype = "tf32"
@@ -225,11 +225,10 @@ def _multiplies_in_tf32(name: str) -> bool:
     return bool((backends.cudnn.conv if by_cudnn else backends.cuda.matmul).fp32_precision == "tf32")
 
 
-def _flops(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: Any) -> int:
+def _flops(
+    formula: Callable[..., int], func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: Any
+) -> int:
     """Return the operations of a call, without those of attention that a causal mask leaves out."""
-    formula = _kind_of(func).formula
-    if formula is None:
-        return 0
     flops = int(formula(*args, **kwargs, out_val=outcome))
     given = {**dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)), **kwargs}
     if not given.get("is_causal") or "scaled_dot_product" not in func._schema.name:

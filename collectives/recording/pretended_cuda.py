@@ -52,18 +52,14 @@ _PROPERTIES = SimpleNamespace(
     multi_processor_count=GPU.multiprocessors,
 )
 _FACTS: dict[str, Any] = {
-    "is_available": True,
-    "is_bf16_supported": True,
-    "is_tf32_supported": True,
-    "can_device_access_peer": True,
+    **dict.fromkeys(("is_available", "is_bf16_supported", "is_tf32_supported", "can_device_access_peer"), True),
     "is_current_stream_capturing": False,
     "current_accelerator": Device("cuda"),
     "get_arch_list": ["sm_90"],
     "get_device_name": NAME,
     "get_device_capability": CAPABILITY,
     "get_device_properties": _PROPERTIES,
-    "get_memory_info": (GPU.memory_bytes, GPU.memory_bytes),
-    "mem_get_info": (GPU.memory_bytes, GPU.memory_bytes),
+    **dict.fromkeys(("get_memory_info", "mem_get_info"), (GPU.memory_bytes, GPU.memory_bytes)),
     "memory_snapshot": [],
     "memory_stats": defaultdict(int),
     "memory_stats_as_nested_dict": defaultdict(int),
@@ -131,24 +127,13 @@ class _Event(torch.cpu.Event):
         return (end_event._recorded_s - self._recorded_s) * 1e3
 
 
-def _record_event(stream: Any, event: Any = None) -> Any:
-    event = _Event() if event is None else event
-    event.record(stream)
-    return event
-
-
 # What streams of CUDA can do, and torch's placeholders for a CPU cannot.
 _OF_STREAMS: dict[str, Any] = {
     "__init__": lambda *_, **__: None,
-    "record_event": _record_event,
     "synchronize": lambda _: None,
     "query": lambda _: True,
     "is_capturing": lambda _: False,
 }
-
-
-def _set_stream(stream: Any) -> None:
-    torch.cpu._current_stream = stream
 
 
 @contextmanager
@@ -219,7 +204,7 @@ def _answers(num_devices: int) -> dict[str, Any]:
         "stream": torch.cpu.stream,
         "current_stream": torch.cpu.current_stream,
         "default_stream": lambda *_, **__: torch.cpu._default_cpu_stream,
-        "set_stream": _set_stream,
+        "set_stream": partial(setattr, torch.cpu, "_current_stream"),
         "_lazy_init": _refuse,
     }
 

@@ -24,18 +24,9 @@ from collectives.recording.pretended_cuda import hidden_cuda, pretended_cuda
 from collectives.recording.step_counter import EnoughError, StepCounter
 from collectives.recording.streams import watched_streams
 from collectives.runtime import Recorder
+from ringsim import traces
 from ringsim.measurements import provenance
-from ringsim.traces import (
-    RECORDING_ID,
-    Call,
-    Device,
-    Group,
-    ProgramTrace,
-    TracedStep,
-    TraceEvent,
-    TraceEventKind,
-    TraceRequest,
-)
+from ringsim.traces import Call, Device, Group, ProgramTrace, TracedStep, TraceEvent, TraceEventKind, TraceRequest
 
 EAGER_BACKENDS = ("eager", "aot_eager")  # of torch.compile: they run the operators as they are
 _OF_BOTH = (TraceEventKind.CALL, TraceEventKind.WAIT)
@@ -52,7 +43,7 @@ def record_program(request: TraceRequest, give_up: Callable[[str], object] = sys
 
     Raises ProgramError, in one line, if it fails, ends before the first step is over, or starts its own processes.
     """
-    recorder = Recorder(_no_time) if request.is_fake else Recorder()
+    recorder = Recorder(lambda: 0.0) if request.is_fake else Recorder()  # without data nothing is computed
     groups: list[Group] = []
     failures: list[Any] = []  # of the program's threads
     compiled: list[str] = []
@@ -89,17 +80,9 @@ def record_program(request: TraceRequest, give_up: Callable[[str], object] = sys
     steps = counter.recorded
     if not request.is_fake:
         steps = tuple(with_times_of(step, *counter.watched) for step in steps)
-    return ProgramTrace(
-        request.num_ranks,
-        request.rank,
-        request.ranks_here,
-        tuple(groups),
-        steps,
-        {**provenance(), "torch": torch.__version__},
-        request,
-        counter.memory,
-        is_compiled=bool(compiled),
-    )
+    place = request.num_ranks, request.rank, request.ranks_here
+    origin = {**provenance(), "torch": torch.__version__}
+    return ProgramTrace(*place, tuple(groups), steps, origin, request, counter.memory, is_compiled=bool(compiled))
 
 
 def _require_steps(counter: StepCounter, request: TraceRequest) -> None:
@@ -112,11 +95,6 @@ def _require_steps(counter: StepCounter, request: TraceRequest) -> None:
     raise ProgramError(
         f"{request.program}: it ended after {counter}, and at least one more is recorded: let it make more{asks}"
     )
-
-
-def _no_time() -> float:
-    """Return the time for a program that computes nothing."""
-    return 0.0
 
 
 def _run(request: TraceRequest) -> None:
@@ -138,7 +116,8 @@ def _run(request: TraceRequest) -> None:
 
 def _told(error: BaseException, request: TraceRequest) -> ProgramError:
     """Return an error that says in one line where the program has failed and why, and what helps."""
-    place = _place_of(error, request)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if request.is_own(frame.filename)]
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else request.program  # the innermost line of its own
     if isinstance(error, ProgramError):
         return ProgramError(f"{place}: {error}")
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
@@ -152,12 +131,6 @@ def _told(error: BaseException, request: TraceRequest) -> ProgramError:
     elif request.device is Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
         advice = "; a program that was written for GPUs needs --device cuda"
     return ProgramError(f"{place}: {type(error).__name__}: {str(error).rstrip('.') if advice else error}{advice}")
-
-
-def _place_of(error: BaseException, request: TraceRequest) -> str:
-    """Return the innermost line of the program's own that failed, or the program's name."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if request.is_own(frame.filename)]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else request.program
 
 
 @contextmanager
@@ -176,7 +149,7 @@ def _as_started_by_torchrun(request: TraceRequest) -> Iterator[None]:
         "ROLE_WORLD_SIZE": request.num_ranks,
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": 29500,
-        "TORCHELASTIC_RUN_ID": RECORDING_ID,
+        "TORCHELASTIC_RUN_ID": traces.RECORDING_ID,
         "TORCHELASTIC_RESTART_COUNT": 0,
         "TORCHELASTIC_MAX_RESTARTS": 0,
     }

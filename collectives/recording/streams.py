@@ -42,9 +42,6 @@ def watched_streams(recorder: Recorder, device: Any) -> Iterator[None]:
     def wait_stream(stream: Any, other: Any) -> None:
         stream.wait_event(other.record_event())
 
-    of_events = patch.multiple(device.Event, record=record_on, wait=wait_on)
-    with (
-        of_events,
-        patch.multiple(device.Stream, record_event=record_event, wait_event=wait_event, wait_stream=wait_stream),
-    ):
+    of_streams: dict[str, Any] = {"record_event": record_event, "wait_event": wait_event, "wait_stream": wait_stream}
+    with patch.multiple(device.Event, record=record_on, wait=wait_on), patch.multiple(device.Stream, **of_streams):
         yield

@@ -66,21 +66,16 @@ class ChunkMemory:
     num_staged: int = 0
     on_wire: set[int] = field(default_factory=set)
 
-    @property
-    def rounds(self) -> bool:
-        """Whether chunks travel in another dtype."""
-        return self.rounding is not None
-
     def cut(self, cuts: Sequence[slice]) -> "ChunkMemory":
         """Return the memory of a portion, which has those elements of each chunk."""
         chunks, targets = _cut_each(self.chunks, cuts), _cut_each(self.targets, cuts)
-        wire_chunks = _cut_each(self.wire_chunks, cuts) if self.rounds else chunks
+        wire_chunks = chunks if self.rounding is None else _cut_each(self.wire_chunks, cuts)
         return ChunkMemory(chunks, targets, wire_chunks, self.reduce, self.staging_buffers, self.rounding)
 
     def landing(self, receive: Receive) -> torch.Tensor:
         """Return where a message lands that is not eager."""
         if not receive.needs_staging:
-            return (self.wire_chunks if self.rounds else self.targets)[receive.chunk]
+            return (self.targets if self.rounding is None else self.wire_chunks)[receive.chunk]
         # It is free again: there are as many as such receives are ever posted and not yet applied.
         self.num_staged += 1
         buffer = self.staging_buffers[self.num_staged % len(self.staging_buffers)]
@@ -160,13 +155,9 @@ class ChunkPlaces:
         def in_order(chunks: npt.NDArray[np.int64]) -> tuple[int, ...]:
             return tuple(sorted(chunks.tolist(), key=lambda chunk: (chunk - first) % schedule.num_chunks))
 
-        return cls(
-            schedule.num_chunks,
-            in_order(given),
-            in_order(left),
-            tuple(np.intersect1d(given, left).tolist()),
-            tuple(sorted(received.difference(left.tolist()))),
-        )
+        staying = tuple(np.intersect1d(given, left).tolist())
+        passing = tuple(sorted(received.difference(left.tolist())))
+        return cls(schedule.num_chunks, in_order(given), in_order(left), staying, passing)
 
     def num_elements(self, source: torch.Tensor, target: torch.Tensor) -> int:
         """Return how many elements all chunks have together if they are equally long."""
@@ -248,17 +239,15 @@ class ChunkLayouts:
             schedule = replace(schedule, partition=UnevenShares(key.splits))
         lengths = np.diff(schedule.bounds(key.num_elements)).tolist()
         cuts = _portion_cuts(lengths, key)
-        parts = [[cut.stop - cut.start for cut in portion] for portion in cuts]
-        tags = [self._tags([length * key.bytes_each for length in part], key) for part in parts]
-        staged = [
-            max(length, 1)
-            for part, own in zip(parts, tags, strict=True)
-            for length, tag in zip(part, own, strict=True)
-            if not is_eager(tag)
-        ]
-        portions = [Portion(portion if len(cuts) > 1 else None, own) for portion, own in zip(cuts, tags, strict=True)]
+        portions, staging_length = [], 0
+        for portion in cuts:
+            parts = [cut.stop - cut.start for cut in portion]
+            tags = self._tags([length * key.bytes_each for length in parts], key)
+            portions.append(Portion(portion if len(cuts) > 1 else None, tags))
+            staged = (max(length, 1) for length, tag in zip(parts, tags, strict=True) if not is_eager(tag))
+            staging_length = max(staging_length, *staged, 0)
         token = zlib.crc32(f"{self._schedule} {self._tag} {key}".encode()) & (1 << TOKEN_BITS) - 1
-        return ChunkLayout(lengths, portions, max(staged, default=0), token)
+        return ChunkLayout(lengths, portions, staging_length, token)
 
     def _tags(self, sizes_bytes: list[int], key: LayoutKey) -> list[int]:
         """Return the tags of the messages of chunks of those sizes."""

@@ -58,12 +58,7 @@ class FlightRecord:
         )
 
 
-_STATES = {
-    Opcode.POST_RECV: "awaited",
-    Opcode.APPLY: "applied",
-    Opcode.SEND: "under way",
-    Opcode.WAIT_SEND: "left",
-}
+_STATES = {Opcode.POST_RECV: "awaited", Opcode.APPLY: "applied", Opcode.SEND: "under way", Opcode.WAIT_SEND: "left"}
 
 
 def flight_record_of(part: RankPart, failed: RankInstruction | None = None) -> FlightRecord:
@@ -117,8 +112,7 @@ class CollectiveError(RuntimeError):
 
 def is_timeout(error: BaseException) -> bool:
     """Whether Gloo says that nothing came in time, or that an earlier such failure has closed the connection."""
-    text = str(error).lower()
-    return "timed out" in text or "timeout" in text
+    return any(words in str(error).lower() for words in ("timed out", "timeout"))
 
 
 def first_line(error: BaseException) -> str:

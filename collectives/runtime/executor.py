@@ -22,14 +22,7 @@ from collectives.runtime.rounding import Rounding, rounding_of
 from collectives.runtime.schedule_run import ScheduleRun
 from collectives.runtime.sharing import Sharing, transport_in_use
 from collectives.runtime.tags import UNSTAMPED, CallStamp, Tag
-from collectives.runtime.transport import (
-    CPU,
-    POSTED,
-    STAGED,
-    Transports,
-    reused_buffer,
-    time_limit_of,
-)
+from collectives.runtime.transport import CPU, POSTED, STAGED, Transports, reused_buffer, time_limit_of
 from collectives.runtime.transports import ChunkTransport, GlooTransport, NcclTransport, SharedMemoryTransport
 from ringsim.schedule import Schedule, rank_program
 
@@ -334,11 +327,7 @@ class Executor:
         """`reduce` for chunks that arrive in another dtype than that of `tensor`, without fresh memory each time."""
         self._wide = reused_buffer(self._wide, longest, tensor.dtype, tensor.device)
         wide = self._wide
-
-        def widened(chunk: torch.Tensor, arrived: torch.Tensor) -> None:
-            reduce(chunk, wide[: arrived.numel()].copy_(arrived))
-
-        return widened
+        return lambda chunk, arrived: reduce(chunk, wide[: arrived.numel()].copy_(arrived))
 
 
 def _hooks(log: list[Event] | None) -> Sequence[Hook]:

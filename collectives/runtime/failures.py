@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 from weakref import ref
@@ -119,7 +118,7 @@ class FailureRecords:
 
         # Not the caller's own thread, since a store that is served by a stalled rank does not answer at all.
         threading.Thread(target=call, name="collectives-first-cause", daemon=True).start()
-        with suppress(Exception, FutureTimeoutError):
+        with suppress(Exception):
             return answer.result(LIMIT_S)
         return None
 

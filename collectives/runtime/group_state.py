@@ -14,7 +14,7 @@ It stands below the modules whose objects it holds, and so names none of them. T
 
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import torch.distributed as dist
@@ -33,13 +33,7 @@ class lazily(Generic[T]):  # noqa: N801  a decorator, named as functools.cached_
     def __init__(self, make: Callable[[Any], T]) -> None:
         self._make, self._name, self.__doc__ = make, make.__name__, make.__doc__
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> "lazily[T]": ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-    def __get__(self, instance: Any, owner: type) -> "T | lazily[T]":
-        if instance is None:
-            return self
+    def __get__(self, instance: Any, owner: type) -> T:
         # From now on Python finds the value in the object and does not come here any more.
         value = instance.__dict__[self._name] = self._make(instance)
         return value
@@ -66,10 +60,9 @@ class GroupState:
         part: Part | None = self._parts.get(kind)
         return self._make(kind) if part is None else part
 
-    def pop(self, kind: type[Part]) -> Part | None:
+    def pop(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part | None:
         """Take the object of the class `kind` out; None if there is none."""
-        part: Part | None = self._parts.pop(kind, None)
-        return part
+        return self._parts.pop(kind, None)  # type: ignore[no-any-return]
 
     def _make(self, kind: Callable[[dist.ProcessGroup], Part]) -> Part:
         group = self._group()

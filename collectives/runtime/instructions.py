@@ -5,7 +5,7 @@ once for all runs.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Self
@@ -37,10 +37,8 @@ def posted_ahead(program: RankProgram, num_chunks: int) -> int:
     Peers are not equally fast: a rank that waits for one of them must not keep the others from sending. But what is
     posted takes memory, so that it is little of the tensor.
     """
-    has_one_peer = len({receive.peer for receive in program.receives}) < 2
-    if has_one_peer:
-        return POSTED_AHEAD
-    return min(max(POSTED_AHEAD, num_chunks // POSTED_SHARE), MOST_POSTED_AHEAD)
+    num_peers = len({receive.peer for receive in program.receives})
+    return POSTED_AHEAD if num_peers < 2 else min(max(POSTED_AHEAD, num_chunks // POSTED_SHARE), MOST_POSTED_AHEAD)
 
 
 class Opcode(IntEnum):
@@ -122,12 +120,11 @@ def batched_instructions_of(program: RankProgram) -> tuple[RankInstruction, ...]
     A rank waits in a step only for ranks that wait in earlier ones, so it cannot deadlock; and what is sent is what
     the chunks held before the step, as the rule asks.
     """
-    receives: dict[int, list[int]] = {}
-    sends: dict[int, list[int]] = {}
+    receives, sends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for index, receive in enumerate(program.receives):
-        receives.setdefault(receive.step, []).append(index)
+        receives[receive.step].append(index)
     for index, send in enumerate(program.sends):
-        sends.setdefault(send.step, []).append(index)
+        sends[send.step].append(index)
     instructions = []
     for step in sorted({*receives, *sends}):
         instructions += [RankInstruction(Opcode.POST_RECV, index) for index in receives.get(step, [])]
@@ -146,14 +143,9 @@ def num_staging_buffers_in_a_step(program: RankProgram) -> int:
 
 def num_staging_buffers(program: RankProgram, ahead: int = POSTED_AHEAD) -> int:
     """How many receives that need a staging buffer are posted and not yet applied, at most."""
-    receives = program.receives
-    return max(
-        (
-            sum(receive.needs_staging for receive in receives[index : _horizon(receives, index, ahead)])
-            for index in range(len(receives))
-        ),
-        default=0,
-    )
+    staged = [receive.needs_staging for receive in program.receives]
+    posted = (staged[index : _horizon(program.receives, index, ahead)] for index in range(len(staged)))
+    return max(map(sum, posted), default=0)
 
 
 class _InstructionWriter:
@@ -164,7 +156,7 @@ class _InstructionWriter:
         self._receives, self._ahead = program.receives, ahead
         self._num_posted = 0
         self._sends: list[Send] = []
-        self._under_way: list[int] = []
+        self._under_way: dict[int, Send] = {}  # by their indices in `_sends`
         self._to_issue: dict[int, list[int]] = defaultdict(list)  # of each chunk: the steps of its sends
         for send in program.sends:
             self._to_issue[send.chunk].append(send.step)
@@ -209,12 +201,12 @@ class _InstructionWriter:
                 self._wait_for(self._ahead_of(send))
             self._to_issue[send.chunk].remove(send.step)
             self._add(Opcode.SEND, len(self._sends))
-            self._under_way.append(len(self._sends))
+            self._under_way[len(self._sends)] = send
             self._sends.append(send)
 
     def _reading(self, chunk: int, last_step: int) -> list[int]:
         """Return the sends of a chunk under way that belong to a step up to this one."""
-        under_way = ((index, self._sends[index]) for index in self._under_way)
+        under_way = self._under_way.items()
         return [index for index, sent in under_way if sent.chunk == chunk and sent.step <= last_step]
 
     def _ahead_of(self, send: Send) -> list[int]:
@@ -222,13 +214,13 @@ class _InstructionWriter:
 
         What goes to the same peer stays in order by itself.
         """
-        under_way = ((index, self._sends[index]) for index in self._under_way)
+        under_way = self._under_way.items()
         return [index for index, sent in under_way if sent.channel == send.channel and sent.peer != send.peer]
 
-    def _wait_for(self, sent: Sequence[int]) -> None:
-        for index in sent:
+    def _wait_for(self, sent: Iterable[int]) -> None:
+        for index in tuple(sent):
             self._add(Opcode.WAIT_SEND, index)
-        self._under_way = [index for index in self._under_way if index not in sent]
+            del self._under_way[index]
 
 
 def _horizon(receives: Sequence[Receive], applied: int, ahead: int) -> int:

@@ -39,7 +39,7 @@ class CollectiveQueue:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._limit = time_limit_of(group)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"collectives-{group.group_name}")
-        self._queue: deque[tuple[Callable[[], None], Future[None]]] = deque()
+        self._queue: deque[tuple[Callable[[], object], Future[None]]] = deque()
         self._entering = threading.Lock()  # held for a moment only
         self._turn = threading.Lock()  # held by whoever executes a collective, and until its callbacks are over
         self._turn_of: int | None = None  # the thread that holds it
@@ -65,7 +65,7 @@ class CollectiveQueue:
                 self._streams[device] = torch.cuda.Stream(device)
         return StreamSync(self._streams[device], tensors)
 
-    def run(self, call: Callable[[], None]) -> None:
+    def run(self, call: Callable[[], object]) -> None:
         """Run `call` after all that was given before, and wait for it; in a callback of an earlier call, at once.
 
         Raises RuntimeError in a collective of the same group, since each would wait for the other for ever.
@@ -86,7 +86,7 @@ class CollectiveQueue:
             self._end_turn()
 
     def start(
-        self, call: Callable[[], None], result: list[torch.Tensor], stream_sync: StreamSync | None = None
+        self, call: Callable[[], object], result: list[torch.Tensor], stream_sync: StreamSync | None = None
     ) -> Work:
         """Run `call` after all that was given before, without waiting; in a callback of an earlier call, at once."""
         if self._has_turn():
@@ -147,7 +147,7 @@ class CollectiveQueue:
         self._turn_of = self._calling_back_since = None
         self._turn.release()
 
-    def _enqueue(self, call: Callable[[], None]) -> "Future[None]":
+    def _enqueue(self, call: Callable[[], object]) -> "Future[None]":
         future: Future[None] = Future()
         self._thread.submit(self._run_in_thread)
         self._queue.append((partial(copy_context().run, call), future))  # with the call's own timeout
@@ -171,7 +171,7 @@ class CollectiveQueue:
         self._calling_back_since = time.monotonic()
         _settle(future, error)
 
-    def _outcome(self, call: Callable[[], None]) -> BaseException | None:
+    def _outcome(self, call: Callable[[], object]) -> BaseException | None:
         """Execute `call`; returns what it raised, for whoever waits."""
         try:
             self._execute(call)
@@ -185,7 +185,7 @@ class CollectiveQueue:
                 "a collective was called while this thread executes another one of the same process group"
             )
 
-    def _execute(self, call: Callable[[], None]) -> None:
+    def _execute(self, call: Callable[[], object]) -> None:
         self._refuse_nesting()
         if self._broken is not None:
             raise CollectiveError(f"an earlier collective of this group failed: {self._broken}")

@@ -160,10 +160,8 @@ class Recorder:
             if not work.is_over and work.step == len(self.steps):
                 self._append(TraceEventKind.WAIT, work.index)
                 call, stream = self._calls[work.index], self._streams.current()
-                if call.on_side_stream:
-                    self._advance(stream, {call.group: work.index})
-                else:
-                    self._streams.advance(stream, {call.group: work.index})
+                advance = self._advance if call.on_side_stream else self._streams.advance
+                advance(stream, {call.group: work.index})
             work.is_over = True
 
     def wait_later(self, work: "RecordedWork") -> None:

@@ -17,18 +17,7 @@ import torch.distributed as dist
 
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.instructions import portion_bytes
-from collectives.runtime.sharing_offer import (
-    SLOT,
-    TRANSPORT,
-    TRANSPORTS,
-    Offer,
-    check_settings,
-    exchange,
-    settings_of,
-    slot_bytes_of,
-    this_host,
-    why_not,
-)
+from collectives.runtime.sharing_offer import SLOT, TRANSPORT, TRANSPORTS, Offer, Settings, exchange, this_host
 from collectives.runtime.transport import time_limit_of
 from collectives.shared_memory import MEETING_TIMEOUT_S, LocalRanks, Meeting
 from ringsim.schedule import Schedule
@@ -67,18 +56,7 @@ class Sharing:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.transport = os.environ.get(TRANSPORT, DEFAULT_TRANSPORT)
-        self._is_alone = group.size() == 1
-        self._shared: SharedBy | None = NOT_SHARED if self._is_alone else None
-
-    def use(self, transport: str) -> None:
-        """See `use_transport`."""
-        if transport not in TRANSPORTS:
-            raise ValueError(f"transport {transport!r}: must be one of {', '.join(TRANSPORTS)}")
-        if self._shared is not None and not self._is_alone:
-            raise ValueError(
-                f"transport {transport!r}: the group already has one; choose it before the first collective"
-            )
-        self.transport = transport
+        self._shared: SharedBy | None = NOT_SHARED if group.size() == 1 else None
 
     def of(self, group: dist.ProcessGroup) -> SharedBy:
         """Who shares memory. The first time all ranks must ask.
@@ -132,24 +110,30 @@ def use_transport(transport: str, group: dist.ProcessGroup | None = None) -> Non
         >>> tensor
         tensor([2., 2., 2.])
     """
-    state_of(resolve(group)).part(Sharing).use(transport)
+    group = resolve(group)
+    sharing = state_of(group).part(Sharing)
+    if transport not in TRANSPORTS:
+        raise ValueError(f"transport {transport!r}: must be one of {', '.join(TRANSPORTS)}")
+    if sharing.is_known and group.size() > 1:
+        raise ValueError(f"transport {transport!r}: the group already has one; choose it before the first collective")
+    sharing.transport = transport
 
 
 def _find_out(group: dist.ProcessGroup, transport: str) -> SharedBy:
-    slot_text = os.environ.get(SLOT, str(DEFAULT_SLOT_BYTES))
-    meeting, reason = _new_meeting(group, transport, slot_text)
-    own = Offer(this_host(), meeting.name if meeting else "", settings_of(transport, slot_text))
+    settings = Settings(transport, os.environ.get(SLOT, str(DEFAULT_SLOT_BYTES)))
+    meeting, reason = _new_meeting(group, settings)
+    own = Offer(this_host(), meeting.name if meeting else "", str(settings))
     local = None
     with meeting or nullcontext():
         offers = [Offer(*offer) for offer in exchange(group, own)]
-        check_settings(offers, transport, slot_text)
+        settings.check(offers)
         try:
             local = _met(meeting, group, own, offers) if meeting else None
         except OSError as error:
             reason = str(error)
     shared = NOT_SHARED
     if any(offer.name for offer in offers):
-        shared, reason = _agreed(group, own, local, reason, slot_bytes_of(slot_text))
+        shared, reason = _agreed(group, own, local, reason, settings.slot_bytes)
     if transport == "shm" and not shared.on_one_host:
         if shared.local is not None:
             shared.local.close()
@@ -161,15 +145,14 @@ def _find_out(group: dist.ProcessGroup, transport: str) -> SharedBy:
     return shared
 
 
-def _new_meeting(group: dist.ProcessGroup, transport: str, slot_text: str) -> tuple[Meeting | None, str]:
+def _new_meeting(group: dist.ProcessGroup, settings: Settings) -> tuple[Meeting | None, str]:
     """Return the meeting to which this rank invites the others; or None, and why there is none."""
-    reason = why_not(transport, slot_text)
-    if reason:
+    if reason := settings.why_not():
         return None, reason
     limit = time_limit_of(group)()
     try:
         # So that whoever waits in vain comes to `_agreed` while the others still wait there.
-        return Meeting(group.rank(), slot_bytes_of(slot_text), min(MEETING_TIMEOUT_S, limit.seconds / 2)), ""
+        return Meeting(group.rank(), settings.slot_bytes, min(MEETING_TIMEOUT_S, limit.seconds / 2)), ""
     except OSError as error:
         return None, f"cannot create a shared memory segment: {error}"
 

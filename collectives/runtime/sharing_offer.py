@@ -52,35 +52,52 @@ class Offer(NamedTuple):
     settings: str
 
 
-def slot_bytes_of(slot_text: str) -> int:
-    """Return the number in the environment; 0 if it is none, or one that cannot be."""
-    slot_bytes = whole_number(slot_text) or 0
-    return slot_bytes if MIN_SLOT_BYTES <= slot_bytes <= MAX_SLOT_BYTES else 0
+class Settings(NamedTuple):
+    """The settings of a rank, which must be the same on all ranks.
 
+    slot_text: the size of a slot in bytes, as the environment has it.
+    """
 
-def settings_of(transport: str, slot_text: str) -> str:
-    """Return what must be the same on all ranks, on one line."""
-    return _on_one_line(f"transport {transport}, {SLOT} {slot_text}")
+    transport: str
+    slot_text: str
+
+    def __str__(self) -> str:
+        return _on_one_line(f"transport {self.transport}, {SLOT} {self.slot_text}")
+
+    @property
+    def slot_bytes(self) -> int:
+        """The number in the environment; 0 if it is none, or one that cannot be."""
+        slot_bytes = whole_number(self.slot_text) or 0
+        return slot_bytes if MIN_SLOT_BYTES <= slot_bytes <= MAX_SLOT_BYTES else 0
+
+    def why_not(self) -> str:
+        """Why this process shall not, or cannot, share memory; empty if it can."""
+        if self.transport not in ("auto", "shm"):
+            return f"the transport is {self.transport}"
+        if not self.slot_bytes:
+            return f"{SLOT} is {self.slot_text}"
+        if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):
+            return "only Linux has memfd_create"
+        if platform.machine() not in ("x86_64", "AMD64"):
+            # Others may let a reader see a stamp before what was written before it.
+            return f"{platform.machine()} does not keep the order of writes"
+        return ""
+
+    def check(self, offers: Sequence[Offer]) -> None:
+        """Raise ValueError, on all ranks alike, if the ranks' settings differ or cannot be."""
+        if different := disagreement([(rank, offer.settings) for rank, offer in enumerate(offers)], "how to send"):
+            raise ValueError(f"{different}; set the same values on all ranks")
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"{TRANSPORT}={_on_one_line(self.transport)}: must be one of {', '.join(TRANSPORTS)}")
+        if not self.slot_bytes:
+            limits = f"must be a number of bytes from {MIN_SLOT_BYTES} to {MAX_SLOT_BYTES}"
+            raise ValueError(f"{SLOT}={_on_one_line(self.slot_text)}: {limits}")
 
 
 def _on_one_line(text: str) -> str:
     """Of what a user gave us as much as fits a message, in JSON as well."""
     plain = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)
     return shortened(plain, MAX_SETTINGS)
-
-
-def why_not(transport: str, slot_text: str) -> str:
-    """Why this process shall not, or cannot, share memory; empty if it can."""
-    if transport not in ("auto", "shm"):
-        return f"the transport is {transport}"
-    if not slot_bytes_of(slot_text):
-        return f"{SLOT} is {slot_text}"
-    if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):
-        return "only Linux has memfd_create"
-    if platform.machine() not in ("x86_64", "AMD64"):
-        # Others may let a reader see a stamp before what was written before it.
-        return f"{platform.machine()} does not keep the order of writes"
-    return ""
 
 
 def this_host() -> str:
@@ -90,18 +107,6 @@ def this_host() -> str:
         return f"{machine_name()} {namespace_name()} {os.geteuid()}" if known else ""
     except OSError:
         return ""
-
-
-def check_settings(offers: Sequence[Offer], transport: str, slot_text: str) -> None:
-    """Raise ValueError, on all ranks alike, if the ranks' settings differ or cannot be."""
-    if different := disagreement([(rank, offer.settings) for rank, offer in enumerate(offers)], "how to send"):
-        raise ValueError(f"{different}; set the same values on all ranks")
-    if transport not in TRANSPORTS:
-        raise ValueError(f"{TRANSPORT}={_on_one_line(transport)}: must be one of {', '.join(TRANSPORTS)}")
-    if not slot_bytes_of(slot_text):
-        raise ValueError(
-            f"{SLOT}={_on_one_line(slot_text)}: must be a number of bytes from {MIN_SLOT_BYTES} to {MAX_SLOT_BYTES}"
-        )
 
 
 def exchange(group: dist.ProcessGroup, facts: Sequence[Any]) -> list[list[Any]]:

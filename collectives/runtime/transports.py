@@ -282,12 +282,12 @@ class SharedMemoryTransport(ChunkTransport):
         arrived, location = self.arrived[index]
         if receive.reduce:
             location = None
-            if self.plan.sent_on[index] and not memory.rounds:
+            if self.plan.sent_on[index] and memory.rounding is None:
                 location = self.lend(number, target)
                 if location is None:
                     location, output = self.plan.local.allocate(target.numel(), target.dtype)
             reduce_into(memory.reduce, output, memory.chunks[number], arrived)
-        elif location is not None and not memory.rounds:
+        elif location is not None and memory.rounding is None:
             output = arrived
         elif arrived is not target:
             target.copy_(arrived)
@@ -327,7 +327,7 @@ class SharedMemoryTransport(ChunkTransport):
         It is copied to the segment if they cannot read it where it is.
         """
         chunk, message = self.memory.chunks[number], self.memory.wire_chunks[number]
-        if not self.memory.rounds and (lent := self.lend(number, chunk)) is not None:
+        if self.memory.rounding is None and (lent := self.lend(number, chunk)) is not None:
             return lent
         location, place = self.plan.local.allocate(message.numel(), message.dtype)
         copy_rounded(place, chunk)

@@ -16,7 +16,7 @@ from weakref import finalize
 
 import torch
 
-from collectives.shared_memory.segment import Segment, SharedFile, new_sparse_file, whole_pages
+from collectives.shared_memory.segment import Segment, SharedFile, new_memory_file, whole_pages
 from ringsim.limits import free_bytes, installed_bytes
 from ringsim.units import format_size
 
@@ -30,7 +30,7 @@ def new_heap_file() -> int:
     limits = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE)
     is_limited = any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits)
     size_bytes = int(min(MAX_HEAP_BYTES, installed_bytes()))
-    return new_sparse_file(mmap.PAGESIZE if is_limited else whole_pages(size_bytes))
+    return new_memory_file(mmap.PAGESIZE if is_limited else whole_pages(size_bytes), is_sparse=True)
 
 
 class Heap(SharedFile):

@@ -18,23 +18,11 @@ from weakref import WeakSet
 import torch
 
 from collectives.shared_memory.heap import HostMemory
-from collectives.shared_memory.segment import (
-    ASLEEP,
-    AWAKE,
-    BEGUN,
-    CACHE_LINE,
-    FAILED,
-    FINISHED,
-    FOR_A_PORTION,
-    FOR_ANOTHER_REASON,
-    FOR_RANK,
-    SLOTS,
-    STAMPS,
-    record_place,
-    slot_offset,
-)
+from collectives.shared_memory.segment import ASLEEP, BEGUN, CACHE_LINE, FAILED, FINISHED, SLOTS, STAMPS, record_place
 from ringsim.limits import available_cores
 
+AWAKE, FOR_A_PORTION, FOR_RANK = 0, 1, 2  # what the word ASLEEP may be
+FOR_ANOTHER_REASON = -1  # what the word FAILED may be
 TOKEN_BITS = 31
 _MIXER = 1103515245  # odd, so that histories which differ in one portion never have the same digest
 _PORTIONS = 2**32  # how many portions a stamp tells apart; a program that runs for days comes to more
@@ -148,9 +136,8 @@ class LocalRanks:
         self._filled = 0
         # While a thread of the program's own waits, the rank has nothing else to do; beside one that waits for a
         # collective that was begun earlier, the program computes.
-        self._own_patience = patience_of(len(memories), is_beside=False)
-        self._patience_beside = patience_of(len(memories), is_beside=True)
-        self._patience = self._own_patience
+        self._patiences = [patience_of(len(memories), is_beside=is_beside) for is_beside in (False, True)]
+        self._patience = self._patiences[False]
         self._poll = select.poll()
         self._peer_of_fd = {connection.fileno(): peer for peer, connection in sockets.items()}
         for connection in sockets.values():
@@ -172,13 +159,12 @@ class LocalRanks:
         """
         if self._is_closed:
             raise RuntimeError("an earlier failure has closed the connections to the other ranks of this host")
-        is_beside = threading.get_ident() != threading.main_thread().ident
-        self._patience = self._patience_beside if is_beside else self._own_patience
+        self._patience = self._patiences[threading.get_ident() != threading.main_thread().ident]
         self.portion += 1
         self._digest = (self._digest * _MIXER + token) % (1 << TOKEN_BITS)
         self._stamp = self.portion % _PORTIONS << TOKEN_BITS | self._digest
         self._own_words[BEGUN + self.portion % STAMPS] = self._stamp
-        self._filled = slot_offset(self._memories[self.rank].segment, self.portion)
+        self._filled = self._memories[self.rank].segment.slot_offset(self.portion)
         self._settle(self.portion - SLOTS)
 
     def _settle(self, portion: int) -> None:
@@ -338,20 +324,15 @@ class LocalRanks:
         """Sleep until another rank wakes this one, ends, or the time has passed."""
         for fd, _ in self._poll.poll(timeout_s * 1e3):
             peer = self._peer_of_fd[fd]
-            with suppress(BlockingIOError):
-                if not self._heard(peer):
-                    self._gone.append(peer)
-                    self._poll.unregister(fd)
-
-    def _heard(self, peer: int) -> bytes:
-        """Return the wake-ups that have come from `peer`, empty if it has ended.
-
-        Raises BlockingIOError if nothing has come.
-        """
-        try:
-            return self._sockets[peer].recv(4096)
-        except ConnectionError:
-            return b""
+            wake_ups = b""  # as of a rank that has ended
+            with suppress(ConnectionError):
+                try:
+                    wake_ups = self._sockets[peer].recv(4096)
+                except BlockingIOError:
+                    continue
+            if not wake_ups:
+                self._gone.append(peer)
+                self._poll.unregister(fd)
 
 
 def _wake(connection: socket.socket) -> None:

@@ -24,12 +24,9 @@ STAMPS = 8  # a rank that begins a portion looks at the one before the last; oth
 # Places of words, in units of 8 bytes; each that changes in a run is alone in its cache line.
 FINISHED = 0  # the number of the last portion that the rank has finished
 FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have ended first, or FOR_ANOTHER_REASON
-FOR_ANOTHER_REASON = -1
 ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_PORTION, or FOR_RANK plus a rank
 BEGUN = 2 * CACHE_LINE // 8  # the stamps of the last STAMPS portions that the rank has begun
 RECORDS = 3 * CACHE_LINE // 8
-AWAKE, FOR_A_PORTION, FOR_RANK = 0, 1, 2
-
 WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)
 
 
@@ -61,6 +58,10 @@ class Segment(SharedFile):
         self.words = self.bytes.numpy().data[:WORDS_BYTES].cast("q")
         self.slot_bytes = (len(self.bytes) - WORDS_BYTES) // SLOTS
 
+    def slot_offset(self, portion: int) -> int:
+        """Return the byte at which the slot of a portion begins."""
+        return WORDS_BYTES + portion % SLOTS * self.slot_bytes
+
 
 def _mapped(fd: int) -> torch.Tensor:
     """(bytes,): the file in memory. Raises OSError where it cannot be mapped."""
@@ -79,16 +80,20 @@ def whole_pages(size_bytes: int) -> int:
     return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def new_sparse_file(size_bytes: int) -> int:
-    """Return a file descriptor of memory that is taken as it is used, closed when another program is started.
+def new_memory_file(size_bytes: int, *, is_sparse: bool) -> int:
+    """Return a file descriptor of new memory, all zero, closed when another program is started.
 
-    Raises OSError where there is no such file.
+    is_sparse: whether the memory is taken as it is used, and not now.
+
+    Raises OSError where there is no such file, or memory.
     """
     fd = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size_bytes)
         # A rank cannot take away what another one has mapped.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        if not is_sparse:
+            os.posix_fallocate(fd, 0, size_bytes)  # an error here, rather than a signal when it is first written to
     except OSError:
         os.close(fd)
         raise
@@ -100,21 +105,9 @@ def new_segment_file(slot_bytes: int) -> int:
 
     Raises OSError where there is no such memory.
     """
-    size_bytes = WORDS_BYTES + SLOTS * whole_pages(slot_bytes)
-    fd = new_sparse_file(size_bytes)
-    try:
-        os.posix_fallocate(fd, 0, size_bytes)  # now: an error here, rather than a signal when it is first written to
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
+    return new_memory_file(WORDS_BYTES + SLOTS * whole_pages(slot_bytes), is_sparse=False)
 
 
 def record_place(portion: int, index: int) -> int:
     """Where the words of the record `index` of a portion stand: its location, and then its stamp."""
     return RECORDS + (portion % SLOTS * MAX_RECORDS + index) * WORDS_PER_RECORD
-
-
-def slot_offset(segment: Segment, portion: int) -> int:
-    """Return the byte at which the slot of a portion begins."""
-    return WORDS_BYTES + portion % SLOTS * segment.slot_bytes

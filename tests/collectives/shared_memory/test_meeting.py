@@ -13,7 +13,6 @@ import torch
 
 from collectives.shared_memory import Meeting
 from collectives.shared_memory.heap import HostMemory
-from collectives.shared_memory.segment import slot_offset
 from tests.collectives.shared_memory.test_heap import open_files
 
 NOBODY = 65534
@@ -50,14 +49,14 @@ def test_each_has_the_memory_of_all() -> None:
     for rank, (memories, sockets) in enumerate(results):
         assert (sorted(memories), sorted(sockets)) == ([0, 1, 2, 3], [peer for peer in range(4) if peer != rank])
         own = memories[rank]
-        own.segment.view(slot_offset(own.segment, 0), 1, torch.int64).fill_(100 + rank)
+        own.segment.view(own.segment.slot_offset(0), 1, torch.int64).fill_(100 + rank)
         own.heap.view(4096, 1, torch.int64).fill_(200 + rank)
         for peer, connection in sockets.items():
             connection.sendall(bytes([10 * rank + peer]))
     for rank, (memories, sockets) in enumerate(results):
         for peer in sockets:
             segment, heap = memories[peer]
-            assert segment.view(slot_offset(segment, 0), 1, torch.int64).item() == 100 + peer
+            assert segment.view(segment.slot_offset(0), 1, torch.int64).item() == 100 + peer
             assert heap.view(4096, 1, torch.int64).item() == 200 + peer
             assert sockets[peer].recv(1) == bytes([10 * peer + rank])
             assert not sockets[peer].get_inheritable()
