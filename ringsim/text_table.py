@@ -3,7 +3,7 @@
 import csv
 import io
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ def records_csv(records: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def load_template(path: Path, filters: dict[str, Callable[..., Any]], **settings: Any) -> "Template":
+def load_template(path: Path, filters: dict[str, Any], **settings: Any) -> "Template":
     """Return the template in a file, which may use these filters; a name that is not given to it is an error.
 
     settings: of `jinja2.Environment`.

@@ -175,7 +175,8 @@ def read_timings(files: Sequence[GivenFile], of_all: LogShape, settings: NcclSet
     if given:
         raise ValueError(f"{given}: is a measurements file, which tells its ranks and hosts: leave out nodes and "
                          "ranks-per-node, which are for logs")  # fmt: skip
-    loaded, cases = tuple(Measurements.load(path) for path in paths), []
+    loaded = tuple(Measurements.load(path) for path in paths)
+    cases: list[TimedCase] = []
     for path, measurements in zip(paths, loaded, strict=True):
         with naming_place(path):
             hosts = num_hosts(measurements)

@@ -77,14 +77,11 @@ def spawn(num_ranks: int, target: Callable[..., int | None], arguments: Sequence
     return 0 if failure is None else failure.code
 
 
-def run_local_ranks(
-    num_ranks: int, arguments: Sequence[str], *, quiet: bool = False, meanwhile: Callable[[], object] = lambda: None
-) -> None:
+def run_local_ranks(num_ranks: int, arguments: Sequence[str], *, quiet: bool = False) -> None:
     """Run a Python program with `num_ranks` ranks on this host, to its end.
 
     arguments: what torchrun takes as script: a file and its arguments, or `-m` and a module.
     quiet: what the ranks print is left out, and what they write to stderr is kept for the error.
-    meanwhile: called every tenth of a second until they have ended.
 
     On Ctrl-C, SIGTERM and SIGHUP alike the ranks are ended and KeyboardInterrupt is raised. If the program fails, this
     raises ValueError with the words in which it refuses its options; otherwise OSError if it is quiet, else
@@ -93,8 +90,7 @@ def run_local_ranks(
     with TemporaryDirectory() as folder:
         errors = Path(folder, "stderr")
         errors.touch()
-        program = (list(arguments), str(errors) if quiet else None)
-        failure = _run(num_ranks, _run_program, program, meanwhile=meanwhile)
+        failure = _run(num_ranks, _run_program, (list(arguments), str(errors) if quiet else None))
         if failure is not None and quiet:
             said = "\n".join(filter(None, (errors.read_text(errors="replace").strip(), failure.text)))
             command = shlex.join(arguments)
@@ -110,7 +106,6 @@ def _run(
     target: Callable[..., int | None],
     arguments: Sequence[Any],
     passed_on: Sequence[signal.Signals] = (),
-    meanwhile: Callable[[], object] = lambda: None,
 ) -> RankFailure | None:
     """Return the first failure of a rank, None if all have ended well; none of them is left.
 
@@ -132,7 +127,7 @@ def _run(
                     context: Any = multiprocessing.get_context(START_METHOD)
                     processes.append(context.Process(target=_run_rank, args=(target, tuple(arguments))))
                     processes[-1].start()
-            codes = _first_codes(processes, came, passed_on, meanwhile)
+            codes = _first_codes(processes, came, passed_on)
         finally:
             for process in processes:
                 process.kill()  # a rank that takes SIGTERM for a wish to stop would wait for those that have gone
@@ -180,10 +175,7 @@ def _environment(variables: Mapping[str, str], blocked: set[signal.Signals]) -> 
 
 
 def _first_codes(
-    processes: Sequence[BaseProcess],
-    came: Sequence[int],
-    passed_on: Sequence[signal.Signals],
-    meanwhile: Callable[[], object],
+    processes: Sequence[BaseProcess], came: Sequence[int], passed_on: Sequence[signal.Signals]
 ) -> dict[int, int]:
     """Wait until all have ended or some failed; return the exit codes of these by rank, -n if by signal n."""
     num_heard = 0
@@ -200,7 +192,6 @@ def _first_codes(
         if codes or not running:
             return codes
         connection.wait([process.sentinel for process in running], POLL_S)
-        meanwhile()
 
 
 def _failure(codes: Mapping[int, int], came: Sequence[int], folder: str) -> RankFailure:

@@ -74,9 +74,9 @@ def _side(is_right: bool) -> str:
     return ' class="right"' if is_right else ""
 
 
-def time_cell(time_s: float | None, missing: TableCell = NOTHING) -> TableCell:
+def time_cell(time_s: float | None) -> TableCell:
     """Return a time with its unit."""
-    return missing if time_s is None else TableCell(format_time(time_s) if time_s else "0", time_s)
+    return NOTHING if time_s is None else TableCell(format_time(time_s) if time_s else "0", time_s)
 
 
 def size_cell(size_bytes: float) -> TableCell:

@@ -9,7 +9,7 @@ from ringsim.analysis import Advice, Alternative, Explanation, NetworkBound
 from ringsim.network import AnyNetwork
 from ringsim.report.network_table import uniform_note
 from ringsim.report.run_summary import describe, how_timed, lines, summarise
-from ringsim.synthesis import NamedTime, Synthesis
+from ringsim.synthesis import Synthesis
 from ringsim.text_table import WIDTH, align_columns, load_template, wrap_text
 from ringsim.units import format_size, format_time, plural
 
@@ -127,30 +127,19 @@ def format_synthesis(
     width = None if wide else WIDTH
     blocks = [describe(result, explanation, width)]
     if synthesis.bound:
-        blocks[0] += "\n" + wrap_text(
-            f"  bound          {bound_line(synthesis.bound, synthesis.time_s)}", width, " " * 17
-        )
+        bound = f"  bound          {bound_line(synthesis.bound, synthesis.time_s)}"
+        blocks[0] += "\n" + wrap_text(bound, width, " " * 17)
     if synthesis.is_named:
-        tried = plural(synthesis.num_tried, "schedule")
-        name = synthesis.named[0].options
-        text = (
-            f"None of {tried} that were tried is faster than the built-in algorithm {name}; the fastest of them takes "
-        )
-        blocks.append(wrap_text(f"{text}{format_time(synthesis.found_s)}.", width))
-    blocks.append("\n".join(_named_lines(synthesis, width)))
-    return "\n\n".join(blocks)
+        tried, name = plural(synthesis.num_tried, "schedule"), synthesis.named[0].options
+        text = f"None of {tried} that were tried is faster than the built-in algorithm {name}; the fastest of them"
+        blocks.append(wrap_text(f"{text} takes {format_time(synthesis.found_s)}.", width))
+    return "\n\n".join([*blocks, "\n".join(_named_lines(synthesis, width))])
 
 
 def _named_lines(synthesis: Synthesis, width: int | None) -> list[str]:
-    rows = [("algorithm", "time", "over it")]
-    skipped = []
-    for one in synthesis.named:
-        if one.time_s is None:
-            skipped.append(f"{one.options} skipped: {one.skipped}")
-        else:
-            rows.append((one.options, format_time(one.time_s), _times(one, synthesis)))
-    return [*align_columns(rows, "lrr"), *(wrap_text(line, width, "  ") for line in skipped)]
-
-
-def _times(one: NamedTime, synthesis: Synthesis) -> str:
-    return f"{(one.time_s or 0.0) / synthesis.time_s:.2f}" if synthesis.time_s > 0 else "-"
+    timed = [(one.options, one.time_s) for one in synthesis.named if one.time_s is not None]
+    over = [f"{time_s / synthesis.time_s:.2f}" if synthesis.time_s > 0 else "-" for _, time_s in timed]
+    rows = [(name, format_time(time_s), times) for (name, time_s), times in zip(timed, over, strict=True)]
+    skipped = [f"{one.options} skipped: {one.skipped}" for one in synthesis.named if one.time_s is None]
+    table = align_columns([("algorithm", "time", "over it"), *rows], "lrr")
+    return [*table, *(wrap_text(line, width, "  ") for line in skipped)]

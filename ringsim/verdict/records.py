@@ -106,11 +106,6 @@ class JobReport(JsonFile):
         """Where the report comes from."""
         return self.measurements.provenance
 
-    @property
-    def unsynchronised(self) -> StrategyResult | None:
-        """The training of each rank for itself, with which the cost of the others is compared; None if not tried."""
-        return next((result for result in self.strategies if result.strategy == NONE), None)
-
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:

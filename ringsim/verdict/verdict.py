@@ -22,7 +22,7 @@ from ringsim.measurements import p95
 from ringsim.text_table import load_template
 from ringsim.units import format_rate, format_size, format_time, plural
 from ringsim.verdict.predictions import Forecast, Subject, find_subjects, make_forecast
-from ringsim.verdict.records import UNIFORM, ComparedCell, JobReport, StrategyResult
+from ringsim.verdict.records import NONE, UNIFORM, ComparedCell, JobReport, StrategyResult
 from ringsim.verdict.run_directory import RunDirectory
 
 
@@ -226,7 +226,8 @@ def step_cost(job: JobReport) -> StepCost | None:
     if not results:
         return None
     draws = tuple(result for result in results[1:] if not _is_slower(result, results[0]))
-    return StepCost(results[0], draws, job.unsynchronised, find_straggler(results))
+    free = next((result for result in job.strategies if result.strategy == NONE), None)
+    return StepCost(results[0], draws, free, find_straggler(results))
 
 
 def _is_slower(result: StrategyResult, best: StrategyResult) -> bool:

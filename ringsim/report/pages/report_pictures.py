@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
+from ringsim.analysis import BASELINE
 from ringsim.report.plots import charts
 from ringsim.report.plots.algorithm_styles import dark_colours, styles_of
 from ringsim.report.plots.comparison_figure import draw_time_curves
@@ -104,7 +105,7 @@ def _causes(attributions: tuple[Attribution, ...]) -> Picture:
         (format_size(of_size.size_bytes), {cause: of_size.shares.get(cause, 0.0) for cause in colours})
         for of_size in attributions
     ]
-    title = f"Time of an all_reduce ({first.algorithm}, {first.num_ranks} ranks) by cause and size"
+    title = f"Time of an all_reduce ({BASELINE}, {first.num_ranks} ranks) by cause and size"
     scale = _Scale("share of the predicted time", "{:.0%}".format)
     return _picture(
         title, partial(charts.draw_shares, rows=rows, colours=colours), scale, height=1.2 + _ROW * len(rows)

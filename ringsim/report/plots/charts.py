@@ -26,13 +26,11 @@ Label = Callable[[float], str]
 
 
 class Curve(NamedTuple):
-    """Points joined by a line. low, high: the ends of each point's interval; empty without."""
+    """Points joined by a line."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
     marker: str = "o"
 
 
@@ -46,8 +44,6 @@ def draw_curves(axes: Axes, curves: Sequence[Curve]) -> bool:
         y = [value if _holds(value) else math.nan for value in curve.y]
         style: dict[str, Any] = {"color": colours[place], "linestyle": "--" if turns % 2 else "-", "linewidth": 1.6}
         axes.plot(curve.x, y, marker=curve.marker, markersize=4.5, label=curve.name, **style)
-        if curve.low:
-            axes.vlines(curve.x, curve.low, curve.high, color=colours[place], linewidth=1)
     return bool(drawn)
 
 
