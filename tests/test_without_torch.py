@@ -26,9 +26,6 @@ BENCHMARK = WITHOUT_TORCH + "from collectives.benchmark.command import main; mai
     [
         "ringsim simulate --ranks 4 --size 1MiB",
         "ringsim plot --ranks 4 -o ring.png",
-        "ringsim sweep --ranks 2:4 --sizes 1MiB",
-        "ringsim verify --algorithm halving_doubling --ranks 7",
-        "ringsim networks",
         "trainers train --help",
     ],
 )
