@@ -47,14 +47,3 @@ def test_the_group_waits_for_the_caller_and_the_caller_for_the_group(calls: Mock
         call.caller.wait_event(calls.group.record_event.return_value),
         call.group.record_event().query(),
     ]
-
-
-def test_a_work_is_synchronised_when_it_is_waited_for(calls: Mock) -> None:
-    """Each time, since each time another stream may be current; the future does so, too."""
-    sync = StreamSync(calls.group, [calls.tensor])
-    sync.run(lambda: None)
-    over = work.Work.over([], sync)
-    assert over.wait()
-    assert over.is_completed()
-    over.get_future().wait()
-    assert calls.caller.wait_event.call_count == 2

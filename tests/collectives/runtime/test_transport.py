@@ -9,16 +9,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.algorithm_choice import require_network
-from collectives.runtime.instructions import (
-    Opcode,
-    batched_instructions_of,
-    instructions_of,
-    num_staging_buffers_in_a_step,
-)
 from collectives.runtime.transport import Transport, find_transport, home_of
-from ringsim import Collective
-from ringsim.registry import build
-from ringsim.schedule.program import rank_program
 from tests.collectives.travel import travelling
 from tests.ranks import RankPool, group_on
 from tests.refusals import refused
@@ -84,19 +75,6 @@ def ways(group: dist.ProcessGroup) -> list[Transport]:
 def test_cuda_tensors_may_be_given_to_gloo_and_ring(ring_ranks: RankPool) -> None:
     """Real groups know a backend for them."""
     assert ring_ranks.run(ways, num_ranks=2) == [[Transport.STAGED] * 2] * 2
-
-
-@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "two_shot", "double_binary_tree"])
-def test_batched_instructions_are_the_same(algorithm: str) -> None:
-    """The same as the others but for REPOST_RECV and a launch a step, and never more buffers than they need."""
-    for rank in range(5):
-        program = rank_program(build(Collective.ALL_REDUCE, algorithm, 5), rank)
-        batched = batched_instructions_of(program)
-        steps = [step for opcode, step in batched if opcode is Opcode.LAUNCH]
-        assert steps == sorted({each.step for each in [*program.receives, *program.sends]})
-        others = [one for one in instructions_of(program) if one.opcode is not Opcode.REPOST_RECV]
-        assert sorted(one for one in batched if one.opcode is not Opcode.LAUNCH) == sorted(others)
-        assert num_staging_buffers_in_a_step(program) <= sum(each.needs_staging for each in program.receives)
 
 
 def single(group: dist.ProcessGroup) -> complex:

@@ -62,23 +62,6 @@ def in_use(heap: Heap) -> int:
     return 512 * os.fstat(heap._fd).st_blocks
 
 
-def test_views_are_found_where_they_are() -> None:
-    """With an offset, in another dtype; what is no part of the memory is not."""
-    with local_ranks(2) as ranks:
-        before, tensor = new(ranks[0], 5.0), new(ranks[0], 0.0, 2_000_000)
-        tensor.copy_(torch.arange(2_000_000))
-        open_portions(ranks)
-        for part in (tensor[7:], tensor[1_999_990:], tensor.view(-1, 2)[5:], tensor.view(torch.int64)[3:]):
-            location = lend(ranks[0], part, 1)
-            view = ranks[1].view(location, part.numel(), part.dtype)
-            assert torch.equal(view, part.reshape(-1))
-            assert view.data_ptr() != part.data_ptr()
-        assert ranks[0].lend(tensor[3:3]) is not None
-        assert ranks[0].lend(tensor.clone()) is None
-        assert ranks[1].lend(tensor) is None
-        assert before.sum() == 40
-
-
 def test_memory_is_back_with_the_last_view() -> None:
     """And used again; no place is lost, whatever the order in which tensors come and go."""
     with local_ranks(1) as (local,):

@@ -17,7 +17,7 @@ import torch
 from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, TimeLimit
 from collectives.shared_memory.heap import Heap, HostMemory, new_heap_file
 from collectives.shared_memory.local_ranks import AWAKE, CROWDED, FOR_A_PORTION, FOR_RANK, WITH_A_CORE, patience_of
-from collectives.shared_memory.segment import ASLEEP, BEGUN, SLOTS, Segment, new_segment_file
+from collectives.shared_memory.segment import ASLEEP, SLOTS, Segment, new_segment_file
 from ringsim import machine
 
 TOKEN = 2**TOKEN_BITS - 1
@@ -128,26 +128,6 @@ def test_another_collective_of_ranks_that_never_wait() -> None:
             local.close_portion()
         with pytest.raises(OtherCallError, match=SAYS_OTHER):
             ranks[0].open_portion(8)
-
-
-class LateBeginner(list[int]):
-    """The words of a rank that begins its portion right after it has been looked whether it has."""
-
-    def __getitem__(self, place: int) -> int:  # type: ignore[override]
-        """That word as it was until now."""
-        value = super().__getitem__(place)
-        if place == BEGUN + 1:
-            self[place] = 1 << TOKEN_BITS | TOKEN
-        return value
-
-
-def test_a_rank_that_begins_at_that_very_moment() -> None:
-    """Is not taken for one that does something else."""
-    with local_ranks(2, timeout_s=0.1) as ranks:
-        ranks[0].open_portion(TOKEN)
-        ranks[0]._words[1] = LateBeginner(ranks[1]._own_words)  # type: ignore[assignment]
-        with pytest.raises(RuntimeError, match="timed out"):
-            ranks[0].wait_for(1, 0)
 
 
 def test_a_portion_waits_for_the_one_before_the_last() -> None:

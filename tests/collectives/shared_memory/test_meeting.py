@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -65,15 +64,8 @@ def test_each_has_the_memory_of_all() -> None:
     assert open_files() == before
 
 
-@pytest.mark.parametrize(
-    ("present", "error", "message"),
-    [
-        ([0], TimeoutError, "timed out"),  # that waits to be called
-        ([2], TimeoutError, "timed out"),  # that calls
-        ([1, 2], TimeoutError, "timed out"),
-    ],
-)
-def test_one_that_never_comes(present: list[int], error: type[OSError], message: str) -> None:
+@pytest.mark.parametrize("present", [[0], [2], [1, 2]], ids=["who waits to be called", "who calls", "both"])
+def test_one_that_never_comes(present: list[int]) -> None:
     """OSError after the time that it has, and nothing is left open."""
     before = open_files()
     meetings = meetings_of(3, timeout_s=0.3)
@@ -82,8 +74,8 @@ def test_one_that_never_comes(present: list[int], error: type[OSError], message:
         for rank in set(meetings) - set(present):
             closing.enter_context(meetings[rank])
     assert open_files() == before
-    assert isinstance(results[present[0]].exception(), error)
-    assert message in str(results[present[0]].exception())
+    with pytest.raises(TimeoutError, match="timed out"):
+        results[present[0]].result()
 
 
 def test_one_that_is_not_there() -> None:
@@ -93,18 +85,6 @@ def test_one_that_is_not_there() -> None:
     meetings = {0: Meeting(0, 4096), 1: Meeting(7, 4096)}
     errors = [str(outcome.exception()) for outcome in outcomes(meetings).values()]
     assert errors[0] == "rank 7 connected, but one of ranks [1] was expected"
-
-
-@pytest.mark.parametrize("failing", [0, 1, 2])
-def test_where_one_cannot_meet_the_others_do_not_wait(failing: int) -> None:
-    """It turns away those that wait for it, long before their time is over."""
-    meetings, began_s = meetings_of(3), time.monotonic()
-    none_left = Mock(side_effect=OSError(24, "Too many open files"))
-    meetings[failing]._accepted = meetings[failing]._connect = none_left  # type: ignore[method-assign]
-    results = outcomes(meetings)
-    assert results.pop(failing).exception() is not None
-    hang_up(result.result() for result in results.values() if not result.exception())
-    assert time.monotonic() - began_s < 30
 
 
 def test_one_that_has_ended_is_not_awaited() -> None:
@@ -129,17 +109,6 @@ def test_one_that_is_late_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch)
 
     meetings[2].meet = late  # type: ignore[method-assign]
     hang_up(outcome.result() for outcome in outcomes(meetings).values())
-
-
-def test_one_that_is_done_early_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have closed its own socket while its connection still waits to be accepted."""
-    monkeypatch.setattr("collectives.shared_memory.meeting.LOOK_S", 0.001)
-    with Meeting(0, 4096) as low:
-        with Meeting(1, 4096) as high:
-            names = {1: high.name}
-            connection = high._connect(low.name)
-        with connection, low._accepted(names) as accepted:
-            assert accepted.recv(8) == (1).to_bytes(8, "little")
 
 
 def as_nobody(do: Callable[[], None]) -> int:
