@@ -13,15 +13,7 @@ __version__ = "0.1.0"
 from typing import TYPE_CHECKING, Any
 
 from ringsim.algorithms import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from ringsim.analysis import (
-    Explanation,
-    RankPlacement,
-    RunView,
-    Sweep,
-    explain,
-    find_placement,
-    run_sweep,
-)
+from ringsim.analysis import Explanation, RankPlacement, RunView, Sweep, explain, find_placement, run_sweep
 from ringsim.calibration import Comparison, ProbeFit, calibrate, calibrate_logs, cases_of_tables, compare
 from ringsim.formats import goal_lines, msccl_lines, read_msccl
 from ringsim.measurements import Measurements, read_logs

@@ -20,11 +20,7 @@ WIDTH = 80
 def all_commands() -> dict[str, click.Command]:
     """By what is typed before their options."""
     groups = {"ringsim": ringsim, "trainers": trainers}
-    commands: dict[str, click.Command] = {
-        "collectives.benchmark": benchmark,
-        "train_ring.py": compare,
-        **groups,
-    }
+    commands: dict[str, click.Command] = {"collectives.benchmark": benchmark, "train_ring.py": compare, **groups}
     for program, group in groups.items():
         commands |= {f"{program} {name}": command for name, command in group.commands.items()}
     return commands

@@ -22,12 +22,7 @@ BENCHMARK = WITHOUT_TORCH + "from collectives.benchmark.command import main; mai
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "ringsim simulate --ranks 4 --size 1MiB",
-        "ringsim plot --ranks 4 -o ring.png",
-        "trainers train --help",
-    ],
+    "command", ["ringsim simulate --ranks 4 --size 1MiB", "ringsim plot --ranks 4 -o ring.png", "trainers train --help"]
 )
 def test_simulating_needs_no_torch(command: str, tmp_path: Path) -> None:
     """Nor does any help."""

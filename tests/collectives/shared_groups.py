@@ -46,11 +46,7 @@ def slots_of(slot_bytes: int) -> Iterator[None]:
 
 
 def sharing_group(
-    num_ranks: int,
-    transport: str = "auto",
-    hosts: Sequence[int] = ONE_HOST,
-    slot_bytes: int = 0,
-    backend: str = "gloo",
+    num_ranks: int, transport: str = "auto", hosts: Sequence[int] = ONE_HOST, slot_bytes: int = 0, backend: str = "gloo"
 ) -> dist.ProcessGroup | None:
     """A new group of the first ranks, which have found out who shares memory; None on the others."""
     group = fresh_group(num_ranks, backend=backend)

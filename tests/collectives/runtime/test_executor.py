@@ -128,11 +128,7 @@ def assert_conforms(schedule: Schedule, results: list[Result], length: int, *, i
 
 
 COPIED_AND_ADDED_TO = listed(
-    *[
-        [Transfer(0, 1, 0, False), Transfer(2, 1, 0, True)],
-        [Transfer(1, 3, 0, False), Transfer(1, 2, 0, False)],
-    ]
-    * 2
+    *[[Transfer(0, 1, 0, False), Transfer(2, 1, 0, True)], [Transfer(1, 3, 0, False), Transfer(1, 2, 0, False)]] * 2
 )
 
 

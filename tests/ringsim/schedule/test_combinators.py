@@ -7,18 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringsim import (
-    Collective,
-    Schedule,
-    Transfer,
-    merge,
-    on_channel,
-    on_groups,
-    permute_ranks,
-    pipeline,
-    split,
-    then,
-)
+from ringsim import Collective, Schedule, Transfer, merge, on_channel, on_groups, permute_ranks, pipeline, split, then
 from tests.ringsim.strategies import schedules
 
 Rows = list[list[Transfer]]
