@@ -1,6 +1,6 @@
 """`merge`: schedules side by side, each on its own chunks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -76,8 +76,14 @@ class MergedSteps(MadeSteps):
     def num_channels(self) -> int:
         return len(self._parts) * max(part.num_channels for part in self._parts)
 
-    def patterns(self) -> Sequence[Step]:
-        return self if self.relay is None else self[: len(self._parts)]
+    def patterns(self) -> Iterator[Step]:
+        for part, steps in enumerate(self._parts):
+            yield from (self._placed(step, part) for step in steps.patterns())
+
+    def _placed(self, step: Step, part: int) -> Step:
+        """Return a step of that part on its own chunks and channels here."""
+        chunk = step.chunk * len(self._parts) + part
+        return replace(step, chunk=chunk, channel=self._channels[part](step.channel))
 
     @cached_property
     def relay(self) -> Relay | None:
@@ -118,12 +124,9 @@ class MergedSteps(MadeSteps):
 
     def step(self, index: int) -> Step:
         part = int(self._part[index])
-        step = self._parts[part].step(int(self._step[index]))
-        numbers = self._numbers[part]
+        step, numbers = self._parts[part].step(int(self._step[index])), self._numbers[part]
         return replace(
-            step,
-            chunk=step.chunk * len(self._parts) + part,
-            channel=self._channels[part](step.channel),
+            self._placed(step, part),
             data_dependency=numbers[step.data_dependency],
             buffer_dependency=numbers[step.buffer_dependency],
         )

@@ -134,6 +134,8 @@ def test_connections_that_are_used() -> None:
     plain.append(Schedule.from_columns(plain[0].collective, "x", 3, 1, [([2, 0], [0, 1], 0, False, [0, 1])] * 600))
     empty = Schedule.from_transfers(plain[0].collective, "x", 2, 1, [[], []])
     plain.append(merge(empty, empty))
+    twice = build(Collective.ALL_REDUCE, "bidirectional_ring", 5)  # of which two steps are a round
+    plain.append(merge(twice, permute_ranks(twice, [0, 2, 4, 1, 3])))
     for one in plain:
         for schedule in (one, split(one, 3), permute_ranks(one, [0, *range(one.num_ranks - 1, 0, -1)])):
             rows = {row for step in schedule.steps for row in zip(step.channel, step.src, step.dst, strict=True)}
