@@ -1,5 +1,7 @@
 """`ringsim trace --fake`: values, memory and files of programs whose tensors have no data."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,7 +38,11 @@ train()
 def test_without_data_what_has_values_keeps_them(tmp_path: Path) -> None:
     """Copies are right, values that are not known are 1, and what other libraries read and write is memory."""
     (program := tmp_path / "train.py").write_text(HEAD + DATA)
-    trace_of(program, is_fake=True)
+    # In a process of its own: in a fork of one with torch it sometimes ends with SIGSEGV, for a reason not yet found.
+    options = ["--fake", "--ranks", "8", "-o", tmp_path / "train.trace.json"]
+    command = [sys.executable, "-m", "ringsim", "trace", *options, program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 CHECKPOINTS = """
