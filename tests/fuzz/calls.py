@@ -144,7 +144,7 @@ class Issued:
         self.over = True
 
     def problem(self) -> str:
-        """What is wrong with what has become of the tensors; "" if nothing is."""
+        """Return the first fault of the tensors after the call, "" if there is none."""
         results = [view.tensor for view in self.results]
         size, rank = self.group.size(), self.group.rank()
         if text := difference(self.call, results, expected(self.call, self.seed, rank, size), size):

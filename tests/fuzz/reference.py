@@ -98,7 +98,7 @@ OPS = {
 
 
 def difference(call: Call, got: list[torch.Tensor], wanted: list[torch.Tensor], num_ranks: int) -> str:
-    """What is wrong with the results; "" if nothing is. NaN is NaN, and -0 is 0."""
+    """Return the first difference of the results, "" if there is none. NaN equals NaN, and -0 equals 0."""
     most = 0.0 if call.is_exact else _rounding(call, num_ranks)
     for index, (mine, right) in enumerate(zip(got, wanted, strict=True)):
         flat, other = (tensor.detach().to(_wide(tensor.dtype)).reshape(-1) for tensor in (mine, right))

@@ -210,10 +210,16 @@ class ShardedVectors(Sharded):
         optimizer.zero_grad = self.zero_grad
         return optimizer  # type: ignore[no-any-return]
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the parameters, from which those of the shares are made, and these."""
-        for parameter in (*self.parameters, *(weights.share for weights in self.weights)):
-            parameter.grad = None
+        for weights in self.weights:
+            weights.share.grad = None
+        for parameter in self.parameters:
+            clear_withheld(parameter)
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.zero_()
 
     def share_gradients(self) -> list[torch.Tensor]:
         return [weights.share_gradient for weights in self.weights]

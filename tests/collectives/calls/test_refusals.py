@@ -118,7 +118,7 @@ def exotic(group: Group, dtype: str, backend: str) -> tuple[list[str], list[list
 @pytest.mark.parametrize("dtype", EXOTIC)
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
 def test_what_torch_cannot_add_is_refused(ring_ranks: RankPool, dtype: str, backend: str) -> None:
-    """What only moves it still works, and so does the group."""
+    """Collectives that only move the dtype still work, and the group remains usable."""
     for messages, results in ring_ranks.run(exotic, dtype, backend, num_ranks=3):
         assert set(messages) == {
             f"op SUM: torch cannot do it on tensors of torch.{dtype}; convert them, or gather them as they are"

@@ -90,7 +90,7 @@ def test_llama_computes_half_of_its_products_again() -> None:
 
 @pytest.mark.slow
 def test_llama_is_recorded_on_a_laptop() -> None:
-    """As one of 128 ranks: 8.03 billion parameters, each of which is reduced once, in float32."""
+    """One rank of 128 reduces each of the 8.03 billion parameters once, in float32."""
     trace = trace_of(ROOT / "examples" / "llama.py", num_ranks=128, is_fake=True)
     scattered = [call for call in trace.steps[0].calls if call.collective == "reduce_scatter"]
     assert sum(call.size_bytes for call in scattered) == pytest.approx(4 * 8.03e9, rel=0.001)

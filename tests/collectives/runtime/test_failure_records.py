@@ -1,4 +1,4 @@
-"""Which rank failed first, as all others say: the orders of events, in one process with a store of its own."""
+"""All ranks name the same first failure, in any order of events; one process with a store of its own."""
 
 import json
 import threading

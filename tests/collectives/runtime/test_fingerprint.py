@@ -143,7 +143,7 @@ def many_lengths(group: dist.ProcessGroup) -> None:
 
 
 def test_calls_take_bounded_memory(trio: RankPool) -> None:
-    """Those beyond the limits are compared and laid out each time, or sent without receives posted ahead."""
+    """Calls beyond the limits are compared and laid out each time, or sent without receives posted ahead."""
     trio.run(many_lengths)
 
 

@@ -53,7 +53,7 @@ def test_a_group_of_ours_sets_its_own(ranks: RankPool) -> None:
 
 
 def test_a_system_without_such_threads_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As seccomp may; a thread that ends meanwhile is no fault either. An unknown policy is refused."""
+    """A call that seccomp denies and a thread that ends meanwhile are no faults; an unknown policy is refused."""
     assert gloo_threads.set_gloo_thread_policy() == 0
     assert not gloo_threads.have_gloo_threads_batch_policy()
     (tmp_path / "1").mkdir()

@@ -181,7 +181,7 @@ EXCHANGED = build(Collective.ALL_REDUCE, "recursive_doubling", 4)
     st.integers(0, 99),
 )
 def test_no_order_changes_a_result(schedule: Schedule, lenders: set[int], seed: int) -> None:
-    """Whatever the transfers, and whichever ranks lend: no two accesses meet, and the bits are those of the replay."""
+    """With any transfers and any lenders no two accesses meet, and the result has the bits of the replay."""
     host, is_as_replayed = executed(schedule, lenders.intersection(range(schedule.num_ranks)), seed)
     assert host.races() == []
     assert is_as_replayed

@@ -16,7 +16,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_shape_is_that_of_the_pairs(shape: GraphShape) -> None:
-    """Whatever the algorithm is called; a rank per host, and ranks that share one host, need no boxes."""
+    """The algorithm's name has no influence; one rank per host, or one host for all ranks, needs no boxes."""
     for algorithm, num_ranks in SHAPES[shape]:
         schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks)
         assert lay_out_graph(schedule).shape is shape

@@ -87,7 +87,7 @@ def test_no_algorithm_undercuts_the_bound_on_drawn_networks(
 def test_bounds_by_hand(
     collective: str, network: AnyNetwork, num_ranks: int, size_bytes: int, latency_s: float, throughput_s: float
 ) -> None:
-    """What passes the tightest cut, and the latency of the farthest ranks: the larger is the bound."""
+    """The bound is the larger of the time of the tightest cut and the latency between the farthest ranks."""
     bound = bound_of(Collective(collective), network, num_ranks, size_bytes)
     assert bound
     assert bound.latency_s == pytest.approx(latency_s)

@@ -87,7 +87,7 @@ BURSTS = "host.link.burst host.nic.burst"
 def test_calibration_finds_the_hosts(
     host: Host, rest: dict[str, object], hosts: tuple[int, ...], machines: tuple[int, ...], places: str
 ) -> None:
-    """What probes were made of; the same network is read from its file, and it predicts twice the ranks."""
+    """The parameters behind the probes are found; the file holds the same network, which predicts twice the ranks."""
     true = Cluster("true", Spec(host=host, processor=PROCESSOR, **rest))  # type: ignore[arg-type]
     measurements = probed(true, hosts, machines)
     found = calibrate_host(measurements, 2) if max(hosts) == 0 else calibrate_hosts(measurements, 2)

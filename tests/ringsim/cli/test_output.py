@@ -121,6 +121,6 @@ def test_a_long_simulation_shows_how_far_it_is(
 
 
 def test_a_network_is_printed_as_a_file_to_be_changed() -> None:
-    """Which describes the same network."""
+    """The file describes the same network."""
     preset = load_network("dgx-h100-cluster")
     assert read_network(printed("networks", "dgx-h100-cluster", "--toml"), "mine.toml").spec == preset.spec

@@ -127,7 +127,7 @@ def test_what_is_told(name: str, options: Sequence[str], tmp_path: Path, snapsho
 
 
 def test_a_gpu_is_taken_where_the_program_was_recorded_with_one(trace: Path) -> None:
-    """As where it is asked for, or where the network describes NCCL."""
+    """The same holds with --device cuda, and where the network describes NCCL."""
     request = TraceRequest("train.py", (), False, 4, 0, 2, 1, "step.trace.json", device=Device.CUDA)
     replace(ProgramTrace.load(trace), request=request).save(trace)
     on_gbe = invoke("step", str(trace), "--network", "gbe", "--json")

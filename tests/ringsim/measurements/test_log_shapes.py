@@ -1,4 +1,4 @@
-"""As which collective each table of a log is read, on which ranks and hosts, and from which lines.
+"""The collective, ranks, hosts and lines of each table that is read from a log.
 
 The snapshots hold what was read: a line for each table, and one for each row or table that is left out.
 """

@@ -67,7 +67,7 @@ def test_lines_can_be_told_apart(name: str, snapshot: SnapshotAssertion) -> None
 
 
 def test_errors_in_words() -> None:
-    """As percent or as factors."""
+    """Errors are written in percent or as factors."""
     assert [format_percent(ratio) for ratio in (0.9, 1.0, 1.125)] == ["-10%", "right", "+12.5%"]
     assert [format_factor(ratio) for ratio in (0.5, 1.0, 3.0)] == ["2x too short", "right", "3x too long"]
 

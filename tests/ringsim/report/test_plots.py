@@ -75,7 +75,7 @@ def test_a_sending_stays_in_the_row_of_its_receiver() -> None:
 
 
 def test_a_page_is_written(tmp_path: Path) -> None:
-    """As a PNG about 2000 pixels wide, or an SVG, and no other file; a suffix that is no picture's is refused."""
+    """A PNG is about 2000 pixels wide, an SVG is one file; a suffix that is not of a picture is refused."""
     view = view_of(4, algorithm="gloo_ring")
     for suffix in ("png", "svg"):
         save_plot(view, tmp_path / f"page.{suffix}")

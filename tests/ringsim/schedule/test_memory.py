@@ -26,7 +26,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_message_says_what_it_takes_what_there_is_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fits goes through; the system is asked only for more than little, since asking takes longer than that."""
+    """Enough memory is no error; free memory is read only for large requests, as reading takes time."""
     monkeypatch.setattr(memory, "free_bytes", lambda: 0)
     require_memory("it", SMALL_BYTES)
     with refused(f"it: would take {format_size(SMALL_BYTES + 1)} of memory; 0 B is free: use fewer ranks"):

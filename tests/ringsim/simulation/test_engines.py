@@ -159,7 +159,7 @@ def by_event(schedule: Schedule, topology: Topology, sizes: Ints) -> Timeline:
     ids=["by step", "by event"],
 )  # fmt: skip
 def test_memory_of_an_engine(engine: Any, algorithm: str, num_ranks: int, network: Cluster | Network) -> None:
-    """What it allocates for a transfer fits in the room that `simulate` asks for; the schedule is there before."""
+    """The memory of an engine, without its schedule, fits in the room per transfer that `simulate` asks for."""
     schedule, topology = build(Collective.ALL_REDUCE, algorithm, num_ranks), network.topology(num_ranks)
     for step in schedule.steps:
         len(step)

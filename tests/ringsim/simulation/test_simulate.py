@@ -53,14 +53,14 @@ def topology_with(
 
 
 def test_a_faster_link_can_make_it_slower() -> None:
-    """As docs/decisions/006 works it out: 0 -> 1 is what takes long, and 2 -> 3 gets in its way once it can."""
+    """The example of docs/decisions/006: 0 -> 1 takes longest, and a faster 2 -> 3 begins to share its link."""
     schedule, uses = copies(4, (0, 1, 0), (0, 1, 1), (2, 3, 1)), {(0, 1): [1, 2], (2, 3): [0, 1]}
     runs = [by_event(schedule, topology_with(4, uses, [slow, 3, 2]), np.array([3, 4])) for slow in (1.0, 2.0)]
     assert [timeline.time_s for timeline in runs] == pytest.approx([4, 25 / 6])
 
 
 def test_more_bytes_can_take_less_time() -> None:
-    """As docs/decisions/006 works it out: a message that comes later lets another through on which more depends."""
+    """The example of docs/decisions/006: a message that arrives later lets a more urgent one pass."""
     schedule = copies(5, (0, 1, 0), (2, 3, 1), (1, 2, 0), (3, 4, 1))
     topology = topology_with(5, {(2, 3): [0], (1, 2): [0]}, [1.0], bytes_per_s=1.0)
     topology.bytes_per_s[3, 4] = 0.2

@@ -208,7 +208,7 @@ REAL = [(None, False), (0.05, False), (0.001, True), (1, True)]  # bucket_cap_mb
 
 @pytest.fixture(scope="module")
 def real(ranks: RankPool) -> dict[Any, Any]:
-    """What `real_buckets` says of each case on each of two ranks."""
+    """The answers of `real_buckets` for each case on two ranks."""
     return {case: ranks.run(real_buckets, *case, num_ranks=2) for case in REAL}
 
 

@@ -149,7 +149,7 @@ def test_errors_that_all_predictions_have_in_common_do_not_count() -> None:
 
 
 def test_a_busy_machine_is_not_reliable() -> None:
-    """As `ringsim calibrate` says."""
+    """The answer has the words of `ringsim calibrate`."""
     with patch("ringsim.calibration.from_probes.TOO_WIDE", 0.0):
         busy = on(PROBED).finding(Topic.RELIABILITY)
     assert busy.answer.startswith("Not reliable: the machine was busy while messages of ")
@@ -157,7 +157,7 @@ def test_a_busy_machine_is_not_reliable() -> None:
 
 
 def test_waits_that_may_be_chance_make_no_straggler() -> None:
-    """Those within what synchronising varies, and those for a rank of one strategy alone."""
+    """Waits within the variation of synchronising, and waits in one strategy alone, name no straggler."""
     for strategies in (straggling(1, 1, 1, waits_s=0.0001), straggling(0, 1)):
         assert find_straggler(JobReport.from_dict(made_job(made_measurements(3), strategies)).strategies) is None
 

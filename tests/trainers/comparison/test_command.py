@@ -79,7 +79,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 
 def test_a_job_leaves_report_pictures_and_checkpoint(job: Job) -> None:
-    """What it prints is in the files; rank 0 alone tells how it is going, in ten lines."""
+    """The files hold the printed results; rank 0 alone prints progress, in ten lines."""
     first, second = job.ranks
     assert (second.stdout, second.stderr) == ("", "")
     assert sorted(path.name for path in job.folder.iterdir()) == sorted([*RESULT_NAMES, "comparison.json"])
