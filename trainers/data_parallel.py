@@ -16,6 +16,7 @@ from trainers.replica_check import first_mismatch, named_tensors
 from trainers.strategies import MakeStrategy, make_strategy
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import Ddp
+from trainers.strategies.flat_vector import by_dtype
 
 
 class DriftError(RuntimeError):
@@ -92,9 +93,17 @@ class DataParallel(nn.Module):
             check_settled(self.model.named_parameters(), self._settled)
         self.strategy.on_forward()
         if self._buffers_to_send and self.training and self._enabled and self.strategy.parameters_agree:
-            for name in self._buffers_to_send:
-                collectives.broadcast(self.model.get_buffer(name), group=self.group, group_src=0)
+            self._broadcast_buffers()
         return self.strategy.module(*arguments, **keywords)
+
+    def _broadcast_buffers(self) -> None:
+        """Give every rank the buffers of rank 0, all of one dtype in one message."""
+        # By .data: a forward pass may have saved them for a backward pass that is still to come.
+        for buffers in by_dtype(self.model.get_buffer(name).data for name in self._buffers_to_send):
+            packed = torch.cat([buffer.flatten() for buffer in buffers])
+            collectives.broadcast(packed, group=self.group, group_src=0)
+            for buffer, part in zip(buffers, packed.split([buffer.numel() for buffer in buffers]), strict=True):
+                buffer.copy_(part.view_as(buffer))
 
     def _arrived(self, index: int, _: torch.Tensor) -> None:
         """Pass on that a gradient has been accumulated."""

@@ -3,24 +3,16 @@
 import hashlib
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import collectives
-from collectives.runtime import home_of, naming_failures
+from collectives.runtime import gather_objects, home_of, naming_failures
 
 COMPARING = "comparing the ranks' models failed"
-
-
-def gather_objects(own: Any, group: dist.ProcessGroup, failed: str) -> list[Any]:
-    """Return the objects of all ranks, by rank; collective. Raises CollectiveError, which says `failed`."""
-    everywhere: list[Any] = [None] * group.size()
-    with naming_failures(f"rank {group.rank()}: {failed}"):
-        dist.all_gather_object(everywhere, own, group=group)
-    return everywhere
 
 
 class TensorFingerprint(NamedTuple):
@@ -34,7 +26,7 @@ class TensorFingerprint(NamedTuple):
 def fingerprints(model: nn.Module, buffers: bool = True, values: bool = True) -> list[TensorFingerprint]:
     """Return the fingerprints of all parameters, then of all buffers, in the order of the model.
 
-    values: include a hash of these, beside names, shapes and dtypes.
+    values: whether to hash the elements, in addition to names, shapes and dtypes.
     """
     return [
         TensorFingerprint(name, f"{tuple(tensor.shape)} {tensor.dtype}", _digest(tensor) if values else "")
@@ -63,7 +55,7 @@ def _hash(tensors: list[TensorFingerprint]) -> bytes:
 def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = True, values: bool = True) -> str | None:
     """Return None if all ranks hold the same model; else name the first tensor that differs, the ranks and by how much.
 
-    buffers, values: whether those must be the same as well.
+    buffers, values: whether to compare these too.
 
     Collective; the answer is the same on every rank. Raises CollectiveError when a peer fails.
     """

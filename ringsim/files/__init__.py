@@ -14,6 +14,7 @@ from ringsim.files.text_file import (
     quoted,
     read_bytes,
     read_json,
+    read_regular,
     read_text,
     save_json,
     shortened,

@@ -25,6 +25,17 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
     return data
 
 
+def read_regular(path: str | os.PathLike[str], place: str) -> bytes:
+    """Return the content of a file. Raises ValueError, which begins with `place`, if it cannot be read."""
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file():  # a pipe would keep a rank waiting, a device fill the memory
+            raise ValueError(f"{place}: cannot be read: not a regular file")
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{place}: cannot be read: {error.strerror}") from error
+
+
 def read_text(path: str | os.PathLike[str]) -> str:
     """Return the text of a UTF-8 file.
 

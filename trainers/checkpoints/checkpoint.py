@@ -16,8 +16,7 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 import torch
 
-from ringsim.files import atomic_file
-from trainers.tasks.base import read_regular
+from ringsim.files import atomic_file, read_regular
 
 RandomState = dict[str, Any]
 

@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from torch import nn
 
-from collectives.runtime import naming_failures
+from collectives.runtime import gather_objects, naming_failures
 from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from trainers.checkpoints.output import WAIT_S, CheckpointFolder, OutputLock
 from trainers.checkpoints.step_log import FOLDER, LOG, Mark, StepLog, TensorBoardLog
-from trainers.replica_check import gather_objects
 
 RESULT = "result.json"
 

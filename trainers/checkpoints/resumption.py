@@ -9,11 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.runtime import naming_failures
+from collectives.runtime import gather_objects, naming_failures
 from trainers.checkpoints.checkpoint import Checkpoint, checkpoint_of, read_checkpoint
 from trainers.checkpoints.manager import first_decides, first_fault
 from trainers.checkpoints.output import CheckpointFolder
-from trainers.replica_check import gather_objects
 from trainers.strategy_names import strategy_info
 
 PIECE_BYTES = 2**26  # sent at once

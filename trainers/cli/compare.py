@@ -36,7 +36,7 @@ from trainers.checkpoints.output import OPTIONS_FILE, locked, save_options
 from trainers.cli.options import rate_and_number_options, task_option, timeout_option
 from trainers.cli.settings import all_options, as_toml, config_option, task_options
 from trainers.comparison.config import ONE_PROCESS, RESULTS, JobConfig
-from trainers.launch.environment import read_environment
+from trainers.launch.environment import DistributedEnvironment, read_environment
 from trainers.launch.rendezvous import init_process_group
 from trainers.loop.config import StepConfig, require_compiler
 from trainers.loop.rank import end_together, leave, say_failures_before_the_end
@@ -113,13 +113,16 @@ def main(
     compared = tuple(name for name in names if name != ONE_PROCESS)
     config = JobConfig(loaded, step, compared, steps, one_process=ONE_PROCESS in names)
     step.batches(loaded, 0, torchrun.num_ranks(START))
+    # Ranks that are started by hand may leave out how many share a host.
+    placed = {} if "LOCAL_WORLD_SIZE" in os.environ else {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    environment = read_environment(os.environ | placed)
     for name in RESULTS:  # found out before the work, not after it
         if (output / name).is_dir():
             raise click.UsageError(f"--output {output}: cannot be written: {name} is a directory there")
     check_writable(f"--output {output}", output)
     options_file = as_toml(click.get_current_context(), all_options(task, loaded, options))
     with locked(output, say) if os.environ["RANK"] == "0" else nullcontext():  # one run at a time
-        if (result := _run(config, timeout_s)) is None:
+        if (result := _run(config, environment, timeout_s)) is None:
             return  # on another rank than the first
         from trainers.comparison.report import busy_lines, format_report  # noqa: PLC0415  loads NumPy
 
@@ -139,7 +142,7 @@ def main(
     sys.exit(not all(row["parameters_identical"] or row["strategy"] == "none" for row in report["strategies"]))
 
 
-def _run(config: JobConfig, timeout_s: float) -> "JobResult | None":
+def _run(config: JobConfig, environment: DistributedEnvironment, timeout_s: float) -> "JobResult | None":
     """Return the answer of `run_job`; None on other ranks than the first. Exits with 1 if the job fails."""
     progress = Progress(rank=int(os.environ["RANK"]))
     progress.begin(f"starting {plural(int(os.environ['WORLD_SIZE']), 'rank')}")
@@ -150,7 +153,7 @@ def _run(config: JobConfig, timeout_s: float) -> "JobResult | None":
     from trainers.loop.train_step import DivergedError  # noqa: PLC0415
 
     say_failures_before_the_end()
-    group = init_process_group(read_environment(os.environ), timeout_s)
+    group = init_process_group(environment, timeout_s)
     with progress:
         try:
             done = run_job(config, group, progress)

@@ -41,6 +41,7 @@ HELP = {
     "profile": "Write a time line of a few steps to this file, for ui.perfetto.dev.",
 }
 NAMES = {"strategy": STRATEGY_NAMES, **CHOICES}
+METAVARS = {"amp": "dtype"}  # of an option with names; name for the others
 TYPES: dict[Any, Any] = {bool: bool, int: INT, int | None: INT, float | None: REAL, Path | None: FILE}
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -53,7 +54,7 @@ def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:
     def declare(command: _Command) -> _Command:
         for name in reversed(names):
             field = known[name]
-            kind = Name("dtype" if name == "amp" else "name", NAMES[name]) if name in NAMES else TYPES[field.type]
+            kind = Name(METAVARS.get(name, "name"), NAMES[name]) if name in NAMES else TYPES[field.type]
             typed: dict[str, Any] = {"is_flag": True} if kind is bool else {"type": kind, "default": field.default}
             command = click.option(flag(name), help=HELP[name], **typed)(command)
         return command

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes import Blocks, probe
+from collectives.runtime import gather_objects
 from ringsim.calibration import fitted_cluster, fitting_model
 from ringsim.console import Progress
 from ringsim.measurements import Measurements, RankHosts, pooled
@@ -22,7 +23,7 @@ from trainers.comparison.recording import RecordedRuns
 from trainers.comparison.report import JobResult, RankNotes, compare_with_one, make_report
 from trainers.loop.log_line import format_milliseconds
 from trainers.loop.train_step import TrainStep, require_finite, require_finite_losses
-from trainers.replica_check import fingerprint, gather_objects
+from trainers.replica_check import fingerprint
 from trainers.strategy_names import strategy_info
 
 LINES = 10  # about training on stderr

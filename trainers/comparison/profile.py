@@ -30,7 +30,7 @@ def profile_of(model: nn.Module, steps: Sequence[tuple[StepResult, Sequence[floa
     # The median of one may come after the median of the whole, by the spread of the steps.
     ready_s = [min(statistics.median(times_s), backward_s) for times_s in zip(*noted_s, strict=True)]
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    parameters = zip(named, described(named.values(), ready_s), strict=True)
+    parameters = zip(named, described(list(named.values()), ready_s), strict=True)
     profile = StepProfile(
         tuple(replace(parameter, name=name) for name, parameter in parameters),
         forward_s=statistics.median(result.forward_s for result, _ in steps),

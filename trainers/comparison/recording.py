@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from collectives.recording import RecordingGroup, recording
-from collectives.runtime import Recorder, naming_failures
+from collectives.runtime import Recorder, gather_objects, naming_failures
 from ringsim.network import Cluster
 from ringsim.traces import Group
 from ringsim.training_step import calls_of
@@ -20,7 +20,6 @@ from trainers.comparison.profile import Memory, RankProfile, measure_memory, pro
 from trainers.comparison.recorded_steps import RecordedStep, predict_steps
 from trainers.comparison.report import StepPrediction
 from trainers.loop.train_step import StepResult, TrainStep, require_finite_losses
-from trainers.replica_check import gather_objects
 from trainers.strategies.sharded import ShardedVectors, ShardedWeights
 from trainers.strategy_names import steps_between_averages
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 INTERFACES = ("lo", "lo0")  # on Linux; on macOS and the BSDs
-NOWHERE = "does not resolve to an address of this host"
 POLL_S = 0.01
 
 
@@ -38,7 +37,7 @@ def init_process_group(environment: DistributedEnvironment, timeout_s: float) ->
     on_one_node = environment.num_ranks == environment.ranks_per_node
     by_launcher = "RANK" in os.environ
     alone = environment.num_ranks == 1 and not by_launcher
-    if not alone and not by_launcher:
+    if environment.num_ranks > 1 and not by_launcher:
         _set_meeting_point(environment, on_one_node)
     on_one_host = on_one_node and stay_on_loopback(os.environ)
     if on_one_host:
@@ -181,8 +180,9 @@ def check_reachable(environment: Mapping[str, str]) -> None:
     name = socket.gethostname()
     address = gloo_address(name)
     if address is None or is_loopback(address):
-        where = f"resolves to {address}, a loopback address"
+        resolved = f"resolves to {address}, a loopback address"
+        where = resolved if address else "does not resolve to an address of this host"
         raise ValueError(
-            f"the name of this host, {name}, {where if address else NOWHERE}: no other node can reach it there: "
+            f"the name of this host, {name}, {where}: no other node can reach it there: "
             f"set GLOO_SOCKET_IFNAME to the interface to the other nodes, such as eth0 (ip -br address)"
         )

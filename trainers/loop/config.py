@@ -25,7 +25,7 @@ OTHERWISE = "or leave out --compile"
 class RateSchedule:
     """A linear warm-up, then the whole rate, or a decay to 0 along half a cosine (Loshchilov and Hutter 2017, eq. 5).
 
-    name: one of the values of `lr_schedule` in CHOICES. num_steps: of the whole run.
+    name: one of CHOICES['lr_schedule']. num_steps: of the whole run.
 
     Raises ValueError for a warm-up that is not shorter than the run.
     """
@@ -67,9 +67,9 @@ class StepConfig:
     clip_norm: the largest global norm of the gradients; None: any.
     seed: of the weights and of the order of the samples.
     broadcast: begin with rank 0's weights, instead of checking that all ranks have the same.
-    on_nan: what becomes of a step in which a loss is not finite, one of its CHOICES.
+    on_nan: what becomes of a step in which a loss is not finite, one of CHOICES['on_nan'].
     lr_schedule, warmup_steps: of the task's learning rate, as `RateSchedule` has them.
-    amp: the dtype, one of its CHOICES, in which forward passes compute what does not need the parameters' own; None:
+    amp: the dtype, one of CHOICES['amp'], in which forward passes compute what does not need the parameters' own; None:
     all in that. compile: whether the model is compiled by torch.compile.
 
     Raises ValueError for a value out of range.
@@ -98,7 +98,8 @@ class StepConfig:
         if self.clip_norm is not None and not (self.clip_norm > 0 and math.isfinite(self.clip_norm)):
             raise ValueError(f"--clip-norm {self.clip_norm}: must be finite and greater than 0")
         for name, known in CHOICES.items():
-            if (value := getattr(self, name)) is not None and value not in known:
+            value = getattr(self, name)
+            if value not in known and not (name == "amp" and value is None):
                 raise ValueError(f"{flag(name)} {value}: must be one of {', '.join(known)}")
         require_at_least(0, warmup_steps=self.warmup_steps)
         check_seed(self.seed)

@@ -98,12 +98,12 @@ class Meter:
 
     def notes(self) -> dict[str, Any]:
         """Return what a run must know to go on from here; times are not part of it."""
-        return {name: getattr(self, name) for name in NOTES}
+        return {name: getattr(self, name) for name in NOTES} | {"losses": list(self.losses)}
 
     def set_notes(self, notes: dict[str, Any]) -> None:
         """Go on from what `notes` gave."""
         for name in NOTES:
-            setattr(self, name, notes[name])
+            setattr(self, name, list(notes[name]) if name == "losses" else notes[name])
 
 
 def held_bytes(train_step: TrainStep) -> dict[str, int]:

@@ -1,8 +1,9 @@
 """`TrainStep`: a task's model on one rank, with its strategy and optimizer, taking one training step after the other.
 
 A step is the same wherever a model is trained: batch, forward pass, `exchange_losses`, backward pass and
-synchronisation of the gradients, optimizer; each part is timed. `Trainer` takes the steps of one run; the strategy
-comparison takes those of several strategies in turn.
+synchronisation of the gradients, optimizer; each part is timed. By `exchange_losses` all ranks know all losses, and
+whether one has to stop, before any gradient is averaged. `Trainer` takes the steps of one run; the strategy comparison
+takes those of several strategies in turn.
 """
 
 import math
@@ -29,8 +30,6 @@ from trainers.strategies.fsdp import Fsdp
 from trainers.tasks.base import Task
 
 ALGORITHM = "direct"  # every rank sends to every other at once: the fewest steps, and the message is tiny
-
-
 CANNOT_GO_ON = 1  # in the place of a signal's number; SIGHUP, whose number this is, ends a rank at once
 
 
@@ -79,13 +78,13 @@ def exchange_losses(group: dist.ProcessGroup, loss: float, asked: int = 0) -> Ra
 
 
 def require_finite(trouble: str, place: str, advice: str = "") -> None:
-    """Raise DivergedError if there is trouble. place: the step in which there is. advice: what may help as well."""
+    """Raise DivergedError if there is trouble. place: the step, for the message. advice: text that follows it."""
     if trouble:
         raise DivergedError(f"{place}: {trouble}; a smaller --learning-rate may help{advice}")
 
 
 def require_finite_losses(group: dist.ProcessGroup, loss: float, place: str) -> None:
-    """Raise DivergedError on every rank if the loss of one is not finite; collective. place: the step of the loss."""
+    """Raise DivergedError on every rank if the loss of one is not finite; collective. place: the step, for messages."""
     with naming_failures(f"rank {group.rank()}: {place}"):
         trouble = exchange_losses(group, loss).trouble
     require_finite(trouble, place)
@@ -204,7 +203,7 @@ class TrainStep:
 
     def _run(self, share: Share, asked: int) -> StepResult:
         begin_s = time.perf_counter()
-        # A forward pass on bad numbers leaves them in the running means.
+        # Restored if the step is skipped: a forward pass on bad numbers leaves them in the running means.
         buffers = self.model.model.named_buffers() if self.config.on_nan == "skip" else ()
         before = {name: buffer.clone() for name, buffer in buffers}
         own, last = self._forward(share)

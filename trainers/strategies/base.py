@@ -77,7 +77,7 @@ class Strategy:
         return True
 
     def sync_parameters(self) -> None:
-        """Leave the same whole parameters on all ranks, which may have taken their own steps or shares; collective."""
+        """Leave the same, whole parameters on every rank, also where ranks step alone or hold shares; collective."""
         self.unshard()
 
     def unshard(self) -> None:

@@ -39,7 +39,7 @@ class Bucketed(Strategy):
         self.on_forward()
 
     def on_forward(self) -> None:
-        self._wait()  # for buckets of a pass that failed, which would be written to while they are filled again
+        self._wait()  # a pass that failed may have left all-reduces running in the buckets that are now refilled
         self._missing = [set(range(len(bucket.views))) for bucket in self._buckets]
         for bucket in self._buckets:
             bucket.begin()

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import collectives
+from collectives.runtime import gather_objects
 from ringsim.training_step import BucketCaps
 from trainers.strategies.base import MakeOptimizer, Strategy
 from trainers.strategies.plain import Ring
@@ -123,9 +124,8 @@ def _new_name(group: dist.ProcessGroup) -> Iterator[None]:
     """
     world: Any = dist.group.WORLD
     names: Any = dist.distributed_c10d._world.pg_names  # torch has no public function for it
-    numbers: list[int] = [0] * group.size()
-    dist.all_gather_object(numbers, max(len(names), _next_numbers.get(world, FIRST_NUMBER)), group=group)
-    number = max(numbers)
+    own = max(len(names), _next_numbers.get(world, FIRST_NUMBER))
+    number = max(gather_objects(own, group, "agreeing on the name of a group failed"))
     _next_numbers[world] = number + 1
     counted = {object(): "" for _ in range(number - len(names))}
     names.update(counted)

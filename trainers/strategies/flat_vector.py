@@ -1,8 +1,7 @@
 """Parameters that travel together, by dtype or by layer, and `FlatVector`: many tensors in one vector."""
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -11,21 +10,23 @@ from torch import nn
 import collectives
 from ringsim.training_step import Parameter
 
+_Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 
-def by_dtype(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Return the parameters of each dtype, in the order in which they appear."""
-    groups: dict[torch.dtype, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        groups.setdefault(parameter.dtype, []).append(parameter)
+
+def by_dtype(tensors: Iterable[_Tensor]) -> list[list[_Tensor]]:
+    """Return the tensors of each dtype, in the order in which they appear."""
+    groups: dict[torch.dtype, list[_Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
     return list(groups.values())
 
 
-def described(parameters: Iterable[nn.Parameter], ready_s: Sequence[float] | None = None) -> list[Parameter]:
-    """Each by its number, size, dtype and device. ready_s: when its gradient is ready; 0 if it does not matter."""
-    times_s = ready_s or itertools.repeat(0.0)
+def described(parameters: Sequence[nn.Parameter], ready_s: Sequence[float] | None = None) -> list[Parameter]:
+    """Return each parameter's number, size, dtype and device. ready_s: when each gradient is ready; None: 0 for all."""
+    times_s = [0.0] * len(parameters) if ready_s is None else ready_s
     return [
         Parameter(str(index), p.numel(), time_s, str(p.dtype).removeprefix("torch."), str(p.device))
-        for index, (p, time_s) in enumerate(zip(parameters, times_s, strict=False))
+        for index, (p, time_s) in enumerate(zip(parameters, times_s, strict=True))
     ]
 
 

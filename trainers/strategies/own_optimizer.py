@@ -124,7 +124,7 @@ def check_shardable(
 
 
 def steps_exactly(optimizer: torch.optim.Optimizer, given: Sequence[nn.Parameter]) -> bool:
-    """Return whether these are the parameters of the optimizer."""
+    """Return whether the optimizer steps these parameters and no others."""
     return {*map(id, parameters_of(optimizer))} == {*map(id, given)}
 
 

@@ -206,7 +206,7 @@ class ShardedVectors(Sharded):
             lambda share, part: of_share[id(share)].whole(part),
             lambda share, whole: of_share[id(share)].own_of_whole(whole),
         )
-        self.steps_own = partial(steps_exactly, optimizer, shares)  # a group may be added later
+        self._made = optimizer, shares
         optimizer.zero_grad = self.zero_grad
         return optimizer  # type: ignore[no-any-return]
 
@@ -225,8 +225,10 @@ class ShardedVectors(Sharded):
         return [weights.share_gradient for weights in self.weights]
 
     def check_gradients(self) -> None:
-        if not self.steps_own():
-            raise ShardingError(f"the optimizer {NOT_EXACTLY.format(name=self.name, kind='SGD')}")
+        optimizer, shares = self._made
+        if not steps_exactly(optimizer, shares):  # a group may have been added since
+            kind = type(optimizer).__name__
+            raise ShardingError(f"{kind}: {NOT_EXACTLY.format(name=self.name, kind=kind)}")
         for weights in self.weights:
             if any(own_gradient(parameter) is not None for parameter in weights.parameters):
                 raise ShardingError(

@@ -87,8 +87,8 @@ class Withheld(torch.Tensor):
     With None in place of a gradient, torch's `clip_grad_norm_` and the like would pass over it, and do nothing. Where
     Python does not ask, as in autograd's C++ code, the values are nan.
 
-    bring_back: brings the values, if that is possible. They are brought within a backward pass only, which all ranks
-    take alike.
+    bring_back: a function that brings the values; None if nothing can. It is called only within a backward pass, which
+    all ranks take alike.
     """
 
     message = (

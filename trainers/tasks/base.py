@@ -4,11 +4,9 @@ The training loop knows no more of a task than this. Bad values are refused here
 """
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -161,19 +159,8 @@ class ModelConfig:
             )
 
 
-def read_regular(path: str | os.PathLike[str], place: str) -> bytes:
-    """Return the content of a file. Raises ValueError, which begins with `place`, if it cannot be read."""
-    path = Path(path)
-    try:
-        if path.exists() and not path.is_file():  # a pipe would keep a rank waiting, a device fill the memory
-            raise ValueError(f"{place}: cannot be read: not a regular file")
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{place}: cannot be read: {error.strerror}") from error
-
-
 def flag(name: str) -> str:
-    """Return the option of a parameter: --learning-rate of learning_rate."""
+    """Return the command-line option of a parameter, such as --learning-rate for learning_rate."""
     return f"--{name.replace('_', '-')}"
 
 

@@ -110,7 +110,8 @@ def draw_examples(seed: int, num_features: int, num_classes: int) -> tuple[Examp
     rng = np.random.default_rng(seed)
     directions = rng.standard_normal((num_classes, num_features), dtype=np.float32)
     lengths: npt.NDArray[np.float32] = np.linalg.norm(directions, axis=1, keepdims=True)
-    centres = DISTANCE / lengths * directions  # of one cluster of each class; that of the other is opposite
+    # Each class has two clusters: one around its centre, the other around the opposite point.
+    centres = DISTANCE / lengths * directions
     labels = rng.integers(num_classes, size=NUM_TRAIN + NUM_TEST)
     sides = rng.choice(np.array([-1, 1], dtype=np.float32), size=(len(labels), 1))
     inputs = sides * centres[labels] + rng.standard_normal((len(labels), num_features), dtype=np.float32)

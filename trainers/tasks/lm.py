@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trainers.tasks.base import NUM_BYTE_VALUES, Config, ModelConfig, SeededTask, Tokens, evaluating, read_regular
+from ringsim.files import read_regular
+from trainers.tasks.base import NUM_BYTE_VALUES, Config, ModelConfig, SeededTask, Tokens, evaluating
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -154,7 +154,7 @@ UNSYNCHRONISED = "ShardingError: there are gradients that have not been synchron
 EMPTY = "is empty: with zero3 a parameter is there only while its layer is called"
 MOVED = "ShardingError: the model's parameters have been moved, or have another dtype, since they were sharded"
 FSDP_UNSYNCHRONISED = "ShardingError: fsdp: some gradients have not been synchronised"
-EXACTLY = "ShardingError: the optimizer must be made of exactly the parameters that the function is passed"
+EXACTLY = "ShardingError: SGD: must be made of exactly the parameters that the function is passed"
 TWICE = "ValueError: local_sgd: model.optimizer(...) has already made an optimizer, and supports only one"
 
 # After a backward pass: what is done, and by strategy the beginning of the error.
