@@ -15,7 +15,7 @@ from ringsim.traces import Device, ProgramTrace, TraceRequest
 from tests.forked import Answer, Forked, answers_of, be_a_program, nursery
 from tests.ranks import run_forked_programs
 
-LIMIT_S = 120.0
+LIMIT_S = 240.0  # less than the limit of a test
 BACKEND = "cpu:gloo,cuda:nccl"
 HEAD = f"""
 import atexit, copy, ctypes, multiprocessing, os, signal, subprocess, sys, threading, torch, torch.distributed as dist
