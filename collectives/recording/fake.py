@@ -178,7 +178,12 @@ def without_data() -> Iterator[None]:
 
 
 def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Any:
-    """Copy what has data with it; a number of which a tensor without data knows the value is in its attributes."""
+    """Copy what has data with it; a number of which a tensor without data knows the value is in its attributes.
+
+    So is its mode, which is not copied: a copied StorageWeakRef would free another's reference, and corrupt the memory.
+    """
+    if isinstance(tensor, FakeTensor):
+        memo[id(tensor.fake_mode)] = tensor.fake_mode
     with nullcontext() if isinstance(tensor, FakeTensor) else _disable_current_modes():
         return _DEEPCOPY(tensor, memo)  # type: ignore[no-untyped-call]
 
