@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -125,6 +126,22 @@ def test_a_bare_program_prints_its_help(program: str) -> None:
     said = " ".join(done.stdout.split())
     assert "A file that exists is replaced by a new one when that is complete" in said
     assert f"_{program.upper()}_COMPLETE=bash_source {program}" in said
+
+
+TIMES = """
+from ringsim import Network
+from ringsim.registry import ALGORITHMS, build
+from ringsim.simulation import simulate
+network = Network(1e-5, 1.3e9, reduce_bytes_per_s=4.1e9, gap_s=1.1e-6, receive_overhead_s=2.3e-6)
+print([simulate(build(*key, 4), network, 1_000_003).columns() for key in ALGORITHMS])
+"""
+
+
+def test_times_do_not_depend_on_the_order_of_sets() -> None:
+    """Which is another one in each process."""
+    command, variables = [sys.executable, "-c", TIMES], [os.environ | {"PYTHONHASHSEED": seed} for seed in "12"]
+    told = [subprocess.run(command, cwd=ROOT, env=each, capture_output=True, check=True).stdout for each in variables]
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("program", ["ringsim", "trainers"])

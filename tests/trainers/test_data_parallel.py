@@ -1,12 +1,14 @@
 """`DataParallel`: what it checks, when it synchronises, and that it is in no other way to be told from the model."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d
 
 from collectives import CollectiveError
 from tests.ranks import RankPool
@@ -175,12 +177,13 @@ def test_fingerprints_see_a_single_bit() -> None:
 def late(group: dist.ProcessGroup) -> str:
     """Return the error of rank 0 when rank 1, which should receive buffers, has no forward pass."""
     model = DataParallel(nn.BatchNorm1d(3), "ring", group)
+    distributed_c10d._set_pg_timeout(timedelta(seconds=1.0), group)  # only now: ranks may be slow to start
     return said_by(CollectiveError, model, inputs(0)) if group.rank() == 0 else ""
 
 
 def test_a_late_peer_is_named() -> None:
     """With rank and step, as the collectives do."""
-    with RankPool(2, peer_timeout_s=1.0) as pool:
+    with RankPool(2) as pool:
         pool.start(late)
         answer = pool.answers([0], 120)[0]
         assert answer.good

@@ -2,8 +2,12 @@
 
 import gc
 import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -44,6 +48,22 @@ def test_a_destroyed_group_is_forgotten(tmp_path: Path) -> None:
     dist.destroy_process_group()
     gc.collect()
     assert len(group_state._STATES) == before
+
+
+def test_threads_that_ask_at_once_get_the_same_part() -> None:
+    """Of a group, each having waited for the others."""
+    start, group = Barrier(8), Mock()
+
+    def slow(_: object) -> object:
+        time.sleep(0.01)  # not to wait for anything, but to take long
+        return object()
+
+    def ask(_: int) -> object:
+        start.wait()
+        return group_state.state_of(group).part(slow)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(ask, range(8)))) == 1
 
 
 def gathered_from_the_result(group: dist.ProcessGroup) -> list[list[float]]:

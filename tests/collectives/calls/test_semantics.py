@@ -8,9 +8,11 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from collectives.runtime.rounding import rounding_of
 from collectives.runtime.transport import Transport
 from ringsim import Collective
-from ringsim.registry.algorithms import size_variant
+from ringsim.registry.algorithms import build, size_variant
+from ringsim.schedule import rank_program
 from tests.collectives.replayed_calls import ALIKE, NAMES, made, replayed
 from tests.collectives.travel import travelling
 from tests.fuzz.calls import REDUCING, Call
@@ -155,6 +157,13 @@ def test_rounding_leaves_all_ranks_alike(ranks: RankPool, algorithm: str, num_ra
     """Also where two ranks exchange sums: each adds what the other got, not what it holds more exactly itself."""
     call = Call(algorithm=algorithm, shape=(50,), wire="bfloat16", values="random")
     check(ranks, num_ranks, [(call, seed) for seed in (1, 2)])
+
+
+def test_what_is_not_left_here_is_not_rounded_in_place() -> None:
+    """In a reduce-scatter no rank is left with what it has sent."""
+    schedule = build(Collective.REDUCE_SCATTER, "ring", 4)
+    for rank in range(4):
+        assert rounding_of(schedule, rank, rank_program(schedule, rank)) == ((False,) * 3, ())
 
 
 @pytest.mark.parametrize("wire", ["", "bfloat16"])

@@ -4,6 +4,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from tests.ranks import RankPool
 
 SHORT = Blocks(turns=2, number=2, least_s=1e-3)  # the times need not be good ones
 LATE_S = 0.1
+Times = list[tuple[float, float]]
 
 
 def probed(group: dist.ProcessGroup, tensor_bytes: int, memory_bytes: int) -> Measurements:
@@ -95,9 +97,12 @@ def test_calls_are_probed(ranks: RankPool, num_ranks: int) -> None:
         assert [kind for kind in probed_kinds if not kind.startswith("shm/")] == expected
 
 
-def timed_apart(group: dist.ProcessGroup) -> tuple[list[float], list[tuple[float, float]], list[tuple[float, float]]]:
-    """Return a chunk to which rounds have added, the times of these additions, and those of calls that are late."""
-    add, chunk = TimedAddition(), torch.zeros(2)
+def timed_apart(group: dist.ProcessGroup) -> tuple[list[float], Times, Times, int]:
+    """Return a chunk to which rounds have added, the times of these additions, and those of calls that are late.
+
+    And how many rounds there are that take one rank longer than the other.
+    """
+    add, chunk, uneven = TimedAddition(), torch.zeros(2), Mock(wraps=partial(time.sleep, 0.005 + 0.02 * group.rank()))
 
     def rounds() -> None:
         time.sleep(LATE_S)  # stands for messages
@@ -108,18 +113,19 @@ def timed_apart(group: dist.ProcessGroup) -> tuple[list[float], list[tuple[float
     come = partial(time.sleep, LATE_S * (group.rank() == 0))
     late = ProbeWorkload("late", 64, 1, range(2), lambda: dist.barrier(group), come, calls=3)
     blocks = Blocks(turns=1, number=2, least_s=LATE_S / 2)
-    of_additions, of_calls = (time_blocks(each, blocks, meeting, lambda: None) for each in (additions, late))
-    return chunk.tolist(), of_additions, of_calls
+    workloads = additions, late, ProbeWorkload("uneven", 0, 1, range(2), uneven)
+    of_additions, of_calls, _ = (time_blocks(each, blocks, meeting, lambda: None) for each in workloads)
+    return chunk.tolist(), of_additions, of_calls, uneven.call_count
 
 
 def test_only_what_is_probed_is_timed(ranks: RankPool) -> None:
     """Of rounds the additions, not what passes between; of a call the shortest time, not what is done before.
 
-    Nor do ranks that came early count, which wait.
+    Nor do ranks that came early count, which wait. All do as many rounds.
     """
     results = ranks.run(timed_apart, num_ranks=2)
-    assert results[0][2] == results[1][2]
-    for chunk, additions, calls in results:
+    assert results[0][2:] == results[1][2:]
+    for chunk, additions, calls, _ in results:
         assert chunk == [3.0, 3.0]  # one to find out how many rounds a block has, and one in each block
         assert all(0 < time_s < LATE_S / ROUNDS_PER_RUN for times in additions for time_s in times)
         assert len(calls) == 2 * 3

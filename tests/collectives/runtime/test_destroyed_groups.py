@@ -45,18 +45,19 @@ def test_a_destroyed_group_is_refused(trio: RankPool, backend: str) -> None:
 def gone_at_once(_: dist.ProcessGroup, transport: str) -> bool:
     """Whether a group that made calls is gone when it is destroyed, without the garbage collector."""
     gc.disable()
-    other = new_group("gloo")
-    collectives.use_transport(transport, other)
-    tensor = torch.ones(1000)
-    collectives.all_reduce(tensor, group=other, algorithm="ring")
-    collectives.all_reduce(tensor, group=other, algorithm="ring", async_op=True).wait()
-    known = weakref.ref(other)
-    dist.barrier(other)
-    dist.destroy_process_group(other)
-    del other
-    gone = known() is None
-    gc.enable()
-    return gone
+    try:
+        other = new_group("gloo")
+        collectives.use_transport(transport, other)
+        tensor = torch.ones(1000)
+        collectives.all_reduce(tensor, group=other, algorithm="ring")
+        collectives.all_reduce(tensor, group=other, algorithm="ring", async_op=True).wait()
+        known = weakref.ref(other)
+        dist.barrier(other)
+        dist.destroy_process_group(other)
+        del other
+        return known() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("transport", ["gloo", "auto"])

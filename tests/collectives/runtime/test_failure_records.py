@@ -152,6 +152,11 @@ def test_what_a_rank_waits_for(
         assert cause.result(LATER_S / 2) == expected
 
 
+def test_who_waits_looks_ever_more_rarely() -> None:
+    """Ranks of many groups may wait at once, and must not keep the cores from those whose records they wait for."""
+    assert len(list(failures._looks(0.5))) <= 2 + 5 + 3  # 10, 20, 40, 80, 160 ms and the rest; a few to spare
+
+
 class Store:
     """One that never answers, as where its server is stalled, or that cannot be reached."""
 

@@ -139,6 +139,13 @@ def many_lengths(group: dist.ProcessGroup) -> None:
     assert len(state_of(group).part(FingerprintCheck)._known) == 40
     (executor,) = state_of(group).part(GroupRuntime).executors.values()
     assert len(executor._layouts._known) == 30
+    with mock.patch(
+        "collectives.runtime.chunks.MAX_KEPT_CHUNKS", 50
+    ):  # of exchanges, whose blocks may be new each time
+        for length in range(1, 9):
+            collectives.all_to_all_single(torch.empty(3 * length), torch.ones(3 * length), group=group)
+    *_, executor = state_of(group).part(GroupRuntime).executors.values()
+    assert len(executor._layouts._known) == 50 // 9
     dist.destroy_process_group(group)
 
 

@@ -52,6 +52,12 @@ def test_a_group_of_ours_sets_its_own(ranks: RankPool) -> None:
     assert ranks.run(ring_beside, num_ranks=5) == [[False, True]] * 5
 
 
+def test_a_thread_that_has_no_name_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new group's thread is waited for: on a busy machine it may not have run when the group is made."""
+    monkeypatch.setattr(gloo_threads, "_gloo_threads", Mock(side_effect=[{1}, {1}, {1, 2}]))
+    assert gloo_threads._appeared_since({1}) == {2}
+
+
 def test_a_system_without_such_threads_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A call that seccomp denies and a thread that ends meanwhile are no faults; an unknown policy is refused."""
     assert gloo_threads.set_gloo_thread_policy() == 0

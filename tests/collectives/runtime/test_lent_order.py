@@ -8,8 +8,10 @@ one execution shows it for all.
 import random
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -121,10 +123,10 @@ class Watching(TorchDispatchMode):
         return result
 
 
-def executed(schedule: Schedule, lenders: Collection[int], seed: int) -> tuple[Host, bool]:
+def executed(schedule: Schedule, lenders: Collection[int], seed: int, all_stay: bool = False) -> tuple[Host, bool]:
     """Return the accesses of an execution with chunks of one element, and whether its bits are those of the replay.
 
-    lenders: the ranks whose tensors others read where they lie.
+    lenders: the ranks whose tensors others read where they lie; all_stay: also what would not stay until it is read.
     """
     num_ranks, num_chunks, draw = schedule.num_ranks, schedule.num_chunks, random.Random(seed)
     host = Host(num_ranks)
@@ -138,6 +140,7 @@ def executed(schedule: Schedule, lenders: Collection[int], seed: int) -> tuple[H
         part = RankPart.posted(schedule, rank_program(schedule, rank), tuple(range(num_ranks)))
         local: Any = OneOfHost(host, rank)
         plan = shared_plan(part, local)
+        plan = replace(plan, stays=[all_stay or stays for stays in plan.stays])
         chunks = list(tensor.split(1))
         memory = ChunkMemory(list(chunks), chunks, [], torch.Tensor.add_, ())
         memory.wire_chunks = memory.chunks
@@ -185,3 +188,9 @@ def test_no_order_changes_a_result(schedule: Schedule, lenders: set[int], seed: 
     host, is_as_replayed = executed(schedule, lenders.intersection(range(schedule.num_ranks)), seed)
     assert host.races() == []
     assert is_as_replayed
+
+
+@pytest.mark.parametrize(("schedule", "lenders"), [(EXCHANGED, range(4)), (PASSED_ON, {0})])
+def test_races_are_found(schedule: Schedule, lenders: Collection[int]) -> None:
+    """Where what does not stay is lent all the same."""
+    assert executed(schedule, lenders, 0, all_stay=True)[0].races()

@@ -14,13 +14,14 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 import collectives
+from collectives.runtime import failures
 from tests.collectives.replayed_calls import made
 from tests.collectives.shared_groups import ONE_HOST, fresh_group, on_hosts
 from tests.fuzz import views
 from tests.fuzz.calls import Call
 from tests.ranks import RankPool
 
-TIMEOUT_S = 1.0  # once a group has begun: less than those wait for a late one who have noticed a mix-up at once
+TIMEOUT_S = 2.0  # once a group has begun; those who have noticed a mix-up at once wait longer for who is late
 TRANSPORTS = {
     "gloo": ("gloo", ONE_HOST),
     "shm": ("shm", ONE_HOST),
@@ -104,7 +105,11 @@ def mixed_up(_: dist.ProcessGroup, transport: str) -> list[Told]:
     """Of each mix-up, in a group of its own; all at the same time, as many of them wait for their timeout."""
     groups = [_group_that_knows(mix_up, *TRANSPORTS[transport]) for mix_up in MIX_UPS]
     new_memory = _lent_memory if transport == "lent" else views.new_memory
-    with mock.patch.object(views, "new_memory", new_memory), ThreadPoolExecutor(len(MIX_UPS)) as threads:
+    with (
+        mock.patch.object(views, "new_memory", new_memory),
+        mock.patch.multiple(failures, LATE_GRACE_S=2.0, LIMIT_S=5.0),
+        ThreadPoolExecutor(len(MIX_UPS)) as threads,
+    ):
         return list(threads.map(_mix_up, MIX_UPS, groups))
 
 

@@ -1,6 +1,8 @@
 """Short messages, whose receives are posted before the call, on Gloo; and the tags of messages."""
 
 import time
+from datetime import timedelta
+from unittest import mock
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from collectives.runtime.tags import (
 )
 from tests.collectives.shared_groups import kept_group, sharing_group
 from tests.ranks import RankPool
+from tests.refusals import said_by
 
 MIN, COPIED, MAX = preposted.MIN_BUFFER_BYTES, preposted.MAX_EAGER_COPY_BYTES, preposted.MAX_EAGER_BYTES
 
@@ -113,6 +116,32 @@ def profiled(_: dist.ProcessGroup, every_thread: bool) -> None:
 def test_posted_receives_outlive_a_profile(ranks: RankPool, every_thread: bool) -> None:
     """Else the receives that are posted write into memory that was the profiler's: a crash, sooner or later."""
     ranks.run(profiled, every_thread)
+
+
+def test_both_ends_know_the_size_class_from_the_size() -> None:
+    """A power of two that is enough, and no larger than it must be; what is only copied is eager up to fewer bytes."""
+    classes = {
+        0: 1,
+        1: 1,
+        MIN: 1,
+        MIN + 1: 2,
+        2 * MIN: 2,
+        3 * MIN: 3,
+        MAX: 1 + (MAX // MIN).bit_length() - 1,
+        MAX + 1: 0,
+    }
+    for size_bytes, size_class in classes.items():
+        assert eager_tag(Tag.COLLECTIVE, size_bytes, reduces=True) == Tag.COLLECTIVE + (size_class << SIZE_CLASS_SHIFT)
+    copied = [preposted.is_eager(eager_tag(Tag.COLLECTIVE, COPIED + more, reduces=False)) for more in (0, 1)]
+    assert copied == [True, False]
+
+
+def test_a_finished_collective_stays_finished() -> None:
+    """Where its peer leaves before the buffer is posted again: only who waits for what lands there is told."""
+    group = mock.Mock(size=lambda: 2, recv=mock.Mock(side_effect=RuntimeError("connection closed")))
+    buffer = preposted.PrepostedReceives(group).take(group, 1, eager_tag(Tag.COLLECTIVE, 1, reduces=True))
+    assert buffer.work is not None
+    assert said_by(RuntimeError, buffer.work.wait, timedelta()) == "connection closed"
 
 
 def test_purpose_size_class_and_number_can_be_told_from_a_tag() -> None:

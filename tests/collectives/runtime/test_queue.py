@@ -29,9 +29,11 @@ def test_groups_may_begin_while_the_watch_looks() -> None:
     watched, end_s = [], time.monotonic() + LIMIT_S
     with ThreadPoolExecutor(1) as thread:
         looking = thread.submit(look)
-        while time.monotonic() < end_s and len(watched) < 20_000 and not looking.done():
-            watched.append(Watched())
-            queues._watch_over(watched[-1])  # type: ignore[arg-type]
-        is_over.set()
-    sys.setswitchinterval(interval_s)
+        try:
+            while time.monotonic() < end_s and len(watched) < 20_000 and not looking.done():
+                watched.append(Watched())
+                queues._watch_over(watched[-1])  # type: ignore[arg-type]
+        finally:
+            is_over.set()
+            sys.setswitchinterval(interval_s)
     assert looking.exception() is None

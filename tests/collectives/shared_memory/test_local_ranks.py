@@ -16,9 +16,18 @@ import torch
 
 from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, TimeLimit
 from collectives.shared_memory.heap import Heap, HostMemory, new_heap_file
-from collectives.shared_memory.local_ranks import AWAKE, CROWDED, FOR_A_PORTION, FOR_RANK, WITH_A_CORE, patience_of
-from collectives.shared_memory.segment import ASLEEP, SLOTS, Segment, new_segment_file
+from collectives.shared_memory.local_ranks import (
+    AWAKE,
+    CROWDED,
+    FOR_A_PORTION,
+    FOR_RANK,
+    WITH_A_CORE,
+    PeerError,
+    patience_of,
+)
+from collectives.shared_memory.segment import ASLEEP, BEGUN, SLOTS, Segment, new_segment_file
 from ringsim import machine
+from tests.refusals import said_by
 
 TOKEN = 2**TOKEN_BITS - 1
 
@@ -120,6 +129,24 @@ def test_another_collective(tokens: list[tuple[int, int]], is_published: bool) -
             ranks[0].wait_for(1, 0)
 
 
+class LateBeginner(list[int]):
+    """The words of a rank that begins its portion right after it has been looked whether it has."""
+
+    def __getitem__(self, place: int) -> int:  # type: ignore[override]
+        value = super().__getitem__(place)
+        if place == BEGUN + 1:
+            self[place] = 1 << TOKEN_BITS | TOKEN
+        return value
+
+
+def test_a_rank_that_begins_at_that_very_moment() -> None:
+    """Is not taken for one that does something else."""
+    with local_ranks(2, timeout_s=0.1) as ranks:
+        ranks[0].open_portion(TOKEN)
+        ranks[0]._words[1] = LateBeginner(ranks[1]._own_words)  # type: ignore[assignment]
+        assert said_by(RuntimeError, ranks[0].wait_for, 1, 0) == "timed out after 0.1 s"
+
+
 def test_another_collective_of_ranks_that_never_wait() -> None:
     """Whoever uses a slot again sees what the others have used it for."""
     with local_ranks(2) as ranks:
@@ -142,6 +169,16 @@ def test_a_portion_waits_for_the_one_before_the_last() -> None:
         assert not third.done()
         pass_portion(ranks[2])
         assert third.result(20) is None
+
+
+def test_a_portion_that_some_are_late_for() -> None:
+    """The error names them."""
+    with local_ranks(4, timeout_s=0.1) as ranks:
+        for _ in range(SLOTS):
+            pass_portion(ranks[0])
+        pass_portion(ranks[2])
+        said = said_by(PeerError, ranks[0].open_portion, TOKEN)
+    assert said == "timed out after 0.1 s: ranks 1, 3 have yet to read what was sent before"
 
 
 def test_more_portions_than_a_stamp_counts() -> None:

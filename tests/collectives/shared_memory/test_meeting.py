@@ -111,6 +111,16 @@ def test_one_that_is_late_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch)
     hang_up(outcome.result() for outcome in outcomes(meetings).values())
 
 
+def test_one_that_is_done_early_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have closed its own socket while its connection still waits to be accepted."""
+    monkeypatch.setattr("collectives.shared_memory.meeting.LOOK_S", 0.001)
+    with Meeting(0, 4096) as low:
+        with Meeting(1, 4096) as high:
+            connection = high._connect(low.name)
+        with connection, low._accepted({1: high.name}) as accepted:
+            assert accepted.recv(8) == (1).to_bytes(8, "little")
+
+
 def as_nobody(do: Callable[[], None]) -> int:
     """The exit status of a child of another user that does this."""
     child = os.fork()

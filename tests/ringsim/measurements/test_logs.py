@@ -16,7 +16,7 @@ from ringsim.measurements.logs.reader import read_logs
 from tests.ringsim.made_logs import LOGS, SIZES, nccl_log, nccl_row, read_text
 
 LOG = nccl_log("all_reduce", 4)
-HEAD, FOOT = LOG[: LOG.index("#       size")], LOG[LOG.index("# Out of bounds") :]
+HEAD = LOG[: LOG.index("#       size")]
 HEADER, *ROWS = [line for line in LOG.splitlines(True) if " size " in line or " float " in line]
 
 

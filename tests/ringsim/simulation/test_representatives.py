@@ -17,7 +17,7 @@ from ringsim.algorithms import (
     ring_all_gather,
     ring_all_reduce,
 )
-from ringsim.network import AnyNetwork, Cluster, Host, Link, Nics, Processor, Spec
+from ringsim.network import AnyNetwork, Cluster, Host, Link, Network, Nics, Processor, Spec
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, dependencies, merge, on_groups, permute_ranks, then, verify
 from ringsim.schedule.collective import Collective
@@ -126,6 +126,15 @@ def test_unlike_hosts_are_told_apart(make: type) -> None:
         assert few is not None
         assert 8 * 30 < few.num_rows <= schedule.num_transfers
         assert few.time_s(topology, 100_000) == pytest.approx(slow_s, rel=1e-12)
+
+
+def test_ports_of_a_uniform_network() -> None:
+    """Two rings that share the ports of all ranks: one connection of each is left, at the time of all."""
+    network, schedule = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6), build(Collective.ALL_REDUCE, "bidirectional_ring", 9)
+    few = representatives(schedule, network.topology(9))
+    assert few is not None
+    assert few.num_rows == 16
+    assert few.time_s(network.topology(9), 10**5) == pytest.approx(time_of_all(schedule, network, 10**5), rel=1e-12)
 
 
 def test_where_ranks_may_be_alike() -> None:

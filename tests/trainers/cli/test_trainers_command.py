@@ -77,6 +77,12 @@ def test_what_is_found_out_before_training(tmp_path: Path, monkeypatch: pytest.M
         f"trainers: --output {tmp_path}: there is checkpoint-30.pt of a run already: "
         f"continue it with --resume, or give another --output\n",
     )
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    assert CliRunner().invoke(main, [*options, "many"]).exit_code == 2
+    told = json.loads((tmp_path / "error.json").read_text())  # for the report of torchrun, which comes last
+    assert "'many' is not a valid integer" in told["message"]
+    assert int(told["timestamp"])
 
 
 def test_the_language_model_on_two_ranks(launcher: Launcher, tmp_path: Path, snapshot: SnapshotAssertion) -> None:

@@ -255,6 +255,17 @@ def test_a_rank_that_fails_says_so_before_torchrun_ends_it(
     assert (process.returncode, said) == expected
 
 
+def test_what_is_ignored_stays_so() -> None:
+    """As whoever started the program wants it."""
+    before, stop = signal.signal(signal.SIGUSR1, signal.SIG_IGN), StopRequest()
+    try:
+        with stop.noting():
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert stop.number == 0
+
+
 def test_the_first_signal_is_noted() -> None:
     """Also one that came while it was blocked, as in a rank that is starting; and SIGTERM where it is heeded."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
