@@ -16,8 +16,8 @@ import torch
 
 from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, TimeLimit
 from collectives.shared_memory.heap import Heap, HostMemory, new_heap_file
-from collectives.shared_memory.local_ranks import AWAKE, CROWDED, FOR_A_PORTION, FOR_RANK, WITH_A_CORE, patience_of
-from collectives.shared_memory.segment import ASLEEP, SLOTS, Segment, new_segment_file
+from collectives.shared_memory.local_ranks import CROWDED, WITH_A_CORE, patience_of
+from collectives.shared_memory.segment import ASLEEP, AWAKE, FOR_A_PORTION, FOR_RANK, SLOTS, Segment, new_segment_file
 from ringsim import machine
 
 TOKEN = 2**TOKEN_BITS - 1
