@@ -99,7 +99,7 @@ def _with_options(method: Callable[..., dist.Work], arguments: tuple[Any, ...], 
     names = sorted(values, key=lambda name: ("split" in name, not name.startswith("out")))
     tensors = [*arguments[:num_tensors], *(values[name] for name in names)]
     if len(tensors) != num_tensors or len(arguments) > num_tensors + len(settable):
-        raise TypeError(f"{method.__name__}() does not take these arguments: must be those of a ProcessGroup's")
+        raise TypeError(f"{method.__name__}() takes the arguments of torch.distributed.ProcessGroup.{method.__name__}")
     if not {"tensors", "outputs"}.isdisjoint(parameters) and any(isinstance(each, Tensor) for each in tensors):
         tensors = [[each] for each in tensors]
     return [*tensors, options]
@@ -156,71 +156,79 @@ class RingGroup(dist.ProcessGroup):
         close_queue(self)
         super().shutdown()
 
+    def _run(self, collective: str, function: Any, result: Tensors, how: Any, *given: Any, **options: Any) -> Work:
+        """Call `function` of ours, which does `collective`, as the options of this group and of the call say.
+
+        result: the tensors that it writes. how: torch's options of the call.
+        given: the tensors, or lists of tensors, that `function` takes, all of one dtype and on one device.
+        options: further arguments of `function`.
+        """
+        tensor = given[0] if isinstance(given[0], Tensor) else given[0][0]
+        if (op := getattr(how, "reduceOp", None)) is not None:
+            options |= {"op": op, "wire": self._wire_of(tensor)}
+        # Where it is a stream that waits, the call does not, since the Work must tell the stream for what.
+        options = {"async_op": bool(how.asyncOp) or tensor.is_cuda, **options}
+        work: Work | None = function(*given, group=self, algorithm=getattr(self.options, collective), **options)
+        return work or Work.over(result)  # C++ needs a Work even where the collective is over
+
+    def _wire_of(self, tensor: Tensor) -> torch.dtype | None:
+        return self.options.wire if tensor.dtype.is_floating_point else None
+
     def allreduce(self, tensors: Tensors, opts: Any = dist.AllreduceOptions) -> dist.Work:  # type: ignore[override]
         if tensors[0].layout != torch.strided:
             return super().allreduce(tensors, opts)
-        how = _how(self, "all_reduce", opts, tensors[0])
         if len(tensors) > 1:
-            return _work(functions.all_reduce_coalesced(tensors, **how), tensors)
-        if how["async_op"] and is_last_bucket(tensors[0]):
-            how["async_op"] = False
-        return _work(functions.all_reduce(tensors[0], **how), tensors)
+            return self._run("all_reduce", functions.all_reduce_coalesced, tensors, opts, tensors)
+        waits = {"async_op": False} if opts.asyncOp and is_last_bucket(tensors[0]) else {}
+        return self._run("all_reduce", functions.all_reduce, tensors, opts, tensors[0], **waits)
 
     def reduce(self, tensors: Tensors, opts: Any = dist.ReduceOptions) -> Work:  # type: ignore[override]
-        how = _how(self, "reduce", opts, tensors[0])
-        return _work(rooted.reduce(tensors[0], group_dst=opts.rootRank, **how), tensors)
+        return self._run("reduce", rooted.reduce, tensors, opts, tensors[0], group_dst=opts.rootRank)
 
     def broadcast(self, tensors: Tensors, opts: Any = dist.BroadcastOptions) -> Work:  # type: ignore[override]
-        how = _how(self, "broadcast", opts, tensors[0])
-        return _work(rooted.broadcast(tensors[0], group_src=opts.rootRank, **how), tensors)
+        return self._run("broadcast", rooted.broadcast, tensors, opts, tensors[0], group_src=opts.rootRank)
 
     def barrier(self, opts: Any = dist.BarrierOptions) -> Work:
-        return _work(rooted.barrier(self, opts.asyncOp), [])
+        return rooted.barrier(self, opts.asyncOp) or Work.over([])
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = AllgatherOptions) -> Work:  # type: ignore[override]
-        how = _how(self, "all_gather", opts, inputs[0])
-        return _work(functions.all_gather(outputs[0], inputs[0], **how), outputs[0])
+        return self._run("all_gather", functions.all_gather, outputs[0], opts, outputs[0], inputs[0])
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = AllgatherOptions) -> Work:
-        how = _how(self, "all_gather", opts, given)
-        return _work(functions.all_gather_into_tensor(output, given, **how), [output])
+        return self._run("all_gather", functions.all_gather_into_tensor, [output], opts, output, given)
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = AllgatherOptions) -> Work:  # noqa: ARG002
         algorithm = self.options.all_gather
         return _last(functions.all_gather_into_tensor_coalesced(outputs, inputs, self, algorithm=algorithm))
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = dist.ReduceScatterOptions) -> Work:  # type: ignore[override]
-        how = _how(self, "reduce_scatter", opts, outputs[0])
-        return _work(functions.reduce_scatter(outputs[0], inputs[0], **how), outputs)
+        return self._run("reduce_scatter", functions.reduce_scatter, outputs, opts, outputs[0], inputs[0])
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = dist.ReduceScatterOptions) -> Work:
-        how = _how(self, "reduce_scatter", opts, output)
-        return _work(functions.reduce_scatter_tensor(output, given, **how), [output])
+        return self._run("reduce_scatter", functions.reduce_scatter_tensor, [output], opts, output, given)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = dist.ReduceScatterOptions
     ) -> Work:
-        how = _how(self, "reduce_scatter", opts, outputs[0])
-        del how["async_op"]
-        return _last(functions.reduce_scatter_tensor_coalesced(outputs, inputs, **how))
+        how: dict[str, Any] = {"algorithm": self.options.reduce_scatter, "wire": self._wire_of(outputs[0])}
+        return _last(functions.reduce_scatter_tensor_coalesced(outputs, inputs, opts.reduceOp, self, **how))
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = dist.GatherOptions) -> Work:  # type: ignore[override]
-        how, gathered = _how(self, "gather", opts, inputs[0]), outputs[0] if outputs else []
-        return _work(rooted.gather(inputs[0], gathered, group_dst=opts.rootRank, **how), gathered)
+        gathered = outputs[0] if outputs else []
+        return self._run("gather", rooted.gather, gathered, opts, inputs[0], gathered, group_dst=opts.rootRank)
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = dist.ScatterOptions) -> Work:  # type: ignore[override]
-        how, given = _how(self, "scatter", opts, outputs[0]), inputs[0] if inputs else []
-        return _work(rooted.scatter(outputs[0], given, group_src=opts.rootRank, **how), outputs)
+        given = inputs[0] if inputs else []
+        return self._run("scatter", rooted.scatter, outputs, opts, outputs[0], given, group_src=opts.rootRank)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = dist.AllToAllOptions) -> Work:
-        how = _how(self, "all_to_all", opts, outputs[0])
-        return _work(exchange.all_to_all(outputs, inputs, **how), outputs)
+        return self._run("all_to_all", exchange.all_to_all, outputs, opts, outputs, inputs)
 
     def all_to_all_single(
         self, output: Tensor, given: Tensor, expected: list[int], sent: list[int], opts: Any = dist.AllToAllOptions
     ) -> Work:
-        how = _how(self, "all_to_all", opts, output)
-        return _work(exchange.all_to_all_single(output, given, expected or None, sent or None, **how), [output])
+        tensors_and_sizes = output, given, expected or None, sent or None
+        return self._run("all_to_all", exchange.all_to_all_single, [output], opts, *tensors_and_sizes)
 
     allreduce_coalesced = allreduce
     # What torch called them until 2.12, and still does here and there.
@@ -231,24 +239,9 @@ class RingGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
 
-def _how(group: RingGroup, collective: str, opts: Any, tensor: Tensor) -> dict[str, Any]:
-    """Return the keywords of our function for a collective on tensors like this one."""
-    # Where it is a stream that waits, the call does not, since the Work must tell the stream for what.
-    how = {"group": group, "async_op": bool(opts.asyncOp) or tensor.is_cuda}
-    how["algorithm"] = getattr(group.options, collective)
-    if (op := getattr(opts, "reduceOp", None)) is not None:
-        how |= {"op": op, "wire": group.options.wire if tensor.dtype.is_floating_point else None}
-    return how
-
-
-def _work(work: Work | None, result: list[Tensor]) -> Work:
-    """Return what a call returns: C++ needs a Work even where the collective is over."""
-    return work or Work.over(result)
-
-
-def _last(works: list[Work]) -> Work:
+def _last(works: list[Work | None]) -> Work:
     # A group's collectives are done in order, and after one has failed so do the others.
-    return works[-1] if works else Work.over([])
+    return (works[-1] if works else None) or Work.over([])
 
 
 def create(options: Any, group_options: BackendOptions | None) -> RingGroup:
