@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NoReturn
 from unittest.mock import patch
 
@@ -79,9 +79,9 @@ class RecordingGroup(dist.ProcessGroup):
         return self._note("all_reduce", _bytes(tensors), tensors, tensors, opts)
 
     def reduce(self, tensors: Tensors, opts: Any = dist.ReduceOptions) -> Work:  # type: ignore[override]
-        if opts.rootRank == self.rank():
-            tensors[0].copy_(reduced(tensors[0], opts.reduceOp, self.size()))
         outputs = tensors if opts.rootRank == self.rank() else []
+        for tensor in outputs:
+            tensor.copy_(reduced(tensor, opts.reduceOp, self.size()))
         return self._note("reduce", _bytes(tensors), tensors, outputs, opts, opts.rootRank)
 
     def broadcast(self, tensors: Tensors, opts: Any = dist.BroadcastOptions) -> Work:  # type: ignore[override]
@@ -222,14 +222,12 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
         yield HashStore(), rank, num_ranks
 
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(distributed_c10d, "_new_process_group_helper", make_recording))
-        stack.enter_context(patch.object(distributed_c10d, "rendezvous", meet))
-        stack.enter_context(patch.object(torch.futures, "collect_all", recorder.collect_all))
-        stack.enter_context(patch.object(torch.futures, "wait_all", lambda futures: [one.wait() for one in futures]))
-        for name, pretended in _WITHOUT_PEERS.items():
-            for module in (dist, distributed_c10d):
-                stack.enter_context(patch.object(module, name, pretended))
+    with (
+        patch.multiple(distributed_c10d, _new_process_group_helper=make_recording, rendezvous=meet, **_WITHOUT_PEERS),
+        patch.multiple(dist, **_WITHOUT_PEERS),
+        patch.object(torch.futures, "collect_all", recorder.collect_all),
+        patch.object(torch.futures, "wait_all", lambda futures: [future.wait() for future in futures]),
+    ):
         yield
 
 
@@ -264,7 +262,7 @@ def _warn_of_objects(function: str, objects: Sequence[Any]) -> None:
 
 
 # Only Gloo has a monitored barrier, and objects of a peer can be read only if it exists.
-_WITHOUT_PEERS = {
+_WITHOUT_PEERS: dict[str, Any] = {
     "broadcast_object_list": _broadcast_own_objects,
     "scatter_object_list": _scatter_own_object,
     "recv_object_list": _leave_own_objects,
