@@ -68,10 +68,8 @@ def elements_of(collective: Collective, size_bytes: int, dtype: str, num_ranks: 
     multiple = num_ranks if collective.num_shares(num_ranks) > 1 else 1
     least_bytes = multiple * DTYPES[dtype].itemsize
     if size_bytes < least_bytes:
-        raise ValueError(
-            f"size {size_bytes} B: {collective.value} of {dtype} on {num_ranks} ranks needs at least {least_bytes}; "
-            "begin (-b) with this size"
-        )
+        needs = f"{collective.value} of {dtype} on {num_ranks} ranks needs at least {least_bytes}"
+        raise ValueError(f"size {size_bytes} B: {needs}; begin (-b) with this size")
     return size_bytes // least_bytes * multiple
 
 
@@ -131,9 +129,8 @@ def pattern(case: BenchmarkCase) -> Pattern:
     exact = _EXACT.get(dtype, 2**24) if dtype.is_floating_point else torch.iinfo(dtype).max
     values = min((exact - 1) // (case.num_ranks if case.collective.reduces else 1), MAX_VALUE)
     if values < 2:
-        raise ValueError(
-            f"dtype {case.dtype}: sums of {case.num_ranks} ranks cannot all be exact: choose a larger dtype"
-        )
+        sums = f"sums of {case.num_ranks} ranks cannot all be exact"
+        raise ValueError(f"dtype {case.dtype}: {sums}: choose a larger dtype")
     generator = torch.Generator().manual_seed(0)
     return Pattern(case, torch.randint(values, (case.num_ranks, PERIOD), generator=generator))
 

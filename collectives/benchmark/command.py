@@ -17,7 +17,6 @@ from collectives.benchmark.job import run_plan
 from collectives.benchmark.plan import COLLECTIVES, BenchmarkPlan, growing_sizes
 from collectives.benchmark.table import format_table
 from collectives.calls import AUTO
-from collectives.runtime import CollectiveError, naming_failures, resolve, set_gloo_thread_policy, use_transport
 from ringsim import console
 from ringsim.measurements import Measurements
 from ringsim.registry import ALGORITHMS
@@ -83,7 +82,8 @@ _duration = partial(click.option, type=console.TIME, callback=_positive)
 @click.option("-f", "--factor", type=console.IntRange(2), default=4, help="Factor between one size and the next.")
 @click.option("--dtype", type=console.Choice(list(DTYPES)), default="float32", help="Data type of the elements.")
 @click.option(
-    *("-n", "--iterations"),
+    "-n",
+    "--iterations",
     type=console.IntRange(1),
     help="Iterations per cell of the table [default: as many as fit the time, at least 5].",
 )
@@ -146,14 +146,14 @@ def main(
     progress = console.Progress(rank=rank)
     progress.begin(f"starting {plural(num_ranks, 'rank')}")
     try:
-        with naming_failures(f"rank {rank}: meeting the other ranks failed"):
+        with runtime.naming_failures(f"rank {rank}: meeting the other ranks failed"):
             dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
-        set_gloo_thread_policy(gloo_thread_policy)
+        runtime.set_gloo_thread_policy(gloo_thread_policy)
         if transport is not None:
-            use_transport(transport)
+            runtime.use_transport(transport)
         with progress:
-            measurements = run_plan(plan, resolve(None), progress)
-    except CollectiveError as error:
+            measurements = run_plan(plan, runtime.resolve(None), progress)
+    except runtime.CollectiveError as error:
         console.clear_line()
         click.echo(str(error), err=True)
         sys.stdout.flush()

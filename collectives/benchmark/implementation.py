@@ -13,11 +13,13 @@ Run = Callable[[Buffers], object]  # does a collective once, on one rank; all ra
 
 
 class Function(NamedTuple):
-    """A collective of `collectives` and of torch.distributed, whose signatures are the same.
+    """A function that both `collectives` and torch.distributed have, with the same arguments.
 
-    name: in the command line. algorithm: our default.
-    tensors: its arguments, given a rank's memory and whether the rank is the root.
-    root: the keyword of the root. preferred: the name by which it is called in a library that has that.
+    name: of the function, and of the collective in the command line.
+    algorithm: which one is timed if the command line names none.
+    tensors: called with a rank's buffers and whether the rank is the root; returns the positional arguments.
+    root: the keyword argument for the root, such as group_src; "" if there is no root.
+    preferred: another name of the function, which is called instead in a library that has it.
     """
 
     name: str

@@ -68,10 +68,8 @@ class BenchmarkPlan:
             for algorithm in self.algorithms_for(collective):
                 schedule = None if algorithm == AUTO else build(collective, algorithm, num_ranks, largest)
                 if schedule and self.record and schedule.num_transfers > MAX_TRANSFERS:
-                    raise ValueError(
-                        f"--record: a run of at most {MAX_TRANSFERS:,} transfers; {schedule} has "
-                        f"{schedule.num_transfers:,}"
-                    )
+                    has = f"{schedule} has {schedule.num_transfers:,}"
+                    raise ValueError(f"--record: a run of at most {MAX_TRANSFERS:,} transfers; {has}")
         for case in {case.collective: case for case in self.cases(num_ranks)}.values():
             pattern(case)
         if self.record and num_ranks == 1:
@@ -83,7 +81,6 @@ class BenchmarkPlan:
 def growing_sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
     """From `begin`, each `factor` times the one before, up to `end`. Raises ValueError for a range that is none."""
     if not 1 <= begin <= end:
-        raise ValueError(
-            f"sizes from {begin} to {end} B: the first (-b) must be at least 1 and not above the last (-e)"
-        )
+        rule = "the first (-b) must be at least 1 and not above the last (-e)"
+        raise ValueError(f"sizes from {begin} to {end} B: {rule}")
     return tuple(takewhile(lambda size: size <= end, (begin * factor**power for power in count())))

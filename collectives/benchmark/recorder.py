@@ -60,8 +60,7 @@ def record_runs(
 def _in_one_portion(cases: Sequence[BenchmarkCase], algorithm: str, group: dist.ProcessGroup) -> _Execution | None:
     """Return the first of `cases` that travels in one portion, alike on all ranks; None if none does."""
     for case in cases:
-        is_auto = algorithm == AUTO
-        name = chooser_of(group).choose(case.collective, case.size_bytes, group) if is_auto else algorithm
+        name = chooser_of(group).choose(case.collective, case.size_bytes, group) if algorithm == AUTO else algorithm
         schedule = build(case.collective, name, case.num_ranks, case.size_bytes)
         executor = Executor(schedule, group, tag=Tag.RECORDED_RUN)
         num_elements = case.num_elements * case.collective.num_tensors(case.num_ranks)

@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 from collectives import runtime
 from collectives.probes import Blocks, probe
-from collectives.runtime import CPU, TEXT_BYTES, TextAllGather, has_backend, resolve, state_of
 from ringsim.calibration import calibrate_host, calibrate_hosts, calibrate_uniform, num_hosts
 from ringsim.files import quoted
 from ringsim.limits import available_cores
@@ -37,20 +36,22 @@ ROUNDING = 1e-9  # predicted times that differ by this fraction are the same
 
 
 class Chooser:
-    """Chooses for one group: once for each collective and power of four, on rank 0, which tells the others.
-
-    network: the network on which it simulates; None until it is given or probed.
-    """
+    """Chooses for one group: once for each collective and power of four, on rank 0, which tells the others."""
 
     def __init__(self, _: dist.ProcessGroup) -> None:
-        self.network: AnyNetwork | None = None
+        self._network: AnyNetwork | None = None
         self._candidates = {collective: list(names) for collective, names in CANDIDATES.items()}
         self._chosen: dict[tuple[Collective, int], str] = {}
-        self._names: TextAllGather | None = None
+        self._names: runtime.TextAllGather | None = None
+
+    @property
+    def network(self) -> AnyNetwork | None:
+        """The network on which it simulates; None until it is given or probed."""
+        return self._network
 
     def use(self, network: AnyNetwork) -> None:
         """Choose by simulating on `network` from now on."""
-        self.network = network
+        self._network = network
         self._chosen.clear()
 
     def add(self, collective: Collective, algorithm: str) -> None:
@@ -68,16 +69,16 @@ class Chooser:
         if group.size() == 1:
             return self._candidates[collective][0]
         if key not in self._chosen:
-            network = self.network or self._probed(group)
+            network = self._network or self._probed(group)
             best = self._best(collective, 4 ** key[1] // 2, group.size(), network) if group.rank() == 0 else ""
-            self._names = self._names or TextAllGather(group, runtime.Tag.ALGORITHM_CHOICE)
+            self._names = self._names or runtime.TextAllGather(group, runtime.Tag.ALGORITHM_CHOICE)
             self._chosen[key] = self._names.gather(best)[0]
         return self._chosen[key]
 
     def _probed(self, group: dist.ProcessGroup) -> AnyNetwork:
         measurements = probe(group, PROBED_BYTES, PROBED_MEMORY_BYTES, blocks=PROBED_BLOCKS, sizes=PROBED_SIZES)
-        self.network = _calibrated(measurements, max(int(available_cores()), 1))
-        return self.network
+        self._network = _calibrated(measurements, max(int(available_cores()), 1))
+        return self._network
 
     def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
         names = [*self._candidates[collective], *_of_several_hosts(collective, num_ranks, network)]
@@ -108,12 +109,12 @@ def _of_several_hosts(collective: Collective, num_ranks: int, network: AnyNetwor
 
 def chooser_of(group: dist.ProcessGroup) -> Chooser:
     """Return the chooser of `group`, which lives as long as the group."""
-    return state_of(group).part(Chooser)
+    return runtime.state_of(group).part(Chooser)
 
 
 def require_network(group: dist.ProcessGroup) -> None:
     """Raise ValueError if `group` can neither be probed nor was told its network."""
-    if group.size() > 1 and not has_backend(group, CPU) and chooser_of(group).network is None:
+    if group.size() > 1 and not runtime.has_backend(group, runtime.CPU) and chooser_of(group).network is None:
         raise ValueError(
             "algorithm 'auto': the probes time tensors on the CPU, for which the group has no backend; name an "
             "algorithm, or calibrate and call collectives.use_network(network, group) first"
@@ -136,7 +137,7 @@ def use_network(network: AnyNetwork | str | os.PathLike[str], group: dist.Proces
     chosen = load_network(os.fspath(network)) if isinstance(network, str | os.PathLike) else network
     if not isinstance(chosen, Network | Cluster):
         raise ValueError(f"network {quoted(network)}: must be a ringsim.Network, a Cluster, or a preset or FILE.toml")
-    chooser_of(resolve(group)).use(chosen)
+    chooser_of(runtime.resolve(group)).use(chosen)
 
 
 def add_candidate(
@@ -154,13 +155,12 @@ def add_candidate(
 
         >>> collectives.add_candidate("double_binary_tree")
     """
-    group, collective = resolve(group), _collective(collective)
-    if not isinstance(algorithm, str) or len(algorithm.encode()) > TEXT_BYTES:  # as rank 0 tells it to the others
-        raise ValueError(
-            f"algorithm {quoted(algorithm)}: must be a name, such as FILE.py:FUNCTION, of at most {TEXT_BYTES} bytes"
-        )
+    group, collective = runtime.resolve(group), _collective(collective)
+    if not isinstance(algorithm, str) or len(algorithm.encode()) > runtime.TEXT_BYTES:
+        rule = f"must be a name, such as FILE.py:FUNCTION, of at most {runtime.TEXT_BYTES} bytes"
+        raise ValueError(f"algorithm {quoted(algorithm)}: {rule}")  # as rank 0 tells the name to the others
     schedule = build_proved(collective, algorithm, group.size())
-    state = state_of(group)
+    state = runtime.state_of(group)
     words = f"add_candidate to {collective.value}: {named_with_digest(algorithm, schedule)}"
     state.part(runtime.CollectiveQueue).run(lambda: state.part(runtime.FingerprintCheck).compare(words))
     chooser_of(group).add(collective, algorithm)

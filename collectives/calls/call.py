@@ -12,7 +12,6 @@ from collectives.calls.algorithm_choice import Chooser, named_with_digest, requi
 from collectives.calls.reduction import Reduction, ReductionDtypes
 from collectives.calls.rehearsal import Rehearsal
 from collectives.calls.tensor_checks import fill, same_storage
-from collectives.runtime import CPU, STAGED, Executor, Fingerprint, Work, is_plain, recorded_group, resolve, state_of
 from ringsim.registry import build_proved, size_variant
 from ringsim.schedule import Collective
 
@@ -46,13 +45,13 @@ class GroupRuntime:
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        state = state_of(group)
+        state = runtime.state_of(group)
         self.queue = state.part(runtime.CollectiveQueue)
         state.part(runtime.FailureRecords)  # now, since ranks count the times that they have come to a group's store
         self.transports = state.part(runtime.Transports)
         self.fingerprints = state.part(runtime.FingerprintCheck)
         self.chooser = state.part(Chooser)
-        self.executors: dict[tuple[Collective, str, int, int], Executor] = {}
+        self.executors: dict[tuple[Collective, str, int, int], runtime.Executor] = {}
         self.compared_names: dict[tuple[Collective, str], str] = {}
 
 
@@ -68,12 +67,12 @@ class CollectiveCall:
     stamp: runtime.CallStamp = runtime.UNSTAMPED
 
     def __init__(self, collective: Collective, algorithm: str, group: dist.ProcessGroup | None, root: int = 0) -> None:
-        self.group = resolve(group)
-        self._runtime = state_of(self.group).part(GroupRuntime)
+        self.group = runtime.resolve(group)
+        self._runtime = runtime.state_of(self.group).part(GroupRuntime)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
         self.key = collective, algorithm, root
         self._gathers, self._scatters = collective is Collective.ALL_GATHER, collective is Collective.REDUCE_SCATTER
-        recorded = recorded_group(self.group)
+        recorded = runtime.recorded_group(self.group)
         self._rehearsal = None if recorded is None else Rehearsal(recorded, self.group, collective)
         self.is_recorded = recorded is not None
         # Now, so that what cannot be is the caller's error.
@@ -82,7 +81,7 @@ class CollectiveCall:
         elif recorded is None:
             self._executor(algorithm, 0)
 
-    def start(self, name: str, operands: Operands, async_op: bool) -> Work | None:
+    def start(self, name: str, operands: Operands, async_op: bool) -> runtime.Work | None:
         """Do the collective with these operands, whose tensors have been checked.
 
         Returns None, or a `Work` if `async_op`.
@@ -161,7 +160,7 @@ class CollectiveCall:
     def _takes(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
         """Whether the schedule can run on `tensor` itself, in `dtype`, rather than on a copy in a `_buffer`."""
         # Strides that are not contiguous would be sent as if they were.
-        return self.transport is not STAGED and tensor.dtype == dtype and is_plain(tensor)
+        return self.transport is not runtime.STAGED and tensor.dtype == dtype and runtime.is_plain(tensor)
 
     def _can_be_read_in_place(self, operands: Operands) -> bool:
         """Whether the input need not be copied to the whole."""
@@ -172,10 +171,7 @@ class CollectiveCall:
 
     def own_share(self, whole: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
         """Return this rank's share of `whole`, which is contiguous: an equal one, or the one that `splits` say."""
-        if splits is None:
-            return whole.view(self.num_ranks, -1)[self.rank]
-        share: torch.Tensor = whole.view(-1).split(splits)[self.rank]
-        return share
+        return (whole.view(-1).split(splits) if splits else whole.view(self.num_ranks, -1))[self.rank]
 
     def _can_be_summed_in(self, output: torch.Tensor, whole: torch.Tensor, splits: tuple[int, ...] | None) -> bool:
         """Whether nothing of the input has to be read where the output is, but the share that it replaces."""
@@ -184,9 +180,8 @@ class CollectiveCall:
 
     def _buffer(self, length: int, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
         """Return the queue's buffer for a copy, (length,), on the device of `tensor`, or where `execute` takes it."""
-        if self.transport is STAGED:
-            return self._runtime.queue.buffer(length, dtype, CPU, pinned=True)
-        return self._runtime.queue.buffer(length, dtype, tensor.device)
+        is_staged = self.transport is runtime.STAGED
+        return self._runtime.queue.buffer(length, dtype, runtime.CPU if is_staged else tensor.device, is_staged)
 
     def execute(
         self,
@@ -223,30 +218,30 @@ class CollectiveCall:
             return source.numel() * self.num_ranks
         return tensor.numel() * (self.num_ranks if collective is Collective.SCATTER else 1)
 
-    def _executor(self, algorithm: str, size_bytes: int) -> Executor:
+    def _executor(self, algorithm: str, size_bytes: int) -> runtime.Executor:
         collective, _, root = self.key
         key = collective, algorithm, root, size_variant(collective, algorithm, self.num_ranks, size_bytes)
         executor = self._runtime.executors.get(key)
         if executor is None:
             schedule = build_proved(collective, algorithm, self.num_ranks, size_bytes)
-            executor = self._runtime.executors[key] = Executor(schedule, self.group, root)
+            executor = self._runtime.executors[key] = runtime.Executor(schedule, self.group, root)
             self._runtime.compared_names[collective, algorithm] = named_with_digest(algorithm, schedule)
         return executor
 
-    def fingerprint(self, name: str, num_elements: int | None, dtype: torch.dtype, *details: object) -> Fingerprint:
-        """Return the fingerprint of this call. details: what else all ranks must have alike."""
+    def fingerprint(self, name: str, length: int | None, dtype: torch.dtype, *details: object) -> runtime.Fingerprint:
+        """Return the fingerprint of this call of `length` elements. details: what else all ranks must have alike."""
         collective, algorithm, root = self.key
         algorithm = self._runtime.compared_names.get((collective, algorithm), algorithm)
-        return Fingerprint(name, num_elements, dtype, details, algorithm, root if collective.has_root else None)
+        return runtime.Fingerprint(name, length, dtype, details, algorithm, root if collective.has_root else None)
 
     def perform(
         self,
         work: Callable[[], None],
-        fingerprint: Fingerprint,
+        fingerprint: runtime.Fingerprint,
         result: list[torch.Tensor],
         inputs: Sequence[torch.Tensor] = (),
         async_op: bool = False,
-    ) -> Work | None:
+    ) -> runtime.Work | None:
         """Do `work` when the group's earlier collectives are done, and wait for it unless `async_op`.
 
         result: the tensors that it writes; at least one, all on the device on which `inputs`, which it reads, are.
@@ -277,16 +272,16 @@ class CollectiveCall:
 
     def _perform_on_cuda(
         self, turn: Callable[[], None], async_op: bool, result: list[torch.Tensor], inputs: Sequence[torch.Tensor]
-    ) -> Work | None:
+    ) -> runtime.Work | None:
         stream_sync = self._runtime.queue.stream_sync([*result, *inputs])
         turn_on_stream = partial(stream_sync.run, turn)
-        if async_op and self.transport is STAGED:
+        if async_op and self.transport is runtime.STAGED:
             return self._runtime.queue.start(turn_on_stream, result, stream_sync)
         # NCCL's are launched at once: that waits for nobody, and all ranks must launch theirs, ours and the program's
         # own, in the same order, which a second thread would spoil.
         self._runtime.queue.run(turn_on_stream)
         if async_op:
-            return Work.over(result, stream_sync)
+            return runtime.Work.over(result, stream_sync)
         stream_sync.wait()
         return None
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from collectives.calls import tensor_checks
 from collectives.calls.call import CollectiveCall, Operands
 from collectives.calls.functions import Group
 from collectives.calls.reduction import ReductionDtypes
-from collectives.calls.tensor_checks import block_lengths, check_alike, check_number, check_tensor, check_writable
 from collectives.runtime import MismatchError, RowAllGather, Tag, Work, state_of
 from ringsim.schedule import Collective
 
@@ -47,17 +47,16 @@ def all_to_all_single(
         >>> output.tolist() == [0.0] * (rank + 1) + [1.0] * (rank + 1)
         True
     """
-    check_writable("output", output)
-    check_tensor("input", input)
-    check_alike("output", output, "input", input)
+    tensor_checks.check_writable("output", output)
+    tensor_checks.check_tensor("input", input)
+    tensor_checks.check_alike("output", output, "input", input)
     call = CollectiveCall(Collective.ALL_TO_ALL, algorithm, group)
     operands = Operands((input,), (output,), ReductionDtypes.of(input))
-    sent = block_lengths("input", input, input_split_sizes, call.num_ranks)
-    expected = block_lengths("output", output, output_split_sizes, call.num_ranks)
+    sent = tensor_checks.block_lengths("input", input, input_split_sizes, call.num_ranks)
+    expected = tensor_checks.block_lengths("output", output, output_split_sizes, call.num_ranks)
     if output_split_sizes or input_split_sizes:
         return _start_uneven(call, operands, sent, expected, async_op)
-    if input.numel() != output.numel():
-        raise ValueError(f"output has {output.numel()} elements and input {input.numel()}: must be as many")
+    tensor_checks.check_as_many("output", output, "input", input)
     return call.start("all_to_all", operands, async_op)
 
 
@@ -85,10 +84,11 @@ def all_to_all(
     call = CollectiveCall(Collective.ALL_TO_ALL, algorithm, group)
     named = (("output_tensor_list", output_tensor_list), ("input_tensor_list", input_tensor_list))
     for name, tensors in named:
-        check_number(name, tensors, call.num_ranks)
+        tensor_checks.check_number(name, tensors, call.num_ranks)
+        check = tensor_checks.check_writable if tensors is output_tensor_list else tensor_checks.check_tensor
         for index, tensor in enumerate(tensors):
-            (check_writable if tensors is output_tensor_list else check_tensor)(f"{name}[{index}]", tensor)
-            check_alike(f"{name}[{index}]", tensor, "input_tensor_list[0]", input_tensor_list[0])
+            check(f"{name}[{index}]", tensor)
+            tensor_checks.check_alike(f"{name}[{index}]", tensor, "input_tensor_list[0]", input_tensor_list[0])
     operands = Operands(tuple(input_tensor_list), tuple(output_tensor_list), ReductionDtypes.of(input_tensor_list[0]))
     expected, sent = ([tensor.numel() for tensor in tensors] for _, tensors in named)
     return _start_uneven(call, operands, sent, expected, async_op)

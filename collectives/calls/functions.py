@@ -20,9 +20,6 @@ NCCL's own watchdog, and there is no CollectiveError.
 The examples are those of each of two ranks, whose number is `rank`.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 import torch.distributed as dist
 
@@ -222,20 +219,22 @@ def all_reduce_coalesced(
 
 
 def all_gather_into_tensor_coalesced(
-    outputs: list[torch.Tensor], inputs: list[torch.Tensor], group: Group = None, **options: Any
-) -> list[Work]:
-    """`all_gather_into_tensor` of each pair, begun in this order."""
-    return _begun(all_gather_into_tensor, outputs, inputs, group=group, **options)
+    outputs: list[torch.Tensor], inputs: list[torch.Tensor], group: Group = None, *, algorithm: str = "ring"
+) -> list[Work | None]:
+    """Begin an `all_gather_into_tensor` of each pair, in this order."""
+    pairs = zip(outputs, inputs, strict=True)
+    return [all_gather_into_tensor(*pair, group, async_op=True, algorithm=algorithm) for pair in pairs]
 
 
 def reduce_scatter_tensor_coalesced(
-    outputs: list[torch.Tensor], inputs: list[torch.Tensor], op: Op = dist.ReduceOp.SUM, **options: Any
-) -> list[Work]:
-    """`reduce_scatter_tensor` of each pair, begun in this order."""
-    return _begun(reduce_scatter_tensor, outputs, inputs, op=op, **options)
-
-
-def _begun(
-    call: Callable[..., Any], outputs: list[torch.Tensor], inputs: list[torch.Tensor], **options: Any
-) -> list[Work]:
-    return [call(*pair, async_op=True, **options) for pair in zip(outputs, inputs, strict=True)]
+    outputs: list[torch.Tensor],
+    inputs: list[torch.Tensor],
+    op: Op = dist.ReduceOp.SUM,
+    group: Group = None,
+    *,
+    algorithm: str = "ring",
+    wire: torch.dtype | None = None,
+) -> list[Work | None]:
+    """Begin a `reduce_scatter_tensor` of each pair, in this order."""
+    pairs = zip(outputs, inputs, strict=True)
+    return [reduce_scatter_tensor(*pair, op, group, async_op=True, algorithm=algorithm, wire=wire) for pair in pairs]

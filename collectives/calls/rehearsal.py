@@ -37,9 +37,12 @@ class Rehearsal:
         splits: tuple[int, ...] | None,
         size_bytes: int,
     ) -> None:
-        """Leave in `whole`, or in `share`, what the schedule would if all ranks gave the same.
+        """Write the result of the collective, for the case that all ranks give what this one gives; send nothing.
 
-        dtype: in which chunks would travel. size_bytes: of all chunks. The others: see `CollectiveCall.execute`.
+        whole, source, share, splits: the tensors, as `tensor` and others of `CollectiveCall.execute`; the result goes
+        to `share` if that is given, and else to `whole`.
+        reduction: None if the collective does not reduce.
+        dtype: in which the chunks would be sent. size_bytes: of all chunks, for the recording.
         """
         began_s, collective = self._clock(), self._collective
         self._dtype, self._size_bytes = dtype, size_bytes

@@ -180,7 +180,13 @@ def _shares_at_root(
 def _root(
     group: dist.ProcessGroup, name: str, rank: int | None, group_rank: int | None, default: int | None = None
 ) -> int:
-    """Return a root's rank in the group; default: the rank of the job if neither is given, as torch has it."""
+    """Return the root of a call as a rank of `group`.
+
+    name: src or dst, the argument of the call. rank: what the call gives for it, a rank of the whole job.
+    group_rank: what it gives for group_src or group_dst. default: the rank of the job if both are None.
+
+    Raises ValueError unless exactly one is given, or there is a default; and for a rank that is not in the group.
+    """
     if group_rank is None:
         rank = default if rank is None else rank
     if (rank is None) == (group_rank is None):

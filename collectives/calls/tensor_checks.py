@@ -98,9 +98,10 @@ def check_alike(name: str, tensor: torch.Tensor, other_name: str, other: torch.T
 
 
 def check_as_many(name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
-    """Raise ValueError unless both have as many elements."""
+    """Raise ValueError unless both have the same number of elements."""
     if tensor.numel() != other.numel():
-        raise ValueError(f"{name} has {tensor.numel()} elements and {other_name} {other.numel()}: must be as many")
+        lengths = f"{name} has {tensor.numel()} elements and {other_name} {other.numel()}"
+        raise ValueError(f"{lengths}: both must have the same number of elements")
 
 
 def block_lengths(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, num_ranks: int) -> list[int]:
@@ -151,5 +152,5 @@ def check_list(list_name: str, tensors: list[torch.Tensor], name: str, tensor: t
     """Raise ValueError unless there is a tensor for each rank, each like `tensor`."""
     check_number(list_name, tensors, num_ranks)
     for index, listed in enumerate(tensors):
-        check_as_many(f"{list_name}[{index}]", listed, name, tensor)
         check_alike(f"{list_name}[{index}]", listed, name, tensor)
+        check_as_many(f"{list_name}[{index}]", listed, name, tensor)

@@ -13,12 +13,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
+from inspect import signature
 from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import AllgatherOptions
 from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
@@ -27,6 +29,7 @@ from collectives.integrations.dynamo import untraced
 from collectives.runtime import Work, batch_policy_for_new_groups, call_timeout, close_queue, resolve, use_transport
 
 T = TypeVar("T")
+Tensors = list[Tensor]
 NAME = "ring"
 DEVICES = ["cpu", "cuda"]
 
@@ -61,21 +64,45 @@ class BackendOptions:
 
 
 CallContext = Callable[[Any, Any], AbstractContextManager[None]]  # of a group, and of the options of a call
+# What torch's methods take in place of options, in this order; each where its options have it.
+_OPTION_OF = {"root": "rootRank", "op": "reduceOp", "timeout": "timeout"}
 
 
 def in_all_forms(method: Callable[..., dist.Work], context: CallContext) -> Callable[..., dist.Work]:
-    """Let a collective take its arguments in all forms that torch has, and run in its context."""
+    """Let a collective be called in every form that the method of torch's ProcessGroup has, and run in `context`.
+
+    The forms of `reduce`, for example, are reduce([tensor]), reduce([tensor], opts), reduce(tensor, root) and
+    reduce(tensor, root, op, timeout), each also by keyword. `method` always gets lists and options.
+    """
 
     @wraps(method)
     def call(self: dist.ProcessGroup, *arguments: Any, **keywords: Any) -> dist.Work:
         if keywords or not arguments or not hasattr(arguments[-1], "asyncOp"):
-            # torch's own method makes the options, and comes back with them; from a few it calls Gloo.
-            in_torch: dist.Work = getattr(dist.ProcessGroup, method.__name__)(self, *arguments, **keywords)
-            return in_torch
+            arguments = _with_options(method, arguments, keywords)
         with context(self, arguments[-1]):
             return method(self, *arguments)
 
     return call
+
+
+def _with_options(method: Callable[..., dist.Work], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Return the tensors and options that `method` takes; raise TypeError for what none of torch's forms has."""
+    parameters = signature(method).parameters
+    num_tensors = len(parameters) - 2  # beside self and opts
+    options = keywords.pop("opts", None) or parameters["opts"].default()
+    settable = [name for name in _OPTION_OF if hasattr(options, _OPTION_OF[name])]
+    values = dict(zip(settable, arguments[num_tensors:], strict=False)) | keywords
+    for name in settable:
+        if (value := values.pop(name, None)) is not None:
+            setattr(options, _OPTION_OF[name], value)
+    # What remains is tensors, by keywords that differ: output, outputTensor, output_lists, ...
+    names = sorted(values, key=lambda name: ("split" in name, not name.startswith("out")))
+    tensors = [*arguments[:num_tensors], *(values[name] for name in names)]
+    if len(tensors) != num_tensors or len(arguments) > num_tensors + len(settable):
+        raise TypeError(f"{method.__name__}() takes the arguments of torch.distributed.ProcessGroup.{method.__name__}")
+    if not {"tensors", "outputs"}.isdisjoint(parameters) and any(isinstance(each, Tensor) for each in tensors):
+        tensors = [[each] for each in tensors]
+    return [*tensors, options]
 
 
 def collectives_in_all_forms(context: CallContext) -> Callable[[type[T]], type[T]]:
@@ -83,7 +110,9 @@ def collectives_in_all_forms(context: CallContext) -> Callable[[type[T]], type[T
 
     def changed(group: type[T]) -> type[T]:
         for name, method in list(vars(group).items()):
-            if isinstance(method, FunctionType) and "opts" in method.__code__.co_varnames:
+            # By this name, and not by its place, since others end in parameters of their own. Its default is the class
+            # of the options, of which a call without any gets new ones.
+            if isinstance(method, FunctionType) and "opts" in signature(method).parameters:
                 setattr(group, name, in_all_forms(method, context))
         return group
 
@@ -127,98 +156,92 @@ class RingGroup(dist.ProcessGroup):
         close_queue(self)
         super().shutdown()
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def _run(self, collective: str, function: Any, result: Tensors, how: Any, *given: Any, **options: Any) -> Work:
+        """Call `function` of ours, which does `collective`, as the options of this group and of the call say.
+
+        result: the tensors that it writes. how: torch's options of the call.
+        given: the tensors, or lists of tensors, that `function` takes, all of one dtype and on one device.
+        options: further arguments of `function`.
+        """
+        tensor = given[0] if isinstance(given[0], Tensor) else given[0][0]
+        if (op := getattr(how, "reduceOp", None)) is not None:
+            options |= {"op": op, "wire": self._wire_of(tensor)}
+        # Where it is a stream that waits, the call does not, since the Work must tell the stream for what.
+        options = {"async_op": bool(how.asyncOp) or tensor.is_cuda, **options}
+        work: Work | None = function(*given, group=self, algorithm=getattr(self.options, collective), **options)
+        return work or Work.over(result)  # C++ needs a Work even where the collective is over
+
+    def _wire_of(self, tensor: Tensor) -> torch.dtype | None:
+        return self.options.wire if tensor.dtype.is_floating_point else None
+
+    def allreduce(self, tensors: Tensors, opts: Any = dist.AllreduceOptions) -> dist.Work:  # type: ignore[override]
         if tensors[0].layout != torch.strided:
             return super().allreduce(tensors, opts)
-        how = _how(self, "all_reduce", opts, tensors[0])
         if len(tensors) > 1:
-            return _work(functions.all_reduce_coalesced(tensors, **how), tensors)
-        how["async_op"] &= not is_last_bucket(tensors[0])
-        return _work(functions.all_reduce(tensors[0], **how), tensors)
+            return self._run("all_reduce", functions.all_reduce_coalesced, tensors, opts, tensors)
+        waits = {"async_op": False} if opts.asyncOp and is_last_bucket(tensors[0]) else {}
+        return self._run("all_reduce", functions.all_reduce, tensors, opts, tensors[0], **waits)
 
-    def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        how = _how(self, "reduce", opts, tensors[0])
-        return _work(rooted.reduce(tensors[0], group_dst=opts.rootRank, **how), tensors)
+    def reduce(self, tensors: Tensors, opts: Any = dist.ReduceOptions) -> Work:  # type: ignore[override]
+        return self._run("reduce", rooted.reduce, tensors, opts, tensors[0], group_dst=opts.rootRank)
 
-    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        how = _how(self, "broadcast", opts, tensors[0])
-        return _work(rooted.broadcast(tensors[0], group_src=opts.rootRank, **how), tensors)
+    def broadcast(self, tensors: Tensors, opts: Any = dist.BroadcastOptions) -> Work:  # type: ignore[override]
+        return self._run("broadcast", rooted.broadcast, tensors, opts, tensors[0], group_src=opts.rootRank)
 
-    def barrier(self, opts: Any = None) -> dist.Work:
-        return _work(rooted.barrier(self, opts.asyncOp), [])
+    def barrier(self, opts: Any = dist.BarrierOptions) -> Work:
+        return rooted.barrier(self, opts.asyncOp) or Work.over([])
 
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        how = _how(self, "all_gather", opts, inputs[0])
-        return _work(functions.all_gather(outputs[0], inputs[0], **how), outputs[0])
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = AllgatherOptions) -> Work:  # type: ignore[override]
+        return self._run("all_gather", functions.all_gather, outputs[0], opts, outputs[0], inputs[0])
 
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
-        how = _how(self, "all_gather", opts, input)
-        return _work(functions.all_gather_into_tensor(output, input, **how), [output])
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = AllgatherOptions) -> Work:
+        return self._run("all_gather", functions.all_gather_into_tensor, [output], opts, output, given)
 
-    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # noqa: ARG002
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = AllgatherOptions) -> Work:  # noqa: ARG002
         algorithm = self.options.all_gather
         return _last(functions.all_gather_into_tensor_coalesced(outputs, inputs, self, algorithm=algorithm))
 
-    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        how = _how(self, "reduce_scatter", opts, outputs[0])
-        return _work(functions.reduce_scatter(outputs[0], inputs[0], **how), outputs)
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = dist.ReduceScatterOptions) -> Work:  # type: ignore[override]
+        return self._run("reduce_scatter", functions.reduce_scatter, outputs, opts, outputs[0], inputs[0])
 
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
-        how = _how(self, "reduce_scatter", opts, output)
-        return _work(functions.reduce_scatter_tensor(output, input, **how), [output])
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = dist.ReduceScatterOptions) -> Work:
+        return self._run("reduce_scatter", functions.reduce_scatter_tensor, [output], opts, output, given)
 
     def reduce_scatter_single_coalesced(
-        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
-    ) -> dist.Work:
-        how = _how(self, "reduce_scatter", opts, outputs[0])
-        del how["async_op"]
-        return _last(functions.reduce_scatter_tensor_coalesced(outputs, inputs, **how))
+        self, outputs: Tensors, inputs: Tensors, opts: Any = dist.ReduceScatterOptions
+    ) -> Work:
+        how: dict[str, Any] = {"algorithm": self.options.reduce_scatter, "wire": self._wire_of(outputs[0])}
+        return _last(functions.reduce_scatter_tensor_coalesced(outputs, inputs, opts.reduceOp, self, **how))
 
-    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        how, gathered = _how(self, "gather", opts, inputs[0]), outputs[0] if outputs else []
-        return _work(rooted.gather(inputs[0], gathered, group_dst=opts.rootRank, **how), gathered)
+    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = dist.GatherOptions) -> Work:  # type: ignore[override]
+        gathered = outputs[0] if outputs else []
+        return self._run("gather", rooted.gather, gathered, opts, inputs[0], gathered, group_dst=opts.rootRank)
 
-    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        how, given = _how(self, "scatter", opts, outputs[0]), inputs[0] if inputs else []
-        return _work(rooted.scatter(outputs[0], given, group_src=opts.rootRank, **how), outputs)
+    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = dist.ScatterOptions) -> Work:  # type: ignore[override]
+        given = inputs[0] if inputs else []
+        return self._run("scatter", rooted.scatter, outputs, opts, outputs[0], given, group_src=opts.rootRank)
 
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        how = _how(self, "all_to_all", opts, outputs[0])
-        return _work(exchange.all_to_all(outputs, inputs, **how), outputs)
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = dist.AllToAllOptions) -> Work:
+        return self._run("all_to_all", exchange.all_to_all, outputs, opts, outputs, inputs)
 
     def all_to_all_single(
-        self, output: Tensor, given: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
-    ) -> dist.Work:
-        splits, how = (output_splits or None, input_splits or None), _how(self, "all_to_all", opts, output)
-        return _work(exchange.all_to_all_single(output, given, *splits, **how), [output])
+        self, output: Tensor, given: Tensor, expected: list[int], sent: list[int], opts: Any = dist.AllToAllOptions
+    ) -> Work:
+        tensors_and_sizes = output, given, expected or None, sent or None
+        return self._run("all_to_all", exchange.all_to_all_single, [output], opts, *tensors_and_sizes)
 
     allreduce_coalesced = allreduce
     # What torch called them until 2.12, and still does here and there.
     alltoall_base = all_to_all_single  # type: ignore[assignment]
-    _allgather_base = all_gather_single
+    _allgather_base = all_gather_single  # type: ignore[assignment]
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
 
-def _how(group: RingGroup, collective: str, opts: Any, tensor: Tensor) -> dict[str, Any]:
-    """Return the keywords of our function for a collective on tensors like this one."""
-    # Where it is a stream that waits, the call does not, since the Work must tell the stream for what.
-    how = {"group": group, "async_op": bool(opts.asyncOp) or tensor.is_cuda}
-    how["algorithm"] = getattr(group.options, collective)
-    if hasattr(opts, "reduceOp"):
-        how |= {"op": opts.reduceOp, "wire": group.options.wire if tensor.dtype.is_floating_point else None}
-    return how
-
-
-def _work(work: Work | None, result: list[Tensor]) -> Work:
-    """Return what a call returns: C++ needs a Work even where the collective is over."""
-    return work or Work.over(result)
-
-
-def _last(works: list[Work]) -> Work:
+def _last(works: list[Work | None]) -> Work:
     # A group's collectives are done in order, and after one has failed so do the others.
-    return works[-1] if works else Work.over([])
+    return (works[-1] if works else None) or Work.over([])
 
 
 def create(options: Any, group_options: BackendOptions | None) -> RingGroup:

@@ -73,12 +73,12 @@ def probe(
             times = _times(workloads, group, blocks, partial(dist.barrier, group) if calls else None, on_progress)
         flat = torch.cat([torch.empty(0, 2, dtype=torch.float64), *times])  # one rank may have nothing to probe
         execute(build(Collective.ALL_REDUCE, "ring", group.size()), flat, group=group)
-    of_workloads = flat.split([len(of_workload) for of_workload in times])
+    split = zip(workloads, flat.split([len(of_workload) for of_workload in times]), strict=True)
+    means_s = [(workload, sums_s / len(workload.ranks)) for workload, sums_s in split]  # all go at the same pace
     results = [
-        Probe(workload.kind + suffix, workload.size_bytes, workload.in_flight, tuple(times_s.tolist()))
+        Probe(workload.kind + suffix, workload.size_bytes, workload.in_flight, tuple(times_s[:, place].tolist()))
         for place, suffix in enumerate(("", "_cpu"))
-        for workload, of_workload in zip(workloads, of_workloads, strict=True)
-        for times_s in [of_workload[:, place] / len(workload.ranks)]  # over a block all go at the same pace
+        for workload, times_s in means_s
     ]
     origin = {**provenance(), **places.as_dict(), **shared_memory_sizes(group, memory)}
     return Measurements(group.size(), origin, tuple(results))

@@ -2,19 +2,19 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NoReturn
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FakeProcessGroup, HashStore
+from torch._C._distributed_c10d import AllgatherOptions, FakeProcessGroup, HashStore
 from torch.distributed import distributed_c10d
 
 from collectives.calls import fill_cyclically, name_of, reduced
 from collectives.integrations import NAME as RING
-from collectives.integrations import BackendOptions, RingGroup, collectives_in_all_forms
+from collectives.integrations import BackendOptions, RingGroup, Tensors, collectives_in_all_forms
 from collectives.runtime import RecordedGroup, Recorder, Work, is_lent, record_group
 from ringsim.traces import Call, Group
 
@@ -73,55 +73,55 @@ class RecordingGroup(dist.ProcessGroup):
         """Return the work of all calls: a group's calls are done in order."""
         return self._latest
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def allreduce(self, tensors: Tensors, opts: Any = dist.AllreduceOptions) -> dist.Work:  # type: ignore[override]
         for tensor in tensors:
             tensor.copy_(reduced(tensor, opts.reduceOp, self.size()))
         return self._note("all_reduce", _bytes(tensors), tensors, tensors, opts)
 
-    def reduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        if opts.rootRank == self.rank():
-            tensors[0].copy_(reduced(tensors[0], opts.reduceOp, self.size()))
+    def reduce(self, tensors: Tensors, opts: Any = dist.ReduceOptions) -> Work:  # type: ignore[override]
         outputs = tensors if opts.rootRank == self.rank() else []
+        for tensor in outputs:
+            tensor.copy_(reduced(tensor, opts.reduceOp, self.size()))
         return self._note("reduce", _bytes(tensors), tensors, outputs, opts, opts.rootRank)
 
-    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def broadcast(self, tensors: Tensors, opts: Any = dist.BroadcastOptions) -> Work:  # type: ignore[override]
         inputs = tensors if opts.rootRank == self.rank() else []
         return self._note("broadcast", _bytes(tensors), inputs, tensors, opts, opts.rootRank)
 
-    def barrier(self, opts: Any = None) -> dist.Work:
+    def barrier(self, opts: Any = dist.BarrierOptions) -> Work:
         return self._note("barrier", 0, [], [], opts)
 
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = AllgatherOptions) -> Work:  # type: ignore[override]
         for output in outputs[0]:  # which may be of uneven lengths
             fill_cyclically(output, inputs[0])
         return self._note("all_gather", _bytes(outputs[0]), inputs, outputs[0], opts)
 
-    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+    def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = AllgatherOptions) -> Work:
         for of_rank in outputs:
             for output, given in zip(of_rank, inputs, strict=True):
                 output.copy_(given)
         flat = [output for of_rank in outputs for output in of_rank]
         return self._note("all_gather", _bytes(flat), inputs, flat, opts)
 
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
-        return self.all_gather_single_coalesced([output], [input], opts)
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = AllgatherOptions) -> Work:
+        return self.all_gather_single_coalesced([output], [given], opts)
 
-    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = AllgatherOptions) -> Work:
         for output, given in zip(outputs, inputs, strict=True):
             shares = output.view(self.size(), -1)
             shares.copy_(given.reshape(1, -1).expand_as(shares))
         return self._note("all_gather", _bytes(outputs), inputs, outputs, opts)
 
-    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = dist.ReduceScatterOptions) -> Work:  # type: ignore[override]
         outputs[0].copy_(reduced(inputs[0][self.rank()], opts.reduceOp, self.size()))
         return self._note("reduce_scatter", _bytes(inputs[0]), inputs[0], outputs, opts)
 
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
-        return self.reduce_scatter_single_coalesced([output], [input], opts)
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = dist.ReduceScatterOptions) -> Work:
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     def reduce_scatter_single_coalesced(
-        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
-    ) -> dist.Work:
+        self, outputs: Tensors, inputs: Tensors, opts: Any = dist.ReduceScatterOptions
+    ) -> Work:
         for output, given in zip(outputs, inputs, strict=True):
             share = given.reshape(self.size(), -1)[self.rank()].view(output.shape)
             output.copy_(reduced(share, opts.reduceOp, self.size()))
@@ -129,44 +129,43 @@ class RecordingGroup(dist.ProcessGroup):
 
     allreduce_coalesced = allreduce
     # What torch called them until 2.12, and still does here and there.
-    _allgather_base = all_gather_single
+    _allgather_base = all_gather_single  # type: ignore[assignment]
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
-    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = dist.GatherOptions) -> Work:  # type: ignore[override]
         gathered = outputs[0] if outputs else []
         for output in gathered:
             output.copy_(inputs[0])
         return self._note("gather", _bytes(inputs) * self.size(), inputs, gathered, opts, opts.rootRank)
 
-    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = dist.ScatterOptions) -> Work:  # type: ignore[override]
         given = inputs[0] if inputs else []
         if given:
             outputs[0].copy_(given[self.rank()])
         return self._note("scatter", _bytes(outputs) * self.size(), given, outputs, opts, opts.rootRank)
 
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = dist.AllToAllOptions) -> Work:
         for output in outputs:
             fill_cyclically(output, inputs[self.rank()])
         return self._note("all_to_all", _bytes(inputs), inputs, outputs, opts)
 
     def all_to_all_single(
-        self, output: Tensor, given: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
-    ) -> dist.Work:
-        received = output.split(output_splits) if output_splits else output.chunk(self.size())
-        sent = given.split(input_splits) if input_splits else given.chunk(self.size())
-        for part in received:
-            fill_cyclically(part, sent[self.rank()])
+        self, output: Tensor, given: Tensor, expected: list[int], sent: list[int], opts: Any = dist.AllToAllOptions
+    ) -> Work:
+        block = (given.split(sent) if sent else given.chunk(self.size()))[self.rank()]
+        for part in output.split(expected) if expected else output.chunk(self.size()):
+            fill_cyclically(part, block)
         return self._note("all_to_all", _bytes([given]), [given], [output], opts)
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
-    def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:  # noqa: ARG002
+    def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:  # noqa: ARG002
         with _not_counted(self):
             return self._note("send", _bytes(tensors), tensors, [], peer=peer)
 
-    def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:  # noqa: ARG002
+    def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:  # noqa: ARG002
         with _not_counted(self):
             for tensor in tensors:
                 tensor.zero_()  # nobody knows what another rank sends
@@ -223,14 +222,12 @@ def recording(num_ranks: int, rank: int, recorder: Recorder, groups: list[Group]
         yield HashStore(), rank, num_ranks
 
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(distributed_c10d, "_new_process_group_helper", make_recording))
-        stack.enter_context(patch.object(distributed_c10d, "rendezvous", meet))
-        stack.enter_context(patch.object(torch.futures, "collect_all", recorder.collect_all))
-        stack.enter_context(patch.object(torch.futures, "wait_all", lambda futures: [one.wait() for one in futures]))
-        for name, pretended in _WITHOUT_PEERS.items():
-            for module in (dist, distributed_c10d):
-                stack.enter_context(patch.object(module, name, pretended))
+    with (
+        patch.multiple(distributed_c10d, _new_process_group_helper=make_recording, rendezvous=meet, **_WITHOUT_PEERS),
+        patch.multiple(dist, **_WITHOUT_PEERS),
+        patch.object(torch.futures, "collect_all", recorder.collect_all),
+        patch.object(torch.futures, "wait_all", lambda futures: [future.wait() for future in futures]),
+    ):
         yield
 
 
@@ -265,7 +262,7 @@ def _warn_of_objects(function: str, objects: Sequence[Any]) -> None:
 
 
 # Only Gloo has a monitored barrier, and objects of a peer can be read only if it exists.
-_WITHOUT_PEERS = {
+_WITHOUT_PEERS: dict[str, Any] = {
     "broadcast_object_list": _broadcast_own_objects,
     "scatter_object_list": _scatter_own_object,
     "recv_object_list": _leave_own_objects,

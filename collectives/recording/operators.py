@@ -24,10 +24,8 @@ aten = torch.ops.aten
 # They write their first argument without reading it.
 _OVERWRITING = {"aten.copy_", "aten._foreach_copy_", "aten.fill_", "aten.zero_", "aten._foreach_zero_"}
 # They touch no elements; operators whose results are views say so by their schemas.
-_WITHOUT_WORK = {
-    *("aten._unsafe_view", "aten.lift_fresh", "aten.record_stream", "aten.resize_", "aten.set_", "aten.empty"),
-    *("aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided"),
-}
+_EMPTY = {"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided"}
+_WITHOUT_WORK = _EMPTY | {"aten._unsafe_view", "aten.lift_fresh", "aten.record_stream", "aten.resize_", "aten.set_"}
 
 
 def _product_flops(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:

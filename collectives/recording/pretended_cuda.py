@@ -37,29 +37,28 @@ CPU = Device("cpu")
 _PARSE_TO = torch._C._nn._parse_to  # reads the arguments of a module's `to`
 
 # A recent GPU: programs choose dtypes and kernels by its capability, and sizes by its memory.
-NAME, CAPABILITY, VERSION, GPU = "pretended by ringsim trace", (9, 0), "12.8", GPUS["h100"]
+NAME, MAJOR, MINOR, VERSION, GPU = "pretended by ringsim trace", 9, 0, "12.8", GPUS["h100"]
 NCCL_VERSION = (2, 27, 5)  # hooks of DistributedDataParallel that send bfloat16 ask for 2.10
 
 _MODULES = torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.nvtx, torch.cuda.profiler, torch.accelerator
 # Their functions whose names begin so do nothing or return 0, unless it is said below what they do.
-_DO_NOTHING = (
-    *("_record", "empty_", "ipc_", "manual_", "mark", "range_"),
-    *("reset_", "seed", "set_", "start", "stop", "sync"),
-)
+_NO_EFFECT = "_record", "empty_", "ipc_", "manual_", "mark", "range_", "reset_", "seed", "set_", "start", "stop", "sync"
 _ARE_ZERO = "initial_seed", "max_memory_", "memory_", "utilization"
-_PROPERTIES = SimpleNamespace(
-    **dict(zip(("major", "minor"), CAPABILITY, strict=True), name=NAME, total_memory=GPU.memory_bytes),
-    multi_processor_count=GPU.multiprocessors,
-)
 _FACTS: dict[str, Any] = {
-    **dict.fromkeys(("is_available", "is_bf16_supported", "is_tf32_supported", "can_device_access_peer"), True),
+    "is_available": True,
+    "is_bf16_supported": True,
+    "is_tf32_supported": True,
+    "can_device_access_peer": True,
     "is_current_stream_capturing": False,
     "current_accelerator": Device("cuda"),
     "get_arch_list": ["sm_90"],
     "get_device_name": NAME,
-    "get_device_capability": CAPABILITY,
-    "get_device_properties": _PROPERTIES,
-    **dict.fromkeys(("get_memory_info", "mem_get_info"), (GPU.memory_bytes, GPU.memory_bytes)),
+    "get_device_capability": (MAJOR, MINOR),
+    "get_device_properties": SimpleNamespace(
+        name=NAME, major=MAJOR, minor=MINOR, total_memory=GPU.memory_bytes, multi_processor_count=GPU.multiprocessors
+    ),
+    "get_memory_info": (GPU.memory_bytes, GPU.memory_bytes),
+    "mem_get_info": (GPU.memory_bytes, GPU.memory_bytes),
     "memory_snapshot": [],
     "memory_stats": defaultdict(int),
     "memory_stats_as_nested_dict": defaultdict(int),
@@ -185,10 +184,13 @@ def _answers(num_devices: int) -> dict[str, Any]:
         index = torch.cuda._utils._get_device_index(device, optional=True)
         current[0] = index if index >= 0 else current[0]
 
+    def set_stream(stream: Any) -> None:
+        torch.cpu._current_stream = stream
+
     names = {name for module in _MODULES for name, value in vars(module).items() if isfunction(value)}
     return {
         "init": _returns(None),
-        **{name: _returns(None) for name in names if name.startswith(_DO_NOTHING)},
+        **{name: _returns(None) for name in names if name.startswith(_NO_EFFECT)},
         **{name: _returns(0) for name in names if name.startswith(_ARE_ZERO)},
         **{name: _returns(value) for name, value in _FACTS.items()},
         "device_count": _returns(num_devices),
@@ -204,7 +206,7 @@ def _answers(num_devices: int) -> dict[str, Any]:
         "stream": torch.cpu.stream,
         "current_stream": torch.cpu.current_stream,
         "default_stream": lambda *_, **__: torch.cpu._default_cpu_stream,
-        "set_stream": partial(setattr, torch.cpu, "_current_stream"),
+        "set_stream": set_stream,
         "_lazy_init": _refuse,
     }
 

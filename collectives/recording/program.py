@@ -26,17 +26,16 @@ from collectives.recording.streams import watched_streams
 from collectives.runtime import Recorder
 from ringsim import traces
 from ringsim.measurements import provenance
-from ringsim.traces import Call, Device, Group, ProgramTrace, TracedStep, TraceEvent, TraceEventKind, TraceRequest
 
 EAGER_BACKENDS = ("eager", "aot_eager")  # of torch.compile: they run the operators as they are
-_OF_BOTH = (TraceEventKind.CALL, TraceEventKind.WAIT)
+_OF_BOTH = (traces.TraceEventKind.CALL, traces.TraceEventKind.WAIT)
 
 
 class ProgramError(ValueError):
     """A program that cannot be recorded; the message says where and why, in one line."""
 
 
-def record_program(request: TraceRequest, give_up: Callable[[str], object] = sys.exit) -> ProgramTrace:
+def record_program(request: traces.TraceRequest, give_up: Callable[[str], object] = sys.exit) -> traces.ProgramTrace:
     """Run the program until it has made as many steps as are asked for, and return them.
 
     give_up: ends the process with a message.
@@ -44,7 +43,7 @@ def record_program(request: TraceRequest, give_up: Callable[[str], object] = sys
     Raises ProgramError, in one line, if it fails, ends before the first step is over, or starts its own processes.
     """
     recorder = Recorder(lambda: 0.0) if request.is_fake else Recorder()  # without data nothing is computed
-    groups: list[Group] = []
+    groups: list[traces.Group] = []
     failures: list[Any] = []  # of the program's threads
     compiled: list[str] = []
     counter = StepCounter(recorder, request.num_steps, request.is_fake, give_up)
@@ -53,7 +52,7 @@ def record_program(request: TraceRequest, give_up: Callable[[str], object] = sys
         _as_started_by_torchrun(request),
         _without_compilers(compiled),
         without_data() if request.is_fake else nullcontext(),
-        pretended_cuda(request.ranks_here) if request.device is Device.CUDA else hidden_cuda(),
+        pretended_cuda(request.ranks_here) if request.device is traces.Device.CUDA else hidden_cuda(),
         watched_streams(recorder, torch.cpu),
         watched_streams(recorder, torch.cuda),
         counter,
@@ -80,24 +79,24 @@ def record_program(request: TraceRequest, give_up: Callable[[str], object] = sys
     steps = counter.recorded
     if not request.is_fake:
         steps = tuple(with_times_of(step, *counter.watched) for step in steps)
-    place = request.num_ranks, request.rank, request.ranks_here
+    place = request.num_ranks, request.rank, request.ranks_here, tuple(groups)
     origin = {**provenance(), "torch": torch.__version__}
-    return ProgramTrace(*place, tuple(groups), steps, origin, request, counter.memory, is_compiled=bool(compiled))
+    return traces.ProgramTrace(*place, steps, origin, request, counter.memory, is_compiled=bool(compiled))
 
 
-def _require_steps(counter: StepCounter, request: TraceRequest) -> None:
+def _require_steps(counter: StepCounter, request: traces.TraceRequest) -> None:
     """Raise ProgramError if no step was recorded."""
     if counter.recorded:
         return
     if counter.processes.have_trained:
         _refuse_processes()
-    asks = "" if request.device is Device.CUDA else "; if it asks for GPUs first, give --device cuda"
+    asks = "" if request.device is traces.Device.CUDA else "; if it asks for GPUs first, give --device cuda"
     raise ProgramError(
         f"{request.program}: it ended after {counter}, and at least one more is recorded: let it make more{asks}"
     )
 
 
-def _run(request: TraceRequest) -> None:
+def _run(request: traces.TraceRequest) -> None:
     """Run the program to its end, at which Python joins its threads."""
     try:
         if request.is_module:
@@ -114,7 +113,7 @@ def _run(request: TraceRequest) -> None:
         raise _told(error, request) from error
 
 
-def _told(error: BaseException, request: TraceRequest) -> ProgramError:
+def _told(error: BaseException, request: traces.TraceRequest) -> ProgramError:
     """Return an error that says in one line where the program has failed and why, and what helps."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if request.is_own(frame.filename)]
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else request.program  # the innermost line of its own
@@ -128,13 +127,13 @@ def _told(error: BaseException, request: TraceRequest) -> ProgramError:
     advice = ""
     if any("pipelining" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__)):
         advice = "; a recorded rank has no peers, and so pipelines, whose ranks do different things, cannot be recorded"
-    elif request.device is Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
+    elif request.device is traces.Device.CPU and any(word in str(error).lower() for word in ("cuda", "accelerator")):
         advice = "; a program that was written for GPUs needs --device cuda"
     return ProgramError(f"{place}: {type(error).__name__}: {str(error).rstrip('.') if advice else error}{advice}")
 
 
 @contextmanager
-def _as_started_by_torchrun(request: TraceRequest) -> Iterator[None]:
+def _as_started_by_torchrun(request: traces.TraceRequest) -> Iterator[None]:
     """Set what torchrun sets for a rank: environment, sys.argv and the path of the script's folder."""
     per_host = request.ranks_here
     host, local_rank = divmod(request.rank, per_host)
@@ -188,12 +187,9 @@ def _without_compilers(compiled: list[str]) -> Iterator[None]:
             warnings.warn(message, stacklevel=2)
         return (lambda function: function) if model is None else model
 
-    def optimize(backend: Any = "inductor", **options: Any) -> Any:
-        return stay_eager(backend=backend, **options)
-
     with (
         patch.object(torch, "compile", stay_eager),
-        patch.object(torch._dynamo, "optimize", optimize),
+        patch.object(torch._dynamo, "optimize", lambda backend="inductor", **rest: stay_eager(backend=backend, **rest)),
         patch.object(torch._C.ScriptFunction, "__call__", scripted(torch._C.ScriptFunction.__call__)),
         patch.object(torch._C.ScriptMethod, "__call__", scripted(torch._C.ScriptMethod.__call__)),
     ):
@@ -208,7 +204,7 @@ def _refuse_rpc(*_: object, **__: object) -> NoReturn:
     raise ProgramError("the program calls other ranks by torch.distributed.rpc, and a recorded rank has none")
 
 
-def with_times_of(timed: TracedStep, watched: TracedStep) -> TracedStep:
+def with_times_of(timed: traces.TracedStep, watched: traces.TracedStep) -> traces.TracedStep:
     """Return the watched step with the times of another one, or the other one if it makes other calls.
 
     To watch an operator takes as long as a small one does, so that no step can be watched and timed at once.
@@ -220,7 +216,7 @@ def with_times_of(timed: TracedStep, watched: TracedStep) -> TracedStep:
         return timed
     timed_s, watched_s = _computing_s(timed), _computing_s(watched)
     stretch = 0
-    events: list[TraceEvent] = []
+    events: list[traces.TraceEvent] = []
     for event in watched.events:
         seconds = 0.0
         if event.kind in _OF_BOTH:
@@ -229,16 +225,16 @@ def with_times_of(timed: TracedStep, watched: TracedStep) -> TracedStep:
             seconds = timed_s[stretch] * event.seconds / watched_s[stretch]
         events.append(replace(event, seconds=seconds))
     calls = [replace(call, after=seen.after) for call, seen in zip(timed.calls, watched.calls, strict=True)]
-    return TracedStep(tuple(events), tuple(calls))
+    return traces.TracedStep(tuple(events), tuple(calls))
 
 
-def _skeleton(step: TracedStep) -> tuple[list[tuple[TraceEventKind, int]], list[Call]]:
+def _skeleton(step: traces.TracedStep) -> tuple[list[tuple[traces.TraceEventKind, int]], list[traces.Call]]:
     """Return all that two steps of one program have in common, watched or not."""
     events = [(event.kind, event.call) for event in step.events if event.kind in _OF_BOTH]
     return events, [replace(call, local_s=0.0, after=None) for call in step.calls]
 
 
-def _computing_s(step: TracedStep) -> list[float]:
+def _computing_s(step: traces.TracedStep) -> list[float]:
     """Return the seconds of computing before the first call or wait, between it and the next, and so on."""
     stretches_s = [0.0]
     for event in step.events:

@@ -31,7 +31,8 @@ from collectives.runtime.transport import CPU, close_connections, has_backend
 from collectives.shared_memory import OtherCallError
 
 T = TypeVar("T")
-PREFIX, VERDICT = "collectives/failure", "first"
+PREFIX = "collectives/failure"
+_FIRST_CAUSE = "first"  # the key of the sentence that says who failed first
 # How long the rank that was waited for may take to write down that it failed, too. A timeout closes the connections of
 # its process a moment before that process can write, so its neighbours may ask first.
 GRACE_S = 1.0
@@ -123,7 +124,7 @@ class FailureRecords:
         return None
 
     def _find(self, own: FailureRecord) -> str:
-        store, verdict = self._store, self._key(VERDICT)
+        store, verdict = self._store, self._key(_FIRST_CAUSE)
         store.set(self._key(f"of {self._rank}"), json.dumps(own))
         group = self._group()
         if group is not None:
@@ -167,7 +168,7 @@ class FailureRecords:
         for _ in _looks(grace_s):
             missing = [rank for rank in ranks if rank not in records]
             records |= {rank: record for rank in missing if (record := self._read(rank)) is not None}
-            if len(records) >= enough or self._store.check([self._key(VERDICT)]):
+            if len(records) >= enough or self._store.check([self._key(_FIRST_CAUSE)]):
                 break
         return records
 

@@ -34,6 +34,8 @@ class lazily(Generic[T]):  # noqa: N801  a decorator, named as functools.cached_
         self._make, self._name, self.__doc__ = make, make.__name__, make.__doc__
 
     def __get__(self, instance: Any, owner: type) -> T:
+        if instance is None:
+            return self  # type: ignore[return-value]  # to who asks the class
         # From now on Python finds the value in the object and does not come here any more.
         value = instance.__dict__[self._name] = self._make(instance)
         return value

@@ -66,12 +66,12 @@ class Settings(NamedTuple):
 
     @property
     def slot_bytes(self) -> int:
-        """The number in the environment; 0 if it is none, or one that cannot be."""
+        """The size of a slot in bytes; 0 if `slot_text` is no whole number, or is out of the permitted range."""
         slot_bytes = whole_number(self.slot_text) or 0
         return slot_bytes if MIN_SLOT_BYTES <= slot_bytes <= MAX_SLOT_BYTES else 0
 
     def why_not(self) -> str:
-        """Why this process shall not, or cannot, share memory; empty if it can."""
+        """Return why this process does not share memory with other ranks, for a message; "" if it does."""
         if self.transport not in ("auto", "shm"):
             return f"the transport is {self.transport}"
         if not self.slot_bytes:
@@ -84,7 +84,10 @@ class Settings(NamedTuple):
         return ""
 
     def check(self, offers: Sequence[Offer]) -> None:
-        """Raise ValueError, on all ranks alike, if the ranks' settings differ or cannot be."""
+        """Raise ValueError if the settings of the ranks differ, or if a value is not permitted; on all ranks alike.
+
+        offers: of all ranks, by rank.
+        """
         if different := disagreement([(rank, offer.settings) for rank, offer in enumerate(offers)], "how to send"):
             raise ValueError(f"{different}; set the same values on all ranks")
         if self.transport not in TRANSPORTS:
@@ -95,13 +98,16 @@ class Settings(NamedTuple):
 
 
 def _on_one_line(text: str) -> str:
-    """Of what a user gave us as much as fits a message, in JSON as well."""
+    """Return a value that a user has set so that it fits a message: on one line, in ASCII, and not too long."""
     plain = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text)
     return shortened(plain, MAX_SETTINGS)
 
 
 def this_host() -> str:
-    """Return the same for processes that can reach each other's sockets; empty where that cannot be found out."""
+    """Return a name of this machine, network namespace and user; "" where the system does not tell them.
+
+    Processes with the same name can connect to each other's Unix sockets.
+    """
     try:
         known = BOOT.exists() and NAMESPACE.exists()
         return f"{machine_name()} {namespace_name()} {os.geteuid()}" if known else ""

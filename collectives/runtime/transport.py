@@ -55,9 +55,11 @@ class Transports:
         return transport
 
     def start_communicator(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """Start the communicator by torch's own all_reduce, if it has not been: all ranks must, in the first call.
+        """Let NCCL create the communicator of `group` on `device`, unless this has been done.
 
-        NCCL makes one when it is first used, by all ranks of the group; a schedule may use only some of them.
+        NCCL creates one in the first operation of the group, in which all of its ranks must take part; a schedule may
+        send between some of them only. So every rank calls this before its first run, which does an all_reduce of one
+        element.
         """
         if not self._has_communicator:
             backend: Any = group._get_backend(device)  # torch's stubs lack its methods

@@ -217,20 +217,21 @@ class NcclTransport(ChunkTransport):
 
 @dataclass(slots=True)
 class SharedMemoryTransport(ChunkTransport):
-    """A transport within a host: the receiver reads a chunk where its sender has put it.
+    """Send chunks to ranks of the same host through shared memory, and to ranks of other hosts by torch.distributed.
 
-    To send a chunk, a rank publishes its location: in the tensor, if that lies in a region; in the rank's own segment,
-    to which the chunk is copied if it is not there yet; or, if it was only forwarded to this rank, where it was
-    published first. The receiver adds it, or copies it, from there. Sums that will be forwarded are written directly to
-    the place from which they are published. Nothing is overwritten while another rank may still read it (rule 4): in
-    the segment each chunk has its own place in the portion, and in the tensor a chunk is published only if the data
-    that overwrites it was computed from it (`plan.stays`).
+    To send a chunk, a rank *publishes* its location, from which the receiver adds or copies the chunk. The location is
+    that of the chunk in the tensor, if the tensor was made by `collectives.empty`; in the rank's own segment, to which
+    the chunk is copied; or, if the chunk has come from another rank of the host and is only forwarded, where that rank
+    published it. A sum that is to be forwarded is written to the segment at once. No memory is written to while another
+    rank may still read it (rule 4): in the segment each chunk of a portion has a place of its own, and in the tensor a
+    chunk is published only if what later overwrites it is computed from it (`plan.stays`).
 
-    plan: of this rank. token: stands for the schedule and the tensor.
-    is_last: whether this is the last portion, after which the caller may change the tensor.
-    remote: for messages to and from ranks of other hosts; None if there are none.
-    locations: where each chunk is published; None, or nothing, if it is not as it is now.
-    arrived: what each receive has brought, and where that is published; None if it came from another host.
+    plan: this rank's part of the schedule.
+    token: a number that stands for schedule and tensor, by which ranks notice that they run different ones.
+    remote: the transport to ranks of other hosts; None if no rank of the schedule is on one.
+    is_last: whether this is the last portion of the run; after it the caller may write to the tensor.
+    locations: by the number of a chunk, where its present value is published; None or missing if it is not.
+    arrived: by the index of a receive, the tensor with what has come, and its location; None if from another host.
     """
 
     plan: SharedPlan

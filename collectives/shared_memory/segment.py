@@ -24,9 +24,11 @@ STAMPS = 8  # a rank that begins a portion looks at the one before the last; oth
 # Places of words, in units of 8 bytes; each that changes in a run is alone in its cache line.
 FINISHED = 0  # the number of the last portion that the rank has finished
 FAILED = 1  # written when the rank fails: 1 plus the rank that it knows to have ended first, or FOR_ANOTHER_REASON
+FOR_ANOTHER_REASON = -1
 ASLEEP = CACHE_LINE // 8  # what the rank waits for while it sleeps: AWAKE, FOR_A_PORTION, or FOR_RANK plus a rank
 BEGUN = 2 * CACHE_LINE // 8  # the stamps of the last STAMPS portions that the rank has begun
 RECORDS = 3 * CACHE_LINE // 8
+AWAKE, FOR_A_PORTION, FOR_RANK = 0, 1, 2  # what the word at ASLEEP says
 WORDS_BYTES = 8 * (RECORDS + SLOTS * MAX_RECORDS * WORDS_PER_RECORD)
 
 
@@ -81,11 +83,12 @@ def whole_pages(size_bytes: int) -> int:
 
 
 def new_memory_file(size_bytes: int, *, is_sparse: bool) -> int:
-    """Return a file descriptor of new memory, all zero, closed when another program is started.
+    """Create a file that exists in memory only, and return its file descriptor, which exec closes.
 
-    is_sparse: whether the memory is taken as it is used, and not now.
+    size_bytes: the size of the file, whose bytes are all zero; it cannot be changed later.
+    is_sparse: True to allocate a page of memory when it is first written to, False to allocate all pages now.
 
-    Raises OSError where there is no such file, or memory.
+    Raises OSError if the system has no such files, or, unless `is_sparse`, not enough memory.
     """
     fd = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

@@ -28,6 +28,8 @@ REFUSALS = [
     "the tensor is on meta: must be on the CPU or on a CUDA device",
     "tensor has the layout torch.sparse_coo: must be dense; call to_dense() first",
     "tensor is quantized (torch.qint8): its scale would not be sent; send int_repr() instead",
+    "wire torch.bfloat16: only for floating-point tensors, in a floating-point dtype; got torch.int32",
+    f"tensor of shape (3,) {SHARED}",
     "tensor: torch cannot copy a conjugated negated tensor of torch.complex32; convert it or send its bytes",
     "input has 5 elements and output 2: input must have 2 times as many, once per rank",
     f"output of shape (3,) {SHARED}",
@@ -35,7 +37,7 @@ REFUSALS = [
     "tensor_list has 1 tensors: must have one for each of 2 ranks",
     f"tensor_list[1] of shape (2,) {SHARED}",
     "input has 3 rows: must be a multiple of the 2 ranks; or give input_split_sizes",
-    "output has 4 elements and input 6: must be as many",
+    "output has 4 elements and input 6: both must have the same number of elements",
     "input_split_sizes [1, 1]: must be 2 whole numbers from 0 whose sum is the 3 rows of input",
     "output_split_sizes [5, -1]: must be 2 whole numbers from 0 whose sum is the 4 rows of output",
     "input_split_sizes [1.5, 1.5]: must be 2 whole numbers from 0 whose sum is the 3 rows of input",
@@ -63,9 +65,11 @@ def refusals(_: Group, backend: str) -> tuple[list[str], list[float]]:
         (three.to("meta"), {}),
         (torch.eye(2).to_sparse(), {}),
         (torch.quantize_per_tensor(four, 0.1, 0, torch.qint8), {}),
+        (three.int(), {"wire": torch.bfloat16}),
     ]
     calls: list[Callable[[], object]] = [
         *(partial(collectives.all_reduce, tensor, group=group, **options) for tensor, options in reduced),
+        lambda: collectives.broadcast(expanded, group_src=0, group=group),
         lambda: collectives.broadcast(torch._neg_view(four.to(torch.complex32).conj()), group_src=0, group=group),
         lambda: collectives.reduce_scatter_tensor(two, torch.zeros(5), group=group),
         lambda: collectives.reduce_scatter_tensor(expanded, torch.zeros(6), group=group),
@@ -99,7 +103,7 @@ def test_misuse_is_refused(ring_ranks: RankPool, backend: str) -> None:
     (first, after), (second, _) = ring_ranks.run(refusals, backend, num_ranks=2)
     assert second == REFUSALS
     assert after == [2.0, 2.0]
-    at_root = "gather_list[0] has 2 elements and tensor 3: must be as many"
+    at_root = "gather_list[0] has 2 elements and tensor 3: both must have the same number of elements"
     assert set(first) - set(second) == {at_root}
 
 

@@ -44,6 +44,7 @@ def ask():
     assert torch.cuda.is_available() and torch.cuda.device_count() == int(os.environ["LOCAL_WORLD_SIZE"])
     torch.cuda.set_device(local_rank)
     assert torch.cuda.current_device() == local_rank
+    torch.cuda.set_stream(stream=torch.cuda.current_stream())
     assert torch.cuda.is_bf16_supported() and torch.cuda.get_device_capability() >= (8, 0)
     assert torch.cuda.get_device_properties(local_rank).total_memory > 2**30
     assert torch.cuda.get_device_name(0)

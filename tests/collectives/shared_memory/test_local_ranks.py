@@ -16,16 +16,17 @@ import torch
 
 from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, TimeLimit
 from collectives.shared_memory.heap import Heap, HostMemory, new_heap_file
-from collectives.shared_memory.local_ranks import (
+from collectives.shared_memory.local_ranks import CROWDED, WITH_A_CORE, PeerError, patience_of
+from collectives.shared_memory.segment import (
+    ASLEEP,
     AWAKE,
-    CROWDED,
+    BEGUN,
     FOR_A_PORTION,
     FOR_RANK,
-    WITH_A_CORE,
-    PeerError,
-    patience_of,
+    SLOTS,
+    Segment,
+    new_segment_file,
 )
-from collectives.shared_memory.segment import ASLEEP, BEGUN, SLOTS, Segment, new_segment_file
 from ringsim import machine
 from tests.refusals import said_by
 
