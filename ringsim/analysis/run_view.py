@@ -14,7 +14,7 @@ from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles
 from ringsim.analysis.walkthrough import actions, tell_step
-from ringsim.network import AnyNetwork, Topology
+from ringsim.network import AnyNetwork
 from ringsim.schedule import Bools, Ints, Schedule, held_at_end, held_at_start, verify
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
 from ringsim.units import format_size, format_time
@@ -94,14 +94,9 @@ class RunView:
         return f"RunView({run}, {format_size(self.size_bytes)}, {time})"
 
     @cached_property
-    def topology(self) -> Topology:
-        """The resources and routes of the network."""
-        return self.network.topology(self.schedule.num_ranks)
-
-    @cached_property
     def stall(self) -> Stall | None:
         """The transfers and ranks that hang; None if the run finishes."""
-        return find_stall(self.timeline, self.topology)
+        return find_stall(self.timeline, self.network.topology(self.schedule.num_ranks))
 
     @cached_property
     def troubles(self) -> Troubles:
@@ -128,9 +123,8 @@ class RunView:
     @cached_property
     def phases(self) -> tuple[holdings.SchedulePhase, ...]:
         """The parts of the schedule that have names."""
-        return holdings.find_phases(
-            self.schedule, self.steps, holdings.hosts_of_network(self.network, self.schedule.num_ranks)[1]
-        )
+        _, host_of_rank = holdings.hosts_of_network(self.network, self.schedule.num_ranks)
+        return holdings.find_phases(self.schedule, self.steps, host_of_rank)
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
@@ -222,9 +216,8 @@ class RunView:
 def check_few_ranks(num_ranks: int) -> None:
     """Raise ValueError for more ranks than a picture shows."""
     if num_ranks > MAX_RANKS:
-        raise ValueError(
-            f"num_ranks {num_ranks}: a picture shows at most {MAX_RANKS} ranks; ringsim simulate --trace holds more"
-        )
+        rule = f"a picture shows at most {MAX_RANKS} ranks; ringsim simulate --trace holds more"
+        raise ValueError(f"num_ranks {num_ranks}: {rule}")
 
 
 def check_animated(schedule: Schedule) -> None:
