@@ -14,7 +14,7 @@ from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles
 from ringsim.analysis.walkthrough import actions, tell_step
-from ringsim.network import AnyNetwork
+from ringsim.network import AnyNetwork, Topology
 from ringsim.schedule import Bools, Ints, Schedule, held_at_end, held_at_start, verify
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
 from ringsim.units import format_size, format_time
@@ -94,9 +94,14 @@ class RunView:
         return f"RunView({run}, {format_size(self.size_bytes)}, {time})"
 
     @cached_property
+    def topology(self) -> Topology:
+        """The resources and routes of the network."""
+        return self.network.topology(self.schedule.num_ranks)
+
+    @cached_property
     def stall(self) -> Stall | None:
         """The transfers and ranks that hang; None if the run finishes."""
-        return find_stall(self.timeline, self.network.topology(self.schedule.num_ranks))
+        return find_stall(self.timeline, self.topology)
 
     @cached_property
     def troubles(self) -> Troubles:

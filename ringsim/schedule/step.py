@@ -154,7 +154,7 @@ class Steps(ABC, Sequence[Step]):
         return 1 + max((int(self.step(index).channel.max(initial=0)) for index in range(len(self))), default=0)
 
     def patterns(self) -> Iterable[Step]:
-        """Return some of the steps, which use all connections of the schedule; all steps where it is not known better.
+        """Return steps that together use every connection of the schedule: here all, in some subclasses a few.
 
         A connection is a sender, a receiver and a channel. A step that is left out only sends over connections of one
         of those returned, and over none of them more often than that one does. A ring, all of whose steps send over the
