@@ -168,7 +168,7 @@ def imports(trees: Trees) -> Iterator[tuple[str, str, str]]:
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PACKAGES):
                 yield from ((path, node.module, alias.name) for alias in node.names)
                 if node.module in PACKAGES:
-                    subpackages |= {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+                    subpackages |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in subpackages:
                 yield path, subpackages[node.value.id], node.attr

@@ -88,14 +88,12 @@ def ring_broadcast(num_ranks: int, segments: int | None = None) -> Schedule:
     Every rank but the last sends the data once. segments: by default 4 for each rank, with which a large
     broadcast takes up to 1.25 times what sending the data once does; more bring it closer and cost overhead.
     """
-    whole = chain(Collective.BROADCAST, num_ranks)
-    return pipeline(whole, 4 * num_ranks if segments is None else segments)
+    return pipeline(chain(Collective.BROADCAST, num_ranks), 4 * num_ranks if segments is None else segments)
 
 
 def ring_reduce(num_ranks: int, segments: int | None = None) -> Schedule:
     """Reduce along a chain that ends in rank 0: the ring broadcast backwards, n + k - 2 steps for k segments."""
-    whole = chain(Collective.REDUCE, num_ranks)
-    return pipeline(whole, 4 * num_ranks if segments is None else segments)
+    return pipeline(chain(Collective.REDUCE, num_ranks), 4 * num_ranks if segments is None else segments)
 
 
 def naive_ring_all_reduce(num_ranks: int) -> Schedule:

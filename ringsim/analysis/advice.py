@@ -96,7 +96,7 @@ def advise(
     ranks in their own places. on_progress: called after each simulation, with the number of those that are done, the
     number of all, and what they are. time_on: the seconds of a schedule on a network.
     """
-    make = build_other or partial(_build, schedule, size_bytes)
+    make = build_other or partial(build, schedule.collective, num_ranks=schedule.num_ranks, size_bytes=size_bytes)
     runs = [(name, lambda: schedule, other) for name, other in better_networks(network)]
     others = _other_algorithms(schedule, network, size_bytes)
     runs += [(name, partial(_build_small, make, schedule, network, name), network) for name in others]
@@ -106,10 +106,6 @@ def advise(
         on_progress(len(alternatives), len(runs), "simulating")
     time_s = time_on(schedule, network, size_bytes)
     return Advice(time_s, tuple(sorted(alternatives, key=lambda alternative: alternative.sorting_s)))
-
-
-def _build(schedule: Schedule, size_bytes: int, name: str) -> Schedule:
-    return build(schedule.collective, name, schedule.num_ranks, size_bytes)
 
 
 def _build_small(make: Callable[[str], Schedule], schedule: Schedule, network: AnyNetwork, name: str) -> Schedule:
@@ -125,7 +121,7 @@ def _other_algorithms(schedule: Schedule, network: AnyNetwork, size_bytes: int) 
     own = schedule.algorithm
     if (schedule.collective, own) in ALGORITHMS and schedule.num_ranks > 1:
         # Segments do not show in a schedule's name, but in its chunks.
-        plain = _build(schedule, size_bytes, own)
+        plain = build(schedule.collective, own, schedule.num_ranks, size_bytes)
         is_plain = (plain.num_chunks, plain.num_steps) == (schedule.num_chunks, schedule.num_steps)
         yield f"{own}/{SEGMENTS}" if is_plain else own
     yield from (name for name in candidates(schedule.collective, [network]) if name != own)

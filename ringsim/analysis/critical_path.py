@@ -148,18 +148,12 @@ def _segments(timeline: Timeline, hop: Hop, costs: Costs) -> list[PathSegment]:
         largest = max(range(len(spent)), key=lambda place: spent[place][1])
         spent[largest] = spent[largest][0], spent[largest][1] + rest_s
         rest_s = 0.0
-    segments = []
+    src, dst, step, chunk = (int(getattr(timeline, name)[hop.row]) for name in ("src", "dst", "step", "chunk"))
+    rank, segments = src if hop.activity is Activity.SENDING else dst, []
     for kind, seconds in (*spent, (CostKind.CONTENTION, rest_s)):
-        segments.append(_segment(timeline, hop, kind, begin_s, seconds))
+        segments.append(PathSegment(kind, rank, src, dst, step, chunk, begin_s, seconds, hop.cause))
         begin_s += seconds
     return segments
-
-
-def _segment(timeline: Timeline, hop: Hop, kind: CostKind, begin_s: float, seconds: float) -> PathSegment:
-    row = hop.row
-    src, dst, step, chunk = (int(column[row]) for column in (timeline.src, timeline.dst, timeline.step, timeline.chunk))
-    rank = src if hop.activity is Activity.SENDING else dst
-    return PathSegment(kind, rank, src, dst, step, chunk, begin_s, seconds, hop.cause)
 
 
 _TIMES = {
@@ -176,7 +170,7 @@ def _times(timeline: Timeline, row: int, activity: Activity) -> tuple[float, flo
 
 
 def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[Hop]:
-    """From the last application back to the start; none if nothing was sent."""
+    """Yield the activities of the path from the last one, an application, back to the first; none without transfers."""
     if not len(timeline):
         return
     row, activity = int(np.argmax(timeline.applied_s)), Activity.APPLYING
@@ -208,7 +202,10 @@ def _before(
 
 
 def _last_to_leave(timeline: Timeline, rows: Dependencies, free: int) -> int:
-    """Of all that the sender of row `free` sent of its chunk up to it, the last to leave; of several the first."""
+    """Return the row that left last among `free` and the earlier transfers of its sender with its chunk.
+
+    Of several that left last, the one listed first; NO_ROW if `free` is NO_ROW.
+    """
     last = free
     while free != NO_ROW:
         if timeline.sent_s[free] >= timeline.sent_s[last]:

@@ -190,8 +190,7 @@ def _add_up(index: Ranks, amount: Floats | Ints, length: int) -> Floats:
 
 def among_most(values: Floats) -> Bools:
     """Return which are as large as the largest, but for rounding."""
-    most: Bools = values >= values.max(initial=0.0) * (1 - SAME_USE)
-    return most
+    return np.asarray(values >= values.max(initial=0.0) * (1 - SAME_USE))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -64,9 +64,8 @@ class Links:
         """
         num_ranks = topology.num_ranks
         if num_ranks * (num_ranks - 1) > MAX_PAIRS:
-            raise ValueError(
-                f"{num_ranks} ranks have more than {MAX_PAIRS:,} pairs: at most that many are examined one by one"
-            )
+            rule = "at most that many are examined one by one"
+            raise ValueError(f"{num_ranks} ranks have more than {MAX_PAIRS:,} pairs: {rule}")
         require_sound(topology)
         src, dst = np.nonzero(~np.eye(num_ranks, dtype=np.bool_))
         paths, processors = topology.paths(src, dst), topology.processors
@@ -344,9 +343,8 @@ class FlowNetwork:
         num_src, num_dst = links.spread()
         for resource in np.flatnonzero(num_src).tolist():
             self.add(("in", resource), ("out", resource), float(1 / least[resource]), resource)
-            self._class_of["in", resource] = self._class_of["out", resource] = (
-                int(num_src[resource]), int(num_dst[resource]),
-            )  # fmt: skip
+            counts = int(num_src[resource]), int(num_dst[resource])
+            self._class_of["in", resource] = self._class_of["out", resource] = counts
 
     def _add_paths(self) -> None:
         """Join the resources of each path, and the ranks at its ends; a path without any is an edge by itself."""

@@ -25,7 +25,7 @@ SAME = 1e-9  # times closer than this fraction are equal: it is rounding that te
 Ranks = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlacement:
     """An order, as `permute_ranks` takes it: rank `order[i]` does what rank i does in the schedule.
 
@@ -81,7 +81,8 @@ def find_placement(  # noqa: PLR0913  a search has so many limits
         best = order if times_s[order] < times_s[best] * (1 - SAME) else best
         if len(times_s) >= budget or time.monotonic() > ends_at:
             break
-    return RankPlacement(len(times_s), best, times_s[given], times_s[best])
+    before_s, best_s = times_s[given], times_s[best]
+    return RankPlacement(evaluations=len(times_s), order=best, time_before_s=before_s, time_s=best_s)
 
 
 def default_budget(schedule: Schedule) -> int:

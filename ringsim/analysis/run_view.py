@@ -128,9 +128,8 @@ class RunView:
     @cached_property
     def phases(self) -> tuple[holdings.SchedulePhase, ...]:
         """The parts of the schedule that have names."""
-        return holdings.find_phases(
-            self.schedule, self.steps, holdings.hosts_of_network(self.network, self.schedule.num_ranks)[1]
-        )
+        _, host_of_rank = holdings.hosts_of_network(self.network, self.schedule.num_ranks)
+        return holdings.find_phases(self.schedule, self.steps, host_of_rank)
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
@@ -222,9 +221,8 @@ class RunView:
 def check_few_ranks(num_ranks: int) -> None:
     """Raise ValueError for more ranks than a picture shows."""
     if num_ranks > MAX_RANKS:
-        raise ValueError(
-            f"num_ranks {num_ranks}: a picture shows at most {MAX_RANKS} ranks; ringsim simulate --trace holds more"
-        )
+        rule = f"a picture shows at most {MAX_RANKS} ranks; ringsim simulate --trace holds more"
+        raise ValueError(f"num_ranks {num_ranks}: {rule}")
 
 
 def check_animated(schedule: Schedule) -> None:

@@ -78,8 +78,7 @@ def find_stall(timeline: Timeline, topology: Topology) -> Stall | None:
 
 
 def _stuck(timeline: Timeline, row: int) -> Stuck:
-    columns = (timeline.step, timeline.src, timeline.dst, timeline.chunk)
-    return Stuck(*(int(column[row]) for column in columns))
+    return Stuck(*(int(getattr(timeline, name)[row]) for name in ("step", "src", "dst", "chunk")))
 
 
 def _stalled_ranks(timeline: Timeline, topology: Topology) -> tuple[StalledRank, ...]:

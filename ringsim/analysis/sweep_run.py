@@ -54,9 +54,8 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     if min(ranks) < 2:
         raise ValueError(f"num_ranks {min(ranks)}: a sweep needs at least 2 ranks, since one alone takes no time")
     ranks, sizes_bytes = sorted(set(ranks)), tuple(sorted(set(sizes_bytes)))
-    simulate = _Simulator(
-        collective, sizes_bytes, networks, max_transfers, timing or PLAIN, _without_room(networks, ranks)
-    )
+    without_room = _without_room(networks, ranks)
+    simulate = _Simulator(collective, sizes_bytes, networks, max_transfers, timing or PLAIN, without_room)
     workers, names = workers or Workers(), list(dict.fromkeys(algorithms))
     groups = list(product(names, ranks))
     if workers.count > 1:  # what takes long comes first, so that all end at about the same time
@@ -93,7 +92,9 @@ class _Simulator:
 
     def __call__(self, group: tuple[str, int]) -> tuple[list[SweepCell], str]:
         """Return the cells, and why the algorithm cannot be built for this number of ranks; empty if it can."""
-        (algorithm, num_ranks), built, refusal = group, dict[int, Schedule | str](), ""
+        algorithm, num_ranks = group
+        built: dict[int, Schedule | str] = {}
+        refusal = ""
         if algorithm != LIBRARY:
             try:
                 built = self._built(algorithm, num_ranks)

@@ -159,8 +159,7 @@ def _fails_at_s(topology: Topology, src: Ints, dst: Ints) -> Floats:
     """Return the time of the first failure on each path; infinite if there is none."""
     resource = topology.paths(src, dst).resource
     fails_at_s = np.append(topology.resources.fails_at_s, np.inf)
-    earliest: Floats = fails_at_s[np.where(resource == NONE, -1, resource)].min(axis=1, initial=np.inf)
-    return earliest
+    return np.asarray(fails_at_s[np.where(resource == NONE, -1, resource)].min(axis=1, initial=np.inf))
 
 
 def _troubled_ranks(network: AnyNetwork, num_ranks: int) -> tuple[TroubledRank, ...]:

@@ -256,7 +256,10 @@ def name_numbers(noun: str, numbers: Sequence[int]) -> str:
 
 
 def _costs(schedule: Schedule, size_bytes: int, phases: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a sentence on the steps, one on a ring where a rule goes round one in all phases, and one on the bytes."""
+    """Return sentences that compare the number of steps and the bytes sent with the bounds for any algorithm.
+
+    Between them, one explains a ring, if all phases have the rule of one (see `walk_through`).
+    """
     filters = {"plural": plural, "size": format_size}
     template = load_template(Path(__file__).with_name("costs.j2"), filters, trim_blocks=True)
     return template.render(schedule=schedule, cost=cost_of(schedule), phases=phases, size_bytes=size_bytes).splitlines()

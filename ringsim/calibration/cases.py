@@ -77,7 +77,7 @@ class TimedCase:
 
     @property
     def may_use_switch(self) -> bool:
-        """Whether its ranks may hang on a switch that adds, as far as is known: by the GPU, and NCCL's version."""
+        """Whether NCCL may have used NVSwitches that reduce, as far as the GPU's name and NCCL's settings tell."""
         return bool(self.settings.uses_switch) and _may_hang_on_switch(self.device)
 
 
@@ -108,8 +108,8 @@ def repeated(cases: Iterable[TimedCase]) -> list[list[TimedCase]]:
 def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN) -> list[TimedCase]:
     """Return a case for each collective, algorithm, size, number of ranks and hosts, and file, of all runs in it.
 
-    known: of NCCL, by the user's word, where the logs do not tell.
-    Those of several files are not put together: they may be of different settings, see `contradiction_line`.
+    known: settings of NCCL that the user gives, for logs that do not name them.
+    Times of several files are not put together: they may be of different settings, see `contradiction_line`.
     """
     rows_by_case: dict[_Key, list[tuple[LogTable, LogRow]]] = {}
     for table in tables:
@@ -125,6 +125,7 @@ def cases_of_tables(tables: Iterable[LogTable], known: NcclSettings = NOT_KNOWN)
 
 
 def _algorithm(table: LogTable, settings: NcclSettings) -> str:
+    """Return the `algorithm` of a `TimedCase` for the times of a table."""
     gloo = table.environment.get("algorithm", "") if table.benchmark == "gloo" else ""
     if settings.algorithms == "ring" or "ring" in gloo or _has_ring_alone(table, settings):
         return "ring"
@@ -132,7 +133,7 @@ def _algorithm(table: LogTable, settings: NcclSettings) -> str:
 
 
 def _may_hang_on_switch(device: str) -> bool:
-    """Return whether GPUs of this name may hang on switches that add."""
+    """Return whether GPUs of this name may be connected by NVSwitches that reduce (NVLink SHARP)."""
     return any(gpu in device for gpu in _ADDING_SWITCHES)
 
 

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import Any
 
 import numpy as np
@@ -123,24 +123,18 @@ class Comparison:
 
         inside: the share of the measured times that lie in their intervals; None where these are not known.
         """
-        rows = []
-        for used in (False, True):
-            for name, low, high in SIZE_CLASSES:
-                cells = [
-                    compared
-                    for compared in self.cases
-                    if compared.error is not None
-                    and compared.used_in_calibration is used
-                    and low <= compared.case.size_bytes < high
-                ]
-                if cells:
-                    errors = [abs(compared.error or 0.0) for compared in cells]
-                    known = any(compared.interval for compared in cells)
-                    inside = sum(compared.is_inside for compared in cells) / len(cells) if known else None
-                    rows.append({
-                        "sizes": name, "used_in_calibration": used, "num_cells": len(errors),
-                        "median": statistics.median(errors), "p95": p95(errors), "inside": inside,
-                    })  # fmt: skip
+        rows, predicted = [], [compared for compared in self.cases if compared.error is not None]
+        for used, (name, low, high) in product((False, True), SIZE_CLASSES):
+            own = [compared for compared in predicted if compared.used_in_calibration is used]
+            cells = [compared for compared in own if low <= compared.case.size_bytes < high]
+            if cells:
+                errors = [abs(compared.error or 0.0) for compared in cells]
+                known = any(compared.interval for compared in cells)
+                inside = sum(compared.is_inside for compared in cells) / len(cells) if known else None
+                rows.append({
+                    "sizes": name, "used_in_calibration": used, "num_cells": len(errors),
+                    "median": statistics.median(errors), "p95": p95(errors), "inside": inside,
+                })  # fmt: skip
         return rows
 
     def as_dict(self) -> dict[str, Any]:
@@ -314,9 +308,8 @@ def compare_run(run: RecordedRun, network: AnyNetwork, trusted: Collection[str] 
     predicted = replace(simulated, **{name: getattr(simulated, name)[order] for name in simulated.columns()})
     columns = (predicted.step, predicted.src, predicted.dst, predicted.chunk)
     if run.transfers != list(zip(*(column.tolist() for column in columns), strict=True)):
-        raise ValueError(
-            f"{run}: the recorded transfers differ from those of the algorithm in this version: record it again"
-        )
+        told = "the recorded transfers differ from those of the algorithm in this version"
+        raise ValueError(f"{run}: {told}: record it again")
     applied = np.array(run.applied_s)
     once: dict[str, Any] = dict.fromkeys(("sent_s", "arrived_s", "apply_s", "applied_s"), applied)
     measured = replace(predicted, start_s=np.array(run.issued_s), **once)

@@ -23,9 +23,10 @@ from ringsim.calibration.doubts import contradiction_line, nic_line, senders_per
 from ringsim.calibration.intervals import byte_shares, draw_ratios, noises
 from ringsim.calibration.log_parameters import ANY, LogParameters, Posterior, assumptions, fit
 from ringsim.calibration.protocol_time import launch_s, predict, times_s
-from ringsim.calibration.questions import Bools, QuestionColumns
+from ringsim.calibration.questions import QuestionColumns
 from ringsim.measurements import RING_TESTS, TESTS
 from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, RingStep, Spec
+from ringsim.schedule import Bools
 from ringsim.units import plural
 
 NOISE = 0.05  # of a time, when a run is repeated
@@ -105,8 +106,7 @@ def _fit(layout: LogParameters, cases: Sequence[TimedCase]) -> _Fitted:
     prior, deviation = layout.beliefs(questions, log_times)
 
     def model(at: Floats) -> Floats:
-        logarithms: Floats = np.log(times_s(layout.rates(at), questions))
-        return logarithms
+        return np.log(times_s(layout.rates(at), questions))
 
     def fitted(held: Bools, start: Floats) -> Posterior:
         return fit(model, log_times, prior, deviation, NOISE, held, start)
@@ -213,12 +213,12 @@ def with_ring_steps(cluster: Cluster, cases: Sequence[TimedCase]) -> Cluster:
     taken = predict(cluster, [case.question for case in across])
     rings = [case for case, (_, algorithm) in zip(across, taken, strict=True) if algorithm.startswith("ring ")]
     start_s = launch_s(cluster.spec.protocols)
-    by_shape: dict[tuple[int, float], dict[int, list[float]]] = {}
+    by_shape: dict[tuple[int, float], dict[int, list[float]]] = {}  # by the hosts, and the ranks of each
     for case in rings:
         if case.calibrated_s > SHORTEST * start_s:
             rounds = 2 if case.collective == "all_reduce" else 1
             step_s = (case.calibrated_s - start_s) / rounds / (case.num_ranks - 1)
-            seconds = by_shape.setdefault(_shape(case), {})
+            seconds = by_shape.setdefault((case.num_nodes, case.num_ranks / case.num_nodes), {})
             seconds.setdefault(math.ceil(case.size_bytes / case.num_ranks), []).append(step_s)
     known = [shape for shape, seconds in by_shape.items() if len(seconds) >= FEWEST and shape[1].is_integer()]
     if not known:
@@ -257,8 +257,3 @@ def _median_s(times: Sequence[float]) -> float:
 def _may_be_ring(case: TimedCase) -> bool:
     """Return whether it is a ring, or NCCL's choice; other libraries have algorithms that no formula here describes."""
     return case.algorithm in ("nccl", "ring") and case.settings.groups == 1
-
-
-def _shape(case: TimedCase) -> tuple[int, float]:
-    """Return the hosts, and the ranks of each."""
-    return case.num_nodes, case.num_ranks / case.num_nodes

@@ -87,9 +87,10 @@ def calibrate_host(measurements: Measurements, num_cores: int) -> Cluster:
 
     Raises ValueError when probes are missing.
     """
+    processor = processor_of(measurements, num_cores) if measurements.num_ranks > 1 else Processor()
+    cluster = Cluster("host", Spec(Host(cores=num_cores), processor=processor), "one host, calibrated", "measured")
     if measurements.num_ranks == 1:
-        return _cluster(Host(cores=num_cores), Processor())
-    cluster = _cluster(Host(cores=num_cores), processor_of(measurements, num_cores))
+        return cluster
     elapsed = measurements.probes_of("shift", in_flight=1)
     cluster = _with_latency(cluster, measurements.num_ranks, elapsed[0])
     cluster = _with_memory_bandwidth(cluster, measurements.num_ranks, elapsed)
@@ -155,10 +156,6 @@ def _with_memory_bandwidth(cluster: Cluster, num_ranks: int, elapsed: list[Probe
     return cluster.with_spec(host=replace(host, memory_bytes_per_s=memory))
 
 
-def _cluster(host: Host, processor: Processor) -> Cluster:
-    return Cluster("host", Spec(host=host, processor=processor), "one host, calibrated", "measured")
-
-
 ALIKE = 1.25  # rates of links that differ by no more are taken for the same
 LONG = 2**17  # bytes; shorter messages may pass a link faster than it gives for long, out of what it has saved up
 
@@ -180,9 +177,8 @@ def calibrate_hosts(measurements: Measurements, num_cores: int, *, links_alike: 
     """
     rank_hosts = RankHosts.from_measurements(measurements)
     if rank_hosts is None:
-        raise ValueError(
-            "the measurements do not say which ranks share a host: measure again with the benchmark's --probes"
-        )
+        remedy = "measure again with the benchmark's --probes"
+        raise ValueError(f"the measurements do not say which ranks share a host: {remedy}")
     per_host = rank_hosts.ranks_per_host
     elapsed = measurements.probes_of("shift", in_flight=1)
     rates = [1.0] * rank_hosts.num_hosts if links_alike else _rates(measurements, rank_hosts)

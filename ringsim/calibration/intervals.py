@@ -15,8 +15,9 @@ import numpy as np
 
 from ringsim.calibration.doubts import guessed_from
 from ringsim.calibration.protocol_time import Rates, bytes_s, rates_of, times_s
-from ringsim.calibration.questions import Bools, Question, QuestionColumns
-from ringsim.network import Calibration, Cluster, Floats, scaled, with_free_bytes
+from ringsim.calibration.questions import Question, QuestionColumns
+from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Calibration, Cluster, Floats, scaled, with_free_bytes
+from ringsim.schedule import Bools
 
 INSIDE = 0.8
 NUM_DRAWS = 16
@@ -89,8 +90,7 @@ def byte_shares(rates: Rates, columns: QuestionColumns) -> Floats:
     By the protocols: the measured steps of a ring do not say how much of them is latency.
     """
     rates = replace(rates, library=replace(rates.library, ring_steps=()))
-    share: Floats = np.minimum(bytes_s(rates, columns) / times_s(rates, columns), 1.0)
-    return share
+    return np.minimum(bytes_s(rates, columns) / times_s(rates, columns), 1.0)
 
 
 def intervals(network: Cluster, questions: Sequence[Question]) -> list[Interval]:
@@ -152,8 +152,7 @@ def _factors(calibration: Calibration, time_s: Floats, drawn_s: Floats, byte_sha
     uncertain = np.mean(np.log(drawn_s / time_s) ** 2, axis=0)
     noise = mixed(calibration.noise, calibration.latency_noise)
     elsewhere = np.where(is_known, 0.0, mixed(_BYTES_ELSEWHERE, _LATENCY_ELSEWHERE))
-    factors: Floats = np.exp(_DEVIATIONS * np.sqrt(uncertain + noise**2 + elsewhere**2))
-    return factors
+    return np.asarray(np.exp(_DEVIATIONS * np.sqrt(uncertain + noise**2 + elsewhere**2)))
 
 
 def drawn_networks(network: Cluster, calibration: Calibration) -> list[Cluster]:
@@ -192,8 +191,8 @@ _OF_PROTOCOLS = {
     "tree_hop_latency_s": ("{} hop_latency", "tree_latency"),
     "share": ("{} share",),
 }
-_OF_LIBRARY = {name: (name,) for name in ("tree_share", "message_start", "message_share", "ring_fill")}
-_OF_RATES = {"link_bytes_per_s": ("host.link.bandwidth",), "nic_bytes_per_s": ("host.nic.bandwidth",)}
+_OF_LIBRARY = {name: (name,) for name in OF_THE_LIBRARY if name != "tree_latency"}  # which is of hops, above
+_OF_RATES = {"link_bytes_per_s": BANDWIDTHS[:1], "nic_bytes_per_s": BANDWIDTHS[1:]}
 
 
 def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:
@@ -202,7 +201,7 @@ def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:
     def changes(scaled: Any, places: Mapping[str, tuple[str, ...]], protocol: str = "") -> dict[str, Any]:
         changed = {}
         for field, names in places.items():
-            if value := getattr(scaled, field):
+            if (value := getattr(scaled, field)) is not None:
                 for name in names:
                     value *= ratios.get(name.format(protocol), 1.0)
                 changed[field] = min(value, 1.0) if field.endswith("share") else value

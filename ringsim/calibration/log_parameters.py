@@ -15,9 +15,10 @@ import numpy as np
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.doubts import senders_per_host
 from ringsim.calibration.protocol_time import Rates
-from ringsim.calibration.questions import Bools, QuestionColumns
+from ringsim.calibration.questions import QuestionColumns
 from ringsim.measurements import RING_TESTS
 from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Floats, Library, Nics, Protocol, parameter_names
+from ringsim.schedule import Bools
 
 # NCCL's model. Microseconds: start, hops of the ring within and across hosts, the same of trees; share of bandwidth.
 _NCCL = {
@@ -167,8 +168,7 @@ class Posterior:
     @property
     def deviation(self) -> Floats:
         """How far each may be off by itself, (num_parameters,)."""
-        deviation: Floats = np.sqrt(np.diag(self.covariance))
-        return deviation
+        return np.sqrt(np.diag(self.covariance))
 
 
 def fit(

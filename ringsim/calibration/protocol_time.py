@@ -39,9 +39,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringsim.calibration.questions import Bools, Question, QuestionColumns
+from ringsim.calibration.questions import Question, QuestionColumns
 from ringsim.measurements import TESTS
 from ringsim.network import AnyNetwork, Floats, Library, Protocol, Spec
+from ringsim.schedule import Bools
 
 # NCCL's treeCorrectionFactor, of what trees reach of their bandwidth: at 64 B, 128 B and so on, up to 256 MiB.
 _TREE_CORRECTION = {
@@ -147,8 +148,7 @@ def _smooth_minimum(candidates: Sequence[Floats]) -> Floats:
     table = np.array(candidates)
     least = table.min(axis=0)
     ratios = np.divide(least, table, out=np.ones_like(table), where=table > 0)
-    smooth: Floats = least * (ratios**_SHARPNESS).sum(axis=0) ** (-1 / _SHARPNESS)
-    return smooth
+    return np.asarray(least * (ratios**_SHARPNESS).sum(axis=0) ** (-1 / _SHARPNESS))
 
 
 def _candidates(rates: Rates, questions: QuestionColumns) -> list[tuple[str, Floats]]:
@@ -171,8 +171,7 @@ def _admitted(candidates: Sequence[tuple[str, Floats]], questions: QuestionColum
 
 def _leave_nothing(admitted: Sequence[Floats]) -> Bools:
     """Return where the settings of NCCL rule out all that there is: they are as good as not given."""
-    none: Bools = np.isinf(np.min(admitted, axis=0))
-    return none
+    return np.asarray(np.isinf(np.min(admitted, axis=0)))
 
 
 def unmet_settings(network: AnyNetwork, questions: Sequence[Question]) -> list[Question]:
@@ -204,8 +203,7 @@ def _existing(rates: Rates, questions: QuestionColumns) -> Iterator[tuple[str, F
 
 def _bandwidth(rates: Rates, questions: QuestionColumns) -> Floats:
     across = np.minimum(_nics_bytes_per_s(rates, questions), rates.link_bytes_per_s)
-    chosen: Floats = np.where(questions.nodes > 1, across, rates.link_bytes_per_s)
-    return chosen
+    return np.where(questions.nodes > 1, across, rates.link_bytes_per_s)
 
 
 def _nics_bytes_per_s(rates: Rates, questions: QuestionColumns) -> Floats:
@@ -226,8 +224,7 @@ def bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
 
 def _may_use_switch(rates: Rates, questions: QuestionColumns) -> Bools:
     joined = (questions.fewest > 1) & (rates.library.switch_hop_latency_s is not None)
-    may: Bools = questions.is_all_reduce & ((questions.nodes == 1) | joined)
-    return may
+    return np.asarray(questions.is_all_reduce & ((questions.nodes == 1) | joined))
 
 
 def _in_switch_bytes_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:
@@ -255,15 +252,13 @@ def _ring_s(rates: Rates, protocol: Protocol, questions: QuestionColumns) -> Flo
     is_between = questions.is_sendrecv & (questions.nodes > 1)
     share = protocol.share * np.where(is_between, rates.library.message_share, 1.0)
     bandwidth = share * _bandwidth(rates, questions)
-    taken: Floats = waited + _sent(questions) * _filling(rates.library, questions) / bandwidth
-    return taken
+    return waited + _sent(questions) * _filling(rates.library, questions) / bandwidth
 
 
 def _filling(library: Library, questions: QuestionColumns) -> Floats:
     """Return how many times as long the bytes of a ring take as on links that are full all the time."""
     is_within = (questions.nodes == 1) & ~questions.is_message & ~questions.is_whole
-    filling: Floats = np.where(is_within, 1 + library.ring_fill / np.maximum(questions.ranks - 1, 1), 1.0)
-    return filling
+    return np.where(is_within, 1 + library.ring_fill / np.maximum(questions.ranks - 1, 1), 1.0)
 
 
 def _ring_pace(rates: Rates, questions: QuestionColumns) -> Floats:
@@ -288,8 +283,7 @@ def _ring_pace(rates: Rates, questions: QuestionColumns) -> Floats:
     by_steps = np.maximum(
         by_steps, _sent(measured) / _bandwidth(rates, measured)
     )  # what is simulated has that bound too
-    pace: Floats = np.where(known, by_steps / by_protocols, 1.0)
-    return pace
+    return np.where(known, by_steps / by_protocols, 1.0)
 
 
 def launch_s(protocols: Sequence[Protocol]) -> float:
@@ -308,16 +302,14 @@ def _tree_s(rates: Rates, protocol: Protocol, share: float, questions: QuestionC
 def _tree_bytes_s(rates: Rates, questions: QuestionColumns) -> Floats:
     passes = np.where(questions.nodes == 2, rates.library.two_host_passes, 2.0)
     on_nics = passes * questions.size / _nics_bytes_per_s(rates, questions)
-    on_both: Floats = np.maximum(on_nics, 2 * questions.size / rates.link_bytes_per_s)
-    return on_both
+    return np.maximum(on_nics, 2 * questions.size / rates.link_bytes_per_s)
 
 
 def _tree_correction(protocol: Protocol, size_bytes: Floats) -> Floats:
     """Return the fraction of its bandwidth that a tree reaches at each size, from NCCL's table."""
     corrections = _TREE_CORRECTION.get(protocol.name, (1,))
     at = np.log2(np.maximum(size_bytes, _TREE_CORRECTION_FROM) / _TREE_CORRECTION_FROM)
-    reached: Floats = np.interp(at, np.arange(len(corrections)), corrections)
-    return reached
+    return np.interp(at, np.arange(len(corrections)), corrections)
 
 
 def _pat_s(rates: Rates, share: float, questions: QuestionColumns) -> Floats:

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ringsim.measurements import CHAIN_TESTS, MESSAGE_TESTS, NOT_KNOWN, PT2PT_BANDWIDTH, SENDRECV, TESTS, NcclSettings
 from ringsim.network import Floats
+from ringsim.schedule import Bools
 
 _STREAM_BYTES = 2**20  # of a message
-Bools = npt.NDArray[np.bool_]
 
 
 class Question(NamedTuple):

@@ -111,9 +111,7 @@ def timings_options(command: Command) -> Command:
     """Adds the files, and the options for what logs may leave out; the command gets `timings`."""
 
     @argument("files", nargs=-1, required=True, type=GivenFileType())
-    @option(
-        "--nodes", type=COUNT, help=("Number of hosts, for logs without a list of ranks; for one log, LOG:nodes=2.")
-    )
+    @option("--nodes", type=COUNT, help="Number of hosts, for logs without a list of ranks; for one log, LOG:nodes=2.")
     @option(
         "--ranks-per-node", type=COUNT, help="Ranks per host, for such logs; for one log, LOG:nodes=2,ranks-per-node=4."
     )

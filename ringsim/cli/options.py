@@ -330,19 +330,19 @@ def network_options(command: Command, load: Callable[[str], Cluster] = load_simu
 
 
 def refuse_without(name: str, needed: object, needed_name: str) -> None:
-    """Usage error if the option `name` was given, but not the one without which it has no effect."""
+    """Raise click.UsageError if option `name` was given without the one that it needs, whose value is `needed`."""
     if needed is None and is_given(name):
         raise click.UsageError(f"--{name} has no effect without --{needed_name}", click.get_current_context())
 
 
 def refuse_together(first: str, *others: str) -> None:
-    """Usage error if one of the other options was given beside the first one, which says what it would."""
+    """Raise click.UsageError for the first other option that was given. `first` was given, and replaces them all."""
     for name in filter(is_given, others):
         text = f"--{first} and --{name.replace('_', '-')} exclude each other"
         raise click.UsageError(text, click.get_current_context())
 
 
 def default_path(schedule: Schedule, names: str, suffix: str) -> Path:
-    """Return the file that is written for a run without --output; names: of its algorithms."""
+    """Return the path of a run's file for a command without --output. names: of algorithms. suffix: such as .html."""
     name = f"ringsim-{schedule.collective.value}-{names}-{schedule.num_ranks}"
     return Path(re.sub(r"[^\w.-]+", "-", name) + suffix)

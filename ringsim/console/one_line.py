@@ -138,12 +138,12 @@ def examples(*commands: str) -> str:
     return f"\b\nExample{'s' * (len(commands) > 1)}:\n{lines}"
 
 
-def command(*tried: str, name: str | None = None) -> Callable[[Callable[..., None]], click.Command]:
+def command(*tried: str, name: str | None = None, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
     """Return the decorator of a command, whose help ends with commands that a reader can try.
 
-    name: that of the function without it.
+    name: that of the function without it. settings: others of `click.command`.
     """
-    return click.command(name, epilog=examples(*tried))
+    return click.command(name, epilog=examples(*tried), **settings)
 
 
 def general_help(program: str, rule: str) -> str:

@@ -261,7 +261,10 @@ def _mapped(inner: Reader) -> Reader:
 
 
 def _within(data: dict[str, Any], path: str, place: str) -> Any:
-    """Return the value of a key such as run.name, of an object within the object; MISSING if it is not there."""
+    """Return the value of a path of keys: `run.name` is the key `name` of the object at `run`.
+
+    MISSING if a key is not there, or an object is null. Raises ValueError if one of them is no object.
+    """
     value: Any = data
     for name in path.split("."):
         if value is None or value is MISSING:

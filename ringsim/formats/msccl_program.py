@@ -27,15 +27,31 @@ COLLECTIVES = {  # the last name of each is the one that is written
 }
 MAX_CHUNKS = 2**16  # the runtime keeps offsets in 16 bits
 PLACED = "ringsim"  # an attribute of ours: where the schedule that was written has what a step receives
-SHARE_BUFFERS = {Collective.ALL_GATHER: "i", Collective.REDUCE_SCATTER: "o"}  # which hold the gpu's share only
+_BUFFERS = {Collective.ALL_GATHER: ("i", "o"), Collective.REDUCE_SCATTER: ("o", "i")}
+
+
+def buffers_of(collective: Collective) -> tuple[str, str]:
+    """Return which buffer has the gpu's share of the chunks only ("": neither), and which one has all of them."""
+    return _BUFFERS.get(collective, ("", "i"))
+
+
+def buffer_chunks(collective: Collective, num_ranks: int, num_chunks: int, buffer: str) -> int:
+    """Return how many chunks a buffer of a gpu has; of scratch (s) the most that there can be."""
+    is_share = buffer == buffers_of(collective)[0]
+    return MAX_CHUNKS if buffer == "s" else num_chunks // (num_ranks if is_share else 1)
+
 
 _Record = TypeVar("_Record")
 
 
 class Types:
-    """The types of steps by their work, in its order; `ADD`: what is read at src and what arrived, or stood at dst."""
+    """The types of steps, such as "rrc" (receive, reduce, copy), by what a step does, in the order in which it does it.
 
-    ALL = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", "nop")
+    ADD: what was received, or without a message what is at dst, and what was read at src.
+    """
+
+    NOP = "nop"
+    ALL = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", NOP)
     RECEIVE = ("r", "rcs", "rrc", "rrs", "rrcs")
     READ_SRC = ("s", "rrc", "rrs", "rrcs", "cpy", "re")
     ADD = ("rrc", "rrs", "rrcs", "re")
@@ -70,7 +86,10 @@ _Buffer = Annotated[str, values.one_of("i", "o", "s")]
 
 @dataclass(frozen=True, slots=True)
 class ThreadBlock:
-    """The connection that some steps use one after the other."""
+    """A thread block of a gpu, which runs its steps one after the other.
+
+    send, recv: the gpus that it sends to and receives from, over channel `chan`; -1: none.
+    """
 
     gpu: _Count
     id: _Count
@@ -111,12 +130,6 @@ class Program:
     num_chunks: Annotated[int, values.whole(1, MAX_CHUNKS)] = field(metadata={"key": "nchunksperloop"})
     in_place: _Flag = field(metadata={"key": "inplace"})
     steps: Any = ()
-
-    def num_chunks_of(self, buffer: str) -> int:
-        """Return how many chunks a buffer has."""
-        if buffer == "s":
-            return MAX_CHUNKS
-        return self.num_chunks // (self.num_ranks if buffer == SHARE_BUFFERS.get(self.collective) else 1)
 
 
 def read_program(path: Path) -> Program:
@@ -170,11 +183,11 @@ def _read_step(program: Program, block: ThreadBlock, number: int, element: "Elem
     step = _read(Instruction, element, place, block=block)
     if step.s != number:
         raise ValueError(f"{place}: s {step.s}: must be {number}")
-    if not step.cnt and step.type != "nop":
+    if not step.cnt and step.type != Types.NOP:
         raise ValueError(f"{place}: cnt 0: must be at least 1")
     src, dst = ("src", Types.READ_SRC, step.srcbuf, step.srcoff), ("dst", Types.WRITE_DST, step.dstbuf, step.dstoff)
     for end, types, buffer, offset in (src, dst):
-        size = program.num_chunks_of(buffer)
+        size = buffer_chunks(program.collective, program.num_ranks, program.num_chunks, buffer)
         if step.type in types and not 0 <= offset <= size - step.cnt:
             raise ValueError(f"{place}: {end}off {offset}, cnt {step.cnt}: buffer {buffer} has {size} chunks")
     return step

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ringsim.formats.msccl_program import SHARE_BUFFERS, Instruction, Placed, Program, Types, read_program
+from ringsim.formats.msccl_program import Instruction, Placed, Program, Types, buffers_of, read_program
 from ringsim.schedule import Schedule, ScheduleError, Transfer, held_at_end, held_at_start
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ class _Run:
         self.states = defaultdict[tuple[int, int], list[int]](list)
         self._steps: list[Instruction] = program.steps
         self._sender = dict(self._senders())
-        self._share, self._share_buffer = program.num_chunks // program.num_ranks, SHARE_BUFFERS.get(program.collective)
+        self._share = program.num_chunks // program.num_ranks
+        self._share_buffer, self._longer_buffer = buffers_of(program.collective)
         self._cells: dict[Location, _Cell] = {}
         held = held_at_start(program.collective, program.num_ranks, program.num_chunks)
         for rank, chunk in np.argwhere(held).tolist():
@@ -165,7 +166,7 @@ class _Run:
         graph.add_edges_from((number - 1, number) for number, step in enumerate(self._steps) if step.s)
         signals = defaultdict[tuple[int, int], list[int]](list)
         for number, step in enumerate(self._steps):
-            if step.hasdep and step.type != "nop":
+            if step.hasdep and step.type != Types.NOP:
                 signals[step.block.gpu, step.block.id].append(number)
         for number, step in enumerate(self._steps):
             if step.depid >= 0:  # it waits for the first step with hasdep from there on
@@ -301,10 +302,14 @@ class _Run:
         return Location(gpu, buffer, chunk % self._share if buffer == self._share_buffer else chunk)
 
     def _alias(self, gpu: int, buffer: str, offset: int) -> Location:
-        """Return a location, in place by the name of the longer buffer (NCCL's rule for in-place buffers)."""
+        """Return a location by the one name that it has in `_cells`.
+
+        In place, input and output are the same memory, as in NCCL: the buffer with the gpu's share is the part of its
+        rank in the longer buffer, by which both are named.
+        """
         if self.program.in_place and buffer != "s":
             offset += gpu * self._share * (buffer == self._share_buffer)
-            buffer = "o" if self._share_buffer == "i" else "i"
+            buffer = self._longer_buffer
         return Location(gpu, buffer, offset)
 
     def _fault(self, number: int, fault: str) -> ScheduleError:
@@ -325,20 +330,21 @@ def _steps(run: _Run) -> list[list[Transfer]]:
 
 
 def _earliest_steps(run: _Run) -> list[int]:
-    """Return the step of each move.
+    """Return the earliest step, counted from 0, in which each move still takes the state that it took in the program.
 
-    Raises ScheduleError if a chunk is added, or put in place, only after what its sender did next has come back.
+    Raises ScheduleError if there is none: where a receiver adds or keeps what it was sent only after it has received
+    more, which its sender made later of the same chunk.
     """
     import networkx as nx  # noqa: PLC0415  takes a tenth of a second
 
-    graph: nx.DiGraph[int] = nx.DiGraph()  # which moves must not be before which, later by a distance of 0 or 1 steps
+    graph: nx.DiGraph[int] = nx.DiGraph()  # from a move to those that are at least `distance` steps later, 0 or 1
     graph.add_nodes_from(range(len(run.moves)))
     for made in run.states.values():
         graph.add_edges_from((pair for pair in itertools.pairwise(made) if pair[0] != NO_STEP), distance=0)
     taken = [(run.states[move.transfer.src, move.transfer.chunk], move.version) for move in run.moves]
     next_states = ((number, made[version + 1 : version + 2]) for number, (made, version) in enumerate(taken))
     graph.add_edges_from(((number, later) for number, states in next_states for later in states), distance=0)
-    sources = ((made[version], number) for number, (made, version) in enumerate(taken))  # the greater distance counts
+    sources = ((made[version], number) for number, (made, version) in enumerate(taken))  # 1 replaces 0 of the same pair
     graph.add_edges_from((pair for pair in sources if pair[0] != NO_STEP), distance=1)
     groups = nx.condensation(graph)  # moves that must be in one step, such as an exchange
     group_of, step_of = groups.graph["mapping"], dict.fromkeys(groups, 0)

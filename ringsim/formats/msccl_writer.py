@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ringsim.formats.msccl_program import COLLECTIVES, PLACED, SHARE_BUFFERS
+from ringsim.formats.msccl_program import COLLECTIVES, PLACED, Types, buffer_chunks, buffers_of
 from ringsim.schedule import (
     Dependencies,
     RankOperation,
@@ -76,12 +76,11 @@ def msccl_lines(schedule: Schedule, *, with_places: bool = False) -> Iterator[st
         f'nchunksperloop="{num_chunks}" ngpus="{num_ranks}" coll="{NAMES[collective]}" inplace="1" outofplace="0" '
         f'minBytes="0" maxBytes="{MAX_BYTES}">\n'
     )
-    share_buffer = SHARE_BUFFERS.get(collective)
-    size_i, size_o = (num_chunks // (num_ranks if buffer == share_buffer else 1) for buffer in "io")
+    size_i, size_o = (buffer_chunks(collective, num_ranks, num_chunks, buffer) for buffer in "io")
     for rank, operations in enumerate(operations_of_ranks(waits, num_ranks)):
         yield f'  <gpu id="{rank}" i_chunks="{size_i}" o_chunks="{size_o}" s_chunks="0">\n'
         blocks = _blocks(waits, channels, operations, with_places)
-        yield from _block_lines(blocks, "o" if share_buffer == "i" else "i")
+        yield from _block_lines(blocks, buffers_of(collective)[1])
         yield "  </gpu>\n"
     yield "</algo>\n"
 
@@ -108,7 +107,7 @@ def _blocks(
             if other != block and step > waited_for.get((block, other), -1):
                 waited_for[block, other] = latest[other] = step
         points_before = sorted(latest.items())
-        lines.extend(_Line("nop", -1, point) for point in points_before[1:])
+        lines.extend(_Line(Types.NOP, -1, point) for point in points_before[1:])
         kind = "s" if is_send else "rrc" if waits.reduce[row] else "r"
         placed = f"{waits.step[row]},{row},{waits.channel[row]}" if with_places and not is_send else ""
         lines.append(_Line(kind, chunk, points_before[0] if points_before else None, placed))

@@ -32,9 +32,9 @@ def provenance() -> dict[str, Any]:
 
 
 def _command() -> str:
-    """Return the program and its arguments; for what is typed in or in a notebook that it was made from Python.
+    """Return the command line of this process; FROM_PYTHON in an interactive session or a notebook.
 
-    The program is the script's name, or `-m package` for a package, whose file is always __main__.py.
+    It begins with the name of the script, or with `-m package` for a package, whose script is always __main__.py.
     """
     program = Path(sys.argv[0]).name if sys.argv else ""
     if program in ("", "-", "-c") or program.startswith("ipykernel"):

@@ -72,9 +72,8 @@ class Catalogue:
         if name in self._offered:
             return name
         nearest = ", ".join(get_close_matches(name, self._offered, n=3))
-        raise ValueError(
-            f"{place} = {json.dumps(name)}: there is none on this many ranks" + (f"; near: {nearest}" * bool(nearest))
-        )
+        near = f"; near: {nearest}" if nearest else ""
+        raise ValueError(f"{place} = {json.dumps(name)}: there is none on this many ranks{near}")
 
 
 def failure_name(failure: Failure) -> str:

@@ -106,8 +106,7 @@ class ClusterTopology(Topology):
     def _extra_latency(self, resource: Ints) -> Floats | float:
         if not self._extra_latency_s.any():
             return 0.0
-        extra: Floats = np.where(resource == NONE, 0.0, self._extra_latency_s[resource]).sum(axis=1)
-        return extra
+        return np.asarray(np.where(resource == NONE, 0.0, self._extra_latency_s[resource]).sum(axis=1))
 
 
 def _table(uses: Iterable[Use], num_pairs: int) -> tuple[Ints, Floats]:

@@ -112,8 +112,7 @@ class _Leaves:
         rates = np.array([host.nics.bandwidth_bytes_per_s for host in layout.hosts])
         below = np.bincount(layout.host_of_nic) * rates
         mean = np.bincount(self._leaf_of_host, below) / np.bincount(self._leaf_of_host)
-        uplinks: Floats = mean * (self._switch.hosts_per_leaf or 1) / self._switch.oversubscription
-        return uplinks
+        return mean * (self._switch.hosts_per_leaf or 1) / self._switch.oversubscription
 
     def host_path(self, src_host: Ints, dst_host: Ints) -> HostPath:
         src_leaf, dst_leaf = self._leaf_of_host[src_host], self._leaf_of_host[dst_host]

@@ -219,10 +219,10 @@ def load_network(name_or_path: str | Path) -> Cluster:
         >>> load_network("dgx-h100").name
         'dgx-h100'
     """
-    name, names = str(name_or_path), preset_names()
+    name = str(name_or_path)
     if name.endswith(".toml"):
         return read_network(read_text(Path(name)), name)
-    if name not in names:
+    if name not in (names := preset_names()):
         presets = f"{did_you_mean(name, names)}presets are {', '.join(names)}"
         raise ValueError(f"network {name!r}: {presets}; or give a file that ends in .toml")
     return read_network(read_text(_FOLDER / f"{name}.toml"), f"ringsim/network/presets/{name}.toml")

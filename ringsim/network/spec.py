@@ -309,20 +309,16 @@ def with_free_bytes(spec: Spec) -> Spec:
     return replace(free_spec, slow_links=tuple(links))
 
 
-def require_quantities(spec: Spec) -> None:
-    """Raise ValueError, which names the first, for a number of the spec that cannot be: files are checked before."""
-    _require(spec, "")
-
-
-def _require(value: object, place: str) -> None:
+def require_quantities(value: object, place: str = "") -> None:
+    """Raise ValueError, which names the first, for a number of a spec that cannot be: files are checked before."""
     if isinstance(value, float):
         require_number(value, place)
     elif isinstance(value, tuple):
         for index, inner in enumerate(value):
-            _require(inner, f"{place}[{index}]")
+            require_quantities(inner, f"{place}[{index}]")
     elif is_dataclass(value):
         for field in fields(value):
-            _require(getattr(value, field.name), f"{place}.{field.name}".removeprefix("."))
+            require_quantities(getattr(value, field.name), f"{place}.{field.name}".removeprefix("."))
 
 
 def require_number(value: float, place: str) -> None:

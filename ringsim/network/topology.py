@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits, indices 64
 
 NONE = -1  # where a resource is named: there is none
@@ -139,8 +138,7 @@ class InSwitch:
 
 def connection_keys(src: Ranks, dst: Ranks, channel: Ranks, num_ranks: int) -> Ints:
     """Return, for each transfer, a number for its connection alone: for its src, dst and channel."""
-    keys: Ints = (channel.astype(np.int64) * num_ranks + src) * num_ranks + dst
-    return keys
+    return (channel.astype(np.int64) * num_ranks + src) * num_ranks + dst
 
 
 def connection_ends(keys: Ints, num_ranks: int) -> tuple[Ints, Ints, Ints]:
@@ -198,7 +196,7 @@ def require_rates(quantity: str, values: Floats, names: Sequence[str] = ()) -> N
     _require(quantity, values, values > 0, "greater than 0", names)
 
 
-def _require(quantity: str, values: Floats, good: Bools, rule: str, names: Sequence[str] = ()) -> None:
+def _require(quantity: str, values: Floats, good: npt.NDArray[np.bool_], rule: str, names: Sequence[str] = ()) -> None:
     if not good.all():
         first = int(np.argmin(good))
         raise ValueError(f"{quantity} {names[first] if names else first} is {values[first]}: must be {rule}")

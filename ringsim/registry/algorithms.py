@@ -39,17 +39,20 @@ class AlgorithmName:
         whole, slash, segments = text.partition("/")
         base, at, per_host = whole.partition("@")
         if slash and not _is_count(segments, MAX_SEGMENTS):
-            raise ValueError(f"algorithm {text!r}: after the slash must come a number of segments, 1..{MAX_SEGMENTS}")
+            raise _error(text, f"after the slash must come a number of segments, 1..{MAX_SEGMENTS}")
         if at and not _is_count(per_host, MAX_RANKS_PER_HOST):
-            raise ValueError(
-                f"algorithm {text!r}: after the @ must come the number of ranks of a host, 1..{MAX_RANKS_PER_HOST}"
-            )
+            raise _error(text, f"after the @ must come the number of ranks of a host, 1..{MAX_RANKS_PER_HOST}")
         return cls(base, int(per_host) if at else None, int(segments or 1))
 
     @property
     def whole(self) -> str:
         """The name without segments."""
         return self.base if self.ranks_per_host is None else f"{self.base}@{self.ranks_per_host}"
+
+
+def _error(algorithm: str, fault: str, kind: type[Exception] = ValueError) -> Exception:
+    """Return the error about an algorithm that the user has named."""
+    return kind(f"algorithm {algorithm!r}: {fault}")
 
 
 def base_name(algorithm: str) -> str:
@@ -126,7 +129,7 @@ def _build(collective: Collective | None, algorithm: str, num_ranks: int, size_b
     if names_file(algorithm):
         is_msccl = algorithm.endswith(".xml")
         if is_msccl and not Path(algorithm).is_file():
-            raise ValueError(f"algorithm {algorithm!r}: there is no such file")
+            raise _error(algorithm, "there is no such file")
         schedule = read_msccl(algorithm) if is_msccl else build_from_file(algorithm, num_ranks)
         _require_asked_for(schedule, collective, algorithm, num_ranks)
         return schedule
@@ -148,25 +151,19 @@ def _require_asked_for(schedule: Schedule, collective: Collective | None, algori
     if (schedule.collective, schedule.num_ranks) != (asked, num_ranks):
         own = schedule.collective.value
         remedy = "" if asked is schedule.collective else f": give the collective {own} (--collective {own})"
-        raise ValueError(
-            f"algorithm {algorithm!r}: it is {own} over {schedule.num_ranks} ranks; asked for is {asked.value} over "
-            f"{num_ranks}{remedy}"
-        )
+        told = f"it is {own} over {schedule.num_ranks} ranks; asked for is {asked.value} over {num_ranks}"
+        raise _error(algorithm, f"{told}{remedy}")
 
 
 def _parsed(collective: Collective, algorithm: str) -> AlgorithmName:
     if not is_built_in(collective, algorithm):
         known = [name for owner, name in ALGORITHMS if owner is collective]
-        raise ValueError(
-            f"algorithm {algorithm!r}: {collective.value} has {', '.join(known)}; or give your own as FILE.py:FUNCTION "
-            f"or FILE.xml{suggestion(base_name(algorithm), known)}"
-        )
+        own = f"or give your own as FILE.py:FUNCTION or FILE.xml{suggestion(base_name(algorithm), known)}"
+        raise _error(algorithm, f"{collective.value} has {', '.join(known)}; {own}")
     name = AlgorithmName.parse(algorithm)
     if name.ranks_per_host is not None and name.base not in TWO_LEVEL:
-        raise ValueError(
-            f"algorithm {algorithm!r}: {name.base} is the same however many ranks a host has; only "
-            f"{', '.join(TWO_LEVEL)} take an @"
-        )
+        only = f"only {', '.join(TWO_LEVEL)} take an @"
+        raise _error(algorithm, f"{name.base} is the same however many ranks a host has; {only}")
     return name
 
 
@@ -196,10 +193,8 @@ def require_trusted(named: str, algorithm: str, trusted: Collection[str]) -> Non
     named: what names it, such as "the measurements name".
     """
     if ":" in algorithm and not algorithm.endswith(".xml") and algorithm not in trusted:
-        raise ValueError(
-            f"algorithm {algorithm!r}: {named} a Python file, which is run only if you trust it: give "
-            f"--trust {algorithm}"
-        )
+        rule = f"which is run only if you trust it: give --trust {algorithm}"
+        raise _error(algorithm, f"{named} a Python file, {rule}")
 
 
 def is_built_in(collective: Collective | None, algorithm: str) -> bool:
@@ -238,11 +233,11 @@ def build_from_file(algorithm: str, num_ranks: int) -> Schedule:
     returned is not a Schedule.
     """
     if algorithm.endswith(".py"):
-        raise ValueError(f"algorithm {algorithm!r}: {_functions(algorithm, Path(algorithm))}")
+        raise _error(algorithm, _functions(algorithm, Path(algorithm)))
     file, _, function = algorithm.rpartition(":")
     schedule = _call(algorithm, _function(algorithm, Path(file), function), num_ranks)
     if not isinstance(schedule, Schedule):
-        raise ValueError(f"algorithm {algorithm!r}: it returned {type(schedule).__name__}, not a Schedule")
+        raise _error(algorithm, f"it returned {type(schedule).__name__}, not a Schedule")
     return replace(schedule, algorithm=f"{Path(file).name}:{function}")  # so that whatever is said of it names the file
 
 
@@ -256,7 +251,7 @@ def _functions(algorithm: str, path: Path) -> str:
 
 def _require_file(algorithm: str, path: Path) -> None:
     if not path.is_file():
-        raise ValueError(f"algorithm {algorithm!r}: there is no file {str(path)!r}")
+        raise _error(algorithm, f"there is no file {str(path)!r}")
 
 
 def _function(algorithm: str, path: Path, name: str) -> Any:
@@ -267,9 +262,8 @@ def _function(algorithm: str, path: Path, name: str) -> Any:
     _call(algorithm, _run, module)
     function = getattr(module, name, None)
     if not callable(function):
-        raise ValueError(
-            f"algorithm {algorithm!r}: there is no function {name!r} in {str(path)!r}: {_functions(algorithm, path)}"
-        )
+        functions = _functions(algorithm, path)
+        raise _error(algorithm, f"there is no function {name!r} in {str(path)!r}: {functions}")
     return function
 
 
@@ -288,7 +282,7 @@ def _call(algorithm: str, function: Callable[[Any], Any], argument: Any) -> Any:
     except (Exception, SystemExit) as error:
         message = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
         kind = ScheduleError if isinstance(error, ScheduleError) else ValueError
-        raise kind(f"algorithm {algorithm!r}: {_place(algorithm, error)}it raised {message}") from error
+        raise _error(algorithm, f"{_place(algorithm, error)}it raised {message}", kind) from error
 
 
 def _place(algorithm: str, error: BaseException) -> str:

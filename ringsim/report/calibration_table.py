@@ -7,7 +7,7 @@ from typing import Any
 
 from ringsim import calibration
 from ringsim.files import finite_or_none
-from ringsim.report.table import DataTable, Row, TableCell, count_cell, error_cell, share_cell, size_cell, time_cell
+from ringsim.report import table as cells
 from ringsim.text_table import WIDTH, align_columns, wrap_text
 from ringsim.units import format_rate, format_size, format_time, plural
 
@@ -153,10 +153,10 @@ def format_comparison(comparison: calibration.Comparison, wide: bool = False) ->
     return "\n".join([f"network {comparison.network}", *lines, "", _summary(comparison), *notes])
 
 
-def comparison_table(comparison: calibration.Comparison, most_rows: int | None = None) -> DataTable:
+def comparison_table(comparison: calibration.Comparison, most_rows: int | None = None) -> cells.DataTable:
     """Return a row for each case, the name of its algorithm first."""
     rows = [(*_name(compared), *_row(comparison, compared)) for compared in comparison.cases[:most_rows]]
-    return DataTable(("collective", "algorithm", *_columns(comparison)), rows)
+    return cells.DataTable(("collective", "algorithm", *_columns(comparison)), rows)
 
 
 def _columns(comparison: calibration.Comparison) -> Sequence[str]:
@@ -168,7 +168,7 @@ def _columns(comparison: calibration.Comparison) -> Sequence[str]:
 def _rows_by_algorithm(comparison: calibration.Comparison) -> Iterator[str]:
     """Yield the rows of each algorithm, and of each log that others repeat, below its name, aligned as one table."""
     rows = [_row(comparison, compared) for compared in comparison.cases]
-    heading, *lines = DataTable(_columns(comparison), rows).lines()
+    heading, *lines = cells.DataTable(_columns(comparison), rows).lines()
     by_name: dict[str, list[str]] = {}
     for compared, log, line in zip(comparison.cases, comparison.logs(), lines, strict=True):
         name = " ".join(_name(compared)) + (f", {log}" if log else "")
@@ -181,39 +181,39 @@ def _name(compared: calibration.ComparedCase) -> tuple[str, str]:
     return compared.case.collective, compared.case.algorithm
 
 
-def _row(comparison: calibration.Comparison, compared: calibration.ComparedCase) -> Row:
+def _row(comparison: calibration.Comparison, compared: calibration.ComparedCase) -> cells.Row:
     case, error = compared.case, compared.error
-    sizes = size_cell(case.size_bytes), count_cell(case.num_ranks), count_cell(case.num_nodes)
-    predicted, measured = time_cell(compared.predicted_s), time_cell(case.measured_s)
+    sizes = cells.size_cell(case.size_bytes), cells.count_cell(case.num_ranks), cells.count_cell(case.num_nodes)
+    predicted, measured = cells.time_cell(compared.predicted_s), cells.time_cell(case.measured_s)
     how = ("used  " if compared.used_in_calibration else "") + (compared.how if error is not None else "")
     between = [_width_cell(compared)] if comparison.has_intervals else []
-    return *sizes, predicted, *between, measured, error_cell(error, 1), share_cell(compared.spread, 1), how
+    return *sizes, predicted, *between, measured, cells.error_cell(error, 1), cells.share_cell(compared.spread, 1), how
 
 
-def _width_cell(compared: calibration.ComparedCase) -> TableCell:
+def _width_cell(compared: calibration.ComparedCase) -> cells.TableCell:
     """Return how far the measured time may lie from the predicted one, with a probability of 80 %."""
     if compared.interval is None or compared.predicted_s is None:
-        return time_cell(None)
+        return cells.NOTHING
     if not calibration.is_bounded(*compared.interval):
-        return TableCell(calibration.NOT_BOUNDED, math.inf)
+        return cells.TableCell(calibration.NOT_BOUNDED, math.inf)
     low_s, high_s = compared.interval
     shorter, longer = compared.predicted_s / low_s - 1, high_s / compared.predicted_s - 1
     width = max(shorter, longer)
     if f"{shorter:.0%}" == f"{longer:.0%}" and width < _ALIKE:
-        return TableCell(f"±{width:.0%}", width)
-    return TableCell(f"{1 / (1 + shorter) - 1:+.0%} {longer:+.0%}", width)
+        return cells.TableCell(f"±{width:.0%}", width)
+    return cells.TableCell(f"{1 / (1 + shorter) - 1:+.0%} {longer:+.0%}", width)
 
 
 def _summary(comparison: calibration.Comparison) -> str:
     """Return a table of the median and 95th percentile of |error| by size class."""
     rows = [
-        (summary["sizes"], str(summary["num_cells"]), share_cell(summary["median"], 1), share_cell(summary["p95"], 1),
-         *([share_cell(summary["inside"])] if comparison.has_intervals else []),
+        (summary["sizes"], str(summary["num_cells"]), *(cells.share_cell(summary[of], 1) for of in ("median", "p95")),
+         *([cells.share_cell(summary["inside"])] if comparison.has_intervals else []),
          "used in the calibration" if summary["used_in_calibration"] else "held out")
         for summary in comparison.summary()
     ]  # fmt: skip
     inside = ["in their 80 %"] if comparison.has_intervals else []
-    return DataTable(("sizes", "cells", "median |error|", "95 % below", *inside, ""), rows).text()
+    return cells.DataTable(("sizes", "cells", "median |error|", "95 % below", *inside, ""), rows).text()
 
 
 def _notes(comparison: calibration.Comparison) -> list[str]:

@@ -91,8 +91,7 @@ def _held(place: str, num_ranks: int, num_chunks: int) -> npt.NDArray[np.bool_]:
     else:
         sender, receiver = np.divmod(owners(num_ranks**2, num_chunks), num_ranks)
         owner = sender if place == _SENDER else receiver
-    holds: npt.NDArray[np.bool_] = np.arange(num_ranks)[:, None] == owner
-    return holds
+    return np.asarray(np.arange(num_ranks)[:, None] == owner)
 
 
 def owners(num_shares: int, num_chunks: int) -> npt.NDArray[np.int64]:

@@ -154,7 +154,12 @@ class Steps(ABC, Sequence[Step]):
         return 1 + max((int(self.step(index).channel.max(initial=0)) for index in range(len(self))), default=0)
 
     def patterns(self) -> Iterable[Step]:
-        """Return representative steps: every other step uses connections of one of them, and none more often."""
+        """Return steps that together use every connection of the schedule: here all, in some subclasses a few.
+
+        A connection is a sender, a receiver and a channel. A step that is left out only sends over connections of one
+        of those returned, and over none of them more often than that one does. A ring, all of whose steps send over the
+        same connections, returns one step.
+        """
         return self
 
     @property

@@ -89,21 +89,19 @@ def require_equal_shares(schedule: Schedule) -> None:
 def _check_partition(schedule: Schedule) -> None:
     """Raise ScheduleError unless its chunks cover a tensor, in shares that are equal where they can be."""
     num_ranks, num_chunks = schedule.num_ranks, schedule.num_chunks
-    num_shares = schedule.collective.num_shares(num_ranks)
+    num_shares, place = schedule.collective.num_shares(num_ranks), f"{schedule}: partition"
     for num_elements in (0, 1, num_ranks, 5 * num_ranks, num_chunks - 1, num_chunks, 3 * num_chunks + 1):
         bounds = _bounds(schedule, num_elements)
         fits = bounds.shape == (num_chunks + 1,) and (bounds[0], bounds[-1]) == (0, num_elements)
         if not (fits and (np.diff(bounds) >= 0).all()):
+            rule = f"must rise from 0 to {num_elements}, and be {num_chunks + 1}"
             raise ScheduleError(
-                f"{schedule}: partition: the bounds of {num_elements} elements in {plural(num_chunks, 'chunk')} must "
-                f"rise from 0 to {num_elements}, and be {num_chunks + 1}"
+                f"{place}: the bounds of {num_elements} elements in {plural(num_chunks, 'chunk')} {rule}"
             )
         if num_elements % num_shares == 0 and not isinstance(schedule.partition, UnevenShares):
             shares = np.diff(bounds[:: num_chunks // num_shares])
             if (shares != num_elements // num_shares).any():
-                raise ScheduleError(
-                    f"{schedule}: partition: {num_elements} elements are not divided equally among the ranks"
-                )
+                raise ScheduleError(f"{place}: {num_elements} elements are not divided equally among the ranks")
 
 
 def _bounds(schedule: Schedule, num_elements: int) -> Ints:
@@ -157,9 +155,8 @@ class _Verifier:
     def _check_range(self, index: int, transfer: Transfer) -> None:
         num_ranks, num_chunks = self._schedule.num_ranks, self._schedule.num_chunks
         if not (0 <= transfer.src < num_ranks and 0 <= transfer.dst < num_ranks and 0 <= transfer.chunk < num_chunks):
-            self._fail(
-                index, None, f"{transfer} names a rank not in 0..{num_ranks - 1} or a chunk not in 0..{num_chunks - 1}"
-            )
+            ranges = f"a rank not in 0..{num_ranks - 1} or a chunk not in 0..{num_chunks - 1}"
+            self._fail(index, None, f"{transfer} names {ranges}")
         if transfer.channel < 0:
             self._fail(index, transfer.src, f"chunk {transfer.chunk} is sent on channel {transfer.channel}, below 0")
         if transfer.src == transfer.dst:
@@ -172,11 +169,8 @@ class _Verifier:
             self._fail(index, src, fault, marked=dst)  # in the grid, sends stand where they are received
         written = int(self._last_write[src, chunk])
         if data_dependency != written:
-            self._fail(
-                index,
-                src,
-                f"chunk {chunk} was last written in step {written}, but data_dependency says {data_dependency}",
-            )
+            fault = f"chunk {chunk} was last written in step {written}, but data_dependency says {data_dependency}"
+            self._fail(index, src, fault)
         self._check_lookback(index, src, data_dependency)
         self._last_send[src, chunk] = index
         self._unconfirmed.setdefault((src, chunk), []).append((index, dst))
@@ -187,25 +181,18 @@ class _Verifier:
         self._check_lookback(index, dst, buffer_dependency)
         last_send = int(self._last_send[dst, chunk])
         if buffer_dependency > last_send:
-            self._fail(
-                index,
-                dst,
-                f"chunk {chunk} was last sent in step {last_send}, but buffer_dependency says {buffer_dependency}",
-            )
+            fault = f"chunk {chunk} was last sent in step {last_send}, but buffer_dependency says {buffer_dependency}"
+            self._fail(index, dst, fault)
         for step, receiver in self._unconfirmed.pop((dst, chunk), []):
             if buffer_dependency < step and max(self._seen[dst, chunk, receiver], seen[receiver]) < step:
-                self._fail(
-                    index,
-                    dst,
-                    f"chunk {chunk} may be overwritten before it has left for rank {receiver} "
-                    f"(sent in step {step}; buffer_dependency is {buffer_dependency}, last sent in step {last_send})",
-                )
+                sent = f"sent in step {step}; buffer_dependency is {buffer_dependency}, last sent in step {last_send}"
+                fault = f"chunk {chunk} may be overwritten before it has left for rank {receiver} ({sent})"
+                self._fail(index, dst, fault)
 
     def _check_lookback(self, index: int, rank: int, step: int) -> None:
         if step != NEVER and index - step > self._lookback:
-            self._fail(
-                index, rank, f"it waits for step {step}, further back than the declared lookback {self._lookback}"
-            )
+            fault = f"it waits for step {step}, further back than the declared lookback {self._lookback}"
+            self._fail(index, rank, fault)
 
     def _apply(self, index: int, transfer: Transfer, counts: np.ndarray, seen: np.ndarray) -> None:
         _, dst, chunk, reduce, _ = transfer

@@ -126,8 +126,7 @@ def _is_shared(ends: Ends, paths: Paths, resources: Resources, cores: Ints) -> B
     users = np.unique(paths.resource[named] * num_senders + sender)  # a channel sends one message at a time
     count = np.bincount(users // num_senders, minlength=len(resources.names))
     count += np.bincount(cores[cores != NONE], minlength=len(count))
-    shared: Bools = (count > 1) | np.isfinite(resources.fails_at_s) | (resources.burst_bytes > 0)
-    return shared
+    return (count > 1) | np.isfinite(resources.fails_at_s) | (resources.burst_bytes > 0)
 
 
 def has_contention(schedule: Schedule, topology: Topology) -> bool:

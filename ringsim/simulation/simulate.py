@@ -95,7 +95,7 @@ def predict_time(
     topology = with_in_network_reduction([schedule], sound_topology(network, schedule.num_ranks))
     if is_for_steps(schedule, topology):
         return time_steps(schedule, topology, sizes, on_progress)
-    if few := _few(schedule, topology, sizes, runtime):
+    if few := _representatives(schedule, topology, sizes, runtime):
         time_s = few.time_s(topology, int(sizes[0]))
         on_progress(schedule.num_transfers)
         return time_s
@@ -107,16 +107,21 @@ def predict_time(
 def lists_more_than(
     max_transfers: float, schedule: Schedule, network: AnyNetwork, size_bytes: int, *, runtime: Runtime = RULE
 ) -> bool:
-    """Return whether `predict_time` has to look at more transfers than that, since no few of them stand for all."""
+    """Return whether `predict_time` has to simulate more than `max_transfers` transfers, one by one."""
     if schedule.num_transfers <= max_transfers:
         return False
     topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
-    few = _few(schedule, topology, schedule.chunk_bytes(size_bytes), runtime)
+    few = _representatives(schedule, topology, schedule.chunk_bytes(size_bytes), runtime)
     return few is None or few.num_rows > max_transfers
 
 
-def _few(schedule: Schedule, topology: Topology, chunk_bytes: Ints, runtime: Runtime) -> Representatives | None:
-    """Return the transfers that stand for all, if there are such and looking for them is worth it."""
+def _representatives(
+    schedule: Schedule, topology: Topology, chunk_bytes: Ints, runtime: Runtime
+) -> Representatives | None:
+    """Return few transfers that are simulated in place of all, since each of the others has the times of one of them.
+
+    None if there are no such transfers, or if it would take long to find them.
+    """
     may_be_few = not runtime.in_order and may_have_classes(schedule, topology, chunk_bytes)
     return representatives(schedule, topology) if may_be_few else None
 
@@ -171,9 +176,9 @@ _SCHEDULES_KEPT = 64
 
 
 class Portions(NamedTuple):
-    """`number` times the same schedule, each time with an equal part of every chunk.
+    """The portions of a tensor that does not fit into shared memory: `number` runs of the schedule in turn.
 
-    chunk_bytes: (num_chunks,), of the longest part.
+    Each run takes an equal part of every chunk. chunk_bytes: (num_chunks,), of the largest portion.
     """
 
     schedule: Schedule
@@ -189,7 +194,10 @@ class Portions(NamedTuple):
 
 
 def portions_of(schedule: Schedule, network: SharedMemoryNetwork, chunk_bytes: Ints, runtime: Runtime) -> Portions:
-    """Return the portions of a tensor. chunk_bytes: (num_chunks,)."""
+    """Return as few portions as let all that a rank publishes at a time fit into its slot of shared memory.
+
+    chunk_bytes: (num_chunks,), of the whole tensor.
+    """
     passes = _passes(schedule, runtime.in_place, runtime.is_lent)
     longest, most_published = int(chunk_bytes.max(initial=0)), max(passes.most_published, 1)
     number = max(1, -(-longest // max(network.costs.slot_bytes // most_published, 1)))
@@ -197,7 +205,7 @@ def portions_of(schedule: Schedule, network: SharedMemoryNetwork, chunk_bytes: I
     rate = network.rate(most_published * int(sizes.max(initial=0)))
     topology = network.topology_at(schedule.num_ranks, rate)
     require_sound(topology)
-    # To form a sum elsewhere takes as much longer than to add in place as some fraction of a copy.
+    # A sum that is written to another buffer takes longer than one in place: by this fraction of the time of a copy.
     longer_s = max(1 / rate.reduce_into_bytes_per_s - 1 / rate.reduce_bytes_per_s, 0.0)
     fraction = longer_s * rate.copy_bytes_per_s if longer_s else 0.0
     copies = CopyCounts(passes.published, passes.taken + fraction * passes.apart)

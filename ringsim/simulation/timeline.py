@@ -105,8 +105,7 @@ def bytes_s(timeline: Timeline, topology: Topology, chunk_bytes: Ints, row: Ints
     """Return what their bytes alone take on their paths: (num_rows,). channel: (num_rows,), on which they are sent."""
     src, dst = timeline.src[row].astype(np.int64), timeline.dst[row].astype(np.int64)
     paths = topology.connection_paths(src, dst, channel.astype(np.int64))
-    seconds: Floats = chunk_bytes[timeline.chunk[row]] / paths.alone_bytes_per_s(topology.resources)
-    return seconds
+    return chunk_bytes[timeline.chunk[row]] / paths.alone_bytes_per_s(topology.resources)
 
 
 def jitter_factors(topology: Topology, step: Rows) -> Floats | None:

@@ -6,13 +6,14 @@ gathered up from all ranks to its owner. So a reduce_scatter is an all_gather th
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
 
 from ringsim.analysis import Links
 from ringsim.network import NONE, Floats, Ints
-from ringsim.schedule import Bools, Collective, Columns, Schedule
+from ringsim.schedule import Bools, Collective, Columns, Schedule, Transfer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +65,7 @@ class Part:
 def _channels(src: Ints, dst: Ints) -> Ints:
     """Return a channel for each pair of ranks, (num_transfers,): those of a rank are counted from 0."""
     pair, number = np.unique(np.column_stack([src, dst]), axis=0, return_inverse=True)
-    channel: Ints = (np.arange(len(pair)) - np.searchsorted(pair[:, 0], pair[:, 0]))[number.ravel()]
-    return channel
+    return (np.arange(len(pair)) - np.searchsorted(pair[:, 0], pair[:, 0]))[number.ravel()]
 
 
 def period_of(parts: Sequence[Part]) -> float:
@@ -106,22 +106,18 @@ def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
     transfer overwrites, if anything, has been made of what the rank has sent before of that chunk.
     """
     order = np.argsort(end_s, kind="stable")
-    fields = ("src", "dst", "chunk", "reduce", "channel")
-    columns = [np.concatenate([getattr(step, field) for step in schedule.steps])[order] for field in fields]
+    columns = [np.concatenate([getattr(step, field) for step in schedule.steps])[order] for field in Transfer._fields]
     known = schedule.collective, schedule.algorithm, schedule.num_ranks, schedule.num_chunks
     return Schedule.from_columns(*known, list(_steps(*columns)))
 
 
 def _steps(src: Ints, dst: Ints, chunk: Ints, reduce: Bools, channel: Ints) -> Iterator[Columns]:
     """Yield as few steps as keep the order: a new one begins where a transfer sends what its step has written."""
-    first, written = 0, set[tuple[int, int]]()
-    pairs = zip(
-        zip(src.tolist(), chunk.tolist(), strict=True), zip(dst.tolist(), chunk.tolist(), strict=True), strict=True
-    )
-    for row, (read, write) in enumerate(pairs):
-        if read in written:
-            yield tuple(column[first:row] for column in (src, dst, chunk, reduce, channel))
-            first, written = row, set()
-        written.add(write)
-    if first < len(src):
-        yield tuple(column[first:] for column in (src, dst, chunk, reduce, channel))
+    begins, written = [0], set[tuple[int, int]]()
+    for row, (sender, receiver, number) in enumerate(zip(src.tolist(), dst.tolist(), chunk.tolist(), strict=True)):
+        if (sender, number) in written:
+            begins.append(row)
+            written = set()
+        written.add((receiver, number))
+    for first, last in pairwise([*begins, len(src)] if len(src) else []):
+        yield tuple(column[first:last] for column in (src, dst, chunk, reduce, channel))

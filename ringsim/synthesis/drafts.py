@@ -42,14 +42,9 @@ class Problem:
         """The number of ranks."""
         return self.links.num_ranks
 
-    @property
-    def is_rooted(self) -> bool:
-        """Whether all data begin or end at rank 0."""
-        return self.collective in (Collective.BROADCAST, Collective.REDUCE)
-
     def num_chunks(self, chunks_per_rank: int) -> int:
         """Return the number of all chunks: of a broadcast or reduce, those of its root."""
-        return chunks_per_rank if self.is_rooted else chunks_per_rank * self.num_ranks
+        return chunks_per_rank if self.collective.has_root else chunks_per_rank * self.num_ranks
 
     def num_transfers(self, chunks_per_rank: int) -> int:
         """Return how many transfers bring each chunk where it must be."""
@@ -143,9 +138,9 @@ class Drafting:
         return Overlay.of(self._overlay.links, half.busy_s / self._problem.bound_s)
 
     def _in_waves(self, halves: tuple[Part, Part]) -> Iterator[Draft]:
-        """Yield the fewest waves by which both halves end nearly as soon as by any number, then fewer ones.
+        """Yield the draft of an all_reduce with the best number of waves (see `assemble`), then those with fewer waves.
 
-        Schedules of fewer waves take less time to simulate.
+        Of numbers with nearly the same estimate the smallest is the best: its schedule takes less time to simulate.
         """
         fixed_s = 2 * self._problem.latency_s
         ends_s = max(sum(half.time_s for half in halves) - fixed_s, 0.0)  # of the first wave to come, the last to go
@@ -172,5 +167,5 @@ class Drafting:
     def _held(self) -> Bools:
         """Return which rank has which chunk before it is copied, (num_ranks, num_chunks)."""
         ranks = np.arange(self._problem.num_ranks)
-        owner = 0 if self._problem.is_rooted else ranks
+        owner = 0 if self._problem.collective.has_root else ranks
         return np.asarray(ranks[:, None] == np.repeat(owner, self._chunks_per_rank))

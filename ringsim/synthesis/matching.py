@@ -8,6 +8,7 @@ A chunk enters an *island* (see `islands_of`) once: what is dear to bring to a h
 """
 
 import heapq
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,10 +23,20 @@ class NotConnectedError(Exception):
     """The links do not lead every chunk to every rank."""
 
 
-class ChunkMatching:
-    """How each chunk gets to all ranks over the links of an overlay.
+class MatchedCopies(NamedTuple):
+    """The copies of chunks in the order of their starts, (num_copies,) each. link: its row among the links."""
 
-    islands: (num_ranks,) each, see `islands_of`. held: (num_ranks, num_chunks), which rank has it from the start.
+    link: Ints
+    chunk: Ints
+    start_s: Floats
+    end_s: Floats
+
+
+class ChunkMatching:
+    """A search for the link and the time of every copy by which all ranks get all chunks.
+
+    overlay: the links to use, and their rates. islands: of each level, (num_ranks,), see `islands_of`.
+    held: (num_ranks, num_chunks), whether a rank has a chunk at the start. rng: decides between equally good copies.
     """
 
     def __init__(
@@ -45,8 +56,8 @@ class ChunkMatching:
         self._rows: list[tuple[int, int, float, float]] = []
         self._now_s = 0.0
 
-    def run(self) -> tuple[Ints, Ints, Floats, Floats]:
-        """Return link, chunk, start and end of each copy, (num_transfers,) each, in the order of their starts.
+    def run(self) -> MatchedCopies:
+        """Return all copies.
 
         Raises NotConnectedError if the links do not lead to all ranks.
         """
@@ -61,7 +72,7 @@ class ChunkMatching:
                 self._islands = []  # links that lead one way only: a chunk may have to enter twice
         columns = np.array(self._rows).reshape(-1, 4)
         link, chunk, start_s, end_s = columns[np.argsort(columns[:, 2], kind="stable")].T
-        return link.astype(np.int64), chunk.astype(np.int64), start_s, end_s
+        return MatchedCopies(link.astype(np.int64), chunk.astype(np.int64), start_s, end_s)
 
     def _go_on(self) -> bool:
         """Go on to the next moment at which something changes; return False if nothing will."""

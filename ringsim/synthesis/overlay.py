@@ -27,11 +27,12 @@ FULL = 1 - 1e-9  # of a resource, from which on it is used up
 
 
 def islands_of(links: Links) -> list[Ints]:
-    """Return the island of each rank, (num_ranks,), for each price that is clearly above the next lower one.
+    """Return for each level of the network, such as hosts and racks, the island of each rank, (num_ranks,).
 
-    The price of a link is the seconds a byte that as many ranks as share its scarcest resource need of it: a NIC that
-    eight ranks share is eight times as dear as a link of the same bandwidth between two of them. Islands of one rank
-    each, and of all ranks, are left out.
+    A level ends where links cost `DEARER` times as much as the next cheaper ones, and its islands are the ranks that
+    the cheaper ones connect. The cost of a link is the seconds that a byte takes on it if all ranks that share it send
+    at once: a NIC of eight ranks costs eight times as much as a link of the same bandwidth between two of them. Levels
+    are left out whose islands have one rank each, or all ranks. An island has the number of its lowest rank.
     """
     sharing = np.append(np.minimum(*links.spread()), 0)[links.resource]
     prices = np.maximum((links.s_per_byte * sharing).max(axis=1, initial=0.0), links.alone_s_per_byte)

@@ -309,7 +309,7 @@ class _SynthesisSearch:
         if self._options.chunks_per_rank is not None:
             return [self._options.chunks_per_rank]
         problem = self._problem
-        counts = CHUNKS_OF_ROOT if problem.is_rooted else CHUNKS_PER_RANK
+        counts = CHUNKS_OF_ROOT if problem.collective.has_root else CHUNKS_PER_RANK
         return [count for count in counts if problem.num_transfers(count) <= problem.max_transfers] or [1]
 
     def _require_few_chunks(self) -> None:
@@ -328,9 +328,8 @@ class _SynthesisSearch:
 
     def _is_over(self) -> bool:
         """Whether the time is up, or nothing can be much better."""
-        return self._best is not None and (
-            self._left_s() <= 0 or self._best[0] <= self._options.enough * self._problem.bound_s
-        )
+        enough_s = self._options.enough * self._problem.bound_s
+        return self._best is not None and (self._left_s() <= 0 or self._best[0] <= enough_s)
 
     def _say(self, phase: str) -> None:
         self._state.phase = phase

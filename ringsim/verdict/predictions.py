@@ -14,17 +14,8 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
+from ringsim import calibration
 from ringsim.analysis import BASELINE, MAX_TRANSFERS
-from ringsim.calibration import (
-    Comparison,
-    PredictedTime,
-    ProbeFit,
-    calibrate,
-    cases_of_measurements,
-    compare_measurements,
-    num_hosts,
-    with_interval,
-)
 from ringsim.console import in_one_line
 from ringsim.measurements import Measurements, p10_p90
 from ringsim.native import LocalWork, local_s
@@ -142,11 +133,11 @@ class Subject:
 
     file: str
     measurements: Measurements
-    fit: ProbeFit
+    fit: calibration.ProbeFit
     size_bytes: int
     job: JobReport | None = None
     profile: StepProfile | None = None
-    comparison: Comparison | None = None
+    comparison: calibration.Comparison | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -164,7 +155,7 @@ class AlgorithmChoice:
 
     size_bytes: int
     times_s: dict[str, float]
-    gain: PredictedTime | None
+    gain: calibration.PredictedTime | None
 
     @property
     def chosen(self) -> str:
@@ -182,7 +173,7 @@ class BucketChoice:
     best: DdpStep
     default: DdpStep
     steps: tuple[DdpStep, ...]
-    gain: PredictedTime | None
+    gain: calibration.PredictedTime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +181,8 @@ class ScaledTime:
     """The predicted times on a number of ranks; step_s: of a step with DDP, None without a profile."""
 
     num_ranks: int
-    all_reduce_s: PredictedTime
-    step_s: PredictedTime | None
+    all_reduce_s: calibration.PredictedTime
+    step_s: calibration.PredictedTime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +217,10 @@ def find_subjects(contents: RunDirectory) -> list[Subject]:
 
 
 def _subject(file: str, measurements: Measurements, job: JobReport | None, contents: RunDirectory) -> Subject:
-    fit, comparison = calibrate(measurements, Path(file).stem, file=Path(file).name), None
+    fit, comparison = calibration.calibrate(measurements, Path(file).stem, file=Path(file).name), None
     if measurements.collectives:
-        cases = cases_of_measurements(measurements, num_hosts(measurements), file)
-        comparison = compare_measurements(cases, fit.cluster)
+        cases = calibration.cases_of_measurements(measurements, calibration.num_hosts(measurements), file)
+        comparison = calibration.compare_measurements(cases, fit.cluster)
     profile = (job and job.profile) or next(iter(contents.profiles.values()), None)
     # The gradients, else the largest tensor timed, or that the longest message is cut from.
     messages = [probe.size_bytes for probe in measurements.probes_of("shift")]
@@ -289,7 +280,7 @@ def scatter(ratios: list[float]) -> float:
 
 
 def _choose_algorithm(
-    fit: ProbeFit, names: list[str], num_ranks: int, size_bytes: int, least_gain: float
+    fit: calibration.ProbeFit, names: list[str], num_ranks: int, size_bytes: int, least_gain: float
 ) -> AlgorithmChoice:
     times_s = {name: all_reduce_s(fit.cluster, name, num_ranks, size_bytes) for name in names}
     fastest = min(names, key=lambda name: times_s[name])
@@ -302,7 +293,7 @@ def _choose_algorithm(
     return AlgorithmChoice(size_bytes, dict(sorted(times_s.items(), key=lambda item: item[1])), sure)
 
 
-def _choose_buckets(fit: ProbeFit, profile: StepProfile, num_ranks: int, least_gain: float) -> BucketChoice:
+def _choose_buckets(fit: calibration.ProbeFit, profile: StepProfile, num_ranks: int, least_gain: float) -> BucketChoice:
     config = ddp_config(fit.cluster, num_ranks)
     steps = sweep_caps(profile, fit.cluster, num_ranks, config, [BucketCaps.from_mb(cap) for cap in CAPS_MB])
     best, default = recommend(steps), predict_ddp(profile, fit.cluster, num_ranks, config)
@@ -321,7 +312,7 @@ def _ratio(slower_s: float, faster_s: float) -> float:
     return slower_s / faster_s if faster_s > 0 else 1.0
 
 
-def _sure(gain: PredictedTime, least_gain: float) -> PredictedTime | None:
+def _sure(gain: calibration.PredictedTime, least_gain: float) -> calibration.PredictedTime | None:
     return gain if gain.low_s > least_gain else None
 
 
@@ -333,14 +324,15 @@ def _on_ranks(subject: Subject, num_ranks: int) -> ScaledTime:
         assert profile
         return predict_ddp(profile, cluster, num_ranks, ddp_config(cluster, num_ranks)).step_s
 
-    return ScaledTime(
-        num_ranks, _with_interval(fit, call_s, num_ranks), _with_interval(fit, step_s, num_ranks) if profile else None
-    )
+    step = _with_interval(fit, step_s, num_ranks) if profile else None
+    return ScaledTime(num_ranks, _with_interval(fit, call_s, num_ranks), step)
 
 
-def _with_interval(fit: ProbeFit, predict: Callable[[Cluster], float], num_ranks: int) -> PredictedTime:
+def _with_interval(
+    fit: calibration.ProbeFit, predict: Callable[[Cluster], float], num_ranks: int
+) -> calibration.PredictedTime:
     draws = _AFFORDED_PAIRS // num_ranks**2
-    return with_interval(fit, predict, min(max(draws, _FEWEST_DRAWS), _MOST_DRAWS))
+    return calibration.with_interval(fit, predict, min(max(draws, _FEWEST_DRAWS), _MOST_DRAWS))
 
 
 def ddp_config(cluster: Cluster, num_ranks: int) -> DdpConfig:

@@ -261,7 +261,7 @@ class PredictedDdpStep:
 class DdpPrediction:
     """The output of `ringsim ddp --json`: the step that was asked for, with other caps, and on more ranks.
 
-    step: its fields stand beside the others there.
+    step: the one that was asked for; in the JSON its fields are keys of the outermost object.
     """
 
     step: PredictedDdpStep

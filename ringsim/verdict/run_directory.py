@@ -78,7 +78,7 @@ class RunDirectory:
 
 _RECORDS: dict[str, Any] = {kind: get_args(of)[1] for kind, of in [*get_type_hints(RunDirectory).items()][1:-1]}
 _FORMATS = {record.FORMAT.name: kind for kind, record in _RECORDS.items() if hasattr(record, "FORMAT")}
-# The output of --json, which has no format: by keys.
+# The output of --json does not name a format: its kind is that whose keys it has, perhaps among others.
 _SHAPES = {
     "cells": {"network", "cells", "summary"},
     "simulated": {"collective", "algorithm", "size_bytes", "network", "time_s", "explained"},

@@ -94,7 +94,10 @@ def _say_guesses(comparison: calibration.Comparison, cluster: Cluster) -> None:
 
 
 def _median_error(comparison: calibration.Comparison) -> float:
-    """Of the cases held out; of all, if none are."""
+    """Return the median |error| of the cases that the network was not fitted to; of all cases, if it was to all.
+
+    Raises ValueError if nothing was predicted.
+    """
     cases = comparison.held_out() or [case for case in comparison.cases if case.error is not None]
     if not cases:
         raise ValueError("--fail-above: nothing was predicted")

@@ -7,7 +7,7 @@ import click
 from click import argument, option
 
 from ringsim import calibration
-from ringsim.console import FILE, STDOUT, IntRange, Progress, check_writable, examples, require_torch, run_local_ranks
+from ringsim.console import FILE, STDOUT, IntRange, Progress, check_writable, command, require_torch, run_local_ranks
 from ringsim.measurements import Measurements
 from ringsim.units import plural
 
@@ -16,13 +16,11 @@ BENCHMARK = ("-m", "collectives.benchmark", "--probes")
 ALL = ("--collective", "all_reduce,reduce_scatter_tensor,all_gather_into_tensor")
 
 
-@click.command(
+@command(
+    "ringsim measure --ranks 4 -o measurements.json",
+    "ringsim measure --ranks 2 -b 1KiB -e 16MiB --algorithm ring --wide",
+    "ringsim measure --collective all_reduce -b 8M -e 8M --record",
     context_settings={"ignore_unknown_options": True},
-    epilog=examples(
-        "ringsim measure --ranks 4 -o measurements.json",
-        "ringsim measure --ranks 2 -b 1KiB -e 16MiB --algorithm ring --wide",
-        "ringsim measure --collective all_reduce -b 8M -e 8M --record",
-    ),
 )
 @option("--ranks", type=IntRange(1, 1024), default=4, help="Number of local ranks to start.")
 @option("-o", "--output", type=FILE, default="measurements.json", help="Write the measurements to this file, as JSON.")
@@ -43,7 +41,8 @@ def measure(ranks: int, output: Path, options: tuple[str, ...]) -> None:
         progress.begin(f"starting {plural(ranks, 'rank')}")
         run_local_ranks(ranks, [*BENCHMARK, *arguments])
     if output != STDOUT and output.exists():  # not after --help
-        measurements = Measurements.load(output)
+        measurements, busy = Measurements.load(output), ""
         with suppress(ValueError):  # of too few probes for predictions
-            if busy := calibration.busy_line(measurements, calibration.calibrate(measurements)):
-                click.echo(busy, err="--json" in options)  # one object alone may stand on stdout
+            busy = calibration.busy_line(measurements, calibration.calibrate(measurements))
+        if busy:
+            click.echo(busy, err="--json" in options)  # one object alone may stand on stdout

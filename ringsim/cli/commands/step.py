@@ -146,9 +146,8 @@ def _predicted(
     named = algorithm or ""
     with naming_place(file):
         if measured_step is not None:
-            scale = training_step.fitted_scale(
-                training_step.StepSimulation(trace, network, computing, named, trusted), measured_step
-            )
+            simulation = training_step.StepSimulation(trace, network, computing, named, trusted)
+            scale = training_step.fitted_scale(simulation, measured_step)
             computing = replace(computing, scale=scale, is_fitted=True)
         predictions = [] if ranks else [training_step.predict_trace(trace, network, computing, named, trusted)]
     if measured_step is not None or not ranks:

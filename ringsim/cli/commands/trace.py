@@ -7,21 +7,19 @@ import click
 from click import argument, option
 
 from ringsim.cli.recorder import record
-from ringsim.console import FILE, STDOUT, Choice, IntRange, check_writable, examples, require_torch, say_wrote
+from ringsim.console import FILE, STDOUT, Choice, IntRange, check_writable, command, require_torch, say_wrote
 from ringsim.text_table import align_columns
 from ringsim.traces import Device, ProgramTrace, TraceRequest
 from ringsim.units import format_size, format_time, plural
 
 
-@click.command(
+@command(
+    "ringsim trace --ranks 64 --ranks-per-host 8 train.py --batch-size 16",
+    "ringsim trace --ranks 4 -o step.trace.json -m trainers --task lm",
+    "ringsim trace --ranks 128 --fake examples/llama.py",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    epilog=examples(
-        "ringsim trace --ranks 64 --ranks-per-host 8 train.py --batch-size 16",
-        "ringsim trace --ranks 4 -o step.trace.json -m trainers --task lm",
-        "ringsim trace --ranks 128 --fake examples/llama.py",
-    ),
 )
-@option("--ranks", type=IntRange(1, 2**20), default=8, help=("Number of ranks of the job, as the program sees it."))
+@option("--ranks", type=IntRange(1, 2**20), default=8, help="Number of ranks of the job, as the program sees it.")
 @option("--ranks-per-host", type=IntRange(1, 2**20), default=8, help="Number of ranks per host.")
 @option("--rank", type=IntRange(0), default=0, help="Rank that the program runs as.")
 @option(

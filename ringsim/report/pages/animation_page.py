@@ -99,13 +99,16 @@ def _run(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:
 
 
 def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
-    """Time as whole numbers from the first to the last; None: never."""
+    """Return times as whole numbers from 0 at `first_s` to _TICKS at `last_s`; None for what never happens."""
     ticks = (times_s - first_s) / (last_s - first_s) * _TICKS
     return [round(tick) if math.isfinite(tick) else None for tick in ticks.tolist()]
 
 
 def _times(run: RunView, first_s: float, last_s: float) -> dict[str, list[int | None]]:
-    """When each transfer starts; and by how much later it leaves, arrives, is applied from and to: short numbers."""
+    """Return when each transfer starts, in ticks, and how many ticks later each of its next four events follows.
+
+    These are: its last byte leaves, arrives, and applying it begins and ends. Differences have fewer digits.
+    """
     timeline = run.timeline
     columns = {"left": "sent_s", "arrived": "arrived_s", "apply": "apply_s", "applied": "applied_s"}
     before = _ticks(timeline.start_s, first_s, last_s)

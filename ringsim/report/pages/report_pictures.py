@@ -121,9 +121,8 @@ def _of_training(verdict: Verdict) -> Iterator[Picture]:
     curves = []
     for folder, log in list(verdict.contents.logs.items())[:_MOST_CURVES]:
         seen = [entry for entry in log.entries if entry.loss is not None]
-        curves.append(
-            charts.Curve(folder, [entry.step for entry in seen], [entry.loss or 0.0 for entry in seen], marker="")
-        )
+        steps, seen_losses = [entry.step for entry in seen], [entry.loss or 0.0 for entry in seen]
+        curves.append(charts.Curve(folder, steps, seen_losses, marker=""))
     yield _picture("Loss by step (training runs)", partial(charts.draw_curves, curves=curves), _STEPS, losses)
 
 

@@ -44,8 +44,7 @@ class GraphDrawing:
             return np.array([0.5 + radius * np.cos(angle), 0.5 + radius * np.sin(angle)])
         along = end - begin
         aside = np.array([along[1], -along[0]]) * (_BEND if self._crosses(src, dst) else 0.0)
-        place: Floats = begin + along * share + 4 * share * (1 - share) * aside
-        return place
+        return np.asarray(begin + along * share + 4 * share * (1 - share) * aside)
 
     def length(self, src: int, dst: int) -> float:
         """Return the points from one rank to the other; at least 1."""

@@ -130,8 +130,7 @@ class Lanes:
     def y_of_sends(self, rows: Bools | Ints) -> Floats:
         """Return the upper edge of what is sent, (num_rows,)."""
         src = self.timeline.src[rows]
-        top: Floats = self.origin[src] + _TOP + self.row[rows] * self.row_height[src]
-        return top
+        return self.origin[src] + _TOP + self.row[rows] * self.row_height[src]
 
     def sends(self, rows: Bools) -> Floats:
         """Return a box for each of these transfers in its sender's lane, (num_rows, 4, 2)."""

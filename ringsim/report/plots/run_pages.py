@@ -157,9 +157,9 @@ def _write_title(figure: SubFigure, view: RunView, notes: list[str], height: flo
 def _write_head(
     figure: SubFigure, height: float, title: str, costs: str, notes: Sequence[str], colours: tuple[str, str] = ("", "")
 ) -> None:
-    """Write the title, what the run costs below it, and notes; `height` is that of the figure, in inches.
+    """Write the title of a page, below it a line on network and time, `costs`, and notes, one per line.
 
-    colours: of the costs and of the notes, "" for grey.
+    height: of the figure, in inches. colours: of `costs` and of the notes; "" for grey.
     """
     left, grey = _LEFT / WIDTH, palette().dark_grey
     figure.text(left, 1 - 0.28 / height, title, fontsize=points(15), fontweight="bold", va="center")
@@ -209,10 +209,8 @@ def _draw_times(axes: Axes, view: RunView) -> list[Line2D]:
     dots: dict[str, Any] = {"marker": "o", "markersize": 5, "markerfacecolor": colours.blue,
                             "markeredgecolor": colours.blue}  # fmt: skip
     lines = axes.plot(sizes, view.by_size.times_s, color=colours.sky, linewidth=4, **dots, label="simulated")
-    if view.by_size.closed_form_s is not None:
-        lines += axes.plot(
-            sizes, view.by_size.closed_form_s, "--", color=colours.vermillion, linewidth=1.6, label="closed form"
-        )
+    if (formula_s := view.by_size.closed_form_s) is not None:
+        lines += axes.plot(sizes, formula_s, "--", color=colours.vermillion, linewidth=1.6, label="closed form")
     if sizes[0] <= view.size_bytes <= sizes[-1]:
         name = f"this run: {format_size(view.size_bytes)} in {format_time(run_s)}"
         diamond: dict[str, Any] = {"markersize": 9, "markeredgecolor": colours.ink, "markeredgewidth": 1.8, "zorder": 5}

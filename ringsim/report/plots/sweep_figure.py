@@ -18,7 +18,7 @@ from matplotlib.ticker import NullLocator
 from ringsim.analysis import Sweep
 from ringsim.report.network_table import network_facts
 from ringsim.report.plots.algorithm_styles import Style, styles_of
-from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels
+from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit
 from ringsim.report.plots.charts import set_axis
 from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.report.sweep_table import format_gain, library_notes, runner_up
@@ -242,11 +242,10 @@ def set_size_axis(axes: Axes, sizes_bytes: Sequence[int], max_ticks: int = 16) -
 
 def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]) -> None:
     """Write how many times as fast as the ring (or the second) each cell is, where there is room."""
-    box, size = axes.get_position(), points(_GAIN_SIZE)
-    width, height = (72 / axes.figure.dpi * length for length in (axes.figure.bbox.width, axes.figure.bbox.height))
+    size, (across, per_rank) = points(_GAIN_SIZE), points_per_unit(axes)
     log = np.log2(size_edges(sweep.sizes_bytes))
-    rooms = np.diff(log) / (log[-1] - log[0]) * width * box.width
-    if height * box.height / len(sweep.ranks) <= 1.2 * size:
+    rooms = np.diff(log) / (log[-1] - log[0]) * across * np.ptp(axes.get_xlim())
+    if per_rank <= 1.2 * size:
         return
     labels: list[Label] = []
     names = winning_names(sweep, network)

@@ -81,7 +81,7 @@ class MergedSteps(MadeSteps):
             yield from (self._placed(step, part) for step in steps.patterns())
 
     def _placed(self, step: Step, part: int) -> Step:
-        """Return a step of that part on its own chunks and channels here."""
+        """Return a step of schedule number `part`, with the chunks and channels that it has in the merged schedule."""
         chunk = step.chunk * len(self._parts) + part
         return replace(step, chunk=chunk, channel=self._channels[part](step.channel))
 
@@ -101,7 +101,7 @@ class MergedSteps(MadeSteps):
 
     @cached_property
     def copies(self) -> Copies | None:
-        """Those parts are copies of each other that are the same steps with ranks in other places."""
+        """The copies of each schedule that was merged several times, each time with its ranks in another order."""
         families: dict[int, list[int]] = {}
         permuted = [steps for steps in self._parts if isinstance(steps, PermutedSteps)]
         for number, steps in enumerate(permuted):

@@ -16,11 +16,9 @@ from itertools import accumulate
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from ringsim.network import Floats, Resources
-
-Ints = npt.NDArray[np.signedinteger]
+from ringsim.simulation.engines.waits import Ints
 
 # Events that are closer than this fraction of the time so far count as one moment. What is symmetric then stays in
 # step although sums differ in their last bits, and a thousand events cost hardly more than one.

@@ -108,7 +108,11 @@ class Slots:
     def begin_on_cores(
         self, connection: Rows, row: Ints, from_s: Floats, work_s: Floats, *, is_applying: bool = False
     ) -> Bools:
-        """Begin the senders' overheads, or to apply the rows, on scarce cores; return which of the rows are left."""
+        """Begin what the rows do on cores that ranks share, and return which rows do nothing there, (num_rows,).
+
+        That is applying, on the cores of the receivers, if `is_applying`, else the overheads of the senders.
+        connection, row, from_s, work_s: (num_rows,); from when, and for how many seconds of one core.
+        """
         end = self._num_connections * is_applying + connection
         rank = self._ends[end]
         on_cores: Bools = (self._cores[rank] != NONE) & (work_s > 0)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, closed_form_s, predict_time, split
+from ringsim.algorithms import hosts_of, torus_of
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce
 from ringsim.algorithms.rings import ring_broadcast
 from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS, build
@@ -57,6 +58,54 @@ def test_the_simulator_takes_what_the_formula_says(key: Key, data: st.DataObject
         predicted = predict_time(schedule, network, size, runtime=runtime)
         # Where ports are shared, moments closer than 1e-10 of the time are one.
         assert predicted == pytest.approx(expected, rel=1e-9, abs=1e-15)
+
+
+TEXTBOOK = [  # rounds of latency, and sendings of the whole data one after another, where reducing is free
+    ("all_reduce", "ring", 4, 6, 6 / 4),
+    ("reduce_scatter", "ring", 4, 3, 3 / 4),
+    ("all_gather", "ring", 4, 3, 3 / 4),
+    ("all_reduce", "recursive_doubling", 8, 3, 3),
+    ("all_reduce", "halving_doubling", 8, 6, 14 / 8),
+    ("reduce_scatter", "halving_doubling", 8, 3, 7 / 8),
+    ("all_gather", "recursive_doubling", 8, 3, 7 / 8),
+    ("broadcast", "binomial_tree", 8, 3, 3),
+    ("reduce", "binomial_tree", 8, 3, 3),
+    ("broadcast", "ring", 4, 3, 1 + 2 / 16),
+    ("all_reduce", "naive_ring", 4, 6, 6),
+    ("all_reduce", "parameter_server", 5, 2, 8),
+    ("all_reduce", "two_shot", 5, 2, 8 / 5),
+    ("all_reduce", "direct", 8, 1, 7),
+    ("all_reduce", "bidirectional_ring", 4, 6, 6 / 4),
+    ("reduce_scatter", "direct", 8, 1, 7 / 8),
+    ("broadcast", "direct", 8, 1, 7),
+]
+
+
+def test_the_formulas_are_those_of_the_textbooks() -> None:
+    """Latency and bandwidth alone, counted by hand: 10 us a round, and 1 ms for all the data."""
+    network = Network(10e-6, 1e9)
+    for collective, algorithm, num_ranks, rounds, sendings in TEXTBOOK:
+        time = closed_form_s(Collective(collective), algorithm, num_ranks, 1e6, network, runtime=IN_ORDER)
+        assert time == pytest.approx(rounds * 10e-6 + sendings * 1e-3), (collective, algorithm)
+
+
+def test_the_times_without_formula() -> None:
+    """The table at the head of closed_form.py: in order and without latency, within 0.01 %."""
+    for n in (12, 22, 42):
+        d, (rows, _), (hosts, _) = (n - 1).bit_length(), torus_of(n), hosts_of(n)
+        for collective, algorithm, multiple in (
+            (Collective.REDUCE, "binomial_tree", d),
+            (Collective.ALL_REDUCE, "binomial_tree", 2 * d),
+            (Collective.ALL_REDUCE, "torus", 2 * (n - 1) / n + (rows + (rows > 5)) / n),
+            (Collective.ALL_REDUCE, "hierarchical", 2 * (n - 1) / n + (hosts + (hosts > 5)) / n),
+            (Collective.BROADCAST, "double_binary_tree", 1 + (d - 1) / (4 * d)),
+            (Collective.REDUCE, "double_binary_tree", 1 + (d - 1) / (4 * d)),
+            (Collective.ALL_REDUCE, "double_binary_tree", 2 + (2 * d - 3) / (4 * d)),
+        ):
+            schedule = build_key((collective, algorithm), n)
+            size = 1000 * schedule.num_chunks
+            time_s = predict_time(schedule, Network(0.0, 1e9), size, runtime=IN_ORDER)
+            assert time_s == pytest.approx(multiple * size / 1e9, rel=1e-4), (collective, algorithm, n)
 
 
 def test_a_ring_adds_once() -> None:

@@ -137,7 +137,7 @@ def test_predictions_on_the_fitted_network() -> None:
 def test_a_gain_within_the_errors_of_predictions_is_not_sure(low: float, is_sure: bool) -> None:
     """Both ends count: the interval of the bootstrap, and how far predictions scatter."""
     fit = calibrate(PROBED)
-    with patch("ringsim.verdict.predictions.with_interval", lambda *_: PredictedTime(1.5, low, 2.0)):
+    with patch("ringsim.calibration.with_interval", lambda *_: PredictedTime(1.5, low, 2.0)):
         choice = _choose_algorithm(fit, ["ring", "recursive_doubling"], 2, 2**10, 1.2)
     assert (choice.chosen == "recursive_doubling") == is_sure
     assert _choose_algorithm(fit, ["ring", "recursive_doubling"], 2, 2**10, 100.0).chosen == "ring"
