@@ -132,9 +132,9 @@ def test_a_notebook_asks_for_html(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_schedule_is_shown_as_its_grid() -> None:
     """Step downwards, ranks across; a large one is cut, and says so."""
-    for num_ranks, shown in ((4, "<td>0</td><td>c2 + r3</td><td>c3 + r0</td>"), (4, "c0 = r2"),
-                             (64, "and 94 more steps"), (64, ">and 48 more ranks</th>")):  # fmt: skip
-        assert shown in html_of(ringsim.ring_all_reduce(num_ranks))
+    few, many = (html_of(ringsim.ring_all_reduce(num_ranks)) for num_ranks in (4, 64))
+    assert all(shown in few for shown in ("<td>0</td><td>c2 + r3</td><td>c3 + r0</td>", "c0 = r2"))
+    assert all(shown in many for shown in ("and 94 more steps", ">and 48 more ranks</th>"))
 
 
 def test_a_timeline_is_shown_as_its_lanes() -> None:
