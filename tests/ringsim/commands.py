@@ -1,6 +1,7 @@
-"""Commands of ringsim by click's runner: what they print, and the line in which they refuse."""
+"""Commands of ringsim by click's runner: their files, what they print, and the line in which they refuse."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,12 @@ from click.testing import CliRunner, Result
 
 from ringsim.cli import main
 from tests.refusals import refusal_of
+
+
+def written(path: Path, text: str) -> Path:
+    """The file, with this text."""
+    path.write_text(text)
+    return path
 
 
 def invoke(*arguments: object) -> Result:

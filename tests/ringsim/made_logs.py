@@ -10,8 +10,7 @@ from ringsim.calibration import TimedCase, calibrate_logs, cases_of_tables
 from ringsim.calibration.protocol_time import Rates, times_s
 from ringsim.calibration.questions import Question, QuestionColumns
 from ringsim.measurements import LogShape, read_logs
-from ringsim.network import Cluster, network_text, read_network
-from ringsim.network.spec import Library, Protocol
+from ringsim.network import Cluster, Library, Protocol, network_text, read_network
 from ringsim.units import plural
 
 LOGS = Path(__file__).parents[3] / "shared" / "nccl-logs"  # public ones, which are not part of the project

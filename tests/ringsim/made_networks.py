@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ringsim.network import Cluster, SlowLink, load_network, network_text, read_network
+from tests.ringsim.commands import written
 
 HOSTS = """
 [host]
@@ -40,6 +41,4 @@ DEAD_LINK = '[[failure]]\nlink = "host2.nic0.out"\nat = "300us"'
 def with_a_slow_link(name: str, folder: Path) -> str:
     """Return the file of a preset whose first NIC sends at 10 GB/s, so that NCCL's formula does not tell its times."""
     slow = SlowLink("host0.nic0.out", bandwidth_bytes_per_s=10e9)
-    file = folder / "slow.toml"
-    file.write_text(network_text(load_network(name).with_spec(slow_links=(slow,))))
-    return str(file)
+    return str(written(folder / "slow.toml", network_text(load_network(name).with_spec(slow_links=(slow,)))))

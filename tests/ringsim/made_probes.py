@@ -4,12 +4,10 @@ from dataclasses import replace
 
 from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
-from ringsim.network.cluster import Cluster
-from ringsim.network.spec import Host, Link, Nics, Processor, SlowLink, Spec
+from ringsim.network import Cluster, Host, Link, Nics, Processor, SlowLink, Spec
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
-from ringsim.simulation import IN_ORDER
-from ringsim.simulation.simulate import predict_time
+from ringsim.simulation import IN_ORDER, predict_time
 
 PROCESSOR = Processor(20e-6, 20e-6, reduce_bytes_per_s=10e9, copy_bytes_per_s=4e9)
 SIZES = (64, 4096, 2**17, 2**21, 2**23)

@@ -1,12 +1,10 @@
 """A recorded run that nobody ran: made of a simulated one."""
 
+from ringsim import Collective, Network, simulate
 from ringsim.calibration.comparison import issued_s
 from ringsim.measurements.measurements import TRANSFER, RecordedRun
-from ringsim.network.network import Network
-from ringsim.registry import build
-from ringsim.schedule.collective import Collective
+from ringsim.registry.algorithms import build
 from ringsim.simulation import IN_ORDER
-from ringsim.simulation.simulate import simulate
 
 NETWORK = Network(1e-5, 1e9, 4e9, 1e-6, 2e-6)
 

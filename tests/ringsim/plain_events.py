@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 
 from ringsim.network.topology import NONE, Topology
-from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import Ints, Transfer
+from ringsim.schedule import Ints, Schedule, Transfer
 from tests.ringsim.plain_sharing import Work, filled_one_at_a_time
 
 Phase = Literal["", "overhead", "bytes", "latency", "arrived", "applying", "applied"]

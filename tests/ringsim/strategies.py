@@ -7,9 +7,8 @@ from functools import cache
 import pytest
 from hypothesis import strategies as st
 
-from ringsim import Collective, Network, Schedule, Transfer
+from ringsim import ALGORITHMS, Collective, Network, Schedule, Transfer
 from ringsim.registry import build
-from ringsim.registry.algorithms import ALGORITHMS
 from tests.ringsim.topologies import PrivateLinks
 
 every_algorithm = pytest.mark.parametrize(

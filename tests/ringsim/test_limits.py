@@ -32,17 +32,17 @@ def limit_memory(group: Path, most: str, used: int, files: int) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("step", "job", "cores"),
-    [
-        ("200000 100000", "max 100000", 2.0),
-        ("max 100000", "50000 100000", 0.5),
-        ("900000 100000", "300000 100000", 3.0),
-        ("900000 100000", "900000 100000", 4),
-        ("", "unreadable", 4),
-        ("100000 0", "max", 4),
-    ],
-)
+CORES = [
+    ("200000 100000", "max 100000", 2.0),
+    ("max 100000", "50000 100000", 0.5),
+    ("900000 100000", "300000 100000", 3.0),
+    ("900000 100000", "900000 100000", 4),
+    ("", "unreadable", 4),
+    ("100000 0", "max", 4),
+]
+
+
+@pytest.mark.parametrize(("step", "job", "cores"), CORES)
 def test_cores(groups: Path, step: str, job: str, cores: float) -> None:
     """The least of what the groups around the process are given."""
     (groups / "job" / "step" / "cpu.max").write_text(step)

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 
 from ringsim import machine
-from ringsim.cli import main
-from ringsim.machine import Level, MachineFinding, examine
+from ringsim.machine import Level, examine
+from tests.ringsim.commands import invoke
 
 Fake = Callable[..., None]
 
@@ -32,11 +31,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     return change
 
 
-def finding(subject: str) -> MachineFinding:
-    """Return the finding on one subject."""
-    return next(entry for entry in examine() if entry.subject == subject)
-
-
 @pytest.mark.usefixtures("fake")
 def test_a_good_machine_has_nothing_to_note(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is ok, also with an interface that exists; a reading that the system refuses is left out."""
@@ -47,28 +41,28 @@ def test_a_good_machine_has_nothing_to_note(monkeypatch: pytest.MonkeyPatch) -> 
     assert "steal" not in [entry.subject for entry in examine()]
 
 
-@pytest.mark.parametrize(
-    ("readings", "subject", "level", "words"),
-    [
-        ({"available_cores": 1.0}, "cores", "note", "8 cores, of which this process may use 1"),
-        ({"available_cores": 2.5}, "cores", "note", "8 cores, of which this process may use 2.5"),
-        ({"getloadavg": (7.5, 0, 0)}, "load", "note", "load 7.5 in the last minute"),
-        ({"_steal_share": 0.05}, "steal", "note", "the hypervisor took 5.0% of the last moment"),
-        ({"gloo_address": "127.0.1.1"}, "interface", "note", "resolves to 127.0.1.1"),
-        ({"gloo_address": None}, "interface", "note", "resolves to no address of this host"),
-        ({"disk_usage": SimpleNamespace(free=2**26)}, "shared memory", "note", "64 MiB free in /dev/shm"),
-        ({"which": "/usr/bin/nvidia-smi"}, "torch", "note", "torch 2.13.0+cpu, backends gloo"),
-        ({"_ask_torch": ("2.13.0 nccl", True)}, "torch", "problem", "torch 2.13.0, backends nccl"),
-        ({"_ask_torch": ("No module named torch", False)}, "torch", "problem", "No module named torch"),
-    ],
-)
+DISTURBING = [
+    ({"available_cores": 1.0}, "cores", "note", "8 cores, of which this process may use 1"),
+    ({"available_cores": 2.5}, "cores", "note", "8 cores, of which this process may use 2.5"),
+    ({"getloadavg": (7.5, 0, 0)}, "load", "note", "load 7.5 in the last minute"),
+    ({"_steal_share": 0.05}, "steal", "note", "the hypervisor took 5.0% of the last moment"),
+    ({"gloo_address": "127.0.1.1"}, "interface", "note", "resolves to 127.0.1.1"),
+    ({"gloo_address": None}, "interface", "note", "resolves to no address of this host"),
+    ({"disk_usage": SimpleNamespace(free=2**26)}, "shared memory", "note", "64 MiB free in /dev/shm"),
+    ({"which": "/usr/bin/nvidia-smi"}, "torch", "note", "torch 2.13.0+cpu, backends gloo"),
+    ({"_ask_torch": ("2.13.0 nccl", True)}, "torch", "problem", "torch 2.13.0, backends nccl"),
+    ({"_ask_torch": ("No module named torch", False)}, "torch", "problem", "No module named torch"),
+]
+
+
+@pytest.mark.parametrize(("readings", "subject", "level", "words"), DISTURBING)
 def test_what_disturbs_is_noted(fake: Fake, readings: dict[str, object], subject: str, level: str, words: str) -> None:
     """With its level and what to do; only a problem gives exit code 1."""
     fake(**readings)
-    entry = finding(subject)
+    [entry] = [entry for entry in examine() if entry.subject == subject]
     assert (entry.level.value, entry.advice[-1:]) == (level, ".")
     assert words in entry.fact
-    result = CliRunner().invoke(main, ["doctor"])
+    result = invoke("doctor")
     assert result.exit_code == (level == "problem")
     assert result.stdout.splitlines()[-1].endswith(f": {subject}.")
 
@@ -77,8 +71,7 @@ def test_what_disturbs_is_noted(fake: Fake, readings: dict[str, object], subject
 def test_the_command_has_a_line_for_each_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same in JSON; an interface that does not exist is a problem, and controls no terminal."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "\x1b[31meth0")
-    text = CliRunner().invoke(main, ["doctor"]).stdout
-    data = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).stdout)
+    text, data = invoke("doctor").stdout, json.loads(invoke("doctor", "--json").stdout)
     assert "\x1b" not in text
     lines = [line.split()[:2] for line in text.splitlines()[:-2] if not line.startswith(" ")]
     assert lines == [[entry["level"], entry["subject"].split()[0]] for entry in data["findings"]]

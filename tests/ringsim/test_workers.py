@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from ringsim import WorkerError, Workers
 from ringsim import workers as workers_module
-from ringsim.workers import WorkerError, Workers
 
 LIMIT_S = 120  # a hang is a failure
 
@@ -100,20 +100,6 @@ def test_workers_that_are_killed_are_an_error_in_one_line(several: Workers, mess
     """A worker's end is told, on a cluster after several workers have tried; joblib's backend for Dask would wait."""
     with pytest.raises(WorkerError, match=rf"^{message}$"):
         list(several.run(die_with_three, [3]))
-
-
-@pytest.mark.parametrize(
-    ("jobs", "dask", "message"),
-    [
-        (0, None, "jobs 0: must be at least 1"),
-        (2, "tcp://a:1", "give only one of them"),
-        (1, "tcp://a", "Dask cluster 'tcp://a': must be an address such as tcp://10.0.0.1:8786"),
-    ],
-)
-def test_senseless_workers_are_refused(jobs: int, dask: str | None, message: str) -> None:
-    """Before anything is started."""
-    with pytest.raises(ValueError, match=message):
-        Workers(jobs, dask)
 
 
 def test_without_dask_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from ringsim import Network, load_network
+from ringsim import Collective, Network, load_network, predict_time
 from ringsim.analysis.advice import advise, better_networks
 from ringsim.registry import build
-from ringsim.schedule import Collective
-from ringsim.simulation import predict_time
 from tests.ringsim.made_networks import SLOW_LINK, SLOW_RANK, made_network
 from tests.ringsim.topologies import PrivateLinks
 

@@ -15,7 +15,7 @@ from ringsim.network.spec import Failure
 from ringsim.registry import build
 from ringsim.report.placement_report import format_placement, parse_placement, placement_dict
 from ringsim.simulation import OURS
-from tests.ringsim.commands import as_json, printed, run
+from tests.ringsim.commands import as_json, printed, run, written
 from tests.ringsim.made_networks import network_of_nics
 
 SIZE = 2**22
@@ -125,8 +125,6 @@ def test_the_budget_falls_with_the_number_of_transfers() -> None:
     """Few ranks: all orders of five; many: as it is, and the best by estimate."""
     budgets = [default_budget(build(Collective.ALL_REDUCE, "ring", n)) for n in (5, 64, 1024)]
     assert budgets == [120, 7, 2]
-    with pytest.raises(ValueError, match="budget 0: must be at least 1"):
-        find_placement(build(Collective.ALL_REDUCE, "ring", 5), Network(1e-6, 1e9), SIZE, budget=0)
 
 
 def test_orders_are_read_from_text_and_files(tmp_path: Path) -> None:
@@ -134,14 +132,10 @@ def test_orders_are_read_from_text_and_files(tmp_path: Path) -> None:
     path = tmp_path / "order"
     assert parse_placement(" 0, 2,1") == (0, 2, 1)
     for content in ("0,2,1\n", "[0, 2, 1]", '{"order": [0, 2, 1], "gain": 2}'):
-        path.write_text(content)
-        assert parse_placement(str(path)) == (0, 2, 1)
+        assert parse_placement(str(written(path, content))) == (0, 2, 1)
     for content in ("", "{", "{}", "[true]", '["0"]', "1.5", "0," + "9" * 5000, "[" * 10**5, f"[{'9' * 5000}]"):
-        path.write_text(content)
         with pytest.raises(ValueError, match="order: is not an order: "):
-            parse_placement(str(path))
-    with pytest.raises(ValueError, match="'0;1' is not an order, 0,2,1,3, and not a file: No such file or directory"):
-        parse_placement("0;1")
+            parse_placement(str(written(path, content)))
 
 
 def test_the_command_saves_what_the_others_take(tmp_path: Path) -> None:

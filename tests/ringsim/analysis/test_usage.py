@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from ringsim import Collective, Network, Schedule, Transfer
 from ringsim.analysis.explanation import link_usage, rank_usage
-from ringsim.network import AnyNetwork
-from ringsim.network.file_reader import read_network
+from ringsim.network import AnyNetwork, read_network
 from ringsim.registry import build
 from ringsim.simulation import simulate
 from tests.ringsim.network.test_cluster import files
@@ -29,11 +28,14 @@ def covered_s(intervals: list[tuple[float, float]]) -> float:
 NETWORKS = st.just(NETWORK) | files().map(
     lambda text: read_network('[rank]\nsend_overhead = "1us"\n' + text.removeprefix("[rank]\n"), "test.toml")
 )
-HOSTS_OF_2 = read_network(
-    '[host]\nranks = 2\nlink.latency = "1us"\nnic.bandwidth = "1GB/s"\nnic.latency = "1us"\n', "test.toml"
-)
-RING = build(Collective.ALL_GATHER, "ring", 3)
+NICS = '[host]\nranks = 2\nlink.latency = "1us"\nnic = { bandwidth = "1GB/s", latency = "1us" }\n'
 PAIRS = listed([Transfer(0, 2, 0, False), Transfer(1, 3, 1, False)])
+ALONE = {f"rank{src} -> rank{(src + 1) % 3}": 0.5 for src in range(3)}
+LINKS = [
+    (PAIRS, read_network(NICS, "x"), 2000, {"host0.nic0.out": 0.5, "host1.nic0.in": 0.5}, "host0.nic0.out"),
+    (build(Collective.ALL_GATHER, "ring", 3), PrivateLinks(1.0, 1.0), 3, ALONE, "rank0 -> rank1"),
+    (build(Collective.ALL_REDUCE, "ring", 1), Network(0.0, 1.0), 0, {}, None),
+]
 
 
 @given(schedules(), NETWORKS, st.integers(0, 10**5))
@@ -56,17 +58,7 @@ def test_times_of_ranks_are_unions(schedule: Schedule, network: AnyNetwork, size
 
 def test_links_by_hand() -> None:
     """Two through one NIC; pairs without a resource, half of whose time is latency; without time nothing is used."""
-    for schedule, network, size, used, bottleneck in (
-        (PAIRS, HOSTS_OF_2, 2000, {"host0.nic0.out": 0.5, "host1.nic0.in": 0.5}, "host0.nic0.out"),
-        (
-            RING,
-            PrivateLinks(1.0, 1.0),
-            3,
-            {f"rank{src} -> rank{(src + 1) % 3}": 0.5 for src in range(3)},
-            "rank0 -> rank1",
-        ),
-        (build(Collective.ALL_REDUCE, "ring", 1), Network(0.0, 1.0), 0, {}, None),
-    ):
+    for schedule, network, size, used, bottleneck in LINKS:
         timeline = simulate(schedule, network, size)
         links = link_usage(timeline, network.topology(schedule.num_ranks), schedule.chunk_bytes(size))
         shares = {links.name(link): share for link, share in enumerate(links.utilisation.tolist()) if share}

@@ -5,11 +5,10 @@ import re
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Network, load_network
+from ringsim import Collective, Network, load_network, permute_ranks
 from ringsim.analysis.holdings import walk_holdings
 from ringsim.analysis.walkthrough import tell_step, walk_through
 from ringsim.registry import ALGORITHMS, build
-from ringsim.schedule import Collective, permute_ranks
 
 NETWORK = Network(latency_s=10e-6, bandwidth_bytes_per_s=1e9)
 HOSTS = load_network("dgx-h100-cluster")

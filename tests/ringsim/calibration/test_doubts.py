@@ -10,21 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.calibration import (
-    FittedParameter,
-    calibrate,
-    calibrate_logs,
-    cases_of_tables,
-    contradiction_line,
-    doubt_line,
-    nic_line,
-    one_host_line,
-)
-from ringsim.calibration.cases import TimedCase
-from ringsim.measurements import read_logs
+from ringsim import calibrate, calibrate_logs, cases_of_tables, read_logs
+from ringsim.calibration import FittedParameter, TimedCase, contradiction_line, doubt_line, nic_line, one_host_line
 from ringsim.network import network_text, read_network
 from ringsim.traces import Group, TracedStep
-from tests.ringsim.commands import as_json, printed, run
+from tests.ringsim.commands import as_json, printed, run, written
 from tests.ringsim.made_logs import LOGS, SIZES, TRUE, nccl_log
 from tests.ringsim.made_probes import hosts, made_measurements
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
@@ -73,9 +63,7 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Calibrated:
     return Calibrated(rdma, tcp, one, both, as_json("calibrate", rdma, tcp, "-o", both))
 
 
-def test_logs_of_different_settings_are_named(
-    calibrated: Calibrated, tmp_path: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_different_settings_are_named(calibrated: Calibrated, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """Each with its time, by which factor they differ, and how many of their timings do; so are runs in one log."""
     paths = calibrated.rdma, calibrated.tcp
     slow, fast = ({case.size_bytes: case.calibrated_s for case in cases(path)} for path in reversed(paths))
@@ -83,7 +71,7 @@ def test_logs_of_different_settings_are_named(
     line, num_apart = contradiction_line(cases(*paths)), sum(factor > 1.25**2 for factor in factors)
     assert f" in rdma.log, {max(factors):.1f} times as long, and {num_apart} of {len(factors)} common timings" in line
     assert calibrated.told["contradictory"] == line
-    (both := tmp_path / "both.log").write_text("".join(path.read_text() for path in paths))
+    both = written(tmp_path / "both.log", "".join(path.read_text() for path in paths))
     (tmp_path / "monday").mkdir()
     of_one_name = [calibrated.tcp, log(tmp_path / "monday" / "tcp.log")]
     assert [line, contradiction_line(cases(both))] == snapshot
@@ -94,15 +82,14 @@ def test_repeated_runs_agree(tmp_path: Path) -> None:
     """Those of one setting, in several files or in one, also if a time of one of them was disturbed."""
     paths = [log(tmp_path / f"{seed}.log", seed=seed) for seed in range(3)]
     assert contradiction_line(cases(*paths)) == ""
-    (tmp_path / "twice.log").write_text("".join(path.read_text() for path in paths[:2]))
-    assert contradiction_line(cases(tmp_path / "twice.log")) == ""
+    twice = written(tmp_path / "twice.log", "".join(path.read_text() for path in paths[:2]))
+    assert contradiction_line(cases(twice)) == ""
     some = cases(*paths[:2])
     some[8] = replace(some[8], times_s=tuple(3 * time_s for time_s in some[8].times_s))
     assert contradiction_line(some) == ""
     (nic,) = (each for each in calibrate_logs(some, "made").parameters if each.name == "host.nic.bandwidth")
     assert nic.low <= nic.value <= nic.high < 1.5 * nic.low
-    assert nic.low < TRUE.nic_bytes_per_s * 1.05
-    assert nic.high > TRUE.nic_bytes_per_s / 1.05
+    assert nic.low / 1.05 < TRUE.nic_bytes_per_s < nic.high * 1.05
 
 
 def test_an_interval_spans_what_the_logs_say_alone(calibrated: Calibrated) -> None:
@@ -219,9 +206,8 @@ def test_latencies_that_no_cluster_has_are_doubted(tmp_path: Path, snapshot: Sna
     )
     assert [doubt_line(many), doubt_line([*plausible, hop("LL link_latency", 6e-5, "a.log")])] == snapshot
     protocols = tuple(replace(some, hop_latency_s=400 * some.hop_latency_s) for some in TRUE.protocols)
-    path = tmp_path / "a.log"
-    path.write_text(nccl_log("all_gather", 16, 2, rates=replace(TRUE, protocols=protocols), noise=0.02))
-    done = run("calibrate", path, "--json")
+    slow = nccl_log("all_gather", 16, 2, rates=replace(TRUE, protocols=protocols), noise=0.02)
+    done = run("calibrate", written(tmp_path / "a.log", slow), "--json")
     line = json.loads(done.stdout)["implausible"]
     assert "a hop from host to host takes less than 1 ms; seen in a.log: were the hosts busy" in line
     assert done.stderr.strip() == line  # as stdout is one object
@@ -230,8 +216,7 @@ def test_latencies_that_no_cluster_has_are_doubted(tmp_path: Path, snapshot: Sna
 @pytest.mark.usefixtures("few_draws")
 def test_more_ranks_than_were_probed_on_a_host(tmp_path: Path) -> None:
     """A line on stderr, from the file as well; none for as many, nor where ranks are on hosts of their own."""
-    network = tmp_path / "host.toml"
-    network.write_text(network_text(calibrate(made_measurements(2), "host").cluster))
+    network = written(tmp_path / "host.toml", network_text(calibrate(made_measurements(2), "host").cluster))
     tree = "simulate", "--network", network, "--size", "1KiB", "--algorithm", "binomial_tree"
     said = run(*tree, "--ranks", 200).stderr
     assert said == (

@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.calibration.cases import TimedCase, cases_of_tables
-from ringsim.calibration.comparison import compare_logs
-from ringsim.calibration.from_logs import LogFit, calibrate_logs
+from ringsim.calibration import LogFit, TimedCase, calibrate_logs, cases_of_tables, compare_logs
 from ringsim.calibration.log_parameters import assumptions, fit
 from ringsim.calibration.protocol_time import Rates, predict, times_s
 from ringsim.calibration.questions import Question, QuestionColumns
 from ringsim.measurements import NcclSettings, read_logs
-from ringsim.network import Cluster, load_network, network_text, read_network
-from ringsim.network.spec import Nics
+from ringsim.network import Cluster, Nics, load_network, network_text, read_network
 from tests.ringsim.made_logs import LOGS, SIZES, TRUE, fitted, logs_of, nccl_log
 
 DGX = load_network("dgx-h100")  # with the protocols of NCCL's own model
@@ -234,25 +231,23 @@ OFF = "n:1 [0] NCCL INFO 16 coll channels, 0 collnet channels, 0 nvls channels\n
 ON = "n:1 [0] NCCL INFO 16 coll channels, 0 collnet channels, 16 nvls channels\n"
 
 
-@pytest.mark.parametrize(
-    ("head", "device", "hosts", "algorithm", "adds"),
-    [
-        ("# NCCL version: 2.16.2\n", "NVIDIA H800", 1, "ring", False),
-        ("# NCCL version: 2.29.2\n", "NVIDIA H800", 1, "nccl", True),
-        (f"# NCCL version: 2.29.2\n{OFF}", "NVIDIA H800", 1, "ring", False),
-        (ON, "NVIDIA H800", 1, "nccl", True),
-        ("# NCCL version: 2.29.2\nNCCL_NVLS_ENABLE=0\n", "NVIDIA H800", 1, "ring", False),
-        ("# NCCL version: 2.29.2\n", "NVIDIA A100", 1, "ring", False),
-        ("# NCCL version: 2.22.3\n", "NVIDIA A100", 8, "ring", False),
-        ("# NCCL version: 2.23.4\n", "NVIDIA A100", 8, "nccl", False),
-        ("", "NVIDIA A100", 8, "nccl", False),
-        ("NCCL_ALGO=Ring\n", "NVIDIA A100", 8, "ring", False),
-        ("", "NVIDIA A100", 2, "ring", False),
-    ],
-)
-def test_an_all_gather_is_a_ring_only_where_nccl_has_nothing_else(
-    tmp_path: Path, head: str, device: str, hosts: int, algorithm: str, adds: bool
-) -> None:
+ALL_GATHERS = [
+    ("# NCCL version: 2.16.2\n", "NVIDIA H800", 1, "ring", False),
+    ("# NCCL version: 2.29.2\n", "NVIDIA H800", 1, "nccl", True),
+    (f"# NCCL version: 2.29.2\n{OFF}", "NVIDIA H800", 1, "ring", False),
+    (ON, "NVIDIA H800", 1, "nccl", True),
+    ("# NCCL version: 2.29.2\nNCCL_NVLS_ENABLE=0\n", "NVIDIA H800", 1, "ring", False),
+    ("# NCCL version: 2.29.2\n", "NVIDIA A100", 1, "ring", False),
+    ("# NCCL version: 2.22.3\n", "NVIDIA A100", 8, "ring", False),
+    ("# NCCL version: 2.23.4\n", "NVIDIA A100", 8, "nccl", False),
+    ("", "NVIDIA A100", 8, "nccl", False),
+    ("NCCL_ALGO=Ring\n", "NVIDIA A100", 8, "ring", False),
+    ("", "NVIDIA A100", 2, "ring", False),
+]
+
+
+@pytest.mark.parametrize(("head", "device", "hosts", "algorithm", "adds"), ALL_GATHERS)
+def test_all_gathers_of_logs(tmp_path: Path, head: str, device: str, hosts: int, algorithm: str, adds: bool) -> None:
     """NVLS is assumed by evidence alone: the GPU's switch may add, the version has NVLS, and no line says it is off.
 
     PAT may be taken between hosts of one GPU from version 2.23 on, or if the version is not known.

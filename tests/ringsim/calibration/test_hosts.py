@@ -4,17 +4,17 @@ import math
 from dataclasses import replace
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Network, Schedule, predict_time
+from ringsim import Cluster, Collective, Network, Schedule, predict_time
 from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.probe_times import shift_s
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network import network_text, quantities, read_network, value_of
-from ringsim.network.cluster import Cluster
 from ringsim.network.spec import Host, Link, Nics, Processor, SlowLink, Spec
 from ringsim.registry import build
-from ringsim.schedule.collective import Collective
 from ringsim.simulation import GLOO, OURS
+from tests.refusals import said_by
 
 PROCESSOR = Processor(50e-6, 50e-6, reduce_bytes_per_s=10e9, copy_bytes_per_s=4e9)
 SIZES = (64, 4096, 2**17, 2**19, 2**21, 2**23)
@@ -94,9 +94,8 @@ def test_calibration_finds_the_hosts(
     for place in places.split():
         rel = 1e-6 if place.startswith("rank.") else 0.1 if place.endswith("latency") else 0.05
         assert value_of(found.spec, place) == pytest.approx(value_of(true.spec, place), rel=rel), place
-    assert (found.spec.ranks_per_host, [slow.link for slow in found.spec.slow_links]) == (
-        true.spec.ranks_per_host, [slow.link for slow in true.spec.slow_links],
-    )  # fmt: skip
+    assert found.spec.ranks_per_host == true.spec.ranks_per_host
+    assert [slow.link for slow in found.spec.slow_links] == [slow.link for slow in true.spec.slow_links]
     for size in (SIZES[0], SIZES[-1]):
         assert shift_s(found, len(hosts), size) == pytest.approx(shift_s(true, len(hosts), size), rel=0.05)
     again = quantities(read_network(network_text(found), "again.toml").spec)
@@ -197,17 +196,12 @@ def test_times_that_do_not_grow_give_no_bandwidth() -> None:
     assert (network.bandwidth_bytes_per_s, network.latency_s, network.gap_s) == (math.inf, 2e-3, 0.0)
 
 
-def test_missing_probes_are_named() -> None:
+def test_missing_probes_are_named(snapshot: SnapshotAssertion) -> None:
     """Probes of elapsed times are missed too; a rank alone needs none."""
-    whole, two_hosts = probed(TWO_CORES, (0, 0)), probed(TWO_CORES, (0, 1))
-    for missing in ("shift", "shift_cpu", "reduce_cpu"):
-        with pytest.raises(ValueError, match="^the measurements have too few shift, shift_cpu and reduce_cpu probes"):
-            calibrate_host(without(whole, missing), 2)
     assert calibrate_host(Measurements(1, {}, ()), 2).spec.host.cores == 2
-    with pytest.raises(ValueError, match="no pings of every host: measure again with the benchmark's --probes"):
-        calibrate_hosts(without(two_hosts, "ping"), 2)
-    with pytest.raises(ValueError, match="do not say which ranks share a host: measure again with the benchmark's"):
-        calibrate_hosts(Measurements(2, {}), 2)
-    for kind in ("shift", "reduce"):
-        with pytest.raises(ValueError, match=f"too few {kind} probes.* sizes are needed; run the probe again"):
-            calibrate_uniform(without(uniform(), kind))
+    kinds = ("shift", "shift_cpu", "reduce_cpu")
+    said = [said_by(ValueError, calibrate_host, without(probed(TWO_CORES, (0, 0)), kind), 2) for kind in kinds]
+    for measurements in (without(probed(TWO_CORES, (0, 1)), "ping"), Measurements(2, {})):
+        said.append(said_by(ValueError, calibrate_hosts, measurements, 2))
+    said += [said_by(ValueError, calibrate_uniform, without(uniform(), kind)) for kind in ("shift", "reduce")]
+    assert said == snapshot

@@ -13,7 +13,7 @@ from ringsim.calibration.protocol_time import predict, times_s
 from ringsim.calibration.questions import Question, QuestionColumns
 from ringsim.network import Cluster, Nics, network_text
 from ringsim.report import format_comparison, format_fit
-from tests.ringsim.commands import as_json, printed, refused
+from tests.ringsim.commands import as_json, printed, refused, written
 from tests.ringsim.made_logs import TRUE, fitted, logs_of, nccl_log
 
 pytestmark = pytest.mark.usefixtures("one_start")
@@ -44,7 +44,6 @@ def width(network: Cluster, *question: object) -> float:
 
 def with_calibration(network: Cluster, **changes: object) -> Cluster:
     """Return the network with another calibration; ratio: of all parameters in all draws."""
-    assert network.calibration is not None
     if "ratio" in changes:
         changes["draws"] = tuple(tuple(changes["ratio"] for _ in draw) for draw in network.calibration.draws)
         del changes["ratio"]
@@ -59,7 +58,6 @@ def test_what_was_calibrated_is_known_best(network: Cluster) -> None:
     here = width(network, *HERE)
     assert 0.05 < here < width(network, "all_gather", LARGE, 64, 8) < width(network, "all_gather", 2**12, 64, 8)
     assert width(network, "reduce_scatter", LARGE, 16, 2) > here
-    assert network.calibration is not None
     sure = width(with_calibration(network, ratio=1.0), *HERE)
     assert sure == pytest.approx(1.2816 * network.calibration.noise)
     assert sure < here < width(with_calibration(network, noise=0.3), *HERE)
@@ -77,11 +75,8 @@ def test_four_of_five_held_out_times_lie_within(tmp_path: Path, network: Cluster
     slow = [replace(case, times_s=tuple(2 * time_s for time_s in case.times_s)) for case in cases]
     assert {row["inside"] for row in compare_logs(slow, network).summary() if row["sizes"] == ">= 1 MiB"} == {0.0}
     for factor, shown in ((1.1, " ±10% "), (3.0, " -67% +200% ")):
-        wide = [
-            replace(compared, interval=Interval(compared.predicted_s / factor, compared.predicted_s * factor))
-            for compared in comparison.cases
-            if compared.predicted_s is not None
-        ]
+        ends_s = [(case.predicted_s / factor, case.predicted_s * factor) for case in comparison.cases]
+        wide = [replace(case, interval=Interval(*each)) for case, each in zip(comparison.cases, ends_s, strict=True)]
         assert format_comparison(replace(comparison, cases=tuple(wide))).count(shown) == len(wide) > 0
 
 
@@ -90,13 +85,11 @@ def test_the_commands_show_them(tmp_path: Path) -> None:
 
     A lopsided one is shown with both of its ends.
     """
-    known, asked, net = tmp_path / "known.log", tmp_path / "asked.log", tmp_path / "net.toml"
-    known.write_text(nccl_log("all_gather", 2, 2, noise=0.01))
-    asked.write_text(nccl_log("all_gather", 16, 8, noise=0.01))
+    known = written(tmp_path / "known.log", nccl_log("all_gather", 2, 2, noise=0.01))
+    asked, net = written(tmp_path / "asked.log", nccl_log("all_gather", 16, 8, noise=0.01)), tmp_path / "net.toml"
     told = as_json("calibrate", known, "-o", net)
     assert "a log of all_reduce from 8 bytes on" in told["undecided"] or "would determine more" in told["undecided"]
-    text, cells = (command("compare", asked, "--network", net) for command in (printed, as_json))
-    last = cells["cells"][-1]
+    text, last = printed("compare", asked, "--network", net), as_json("compare", asked, "--network", net)["cells"][-1]
     assert last["predicted_low_s"] < last["predicted_s"] < last["predicted_high_s"]
     shorter, longer = (last[f"predicted_{end}_s"] / last["predicted_s"] - 1 for end in ("low", "high"))
     assert longer > 2 * -shorter > 0
@@ -130,7 +123,6 @@ def test_nics_that_are_known_are_not_in_the_interval(tmp_path: Path) -> None:
     for network, known, senders in ((by_one, "1 rank", 2), (by_both, "3 ranks", 8)):
         told = f"send from {known} of a host at a time; how fast {senders} ranks of a host can send is not known"
         assert told in nic_line(network, senders)
-    assert by_both.calibration is not None
     of_one, of_three = by_both.calibration.cells
     cells = replace(of_one, collective="broadcast"), of_three  # of which one does not tell how many NICs there are
     assert nic_line(with_calibration(by_both, cells=cells), 1) == ""
@@ -155,33 +147,28 @@ def test_logs_that_contradict_each_other_in_bytes_widen_what_bytes_take(tmp_path
     network = fitted([*fast_two, *logs_of(tmp_path, slow, ("all_gather", 64, 8))])
     assert width(network, *HERE) > 0.85 * np.log(4)
     assert width(fitted([*fast_two, *fast_eight]), *HERE) < 0.1
-    assert network.calibration is not None
-    assert network.calibration.latency_noise is not None
     assert network.calibration.latency_noise < network.calibration.noise / 2
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('["host.link.bandwidth", ', "[", "draws[0]: 19 numbers for 18 parameters: give one each"),
-        ('"host.nic.bandwidth"', '"host.nic.bandwith"', '[1] = "host.nic.bandwith": did you mean host.nic.bandwidth? '
-         "this network has no such parameter: correct it, or remove parameters and draws"),
-        ('"host.nic.bandwidth"', '"x"', 'calibration.parameters[1] = "x": this network has no such parameter'),
-    ],
-)  # fmt: skip
-def test_draws_of_other_parameters_are_refused(
-    tmp_path: Path, network: Cluster, old: str, new: str, message: str
-) -> None:
+OTHER_PARAMETERS = [
+    ('["host.link.bandwidth", ', "[", "draws[0]: 19 numbers for 18 parameters: give one each"),
+    ('"host.nic.bandwidth"', '"host.nic.bandwith"', '[1] = "host.nic.bandwith": did you mean host.nic.bandwidth? '
+     "this network has no such parameter: correct it, or remove parameters and draws"),
+    ('"host.nic.bandwidth"', '"x"', 'calibration.parameters[1] = "x": this network has no such parameter'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "message"), OTHER_PARAMETERS)
+def test_draws_of_other_parameters(tmp_path: Path, network: Cluster, old: str, new: str, message: str) -> None:
     """With the place and the name, as they would change nothing; each parameter has a number in each draw."""
-    path = tmp_path / "net.toml"
-    path.write_text(network_text(network).replace(old, new))
+    path = written(tmp_path / "net.toml", network_text(network).replace(old, new))
     assert message in refused("simulate", "--network", path)
 
 
 def test_a_simulated_choice_of_nccl_has_one_too(tmp_path: Path, network: Cluster) -> None:
     """The interval is as wide as the formula's; without a calibration, or in a run that never ends, there is none."""
-    path, options = tmp_path / "net.toml", ("simulate", "--ranks", 64, "--size", "256MiB", "--network")
-    path.write_text(network_text(network))
+    path = written(tmp_path / "net.toml", network_text(network))
+    options = ("simulate", "--ranks", 64, "--size", "256MiB", "--network")
     found = as_json(*options, path)
     half = np.log(found["predicted_high_s"] / found["time_s"])
     assert half == pytest.approx(width(network, "all_reduce", LARGE, 64, 8), rel=1e-3)
@@ -195,9 +182,8 @@ def test_a_simulated_choice_of_nccl_has_one_too(tmp_path: Path, network: Cluster
 
 def test_what_the_logs_do_not_bound_is_said_in_words(tmp_path: Path, network: Cluster) -> None:
     """A share of 10**11 % tells nobody anything; parameters that are not known at all are drawn from a factor of 20."""
-    path, log = tmp_path / "net.toml", tmp_path / "a.log"
-    path.write_text(network_text(with_calibration(network, ratio=1e9)))
-    log.write_text(nccl_log("all_reduce", 16, 2))
+    path = written(tmp_path / "net.toml", network_text(with_calibration(network, ratio=1e9)))
+    log = written(tmp_path / "a.log", nccl_log("all_reduce", 16, 2))
     for command in (("compare", log), ("simulate", "--ranks", 64, "--size", "256MiB")):
         text = printed(*command, "--network", path)
         assert "not bounded" in text

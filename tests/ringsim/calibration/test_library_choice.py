@@ -9,29 +9,16 @@ import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Cluster, Collective, load_network, predict_time
+from ringsim import Cluster, Collective, load_network, permute_ranks, predict_time
 from ringsim.algorithms import fill_hosts
 from ringsim.calibration import LibraryChoice, choose, fastest_protocol, library_time, why_unknown
 from ringsim.calibration.library_pace import _simulated_s
 from ringsim.calibration.protocol_time import predict
 from ringsim.calibration.questions import Question
 from ringsim.measurements import NOT_KNOWN
-from ringsim.network import (
-    Calibration,
-    Host,
-    Jitter,
-    Library,
-    Link,
-    Nics,
-    Processor,
-    Protocol,
-    Spec,
-    network_text,
-    read_network,
-)
-from ringsim.network.spec import Failure, SlowLink, SlowRank, Switch
+from ringsim.network import Calibration, Host, Jitter, Link, Nics, Processor, Protocol, Spec, network_text, read_network
+from ringsim.network.spec import Failure, Library, SlowLink, SlowRank, Switch
 from ringsim.registry import build
-from ringsim.schedule import permute_ranks
 from ringsim.simulation import IN_ORDER, RULE
 
 GB = 1e9
@@ -74,21 +61,19 @@ def test_what_is_chosen(preset: str, snapshot: SnapshotAssertion) -> None:
     assert lines == snapshot
 
 
+FORMULAS = [
+    (LOGGED, 16, "all_reduce", {"ring", "tree"}),
+    (LOGGED, 16, "broadcast", {"ring"}),
+    (SPARSE, 16, "all_gather", {"ring", "PAT"}),
+    (load_network("dgx-h100-cluster"), 16, "all_reduce", {"tree", "in_switch"}),
+    (load_network("dgx-a100"), 13, "all_gather", {"ring"}),
+    (load_network("dgx-h100-cluster"), 12, "all_reduce", {"ring", "tree", "in_switch"}),
+]
+
+
 @pytest.mark.parametrize("size_bytes", [2**16, 2**24 + 3])
-@pytest.mark.parametrize(
-    ("network", "num_ranks", "call", "algorithms"),
-    [
-        (LOGGED, 16, "all_reduce", {"ring", "tree"}),
-        (LOGGED, 16, "broadcast", {"ring"}),
-        (SPARSE, 16, "all_gather", {"ring", "PAT"}),
-        (load_network("dgx-h100-cluster"), 16, "all_reduce", {"tree", "in_switch"}),
-        (load_network("dgx-a100"), 13, "all_gather", {"ring"}),
-        (load_network("dgx-h100-cluster"), 12, "all_reduce", {"ring", "tree", "in_switch"}),
-    ],
-)
-def test_a_simulation_takes_as_long_as_the_formula(
-    network: Cluster, num_ranks: int, call: str, algorithms: set[str], size_bytes: int
-) -> None:
+@pytest.mark.parametrize(("network", "num_ranks", "call", "algorithms"), FORMULAS)
+def test_runs_as_by_formula(network: Cluster, num_ranks: int, call: str, algorithms: set[str], size_bytes: int) -> None:
     """For every algorithm that is chosen; segments, chunks and hops that run ahead change the picture only."""
     choice = choose(network, Collective(call), num_ranks, size_bytes)
     hosts = fill_hosts(num_ranks, network.spec.ranks_per_host)
@@ -98,20 +83,13 @@ def test_a_simulation_takes_as_long_as_the_formula(
     assert simulated_s(choice) == pytest.approx(formula_s, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "algorithm", "num_hosts", "passes"),
-    [
-        ("nccl_ring@4", "ring", 4, 1.0),
-        ("nccl_tree@4", "tree", 4, 1.0),
-        ("nvls@4", "nvlstree", 4, 1.0),
-        ("nccl_tree@4", "tree", 2, 1.0),
-        ("nccl_tree@4", "tree", 2, 2.0),
-    ],
-)
+NAMED = [("nccl_ring@4", "ring", 4, 1.0), ("nccl_tree@4", "tree", 4, 1.0), ("nvls@4", "nvlstree", 4, 1.0)]
+NAMED += [("nccl_tree@4", "tree", 2, passes) for passes in (1.0, 2.0)]
+
+
+@pytest.mark.parametrize(("name", "algorithm", "num_hosts", "passes"), NAMED)
 @pytest.mark.parametrize("size_bytes", [2**16, 2**26])
-def test_what_is_named_takes_as_long_as_the_formula(
-    name: str, algorithm: str, num_hosts: int, passes: float, size_bytes: int
-) -> None:
+def test_named_as_by_formula(name: str, algorithm: str, num_hosts: int, passes: float, size_bytes: int) -> None:
     """If NCCL were told to take it, on hosts of four ranks; also where it is not what NCCL would choose.
 
     On two hosts a second pass of trees loads the NICs alone, not the links within the hosts.
@@ -141,17 +119,17 @@ def test_schedules_of_nccl_take_the_formula(name: str, monkeypatch: pytest.Monke
         library_time(moved, network, 2**20)
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [
-        {"slow_links": (SlowLink("host1.nic0.out", slowdown=4.0),)},
-        {"slow_links": (SlowLink("host1.nic0.out", latency_s=1e-3),)},
-        {"switch": Switch(latency_s=1e-3)},
-        {"jitter": Jitter(latency=0.5)},
-        {"slow_ranks": (SlowRank(3, 4.0),), "processor": Processor(reduce_bytes_per_s=1e9)},
-        {"failures": (Failure("host1.nic0.out"),)},
-    ],
-)
+TROUBLES: list[dict[str, Any]] = [
+    {"slow_links": (SlowLink("host1.nic0.out", slowdown=4.0),)},
+    {"slow_links": (SlowLink("host1.nic0.out", latency_s=1e-3),)},
+    {"switch": Switch(latency_s=1e-3)},
+    {"jitter": Jitter(latency=0.5)},
+    {"slow_ranks": (SlowRank(3, 4.0),), "processor": Processor(reduce_bytes_per_s=1e9)},
+    {"failures": (Failure("host1.nic0.out"),)},
+]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
 def test_troubles_are_not_paced_away(trouble: dict[str, Any]) -> None:
     """The pace is that of sound hosts, so that what the network file adds takes longer than the formula."""
     sound, troubled = (choose(net, Collective.ALL_REDUCE, 16, 2**18) for net in (LOGGED, LOGGED.with_spec(**trouble)))
@@ -174,24 +152,22 @@ def test_one_nic_of_a_host() -> None:
     assert by_slowdown == pytest.approx(by_bandwidth)
 
 
-@pytest.mark.parametrize(
-    ("preset", "num_ranks", "published", "algorithm"),
-    [
-        ("dgx-h100", 8, 480.0, None),  # github.com/NVIDIA/nccl-tests/issues/212
-        ("dgx-h100", 7, 460.0, None),  # and down to 5: github.com/NVIDIA/nccl/issues/1455
-        ("dgx-h100", 5, 420.0, None),
-        ("dgx-h100", 2, 367.5, None),
-        ("dgx-h100-cluster", 16, 470.0, None),  # and 32: github.com/NVIDIA/nccl-tests/issues/309
-        ("dgx-h100-cluster", 32, 365.8, None),
-        ("dgx-a100", 8, 232.5, None),  # github.com/NVIDIA/nccl-tests/issues/175
-        ("dgx-a100", 16, 192.0, None),  # github.com/NVIDIA/nccl/issues/812
-        ("dgx-h100", 8, 370.0, "nccl_ring"),  # NCCL_ALGO=RING: github.com/NVIDIA/nccl-tests/issues/212
-        ("dgx-h100-cluster", 16, 376.0, "nccl_ring"),  # 47 GB/s for each NIC: the same, issue 290
-    ],
-)
-def test_large_all_reduces_reach_what_was_published(
-    preset: str, num_ranks: int, published: float, algorithm: str | None
-) -> None:
+PUBLISHED = [
+    ("dgx-h100", 8, 480.0, None),  # github.com/NVIDIA/nccl-tests/issues/212
+    ("dgx-h100", 7, 460.0, None),  # and down to 5: github.com/NVIDIA/nccl/issues/1455
+    ("dgx-h100", 5, 420.0, None),
+    ("dgx-h100", 2, 367.5, None),
+    ("dgx-h100-cluster", 16, 470.0, None),  # and 32: github.com/NVIDIA/nccl-tests/issues/309
+    ("dgx-h100-cluster", 32, 365.8, None),
+    ("dgx-a100", 8, 232.5, None),  # github.com/NVIDIA/nccl-tests/issues/175
+    ("dgx-a100", 16, 192.0, None),  # github.com/NVIDIA/nccl/issues/812
+    ("dgx-h100", 8, 370.0, "nccl_ring"),  # NCCL_ALGO=RING: github.com/NVIDIA/nccl-tests/issues/212
+    ("dgx-h100-cluster", 16, 376.0, "nccl_ring"),  # 47 GB/s for each NIC: the same, issue 290
+]
+
+
+@pytest.mark.parametrize(("preset", "num_ranks", "published", "algorithm"), PUBLISHED)
+def test_large_all_reduces_as_published(preset: str, num_ranks: int, published: float, algorithm: str | None) -> None:
     """With the algorithm that NCCL takes by itself, and where it is told to take rings; no figure is in a preset."""
     busbw = 2 * (num_ranks - 1) / num_ranks * 8 * GIB / time_s(preset, num_ranks, 8 * GIB, algorithm) / GB
     assert busbw == pytest.approx(published, rel=0.1 if algorithm else 0.12)
@@ -207,31 +183,26 @@ def test_a_few_bytes_take_what_was_published(preset: str) -> None:
 def test_where_nothing_is_known_nothing_is_chosen() -> None:
     """Without protocols, one rank or too many, or far too many transfers of what no formula describes."""
     plain, preset = load_network("ib-100g"), load_network("dgx-h100-cluster")
+    unlike = "it does not describe hosts that are all alike, with bandwidths of links and NICs: name an algorithm"
     for cluster, num_ranks, why in (
         (plain, 8, "it does not describe NCCL: give --network with a file that does"),
         (preset, 1, "a single rank sends nothing"),
         (load_network("dgx-h100"), 16, "its hosts have 8 ranks"),
-        (preset.with_spec(host=Host()), 16,
-         "it does not describe hosts that are all alike, with bandwidths of links and NICs: name an algorithm"),
-    ):  # fmt: skip
+        (preset.with_spec(host=Host()), 16, unlike),
+    ):
         assert why_unknown(cluster, num_ranks) == why
         with pytest.raises(ValueError, match=re.escape(f"is not known: {why}")):
             choose(cluster, Collective.ALL_REDUCE, num_ranks, 8)
-    troubled, too_many = (
-        preset.with_spec(switch=Switch(latency_s=1e-6)),
-        "there is no formula of NCCL's for its network",
-    )
-    for cluster, runtime in ((preset, IN_ORDER), (troubled, RULE)):
-        with pytest.raises(ValueError, match=f"transfers to simulate, and {too_many}"):
+    too_many = "transfers to simulate, and there is no formula of NCCL's for its network"
+    for cluster, runtime in ((preset, IN_ORDER), (preset.with_spec(switch=Switch(latency_s=1e-6)), RULE)):
+        with pytest.raises(ValueError, match=too_many):
             choose(cluster, Collective.ALL_GATHER, 64, 8, 1000, runtime=runtime)
     assert why_unknown(preset, 1024) == ""
     assert fastest_protocol(build(Collective.ALL_REDUCE, "ring", 8), plain, 8) is None
 
 
 @pytest.mark.parametrize(("per_host", "num_nics"), [(8, 8), (8, 3), (6, 4), (4, 0)])
-def test_too_large_all_to_alls_take_the_time_of_the_busiest_nic(
-    per_host: int, num_nics: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_all_to_alls(per_host: int, num_nics: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same as simulated, on hosts that are not full as well; so up to 65,536 ranks nothing is refused."""
     preset = load_network("dgx-h100-cluster")
     host = replace(preset.spec.host, nics=replace(preset.spec.host.nics, count=num_nics))
@@ -264,8 +235,6 @@ def test_a_ring_too_large_to_simulate_has_the_pace_of_fewer_hosts(monkeypatch: p
     preset = load_network("dgx-h100-cluster")
     for num_ranks, fewer in ((64, 32), (60, 28)):
         formula, of_fewer = (choose(preset, Collective.ALL_GATHER, n, n * 2**20).formula for n in (num_ranks, fewer))
-        assert formula is not None
-        assert of_fewer is not None
         own, expected = formula.pace, of_fewer.pace
         with monkeypatch.context() as patched:
             patched.setattr("ringsim.calibration.library_pace.MAX_TRANSFERS", formula.schedule.num_transfers // 2)
@@ -284,7 +253,6 @@ def test_a_ring_too_large_to_be_simulated_often_takes_a_protocol_by_its_size(mon
     for size_bytes, protocol in ((2**18, "LL"), (2**32, "Simple")):
         schedule = build(Collective.ALL_REDUCE, "ring", 64, size_bytes)
         choice = fastest_protocol(schedule, cluster, size_bytes)
-        assert choice is not None
         assert choice.protocol == protocol
         assert library_time(schedule, cluster, size_bytes) == choice.time_s()
 

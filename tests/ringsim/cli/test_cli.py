@@ -6,10 +6,9 @@ import click
 import pytest
 
 import ringsim
-from ringsim import load_network, predict_time, ring_all_reduce, simulate
+from ringsim import ScheduleError, load_network, predict_time, ring_all_reduce, simulate
 from ringsim.console.one_line import message_of
-from ringsim.schedule.step import ScheduleError
-from tests.ringsim.commands import as_json, invoke, printed, refused, run
+from tests.ringsim.commands import as_json, invoke, printed, refused, run, written
 
 
 def test_nccl_s_choice_keeps_the_order_of_the_ranks() -> None:
@@ -64,8 +63,7 @@ def test_what_goes_between_two_ranks_goes_straight_by_default(collective: str) -
 
 def test_no_message_takes_no_time(tmp_path: Path) -> None:
     """A file that does not say what links cost is refused by all that would simulate messages over them."""
-    free = tmp_path / "free.toml"
-    free.write_text('[host]\nranks = 2\n[host.nic]\nbandwidth = "10Gbit/s"\nlatency = "1us"\n')
+    free = written(tmp_path / "free.toml", '[host]\nranks = 2\nnic = { bandwidth = "10Gbit/s", latency = "1us" }\n')
     told = refused("simulate", "--network", free, "--ranks", "4")
     assert f"{free}: messages take no time on it from rank 0 to rank 1: give host.link.bandwidth" in told
     for ask in (simulate, predict_time, ringsim.explain):
@@ -75,14 +73,13 @@ def test_no_message_takes_no_time(tmp_path: Path) -> None:
 
 def test_a_failure_is_a_result(tmp_path: Path) -> None:
     """Who waits for what, with exit code 0 and no infinity in JSON; a sweep skips it, and a picture shows it."""
-    network, table = tmp_path / "failing.toml", tmp_path / "sweep.csv"
-    network.write_text('[host]\nranks = 1\n[host.nic]\nbandwidth = "1GB/s"\n[[failure]]\nrank = 2\n')
-    options = ["--network", str(network), "--ranks", "4"]
+    network = written(tmp_path / "failing.toml", '[host]\nranks = 1\nnic.bandwidth = "1GB/s"\n[[failure]]\nrank = 2\n')
+    options, table = ["--network", network, "--ranks", "4"], tmp_path / "sweep.csv"
     result = as_json("simulate", *options)
     assert (result["time_s"], result["busbw_bytes_per_s"], result["explained"]["critical_path"]) == (None, None, None)
     assert result["stalled"]["num_unfinished"] > 0
-    sweep = ["sweep", "--algorithm", "ring", "--sizes", "8", "--csv", table]
-    assert "ring on 4 ranks skipped: never finishes on" in printed(*sweep, *options)
+    told = printed("sweep", "--algorithm", "ring", "--sizes", "8", "--csv", table, *options)
+    assert "ring on 4 ranks skipped: never finishes on" in told
     assert "never finishes on" in table.read_text()
     run("plot", *options, "-o", tmp_path / "hangs.svg")
     picture = (tmp_path / "hangs.svg").read_text()
@@ -91,25 +88,20 @@ def test_a_failure_is_a_result(tmp_path: Path) -> None:
 
 
 def test_a_style_is_chosen(tmp_path: Path) -> None:
-    """light, dark, one of matplotlib's, or a file; anything else is refused before the work, and one of no picture."""
-    own = tmp_path / "own.mplstyle"
-    own.write_text("figure.facecolor: 010203\naxes.facecolor: 010203\ntext.color: F0F0F0\n")
-    faces = {"light": "#ffffff", "dark": "#14181d", "ggplot": "#ffffff", str(own): "#010203"}
-    for number, (style, face) in enumerate(faces.items()):
-        path = tmp_path / f"{number}.svg"
+    """light, dark, one of matplotlib's, or a file; anything else is refused before the work."""
+    own = written(tmp_path / "own.mplstyle", "figure.facecolor: 010203\naxes.facecolor: 010203\ntext.color: F0F0F0\n")
+    path = tmp_path / "ring.svg"
+    for style, face in {"light": "#ffffff", "dark": "#14181d", "ggplot": "#ffffff", own: "#010203"}.items():
         run("plot", "--ranks", "2", "--style", style, "-o", path)
         assert f"fill: {face}" in path.read_text()
     told = "Invalid value for '--style': 'drak' is not a style: give light, dark, a file of matplotlib settings, or"
     assert told in refused("plot", "--style", "drak", "-o", tmp_path / "no.png")
-    for command in (["sweep"], ["ddp", "--layers", "x.toml"]):
-        assert "--style has no effect without --output" in refused(*command, "--style", "dark")
     assert not (tmp_path / "no.png").exists()
 
 
 def test_a_file_says_of_which_collective_it_is(tmp_path: Path) -> None:
     """--collective need not repeat it; where it contradicts the file, and in a sweep, the message says what to give."""
-    path = tmp_path / "my.py"
-    path.write_text("from ringsim import ring_all_gather as mine\n")
+    path = written(tmp_path / "my.py", "from ringsim import ring_all_gather as mine\n")
     run("export", "--collective", "broadcast", "--ranks", "3", "--format", "msccl", "-o", tmp_path / "my.xml")
     mine = ("--algorithm", f"{path}:mine", "--ranks", "3")
     assert printed("verify", *mine).startswith("all_gather my.py:mine over 3 ranks: correct")
@@ -118,43 +110,46 @@ def test_a_file_says_of_which_collective_it_is(tmp_path: Path) -> None:
         assert refused(*command).endswith("3: give the collective all_gather (--collective all_gather)\n")
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "exit_code", "message"),
-    [
-        ("{path}:counts_twice", 1, "all_reduce my.py:counts_twice over 2 ranks: at the start, rank 0: chunk 0 ends"),
-        ("{path}:to_itself", 1, "algorithm '{path}:to_itself': line 5: it raised ScheduleError: step 0, rank 0: chunk"),
-        ("{path}:misspelt", 2, "algorithm '{path}:misspelt': there is no function 'misspelt'"),
-        ("rign", 2, "algorithm 'rign': all_reduce has ring"),
-    ],
-)
-def test_a_refuted_schedule_is_no_typing_error(tmp_path: Path, algorithm: str, exit_code: int, message: str) -> None:
+OWN = """
+from ringsim import Collective, Schedule, Transfer
+def counts_twice(n):
+    return Schedule.from_transfers(Collective.ALL_REDUCE, "x", n, 1, [[Transfer(0, 1, 0, True)]])
+def to_itself(n):
+    return Schedule.from_transfers(Collective.ALL_REDUCE, "x", n, 1, [[Transfer(0, 0, 0, True)]])
+def twice(n):
+    return Schedule.from_transfers(Collective.BROADCAST, "x", n, 1, [[Transfer(0, 1, 0, False)]] * 2)
+"""
+WRONG_ALGORITHMS = [
+    ("my.py:counts_twice", 1, "all_reduce my.py:counts_twice over 2 ranks: at the start, rank 0: chunk 0 ends"),
+    ("my.py:to_itself", 1, "algorithm 'my.py:to_itself': line 6: it raised ScheduleError: step 0, rank 0: chunk"),
+    ("my.py:misspelt", 2, "algorithm 'my.py:misspelt': there is no function 'misspelt'"),
+    ("rign", 2, "algorithm 'rign': all_reduce has ring"),
+]
+
+
+@pytest.fixture
+def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of algorithms in the present folder."""
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "my.py", OWN)
+
+
+@pytest.mark.usefixtures("_own")
+@pytest.mark.parametrize(("algorithm", "exit_code", "message"), WRONG_ALGORITHMS)
+def test_a_refuted_schedule_is_no_typing_error(algorithm: str, exit_code: int, message: str) -> None:
     """Code 1 for what is proved to be wrong, 2 for what was called wrongly; whichever command finds it."""
-    path = tmp_path / "my.py"
-    path.write_text(
-        "from ringsim import Collective, Schedule, Transfer\n"
-        "def counts_twice(n):\n"
-        "    return Schedule.from_transfers(Collective.ALL_REDUCE, 'x', n, 1, [[Transfer(0, 1, 0, True)]])\n"
-        "def to_itself(n):\n"
-        "    return Schedule.from_transfers(Collective.ALL_REDUCE, 'x', n, 1, [[Transfer(0, 0, 0, True)]])\n"
-    )
     for command in ("verify", "simulate"):
-        done = invoke(command, "--ranks", "2", "--algorithm", algorithm.format(path=path))
+        done = invoke(command, "--ranks", "2", "--algorithm", algorithm)
         assert (done.exit_code, done.stdout) == (exit_code, "")
-        assert done.stderr.startswith(f"ringsim: {message.format(path=path)}")
+        assert done.stderr.startswith(f"ringsim: {message}")
 
 
-def test_verify_tells_of_transfers_that_bring_nothing_new(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_own")
+def test_verify_tells_of_transfers_that_bring_nothing_new() -> None:
     """In a line of its own, with the place of the first; the proof holds all the same."""
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "from ringsim import Collective, Schedule, Transfer\n"
-        "def twice(n):\n"
-        "    steps = [[Transfer(0, 1, 0, False)], [Transfer(0, 1, 0, False)]]\n"
-        "    return Schedule.from_transfers(Collective.BROADCAST, 'twice', n, 1, steps)\n"
-    )
-    options = ("--collective", "broadcast", "--algorithm", f"{path}:twice", "--ranks", "2")
+    options = ("--collective", "broadcast", "--algorithm", "my.py:twice", "--ranks", "2")
     assert printed("verify", *options) == (
-        "broadcast mine.py:twice over 2 ranks: correct (2 steps, 2 transfers)\n"
+        "broadcast my.py:twice over 2 ranks: correct (2 steps, 2 transfers)\n"
         "1 of 2 transfers brings nothing new: the first is step 1, 0 -> 1, chunk 0\n"
     )
     data = as_json("verify", *options)

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.training_step import StepProfile, group_calls, load_layers
-from ringsim.training_step.profile import Parameter
-from tests.ringsim.commands import as_json, printed, refused, run
+from ringsim.training_step import Parameter, StepProfile, group_calls, load_layers
+from tests.ringsim.commands import as_json, printed, refused, run, written
 from tests.ringsim.made_networks import with_a_slow_link
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -39,8 +38,7 @@ TRANSFORMER = ("ddp", "--layers", str(DOCS / "models" / "transformer.toml"))
 @pytest.fixture
 def layers(tmp_path: Path) -> Path:
     """A model of 3 layers."""
-    (tmp_path / "my.toml").write_text(LAYERS)
-    return tmp_path / "my.toml"
+    return written(tmp_path / "my.toml", LAYERS)
 
 
 def test_layers_become_a_profile(layers: Path) -> None:
@@ -82,18 +80,17 @@ def test_mistakes_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snap
     assert StepProfile.load(tmp_path / "p.json") == PROFILE
     told = []
     for text in WRONG_LAYERS:
-        Path("my.toml").write_text(text)
-        told.append(f"{text}{refused('ddp', '--layers', 'my.toml')}")
+        told.append(f"{text}{refused('ddp', '--layers', written(Path('my.toml'), text))}")
     for change in WRONG_PROFILES:
-        Path("p.json").write_text(json.dumps(PROFILE.as_dict() | change))
-        told.append(f"{json.dumps(change)}\n{refused('ddp', '--profile', 'p.json')}")
+        profile = written(Path("p.json"), json.dumps(PROFILE.as_dict() | change))
+        told.append(f"{json.dumps(change)}\n{refused('ddp', '--profile', profile)}")
     assert "\n".join(told) == snapshot
 
 
 def test_what_is_not_simulated_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which of NCCL's algorithms, and on how many ranks, in a line and as JSON; nothing where all are simulated."""
-    options = (*TRANSFORMER, "--ranks", "16", "--scaling", "32")
-    options += ("--network", with_a_slow_link("dgx-h100-cluster", tmp_path))
+    network = with_a_slow_link("dgx-h100-cluster", tmp_path)
+    options = (*TRANSFORMER, "--ranks", 16, "--scaling", 32, "--network", network)
     monkeypatch.setattr(group_calls, "MAX_TRANSFERS", 2000)
     why = "the time of NCCL's own formula, as it has too many transfers to be simulated"
     lines = [f"{calls} ranks: {why}" for calls in ("nvls on 16", "nccl_tree and nvls on 32")]
@@ -105,10 +102,10 @@ def test_what_is_not_simulated_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_files(layers: Path, tmp_path: Path) -> None:
     """The picture of a step with several workers and of a scaling, a page with everything, and a trace of the step."""
-    options = ("ddp", "--layers", str(layers), "--workers", "3", "--copy-bandwidth", "1GB/s")
+    options = ("ddp", "--layers", layers, "--workers", "3", "--copy-bandwidth", "1GB/s")
     several = ("--bucket-cap-mb", "0.00001:1", "--scaling", "2:4")
     for name, more in (("step.png", ()), ("curve.png", several), ("step.html", several), ("step.json", ())):
-        assert f"wrote {tmp_path / name}" in run(*options, *more, "-o", str(tmp_path / name)).stderr
+        assert f"wrote {tmp_path / name}" in run(*options, *more, "-o", tmp_path / name).stderr
     assert (tmp_path / "step.png").read_bytes() != (tmp_path / "curve.png").read_bytes()
     page = (tmp_path / "step.html").read_text()
     for shown in ("From 2 to 4 ranks", "of the step on a single process", "Bucket sizes", ">best<", "gradients"):

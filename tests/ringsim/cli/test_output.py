@@ -10,8 +10,7 @@ from collectives.benchmark.command import main as benchmark
 from ringsim.cli import main
 from ringsim.console import Progress
 from ringsim.measurements import Measurements
-from ringsim.network import load_network
-from ringsim.network.file_reader import read_network
+from ringsim.network.file_reader import load_network, read_network
 from tests.ringsim.calibration.test_comparison import TIMES
 from tests.ringsim.commands import as_json, printed, run
 from tests.ringsim.made_run import made_run
@@ -30,7 +29,7 @@ def measured(tmp_path: Path) -> Path:
 
 def test_comparisons_fit_80_columns_too(measured: Path) -> None:
     """A row has no name of an algorithm, which stands above."""
-    command = ["compare", str(measured), "--network", "loopback"]
+    command = ["compare", measured, "--network", "loopback"]
     assert [line for line in printed(*command).splitlines() if len(line) > 80] == []
     assert "collective" in printed(*command, "--wide")
 
@@ -38,8 +37,8 @@ def test_comparisons_fit_80_columns_too(measured: Path) -> None:
 def test_import_as_json(tmp_path: Path) -> None:
     """With the options that use the file."""
     path = tmp_path / "my ring.xml"
-    run("export", "--ranks", "3", "--format", "msccl", "-o", str(path))
-    told = as_json("import", str(path))
+    run("export", "--ranks", "3", "--format", "msccl", "-o", path)
+    told = as_json("import", path)
     assert (told["num_steps"], told["correct"]) == (4, True)
     assert told["options"] == f"--collective all_reduce --algorithm '{path}' --ranks 3"
 
@@ -55,19 +54,18 @@ def test_a_file_named_minus_is_stdout(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == []
 
 
+WRITING = (
+    "simulate --ranks 3 --trace t.json", "plot --ranks 3 -o ring.png", "order --ranks 4 --budget 1 --json -o o.json",
+    "export --ranks 2 --format goal -o o.goal", "sweep --ranks 2 --sizes 8 --csv c.csv",
+    "sweep --ranks 2 --sizes 8 -o p.png", f"ddp --layers {ROOT}/docs/models/transformer.toml -o d.png",
+)  # fmt: skip
+
+
 def test_every_written_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On stderr, so that stdout holds the result alone; a file that was there is replaced."""
     monkeypatch.chdir(tmp_path)
     Path("t.json").write_text("old")
-    for command in (
-        "simulate --ranks 3 --trace t.json",
-        "plot --ranks 3 -o ring.png",
-        "order --ranks 4 --budget 1 --json -o o.json",
-        "export --ranks 2 --format goal -o o.goal",
-        "sweep --ranks 2 --sizes 8 --csv c.csv",
-        "sweep --ranks 2 --sizes 8 -o p.png",
-        f"ddp --layers {ROOT}/docs/models/transformer.toml -o d.png",
-    ):
+    for command in WRITING:
         done = run(*command.split())
         assert done.stderr == f"wrote {command.split()[-1]}\n"
         assert "wrote" not in done.stdout
@@ -77,36 +75,34 @@ def test_every_written_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 PROGRAMS = {"ringsim": main, "trainers": trainers, "benchmark": benchmark}
 
 
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("ringsim sim", "simulate"),
-        ("ringsim simulate --per", "--per-rank"),
-        ("ringsim simulate --algorithm gloo", "gloo_ring"),
-        ("ringsim simulate --collective reduce --algorithm tw", "tw"),  # a file, perhaps
-        ("ringsim networks gbe", "gbe gbe-racks"),
-        ("ringsim simulate --network ib-", "ib-100g ib-400g"),
-        ("ringsim sweep --algorithm ring,two", "ring,two_shot"),
-        ("ringsim ddp --backend g", "gloo"),
-        ("trainers train --strategy buck", "bucketed bucketed_bf16"),
-        ("trainers train --task w", "wine"),
-        ("benchmark --collective all_reduce,bro", "all_reduce,broadcast"),
-    ],
-)
-def test_the_shell_completes_names(typed: str, offered: str) -> None:
+COMPLETED = {
+    "ringsim sim": "simulate",
+    "ringsim simulate --per": "--per-rank",
+    "ringsim simulate --algorithm gloo": "gloo_ring",
+    "ringsim simulate --collective reduce --algorithm tw": "tw",  # a file, perhaps
+    "ringsim networks gbe": "gbe gbe-racks",
+    "ringsim simulate --network ib-": "ib-100g ib-400g",
+    "ringsim sweep --algorithm ring,two": "ring,two_shot",
+    "ringsim ddp --backend g": "gloo",
+    "trainers train --strategy buck": "bucketed bucketed_bf16",
+    "trainers train --task w": "wine",
+    "benchmark --collective all_reduce,bro": "all_reduce,broadcast",
+}
+
+
+@pytest.mark.parametrize("typed", COMPLETED)
+def test_the_shell_completes_names(typed: str) -> None:
     """Of commands, options, algorithms of the collective, networks, strategies, tasks and choices."""
     program, *words, last = typed.split()
     shell = BashComplete(PROGRAMS[program], {}, program, f"_{program.upper()}_COMPLETE")
-    assert [item.value for item in shell.get_completions(words, last)] == offered.split()
+    assert " ".join(item.value for item in shell.get_completions(words, last)) == COMPLETED[typed]
 
 
 @pytest.mark.parametrize(
     ("network", "num_transfers"),
     [([], 480), (["--network", "dgx-h100-cluster"], 15360), (["--network", "loopback"], 480)],
 )
-def test_a_long_simulation_shows_how_far_it_is(
-    network: list[str], num_transfers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_far_it_is_is_shown(network: list[str], num_transfers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the engine: all transfers are counted, and nothing is left of the line at the end."""
     shown: list[str] = []
 

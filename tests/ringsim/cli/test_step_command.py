@@ -11,12 +11,11 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.traces import Call, Device, Group, HeldBytes, Operator, ProgramTrace, StepMemory, TracedStep, TraceRequest
-from tests.ringsim.commands import as_json, in_lines, invoke, printed, refused, run
+from tests.ringsim.commands import as_json, in_lines, invoke, printed, refused, run, written
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, traced, wait
 
 ON_GPUS = ("--network", "dgx-h100-cluster")
 H100 = (*ON_GPUS, "--gpu", "h100")
-BROKEN = """[host]\nranks = 1\n[host.nic]\nlatency = "1us"\nbandwidth = "1GB/s"\n[[failure]]\nrank = 2\nat = "0s"\n"""
 
 
 def plain() -> ProgramTrace:
@@ -82,29 +81,22 @@ TRACES = {
 }
 
 
+ASKED = [
+    ("plain", ("--network", "gbe", "--tokens", "1000")),
+    ("plain", (*H100, "--tokens", "9")),
+    ("plain", (*H100, "--measured-step", "5ms", "--tokens", "9")),
+    ("plain", (*H100, "--compute-scale", "0.5")),
+    ("plain", (*ON_GPUS, "--device", "cpu")),
+    ("81 GiB", (*ON_GPUS, "--gpu", "h200", "--flops", "100TFLOP/s")),
+    ("compiled", (*H100, "--measured-step", "2ms")),
+    *((name, (*ON_GPUS, "--flops", "100TFLOP/s", "--memory-bandwidth", "1TB/s")) for name in ("plain", "81 GiB")),
+    *((name, H100) for name in ("80 GiB", "81 GiB", "compiled", "uncounted", "8 steps", "1 step")),
+    *((name, ON_GPUS) for name in ("uncounted", "awaiting 0", "awaiting 1")),
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("plain", ("--network", "gbe", "--tokens", "1000")),
-        ("plain", (*H100, "--tokens", "9")),
-        ("plain", (*H100, "--measured-step", "5ms", "--tokens", "9")),
-        ("plain", (*H100, "--compute-scale", "0.5")),
-        ("plain", (*ON_GPUS, "--device", "cpu")),
-        ("plain", (*ON_GPUS, "--flops", "100TFLOP/s", "--memory-bandwidth", "1TB/s")),
-        ("80 GiB", H100),
-        ("81 GiB", H100),
-        ("81 GiB", (*ON_GPUS, "--gpu", "h200", "--flops", "100TFLOP/s")),
-        ("81 GiB", (*ON_GPUS, "--flops", "100TFLOP/s", "--memory-bandwidth", "1TB/s")),
-        ("compiled", H100),
-        ("compiled", (*H100, "--measured-step", "2ms")),
-        ("uncounted", H100),
-        ("uncounted", ON_GPUS),
-        ("awaiting 0", ON_GPUS),
-        ("awaiting 1", ON_GPUS),
-        ("8 steps", H100),
-        ("1 step", H100),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+    ("name", "options"), ASKED, ids=lambda value: " ".join(value) if isinstance(value, tuple) else value
 )
 def test_what_is_told(name: str, options: Sequence[str], tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """Time and how sure it is, what is in it and what not; a page has the same time in title, heading and picture.
@@ -130,7 +122,7 @@ def test_a_gpu_is_taken_where_the_program_was_recorded_with_one(trace: Path) -> 
     """The same holds with --device cuda, and where the network describes NCCL."""
     request = TraceRequest("train.py", (), False, 4, 0, 2, 1, "step.trace.json", device=Device.CUDA)
     replace(ProgramTrace.load(trace), request=request).save(trace)
-    on_gbe = invoke("step", str(trace), "--network", "gbe", "--json")
+    on_gbe = run("step", trace, "--network", "gbe", "--json")
     assert json.loads(on_gbe.stdout)["on_gpu"]
     assert "gbe has hosts of 1, but the program was recorded with --ranks-per-host 2" in on_gbe.stderr
 
@@ -143,7 +135,7 @@ def test_a_step_is_drawn(tmp_path: Path, network: str, suffix: str) -> None:
     calls = tuple(replace(all_reduce(2**18), collective=name) for name in names)
     traced(TracedStep(tuple(call(index) for index in range(len(calls))), calls)).save(tmp_path / "many.trace.json")
     picture = tmp_path / f"step.{suffix}"
-    printed("step", str(tmp_path / "many.trace.json"), "--network", network, "-o", str(picture))
+    printed("step", tmp_path / "many.trace.json", "--network", network, "-o", picture)
     assert picture.stat().st_size > 1000
 
 
@@ -151,21 +143,21 @@ def test_a_step_for_perfetto(trace: Path, tmp_path: Path) -> None:
     """A slice for each computation, wait and call, on threads with names."""
     printed("step", str(trace), "--network", "gbe", "-o", str(tmp_path / "step.json"))
     events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
-    slices = [event["name"] for event in events if event["ph"] == "X"]
-    assert slices == ["compute", "compute", "wait for all_reduce 0", "wait for all_reduce 1", "all_reduce 0",
-                      "all_reduce 1"]  # fmt: skip
+    slices, calls = [event["name"] for event in events if event["ph"] == "X"], ["all_reduce 0", "all_reduce 1"]
+    assert slices == ["compute", "compute", *(f"wait for {call}" for call in calls), *calls]
     threads = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
     assert threads == ["compute", "ranks 0 to 3", "ranks 0 to 2 by 2"]
 
 
 def test_a_step_that_never_ends_is_told(trace: Path, tmp_path: Path) -> None:
     """Without a number that is none."""
-    (tmp_path / "broken.toml").write_text(BROKEN)
-    text = printed("step", str(trace), "--network", str(tmp_path / "broken.toml"), "--tokens", "9")
+    broken = '[host]\nranks = 1\nnic = { latency = "1us", bandwidth = "1GB/s" }\n[[failure]]\nrank = 2\nat = "0s"\n'
+    options = ("step", trace, "--network", written(tmp_path / "broken.toml", broken))
+    text = printed(*options, "--tokens", "9")
     assert text.startswith("a step of 4 ranks, each on a CPU: never")
     assert not re.search("nan|inf", text)
     for name in ("step.json", "step.svg"):
-        result = invoke("step", str(trace), "--network", str(tmp_path / "broken.toml"), "-o", str(tmp_path / name))
+        result = invoke(*options, "-o", tmp_path / name)
         assert result.exit_code == 2
         assert f"{name}: the step never ends, as something fails: there is nothing to draw" in result.stderr
         assert not (tmp_path / name).exists()

@@ -13,7 +13,7 @@ import pytest
 from ringsim.cli import recorder
 from ringsim.traces import TraceRequest
 from tests.processes import ROOT
-from tests.ringsim.commands import invoke, refused, run
+from tests.ringsim.commands import as_json, invoke, refused, run, written
 from tests.ringsim.traces.made_trace import recorded
 
 RECORDER = f"""
@@ -37,15 +37,7 @@ recorded(request).save(Path(request.output))
 report.write_text("0")
 """
 PROGRAM = ("--run-recorded",)
-HOSTS_OF_2 = """
-[host]
-ranks = 2
-[host.link]
-bandwidth = "1GB/s"
-[host.nic]
-bandwidth = "1GB/s"
-latency = "5us"
-"""
+HOSTS_OF_2 = '[host]\nranks = 2\nlink.bandwidth = "1GB/s"\nnic = { bandwidth = "1GB/s", latency = "5us" }\n'
 
 
 @pytest.fixture
@@ -53,8 +45,8 @@ def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TraceRequest:
     """Of a script that is there, which a recorder without torch pretends to run."""
     monkeypatch.setattr(recorder, "RECORDING", (sys.executable, "-c", RECORDER))
     (tmp_path / "program").mkdir()
-    (tmp_path / "program" / "train.py").write_text("")
-    (tmp_path / "two.toml").write_text(HOSTS_OF_2)
+    (tmp_path / "program" / "train.py").touch()
+    written(tmp_path / "two.toml", HOSTS_OF_2)
     return TraceRequest("train.py", (), False, 4, 0, 8, 2, "old.json", folder=str(tmp_path / "program"))
 
 
@@ -119,9 +111,7 @@ def test_a_program_runs_only_if_it_is_asked_for(file: Path) -> None:
     assert recordings(file) == []
 
 
-def test_the_program_of_the_user_runs_in_place_of_the_recorded_one(
-    file: Path, request_: TraceRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_program_runs_if_given(file: Path, request_: TraceRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the present folder, with its own arguments; nothing is left of the program that the file names."""
     recorded(replace(request_, program="-c", arguments=("fail",), is_module=True)).save(file)
     (file.parent / "mine.py").write_text("")
@@ -139,10 +129,9 @@ def test_the_program_of_the_user_runs_in_place_of_the_recorded_one(
 
 def test_a_scale_is_found_by_the_file_and_carried_over(file: Path) -> None:
     """One predicts many GPUs from the few that there are."""
-    network = file.parent / "two.toml"
-    options = "step", file, "--network", network, "--measured-step", "31ms", "--json"
-    scale = json.loads(run(*options).stdout)["compute_scale"]
-    result = json.loads(run(*options, "--ranks", "8", *PROGRAM).stdout)
+    options = "step", file, "--network", file.parent / "two.toml", "--measured-step", "31ms"
+    scale = as_json(*options)["compute_scale"]
+    result = as_json(*options, "--ranks", "8", *PROGRAM)
     assert (scale, result["compute_scale"]) == (pytest.approx(3, rel=0.1), scale)
     assert [step["compute_s"] for step in result["scaling"]] == [pytest.approx(0.01 * scale)]
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ringsim import load_network
-from ringsim.analysis import Sweep
+from ringsim import Sweep, load_network
 from ringsim.network import network_text
 from tests.processes import below, kill_all, left_of
-from tests.ringsim.commands import refused, run
+from tests.ringsim.commands import refused, run, written
 
 LIMIT_S = 240  # a hang is a failure
 ADVICE = "if it was killed because memory ran out, use fewer --jobs or fewer ranks"
@@ -36,6 +35,11 @@ def dies(n):
 
 def refuses(n):
     raise ValueError("not today")
+
+def even(n):
+    if n % 2:
+        raise ValueError("odd")
+    return ring_all_reduce(n)
 """
 
 
@@ -53,24 +57,17 @@ def cells_of(path: Path) -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory, with a user's own algorithms."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").write_text(OWN)
-    return tmp_path
+    return written(tmp_path / "own.py", OWN).parent
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_two_processes_give_the_file_and_table_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_give_the_file_and_table_of_one(folder: Path) -> None:
     """To the bit, in the same order; with two networks, algorithms for some numbers of ranks, and a limit."""
-    (tmp_path / "even.py").write_text(
-        "from ringsim import ring_all_reduce\n\n\ndef even(n):\n    if n % 2:\n        raise ValueError('odd')\n"
-        "    return ring_all_reduce(n)\n"
-    )
-    arguments = ["--algorithm", "gloo_ring,even.py:even,direct", "--ranks", "3,4,32", "--sizes", "1KiB:1GiB"]
+    arguments = ["--algorithm", "gloo_ring,own.py:even,direct", "--ranks", "3,4,32", "--sizes", "1KiB:1GiB"]
     arguments += ["--network", "dgx-h100", "--network", "gbe", "--max-transfers", "4000"]
-    monkeypatch.chdir(tmp_path)
-    one = run("sweep", *arguments, "--csv", "1.csv")
-    two = run("sweep", *arguments, "--jobs", "2", "--csv", "2.csv")
+    one, two = (run("sweep", *arguments, "--jobs", jobs, "--csv", f"{jobs}.csv") for jobs in (1, 2))
     assert two.stdout == one.stdout
-    assert cells_of(tmp_path / "1.csv") == cells_of(tmp_path / "2.csv")
+    assert cells_of(folder / "1.csv") == cells_of(folder / "2.csv")
 
 
 @pytest.mark.timeout(LIMIT_S)
@@ -108,11 +105,9 @@ def test_what_ends_a_sweep_in_several_processes_is_one_line(folder: Path) -> Non
 
 def test_what_a_library_takes_may_never_finish(tmp_path: Path) -> None:
     """It is left out with the reason, as any algorithm is, and the file of the sweep can be read again."""
-    network, path = tmp_path / "failing.toml", tmp_path / "cells.csv"
-    failure = '[[failure]]\nlink = "host1.nic0.out"\nat = "0s"\n'
-    network.write_text(network_text(load_network("dgx-h100-cluster")) + failure)
-    options = ["--algorithm", "nccl", "--ranks", "16", "--sizes", "1KiB", "--network", str(network)]
-    run("sweep", *options, "--csv", path)
+    failing = network_text(load_network("dgx-h100-cluster")) + '[[failure]]\nlink = "host1.nic0.out"\nat = "0s"\n'
+    network, path = written(tmp_path / "failing.toml", failing), tmp_path / "cells.csv"
+    run("sweep", "--algorithm", "nccl", "--ranks", 16, "--sizes", "1KiB", "--network", network, "--csv", path)
     [cell] = Sweep.from_csv(path).cells
     assert (cell.time_s, cell.taken.split()[0]) == (None, "nccl_tree")
     assert cell.skipped == f"never finishes on {network} with 1,024 bytes, as something fails"

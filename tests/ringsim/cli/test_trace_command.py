@@ -59,7 +59,6 @@ def test_an_interrupted_program_says_how_far_it_has_come(tmp_path: Path) -> None
     script = tmp_path / "train.py"
     script.write_text("import time\nprint('here', flush=True)\nwhile True:\n    time.sleep(1)\n")
     job = start_python("-m", "ringsim", "trace", "-o", str(tmp_path / "a.json"), str(script), folder=tmp_path)
-    assert job.stdout is not None
     assert job.stdout.readline() == "here\n"
     job.send_signal(signal.SIGINT)
     done = finish(job)

@@ -124,9 +124,7 @@ def test_ranks_have_the_variables_of_torchrun(tmp_path: Path) -> None:
         ("words", 1, "rank said why\n"),
     ],
 )
-def test_when_a_rank_fails_the_others_are_ended(
-    how: str, code: int, said: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rank_that_fails_ends_the_others(how: str, code: int, said: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Its error is said, once."""
     assert spawn(2, fail, (how,)) == code
     assert re.fullmatch(said, capfd.readouterr().err)
@@ -238,9 +236,7 @@ def test_what_cannot_be_spawned_is_refused(
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(("ending", "code"), [("sys.exit(3)", 3), ("1 / 0", 1)])
-def test_a_program_that_fails_has_said_why(
-    ending: str, code: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_that_fails(ending: str, code: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It has its arguments, and its own folder on the path, as if Python had been started with it."""
     script = tmp_path / "script.py"
     script.write_text(f"{RANK_PROGRAM}{ending}")

@@ -39,9 +39,7 @@ def make_terminal(monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO] = _Te
 
 
 @pytest.mark.parametrize(("rank", "kind"), [(0, _Terminal), (1, _Terminal), (0, io.StringIO)])
-def test_only_rank_0_draws_and_only_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, rank: int, kind: type[io.StringIO]
-) -> None:
+def test_rank_0_draws_on_a_terminal(monkeypatch: pytest.MonkeyPatch, rank: int, kind: type[io.StringIO]) -> None:
     """It goes on from what an earlier run has done, and shows the text that it is given."""
     stderr = make_terminal(monkeypatch, kind)
     with progress_bar(4, "training", rank=rank, done=2) as bar:

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 
-from ringsim import Collective, Schedule
-from ringsim.formats.goal import goal_lines
+from ringsim import Collective, Schedule, goal_lines
 from ringsim.registry import NCCL_ALGORITHMS, build
-from ringsim.simulation import simulate
-from ringsim.simulation.routes import has_contention
+from ringsim.simulation import has_contention, simulate
 from tests.ringsim.strategies import every_algorithm, schedules
 from tests.ringsim.topologies import PrivateLinks
 
@@ -122,9 +120,3 @@ def test_ranks_are_written_one_after_the_other() -> None:
         for transfer in step:
             received[transfer.dst] += 1
     assert told == received
-
-
-def test_more_pairs_than_nics_are_refused() -> None:
-    """A nic is a byte in LogGOPSim's binary."""
-    with pytest.raises(ValueError, match="needs 257 nics a rank, one for each distance; GOAL has 256"):
-        next(goal_lines(build(Collective.BROADCAST, "direct", 258), 1000))

@@ -6,18 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Collective, Schedule, ScheduleError, Transfer
-from ringsim.cli import main
-from ringsim.formats.msccl_reader import read_msccl
+from ringsim import Collective, Schedule, ScheduleError, Transfer, read_msccl
 from ringsim.formats.msccl_writer import NAMES, msccl_lines
 from ringsim.registry import build
 from ringsim.schedule import partition, replay, verify
 from tests.refusals import refusal_of, refused, said_by
-from tests.ringsim.commands import printed, run
+from tests.ringsim.commands import invoke, printed, run, written
 from tests.ringsim.strategies import every_algorithm, schedules
 
 PUBLISHED = Path(__file__).parent / "msccl"
@@ -25,9 +22,12 @@ PUBLISHED = Path(__file__).parent / "msccl"
 
 def reread(schedule: Schedule, folder: Path) -> Schedule:
     """Return the schedule that is read from the text that is written of it."""
-    path = folder / "written.xml"
-    path.write_text("".join(msccl_lines(schedule)))
-    return read_msccl(path)
+    return read("".join(msccl_lines(schedule)), folder)
+
+
+def read(text: str, folder: Path) -> Schedule:
+    """The schedule in this text."""
+    return read_msccl(written(folder / "p.xml", text))
 
 
 def replayed(schedule: Schedule, length: int = 37) -> list[np.ndarray]:
@@ -66,9 +66,9 @@ def test_so_does_any_schedule(tmp_path: Path, schedule: Schedule) -> None:
 
 def test_a_failed_import_is_a_line_and_a_grid_that_fits_a_terminal(tmp_path: Path) -> None:
     """The line names the file; the grid is cut out around the fault, though each rank receives 23 chunks a step."""
-    path = tmp_path / "wrong.xml"
-    path.write_text("".join(msccl_lines(build(Collective.ALL_REDUCE, "two_shot", 24))).replace('"rrc"', '"r"'))
-    done = CliRunner().invoke(main, ["import", str(path)])
+    text = "".join(msccl_lines(build(Collective.ALL_REDUCE, "two_shot", 24)))
+    path = written(tmp_path / "wrong.xml", text.replace('"rrc"', '"r"'))
+    done = invoke("import", path)
     line, *grid = done.stderr.splitlines()
     assert (done.exit_code, done.stdout) == (1, "")
     assert line.startswith(f"ringsim: {path}: all_reduce msccl:two_shot over 24 ranks: step 0, rank 0: chunk 0 ends ")
@@ -76,18 +76,15 @@ def test_a_failed_import_is_a_line_and_a_grid_that_fits_a_terminal(tmp_path: Pat
     assert 0 < max(map(len, grid)) <= 80
 
 
-@pytest.mark.parametrize(
-    ("file", "collective", "num_steps", "num_transfers"),
-    [
-        ("allpairs_4", Collective.ALL_REDUCE, 2, 96),
-        ("fused_ring_4", Collective.ALL_REDUCE, 6, 48),
-        ("hierarchical_all_gather_4", Collective.ALL_GATHER, 2, 12),
-    ],
-)
-def test_published_algorithms_are_proved(file: str, collective: Collective, num_steps: int, num_transfers: int) -> None:
+def test_published_algorithms_are_proved() -> None:
     """Through scratch with `re`, several chunks a step and `nop`s; fused; out of place with `cpy`."""
-    schedule = build(collective, str(PUBLISHED / f"{file}.xml"), 4)
-    assert verify(schedule)[:2] == (num_steps, num_transfers)
+    steps_and_transfers = {
+        ("allpairs_4", Collective.ALL_REDUCE): (2, 96),
+        ("fused_ring_4", Collective.ALL_REDUCE): (6, 48),
+        ("hierarchical_all_gather_4", Collective.ALL_GATHER): (2, 12),
+    }
+    for (file, collective), expected in steps_and_transfers.items():
+        assert verify(build(collective, str(PUBLISHED / f"{file}.xml"), 4))[:2] == expected, file
 
 
 STEP = re.compile(r"(\w+)(?: (\w\d)?>(\w\d)?)?(?: after (\d+) (\d+))?( silently)?")
@@ -120,13 +117,6 @@ def program(*gpus: str, head: str = 'coll="allreduce" inplace="1"') -> str:
             text += "".join(f'<step s="{index}" {line}/>' for index, line in enumerate(lines)) + "</tb>"
         text += "</gpu>"
     return text + "</algo>"
-
-
-def read(text: str, folder: Path) -> Schedule:
-    """The schedule in this text."""
-    path = folder / "p.xml"
-    path.write_text(text)
-    return read_msccl(path)
 
 
 EXCHANGE = program("1 1: s >s0, r >s0, re s0>", "0 0: s >s0, r >s0, re s0>")
@@ -185,9 +175,7 @@ UNREADABLE = (
 )
 
 
-def test_what_cannot_be_read_is_said_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
-) -> None:
+def test_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:
     """The file, the place, the value and the rule; of a deadlock of 512 steps only the beginning."""
     monkeypatch.chdir(tmp_path)
     said = [said_by((ValueError, ScheduleError), read, text, Path()) for text in UNREADABLE]

@@ -11,8 +11,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim.calibration.cases import cases_of_tables
 from ringsim.calibration.questions import QuestionColumns
-from ringsim.measurements.logs.lines import LogShape
-from ringsim.measurements.logs.reader import read_logs
+from ringsim.measurements import LogShape, read_logs
+from tests.ringsim.commands import written
 from tests.ringsim.made_logs import bare, nccl_log, read_text
 
 OSU = "# OSU MPI Allreduce Latency Test v7.5\n# Size       Avg Latency(us)\n1048576    500.0\n"
@@ -141,9 +141,7 @@ def test_the_word_of_the_user_is_above_all(tmp_path: Path, snapshot: SnapshotAss
     told = [read_text(tmp_path, TABLES["GPUs"], LogShape(2, 4)), read_text(tmp_path, HOSTS, LogShape(2, 4))]
     told.append(read_text(tmp_path, HOSTS, LogShape(4, 4)))  # containers may print the same name
     assert [*told, read_text(tmp_path, GLOO + GLOO.replace("=4", "=8"), num_nodes=4)] == snapshot
-    paths = [tmp_path / "told.log", tmp_path / "osu.log"]
-    for path, text in zip(paths, (nccl_log("all_reduce", 4), OSU), strict=True):
-        path.write_text(text)
+    paths = [written(tmp_path / "told.log", nccl_log("all_reduce", 4)), written(tmp_path / "osu.log", OSU)]
     for shape, expected in ((LogShape(), (8, 2)), (LogShape(4), (16, 4)), (LogShape(4, 2), (8, 4))):
         tables = read_logs(paths, 2, 4, {paths[1]: shape})
         assert [(table.num_ranks, table.num_nodes) for table in tables] == [(4, 1), expected]
@@ -155,9 +153,7 @@ RANKS = "".join(f"#  Rank {r} Group {r % 4} Pid {r + 9} on node{r // 4} device {
 @pytest.mark.parametrize("name", ["", "# Collective test starting: all_gather_perf\n"])
 def test_groups_that_run_at_once(tmp_path: Path, name: str) -> None:
     """Each is a communicator, and all of them share the NICs of a host."""
-    path = tmp_path / "a.log"
-    path.write_text(name + RANKS + bare(nccl_log("all_gather", 2, 2)))
-    (table,) = read_logs([path])
+    (table,) = read_logs([written(tmp_path / "a.log", name + RANKS + bare(nccl_log("all_gather", 2, 2)))])
     (case, *_) = cases_of_tables([table])
     assert (case.collective, case.num_ranks, case.num_nodes) == ("all_gather", 2, 2)
     assert QuestionColumns.from_questions([case.question]).senders == [4]

@@ -1,28 +1,23 @@
 """Tests of `ringsim.measurements.provenance`."""
 
-import re
 import sys
 
 import pytest
 
-from ringsim.measurements.measurements import Measurements
-from ringsim.measurements.provenance import RankHosts, provenance
+from ringsim.measurements import Measurements, RankHosts, provenance
 
 
 @pytest.mark.parametrize(
     ("argv", "command"),
     [
-        (["/usr/bin/ringsim", "sweep", "--ranks", "4"], "ringsim sweep --ranks 4"),
-        (["study.py", "8"], "study.py 8"),
-        (["-c"], "from Python"),
-        (["-"], "from Python"),
-        ([], "from Python"),
-        (["/lib/ipykernel_launcher.py", "-f", "kernel.json"], "from Python"),
+        ("/usr/bin/ringsim sweep --ranks 4", "ringsim sweep --ranks 4"),
+        ("study.py 8", "study.py 8"),
+        *((argv, "from Python") for argv in ("-c", "-", "", "/lib/ipykernel_launcher.py -f kernel.json")),
     ],
 )
-def test_the_command_can_be_typed(monkeypatch: pytest.MonkeyPatch, argv: list[str], command: str) -> None:
+def test_the_command_can_be_typed(monkeypatch: pytest.MonkeyPatch, argv: str, command: str) -> None:
     """Or it says that there was none: `-c` alone would say nothing."""
-    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "argv", argv.split())
     assert provenance()["command"] == command
 
 
@@ -32,13 +27,6 @@ def test_hosts_are_what_the_ranks_noted() -> None:
     assert rank_hosts.as_dict() == {"machines": [0, 0, 1], "hosts": [0, 1, 2]}
     assert RankHosts.from_measurements(Measurements(3, {"cores": 2, **rank_hosts.as_dict()})) == rank_hosts
     assert RankHosts.from_measurements(Measurements(3, {"cores": 2})) is None
-    for machines, hosts, message in (
-        ([0], [0, 0, 0], "provenance.machines = [0]: must be a list of 3 numbers"),
-        (3, [0, 0, 0], "provenance.machines = 3: must be a list"),
-        ([0, 0, 0], [0, 9, 0], "provenance.hosts[1] = 9: must be a whole num"),
-    ):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-            RankHosts.from_measurements(Measurements(3, {"machines": machines, "hosts": hosts}))
 
 
 def test_one_clock_is_one_physical_host() -> None:
@@ -55,9 +43,6 @@ def test_one_clock_is_one_physical_host() -> None:
 
 
 def test_ranks_per_host() -> None:
-    """Only where all hosts but the last have as many, one host's after the other's."""
+    """The last host may have fewer."""
     even = ((0,), (0, 1, 2), (0, 0, 1, 1), (0, 0, 1, 1, 2))
     assert [RankHosts(hosts, hosts).ranks_per_host for hosts in even] == [1, 1, 2, 2]
-    for hosts in ((0, 1, 0, 1), (0, 1, 1), (0, 0, 1, 2, 2)):
-        with pytest.raises(ValueError, match="only hosts with as many ranks each, in order"):
-            RankHosts(hosts, hosts).ranks_per_host  # noqa: B018  what it raises is the question

@@ -11,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Cluster, Network, load_network
-from ringsim.network import AnyNetwork
-from ringsim.network.file_reader import read_network
+from ringsim.network import NONE, AnyNetwork, Cluster, Network, Topology, load_network, read_network
 from ringsim.network.spec import Failure, Host, Link, Nics, Processor, Spec
-from ringsim.network.topology import NONE, Topology
 from tests.refusals import said_by
 from tests.ringsim.topologies import capacities, path
 

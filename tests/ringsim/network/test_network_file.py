@@ -7,10 +7,9 @@ from pathlib import Path
 
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import load_network
 from ringsim.files import Table
 from ringsim.network.file_format import NETWORK, quantities, scaled, value_of
-from ringsim.network.file_reader import read_network
+from ringsim.network.file_reader import load_network, read_network
 from ringsim.network.spec import FREE_BYTES_PER_S, with_free_bytes
 from tests.refusals import refusal_of, said_by
 

@@ -1,16 +1,13 @@
 """The networks that come with the package."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import load_network
-from ringsim.network.file_reader import preset_names
-from tests.refusals import refusal_of
-from tests.ringsim.commands import printed
+from ringsim.network.file_reader import load_network, preset_names
+from tests.ringsim.commands import as_json, printed
 
 LABELS = ("vendor figure", "NCCL's own model", "measured")
 
@@ -32,17 +29,14 @@ def test_presets_make_topologies_and_say_where_their_numbers_come_from(name: str
 
 @pytest.mark.parametrize(
     ("name", "within", "across"),
-    [
-        ("dgx-a100", (3.4e-6, 12 * 20e9), (14e-6, 200_000 / 8000 * 1e9)),
-        ("dgx-h100-cluster", (3.4e-6, 18 * 20.6e9), (14e-6, 400_000 / 8000 * 1e9)),
-    ],
+    [("dgx-a100", 12 * 20e9, 200_000 / 8000 * 1e9), ("dgx-h100-cluster", 18 * 20.6e9, 400_000 / 8000 * 1e9)],
 )
-def test_nccls_figures(name: str, within: tuple[float, float], across: tuple[float, float]) -> None:
+def test_nccls_figures(name: str, within: float, across: float) -> None:
     """Links times rate of a link, and a hop of protocol Simple."""
     of = load_network(name).topology(16)
     paths = of.paths(np.array([0, 7]), np.array([1, 8]))
-    assert paths.latency_s == pytest.approx([within[0], across[0]])
-    assert paths.alone_bytes_per_s(of.resources) == pytest.approx([within[1], across[1]])
+    assert paths.latency_s == pytest.approx([3.4e-6, 14e-6])
+    assert paths.alone_bytes_per_s(of.resources) == pytest.approx([within, across])
 
 
 def test_two_cores_of_the_loopback_move_4_gigabytes_a_second() -> None:
@@ -60,10 +54,10 @@ def test_networks_lists_the_presets() -> None:
     for name in preset_names():
         assert name in output
         assert load_network(name).source in output
-    listed = json.loads(printed("networks", "--json"))["networks"]
-    assert [row["name"] for row in listed] == preset_names()
-    assert next(row for row in listed if row["name"] == "dgx-h100")["max_ranks"] == 8
-    found = json.loads(printed("networks", "loopback", "--ranks", "3", "--json"))
+    listed = {row["name"]: row for row in as_json("networks")["networks"]}
+    assert [*listed] == preset_names()
+    assert listed["dgx-h100"]["max_ranks"] == 8
+    found = as_json("networks", "loopback", "--ranks", "3")
     assert found["resources"] == [{"name": "host0.cores", "capacity": 2.0, "burst_bytes": 0, "fails_at_s": None}]
     assert found["paths"][0]["uses_per_byte"] == {"host0.cores": pytest.approx(2 / 4.5e9)}
 
@@ -78,18 +72,3 @@ SHOWN = (
 def test_networks_shows_what_is_in_one(command: str, snapshot: SnapshotAssertion) -> None:
     """Resources, and one path of each kind."""
     assert printed(*command.split()) == snapshot
-
-
-REFUSED = (
-    "networks dgx-h100 --ranks 9",
-    "networks dgx-h1000",
-    "networks no/such.toml",
-    "simulate --network gbe --latency 1us",
-    "simulate --network gbe --reduce-bandwidth 1GB/s",
-    "simulate --network gbee",
-)
-
-
-def test_a_mistake_gets_one_line(snapshot: SnapshotAssertion) -> None:
-    """Exit code 2, and one line that names the value and the rule."""
-    assert [refusal_of(command) for command in REFUSED] == snapshot

@@ -5,25 +5,18 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim.algorithms.hierarchical import hierarchical_all_reduce
 from ringsim.registry.algorithms import TWO_LEVEL, build, is_built_in, size_variant
-from ringsim.schedule import split, verify
-from ringsim.schedule.collective import Collective
-from ringsim.schedule.partition import gloo_partition, partition
-from ringsim.schedule.schedule import Schedule
+from ringsim.schedule import Collective, Schedule, gloo_partition, partition, split, verify
 from tests.refusals import said_by
 
 MIB = 2**20
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "num_ranks", "size_bytes", "segments"),
-    [
-        *(("gloo_ring", 4, *row) for row in ((0, 2), (8 * MIB, 2), (8 * MIB + 1, 3), (16 * MIB, 4))),
-        *((name, 16, *row) for name in ("nccl_tree", "nvls") for row in ((8, 1), (4 * MIB, 4), (2**32, 32))),
-    ],
-)
-def test_some_are_cut_into_more_segments_the_more_there_is(
-    algorithm: str, num_ranks: int, size_bytes: int, segments: int
-) -> None:
+SEGMENTS = [("gloo_ring", 4, *row) for row in ((0, 2), (8 * MIB, 2), (8 * MIB + 1, 3), (16 * MIB, 4))]
+SEGMENTS += [(name, 16, *row) for name in ("nccl_tree", "nvls") for row in ((8, 1), (4 * MIB, 4), (2**32, 32))]
+
+
+@pytest.mark.parametrize(("algorithm", "num_ranks", "size_bytes", "segments"), SEGMENTS)
+def test_some_have_more_segments_for_more_bytes(algorithm: str, num_ranks: int, size_bytes: int, segments: int) -> None:
     """Each of Gloo's chunks into at least two of at most 1 MiB, where Gloo cuts; NCCL's 16 trees by 64 KiB each."""
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
     assert size_variant(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes) == segments
@@ -66,16 +59,7 @@ def test_all_for_several_hosts_take_their_size(base: str, num_ranks: int, per_ho
         verify(build(Collective.ALL_REDUCE, f"{base}@{per_host}", num_ranks, size_bytes))
 
 
-WRONG_NAMES = (
-    "hierarchical@3",
-    "hierarchical@",
-    "hierarchical@0",
-    "hierarchical@two/2",
-    "hierarchical@2/",
-    "ring@2",
-    "hierarchica@2",
-    "tree",
-)
+WRONG_NAMES = (*(f"hierarchical@{size}" for size in ("3", "", "0", "two/2", "2/")), "ring@2", "hierarchica@2", "tree")
 
 
 def test_names_that_cannot_be(snapshot: SnapshotAssertion) -> None:

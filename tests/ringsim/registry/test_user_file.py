@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Collective, ScheduleError
 from ringsim.registry import build
-from ringsim.schedule import verify
+from ringsim.schedule import Collective, ScheduleError, verify
 from tests.refusals import said_by
+from tests.ringsim.commands import written
 
 EXCHANGE = """
 from __future__ import annotations
@@ -31,9 +31,7 @@ def exchange(num_ranks):
 
 def in_file(folder: Path, text: str) -> Path:
     """A user's file; its folder is not where Python looks for modules."""
-    path = folder / "my.py"
-    path.write_text(text)
-    return path
+    return written(folder / "my.py", text)
 
 
 def test_it_is_built_as_the_built_ins_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +81,7 @@ def refusal(name: str) -> str:
     return said_by(ValueError, build, Collective.ALL_REDUCE, name, 2)
 
 
-def test_what_is_wrong_with_it_is_said_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
-) -> None:
+def test_what_is_wrong_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:
     """The file, the function and the fault; a file alone is answered with its functions, and not run for that."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
@@ -98,8 +94,7 @@ def test_what_is_wrong_with_it_is_said_in_one_line(
 
 def test_a_warning_of_pythons_adds_no_line(tmp_path: Path) -> None:
     """A warning of Python about the file becomes part of the error, or is dropped."""
-    file = tmp_path / "mine.py"
-    file.write_text("def ring(num_ranks):\n    return [[]](num_ranks)\n")
+    file = in_file(tmp_path, "def ring(num_ranks):\n    return [[]](num_ranks)\n")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match="it raised TypeError: 'list' object is not callable"):

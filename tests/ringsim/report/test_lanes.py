@@ -6,12 +6,11 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.analysis import RunView
-from ringsim.network import AnyNetwork, Network, load_network, read_network
-from ringsim.registry import build
+from ringsim import Collective, Network, RunView
+from ringsim.network import AnyNetwork, load_network, read_network
+from ringsim.registry.algorithms import build
 from ringsim.report.plots.bulk import Labels, strided
 from ringsim.report.plots.run_pages import draw_run_page
-from ringsim.schedule import Collective
 from tests.ringsim.report.described import describe
 
 NETWORK = Network(latency_s=1e-5, bandwidth_bytes_per_s=1e9, reduce_bytes_per_s=4e9)

@@ -7,12 +7,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.analysis.sweep import Sweep
-from ringsim.analysis.sweep_run import run_sweep
-from ringsim.network.network import Network
+from ringsim import Collective, Network, Sweep, run_sweep
 from ringsim.report.plots.plot import save_plot
 from ringsim.report.plots.sweep_figure import draw_sweep
-from ringsim.schedule.collective import Collective
 from tests.ringsim.report.described import describe
 
 NETWORKS = {"one": Network(1e-5, 1e9), "two": Network(1e-3, 1e9)}

@@ -15,8 +15,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, Schedule, Timeline, explain
 from ringsim.analysis import Stall
-from ringsim.network import AnyNetwork
-from ringsim.network.file_reader import read_network
+from ringsim.network import AnyNetwork, read_network
 from ringsim.registry import build
 from ringsim.report.trace import MAX_TRANSFERS, write_trace
 from ringsim.simulation import IN_ORDER, simulate

@@ -111,9 +111,7 @@ def test_on_channel_changes_channels_alone(schedule: Schedule, channel: int) -> 
 
 
 @given(schedules(), st.sampled_from(Collective), st.data())
-def test_permute_ranks_moves_ranks_and_the_chunks_they_own(
-    schedule: Schedule, collective: Collective, data: st.DataObject
-) -> None:
+def test_permute_ranks_moves_owned_chunks(schedule: Schedule, collective: Collective, data: st.DataObject) -> None:
     """Rank order[i] does what rank i did; a chunk goes with its owner, where it has one, to the same place."""
     num_ranks, per_share = schedule.num_ranks, schedule.num_chunks
     rooted = collective in (Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER)
@@ -141,9 +139,7 @@ def test_permute_ranks_moves_ranks_and_the_chunks_they_own(
 
 
 @given(schedules(), st.integers(1, 3), st.integers(0, 2), st.data())
-def test_on_groups_does_the_same_everywhere(
-    schedule: Schedule, num_groups: int, spare: int, data: st.DataObject
-) -> None:
+def test_on_groups_does_the_same_on_each(schedule: Schedule, num_groups: int, spare: int, data: st.DataObject) -> None:
     """Each group's i-th rank does what rank i did, on the group's run of chunks; the other ranks do nothing."""
     num_ranks, num_chunks = num_groups * schedule.num_ranks + spare, schedule.num_chunks + 2
     everyone = data.draw(st.permutations(range(num_ranks)))

@@ -38,13 +38,8 @@ def test_steps_behave_as_a_sequence() -> None:
 def test_columns_are_broadcast_and_read_row_by_row() -> None:
     """Arrays of any shapes that go together give the transfers that lists of them do."""
     ranks = np.arange(3)
-    by_columns = Schedule.from_columns(
-        Collective.ALL_REDUCE,
-        "mine",
-        3,
-        2,
-        [(ranks[:, None], (ranks[:, None] + 1) % 3, [0, 1], True, [2, 3]), ([], 0, 0, False)],
-    )
+    columns = [(ranks[:, None], (ranks[:, None] + 1) % 3, [0, 1], True, [2, 3]), ([], 0, 0, False)]
+    by_columns = Schedule.from_columns(Collective.ALL_REDUCE, "mine", 3, 2, columns)
     rows = [[(src, (src + 1) % 3, chunk, True, 2 + chunk) for src in range(3) for chunk in range(2)], []]
     assert [list(step) for step in by_columns.steps] == rows
 

@@ -8,25 +8,9 @@ from typing import Any
 import numpy as np
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import (
-    Collective,
-    Network,
-    Schedule,
-    ScheduleError,
-    Transfer,
-    algorithm,
-    merge,
-    on_channel,
-    on_groups,
-    permute_ranks,
-    pipeline,
-    predict_time,
-    split,
-    then,
-    verify,
-)
-from ringsim.registry import build
-from ringsim.schedule import partition, rank_program
+from ringsim import Network, Schedule, ScheduleError, Transfer, merge, on_channel, on_groups, predict_time, split, then
+from ringsim.registry import algorithm, build
+from ringsim.schedule import Collective, partition, permute_ranks, pipeline, rank_program, verify
 from tests.refusals import said_by
 
 SEND = Transfer(0, 1, 0, False)

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from ringsim import Cluster, Schedule, predict_time
+from ringsim import Cluster, Collective, Schedule, predict_time
 from ringsim.network.spec import Host, Link, Nics, Processor, Spec
 from ringsim.registry import build
-from ringsim.schedule.collective import Collective
 from ringsim.simulation import OURS, QueuedCall, predict_call, time_queue
 from ringsim.simulation.engines.rates import AT_ONCE
 

@@ -11,19 +11,15 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Cluster, Network, Schedule, load_network, merge, permute_ranks, predict_time, ring_all_reduce, split
-from ringsim.network.file_reader import read_network
-from ringsim.network.topology import Topology
+from ringsim.network import Topology, read_network
 from ringsim.registry import ALGORITHMS, build
-from ringsim.schedule import dependencies
+from ringsim.schedule import Collective, Ints, dependencies
 from ringsim.schedule import memory as memory_module
-from ringsim.schedule.collective import Collective
-from ringsim.schedule.step import Ints
-from ringsim.simulation import simulate
+from ringsim.simulation import Timeline, simulate
 from ringsim.simulation.engines.event_engine import run_events
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
 from ringsim.simulation.routes import has_contention, used_connections
 from ringsim.simulation.simulate import BYTES_RECORDED
-from ringsim.simulation.timeline import Timeline
 from tests.refusals import said_by
 from tests.ringsim.plain_events import COLUMNS, PlainRun
 from tests.ringsim.strategies import every_algorithm, rings, schedules, uniform_networks
@@ -104,25 +100,23 @@ def test_every_algorithm_on_its_engine(collective: Collective, algorithm: str) -
     np.testing.assert_allclose(star, uniform, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("network", "algorithm", "expected"),
-    [
-        (cluster(PRIVATE), "ring", False),
-        (cluster(PRIVATE), "recursive_doubling", True),  # each rank has two peers on the other hosts
-        (cluster(PRIVATE), "bidirectional_ring", False),  # the two neighbours: one on the host, one not
-        (cluster(ONE_NIC), "ring", False),  # one rank of each host sends, one receives
-        (cluster(ONE_NIC), "recursive_doubling", True),  # both ranks of a host do
-        (cluster('[host]\nranks = 1\nnic = { bandwidth = "1GB/s", duplex = "half" }\n'), "ring", True),
-        (cluster("[host]\nranks = 2\ncores = 64\n"), "ring", True),
-        (cluster("[host]\n" + FAILING), "ring", False),  # all are on one host
-        (cluster("[host]\nranks = 2\n" + FAILING), "ring", True),
-        (Network(1e-5, 1e9), "gloo_ring", False),
-        (Network(1e-5, 1e9), "ring/4", False),
-        (Network(1e-5, 1e9), "direct", True),
-        (Network(1e-5, np.inf), "direct", False),
-        (Network(1e-5, 1e9), "multi_ring", True),
-    ],
-)
+SHARED = [
+    (cluster(PRIVATE), "ring", False),
+    (cluster(PRIVATE), "recursive_doubling", True),  # each rank has two peers on the other hosts
+    (cluster(PRIVATE), "bidirectional_ring", False),  # the two neighbours: one on the host, one not
+    (cluster(ONE_NIC), "ring", False),  # one rank of each host sends, one receives
+    (cluster(ONE_NIC), "recursive_doubling", True),  # both ranks of a host do
+    (cluster('[host]\nranks = 1\nnic = { bandwidth = "1GB/s", duplex = "half" }\n'), "ring", True),
+    (cluster("[host]\nranks = 2\ncores = 64\n"), "ring", True),
+    (cluster("[host]\n" + FAILING), "ring", False),  # all are on one host
+    (cluster("[host]\nranks = 2\n" + FAILING), "ring", True),
+    *((Network(1e-5, 1e9), *row) for row in (("gloo_ring", False), ("ring/4", False), ("direct", True))),
+    (Network(1e-5, np.inf), "direct", False),
+    (Network(1e-5, 1e9), "multi_ring", True),
+]
+
+
+@pytest.mark.parametrize(("network", "algorithm", "expected"), SHARED)
 def test_what_is_shared(network: Cluster | Network, algorithm: str, expected: bool) -> None:
     """It depends on who sends to whom, not only on the topology."""
     assert has_contention(build(Collective.ALL_REDUCE, algorithm, 8), network.topology(8)) is expected
@@ -150,17 +144,17 @@ def by_event(schedule: Schedule, topology: Topology, sizes: Ints) -> Timeline:
     return run_events(dependencies(schedule), topology, sizes)
 
 
-@pytest.mark.parametrize(
-    ("engine", "algorithm", "num_ranks", "network"),
-    [
-        (run_steps, "ring", 512, Network(1e-5, 1e9)),
-        (by_event, "hierarchical", 512, cluster('[host]\nranks = 8\nnic.bandwidth = "1GB/s"\n')),
-    ],
-    ids=["by step", "by event"],
-)  # fmt: skip
-def test_memory_of_an_engine(engine: Any, algorithm: str, num_ranks: int, network: Cluster | Network) -> None:
+ENGINES = {
+    "by step": (run_steps, "ring", Network(1e-5, 1e9)),
+    "by event": (by_event, "hierarchical", cluster('[host]\nranks = 8\nnic.bandwidth = "1GB/s"\n')),
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_memory_of_an_engine(name: str) -> None:
     """The memory of an engine, without its schedule, fits in the room per transfer that `simulate` asks for."""
-    schedule, topology = build(Collective.ALL_REDUCE, algorithm, num_ranks), network.topology(num_ranks)
+    engine, algorithm, network = ENGINES[name]
+    schedule, topology = build(Collective.ALL_REDUCE, algorithm, 512), network.topology(512)
     for step in schedule.steps:
         len(step)
     tracemalloc.start()
@@ -175,10 +169,9 @@ def test_what_there_is_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch)
     """At once, with what it would take; without a timeline the step engine needs none."""
     monkeypatch.setattr(memory_module, "free_bytes", lambda: 1e6)
     costs = cluster("[host]\nranks = 2\ncores = 1\nlink.latency = '1us'\nnic.latency = '1us'\n")
+    told = r"^the times of 130,560 transfers: would take .* is free: use fewer ranks$"
     for call, network in ((simulate, Network(1e-5, 1e9)), (predict_time, costs)):
-        with pytest.raises(
-            ValueError, match=r"^the times of 130,560 transfers: would take .* is free: use fewer ranks$"
-        ):
+        with pytest.raises(ValueError, match=told):
             call(ring_all_reduce(256), network, 1000)
     assert predict_time(ring_all_reduce(256), Network(1e-5, 1e9), 1000) > 0
     assert np.isfinite(predict_time(ring_all_reduce(8), costs, 1000))

@@ -53,9 +53,7 @@ def test_a_run_keeps_order_and_units(schedule: Schedule, size: int, network: Net
 
 
 @given(schedules(), shared_topologies(MAX_RANKS), st.integers(0, 10**5))
-def test_twice_of_everything_takes_exactly_twice_as_long(
-    schedule: Schedule, topology: TableTopology, size: int
-) -> None:
+def test_twice_of_everything_takes_twice_as_long(schedule: Schedule, topology: TableTopology, size: int) -> None:
     """Twice the bytes, latencies and overheads where anything is shared, so no time is compared with a fixed one."""
     chunks = schedule.chunk_bytes(size)
     once = times(by_event(schedule, topology, chunks))
@@ -67,9 +65,7 @@ def test_twice_of_everything_takes_exactly_twice_as_long(
 
 
 @given(any_schedules, sizes, st.integers(0, 300), private_networks, private_networks, st.sampled_from(COSTS))
-def test_what_gets_worse_is_never_faster(
-    schedule: Schedule, size: int, more: int, network: Network, other: Network, name: str
-) -> None:
+def test_never_faster(schedule: Schedule, size: int, more: int, network: Network, other: Network, name: str) -> None:
     """No transfer is earlier with a higher latency or overhead, a lower rate, or larger chunks, but as Gloo cuts."""
     assume(not has_contention(schedule, network.topology(schedule.num_ranks)))  # as channels between two ranks do
     before = times(simulate(schedule, network, size))
@@ -81,9 +77,7 @@ def test_what_gets_worse_is_never_faster(
 
 
 @given(any_schedules, sizes, networks(), st.data())
-def test_other_numbers_for_the_ranks_change_nothing(
-    schedule: Schedule, size: int, network: Network, data: st.DataObject
-) -> None:
+def test_numbers_of_ranks_do_not_count(schedule: Schedule, size: int, network: Network, data: st.DataObject) -> None:
     """All pairs are alike: every transfer happens when it did. Chunks that go with ranks must be equally large.
 
     To the last bit where nothing is shared; else rates are added up in another order.

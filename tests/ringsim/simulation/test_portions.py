@@ -4,13 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from ringsim.network.cluster import Cluster
-from ringsim.network.shared_memory import SharedMemoryNetwork, shares_memory
-from ringsim.network.spec import Host, MemoryRate, SharedMemory, Spec
+from ringsim.network import Cluster, Host, MemoryRate, SharedMemory, SharedMemoryNetwork, Spec, shares_memory
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
-from ringsim.simulation import IN_ORDER
-from ringsim.simulation.simulate import predict_time, simulate
+from ringsim.simulation import IN_ORDER, predict_time, simulate
 
 MIB = 2**20
 COPY, ADD = 16e9, 8e9
@@ -23,19 +20,16 @@ def host(cores: int | None = None, slot_bytes: int = 2**30, latency_s: float = 0
     return Cluster("host", Spec(host=Host(cores=cores, shared_memory=shared)))
 
 
-def time_s(
-    cluster: Cluster, collective: Collective, algorithm: str, num_ranks: int, size_bytes: int, in_place: bool = False
-) -> float:
+def time_s(cluster: Cluster, call: Collective, name: str, num_ranks: int, size: int, in_place: bool = False) -> float:
     """Predicted, as `collectives` executes schedules."""
-    schedule, runtime = build(collective, algorithm, num_ranks), replace(IN_ORDER, in_place=in_place)
-    return predict_time(schedule, SharedMemoryNetwork(cluster), size_bytes, runtime=runtime)
+    schedule, runtime = build(call, name, num_ranks), replace(IN_ORDER, in_place=in_place)
+    return predict_time(schedule, SharedMemoryNetwork(cluster), size, runtime=runtime)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
 def test_a_ring_takes_its_passes(num_ranks: int) -> None:
     """One copy to publish; an addition a step, the last with a copy; a copy a step."""
-    chunk = 12 * MIB // num_ranks
-    steps = num_ranks - 1
+    chunk, steps = 12 * MIB // num_ranks, num_ranks - 1
     expected = chunk / COPY + steps * chunk / ADD + chunk / COPY + steps * chunk / COPY
     assert time_s(host(), Collective.ALL_REDUCE, "ring", num_ranks, 12 * MIB) == pytest.approx(expected)
 
@@ -51,8 +45,7 @@ def test_a_rank_does_one_thing_at_a_time() -> None:
 def test_a_sum_that_is_formed_elsewhere_takes_longer(num_ranks: int) -> None:
     """Of a ring all_reduce all but the last are, of a ring reduce_scatter out of place all, as its input stays."""
     chunk, steps = 12 * MIB // num_ranks, num_ranks - 1
-    rate = MemoryRate(1, COPY, ADD, ADD / 2, COPY, ADD, ADD / 2)
-    shared = SharedMemory(2**30, MIB, rates=(rate,))
+    shared = SharedMemory(2**30, MIB, rates=(MemoryRate(1, COPY, ADD, ADD / 2, COPY, ADD, ADD / 2),))
     cluster = Cluster("host", Spec(host=Host(shared_memory=shared)))
     expected = chunk / COPY + steps * chunk / (ADD / 2)
     assert time_s(cluster, Collective.REDUCE_SCATTER, "ring", num_ranks, 12 * MIB) == pytest.approx(expected)

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ringsim import load_network, simulate
+from ringsim import algorithm, load_network, simulate
 from ringsim.network.topology import Resources
-from ringsim.registry import algorithm
 from ringsim.simulation.engines import rates
 from ringsim.simulation.engines.rates import Activities, Levels, fair_rates
 from tests.ringsim.plain_sharing import Work, columns_of, filled_one_at_a_time
@@ -47,10 +46,9 @@ def test_filling_one_resource_at_a_time_gives_the_same(network: tuple[list[Work]
 @pytest.mark.timeout(60)
 def test_what_is_no_number_has_no_rate() -> None:
     """Nothing is equal to NaN, so that no rate would ever be fixed."""
+    told = "activity 0: its rate is at most nan.* must be numbers, and not negative"
     for most, capacity in ((math.nan, 1.0), (1.0, math.nan)):
-        with pytest.raises(
-            ValueError, match=r"activity 0: its rate is at most nan.* must be numbers, and not negative"
-        ):
+        with pytest.raises(ValueError, match=told):
             rates_of([Work({0: 1.0}, most), Work({0: 1.0}, 1.0)], [capacity])
 
 
@@ -87,9 +85,7 @@ def updated(levels: Levels, left: set[int], joined: set[int]) -> dict[int, float
 
 @pytest.mark.parametrize("few_changes", [rates.FEW_CHANGES, ALWAYS_IN_ARRAYS, NEVER_IN_ARRAYS])
 @given(network=chained_networks(), draw=st.data())
-def test_kept_rates_are_those_of_all_that_is_at_work(
-    few_changes: int, network: tuple[list[Work], list[float]], draw: st.DataObject
-) -> None:
+def test_kept_rates_are_right(few_changes: int, network: tuple[list[Work], list[float]], draw: st.DataObject) -> None:
     """Whether levels are corrected or computed in arrays, after every change, also after a failure."""
     resource, use, most, capacity = columns_of(*network)
     fails_after = draw.draw(st.sampled_from([None, 2]))

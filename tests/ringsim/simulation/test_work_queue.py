@@ -6,13 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Network, load_network, predict_time, ring_all_reduce
-from ringsim.network import AnyNetwork
-from ringsim.network.file_reader import read_network
+from ringsim import Collective, Network, load_network, predict_time, ring_all_reduce
+from ringsim.network import AnyNetwork, read_network
 from ringsim.registry.algorithms import build
-from ringsim.schedule.collective import Collective
-from ringsim.simulation import RULE, Runtime
-from ringsim.simulation.work_queue import QueuedCall, Span, time_queue
+from ringsim.simulation import RULE, QueuedCall, Runtime, Span, time_queue
 from tests.refusals import said_by
 
 TWO = Runtime(num_workers=2)
@@ -57,12 +54,8 @@ def test_a_call_takes_its_worker_before_it_sends(num_workers: int) -> None:
 
 def test_what_fails_is_never_done() -> None:
     """Nor is what waits for its worker; what was before is, and what the other worker has not to do with the link."""
-    network = read_network(
-        '[host]\nranks = 1\nnic.bandwidth = "1B/s"\n[[failure]]\nlink = "host1.nic0.out"\nat = "5s"', "x"
-    )
-    done, cut, waiting = time_queue(
-        [QueuedCall(RING, 4, 1, 0.0), QueuedCall(RING, 4, 1, 0.0), QueuedCall(RING, 4, 1, 0.0)], network, RULE
-    )
+    text = '[host]\nranks = 1\nnic.bandwidth = "1B/s"\n[[failure]]\nlink = "host1.nic0.out"\nat = "5s"'
+    done, cut, waiting = time_queue([QueuedCall(RING, 4, 1, 0.0)] * 3, read_network(text, "x"), RULE)
     assert (done.end_s, cut.begin_s, cut.end_s, waiting.begin_s) == (4.0, 4.0, float("inf"), float("inf"))
 
 

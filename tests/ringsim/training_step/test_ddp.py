@@ -1,7 +1,6 @@
 """A step of DDP: its buckets beside torch's own function and a real DDP, hand-solved cases, and laws."""
 
 import math
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringsim import Network
 from ringsim.native import BACKENDS
-from ringsim.network.spec import Processor
-from ringsim.training_step import BucketCaps, DdpConfig, DdpStep, Phase, predict_ddp, recommend, sweep_caps
-from ringsim.training_step.ddp import MIB, assign_buckets, fill_buckets
-from ringsim.training_step.profile import Parameter, StepProfile
+from ringsim.network import Network, Processor
+from ringsim.training_step import BucketCaps, DdpStep, Parameter, Phase, StepProfile, predict_ddp, recommend
+from ringsim.training_step.ddp import MIB, DdpConfig, assign_buckets, fill_buckets, sweep_caps
 from tests.ranks import RankPool
 
 SLOW = Network(latency_s=0.0, bandwidth_bytes_per_s=2.0)  # of 2 ranks, an all_reduce of 2m bytes takes m s
@@ -138,16 +135,10 @@ def test_the_recommended_cap_is_the_least(profile: StepProfile, config: DdpConfi
 
 
 def test_a_given_cap_holds_for_the_first_bucket_too() -> None:
-    """In torch 2.13; bucket_cap_mb=25 is not the default. It must be positive: torch does not look."""
+    """In torch 2.13; bucket_cap_mb=25 is not the default."""
     caps = [BucketCaps.from_mb(cap_mb) for cap_mb in (None, 25, 0.5)]
     assert caps == [BucketCaps(MIB, 25 * MIB), BucketCaps(25 * MIB, 25 * MIB), BucketCaps(MIB // 2, MIB // 2)]
     assert [str(some) for some in caps] == ["25 (1 first)", "25", "0.5"]
-    for cap in (0, -1, float("nan"), float("inf"), 1e308):
-        message = rf"^bucket_cap_mb {re.escape(str(cap))}: must be finite and greater than 0$"
-        with pytest.raises(ValueError, match=message):
-            BucketCaps.from_mb(cap)
-    with pytest.raises(ValueError, match="^caps of 1 and 0 bytes: must be at least 1 byte$"):
-        BucketCaps(1, 0)
 
 
 PARAMETERS = st.lists(

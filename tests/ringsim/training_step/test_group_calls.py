@@ -5,16 +5,14 @@ from dataclasses import replace
 import pytest
 
 from ringsim import Collective, Network, load_network, predict_time
-from ringsim.calibration import choose
+from ringsim.calibration import choose, in_even_chunks
 from ringsim.calibration.protocol_time import predict
 from ringsim.calibration.questions import Question
 from ringsim.native import BACKENDS
 from ringsim.network import AnyNetwork, Jitter
 from ringsim.network.spec import Switch
 from ringsim.simulation import GLOO, Runtime, time_queue
-from ringsim.training_step import BucketCaps, DdpConfig, group_calls, predict_ddp
-from ringsim.training_step.group_calls import GroupCalls, in_even_chunks
-from ringsim.training_step.profile import Parameter, StepProfile
+from ringsim.training_step import BucketCaps, DdpConfig, GroupCalls, Parameter, StepProfile, group_calls, predict_ddp
 from tests.ringsim.traces.made_trace import call_of
 
 NCCL = BACKENDS["nccl"]

@@ -1,15 +1,14 @@
 """A step on several numbers of ranks: what is told and drawn of each, and of them together."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from ringsim import plot
-from ringsim.network import Network, load_network
+from ringsim import Network, plot
 from ringsim.report import format_trace_scaling
 from ringsim.traces import Group, Operator, ProgramTrace, TracedStep
 from ringsim.training_step import Computing, Roofline, TraceScaling, predict_trace
+from tests.ringsim.made_networks import made_network
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
 
 NETWORK = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e9)
@@ -64,13 +63,10 @@ def test_how_sure_a_scaling_is_stands_below_its_table() -> None:
     assert [step["fused_s"] for step in compiled.as_dict()["scaling"]] == [step.step_s for step in scaling.steps]
 
 
-def test_a_step_that_never_ends_is_not_efficient(tmp_path: Path) -> None:
+def test_a_step_that_never_ends_is_not_efficient() -> None:
     """And its time is None in JSON; it is refused as a picture."""
-    path = tmp_path / "broken.toml"
-    path.write_text(
-        """[host]\nranks = 1\n[host.nic]\nlatency = "1us"\nbandwidth = "1GB/s"\n[[failure]]\nrank = 1\nat = "0s"\n"""
-    )
-    scaling = TraceScaling([predict_trace(trace_of(ranks), load_network(path)) for ranks in (2, 4)])
+    network = made_network('[[failure]]\nrank = 1\nat = "0s"')
+    scaling = TraceScaling([predict_trace(trace_of(ranks), network) for ranks in (2, 4)])
     assert [step.efficiency for step in scaling.steps] == [0.0, 0.0]
     assert [step["step_s"] for step in scaling.as_dict()["scaling"]] == [None, None]
     with pytest.raises(ValueError, match="the step never ends, as something fails: there is nothing to draw"):

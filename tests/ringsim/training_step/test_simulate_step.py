@@ -11,24 +11,14 @@ import pytest
 from hypothesis import given
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Network, load_network
 from ringsim.native import BACKENDS, Backend
-from ringsim.network import AnyNetwork
+from ringsim.network import AnyNetwork, Network, load_network
 from ringsim.network.spec import Failure, Processor
 from ringsim.traces import Call, Group, Operator, TracedStep, TraceEvent
-from ringsim.training_step import (
-    GPUS,
-    Computing,
-    Roofline,
-    StepSimulation,
-    StepTimeline,
-    fitted_scale,
-    pace_together,
-    predict_trace,
-    with_better_steps,
-)
+from ringsim.training_step import GPUS, Computing, Roofline, StepSimulation, fitted_scale, pace_together, predict_trace
 from ringsim.training_step.group_calls import GroupCalls, PlannedCall, mirrored_groups
-from ringsim.training_step.simulate_step import MeanStep, simulate_step
+from ringsim.training_step.outlook import with_better_steps
+from ringsim.training_step.simulate_step import MeanStep, StepTimeline, simulate_step
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, call_of, compute, read, traced, wait
 
 SECOND = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # an all-reduce of 4 bytes on 2 ranks takes 4 s
@@ -112,7 +102,7 @@ class OneChannel(GroupCalls):
 
 
 @pytest.mark.parametrize(
-    ("events", "call_of_it", "span", "step_s"),
+    ("events", "made", "span", "step_s"),
     [
         # Until the call is over, which takes 4 s, a computation gets on half as fast.
         ((compute(1.0), call(0), compute(2.0)), all_reduce(4, True), (1.0, 5.0), 5.0),
@@ -123,12 +113,10 @@ class OneChannel(GroupCalls):
         ((call(0), compute(3.0)), all_reduce(4), (0.0, 4.0), 7.0),
     ],
 )
-def test_computations_are_slower_while_channels_occupy_multiprocessors(
-    events: tuple[TraceEvent, ...], call_of_it: Call, span: tuple[float, float], step_s: float
-) -> None:
+def test_busy_channels(events: tuple[TraceEvent, ...], made: Call, span: tuple[float, float], step_s: float) -> None:
     """Here two times as slow with one channel; what was slower is told."""
     group = OneChannel(SECOND, 2, ONE_AFTER_ANOTHER)
-    step = TracedStep(events, (call_of_it,))
+    step = TracedStep(events, (made,))
     timeline = simulate_step(step, [group], lambda event, occupied: event.seconds * (1 + occupied), on_gpu=True)
     assert spans_of(timeline) == [span]
     assert timeline.step_s == step_s
@@ -191,9 +179,7 @@ def test_a_step_that_never_ends_has_no_time_that_is_no_number(backend: Backend, 
     st.sampled_from([1.0, 0.75, 0.5]),
     st.sampled_from([ONE_AFTER_ANOTHER, TWO_AT_ONCE]),
 )
-def test_the_times_of_a_step_are_consistent(
-    parts: list[tuple[float, int, bool, int]], on_gpu: bool, pace: float, backend: Backend
-) -> None:
+def test_steps_add_up(parts: list[tuple[float, int, bool, int]], on_gpu: bool, pace: float, backend: Backend) -> None:
     """Whatever it does: nothing is computed during a wait, and the step is neither too short nor too long."""
     if on_gpu:
         backend = ONE_AFTER_ANOTHER

@@ -12,7 +12,7 @@ from ringsim.network import Calibration, Cluster, network_text, read_network
 from ringsim.traces import Call, Group, TracedStep
 from ringsim.training_step import Computing, DdpConfig, outlook, predict_ddp, predict_trace, with_step_interval
 from ringsim.training_step.profile import StepProfile
-from tests.ringsim.commands import as_json, printed
+from tests.ringsim.commands import as_json, printed, written
 from tests.ringsim.made_logs import TRUE, fitted, logs_of
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
 from tests.ringsim.training_step.test_ddp import EACH, ONE, TWO_BUCKETS, profile_of
@@ -94,10 +94,8 @@ def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Cluster) -> N
     profile = profile_of([2**24], [1.0])
     step_s = predict_ddp(profile, from_logs, 16, NCCL).step_s
     within = choose(from_logs, Collective.ALL_REDUCE, 16, 2**26).within
-    assert within is not None
     expected = tuple(5 + factor * (step_s - 5) for factor in within)
     assert interval_of(from_logs, profile, 16, NCCL) == pytest.approx(expected)
-    assert from_logs.calibration
     wild = tuple(tuple(1e9 for _ in draw) for draw in from_logs.calibration.draws)
     network = replace(from_logs, calibration=replace(from_logs.calibration, draws=wild))
     assert interval_of(network, profile, 16, NCCL) is None
@@ -115,16 +113,11 @@ def interval_of_calls(
 @pytest.mark.parametrize(
     ("ranks", "num_ranks", "has_one"),
     [
-        ((0, 8), 16, False),
-        ((0, 8), 24, False),
-        ((0, 1, 8, 9), 16, False),
-        (tuple(range(8)), 16, True),
-        (tuple(range(16)), 32, True),
+        *((ranks, num_ranks, False) for ranks, num_ranks in (((0, 8), 16), ((0, 8), 24), ((0, 1, 8, 9), 16))),
+        *((tuple(range(ranks)), 2 * ranks, True) for ranks in (8, 16)),
     ],
 )
-def test_groups_side_by_side_share_nics(
-    from_logs: Cluster, ranks: tuple[int, ...], num_ranks: int, has_one: bool
-) -> None:
+def test_nics_are_shared_by_groups(from_logs: Cluster, ranks: tuple[int, ...], num_ranks: int, has_one: bool) -> None:
     """How many NICs there are is a guess, and an interval takes a group to be the only one that uses them."""
     found = interval_of_calls(from_logs, all_reduce(2**26), ranks=ranks, num_ranks=num_ranks)
     assert (found is not None) == has_one
@@ -136,19 +129,16 @@ def test_groups_side_by_side_share_nics(
 def test_the_mean_is_weighted_by_time(from_logs: Cluster) -> None:
     """Of a large call, and a small one that is made three times."""
     large, small = all_reduce(2**28), all_reduce(2**12)
-    alone = [interval_of_calls(from_logs, one) for one in (large, small)]
-    found = interval_of_calls(from_logs, large, small, small, small)
-    assert found is not None
-    for end_s, large_s, small_s in zip(found, *[one for one in alone if one], strict=True):
-        assert end_s == pytest.approx(large_s + 3 * small_s)
+    of_large, of_small = (interval_of_calls(from_logs, one) for one in (large, small))
+    expected = [large_s + 3 * small_s for large_s, small_s in zip(of_large, of_small, strict=True)]
+    assert [*interval_of_calls(from_logs, large, small, small, small)] == pytest.approx(expected)
 
 
 def test_no_interval_with_a_call_that_has_none(from_logs: Cluster) -> None:
     """Of all_to_all there is no formula, and an algorithm that is named is not NCCL's choice."""
-    others = replace(all_reduce(2**26), collective="all_to_all"), replace(all_reduce(2**26), algorithm="nccl_tree")
     assert interval_of_calls(from_logs, all_reduce(2**10)) is not None
-    for other in others:
-        assert interval_of_calls(from_logs, all_reduce(2**10), other) is None
+    for other in ({"collective": "all_to_all"}, {"algorithm": "nccl_tree"}):
+        assert interval_of_calls(from_logs, all_reduce(2**10), replace(all_reduce(2**26), **other)) is None
 
 
 def test_a_recorded_step_has_one() -> None:
@@ -164,15 +154,15 @@ def test_a_recorded_step_has_one() -> None:
 
 def test_commands_say_it(from_logs: Cluster, tmp_path: Path) -> None:
     """In the table and in JSON, as `ringsim simulate` does; without a calibration there is no such row."""
-    network, profile, trace = tmp_path / "mine.toml", tmp_path / "profile.json", tmp_path / "step.trace.json"
-    network.write_text(network_text(from_logs))
+    network, profile = written(tmp_path / "mine.toml", network_text(from_logs)), tmp_path / "profile.json"
+    trace = tmp_path / "step.trace.json"
     profile_of([2**24], [1.0]).save(profile)
     step = TracedStep((compute(3.0), call(0)), (all_reduce(2**26),))
     traced(step, groups=(Group(tuple(range(16)), "nccl"),), num_ranks=16).save(trace)
-    for command in ("ddp", "--profile", str(profile), "--ranks", "16"), ("step", str(trace)):
-        assert "expected to 80%" in printed(*command, "--network", str(network))
+    for command in ("ddp", "--profile", profile, "--ranks", "16"), ("step", trace):
+        assert "expected to 80%" in printed(*command, "--network", network)
         assert "expected to 80%" not in printed(*command, "--network", "dgx-h100-cluster")
-        predicted = as_json(*command, "--network", str(network))
+        predicted = as_json(*command, "--network", network)
         assert predicted["predicted_low_s"] < predicted["step_s"] < predicted["predicted_high_s"]
         assert as_json(*command, "--network", "dgx-h100-cluster")["predicted_low_s"] is None
-    assert "expected to" not in printed("step", str(trace), "--network", str(network), "--measured-step", "10s")
+    assert "expected to" not in printed("step", trace, "--network", network, "--measured-step", "10s")

@@ -7,11 +7,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Network, run_sweep
-from ringsim.schedule.collective import Collective
+from ringsim import Collective, Network, run_sweep
 from ringsim.verdict.run_directory import read_directory
-from tests.ringsim.commands import invoke, printed, refused, run
+from tests.ringsim.commands import invoke, printed, refused, run, written
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import PROFILE, made_job, made_strategy
 
@@ -87,33 +87,30 @@ def test_a_file_of_each_kind(tmp_path: Path) -> None:
     assert (contents.simulated["explained.json"].network, contents.predicted["ddp.json"].network) == ("uniform",) * 2
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("notes.txt", "hello", "is not a kind of file that a report shows; make a network of the log of a benchmark "),
-        ("a.json", [1, 2], f"{NO_KIND} ringsim measure, compare, simulate, explain, ddp and sweep, and of trainers"),
-        ("a.json", {"format": "ringsim-sweep", "version": 2}, "version 2 of ringsim-sweep: this ringsim reads version"),
-        ("a.json", '{"format": "ringsim-report", "ver', "line 1, column"),
-        ("a.json", {"format": "ringsim-session", "version": 1}, "task.task is missing"),
-        ("a.json", {"network": "n", "cells": [{}], "summary": []}, "cells[0]: collective is missing"),
-        ("a.json", SIMULATED | {"collective": "all"}, 'collective = "all": must be one of all_reduce, '),
-        ("a.json", SIMULATED | {"network": "gbe"}, 'network = "gbe": must be an object'),
-        ("a.json", SIMULATED | {"explained": []}, "explained = []: must be an object"),
-        ("log.jsonl", "nonsense\n", "no line of it is a step of training with its number"),
-        ("log.jsonl", LOG + '{"step": 3, "lo', "1 of its lines are damaged and were skipped"),
-        ("a.csv", "a,b\n1,2\n", "line 1: not a ringsim-sweep file"),
-        ("a.toml", "x = [", "is not TOML"),
-    ],
-)
-def test_what_is_not_ours_is_named_in_one_line(tmp_path: Path, name: str, content: object, reason: str) -> None:
+NOT_OURS = {
+    "notes.txt": ("hello",),
+    "a.json": (
+        [1, 2], {"format": "ringsim-sweep", "version": 2}, '{"format": "ringsim-report", "ver',
+        {"format": "ringsim-session", "version": 1}, {"network": "n", "cells": [{}], "summary": []},
+        SIMULATED | {"collective": "all"}, SIMULATED | {"network": "gbe"}, SIMULATED | {"explained": []},
+    ),
+    "log.jsonl": ("nonsense\n", LOG + '{"step": 3, "lo'),
+    "a.csv": ("a,b\n1,2\n",),
+    "a.toml": ("x = [",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_OURS)
+def test_what_is_not_ours_is_named_in_one_line(tmp_path: Path, name: str, snapshot: SnapshotAssertion) -> None:
     """With what is wrong; the others are read all the same."""
     made_measurements(2).save(tmp_path / "measured.json")
-    (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    contents = read_directory(tmp_path)
-    assert list(contents.refused) == [name]
-    assert contents.refused[name].startswith(reason)
-    assert "\n" not in contents.refused[name]
-    assert list(contents.measurements) == ["measured.json"]
+    for content in NOT_OURS[name]:
+        written(tmp_path / name, content if isinstance(content, str) else json.dumps(content))
+        contents = read_directory(tmp_path)
+        assert list(contents.refused) == [name]
+        assert "\n" not in contents.refused[name]
+        assert contents.refused[name] == snapshot
+        assert list(contents.measurements) == ["measured.json"]
 
 
 def test_a_sweep_is_the_same_from_json_and_from_csv(tmp_path: Path) -> None:

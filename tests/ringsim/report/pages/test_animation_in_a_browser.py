@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim import Network, load_network
-from ringsim.analysis import RunView
+from ringsim import Collective, Network, RunView, animation_page, load_network
 from ringsim.registry import ALGORITHMS, build
-from ringsim.report import animation_page
-from ringsim.schedule import Collective
 from tests.ringsim.made_networks import DEAD_LINK, SLOW_LINK, made_network, network_of_nics
 from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
 
@@ -146,9 +143,7 @@ def test_no_chunk_hides_the_number_of_a_rank(show: Show) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "most", "has_dots"), [("direct", 8 * 7, True), ("ring", 8, False)])
-def test_the_key_tells_of_dots_where_many_messages_are_in_transit(
-    show: Show, algorithm: str, most: int, has_dots: bool
-) -> None:
+def test_the_key_tells_of_dots_if_many_messages_travel(show: Show, algorithm: str, most: int, has_dots: bool) -> None:
     """Of 8 ranks each sends to all others at once, or to its neighbour."""
     num_messages, dom = answer(show, [made(algorithm, 8)], "mostInTransit(player.sections[0].run)", "#t=0.3")
     assert (num_messages, "a dot is a chunk in transit" in dom) == (most, has_dots)

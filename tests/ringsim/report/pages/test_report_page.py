@@ -10,16 +10,8 @@ from syrupy.assertion import SnapshotAssertion
 from ringsim.report.pages.report_page import report_page
 from ringsim.report.table import DataTable, TableCell, error_cell, time_cell
 from ringsim.schedule.collective import Collective
-from ringsim.verdict.records import (
-    DdpPrediction,
-    JobReport,
-    LogEntry,
-    PredictedDdpStep,
-    SimulatedCollective,
-    TrainingLog,
-)
-from ringsim.verdict.run_directory import RunDirectory
-from ringsim.verdict.verdict import judge
+from ringsim.verdict import JobReport, RunDirectory, judge
+from ringsim.verdict.records import DdpPrediction, LogEntry, PredictedDdpStep, SimulatedCollective, TrainingLog
 from tests.ringsim.commands import run
 from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.report.pages.headless_chromium import Browser, needs_chromium
@@ -46,7 +38,6 @@ def page(few_draws_in_module: None, tmp_path_factory: pytest.TempPathFactory) ->
 def column(document: str, name: str, number: int) -> list[str]:
     """The texts of a column of a table, from the top."""
     body = re.search(rf'data-name="{name}".*?<tbody>(.*?)</tbody>', document, re.DOTALL)
-    assert body
     rows = re.findall(r"<tr>(.*?)</tr>", body[1], re.DOTALL)
     return [unescape(re.findall(r"<td[^>]*>(.*?)</td>", row)[number]) for row in rows]
 
