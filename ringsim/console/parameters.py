@@ -98,7 +98,7 @@ def parse_share(text: str) -> float:
     except ValueError:
         raise ValueError(f"{text!r} is not a share: write it as 10% or 0.1") from None
     if not 0 <= value < float("inf"):  # nor what is no number
-        raise ValueError(f"{text!r}: a share must not be negative")
+        raise ValueError(f"{text!r}: a share must be finite and at least 0")
     if value > 1 and not text.strip().endswith("%"):  # 5 is rather meant as 5 % than as 500 %
         raise ValueError(f"{text!r}: a share above 1 must be written with a sign: {digits}%")
     return value
