@@ -100,8 +100,8 @@ def _with_options(method: Callable[..., dist.Work], arguments: tuple[Any, ...], 
     tensors = [*arguments[:num_tensors], *(values[name] for name in names)]
     if len(tensors) != num_tensors or len(arguments) > num_tensors + len(settable):
         raise TypeError(f"{method.__name__}() takes the arguments of torch.distributed.ProcessGroup.{method.__name__}")
-    if not {"tensors", "outputs"}.isdisjoint(parameters) and any(isinstance(each, Tensor) for each in tensors):
-        tensors = [[each] for each in tensors]
+    if not {"tensors", "outputs"}.isdisjoint(parameters) and any(isinstance(tensor, Tensor) for tensor in tensors):
+        tensors = [[tensor] for tensor in tensors]
     return [*tensors, options]
 
 
@@ -110,7 +110,7 @@ def collectives_in_all_forms(context: CallContext) -> Callable[[type[T]], type[T
 
     def changed(group: type[T]) -> type[T]:
         for name, method in list(vars(group).items()):
-            # By this name, and not by its place, since others end in parameters of their own. Its default is the class
+            # By this name, and not by its place, since other methods end in other parameters. Its default is the class
             # of the options, of which a call without any gets new ones.
             if isinstance(method, FunctionType) and "opts" in signature(method).parameters:
                 setattr(group, name, in_all_forms(method, context))

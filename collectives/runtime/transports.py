@@ -223,7 +223,7 @@ class SharedMemoryTransport(ChunkTransport):
     that of the chunk in the tensor, if the tensor was made by `collectives.empty`; in the rank's own segment, to which
     the chunk is copied; or, if the chunk has come from another rank of the host and is only forwarded, where that rank
     published it. A sum that is to be forwarded is written to the segment at once. No memory is written to while another
-    rank may still read it (rule 4): in the segment each chunk of a portion has a place of its own, and in the tensor a
+    rank may still read it (rule 4): in the segment each chunk of a portion has its own place, and in the tensor a
     chunk is published only if what later overwrites it is computed from it (`plan.stays`).
 
     plan: this rank's part of the schedule.
