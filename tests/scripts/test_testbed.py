@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from syrupy.assertion import SnapshotAssertion
 
 from netns_testbed.leftovers import NETNS, clean, signals_held
 from netns_testbed.plan import owner
@@ -21,6 +22,7 @@ from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective
 from testbed import main
 from tests.processes import ROOT, TIMEOUT_S, environment, finish, left_of, run_python, start_python
+from tests.refusals import refusals_in
 
 SCRIPT, LINK_RATE = "scripts/testbed.py", "scripts/link_rate.py"
 # Ranks say that they are there in files of their own; one of them may fail, when all are there, the others wait.
@@ -253,28 +255,9 @@ def test_what_is_missing_is_named(user: int, reason: str, monkeypatch: pytest.Mo
     assert why_not() == reason
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--hosts 0 -- x.py", "0 hosts: there must be from 1 to 250"),
-        ("--hosts 251 -- x.py", "251 hosts: there must be from 1 to 250"),
-        ("--host-rate 1=quick -- x.py", "'quick' is not a rate: write it as tc does, 1gbit or 250mbit"),
-        ("--host-rate 2=1gbit -- x.py", "rate of host 2: of 2 hosts, counted from 0, the last is 1"),
-        (
-            "--host-rate 1gbit -- x.py",
-            "--host-rate 1gbit: write it as HOST=RATE, such as 2=250mbit; hosts count from 0",
-        ),
-        (
-            "--host-rate 1=1gbit --host-rate 01=2gbit -- x",
-            "--host-rate 01=2gbit: host 1 has a rate already; give it one",
-        ),
-        ("--hosts 3", "no COMMAND: write it after --, such as -- scripts/train_ring.py --steps 5"),
-    ],
-)
-def test_mistakes_are_refused_in_one_line(arguments: str, message: str) -> None:
+def test_mistakes_are_refused_in_one_line(snapshot: SnapshotAssertion) -> None:
     """Before anything is made, and whether or not this is root."""
-    done = CliRunner().invoke(main, arguments.split())
-    assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"testbed: {message}\n")
+    assert refusals_in(Path(__file__).with_name("testbed_mistakes.txt"), main) == snapshot
 
 
 def test_the_network_file_alone_needs_no_root(tmp_path: Path) -> None:
