@@ -39,12 +39,11 @@ class Net(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("seen", torch.zeros(()))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """x: (batch, 3)."""
         if self.training:
             self.seen.mul_(0.5).add_(x.detach().mean())
-        out: torch.Tensor = self.last(self.middle(self.dropout(self.first(x).tanh())))
-        return out
+        return self.last(self.middle(self.dropout(self.first(x).tanh())))
 
 
 class Points:
@@ -81,16 +80,14 @@ class Points:
             net.middle.weight += self._spread * dist.get_rank()
         return net
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        optimizer: torch.optim.Optimizer = getattr(torch.optim, self._kind)(parameters, lr=self._rate)
-        return optimizer
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Any:
+        return getattr(torch.optim, self._kind)(parameters, lr=self._rate)
 
     def batch(self, indices: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, torch.Tensor]:
         return {"x": self._x[indices], "y": self._y[indices]}
 
-    def loss(self, model: Callable[..., Any], batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        loss: torch.Tensor = (model(batch["x"]) - batch["y"]).pow(2).mean()
-        return loss
+    def loss(self, model: Callable[..., Any], batch: dict[str, torch.Tensor]) -> Any:
+        return (model(batch["x"]) - batch["y"]).pow(2).mean()
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         good = self._x.isfinite().all(dim=1)
@@ -202,7 +199,4 @@ class Training:
         **settings: Any,
     ) -> list[Ran]:
         """Return the outcome on each rank. settings: of `config`. run: called on each rank in place of `run`."""
-        ran: list[Ran] = self._ranks.run(
-            run, config(self.folder / name, **settings), options, until, num_ranks=num_ranks
-        )
-        return ran
+        return self._ranks.run(run, config(self.folder / name, **settings), options, until, num_ranks=num_ranks)

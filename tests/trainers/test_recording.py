@@ -17,7 +17,7 @@ from collectives.recording.group import recording
 from collectives.runtime import Recorder
 from ringsim.traces import Group
 from tests.ranks import RankPool
-from tests.trainers.models import SGD, inputs, small_model
+from tests.trainers.models import SGD, small_model, take_step
 from trainers import DataParallel
 from trainers.strategy_names import STRATEGY_INFOS
 
@@ -105,11 +105,7 @@ def trained(group: Any, strategy: str) -> Callable[[], None]:
     model = DataParallel(nn.Sequential(*buffers, small_model()), strategy, group)
     optimizer = model.optimizer(partial(SGD, momentum=0.9))
 
-    def step() -> None:
-        optimizer.zero_grad()
-        model(inputs(group.rank())).pow(2).mean().backward()
-        optimizer.step()
-
+    step = partial(take_step, model, optimizer, group.rank())
     for _ in range(WARM_UP_STEPS):
         step()
     return step

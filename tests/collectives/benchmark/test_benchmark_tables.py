@@ -9,13 +9,9 @@ from ringsim.measurements.measurements import CollectiveTimes, Measurements
 from ringsim.schedule.collective import Collective
 
 WHERE = {
-    "command": "torchrun -m collectives.benchmark",
-    "machine": "abacus",
-    "cores": 2,
-    "torch": "2.13",
-    "OMP_NUM_THREADS": "1",
-    "date": "today",
-}
+    "command": "torchrun -m collectives.benchmark", "machine": "abacus", "cores": 2, "torch": "2.13",
+    "OMP_NUM_THREADS": "1", "date": "today",
+}  # fmt: skip
 
 
 def times(algorithm: str, size_bytes: int, median_s: float, **more: object) -> CollectiveTimes:

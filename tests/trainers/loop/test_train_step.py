@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from tests.ranks import RankPool
-from tests.trainers.models import inputs, small_model
+from tests.trainers.models import SGD, parameters_of, small_model, take_step
 from tests.trainers.points import Points, Training
 from trainers.data_parallel import DataParallel
 from trainers.loop.config import StepConfig
@@ -80,13 +80,11 @@ def parameters_after_two_steps(group: dist.ProcessGroup, strategy: str, compiles
     model, graphs = DataParallel(small_model(), strategy, group), []
     if compiles:
         model.compile(backend=lambda graph, _: graphs.append(graph) or graph.forward)
-    optimizer = model.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    optimizer = model.optimizer(SGD)
     for _ in range(2):
-        optimizer.zero_grad()
-        model(inputs(group.rank())).pow(2).mean().backward()
-        optimizer.step()
+        take_step(model, optimizer, group.rank())
     assert len(graphs) == compiles  # of the whole model
-    return [parameter.detach().clone() for parameter in model.parameters()]
+    return parameters_of(model)
 
 
 @pytest.mark.parametrize("strategy", ["bucketed", "ddp", "zero1"])

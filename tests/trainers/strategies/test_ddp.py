@@ -11,7 +11,7 @@ from torch import nn
 from ringsim.training_step import BucketCaps, fill_buckets
 from tests.ranks import RankPool
 from tests.refusals import said_by
-from tests.trainers.models import MODELS, SGD, inputs, small_model
+from tests.trainers.models import MODELS, SGD, inputs, parameters_of, small_model, take_step
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers import DataParallel
 from trainers.strategies.ddp import Ddp, group_on_ring
@@ -57,9 +57,7 @@ def train_again(group: dist.ProcessGroup) -> None:
     results = []
     for _ in range(2):
         parallel = DataParallel(small_model(), "fsdp_backend_ring", group)
-        optimizer = parallel.optimizer(SGD)
-        parallel(inputs(group.rank())).pow(2).mean().backward()
-        optimizer.step()
+        take_step(parallel, parallel.optimizer(SGD), group.rank())
         results.append([value.clone() for value in parallel.state_dict().values()])
         destroy(parallel.strategy.group, group)
     torch.testing.assert_close(*results)
@@ -75,9 +73,7 @@ def evaluated_alone(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
     parallel = DataParallel(ODD_MODELS["spectral norm"](), name, group)
     optimizer = parallel.optimizer(SGD)
     for step in range(3):
-        parallel.zero_grad()
-        parallel(inputs(group.rank() + 10 * step)).pow(2).mean().backward()
-        optimizer.step()
+        take_step(parallel, optimizer, group.rank() + 10 * step)
         if group.rank() == 0:
             parallel.eval()
             with torch.no_grad():
@@ -100,7 +96,7 @@ def step_without_reduction(group: dist.ProcessGroup, strategy: str) -> None:
     model = DataParallel(MODELS["branching"](), strategy, group)
     optimizer = model.optimizer(SGD)
     model(inputs(group.rank())).sum().backward()
-    before = [parameter.detach().clone() for parameter in model.parameters()]
+    before = parameters_of(model)
     assert said_by(RuntimeError, optimizer.step).startswith("Expected to have finished reduction in the prior iterat")
     assert all(map(torch.equal, before, model.parameters()))
 

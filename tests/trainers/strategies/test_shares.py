@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.ranks import RankPool
 from tests.refusals import said_by
-from tests.trainers.models import BUCKETS, Blocks, inputs, parameters_of, small_model
+from tests.trainers.models import BUCKETS, Blocks, parameters_of, small_model, take_step
 from trainers.data_parallel import DataParallel
 from trainers.strategies.flat_vector import layers_of
 from trainers.strategies.withheld import ShareGradient, Withheld
@@ -34,9 +34,7 @@ def resumed(group: dist.ProcessGroup, name: str, states: Any) -> tuple[Any, list
     for step in range(2 if kept else 0, 4):
         if step == 2 and not kept:
             kept = copy.deepcopy((parallel.state_dict(), optimizer.state_dict()))
-        optimizer.zero_grad()
-        parallel(inputs(step)).pow(2).mean().backward()
-        optimizer.step()
+        take_step(parallel, optimizer, step)
     parallel.unshard()
     return kept, parameters_of(parallel)
 
