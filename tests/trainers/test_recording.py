@@ -142,5 +142,4 @@ def gloo_shape(gloo: list[tuple[str, Any]], name: str) -> list[int]:
     """Take the first tensor that Gloo has done that with."""
     event = next(event for event in gloo if event[0] == f"gloo:{name}")
     gloo.remove(event)
-    shape: list[int] = event[1][0]
-    return shape
+    return event[1][0]  # type: ignore[no-any-return]

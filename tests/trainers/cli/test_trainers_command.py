@@ -23,9 +23,7 @@ from trainers.strategy_names import STRATEGY_NAMES
 MISTAKES = Path(__file__).with_name("mistakes.txt")
 
 
-def test_mistakes_are_told_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
-) -> None:
+def test_mistakes_are_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:
     """Exit code 2, and nothing is written; all that before torch is needed."""
     monkeypatch.chdir(tmp_path)
     assert refusals_in(MISTAKES, main).replace(", ".join(STRATEGY_NAMES), "STRATEGIES") == snapshot

@@ -141,9 +141,7 @@ def test_one_rank(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "report" / "checkpoint.pt").config["strategy"] == "ring"
 
 
-def test_mistakes_are_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
-) -> None:
+def test_mistakes_are_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:
     """Each rank finds them before it meets the others; exit code 2, and nothing is written."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made" / "checkpoint.pt").mkdir(parents=True)

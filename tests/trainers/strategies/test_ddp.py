@@ -12,7 +12,6 @@ from ringsim.training_step import BucketCaps, fill_buckets
 from tests.ranks import RankPool
 from tests.refusals import said_by
 from tests.trainers.models import MODELS, SGD, inputs, parameters_of, small_model, take_step
-from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers import DataParallel
 from trainers.strategies.ddp import Ddp, group_on_ring
 from trainers.strategies.flat_vector import described
@@ -66,29 +65,6 @@ def train_again(group: dist.ProcessGroup) -> None:
 def test_fsdp_looks_for_no_destroyed_group(ranks: RankPool) -> None:
     """Though torch takes two meshes of the same ranks for one."""
     ranks.run(train_again, num_ranks=2)
-
-
-def evaluated_alone(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
-    """Parameters and buffers of a model with buffers that rank 0 evaluates alone between steps."""
-    parallel = DataParallel(ODD_MODELS["spectral norm"](), name, group)
-    optimizer = parallel.optimizer(SGD)
-    for step in range(3):
-        take_step(parallel, optimizer, group.rank() + 10 * step)
-        if group.rank() == 0:
-            parallel.eval()
-            with torch.no_grad():
-                parallel(inputs(step))
-            parallel.train()
-    return [value.detach().clone() for value in parallel.state_dict().values()]
-
-
-def test_one_rank_can_evaluate_a_model_with_buffers_alone(ranks: RankPool) -> None:
-    """Of which torch's DDP by itself makes ranks that wait for one another."""
-    assert list(ODD_MODELS["spectral norm"]().buffers())
-    for found, expected in zip(
-        ranks.run(evaluated_alone, "ddp", num_ranks=2), ranks.run(evaluated_alone, "ring", num_ranks=2), strict=True
-    ):
-        torch.testing.assert_close(found, expected)
 
 
 def step_without_reduction(group: dist.ProcessGroup, strategy: str) -> None:

@@ -21,6 +21,7 @@ SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 ALL_MODELS = {**MODELS, **ODD_MODELS}
 Results = list[torch.Tensor]
 Program = Callable[[dist.ProcessGroup, str], Results]
+OutcomesOf = Callable[[str], list[dict[str, Results]]]
 
 
 def whole(parallel: DataParallel) -> Results:
@@ -29,9 +30,7 @@ def whole(parallel: DataParallel) -> Results:
     return parameters_of(parallel)
 
 
-def stepped(
-    model: str, does: Callable[[DataParallel, torch.optim.Optimizer, int], None], group: dist.ProcessGroup, name: str
-) -> Results:
+def stepped(model: str, does: Callable[..., None], group: dist.ProcessGroup, name: str) -> Results:
     """Two steps in which a program does something before the last backward pass, which in the first is a closure's.
 
     No whole parameter stays after a step.
@@ -243,18 +242,14 @@ def outcomes(group: dist.ProcessGroup, strategy: str) -> dict[str, Results]:
 
 
 @pytest.fixture(scope="module")
-def outcomes_of(ranks: RankPool) -> Callable[[str], list[dict[str, Results]]]:
+def outcomes_of(ranks: RankPool) -> OutcomesOf:
     """Return the outcomes of a strategy on each rank, which runs once."""
     return cache(partial(ranks.run, outcomes, num_ranks=2))
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch's older functions that normalise weights
-@pytest.mark.parametrize(
-    ("strategy", "program"), [(name, program) for name in STRATEGIES for program in STRATEGIES[name]]
-)
-def test_a_program_trains_as_with_the_ring(
-    outcomes_of: Callable[[str], list[dict[str, Results]]], strategy: str, program: str
-) -> None:
+@pytest.mark.parametrize(("strategy", "program"), [(name, each) for name in STRATEGIES for each in STRATEGIES[name]])
+def test_a_program_trains_as_with_the_ring(outcomes_of: OutcomesOf, strategy: str, program: str) -> None:
     """The ranks alike, bit for bit."""
     (first, second), (expected, _) = outcomes_of(strategy), outcomes_of("ring")
     torch.testing.assert_close(first[program], second[program], rtol=0, atol=0)
