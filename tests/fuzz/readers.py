@@ -12,20 +12,17 @@ from unittest.mock import patch
 from click.testing import CliRunner
 
 from generated_part import GeneratedPart
-from ringsim.analysis.sweep import Sweep
-from ringsim.analysis.sweep_run import run_sweep
+from ringsim.analysis import Sweep, run_sweep
 from ringsim.calibration.comparison import compare_run
 from ringsim.cli import main
 from ringsim.console.one_line import message_of
 from ringsim.measurements.measurements import Measurements, Probe
-from ringsim.network.file_reader import load_network
-from ringsim.network.file_writer import network_text
+from ringsim.network import load_network, network_text
 from ringsim.report.pages.report_page import report_page
 from ringsim.schedule.collective import Collective
 from ringsim.traces import Group, Operator, TracedStep
 from ringsim.training_step.profile import Parameter, StepProfile
-from ringsim.verdict.run_directory import read_directory
-from ringsim.verdict.verdict import judge
+from ringsim.verdict import judge, read_directory
 from tests.ringsim.made_logs import nccl_log
 from tests.ringsim.made_probes import SIZES, hosts, made_measurements
 from tests.ringsim.made_run import NETWORK, made_run

@@ -48,9 +48,7 @@ def test_the_caption_counts_the_points(snapshot: SnapshotAssertion) -> None:
     assert [*legends, *(text.get_text() for text in figure.texts)] == snapshot
 
 
-def test_no_picture_without_points_or_of_points_that_nothing_measures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_picture_of_no_points_or_of_what_nothing_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file is written by a command of scripts/figures.toml."""
     monkeypatch.setattr(draw_accuracy, "ROOT", tmp_path)
     monkeypatch.setattr(draw_accuracy, "FOLDER", tmp_path)

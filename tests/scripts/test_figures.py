@@ -51,9 +51,7 @@ WORDS = {"A module": "Doubles", "Return it twice": "Add it to itself", "  # as a
     ],
     ids=["nothing", "code", "words", "name"],
 )
-def test_a_figure_is_stale_until_it_is_measured_and_again_when_the_code_changes(
-    root: Path, changed: str, file: str, expected: str
-) -> None:
+def test_a_figure_is_stale_until_it_is_measured_again(root: Path, changed: str, file: str, expected: str) -> None:
     """Docstrings, comments and layout are no code. The line names the page, the sources and the command."""
     figure = made()
     assert state(figure, root) == "stale"

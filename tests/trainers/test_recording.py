@@ -1,6 +1,6 @@
 """A recorded training step asks for the collectives that a real one makes: names, elements and order."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -34,16 +34,10 @@ OPERATIONS: dict[str, tuple[str, int | None]] = {
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
 }
 # The collectives of a step on tensors that ranks share.
-LENT = {
-    "ring": {"all_reduce"},
-    "bucketed": {"all_reduce"},
-    "ddp_hook": {"all_reduce"},
-    "ddp_hook_bf16": set(),  # what travels is a rounded copy
-    "ddp_backend_ring": {"all_reduce"},
-    "zero1": {"reduce_scatter", "all_gather"},
-    "zero2": {"all_gather"},
-    "ddp": set(),
-    "zero3": set(),
+LENT: dict[str, Set[str]] = {  # what travels with ddp_hook_bf16 is a rounded copy
+    **dict.fromkeys(("ring", "bucketed", "ddp_hook", "ddp_backend_ring"), frozenset({"all_reduce"})),
+    **dict.fromkeys(("ddp_hook_bf16", "ddp", "zero3"), frozenset()),
+    **{"zero1": {"reduce_scatter", "all_gather"}, "zero2": {"all_gather"}},
 }
 Calls = list[tuple[str, int]]
 

@@ -164,9 +164,7 @@ ON_A_HOST = {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4"}
         ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "srun trainers"),
     ],
 )
-def test_a_run_is_resumed_as_it_was_started(
-    variables: dict[str, str], program: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_resumed_as_begun(variables: dict[str, str], program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under torchrun, by srun, or here; --resume stands there once."""
     monkeypatch.setattr(sys, "argv", ["/bin/trainers"])
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID"):

@@ -12,10 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from collectives.probes.probe import probe
-from collectives.probes.timing import Blocks
-from ringsim.network import Cluster
-from ringsim.network.spec import Host, Link, Spec
+from collectives.probes import Blocks, probe
+from ringsim.network import Cluster, Host, Link, Spec
 from tests.ranks import RankPool
 from trainers.checkpoints.checkpoint import seed_alike
 from trainers.comparison.config import JobConfig

@@ -7,14 +7,8 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from tests.refusals import refused, said_by
-from trainers.launch.environment import (
-    DistributedEnvironment,
-    distributed_environment,
-    first_node,
-    read_environment,
-    slurm_meeting_point,
-    tasks_by_node,
-)
+from trainers.launch import environment as environments
+from trainers.launch.environment import DistributedEnvironment, first_node, read_environment, slurm_meeting_point
 from trainers.launch.rendezvous import init_process_group
 
 # Rank 5 of 2 nodes with 4 and 3 ranks.
@@ -99,13 +93,13 @@ def test_a_gpu_for_each_rank_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for is_available, found in ((False, "cpu"), (True, "cuda:1")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda is_available=is_available: is_available)
-        assert distributed_environment() == DistributedEnvironment(5, 7, 1, 3, 1, found)
+        assert environments.distributed_environment() == DistributedEnvironment(5, 7, 1, 3, 1, found)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with refused(
         "local rank 1: this process sees 1 GPU, counted from 0: start at most one rank per GPU "
         "(Slurm: with --gpus-per-node, not --gpus-per-task), or set CUDA_VISIBLE_DEVICES= for the CPU"
     ):
-        distributed_environment()
+        environments.distributed_environment()
 
 
 def test_rank_0_elsewhere_than_on_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +127,10 @@ esac
 
 def test_tasks_by_node() -> None:
     """Runs of nodes with as many tasks are written once; other text is refused with the variable's name."""
-    assert tasks_by_node("4,3(x1),12(x2)") == [4, 3, 12, 12]
+    assert environments.tasks_by_node("4,3(x1),12(x2)") == [4, 3, 12, 12]
     for text in ("", "2(x3", "2,", "2(3)"):
         with refused(f"SLURM_STEP_TASKS_PER_NODE={text}: must be in Slurm's format, such as 2(x3),1"):
-            tasks_by_node(text)
+            environments.tasks_by_node(text)
 
 
 NODES: list[dict[str, str]] = [

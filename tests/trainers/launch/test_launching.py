@@ -216,9 +216,7 @@ while True:  # a signal ends it
         ("hangs", 0.2, (143, "")),
     ],
 )
-def test_a_rank_that_fails_says_so_before_torchrun_ends_it(
-    state: str, grace_s: float, expected: tuple[int, str]
-) -> None:
+def test_a_failing_rank_says_so_before_it_is_ended(state: str, grace_s: float, expected: tuple[int, str]) -> None:
     """One that does not fail ends at once; one that does when it has said why, or when its time is over."""
     command = [sys.executable, "-c", ENDED_BY_TORCHRUN, state, str(grace_s)]
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}

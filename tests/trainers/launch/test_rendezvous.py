@@ -133,9 +133,7 @@ LEADS_NOWHERE = "does not resolve to an address of this host"  # Gloo would take
         ([], LEADS_NOWHERE),
     ],
 )
-def test_a_name_that_does_not_lead_here_is_refused(
-    monkeypatch: pytest.MonkeyPatch, addresses: list[str], leads: str
-) -> None:
+def test_a_name_that_leads_away_is_refused(monkeypatch: pytest.MonkeyPatch, addresses: list[str], leads: str) -> None:
     """Unless an interface is named, all ranks are on one host, or it leads to an address that others see."""
 
     def getaddrinfo(name: str, *_: object, **__: object) -> list[object]:

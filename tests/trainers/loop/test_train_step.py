@@ -61,12 +61,8 @@ def dtypes_with_amp(group: dist.ProcessGroup) -> tuple[set[torch.dtype], set[tor
     step = TrainStep(Points(3), StepConfig(strategy="ring", amp="bfloat16", seed=3), group)
     step.model.model.last.register_forward_hook(lambda _module, _inputs, output: given.add(output.dtype))
     step.run(0)
-    parameters = [*step.model.parameters()]
-    return (
-        given,
-        {t.dtype for p in parameters for t in (p, p.grad) if t is not None},
-        step.loss(step.batches.share(1)).dtype,
-    )
+    kept = {t.dtype for p in step.model.parameters() for t in (p, p.grad) if t is not None}
+    return given, kept, step.loss(step.batches.share(1)).dtype
 
 
 def test_amp_is_of_forward_passes_alone(ranks: RankPool) -> None:

@@ -50,10 +50,8 @@ def resumed(group: dist.ProcessGroup, name: str, states: Any) -> tuple[Any, list
         ("fsdp", [12, 4, 8, 2, 2, 1], [("ring", 3), ("fsdp", 2)]),
     ],
 )
-def test_states_are_for_any_number_of_ranks(
-    ranks: RankPool, name: str, sizes: list[int], others: list[tuple[str, int]]
-) -> None:
-    """All 29 parameters, without what pads them; the same on all ranks."""
+def test_states_fit_any_number(ranks: RankPool, name: str, sizes: list[int], others: list[tuple[str, int]]) -> None:
+    """Of ranks: all 29 parameters, without what pads them; the same on all ranks."""
     (states, expected), *same = ranks.run(resumed, name, None, num_ranks=3)
     assert [tuple(value.shape) for value in states[0].values()] == [(4, 3), (4,), (2, 4), (2,), (1, 2), (1,)]
     assert [values["momentum_buffer"].numel() for values in states[1]["state"].values()] == sizes

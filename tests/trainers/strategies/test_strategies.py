@@ -17,13 +17,7 @@ from tests.refusals import said_by
 from tests.trainers.models import Branching, Complex, Tied, inputs, mean_gradients, parameters_of, seeded, small_model
 from trainers.data_parallel import DataParallel
 from trainers.strategies import make_strategy
-from trainers.strategy_names import (
-    STRATEGY_INFOS,
-    STRATEGY_NAMES,
-    parse_strategy,
-    steps_between_averages,
-    strategy_info,
-)
+from trainers.strategy_names import STRATEGY_INFOS, parse_strategy, steps_between_averages, strategy_info
 
 NUM_RANKS, STEPS = 3, 4
 TINY_BUCKETS = ["bucketed/0.00002", "ddp/0.00002"]
@@ -186,7 +180,7 @@ REFUSED = ("rung", "ring/4", "ddp/", "local_sgd/0", "diloco/2.5")
 def test_names_that_are_refused(snapshot: SnapshotAssertion) -> None:
     """The message says what there is."""
     said = [said_by(ValueError, make_strategy, name) for name in REFUSED]
-    assert [message.replace(", ".join(STRATEGY_NAMES), "STRATEGIES") for message in said] == snapshot
+    assert [message.replace(", ".join(STRATEGY_INFOS), "STRATEGIES") for message in said] == snapshot
 
 
 def test_numbers_after_the_slash() -> None:
