@@ -21,14 +21,8 @@ def run_fragments(group: dist.ProcessGroup) -> list[float]:
     tensor, shard = torch.tensor([float(group.rank())]), torch.empty(2)
     layer = torch.nn.Linear(2, 2)
     names: dict[str, Any] = {
-        "collectives": collectives,
-        "dist": dist,
-        "torch": torch,
-        "partial": partial,
-        "group": group,
-        "tensor": tensor,
-        "shard": shard,
-        "whole": torch.ones(2 * group.size()),
+        **{"collectives": collectives, "dist": dist, "torch": torch, "partial": partial, "group": group},
+        **{"tensor": tensor, "shard": shard, "whole": torch.ones(2 * group.size())},
         "model": torch.nn.parallel.DistributedDataParallel(layer),
         "module": fully_shard(torch.nn.Linear(2, 2), mesh=init_device_mesh("cpu", (group.size(),))),
         "batch": torch.ones(3, 2),

@@ -129,14 +129,9 @@ def inline_commands(page: str) -> list[str]:
 
 def slow_commands(page: str) -> list[str]:
     """The commands of the blocks that take long, up to a program that is given its options."""
-    texts = [
-        block.text.replace("\\\n", "") for block in blocks(page) if block.language == "bash" and block.mark == "slow"
-    ]
-    commands = [
-        command
-        for text in texts
-        for command in re.findall(r"\b(?:ringsim|trainers|collectives\.benchmark) [^|;\n]*", text)
-    ]
+    slow = [block for block in blocks(page) if (block.language, block.mark) == ("bash", "slow")]
+    text = "\n".join(block.text.replace("\\\n", "") for block in slow)
+    commands = re.findall(r"\b(?:ringsim|trainers|collectives\.benchmark) [^|;\n]*", text)
     return [command.partition(".py ")[0] if command.startswith("ringsim trace") else command for command in commands]
 
 

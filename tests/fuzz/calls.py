@@ -19,6 +19,7 @@ REDUCING = ("all_reduce", "all_reduce_coalesced", "reduce", *SCATTERS)
 COALESCED = ("all_reduce_coalesced", "reduce_scatter_tensor_coalesced", "all_gather_into_tensor_coalesced")
 NAMES = (*IN_PLACE, *SCATTERS, *GATHERS, "barrier")
 # PyTorch can store these, but add some of them not at all: a call is right, or refused with ValueError on every rank.
+Tensors = list[torch.Tensor]
 EXOTIC = ("uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
 
 
@@ -195,7 +196,7 @@ def _inputs(call: Call, inputs: list[torch.Tensor], results: list[View], rank: i
     return [laid_out(each, call.input_layout) for each in inputs]
 
 
-def _made(call: Call, group: dist.ProcessGroup, tensors: list[torch.Tensor], outputs: list[torch.Tensor]) -> Any:
+def _made(call: Call, group: dist.ProcessGroup, tensors: Tensors, outputs: Tensors) -> Any:
     ours = call.through == "functions"
     options: dict[str, Any] = {"group": group, "async_op": call.asynchronous}
     if ours and call.algorithm and call.name != "barrier":
@@ -204,11 +205,8 @@ def _made(call: Call, group: dist.ProcessGroup, tensors: list[torch.Tensor], out
         options["op"] = getattr(dist.ReduceOp, call.op)
         if ours and call.wire:
             options["wire"] = getattr(torch, call.wire)
-    root = call.root % group.size()
-    if call.name == "broadcast":
-        options["group_src"] = root
-    elif call.name == "reduce":
-        options["group_dst"] = root
+    if name := {"broadcast": "group_src", "reduce": "group_dst"}.get(call.name):
+        options[name] = call.root % group.size()
     if call.name == "barrier":
         return (collectives if ours else dist).barrier(**options)
     if call.name in COALESCED:
@@ -216,16 +214,11 @@ def _made(call: Call, group: dist.ProcessGroup, tensors: list[torch.Tensor], out
     function = getattr(collectives if ours else dist, call.name)
     if call.name in IN_PLACE:
         return function(tensors[0], **options)
-    return function(
-        outputs if call.name == "all_gather" else outputs[0],
-        tensors if call.name == "reduce_scatter" else tensors[0],
-        **options,
-    )
+    written, read = outputs if call.name == "all_gather" else outputs[0], tensors[0]
+    return function(written, tensors if call.name == "reduce_scatter" else read, **options)
 
 
-def _coalesced(
-    call: Call, ours: bool, tensors: list[torch.Tensor], outputs: list[torch.Tensor], options: dict[str, Any]
-) -> Any:
+def _coalesced(call: Call, ours: bool, tensors: Tensors, outputs: Tensors, options: dict[str, Any]) -> Any:
     if call.name == "all_reduce_coalesced":
         return (functions if ours else dist).all_reduce_coalesced(tensors, **options)
     later = options.pop("async_op")

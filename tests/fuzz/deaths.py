@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from tests.forked import Answer, Leaving
 from tests.fuzz.calls import Call
+from tests.fuzz.case import chance
 from tests.fuzz.draws import call
 from tests.fuzz.last_hours import Report, live, prepare
 from tests.ranks import Ranks
@@ -172,19 +173,10 @@ def draw_case(random: random.Random) -> Death:
     how = random.choice([*["kill"] * 6, *["leave"] * 3, *["none"] * 4, "pause", "stop"])
     moment = "call" if how == "leave" else random.choice(["call", "transfer", "transfer", "time"])
     most = {"call": len(calls), "transfer": 12 * len(calls), "time": 60}[moment]
-    return Death(
-        num_ranks,
-        way,
-        how,
-        random.randrange(num_ranks),
-        moment,
-        random.randint(0, most),
-        calls,
-        tuple(random.choice(MANNERS) for _ in range(num_ranks)),
-        random.choice([0, 0, 2, 30]),
-        random.randrange(10**6),
-        way != "ring" and random.random() < 0.5,
-    )
+    drawn = Death(num_ranks, way, how, random.randrange(num_ranks), moment, random.randint(0, most), calls)
+    manners = tuple(random.choice(MANNERS) for _ in range(num_ranks))
+    delays, seed = random.choice([0, 0, 2, 30]), random.randrange(10**6)
+    return replace(drawn, manners=manners, delays=delays, seed=seed, is_lent=way != "ring" and chance(random, 0.5))
 
 
 def _call(random: random.Random, way: str) -> Call:

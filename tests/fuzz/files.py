@@ -37,8 +37,9 @@ class HostileFile:
 def draw_case(random: of_random.Random) -> HostileFile:
     """Draw a hostile file for any of the readers."""
     reader = random.choice(READERS)
-    is_directory = chance(random, 0.005)
-    return HostileFile(reader.name, None if is_directory else hostile(random, reader.example(), reader.form))
+    if chance(random, 0.005):
+        return HostileFile(reader.name, None)
+    return HostileFile(reader.name, hostile(random, reader.example(), is_json=reader.suffix == ".json"))
 
 
 def check(reader: Reader, content: bytes | None) -> None:

@@ -3,7 +3,6 @@
 import json
 import random as of_random
 import re
-from collections.abc import Callable
 from typing import Any
 
 DEEP = 100_000
@@ -30,19 +29,13 @@ _NESTED = "nested 100,000 deep"  # stands for what json.dumps cannot write
 _WORD = re.compile(rb"[\w.+-]+")
 
 
-def hostile(random: of_random.Random, example: bytes, form: str) -> bytes:
-    """The example with one or a few faults. form: json, toml, xml or lines."""
-    content = example
-    for _ in range(random.choice((1, 1, 1, 2, 4))):
-        content = random.choice(_ways(form))(random, content)
-    return content
-
-
-def _ways(form: str) -> list[Callable[[of_random.Random, bytes], bytes]]:
+def hostile(random: of_random.Random, content: bytes, is_json: bool) -> bytes:
+    """The content of an example with one or a few faults."""
     ways = [truncated, flipped, _without_slice, _doubled_slice, _other_word, _other_word, other_line, _whole]
-    if form == "json":
-        ways += [_other_json] * 12
-    return ways
+    ways += [_other_json] * 12 if is_json else []
+    for _ in range(random.choice((1, 1, 1, 2, 4))):
+        content = random.choice(ways)(random, content)
+    return content
 
 
 def truncated(random: of_random.Random, content: bytes) -> bytes:

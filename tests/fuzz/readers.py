@@ -12,20 +12,17 @@ from unittest.mock import patch
 from click.testing import CliRunner
 
 from generated_part import GeneratedPart
-from ringsim.analysis.sweep import Sweep
-from ringsim.analysis.sweep_run import run_sweep
+from ringsim.analysis import Sweep, run_sweep
 from ringsim.calibration.comparison import compare_run
 from ringsim.cli import main
 from ringsim.console.one_line import message_of
 from ringsim.measurements.measurements import Measurements, Probe
-from ringsim.network.file_reader import load_network
-from ringsim.network.file_writer import network_text
+from ringsim.network import load_network, network_text
 from ringsim.report.pages.report_page import report_page
 from ringsim.schedule.collective import Collective
 from ringsim.traces import Group, Operator, TracedStep
 from ringsim.training_step.profile import Parameter, StepProfile
-from ringsim.verdict.run_directory import read_directory
-from ringsim.verdict.verdict import judge
+from ringsim.verdict import judge, read_directory
 from tests.ringsim.made_logs import nccl_log
 from tests.ringsim.made_probes import SIZES, hosts, made_measurements
 from tests.ringsim.made_run import NETWORK, made_run
@@ -52,20 +49,19 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """read: the file of this path; what it raises other than by an exit code is a fault. form: see `hostile`."""
+    """read: the file of this path; what it raises other than by an exit code is a fault."""
 
     name: str
-    form: str
     suffix: str
     example: Callable[[], bytes]
     read: Callable[[Path], Outcome]
 
 
-def _command(*arguments: str) -> Callable[[Path], Outcome]:
-    """A command line of ringsim, in which FILE stands for the file."""
+def _command(line: str) -> Callable[[Path], Outcome]:
+    """A command line of ringsim, in which FILE stands for the file, and ROOT for this repository."""
 
     def read(path: Path) -> Outcome:
-        given = [each.replace("FILE", str(path)) for each in arguments]
+        given = [each.replace("FILE", str(path)).replace("ROOT", str(ROOT)) for each in line.split()]
         with patch("ringsim.calibration.from_probes._RESAMPLED", _RESAMPLED):
             result = CliRunner().invoke(main, given)
         if result.exception and not isinstance(result.exception, SystemExit):
@@ -170,74 +166,60 @@ def _text(text: str) -> Callable[[], bytes]:
     return text.encode
 
 
+def _loopback() -> bytes:
+    return network_text(load_network("loopback")).encode()
+
+
 def _task_setting(path: Path) -> None:
     _as_it_reads(path.read_bytes().decode(errors="replace"))
 
 
-CELLS = {"network": "gbe", "cells": [CELL], "summary": []}
+REPORTED: dict[str, object] = {
+    "session": SESSION, "comparison": COMPARISON, "cells": {"network": "gbe", "cells": [CELL], "summary": []},
+}  # fmt: skip
 NETWORKS = ("cables", "calibrated", "interleaved", "racks", "three-hosts", "trouble")
 MSCCL = "tests/ringsim/formats/msccl"
 PROGRAMS = ("allpairs_4", "fused_ring_4", "hierarchical_all_gather_4")
-SIMULATE = ("simulate", "--size", "64KiB", "--ranks")
-
+SIMULATE, CALIBRATE = "simulate --size 64KiB --ranks", "calibrate FILE --json"
+COMPARE = "compare FILE --network ROOT/docs/networks/calibrated.toml --json"
+LAYERS = str(ROOT / "docs/models/transformer.toml")
 PREDICTIONS = (
     ("simulate", "--ranks", "4", "--network", "gbe"),
-    ("ddp", "--layers", str(ROOT / "docs/models/transformer.toml"), "--ranks", "2", "--bucket-cap-mb", "32:128"),
+    ("ddp", "--layers", LAYERS, "--ranks", "2", "--bucket-cap-mb", "32:128"),
     ("sweep", "--ranks", "2,4", "--sizes", "1KiB", "--algorithm", "ring,direct"),
 )
+INTERLEAVED = _file("docs/networks/interleaved.toml")
 READERS = (
+    *(Reader(f"networks {n}", ".toml", _file(f"docs/networks/{n}.toml"), _command("networks FILE")) for n in NETWORKS),
+    Reader("simulate", ".toml", INTERLEAVED, _command(f"{SIMULATE} 8 --network FILE --per-rank")),
+    Reader("simulate on cores", ".toml", _loopback, _command(f"{SIMULATE} 4 --network FILE")),
+    Reader("order", ".toml", INTERLEAVED, _command("order --ranks 8 --size 64KiB --budget 3 --network FILE")),
+    *(Reader(f"import {n}", ".xml", _file(f"{MSCCL}/{n}.xml"), _command("import FILE")) for n in PROGRAMS),
+    Reader("verify", ".py", _example("algorithm.txt"), _command("verify --ranks 2 --algorithm FILE:ring")),
     *(
-        Reader(f"networks {name}", "toml", ".toml", _file(f"docs/networks/{name}.toml"), _command("networks", "FILE"))
-        for name in NETWORKS
-    ),
-    Reader("simulate", "toml", ".toml", _file("docs/networks/interleaved.toml"),
-           _command(*SIMULATE, "8", "--network", "FILE", "--per-rank")),
-    Reader("simulate on cores", "toml", ".toml", lambda: network_text(load_network("loopback")).encode(),
-           _command(*SIMULATE, "4", "--network", "FILE")),
-    Reader("order", "toml", ".toml", _file("docs/networks/interleaved.toml"),
-           _command("order", "--ranks", "8", "--size", "64KiB", "--budget", "3", "--network", "FILE")),
-    *(
-        Reader(f"import {name}", "xml", ".xml", _file(f"{MSCCL}/{name}.xml"), _command("import", "FILE"))
-        for name in PROGRAMS
-    ),
-    Reader("verify", "lines", ".py", _example("algorithm.txt"),
-           _command("verify", "--ranks", "2", "--algorithm", "FILE:ring")),
-    *(
-        Reader(f"calibrate {model}", "json", ".json", partial(_measurements, hosts),
-               _command("calibrate", "FILE", "--json", "--model", model))
+        Reader(f"calibrate {model}", ".json", partial(_measurements, hosts), _command(f"{CALIBRATE} --model {model}"))
         for model, hosts in (("auto", 1), ("host", 1), ("hosts", 2), ("network", 1))
     ),
-    Reader("compare", "json", ".json", _measurements, _command("compare", "FILE", "--network", "loopback", "--json")),
-    Reader("compared runs", "json", ".json", _measurements, _function(_compare_runs)),
-    Reader("calibrate nccl-tests", "lines", ".log", lambda: nccl_log("all_reduce", 4, 2).encode(),
-           _command("calibrate", "FILE", "--json")),
-    Reader("compare nccl-tests", "lines", ".log", lambda: nccl_log("all_gather", 4, 2).encode(),
-           _command("compare", "FILE", "--network", str(ROOT / "docs/networks/calibrated.toml"), "--json")),
-    Reader("calibrate OSU", "lines", ".log", _example("osu.log"), _command("calibrate", "FILE", "--json")),
-    Reader("calibrate Gloo", "lines", ".log", _example("gloo.log"), _command("calibrate", "FILE", "--json")),
-    Reader("sweep", "lines", ".csv", _sweep, _function(Sweep.from_csv)),
-    Reader("ddp --layers", "toml", ".toml", _file("docs/models/transformer.toml"),
-           _command("ddp", "--layers", "FILE", "--ranks", "2")),
-    Reader("ddp --profile", "json", ".json", _profile, _command("ddp", "--profile", "FILE", "--ranks", "2", "--json")),
-    *(
-        Reader(f"step {network}", "json", ".json", _trace, _command("step", "FILE", "--network", network, *options))
-        for network, options in (("loopback", ()), ("dgx-h100-cluster", ("--gpu", "h100", "--json")))
-    ),
-    Reader("order numbers", "lines", ".txt", _text("0,2,1,3\n"), _command(*SIMULATE, "4", "--order", "FILE")),
-    Reader("order JSON", "json", ".json", _text('{"order": [0, 2, 1, 3]}'),
-           _command(*SIMULATE, "4", "--order", "FILE")),
-    Reader("generated part", "lines", ".md", _example("page.txt"), _function(lambda path: PART.write(path, "new"))),
-    *(
-        Reader(f"report {name}", "json", ".json", partial(_json, data), _report)
-        for name, data in (("session", SESSION), ("comparison", COMPARISON), ("cells", CELLS))
-    ),
-    *(
-        Reader(f"report {command[0]}", "json", ".json", partial(_printed, command), _report) for command in PREDICTIONS
-    ),
-    Reader("report job", "json", ".json", _job, _report),
-    Reader("report measurements", "json", ".json", _measurements, _report),
-    Reader("report log", "lines", ".jsonl", _example("steps.jsonl"), _report),
-    Reader("step log", "lines", ".jsonl", _example("steps.jsonl"), _function(read_log)),
-    Reader("task setting", "json", ".txt", _text("2.5"), _function(_task_setting)),
-)  # fmt: skip
+    Reader("compare", ".json", _measurements, _command("compare FILE --network loopback --json")),
+    Reader("compared runs", ".json", _measurements, _function(_compare_runs)),
+    Reader("calibrate nccl-tests", ".log", lambda: nccl_log("all_reduce", 4, 2).encode(), _command(CALIBRATE)),
+    Reader("compare nccl-tests", ".log", lambda: nccl_log("all_gather", 4, 2).encode(), _command(COMPARE)),
+    Reader("calibrate OSU", ".log", _example("osu.log"), _command(CALIBRATE)),
+    Reader("calibrate Gloo", ".log", _example("gloo.log"), _command(CALIBRATE)),
+    Reader("sweep", ".csv", _sweep, _function(Sweep.from_csv)),
+    Reader("ddp --layers", ".toml", _file("docs/models/transformer.toml"), _command("ddp --layers FILE --ranks 2")),
+    Reader("ddp --profile", ".json", _profile, _command("ddp --profile FILE --ranks 2 --json")),
+    Reader("step loopback", ".json", _trace, _command("step FILE --network loopback")),
+    Reader("step cluster", ".json", _trace, _command("step FILE --network dgx-h100-cluster --gpu h100 --json")),
+    Reader("order numbers", ".txt", _text("0,2,1,3\n"), _command(f"{SIMULATE} 4 --order FILE")),
+    Reader("order JSON", ".json", _text('{"order": [0, 2, 1, 3]}'), _command(f"{SIMULATE} 4 --order FILE")),
+    Reader("generated part", ".md", _example("page.txt"), _function(lambda path: PART.write(path, "new"))),
+    *(Reader(f"report {name}", ".json", partial(_json, data), _report) for name, data in REPORTED.items()),
+    *(Reader(f"report {each[0]}", ".json", partial(_printed, each), _report) for each in PREDICTIONS),
+    Reader("report job", ".json", _job, _report),
+    Reader("report measurements", ".json", _measurements, _report),
+    Reader("report log", ".jsonl", _example("steps.jsonl"), _report),
+    Reader("step log", ".jsonl", _example("steps.jsonl"), _function(read_log)),
+    Reader("task setting", ".json", _text("2.5"), _function(_task_setting)),
+)
 BY_NAME = {reader.name: reader for reader in READERS}

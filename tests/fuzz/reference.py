@@ -86,15 +86,9 @@ def _reduced(call: Call, parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 OPS = {
-    "SUM": torch.add,
-    "AVG": torch.add,
-    "PRODUCT": torch.mul,
-    "MIN": torch.minimum,
-    "MAX": torch.maximum,
-    "BAND": torch.bitwise_and,
-    "BOR": torch.bitwise_or,
-    "BXOR": torch.bitwise_xor,
-}
+    "SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum,
+    "BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor,
+}  # fmt: skip
 
 
 def difference(call: Call, got: list[torch.Tensor], wanted: list[torch.Tensor], num_ranks: int) -> str:

@@ -16,13 +16,9 @@ def _scribbled(draw: random.Random, content: bytes) -> bytes:
 
 
 REWRITTEN: dict[str, Callable[[random.Random, bytes], bytes]] = {
-    "truncate": truncated,
-    "flip": flipped,
-    "truncate the log": truncated,
-    "flip bytes of the log": flipped,
-    "lose, repeat or move a line of the log": other_line,
-    "scribble into the log": _scribbled,
-}
+    "truncate": truncated, "flip": flipped, "truncate the log": truncated, "flip bytes of the log": flipped,
+    "lose, repeat or move a line of the log": other_line, "scribble into the log": _scribbled,
+}  # fmt: skip
 KINDS = (*REWRITTEN, "swap", "remove", "remove the log")
 
 

@@ -299,18 +299,11 @@ def draw_case(random: random.Random) -> Training:
     steps = tuple(random.choice(STEPS) for _ in range(num_steps))
     scaler = chance(random, 0.25)
     infinite = (random.randrange(num_steps), random.randrange(num_ranks))
-    drawn = Training(
-        random.choice([*EXACT, *OTHERS]),
-        random.choice(list(ALL_MODELS)),
-        num_ranks,
-        steps,
-        random.choice(list(OPTIMIZERS)),
-        random.choice(CLIPS),
-        scaler,
-        infinite if scaler and chance(random, 0.7) else None,
-        early=chance(random, 0.05),
-        scheduled=chance(random, 0.3),
-    )
+    strategy, model = random.choice([*EXACT, *OTHERS]), random.choice(list(ALL_MODELS))
+    drawn = Training(strategy, model, num_ranks, steps, random.choice(list(OPTIMIZERS)), random.choice(CLIPS), scaler)
+    if scaler and chance(random, 0.7):
+        drawn = replace(drawn, infinite=infinite)
+    drawn = replace(drawn, early=chance(random, 0.05), scheduled=chance(random, 0.3))
     return drawn if _is_suited(drawn) else draw_case(random)
 
 

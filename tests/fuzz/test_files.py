@@ -66,4 +66,4 @@ def test_faults_are_noticed(read: object, message: str, monkeypatch: pytest.Monk
     """All that a reader can do wrong."""
     monkeypatch.setattr(files, "LIMIT_S", 0.2)
     with pytest.raises(AssertionError, match=f"(?s){message}"):
-        check(Reader("made up", "lines", ".txt", bytes, read), b"")  # type: ignore[arg-type]
+        check(Reader("made up", ".txt", bytes, read), b"")  # type: ignore[arg-type]

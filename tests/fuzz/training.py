@@ -1,6 +1,5 @@
 """Training runs that are killed, stopped and damaged between launches: they end as if nothing had been, or refuse."""
 
-import json
 import os
 import random
 import signal
@@ -14,8 +13,8 @@ from typing import NamedTuple
 
 from tests.fuzz.launcher import Launcher
 from tests.fuzz.run_damage import KINDS, Damage
-from tests.processes import below
-from tests.trainers.commands import wait_for_steps
+from tests.trainers import commands
+from tests.trainers.commands import ranks_below, wait_for_steps
 from trainers.checkpoints.step_log import read_log
 
 TIMEOUT_S = 120.0  # of a launch, on a busy machine
@@ -122,29 +121,19 @@ def disturb(pid: int, disturbed: Round, log: Path) -> None:
     """As soon as the log has so many lines, or the run has ended."""
     wait_for_steps(log, disturbed.lines, lambda: _signal_group(pid, 0))
     time.sleep(disturbed.delay_s)
-    ranks = [child for child in sorted(below(pid)) if not _is_tracker(child)]
+    ranks = sorted(ranks_below(pid))
     rank = ranks[disturbed.rank] if disturbed.rank < len(ranks) else pid
     blows = {
-        "kill a rank": (rank, signal.SIGKILL),
-        "kill the parent": (pid, signal.SIGKILL),
-        "kill all": (-pid, signal.SIGKILL),
-        "terminate": (pid, signal.SIGTERM),
+        "kill a rank": (rank, signal.SIGKILL), "kill the parent": (pid, signal.SIGKILL),
+        "kill all": (-pid, signal.SIGKILL), "terminate": (pid, signal.SIGTERM),
         "stop and continue": (rank, signal.SIGSTOP),
-    }
+    }  # fmt: skip
     with suppress(ProcessLookupError):
         if disturbed.how in blows:
             os.kill(*blows[disturbed.how])
         if disturbed.how == "stop and continue":
             time.sleep(0.5)
             os.kill(rank, signal.SIGCONT)
-
-
-def _is_tracker(pid: int) -> bool:
-    """Whether it is no rank, but Python's own process beside them."""
-    try:
-        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return True
 
 
 def check_gone(pid: int, disturbed: Round | None) -> None:
@@ -192,9 +181,8 @@ class Result(NamedTuple):
 
 def result_of(output: Path) -> Result:
     """What a run left."""
-    fingerprint = json.loads((output / "result.json").read_text())["fingerprint"]
     lines = tuple((line["step"], line["loss"]) for line in read_log(output / "log.jsonl"))
-    return Result(fingerprint, lines)
+    return Result(commands.result_of(output)["fingerprint"], lines)
 
 
 @cache

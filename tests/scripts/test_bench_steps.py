@@ -8,13 +8,8 @@ from tests.ranks import run_forked_programs, run_script
 
 SMALL = ["-n", "4", "--d-model", "16", "--layers", "1", "--tokens", "8"]
 PROGRAMS = [
-    "no synchronisation",
-    "DDP on gloo",
-    "DDP on ring",
-    "collectives.DDP on ring",
-    "FSDP2 on gloo",
-    "FSDP2 on ring",
-]
+    "no synchronisation", "DDP on gloo", "DDP on ring", "collectives.DDP on ring", "FSDP2 on gloo", "FSDP2 on ring"
+]  # fmt: skip
 
 
 def test_a_line_for_each_program_and_each_bucket(tmp_path: Path) -> None:

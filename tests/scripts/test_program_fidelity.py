@@ -5,10 +5,11 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
+from syrupy.assertion import SnapshotAssertion
 
 from program_fidelity import main, measured_s
 from tests.processes import run_python
+from tests.refusals import refusals_in
 
 
 @pytest.mark.slow
@@ -37,22 +38,7 @@ def test_a_program_that_fails_on_one_rank(tmp_path: Path) -> None:
         measured_s([str(script)], 2, "normal", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([""], "'': must be a program and its arguments, quoted as in a shell"),
-        (
-            ["examples/fsdp.py 'gloo"],
-            '"examples/fsdp.py \'gloo": must be a program and its arguments, quoted as in a shell',
-        ),
-        (
-            ["examples/fsdp.py gloo", "nowhere.py 1"],
-            "nowhere.py: there is no such file; give the path of a Python program",
-        ),
-    ],
-)
-def test_a_program_that_there_is_not(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_there_is_not(monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:
     """It is refused in one line, before the probes, which take a while."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which the command sets
-    result = CliRunner().invoke(main, arguments)
-    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"program_fidelity: {message}\n")
+    assert refusals_in(Path(__file__).with_name("program_mistakes.txt"), main) == snapshot

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from syrupy.assertion import SnapshotAssertion
 
 from netns_testbed.leftovers import NETNS, clean, signals_held
 from netns_testbed.plan import owner
@@ -21,6 +22,7 @@ from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective
 from testbed import main
 from tests.processes import ROOT, TIMEOUT_S, environment, finish, left_of, run_python, start_python
+from tests.refusals import refusals_in
 
 SCRIPT, LINK_RATE = "scripts/testbed.py", "scripts/link_rate.py"
 # Ranks say that they are there in files of their own; one of them may fail, when all are there, the others wait.
@@ -239,42 +241,19 @@ def test_what_cannot_be_made_is_taken_away_again(tmp_path: Path, monkeypatch: py
     )
 
 
-@pytest.mark.parametrize(
-    ("user", "reason"),
-    [
-        (1000, "a testbed makes network namespaces, which only root may: run it with sudo"),
-        (0, "ip is not on the PATH: a testbed needs iproute2"),
-    ],
-)
-def test_what_is_missing_is_named(user: int, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Before anything is made, with what to do."""
-    monkeypatch.setattr(os, "geteuid", lambda: user)
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    """Before anything is made, with what to do: one who is not root, or no iproute2."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert why_not() == reason
+    said = []
+    for user in (1000, 0):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        said.append(why_not())
+    assert said == snapshot
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--hosts 0 -- x.py", "0 hosts: there must be from 1 to 250"),
-        ("--hosts 251 -- x.py", "251 hosts: there must be from 1 to 250"),
-        ("--host-rate 1=quick -- x.py", "'quick' is not a rate: write it as tc does, 1gbit or 250mbit"),
-        ("--host-rate 2=1gbit -- x.py", "rate of host 2: of 2 hosts, counted from 0, the last is 1"),
-        (
-            "--host-rate 1gbit -- x.py",
-            "--host-rate 1gbit: write it as HOST=RATE, such as 2=250mbit; hosts count from 0",
-        ),
-        (
-            "--host-rate 1=1gbit --host-rate 01=2gbit -- x",
-            "--host-rate 01=2gbit: host 1 has a rate already; give it one",
-        ),
-        ("--hosts 3", "no COMMAND: write it after --, such as -- scripts/train_ring.py --steps 5"),
-    ],
-)
-def test_mistakes_are_refused_in_one_line(arguments: str, message: str) -> None:
+def test_mistakes_are_refused_in_one_line(snapshot: SnapshotAssertion) -> None:
     """Before anything is made, and whether or not this is root."""
-    done = CliRunner().invoke(main, arguments.split())
-    assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"testbed: {message}\n")
+    assert refusals_in(Path(__file__).with_name("testbed_mistakes.txt"), main) == snapshot
 
 
 def test_the_network_file_alone_needs_no_root(tmp_path: Path) -> None:

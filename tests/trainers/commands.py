@@ -10,12 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from tests.fuzz.launcher import Launcher
-from tests.processes import TIMEOUT_S, environment, run_python
+from tests.processes import TIMEOUT_S, below, environment, run_python
 from tests.ranks import free_port
 from trainers.checkpoints.step_log import read_log
 
@@ -45,6 +45,15 @@ def launch(launcher: Launcher, *arguments: str) -> subprocess.CompletedProcess[s
             launcher.wait(TIMEOUT_S)
             raise AssertionError(f"still running after {TIMEOUT_S} s: {errors.read_text()}")
         return subprocess.CompletedProcess(arguments, code, output.read_text(), errors.read_text())
+
+
+def ranks_below(pid: int) -> list[int]:
+    """The processes of the ranks, in their order; Python's own helper is none, nor is one that has ended."""
+    ranks = []
+    for child in below(pid):
+        with suppress(OSError):
+            ranks += [child] if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes() else []
+    return ranks
 
 
 def wait_for_steps(log: Path, count: int, is_running: Callable[[], bool] = lambda: True) -> None:
@@ -91,7 +100,6 @@ def without_log(errors: str) -> str:
     return "".join(line for line in errors.splitlines(keepends=True) if not LOG_LINE.match(line))
 
 
-def result_of(output: Path) -> dict[str, Any]:
+def result_of(output: Path) -> Any:
     """Return the result that the run left."""
-    result: dict[str, Any] = json.loads((output / "result.json").read_text())
-    return result
+    return json.loads((output / "result.json").read_text())

@@ -29,10 +29,9 @@ class Branching(nn.Module):
         super().__init__()
         self.first, self.second, self.third = nn.Linear(3, 1), nn.Linear(3, 1), nn.Linear(3, 1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """x: (batch, 3)."""
-        out: torch.Tensor = self.first(x)
-        return out + self.second(x) if x.sum() > 0 else out
+        return self.first(x) + self.second(x) if x.sum() > 0 else self.first(x)
 
 
 class Tied(nn.Module):
@@ -45,10 +44,9 @@ class Tied(nn.Module):
         self.frozen = nn.Linear(3, 3).requires_grad_(False)
         self.wide = nn.Linear(3, 1, dtype=torch.float64)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """x: (batch, 3)."""
-        out: torch.Tensor = self.wide(self.frozen(self.again(self.inner(x).tanh())).double())
-        return out.float()
+        return self.wide(self.frozen(self.again(self.inner(x).tanh())).double()).float()
 
 
 class Complex(nn.Module):
@@ -59,10 +57,9 @@ class Complex(nn.Module):
         self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 1)
         self.turn = nn.Parameter(torch.randn(3, 3, dtype=torch.complex64))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """x: (batch, 3)."""
-        out: torch.Tensor = self.last((self.first(x).to(torch.complex64) @ self.turn).real)
-        return out
+        return self.last((self.first(x).to(torch.complex64) @ self.turn).real)
 
 
 class Blocks(nn.Module):
@@ -79,13 +76,12 @@ class Blocks(nn.Module):
         self.again = nn.ModuleDict({"one": nn.Linear(3, 3, bias=False)})
         self.again["one"].weight = self.blocks[0].weight
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """x: (batch, 3)."""
         out = self.first(x)
         for block in (*self.blocks, self.blocks[1], self.again["one"]):
             out = checkpoint(block, out, use_reentrant=False) if self.recompute else block(out)
-        result: torch.Tensor = self.last(out)
-        return result
+        return self.last(out)
 
 
 class Shared(nn.Module):
@@ -100,10 +96,9 @@ class Shared(nn.Module):
         self.layers.extend([nn.Sequential(nn.Linear(3, 3), frozen), nn.Sequential(frozen, nn.Linear(3, 1))])
         self.layers[4][0].bias = self.first.bias
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """x: (batch, 3)."""
-        result: torch.Tensor = self.layers(self.first(x))
-        return result
+        return self.layers(self.first(x))
 
 
 class Boxed(nn.Module):
@@ -128,11 +123,10 @@ class Boxed(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([self.Box(3, 3), self.Named(3, 3), self.Box(3, 1)])
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """x: (batch, 3)."""
         out = self.layers[1](self.layers[0](x)().tanh())["out"][1]
-        result: torch.Tensor = self.layers[2](out.tanh())()
-        return result
+        return self.layers[2](out.tanh())()
 
 
 def small_model() -> nn.Module:
@@ -150,6 +144,13 @@ def seeded(make: type[nn.Module]) -> nn.Module:
 def inputs(rank: int, count: int = 5) -> torch.Tensor:
     """Each rank's own data: (count, 3)."""
     return torch.randn(count, 3, generator=torch.Generator().manual_seed(100 + rank))
+
+
+def take_step(model: nn.Module, optimizer: torch.optim.Optimizer, place: int) -> None:
+    """A training step on the data of that place."""
+    optimizer.zero_grad()
+    model(inputs(place)).pow(2).mean().backward()
+    optimizer.step()
 
 
 def parameters_of(model: nn.Module) -> list[torch.Tensor]:

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,14 +40,14 @@ class Net(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("seen", torch.zeros(()))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """x: (batch, 3)."""
         if self.training:
             self.seen.mul_(0.5).add_(x.detach().mean())
-        out: torch.Tensor = self.last(self.middle(self.dropout(self.first(x).tanh())))
-        return out
+        return self.last(self.middle(self.dropout(self.first(x).tanh())))
 
 
+@dataclass(eq=False)
 class Points:
     """Fits a plane through points.
 
@@ -54,43 +55,35 @@ class Points:
     kind: which of torch's optimizers. global_batch_size: of all ranks together.
     """
 
+    seed: int
+    dropout: float = 0.5
+    bad: tuple[int, ...] = ()
+    spread: float = 0.0
+    rate: float = 0.05
+    kind: str = "AdamW"
+    global_batch_size: int = BATCH_SIZE
     name = "points"
     num_samples, epochs = NUM_SAMPLES, EPOCHS
 
-    def __init__(
-        self,
-        seed: int,
-        dropout: float = 0.5,
-        bad: tuple[int, ...] = (),
-        spread: float = 0.0,
-        rate: float = 0.05,
-        kind: str = "AdamW",
-        global_batch_size: int = BATCH_SIZE,
-    ) -> None:
-        self._config = {"seed": seed, "dropout": dropout}
-        self._dropout, self._spread = dropout, spread
-        self._rate, self._kind = rate, kind
-        self.global_batch_size = global_batch_size
-        self._x = torch.randn(NUM_SAMPLES, 3, generator=torch.Generator().manual_seed(seed))
+    def __post_init__(self) -> None:
+        self._x = torch.randn(NUM_SAMPLES, 3, generator=torch.Generator().manual_seed(self.seed))
         self._y = self._x @ torch.tensor([[1.0], [-2.0], [3.0]])
-        self._x[list(bad)] = math.nan
+        self._x[list(self.bad)] = math.nan
 
     def model(self) -> nn.Module:
-        net = Net(self._dropout)
+        net = Net(self.dropout)
         with torch.no_grad():
-            net.middle.weight += self._spread * dist.get_rank()
+            net.middle.weight += self.spread * dist.get_rank()
         return net
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        optimizer: torch.optim.Optimizer = getattr(torch.optim, self._kind)(parameters, lr=self._rate)
-        return optimizer
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Any:
+        return getattr(torch.optim, self.kind)(parameters, lr=self.rate)
 
     def batch(self, indices: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, torch.Tensor]:
         return {"x": self._x[indices], "y": self._y[indices]}
 
-    def loss(self, model: Callable[..., Any], batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        loss: torch.Tensor = (model(batch["x"]) - batch["y"]).pow(2).mean()
-        return loss
+    def loss(self, model: Callable[..., Any], batch: dict[str, torch.Tensor]) -> Any:
+        return (model(batch["x"]) - batch["y"]).pow(2).mean()
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         good = self._x.isfinite().all(dim=1)
@@ -100,7 +93,7 @@ class Points:
         return ""
 
     def config(self) -> dict[str, int | float | str]:
-        return self._config
+        return {"seed": self.seed, "dropout": self.dropout}
 
 
 def make_points(seed: int, bad: int | None = None, dies_at: int | None = None, **options: Any) -> Points:
@@ -134,6 +127,10 @@ class Ran(NamedTuple):
     seen: float
     said: list[str]
     memory: dict[str, int] | None
+
+    def with_words(self, changed: Callable[[str], str]) -> "Ran":
+        """Return the same with other words in what it raised and said."""
+        return self._replace(error=changed(self.error), said=[changed(text) for text in self.said])
 
     @property
     def losses(self) -> list[float]:
@@ -201,8 +198,9 @@ class Training:
         run: Callable[..., Ran] = run,
         **settings: Any,
     ) -> list[Ran]:
-        """Return the outcome on each rank. settings: of `config`. run: called on each rank in place of `run`."""
-        ran: list[Ran] = self._ranks.run(
-            run, config(self.folder / name, **settings), options, until, num_ranks=num_ranks
-        )
-        return ran
+        """Return the outcome on each rank, in whose words `folder` is FOLDER.
+
+        settings: of `config`. run: called on each rank in place of `run`.
+        """
+        told = self._ranks.run(run, config(self.folder / name, **settings), options, until, num_ranks=num_ranks)
+        return [each.with_words(lambda text: text.replace(str(self.folder), "FOLDER")) for each in told]

@@ -1,32 +1,26 @@
 """The example with torch's DataLoader: two ranks learn what one process learns."""
 
-import importlib.util
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
 from tests.ranks import RankPool
+from tests.trainers.models import parameters_of
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "dataloader.py"
-
-
-def example() -> Any:
-    """The module, which is in no package."""
-    spec = importlib.util.spec_from_file_location("dataloader", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+EXAMPLES = str(Path(__file__).parents[2] / "examples")
 
 
 def trained(group: dist.ProcessGroup) -> list[torch.Tensor]:
     """The parameters on this rank after a few epochs."""
-    module = example()
+    with mock.patch.object(sys, "path", [EXAMPLES, *sys.path]):
+        module: Any = importlib.import_module("dataloader")
     module.EPOCHS = 3
-    return [parameter.detach().clone() for parameter in module.train(group).parameters()]
+    return parameters_of(module.train(group))
 
 
 def test_two_ranks_learn_what_one_process_learns(ranks: RankPool) -> None:

@@ -1,6 +1,6 @@
 """A recorded training step asks for the collectives that a real one makes: names, elements and order."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from collectives.recording.group import recording
 from collectives.runtime import Recorder
 from ringsim.traces import Group
 from tests.ranks import RankPool
-from tests.trainers.models import SGD, inputs, small_model
+from tests.trainers.models import SGD, small_model, take_step
 from trainers import DataParallel
 from trainers.strategy_names import STRATEGY_INFOS
 
@@ -34,16 +34,10 @@ OPERATIONS: dict[str, tuple[str, int | None]] = {
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
 }
 # The collectives of a step on tensors that ranks share.
-LENT = {
-    "ring": {"all_reduce"},
-    "bucketed": {"all_reduce"},
-    "ddp_hook": {"all_reduce"},
-    "ddp_hook_bf16": set(),  # what travels is a rounded copy
-    "ddp_backend_ring": {"all_reduce"},
-    "zero1": {"reduce_scatter", "all_gather"},
-    "zero2": {"all_gather"},
-    "ddp": set(),
-    "zero3": set(),
+LENT: dict[str, Set[str]] = {  # what travels with ddp_hook_bf16 is a rounded copy
+    **dict.fromkeys(("ring", "bucketed", "ddp_hook", "ddp_backend_ring"), frozenset({"all_reduce"})),
+    **dict.fromkeys(("ddp_hook_bf16", "ddp", "zero3"), frozenset()),
+    **{"zero1": {"reduce_scatter", "all_gather"}, "zero2": {"all_gather"}},
 }
 Calls = list[tuple[str, int]]
 
@@ -105,11 +99,7 @@ def trained(group: Any, strategy: str) -> Callable[[], None]:
     model = DataParallel(nn.Sequential(*buffers, small_model()), strategy, group)
     optimizer = model.optimizer(partial(SGD, momentum=0.9))
 
-    def step() -> None:
-        optimizer.zero_grad()
-        model(inputs(group.rank())).pow(2).mean().backward()
-        optimizer.step()
-
+    step = partial(take_step, model, optimizer, group.rank())
     for _ in range(WARM_UP_STEPS):
         step()
     return step
@@ -146,5 +136,4 @@ def gloo_shape(gloo: list[tuple[str, Any]], name: str) -> list[int]:
     """Take the first tensor that Gloo has done that with."""
     event = next(event for event in gloo if event[0] == f"gloo:{name}")
     gloo.remove(event)
-    shape: list[int] = event[1][0]
-    return shape
+    return event[1][0]  # type: ignore[no-any-return]

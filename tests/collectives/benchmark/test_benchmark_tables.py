@@ -9,32 +9,18 @@ from ringsim.measurements.measurements import CollectiveTimes, Measurements
 from ringsim.schedule.collective import Collective
 
 WHERE = {
-    "command": "torchrun -m collectives.benchmark",
-    "machine": "abacus",
-    "cores": 2,
-    "torch": "2.13",
-    "OMP_NUM_THREADS": "1",
-    "date": "today",
-}
+    "command": "torchrun -m collectives.benchmark", "machine": "abacus", "cores": 2, "torch": "2.13",
+    "OMP_NUM_THREADS": "1", "date": "today",
+}  # fmt: skip
 
 
 def times(algorithm: str, size_bytes: int, median_s: float, **more: object) -> CollectiveTimes:
     """Eleven iterations around the median."""
+    times_s = tuple(median_s * (0.5 + 0.1 * step) for step in range(11))
     found = CollectiveTimes(
-        collective=Collective.ALL_REDUCE,
-        algorithm=algorithm,
-        size_bytes=size_bytes,
-        dtype="float32",
-        op="sum",
-        num_ranks=4,
-        in_place=False,
-        wrong=0,
-        calls=1,
-        arrival_skew_s=(0.0,) * 11,
-        times_s=tuple(median_s * (0.5 + 0.1 * step) for step in range(11)),
-        positions=(0,) * 11,
-        rank_medians_s=(median_s,) * 4,
-    )
+        Collective.ALL_REDUCE, algorithm, size_bytes, "float32", "sum", num_ranks=4, in_place=False, wrong=0, calls=1,
+        times_s=times_s, arrival_skew_s=(0.0,) * 11, positions=(0,) * 11, rank_medians_s=(median_s,) * 4,
+    )  # fmt: skip
     return replace(found, **more)  # type: ignore[arg-type]
 
 

@@ -10,8 +10,7 @@ from collectives.benchmark.job import run_plan
 from collectives.benchmark.plan import BenchmarkPlan
 from collectives.benchmark.recorder import NUM_RUNS
 from ringsim.calibration.comparison import compare_run
-from ringsim.measurements.measurements import Measurements, RecordedRun
-from ringsim.measurements.provenance import RankHosts
+from ringsim.measurements import Measurements, RankHosts, RecordedRun
 from ringsim.network.network import Network
 from ringsim.registry import build
 from ringsim.schedule.collective import Collective

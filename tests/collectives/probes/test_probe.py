@@ -15,10 +15,8 @@ from collectives.benchmark.call_overhead import probe_calls
 from collectives.probes.probe import probe
 from collectives.probes.timing import Blocks, ProbeWorkload, TimedAddition, time_blocks
 from collectives.probes.workloads import IN_FLIGHT, RESTED_CALLS, rested_shifts
-from collectives.runtime.executor import Executor
-from collectives.runtime.sharing import transport_in_use
-from ringsim.calibration.from_probes import calibrate
-from ringsim.calibration.hosts import calibrate_uniform
+from collectives.runtime import Executor, transport_in_use
+from ringsim.calibration import calibrate, calibrate_uniform
 from ringsim.measurements.measurements import ROUNDS_PER_RUN, Measurements
 from ringsim.registry.algorithms import build
 from ringsim.schedule.collective import Collective
@@ -64,7 +62,6 @@ def rested_rounds(group: dist.ProcessGroup) -> list[tuple[str, int, int]]:
     """Return what is probed after a pause, each having been done once."""
     workloads = list(rested_shifts(group, torch.zeros(2**21, dtype=torch.uint8), (64, 4096, 2**17, 2**19)))
     for workload in workloads:
-        assert workload.before is not None
         workload.before()
         workload.rounds()
     return [(workload.kind, workload.size_bytes, workload.calls) for workload in workloads]
@@ -146,7 +143,6 @@ def probed_through_shared_memory(_: dist.ProcessGroup) -> tuple[set[str], dict[s
         kinds = [call.kind for call in calls]
     measurements = probe(group, 2**18, 2**20, blocks=SHORT, sizes=(64, 4096), calls=no_calls)
     shared = calibrate(measurements).cluster.spec.host.shared_memory
-    assert shared is not None
     assert shared.rates[-1].published_bytes <= shared.slot_bytes
     collectives.all_reduce(tensor := torch.ones(16), group=group)
     assert tensor[0] == 4
@@ -159,7 +155,6 @@ def test_shared_memory_is_probed_where_ranks_share_it(ranks: RankPool) -> None:
     Of four ranks only two take part in a probe of a pair.
     """
     result = ranks.run(probed_through_shared_memory)[0]
-    assert result is not None
     kinds, origin, transport = result
     wanted = {"shm/shift", "shm/copy", "shm/add", "shm/copy/cached", "shm/add/cached", "shm/call", "shift", "call"}
     assert wanted <= kinds

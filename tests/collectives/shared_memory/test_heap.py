@@ -4,7 +4,6 @@ import gc
 import os
 import random
 import resource
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,35 +12,12 @@ import torch
 
 from collectives.shared_memory import LocalRanks
 from collectives.shared_memory.heap import Heap, new_heap_file
-from tests.collectives.shared_memory.test_local_ranks import local_ranks, open_portions
+from tests.collectives.shared_memory.test_local_ranks import local_ranks, open_portions, receive
 
 
 def new(local: LocalRanks, value: float, length: int = 8) -> torch.Tensor:
     """(length,): a tensor in the heap of that rank."""
-    memory = local.heap.new(4 * length)
-    assert memory is not None
-    return memory.view(torch.float32).fill_(value)
-
-
-def lend(local: LocalRanks, tensor: torch.Tensor, peer: int) -> int:
-    """Publish the tensor where it is."""
-    location = local.lend(tensor)
-    assert location is not None
-    local.publish(peer, 0, location)
-    return location
-
-
-def borrow(local: LocalRanks, peer: int, length: int = 8) -> torch.Tensor:
-    """(length,): what that rank has published."""
-    return local.view(local.wait_for(peer, 0), length, torch.float32)
-
-
-def end_portion(ranks: Sequence[LocalRanks]) -> None:
-    """All of them have read, and so none waits for another."""
-    for local in ranks:
-        local.close_portion()
-    for local in ranks:
-        local.take_back()
+    return local.heap.new(4 * length).view(torch.float32).fill_(value)  # type: ignore[union-attr]
 
 
 def mapped() -> int:
@@ -89,10 +65,13 @@ def test_a_tensor_outlives_its_group() -> None:
     with local_ranks(2) as ranks:
         tensor = new(ranks[0], 3.0)
         open_portions(ranks)
-        lend(ranks[0], tensor, 1)
-        assert borrow(ranks[1], 0)[0] == 3
-        end_portion(ranks)
-    del ranks
+        ranks[0].publish(1, 0, ranks[0].lend(tensor))  # type: ignore[arg-type]
+        assert receive(ranks[1], 0, 0) == 3
+        for local in ranks:
+            local.close_portion()
+        for local in ranks:
+            local.take_back()
+    del ranks, local
     assert (mapped(), open_files()) == (maps + 1, files + 1)
     assert tensor.sum() == 24
     del tensor

@@ -16,16 +16,8 @@ import pytest
 import torch
 
 from tests.refusals import refused
-from trainers.checkpoints.checkpoint import (
-    NAMES,
-    Checkpoint,
-    load_checkpoint,
-    random_state,
-    save_checkpoint,
-    seed_alike,
-    seed_apart,
-    set_random_state,
-)
+from trainers.checkpoints import checkpoint as checkpoints
+from trainers.checkpoints.checkpoint import Checkpoint, load_checkpoint, random_state, save_checkpoint
 
 
 def trained_state(step: int = 7) -> Checkpoint:
@@ -122,7 +114,7 @@ BAD: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "no dict": (OF_ANOTHER_VERSION, lambda _: with_hash(saved([1, 2]))),
     "older": (OF_ANOTHER_VERSION, lambda _: with_hash(saved(HEADER | {"version": 3}))),
     "in part": (OF_ANOTHER_VERSION, lambda _: with_hash(saved(HEADER | {"model_state": {}, "config": {}, "step": 1}))),
-    "of other types": (OF_ANOTHER_VERSION, lambda _: with_hash(saved(HEADER | dict.fromkeys(NAMES, "7")))),
+    "of other types": (OF_ANOTHER_VERSION, lambda _: with_hash(saved(HEADER | dict.fromkeys(checkpoints.NAMES, "7")))),
     "with code": (UNSAFE, lambda _: with_hash(saved(HEADER | {"config": Touch()}))),
     "expanded": (UNSAFE, partial(edited, "model_state", lambda: torch.zeros(1).expand(10**6, 10**6))),
     "sparse": (UNSAFE, partial(edited, "model_state", partial(torch.sparse_coo_tensor, size=(10**6, 10**6)))),
@@ -181,12 +173,12 @@ def drawn() -> tuple[float, ...]:
 
 def test_random_states_come_back(path: Path) -> None:
     """Out of a checkpoint, in the middle of a pair of normal numbers, for all three generators."""
-    seed_apart(3, 0, 1)
+    checkpoints.seed_apart(3, 0, 1)
     drawn()
     save_checkpoint(path, replace(trained_state(), random_states=[random_state("cpu")]))
     expected = [drawn(), drawn()]
-    seed_alike(0)
-    set_random_state(load_checkpoint(path).random_states[0], "cpu")
+    checkpoints.seed_alike(0)
+    checkpoints.set_random_state(load_checkpoint(path).random_states[0], "cpu")
     assert [drawn(), drawn()] == expected
 
 
@@ -196,10 +188,10 @@ def test_no_two_ranks_or_steps_draw_the_same() -> None:
 
     def all_drawn() -> Iterable[tuple[float, ...]]:
         for place in places:
-            seed_apart(*place)
+            checkpoints.seed_apart(*place)
             yield drawn()
         for seed in (0, 1):
-            seed_alike(seed)
+            checkpoints.seed_alike(seed)
             yield drawn()
 
     found = list(all_drawn())

@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 import torch.distributed as dist
+from syrupy.assertion import SnapshotAssertion
 
 from tests.ranks import RankPool
 from tests.trainers.points import NUM_STEPS, Ran, Training, run
@@ -19,6 +20,7 @@ from trainers.checkpoints.output import OutputLock
 from trainers.loop.config import TrainConfig
 
 POWER, DILOCO = "powersgd/1", "diloco/5"
+Runs = dict[str, tuple[Path, Ran]]
 
 
 def edit(change: Callable[[Checkpoint], object]) -> Callable[[Path], None]:
@@ -48,42 +50,23 @@ def swap(path: Path) -> None:
     shutil.copyfile(path.with_name("checkpoint-2.pt"), path)
 
 
-FAULTS: list[tuple[str, Callable[[Path], None], str]] = [  # strategy; damage; and what is then said of the checkpoint
-    (POWER, flip, "is truncated, damaged or not a checkpoint of this version"),
-    (POWER, swap, "step: is 2, must be 4 by the name of the file"),
-    (POWER, edit(lambda saved: saved.config.pop("training")), "is not from a training session"),
-    (POWER, edit(lambda saved: shorten(saved.model_state, "middle.bias")), "does not fit the task: Error(s) in"),
-    (
-        POWER, edit(lambda saved: saved.optimizer_state["param_groups"][0].pop("lr")),
-        "does not fit the task: its optimizer has other options: lr",
-    ),
-    (
-        POWER, edit(lambda saved: shorten(saved.optimizer_state["state"][2], "exp_avg")),
-        "does not fit the task: its optimizer state 2, exp_avg: is of shape (1, 3), must be (60, 3)",
-    ),
-    (
-        POWER, edit(lambda saved: saved.random_states[1]["numpy"]["state"].update(pos=4000)),
-        "rank 1: does not fit the task: random state of NumPy: the position 4000 is not in 0 to 624",
-    ),
-    (
-        POWER, edit(lambda saved: shorten(saved.strategy_states[1]["errors"], 0)),
-        "rank 1: does not fit the task: a saved tensor has shape (1, 3): must have shape (60, 3)",
-    ),
-    (POWER, edit(lambda saved: saved.notes.pop("losses")), "does not fit the task: 'losses'"),
-    (
-        DILOCO, edit(lambda saved: shorten(saved.strategy_states[1]["optimizer"]["state"][2], "exp_avg")),
-        "rank 1: does not fit the task: its optimizer state 2, exp_avg: is of shape (1, 3), must be (60, 3)",
-    ),
-    (
-        DILOCO, edit(lambda saved: saved.strategy_states[1].update(taken=7)),
-        "rank 0: does not fit the task: the saved number of steps since the last average is 4: must be from 0 to 4 and "
-        "the same on all ranks",
-    ),
-]  # fmt: skip
+FAULTS: list[tuple[str, Callable[[Path], None]]] = [
+    (POWER, flip),
+    (POWER, swap),
+    (POWER, edit(lambda saved: saved.config.pop("training"))),
+    (POWER, edit(lambda saved: shorten(saved.model_state, "middle.bias"))),
+    (POWER, edit(lambda saved: saved.optimizer_state["param_groups"][0].pop("lr"))),
+    (POWER, edit(lambda saved: shorten(saved.optimizer_state["state"][2], "exp_avg"))),
+    (POWER, edit(lambda saved: saved.random_states[1]["numpy"]["state"].update(pos=4000))),
+    (POWER, edit(lambda saved: shorten(saved.strategy_states[1]["errors"], 0))),
+    (POWER, edit(lambda saved: saved.notes.pop("losses"))),
+    (DILOCO, edit(lambda saved: shorten(saved.strategy_states[1]["optimizer"]["state"][2], "exp_avg"))),
+    (DILOCO, edit(lambda saved: saved.strategy_states[1].update(taken=7))),
+]
 
 
 @pytest.fixture(scope="module")
-def whole_runs(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Ran]]:
+def whole_runs(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """For each strategy: the directory that a run left after its fifth step, and a run that nobody disturbed."""
     train, runs = Training(ranks, tmp_path_factory.mktemp("interrupted")), {}
     for strategy in (POWER, DILOCO):
@@ -94,30 +77,29 @@ def whole_runs(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 @pytest.fixture
-def resume(train: Training, whole_runs: dict[str, tuple[Path, Ran]]) -> Callable[..., None]:
+def resume(train: Training, whole_runs: Runs, snapshot: SnapshotAssertion) -> Callable[..., None]:
     """Damages a copy of an interrupted run, resumes it, and checks that all ranks go on from step 2 to the same end."""
 
-    def resumed(strategy: str, damage: Callable[[Path], None], fault: str, **settings: Any) -> None:
+    def resumed(strategy: str, damage: Callable[[Path], None], **settings: Any) -> None:
         left, expected = whole_runs[strategy]
         folder = shutil.copytree(left, train.folder / "run")
         damage(folder / "checkpoint-4.pt")
         first, second = train(strategy=strategy, resume=True, steps=9, **settings)
         assert (first.error, second.error) == ("", "")
-        fault = fault.format(path=folder / "checkpoint-4.pt")
-        assert first.said[0].startswith(fault)
-        assert first.said[1:] == [f"resumed from {folder / 'checkpoint-2.pt'}: 2 of 9 steps are done"]
+        assert first.said[0].partition(" in loading ")[0] == snapshot
+        assert first.said[1:] == ["resumed from FOLDER/run/checkpoint-2.pt: 2 of 9 steps are done"]
         assert first.losses == expected.losses
         assert first.fingerprint == second.fingerprint == expected.fingerprint
 
     return resumed
 
 
-@pytest.mark.parametrize(("strategy", "damage", "fault"), FAULTS)
+@pytest.mark.parametrize(("strategy", "damage"), FAULTS)
 def test_a_bad_checkpoint_is_named_and_the_one_before_used(
-    resume: Callable[..., None], strategy: str, damage: Callable[[Path], None], fault: str
+    resume: Callable[..., None], strategy: str, damage: Callable[[Path], None]
 ) -> None:
     """By all ranks, also where it is the part of one rank; and the run ends as if nothing had been."""
-    resume(strategy, damage, f"checkpoint {{path}}: {fault}")
+    resume(strategy, damage)
 
 
 def run_that_cannot_read(group: dist.ProcessGroup, config: TrainConfig, *_: object) -> Ran:
@@ -134,8 +116,7 @@ def run_that_cannot_read(group: dist.ProcessGroup, config: TrainConfig, *_: obje
 
 def test_one_that_a_rank_cannot_read_is_passed_over_by_all(resume: Callable[..., None]) -> None:
     """Though rank 0, which has sent it, can."""
-    fault = "rank 1: checkpoint {path}: cannot be read in bounded memory"
-    resume(POWER, lambda _: None, fault, run=run_that_cannot_read)
+    resume(POWER, lambda _: None, run=run_that_cannot_read)
 
 
 def test_without_any_good_checkpoint_all_ranks_refuse(train: Training) -> None:
@@ -143,12 +124,10 @@ def test_without_any_good_checkpoint_all_ranks_refuse(train: Training) -> None:
     train(until=9)
     for path in (train.folder / "run").glob("*.pt"):
         flip(path)
-    for each in train(resume=True):
-        assert each.error == (
-            f"ValueError: --resume: none of the checkpoints in {train.folder}/run can be read; give another --output"
-        )
+    message = "ValueError: --resume: none of the checkpoints in FOLDER/run can be read; give another --output"
+    assert [each.error for each in train(resume=True)] == [message] * 2
     begun = train("new", resume=True)[0]
-    assert begun.said == [f"no checkpoint in {train.folder}/new yet: starting with the first step"]
+    assert begun.said == ["no checkpoint in FOLDER/new yet: starting with the first step"]
     assert len(begun.losses) == NUM_STEPS
 
 
@@ -178,25 +157,27 @@ def test_a_directory_that_another_run_uses_is_refused_by_all(train: Training) ->
         results = train(run=run_without_patience)
     finally:
         lock.release()
-    for each in results:
-        assert each.error.startswith(
-            f"ValueError: --output {folder}: process {os.getpid()} on host {socket.gethostname()} is using it: wait"
-        )
+    who = f"process {os.getpid()} on host {socket.gethostname()}"
+    assert all(each.error.startswith(f"ValueError: --output FOLDER/run: {who} is using it: wait") for each in results)
     assert unfinished.exists()
     assert train()[0].error == ""
     left = {path.name: path.read_bytes() for path in folder.iterdir()}
     for each in train(seed=5):
-        assert f"--output {folder}: there is checkpoint-12.pt of a run already: continue it with" in each.error
+        assert "--output FOLDER/run: there is checkpoint-12.pt of a run already: continue it with" in each.error
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == left
 
 
-def test_a_log_that_lost_lines_is_told(train: Training, whole_runs: dict[str, tuple[Path, Ran]]) -> None:
+def test_a_log_that_lost_lines_is_told(train: Training, whole_runs: Runs) -> None:
     """The run itself is the same."""
     folder = shutil.copytree(whole_runs[POWER][0], train.folder / "run")
     log = folder / "log.jsonl"
     damaged = b"".join(log.read_bytes().splitlines(keepends=True)[1:])
     log.write_bytes(damaged)
     resumed = train(strategy=POWER, resume=True, steps=9)
-    assert resumed[0].said[1].startswith(f"{log}: is not as the run had written it by step 4: it is kept as ")
+    assert (
+        resumed[0]
+        .said[1]
+        .startswith("FOLDER/run/log.jsonl: is not as the run had written it by step 4: it is kept as ")
+    )
     assert (folder / "log.jsonl.damaged").read_bytes() == damaged
     assert {each.fingerprint for each in resumed} == {whole_runs[POWER][1].fingerprint}

@@ -5,42 +5,29 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-import pytest
 from click.testing import CliRunner
+from syrupy.assertion import SnapshotAssertion
 
+from tests.refusals import refusal_of
 from trainers.cli.group import main
 from trainers.loop.rank import Launch
 
 POINTS = "tests.trainers.points:make_points"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("batch_size = 8", "trainers: FILE: batch_size: unknown key; did you mean batch-size? known here are task, "),
-        ("config = 'other.toml'", "trainers: FILE: config: unknown key; "),
-        ("batch-size = true", "trainers: FILE: batch-size = true: 'True' is not a valid integer"),
-        ("clip-norm = 'much'", "trainers: FILE: clip-norm = \"much\": 'much' is not a"),
-        ("broadcast = 2", "trainers: FILE: broadcast = 2: '2' is not a valid boolean"),
-        ("strategy = ['ring']", 'trainers: FILE: strategy = ["ring"]: must be a single value'),
-        ("task-options = 3", "trainers: FILE: task-options: must be a table, [task-options]"),
-        ("[task-options]\nd-model = 0.5", "trainers: FILE: --d-model 0.5: must be a whole number"),
-        ("[task-options]\nlearning-rate = true", "trainers: FILE: --learning-rate True: must be a number"),
-        ("task = 'mlp'\n[task-options]\nheads = 4", "trainers: FILE: --heads: the task mlp has no such option; it has"),
-        ("[task-options]\n'a b' = 4", "trainers: FILE: 'a b': is not the name of a task's option"),
-        ("task = ", "trainers: FILE: is not TOML: "),
-    ],
-)
-def test_mistakes_name_file_key_and_rule(tmp_path: Path, text: str, message: str) -> None:
+MISTAKES = Path(__file__).with_name("wrong_files.txt").read_text().split("----\n")
+
+
+def test_mistakes_name_file_key_and_rule(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """In one line, with exit code 2, before anything is written."""
-    file = tmp_path / "my run.toml"
-    file.write_text(text)
-    done = CliRunner().invoke(main, ["--config", str(file), "--output", str(tmp_path / "run")])
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    file, said = tmp_path / "my run.toml", {}
+    for text in MISTAKES:
+        file.write_text(text)
+        told = refusal_of(["--config", str(file), "--output", str(tmp_path / "run")], main)
+        said[text] = told.replace(str(file), "FILE")
     assert list(tmp_path.iterdir()) == [file]
-    assert done.stderr.replace(f"{file}", "FILE").startswith(message)
-    missing = CliRunner().invoke(main, ["--config", "/nowhere/run.toml"])
-    assert (missing.exit_code, missing.stderr) == (2, "trainers: /nowhere/run.toml: No such file or directory\n")
+    said["missing"] = refusal_of(["--config", "/nowhere/run.toml"], main)
+    assert said == snapshot
 
 
 def launched(tmp_path: Path, text: str, *arguments: str, **environment: str) -> tuple[Launch, int | None]:

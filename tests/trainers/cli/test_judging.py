@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from syrupy.assertion import SnapshotAssertion
 
 from tests.fuzz.launcher import Launcher
+from tests.refusals import refusal_of, refusals_in
 from tests.trainers.commands import launch, result_of
 from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
 from trainers.cli.group import main
@@ -51,9 +53,7 @@ def test_the_task_is_that_of_the_run(trained: Path, tmp_path: Path) -> None:
     ):
         if name:
             options.write_text(f'task = "{name}"\nseed = 0\n')
-        done = invoke("evaluate", str(path), *more)
-        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-        assert said in done.stderr
+        assert said in refusal_of(["evaluate", str(path), *more], main)
 
 
 def test_a_text_goes_on_by_the_seed(trained: Path) -> None:
@@ -71,22 +71,12 @@ def test_a_text_goes_on_by_the_seed(trained: Path) -> None:
     assert invoke("sample", str(trained), "--tokens", "5").stdout.startswith("The ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("sample {run} --prompt x --tokens 0", "Invalid value for '--tokens': 0 is not in the range"),
-        ("sample {run} --prompt x --temperature 0", "Invalid value for '--temperature': 0.0 is not in the range"),
-        ("sample {run}/nothing --prompt x", "nothing: cannot be read: No such file or directory"),
-        ("sample {run}/run.toml --prompt x", "run.toml: is truncated, damaged or not a checkpoint"),
-        ("sample {mlp} --prompt x", "is of the task mlp, which does not produce text: sample needs one of the task lm"),
-        ("evaluate {empty}", "there is no checkpoint in this directory, such as checkpoint-50.pt"),
-    ],
-)
-def test_mistakes_are_told_in_a_line(trained: Path, tmp_path: Path, arguments: str, message: str) -> None:
+MISTAKES = Path(__file__).with_name("judging_mistakes.txt")
+
+
+def test_mistakes_are_told_in_a_line(trained: Path, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """With exit code 2."""
     save_checkpoint(tmp_path / "mlp.pt", Checkpoint({}, {}, {"task": {"task": "mlp"}}, 3))
     (tmp_path / "empty").mkdir()
     names = {"run": trained, "mlp": tmp_path / "mlp.pt", "empty": tmp_path / "empty"}
-    done = invoke(*(part.format(**names) for part in arguments.split()))
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert message in done.stderr
+    assert refusals_in(MISTAKES, main, **names) == snapshot

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import click
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from tests.fuzz.launcher import Launcher
-from tests.processes import TIMEOUT_S, below, environment, kill_all
-from tests.trainers.commands import POINTS, command, launch, result_of, start, wait_for_steps
+from tests.processes import TIMEOUT_S, environment, kill_all
+from tests.trainers.commands import POINTS, command, launch, ranks_below, result_of, start, wait_for_steps
 from trainers.checkpoints.output import CheckpointFolder
 from trainers.checkpoints.step_log import read_log
 from trainers.cli.group import resume_command
@@ -23,11 +24,6 @@ from trainers.tasks import load_task
 
 ENDLESS = ("--epochs", "100000", "--save-every", "100000")
 MORE_STEPS = 30
-
-
-def ranks_below(pid: int) -> list[int]:
-    """The processes of the ranks, in their order; Python's own helper is none."""
-    return [child for child in below(pid) if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def stopped(
@@ -60,23 +56,17 @@ def only_step(output: Path) -> int:
 
 
 def test_after_a_failure_the_command_that_goes_on_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
 ) -> None:
-    """If there is a checkpoint to go on from."""
-    monkeypatch.setattr("trainers.cli.train.spawn", lambda *_, **__: 1)
+    """If there is a checkpoint to go on from; not where the same command would be refused again."""
     launch = Launch("mlp", {}, TrainConfig(output=tmp_path), 60.0, False, "trainers --task mlp --resume")
-    said = []
-    for checkpoint in (None, "checkpoint-20.pt", "checkpoint-100.pt"):
-        if checkpoint:
-            (tmp_path / checkpoint).touch()
-        assert _run(launch, load_task("mlp", 0), 2) == 1
+    said, again = [], "checkpoint-100.pt"
+    for checkpoint, code in (("log", 1), ("checkpoint-20.pt", 1), (again, 1), (again, click.UsageError.exit_code)):
+        (tmp_path / checkpoint).touch()
+        monkeypatch.setattr("trainers.cli.train.spawn", lambda *_, code=code, **__: code)
+        assert _run(launch, load_task("mlp", 0), 2) == code
         said.append(capfd.readouterr().err.rpartition("\r")[2])
-    assert said[0] == ""
-    assert said[1].endswith("trainers: checkpoint-20.pt is there; resume with: trainers --task mlp --resume\n")
-    assert "checkpoint-100.pt is there" in said[2]
-    monkeypatch.setattr("trainers.cli.train.spawn", lambda *_, **__: click.UsageError.exit_code)
-    assert _run(launch, load_task("mlp", 0), 2) == click.UsageError.exit_code
-    assert "resume with" not in capfd.readouterr().err, "the same command would be refused again"
+    assert said == snapshot
 
 
 def check_goes_on(launcher: Launcher, arguments: list[str], tmp_path: Path, step: int) -> None:
@@ -174,9 +164,7 @@ ON_A_HOST = {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4"}
         ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "srun trainers"),
     ],
 )
-def test_a_run_is_resumed_as_it_was_started(
-    variables: dict[str, str], program: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_resumed_as_begun(variables: dict[str, str], program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under torchrun, by srun, or here; --resume stands there once."""
     monkeypatch.setattr(sys, "argv", ["/bin/trainers"])
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID"):

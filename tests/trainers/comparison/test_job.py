@@ -12,10 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from collectives.probes.probe import probe
-from collectives.probes.timing import Blocks
-from ringsim.network import Cluster
-from ringsim.network.spec import Host, Link, Spec
+from collectives.probes import Blocks, probe
+from ringsim.network import Cluster, Host, Link, Spec
 from tests.ranks import RankPool
 from trainers.checkpoints.checkpoint import seed_alike
 from trainers.comparison.config import JobConfig
@@ -66,22 +64,15 @@ def train_and_record(group: dist.ProcessGroup) -> Done:
             recorded.take_until(share, told.append)
         recorded.gather()
     left = set(dist.distributed_c10d._world.pg_names.values()) - before
-    return Done(
-        {run.name: run.notes for run in runs},
-        line,
-        recorded.predict(NAMES, NETWORK, 1.0),
-        recorded.memory(NAMES),
-        [rank.profile for rank in recorded.ranks],
-        left,
-        (len(told), recorded.num_steps),
-    )
+    notes, counts = {run.name: run.notes for run in runs}, (len(told), recorded.num_steps)
+    predicted, profiles = recorded.predict(NAMES, NETWORK, 1.0), [rank.profile for rank in recorded.ranks]
+    return Done(notes, line, predicted, recorded.memory(NAMES), profiles, left, counts)
 
 
 @pytest.fixture(scope="module")
 def done(ranks: RankPool) -> list[Done]:
     """The outcome on two ranks."""
-    outcome: list[Done] = ranks.run(train_and_record, num_ranks=2)
-    return outcome
+    return ranks.run(train_and_record, num_ranks=2)
 
 
 def alone() -> list[float]:

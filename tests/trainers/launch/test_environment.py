@@ -4,16 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
-from tests.refusals import refused
-from trainers.launch.environment import (
-    DistributedEnvironment,
-    distributed_environment,
-    first_node,
-    read_environment,
-    slurm_meeting_point,
-    tasks_by_node,
-)
+from tests.refusals import refused, said_by
+from trainers.launch import environment as environments
+from trainers.launch.environment import DistributedEnvironment, first_node, read_environment, slurm_meeting_point
 from trainers.launch.rendezvous import init_process_group
 
 # Rank 5 of 2 nodes with 4 and 3 ranks.
@@ -63,49 +58,28 @@ def test_a_rank_knows_its_place(environment: dict[str, str], expected: tuple[int
     assert read_environment(environment) == DistributedEnvironment(*expected)
 
 
-TORCHRUN_SAYS = (
-    "RANK={}, WORLD_SIZE=7, LOCAL_RANK={}, LOCAL_WORLD_SIZE={} contradict each other; torchrun sets them and "
-    "GROUP_RANK, do not set them yourself"
-)
-WITH_TORCHRUN = "start it with torchrun, which sets both, or unset"
-SRUN_SAYS = (
-    "SLURM_PROCID={}, SLURM_STEP_NUM_TASKS=7, SLURM_LOCALID=1, SLURM_NODEID={} and tasks per node {} contradict each "
-    "other: start it with srun, and unset those that you have set yourself"
-)
-WITH_SRUN = (
-    "but this process was not started by srun: start it with srun; or with env -u SLURM_JOB_ID, to run one process"
-)
+REFUSED: list[dict[str, str]] = [
+    without(TORCHRUN, "LOCAL_RANK"),
+    {"MASTER_ADDR": "node01"},
+    {**SRUN, "WORLD_SIZE": "7"},
+    *({**TORCHRUN, name: value} for name, value in (("MASTER_ADDR", ""), ("RANK", "7"), ("LOCAL_RANK", "3"))),
+    *({**TORCHRUN, name: value} for name, value in (("LOCAL_WORLD_SIZE", "8"), ("RANK", "0"), ("RANK", "-1"))),
+    without(TORCHRUN, "GROUP_RANK"),
+    {**TORCHRUN, "MASTER_PORT": "65536"},
+    without(SRUN, "SLURM_LOCALID"),
+    *({**SRUN, name: value} for name, value in (("SLURM_STEP_TASKS_PER_NODE", "2(x3)"), ("SLURM_NODEID", "3"))),
+    {**SRUN, "SLURM_PROCID": "7"},
+    without(SRUN, "SLURM_STEP_ID"),
+    {**SRUN, "SLURM_STEP_ID": "4294967290"},  # the shell that salloc opens on the first node
+    {"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "3", "SLURM_PROCID": "0"},  # sbatch --nodes 3 says no more
+]
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        (without(TORCHRUN, "LOCAL_RANK"), f"LOCAL_RANK is not set, but RANK is: {WITH_TORCHRUN} RANK"),
-        ({"MASTER_ADDR": "node01"}, f"RANK is not set, but MASTER_ADDR is: {WITH_TORCHRUN} MASTER_ADDR"),
-        ({**SRUN, "WORLD_SIZE": "7"}, f"RANK is not set, but WORLD_SIZE is: {WITH_TORCHRUN} WORLD_SIZE"),
-        ({**TORCHRUN, "MASTER_ADDR": ""}, f"MASTER_ADDR is not set, but RANK is: {WITH_TORCHRUN} RANK"),
-        ({**TORCHRUN, "RANK": "7"}, TORCHRUN_SAYS.format(7, 1, 3)),
-        ({**TORCHRUN, "LOCAL_RANK": "3"}, TORCHRUN_SAYS.format(5, 3, 3)),
-        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "8"}, TORCHRUN_SAYS.format(5, 1, 8)),
-        ({**TORCHRUN, "RANK": "0"}, TORCHRUN_SAYS.format(0, 1, 3)),
-        (without(TORCHRUN, "GROUP_RANK"), TORCHRUN_SAYS.format(5, 1, 3)),
-        ({**TORCHRUN, "RANK": "-1"}, "RANK=-1: must be a whole number; torchrun or srun sets it, do not..."),
-        ({**TORCHRUN, "MASTER_PORT": "65536"}, "MASTER_PORT=65536: must be a port, from 1 to 65535"),
-        (without(SRUN, "SLURM_LOCALID"), "SLURM_LOCALID is not set: start it with srun, which sets it"),
-        ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x3)"}, SRUN_SAYS.format(5, 2, "2(x3)")),
-        ({**SRUN, "SLURM_NODEID": "3"}, SRUN_SAYS.format(5, 3, "2(x2),3")),
-        ({**SRUN, "SLURM_PROCID": "7"}, SRUN_SAYS.format(7, 2, "2(x2),3")),
-        (without(SRUN, "SLURM_STEP_ID"), f"the job has 7 tasks, {WITH_SRUN}"),
-        # the shell that salloc opens on the first node
-        ({**SRUN, "SLURM_STEP_ID": "4294967290"}, f"the job has 7 tasks, {WITH_SRUN}"),
-        # sbatch --nodes 3 says no more
-        ({"SLURM_JOB_ID": "71", "SLURM_JOB_NUM_NODES": "3", "SLURM_PROCID": "0"}, f"the job has 3 nodes, {WITH_SRUN}"),
-    ],
-)
-def test_what_is_missing_or_contradictory_is_refused(environment: dict[str, str], message: str) -> None:
+def test_what_is_missing_or_contradictory_is_refused(snapshot: SnapshotAssertion) -> None:
     """In one line that says what to do."""
-    with refused(message):
-        read_environment(environment)
+    said = [said_by(ValueError, read_environment, environment) for environment in REFUSED]
+    assert not any("\n" in message for message in said)
+    assert said == snapshot
 
 
 def test_a_gpu_for_each_rank_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,13 +93,13 @@ def test_a_gpu_for_each_rank_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for is_available, found in ((False, "cpu"), (True, "cuda:1")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda is_available=is_available: is_available)
-        assert distributed_environment() == DistributedEnvironment(5, 7, 1, 3, 1, found)
+        assert environments.distributed_environment() == DistributedEnvironment(5, 7, 1, 3, 1, found)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with refused(
         "local rank 1: this process sees 1 GPU, counted from 0: start at most one rank per GPU "
         "(Slurm: with --gpus-per-node, not --gpus-per-task), or set CUDA_VISIBLE_DEVICES= for the CPU"
     ):
-        distributed_environment()
+        environments.distributed_environment()
 
 
 def test_rank_0_elsewhere_than_on_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,38 +127,29 @@ esac
 
 def test_tasks_by_node() -> None:
     """Runs of nodes with as many tasks are written once; other text is refused with the variable's name."""
-    assert tasks_by_node("4,3(x1),12(x2)") == [4, 3, 12, 12]
+    assert environments.tasks_by_node("4,3(x1),12(x2)") == [4, 3, 12, 12]
     for text in ("", "2(x3", "2,", "2(3)"):
         with refused(f"SLURM_STEP_TASKS_PER_NODE={text}: must be in Slurm's format, such as 2(x3),1"):
-            tasks_by_node(text)
+            environments.tasks_by_node(text)
 
 
-SCONTROL_ADVICE = "set MASTER_ADDR to the first node"
-UNKNOWN_NODES = "SLURM_STEP_NODELIST=node[1-: scontrol show hostnames node[1-: Invalid hostlist: node[1-"
-NO_SCONTROL = "SLURM_STEP_NODELIST=node3,node1: scontrol, which lists them, is not on the PATH: add Slurm's commands"
+NODES: list[dict[str, str]] = [
+    {"SLURM_STEP_NODELIST": "node7", "PATH": "/nowhere"},  # which needs no scontrol
+    {"SLURM_STEP_NODELIST": "node[01-03,7]", "SLURM_JOB_NODELIST": "x"},
+    {"SLURM_JOB_NODELIST": "node[01-03,7]"},
+]
+NO_NODES: list[dict[str, str]] = [
+    {"SLURM_STEP_NODELIST": "node3,node1", "PATH": "/nowhere"}, {"SLURM_STEP_NODELIST": "node[1-"}, {},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("environment", "node"),
-    [
-        ({"SLURM_STEP_NODELIST": "node7", "PATH": "/nowhere"}, "node7"),  # which needs no scontrol
-        ({"SLURM_STEP_NODELIST": "node[01-03,7]", "SLURM_JOB_NODELIST": "x"}, "node01"),
-        ({"SLURM_JOB_NODELIST": "node[01-03,7]"}, "node01"),
-        ({"SLURM_STEP_NODELIST": "node3,node1", "PATH": "/nowhere"}, f"{NO_SCONTROL}, or {SCONTROL_ADVICE}"),
-        ({"SLURM_STEP_NODELIST": "node[1-"}, f"{UNKNOWN_NODES}; {SCONTROL_ADVICE}"),
-        ({}, f"SLURM_STEP_NODELIST is not set: start it with srun, or {SCONTROL_ADVICE}"),
-    ],
-)
-def test_the_first_node_is_what_scontrol_says(environment: dict[str, str], node: str, tmp_path: Path) -> None:
+def test_the_first_node_is_what_scontrol_says(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """Of several; the step's list goes before the job's."""
     (tmp_path / "scontrol").write_text(SCONTROL)
     (tmp_path / "scontrol").chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **environment}
-    if " " in node:
-        with refused(node):
-            first_node(environment)
-    else:
-        assert first_node(environment) == node
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert [first_node(path | environment) for environment in NODES] == ["node7", "node01", "node01"]
+    assert [said_by(ValueError, first_node, path | environment) for environment in NO_NODES] == snapshot
 
 
 def test_where_ranks_of_a_step_meet() -> None:

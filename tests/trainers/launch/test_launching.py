@@ -30,14 +30,8 @@ echo "srun $*; OMP_NUM_THREADS=$OMP_NUM_THREADS SRUN_CPUS_PER_TASK=$SRUN_CPUS_PE
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """To its end, as one would start it from a shell that is no rank."""
     ours = {name: value for name, value in os.environ.items() if name not in STRANGERS and "SLURM" not in name}
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env={**ours, "PYTHONPATH": str(ROOT), **environment},
-        check=False,
-    )
+    variables = {**ours, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=variables, check=False)
 
 
 def said(output: str) -> list[str]:
@@ -129,8 +123,11 @@ case $1 in show) echo "   PreemptEligibleTime=2026-11-23T03:39:05 PreemptTime={p
 """
 
 
+Job = Callable[..., subprocess.Popen[str]]
+
+
 @pytest.fixture
-def job(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+def job(tmp_path: Path) -> Job:
     """Starts the batch script in a job in which scripts stand for two of Slurm's commands."""
 
     def start(*arguments: str, srun: str, preempted_at: object = None, **variables: str) -> subprocess.Popen[str]:
@@ -153,53 +150,36 @@ NOON = "2026-11-23T12:00:00"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "srun", "preempted_at", "expected"),
+    ("arguments", "srun", "preempted_at", "number", "expected"),
     [
-        (TRAINERS, FAKE_SRUN, None, (0, STARTED, "")),
-        ((), FAKE_SRUN, None, (2, "", NOTHING_TO_RUN)),
-        (TRAINERS, "#!/bin/sh\nexit 143\n", NOON, (143, "requeue 7\n", "")),
-        (TRAINERS, "#!/bin/sh\nexit 143\n", None, (143, "", "")),
-        (TRAINERS, "#!/bin/sh\nexit 0\n", NOON, (0, "", "")),
+        (TRAINERS, FAKE_SRUN, None, None, (0, STARTED, "")),
+        ((), FAKE_SRUN, None, None, (2, "", NOTHING_TO_RUN)),
+        (TRAINERS, "#!/bin/sh\nexit 143\n", NOON, None, (143, "requeue 7\n", "")),
+        (TRAINERS, "#!/bin/sh\nexit 143\n", None, None, (143, "", "")),
+        (TRAINERS, "#!/bin/sh\nexit 0\n", NOON, None, (0, "", "")),
+        (TRAINERS, STOPPING.format(code=0), None, signal.SIGUSR1, (138, "stopping\nrequeue 7\n", "")),
+        (TRAINERS, STOPPING.format(code=1), None, signal.SIGUSR1, (1, "stopping\nrequeue 7\n", "")),  # as torchrun then
+        (TRAINERS, STOPPING.format(code=0), None, signal.SIGTERM, (143, "stopping\n", "")),
     ],
 )
 def test_the_batch_script_starts_a_job_and_queues_it_again(
-    job: Callable[..., subprocess.Popen[str]],
-    arguments: tuple[str, ...],
-    srun: str,
-    preempted_at: str | None,
-    expected: tuple[int, str, str],
+    job: Job, arguments: tuple[str, ...], srun: str, preempted_at: str | None, number: int | None, expected: object
 ) -> None:
     """A rank for each task, with as many threads as it has cores.
 
     Slurm tells only the ranks of a preemption; a job that failed, or has finished all the same, is not queued again.
+    A signal is passed on to the ranks, for which it waits; the job is queued again if that says that the time is over.
     """
     with job(*arguments, srun=srun, preempted_at=preempted_at, SLURM_CPUS_PER_TASK="3") as script:
-        output = script.communicate(timeout=TIMEOUT_S)
-    assert (script.returncode, *output) == expected
-
-
-@pytest.mark.parametrize(
-    ("number", "code", "expected", "queued"),
-    [
-        (signal.SIGUSR1, 0, 138, "requeue 7\n"),
-        (signal.SIGUSR1, 1, 1, "requeue 7\n"),  # as torchrun ends then
-        (signal.SIGTERM, 0, 143, ""),
-    ],
-)
-def test_the_batch_script_passes_signals_on(
-    job: Callable[..., subprocess.Popen[str]], number: signal.Signals, code: int, expected: int, queued: str
-) -> None:
-    """It waits for the ranks then, and has the job queued again if the time is over."""
-    with job(*TRAINERS, srun=STOPPING.format(code=code)) as script:
         try:
-            assert script.stdout is not None
-            assert script.stdout.readline() == "running\n"
-            script.send_signal(number)
-            said, _ = script.communicate(timeout=TIMEOUT_S)
+            if number is not None:
+                assert script.stdout.readline() == "running\n"
+                script.send_signal(number)
+            output = script.communicate(timeout=TIMEOUT_S)
         except BaseException:
             kill_all(script.pid)
             raise
-    assert (script.returncode, said) == (expected, f"stopping\n{queued}")
+    assert (script.returncode, *output) == expected
 
 
 # The main thread is where Python cannot run a handler: in C, as one that waits for a peer is.
@@ -236,9 +216,7 @@ while True:  # a signal ends it
         ("hangs", 0.2, (143, "")),
     ],
 )
-def test_a_rank_that_fails_says_so_before_torchrun_ends_it(
-    state: str, grace_s: float, expected: tuple[int, str]
-) -> None:
+def test_a_failing_rank_says_so_before_it_is_ended(state: str, grace_s: float, expected: tuple[int, str]) -> None:
     """One that does not fail ends at once; one that does when it has said why, or when its time is over."""
     command = [sys.executable, "-c", ENDED_BY_TORCHRUN, state, str(grace_s)]
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}

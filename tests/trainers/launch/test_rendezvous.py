@@ -12,16 +12,9 @@ import torch.distributed as dist
 
 from tests.ranks import run_forked_ranks
 from tests.refusals import refused
+from trainers.launch import rendezvous
 from trainers.launch.environment import distributed_environment
-from trainers.launch.rendezvous import (
-    INTERFACES,
-    attempt_store,
-    check_reachable,
-    init_process_group,
-    keep_gloo_on_loopback,
-    loopback_store,
-    stay_on_loopback,
-)
+from trainers.launch.rendezvous import attempt_store, check_reachable, keep_gloo_on_loopback, loopback_store
 
 NUM_RANKS = 3
 PATIENCE = timedelta(seconds=30)
@@ -32,7 +25,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an addr
 @pytest.fixture
 def store() -> dist.TCPStore:
     """As torchrun's agent has it."""
-    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
 
 
 def meet(store: dist.TCPStore, late: int, number: int) -> list[str]:
@@ -41,7 +34,7 @@ def meet(store: dist.TCPStore, late: int, number: int) -> list[str]:
     def rank(own: int) -> str:
         if own == late:
             time.sleep(0.1)
-        client = dist.TCPStore("127.0.0.1", store.port, is_master=False, timeout=timedelta(seconds=30))
+        client = dist.TCPStore("127.0.0.1", store.port, is_master=False, timeout=PATIENCE)
         mine = attempt_store(client, own, NUM_RANKS, 30.0)
         if own == 0:
             mine.set("number", str(number))
@@ -60,7 +53,7 @@ def test_no_rank_finds_what_an_earlier_attempt_wrote(store: dist.TCPStore, late:
 
 def test_a_rank_may_have_died_before_the_others_came(store: dist.TCPStore) -> None:
     """Then it was there once more often than they."""
-    client = dist.TCPStore("127.0.0.1", store.port, is_master=False, timeout=timedelta(seconds=30))
+    client = dist.TCPStore("127.0.0.1", store.port, is_master=False, timeout=PATIENCE)
     with pytest.raises(RuntimeError):
         attempt_store(client, 1, NUM_RANKS, 0.05)
     with pytest.raises(RuntimeError, match=r"no response from rank 1, 2 in 0.05 s"):
@@ -71,8 +64,8 @@ def test_a_rank_may_have_died_before_the_others_came(store: dist.TCPStore) -> No
 def check_listening(_: int) -> None:
     """Meet the others; the store that rank 0 has made listens on loopback alone, as Gloo does on every rank."""
     os.environ.pop("GLOO_SOCKET_IFNAME", None)
-    init_process_group(distributed_environment(), 60)
-    assert os.environ["GLOO_SOCKET_IFNAME"] in INTERFACES  # the name of the host may lead to another address
+    rendezvous.init_process_group(distributed_environment(), 60)
+    assert os.environ["GLOO_SOCKET_IFNAME"] in rendezvous.INTERFACES  # the name of the host may lead to another address
     require_loopback_alone(int(os.environ["MASTER_PORT"]))
     dist.barrier()
     dist.destroy_process_group()
@@ -103,12 +96,14 @@ def test_a_loopback_store_is_one_that_others_can_use() -> None:
 
 
 def test_who_has_one_loopback() -> None:
-    """Ranks that one launcher has started, and those that say that they meet there."""
-    assert stay_on_loopback({})  # alone, or under srun
-    assert stay_on_loopback({"RANK": "0", "MASTER_ADDR": "node1", "TORCHELASTIC_RUN_ID": "none"})
-    assert stay_on_loopback({"RANK": "0", "MASTER_ADDR": "localhost"})
-    # in containers, maybe, that have loopbacks of their own
-    assert not stay_on_loopback({"RANK": "0", "MASTER_ADDR": "10.0.0.1"})
+    """Ranks that one launcher has started, and those that say that they meet there; one alone, or under srun.
+
+    Not those that meet at an address: they may be in containers that have loopbacks of their own.
+    """
+    by_torchrun = {"RANK": "0", "MASTER_ADDR": "node1", "TORCHELASTIC_RUN_ID": "none"}
+    addresses = [{"RANK": "0", "MASTER_ADDR": address} for address in ("localhost", "10.0.0.1")]
+    stay = [rendezvous.stay_on_loopback(environment) for environment in ({}, by_torchrun, *addresses)]
+    assert stay == [True, True, True, False]
 
 
 def test_gloo_is_told_only_where_there_is_a_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,9 +133,7 @@ LEADS_NOWHERE = "does not resolve to an address of this host"  # Gloo would take
         ([], LEADS_NOWHERE),
     ],
 )
-def test_a_name_that_does_not_lead_here_is_refused(
-    monkeypatch: pytest.MonkeyPatch, addresses: list[str], leads: str
-) -> None:
+def test_a_name_that_leads_away_is_refused(monkeypatch: pytest.MonkeyPatch, addresses: list[str], leads: str) -> None:
     """Unless an interface is named, all ranks are on one host, or it leads to an address that others see."""
 
     def getaddrinfo(name: str, *_: object, **__: object) -> list[object]:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from tests.ranks import RankPool
-from tests.trainers.models import inputs, small_model
+from tests.trainers.models import SGD, parameters_of, small_model, take_step
 from tests.trainers.points import Points, Training
 from trainers.data_parallel import DataParallel
 from trainers.loop.config import StepConfig
@@ -61,12 +61,8 @@ def dtypes_with_amp(group: dist.ProcessGroup) -> tuple[set[torch.dtype], set[tor
     step = TrainStep(Points(3), StepConfig(strategy="ring", amp="bfloat16", seed=3), group)
     step.model.model.last.register_forward_hook(lambda _module, _inputs, output: given.add(output.dtype))
     step.run(0)
-    parameters = [*step.model.parameters()]
-    return (
-        given,
-        {t.dtype for p in parameters for t in (p, p.grad) if t is not None},
-        step.loss(step.batches.share(1)).dtype,
-    )
+    kept = {t.dtype for p in step.model.parameters() for t in (p, p.grad) if t is not None}
+    return given, kept, step.loss(step.batches.share(1)).dtype
 
 
 def test_amp_is_of_forward_passes_alone(ranks: RankPool) -> None:
@@ -80,13 +76,11 @@ def parameters_after_two_steps(group: dist.ProcessGroup, strategy: str, compiles
     model, graphs = DataParallel(small_model(), strategy, group), []
     if compiles:
         model.compile(backend=lambda graph, _: graphs.append(graph) or graph.forward)
-    optimizer = model.optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    optimizer = model.optimizer(SGD)
     for _ in range(2):
-        optimizer.zero_grad()
-        model(inputs(group.rank())).pow(2).mean().backward()
-        optimizer.step()
+        take_step(model, optimizer, group.rank())
     assert len(graphs) == compiles  # of the whole model
-    return [parameter.detach().clone() for parameter in model.parameters()]
+    return parameters_of(model)
 
 
 @pytest.mark.parametrize("strategy", ["bucketed", "ddp", "zero1"])

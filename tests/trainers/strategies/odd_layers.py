@@ -43,10 +43,9 @@ class Layers(nn.Module):
             x = layer(x)
         return self.result(x)
 
-    def result(self, x: torch.Tensor) -> torch.Tensor:
+    def result(self, x: torch.Tensor) -> Any:
         """x: (batch, 3)."""
-        result: torch.Tensor = self.last(x)
-        return result
+        return self.last(x)
 
 
 class Hooked(Layers):

@@ -11,8 +11,7 @@ from torch import nn
 from ringsim.training_step import BucketCaps, fill_buckets
 from tests.ranks import RankPool
 from tests.refusals import said_by
-from tests.trainers.models import MODELS, SGD, inputs, small_model
-from tests.trainers.strategies.odd_layers import ODD_MODELS
+from tests.trainers.models import MODELS, SGD, inputs, parameters_of, small_model, take_step
 from trainers import DataParallel
 from trainers.strategies.ddp import Ddp, group_on_ring
 from trainers.strategies.flat_vector import described
@@ -57,9 +56,7 @@ def train_again(group: dist.ProcessGroup) -> None:
     results = []
     for _ in range(2):
         parallel = DataParallel(small_model(), "fsdp_backend_ring", group)
-        optimizer = parallel.optimizer(SGD)
-        parallel(inputs(group.rank())).pow(2).mean().backward()
-        optimizer.step()
+        take_step(parallel, parallel.optimizer(SGD), group.rank())
         results.append([value.clone() for value in parallel.state_dict().values()])
         destroy(parallel.strategy.group, group)
     torch.testing.assert_close(*results)
@@ -70,37 +67,12 @@ def test_fsdp_looks_for_no_destroyed_group(ranks: RankPool) -> None:
     ranks.run(train_again, num_ranks=2)
 
 
-def evaluated_alone(group: dist.ProcessGroup, name: str) -> list[torch.Tensor]:
-    """Parameters and buffers of a model with buffers that rank 0 evaluates alone between steps."""
-    parallel = DataParallel(ODD_MODELS["spectral norm"](), name, group)
-    optimizer = parallel.optimizer(SGD)
-    for step in range(3):
-        parallel.zero_grad()
-        parallel(inputs(group.rank() + 10 * step)).pow(2).mean().backward()
-        optimizer.step()
-        if group.rank() == 0:
-            parallel.eval()
-            with torch.no_grad():
-                parallel(inputs(step))
-            parallel.train()
-    return [value.detach().clone() for value in parallel.state_dict().values()]
-
-
-def test_one_rank_can_evaluate_a_model_with_buffers_alone(ranks: RankPool) -> None:
-    """Of which torch's DDP by itself makes ranks that wait for one another."""
-    assert list(ODD_MODELS["spectral norm"]().buffers())
-    for found, expected in zip(
-        ranks.run(evaluated_alone, "ddp", num_ranks=2), ranks.run(evaluated_alone, "ring", num_ranks=2), strict=True
-    ):
-        torch.testing.assert_close(found, expected)
-
-
 def step_without_reduction(group: dist.ProcessGroup, strategy: str) -> None:
     """Try a step whose gradients DDP could not reduce; it leaves the parameters as they are."""
     model = DataParallel(MODELS["branching"](), strategy, group)
     optimizer = model.optimizer(SGD)
     model(inputs(group.rank())).sum().backward()
-    before = [parameter.detach().clone() for parameter in model.parameters()]
+    before = parameters_of(model)
     assert said_by(RuntimeError, optimizer.step).startswith("Expected to have finished reduction in the prior iterat")
     assert all(map(torch.equal, before, model.parameters()))
 

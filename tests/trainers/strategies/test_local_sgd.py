@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.ranks import RankPool
 from tests.refusals import said_by
-from tests.trainers.models import Tied, inputs, parameters_of, seeded, small_model
+from tests.trainers.models import Tied, inputs, parameters_of, seeded, small_model, take_step
 from trainers.data_parallel import DataParallel, DriftError
 from trainers.strategies.local_sgd import OuterMomentum
 
@@ -32,20 +32,13 @@ class Lookahead(torch.optim.Optimizer):
         self.inner.step(closure)
 
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, number: int) -> None:
-    """On the rank's own data."""
-    optimizer.zero_grad()
-    model(inputs(rank + 7 * number)).pow(2).mean().backward()
-    optimizer.step()
-
-
 def trained(group: dist.ProcessGroup, name: str) -> tuple[list[torch.Tensor], list[torch.Tensor], str]:
     """The parameters after some steps, those after an average, and what a comparison says before it."""
     model = seeded(Tied)
     parallel = DataParallel(model, name, group)
     optimizer = parallel.optimizer(Lookahead if name.startswith("local") else ADAM)
     for number in range(STEPS):
-        step(parallel, optimizer, group.rank(), number)
+        take_step(parallel, optimizer, group.rank() + 7 * number)
         for parameter in parallel.parameters():  # which then lie elsewhere, as after model.to(...)
             parameter.data = parameter.data.clone()
     own = parameters_of(model)
@@ -73,7 +66,7 @@ def trained_alone(num_ranks: int, outer: OuterMomentum | None) -> tuple[list[nn.
 
     for number in range(STEPS):
         for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
-            step(model, optimizer, rank, number)
+            take_step(model, optimizer, rank + 7 * number)
         if (number + 1) % EVERY == 0:
             average()
             for model in models:
@@ -127,7 +120,7 @@ def test_a_rank_leaves_out_its_step_with_an_infinite_gradient(ranks: RankPool, u
             if number == 2:
                 torch.testing.assert_close(own, parameters_of(model))
             if (rank, number) != (1, 1):
-                step(model, optimizer, rank, number)
+                take_step(model, optimizer, rank + 7 * number)
         models.append(parameters_of(model))
     mean = [torch.stack(parameters).mean(dim=0) for parameters in zip(*models, strict=True)]
     for _, averaged in found:

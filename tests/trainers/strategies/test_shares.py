@@ -12,11 +12,13 @@ from torch import nn
 
 from tests.ranks import RankPool
 from tests.refusals import said_by
-from tests.trainers.models import BUCKETS, Blocks, inputs, parameters_of, small_model
+from tests.trainers.models import BUCKETS, MODELS, Blocks, inputs, parameters_of, small_model, take_step
+from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers.data_parallel import DataParallel
 from trainers.strategies.flat_vector import layers_of
 from trainers.strategies.withheld import ShareGradient, Withheld
 
+ALL_MODELS = {**MODELS, **ODD_MODELS}
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
@@ -34,9 +36,7 @@ def resumed(group: dist.ProcessGroup, name: str, states: Any) -> tuple[Any, list
     for step in range(2 if kept else 0, 4):
         if step == 2 and not kept:
             kept = copy.deepcopy((parallel.state_dict(), optimizer.state_dict()))
-        optimizer.zero_grad()
-        parallel(inputs(step)).pow(2).mean().backward()
-        optimizer.step()
+        take_step(parallel, optimizer, step)
     parallel.unshard()
     return kept, parameters_of(parallel)
 
@@ -50,10 +50,8 @@ def resumed(group: dist.ProcessGroup, name: str, states: Any) -> tuple[Any, list
         ("fsdp", [12, 4, 8, 2, 2, 1], [("ring", 3), ("fsdp", 2)]),
     ],
 )
-def test_states_are_for_any_number_of_ranks(
-    ranks: RankPool, name: str, sizes: list[int], others: list[tuple[str, int]]
-) -> None:
-    """All 29 parameters, without what pads them; the same on all ranks."""
+def test_states_fit_any_number(ranks: RankPool, name: str, sizes: list[int], others: list[tuple[str, int]]) -> None:
+    """Of ranks: all 29 parameters, without what pads them; the same on all ranks."""
     (states, expected), *same = ranks.run(resumed, name, None, num_ranks=3)
     assert [tuple(value.shape) for value in states[0].values()] == [(4, 3), (4,), (2, 4), (2,), (1, 2), (1,)]
     assert [values["momentum_buffer"].numel() for values in states[1]["state"].values()] == sizes
@@ -119,26 +117,29 @@ def test_a_rank_holds_a_layer_at_a_time(ranks: RankPool) -> None:
     ranks.run(hold_a_layer, num_ranks=2)
 
 
-def evaluated_alone(group: dist.ProcessGroup, name: str) -> list[float]:
-    """Return rank 0's results, alone, after `unshard`, before and after the model was asked for its state."""
-    layers = [nn.Linear(1, 1, bias=False), nn.Linear(1, 3, bias=False), nn.Linear(3, 1, bias=False)]
-    parallel = DataParallel(nn.Sequential(*layers), name, group, broadcast=True)
-    parallel.load_state_dict({"0.weight": torch.ones(1, 1), "1.weight": torch.ones(3, 1), "2.weight": torch.ones(1, 3)})
-    results = []
-    for asks in (False, True):
+def evaluated_alone(group: dist.ProcessGroup, name: str, model: str) -> list[torch.Tensor]:
+    """Rank 0's results, alone, before and after the model was asked for its state; and the state after more steps."""
+    parallel, results = DataParallel(ALL_MODELS[model](), name, group), []
+    optimizer = parallel.optimizer(SGD)
+    for step in range(3):
+        take_step(parallel, optimizer, group.rank() + 10 * step)
+        assert nn.Parameter not in {type(p) for p in parallel.parameters()} or name in ("ring", "ddp")
         parallel.unshard()
-        if asks:
+        if step == 1:
             parallel.state_dict()
+        parallel.eval()
         if group.rank() == 0:
             with torch.no_grad():
-                results += [parallel(torch.ones(1, 1)).item(), parallel.module(torch.ones(1, 1)).item()]
-        for _ in range(2):
-            parallel(torch.ones(1, 1)).sum().backward()
-        assert nn.Parameter not in {type(p) for p in parallel.parameters()}
-    return results
+                results += [parallel(inputs(step)), parallel.module(inputs(step))]
+        parallel.train()
+    return [*results, *(value.clone() for value in parallel.state_dict().values())]
 
 
-@pytest.mark.parametrize("name", ["zero3", "fsdp"])
-def test_one_rank_can_evaluate_alone(ranks: RankPool, name: str) -> None:
-    """Without the others, which go on to the next step."""
-    assert ranks.run(evaluated_alone, name, num_ranks=2) == [[3.0] * 4, []]
+@pytest.mark.parametrize(
+    ("name", "model"), [("ddp", "spectral norm"), ("zero3", "spectral norm"), ("zero3", "blocks"), ("fsdp", "blocks")]
+)
+def test_one_rank_can_evaluate_alone(ranks: RankPool, name: str, model: str) -> None:
+    """Without the others, which go on to the next step; also a model with buffers, which DDP by itself sends then."""
+    assert list(ALL_MODELS["spectral norm"]().buffers())
+    found, expected = (ranks.run(evaluated_alone, each, model, num_ranks=2) for each in (name, "ring"))
+    torch.testing.assert_close(found, expected)

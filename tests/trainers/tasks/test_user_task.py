@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from tests.trainers.tasks.test_tasks import refusal, trained
 from trainers.tasks import load_task
@@ -28,8 +29,6 @@ class Whole:
     def show(self, model): return ""
     def config(self): return {"seed": self.seed, "width": self.width}
 """
-
-PARTS = "name, num_samples, global_batch_size, epochs, model, optimizer, batch, loss, evaluate, show, config"
 
 
 @pytest.fixture
@@ -59,47 +58,30 @@ def test_a_function_of_a_module_in_the_current_directory(here: Path) -> None:
     assert load_task("deep.down.mine:Whole", 0).num_samples == 5
 
 
-@pytest.mark.parametrize(
-    ("name", "source", "message"),
-    [
-        ("absent:make", "", "there is no module 'absent', neither in the current directory nor installed"),
-        ("mine.absent:make", "", "there is no module 'mine.absent', neither in the current directory nor installed"),
-        ("mine.py:make", "", "give the module instead of its file: mine:make"),
-        (":make", "", "give a module and a function: MODULE:FUNCTION"),
-        (".mine:make", "", "give a module and a function: MODULE:FUNCTION"),
-        ("mine:absent", "", "there is no function 'absent' in the module 'mine'"),
-        ("mine:N", "N = 3", "'N' is not a function, but an object of the class int"),
-        ("mine:f", "def f(seed): raise KeyError('a b')", "it raised KeyError: 'a b'"),
-        ("mine:f", "def f(): ...", "it raised TypeError: f() got an unexpected keyword argument 'seed'"),
-        ("mine:f", "def f(seed): ...", f"it returned None, which lacks {PARTS}, which a Task must have"),
-        (
-            "mine:Partly",
-            "from trainers.tasks import Task\nclass Partly(Task):\n def __init__(self, seed): ...\n loss = print",
-            f"it returned an object of the class Partly, which lacks {PARTS.replace('loss, ', '')}, which a Task must "
-            "have",
-        ),
-        (
-            "mine:Unready",
-            "class Unready(Whole):\n @property\n def num_samples(self): raise RuntimeError('not read\\n yet')",
-            "its num_samples raised RuntimeError: not read yet",
-        ),
-        ("mine:Odd", "class Odd(Whole): num_samples = 0", "its num_samples is 0; it must be an int of at least 1"),
-        ("mine:Odd", "class Odd(Whole): epochs = 2.5", "its epochs is 2.5; it must be an int of at least 1"),
-        ("mine:Odd", "class Odd(Whole): name = None", "its name is None; it must be a string"),
-        ("mine:Odd", "class Odd(Whole):\n def config(self): ...", "its config() returned None, not a dict"),
-        (
-            "mine:Odd",
-            "class Odd(Whole):\n def config(self): return {'sizes': [3, 4]}",
-            "its config() has 'sizes': [3, 4]; values must be int, float or str",
-        ),
-        ("mine:Whole", "import torsch", "importing it raised ModuleNotFoundError: No module named 'torsch'"),
-        ("mine:f", "def f(seed)", "importing it raised SyntaxError: expected ':' (mine.py, line 17)"),
-    ],
-)
-def test_what_is_no_task_is_refused(here: Path, name: str, source: str, message: str) -> None:
+UNSUITED = [  # the name that is given, and the source below `Whole`
+    ("absent:make", ""), ("mine.absent:make", ""), ("mine.py:make", ""), (":make", ""), (".mine:make", ""),
+    ("mine:absent", ""),
+    ("mine:N", "N = 3"),
+    ("mine:f", "def f(seed): raise KeyError('a b')"),
+    ("mine:f", "def f(): ..."),
+    ("mine:f", "def f(seed): ..."),
+    ("mine:Part", "from trainers.tasks import Task\nclass Part(Task):\n def __init__(self, seed): ...\n loss = print"),
+    ("mine:Odd", "class Odd(Whole):\n @property\n def num_samples(self): raise RuntimeError('not read\\n yet')"),
+    ("mine:Odd", "class Odd(Whole): num_samples = 0"),
+    ("mine:Odd", "class Odd(Whole): epochs = 2.5"),
+    ("mine:Odd", "class Odd(Whole): name = None"),
+    ("mine:Odd", "class Odd(Whole):\n def config(self): ..."),
+    ("mine:Odd", "class Odd(Whole):\n def config(self): return {'sizes': [3, 4]}"),
+    ("mine:Whole", "import torsch"),
+    ("mine:f", "def f(seed)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "source"), UNSUITED)
+def test_what_is_no_task_is_refused(here: Path, name: str, source: str, snapshot: SnapshotAssertion) -> None:
     """It is said which name was given, and what is missing or wrong."""
     write(here, source)
-    assert refusal(name) == f"task {name!r}: {message}"
+    assert refusal(name) == snapshot
 
 
 def test_the_example_learns(monkeypatch: pytest.MonkeyPatch) -> None:
