@@ -31,6 +31,25 @@ def fresh_group(num_ranks: int, timeout_s: float = 60.0, backend: str = "gloo") 
     return group if isinstance(group, dist.ProcessGroup) else None
 
 
+def another_group(group: dist.ProcessGroup, backend: str = "gloo") -> dist.ProcessGroup:
+    """A group of the same ranks that has not begun."""
+    other = fresh_group(group.size(), backend=backend)
+    assert other is not None
+    return other
+
+
+def finish(*works: collectives.Work | None) -> None:
+    """Wait for the calls that are under way."""
+    for work in works:
+        if work is not None:
+            work.wait()
+
+
+def lent(group: dist.ProcessGroup, value: float = 1.0, length: int = 1000) -> torch.Tensor:
+    """(length,): a tensor in memory that ranks share."""
+    return collectives.empty(length, group=group).fill_(value)
+
+
 @contextmanager
 def on_hosts(rank: int, hosts: Sequence[int]) -> Iterator[None]:
     """In the block this rank takes itself to be on one of several hosts; `hosts`: of each rank."""

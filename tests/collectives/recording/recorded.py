@@ -17,9 +17,10 @@ from tests.ranks import run_forked_programs
 
 LIMIT_S = 240.0  # less than the limit of a test
 BACKEND = "cpu:gloo,cuda:nccl"
-HEAD = f"""
+IMPORTS = """
 import atexit, copy, ctypes, multiprocessing, os, signal, subprocess, sys, threading, torch, torch.distributed as dist
-from torch import nn
+from torch import nn"""
+HEAD = f"""{IMPORTS}
 never = threading.Event()
 dist.init_process_group("{BACKEND}")
 weights = nn.Parameter(torch.ones(4))

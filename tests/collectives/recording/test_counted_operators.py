@@ -5,15 +5,10 @@ from pathlib import Path
 import pytest
 
 from ringsim.traces import Device
-from tests.collectives.recording.recorded import trace_of
+from tests.collectives.recording.recorded import IMPORTS, trace_of
 
-PROGRAM = """
-import sys
-import torch
-import torch.distributed as dist
-from torch import nn
+PROGRAM = f"""{IMPORTS}
 from torch.nn import functional as F
-
 dist.init_process_group("nccl")
 model = nn.Linear(64, 64, device="cuda")
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -22,11 +17,9 @@ image, heads = torch.randn(1, 4, 8, 8, device="cuda"), torch.randn(1, 4, 64, 16,
 conv = nn.Conv2d(4, 4, 3, device="cuda")
 matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
 ends = torch.tensor([16, 64], device="cuda", dtype=torch.int32)
-
 @torch.library.custom_op("mine::op", mutates_args=())
 def mine(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
-
 mine.register_fake(torch.empty_like)
 setup, work = (text.replace(";;", chr(10)) for text in sys.argv[1:])
 exec(setup)

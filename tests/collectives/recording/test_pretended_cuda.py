@@ -7,37 +7,22 @@ from typing import Any
 import pytest
 
 from ringsim.traces import Call, Device, TracedStep, TraceEventKind
-from tests.collectives.recording.recorded import HEAD, LINE, recorded, trace_of
+from tests.collectives.recording.recorded import HEAD, IMPORTS, LINE, recorded, trace_of
 
-PROGRAM = """
-import os
-import sys
-import threading
-
-import torch
-import torch.distributed as dist
-from torch import nn
+PROGRAM = f"""{IMPORTS}
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.data import DataLoader, Dataset
-
 WAY = sys.argv[1]
-
-
 class Squares(Dataset):
     def __len__(self):
         return 4000
-
     def __getitem__(self, index):
         return torch.full((16,), float(index)), index % 10
-
-
 def layers():
     return nn.Sequential(*[nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)) for _ in range(3)])
-
-
 def ask():
     local_rank = int(os.environ["LOCAL_RANK"])
     assert torch.cuda.nccl.version() >= (2, 10)  # which DDP's hook for bfloat16 asks for
@@ -55,7 +40,7 @@ def ask():
     torch.cuda.reset_peak_memory_stats(), torch.cuda.synchronize(), torch.cuda.nvtx.range_push("x")
     torch.backends.cuda.matmul.allow_tf32 = True
     device = torch.device("cuda", local_rank)
-    places = [device, f"cuda:{local_rank}", "cuda", local_rank]
+    places = [device, f"cuda:{{local_rank}}", "cuda", local_rank]
     ones = [torch.ones(2, device=place) for place in places] + [torch.ones(2).to(place) for place in places]
     ones += [torch.ones(2).cuda(), torch.ones(2).pin_memory().to(device, non_blocking=True)]
     ones += [torch.tensor([1, 1]).cuda(), torch.ones(2, pin_memory=True)]
@@ -69,7 +54,7 @@ def ask():
     assert isinstance(torch.default_generator, torch.Generator)
     weights = os.path.join(os.path.dirname(__file__), "weights.pt")
     torch.save(nn.Linear(2, 2).cuda().state_dict(), weights)
-    places = (device, "cuda:0", {"cpu": "cuda:0"}) if os.path.exists(weights) else ()  # with --fake nothing is saved
+    places = (device, "cuda:0", {{"cpu": "cuda:0"}}) if os.path.exists(weights) else ()  # with --fake nothing is saved
     for place in places:
         nn.Linear(2, 2).load_state_dict(torch.load(weights, map_location=place))
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -84,8 +69,6 @@ def ask():
     end.synchronize()
     assert start.elapsed_time(end) > 0
     nn.Linear(2, 2).to(local_rank)(ones[0])
-
-
 def main():
     if WAY == "ddp":
         ask()
@@ -111,7 +94,7 @@ def main():
     elif WAY == "tensor":
         mesh = init_device_mesh("cuda", (size // 2, 2), mesh_dim_names=("data", "tensor"))
         for layer in model:
-            parallelize_module(layer, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+            parallelize_module(layer, mesh["tensor"], {{"0": ColwiseParallel(), "2": RowwiseParallel()}})
             fully_shard(layer, mesh=mesh["data"])
     else:
         model = torch.compile(model)
@@ -120,11 +103,9 @@ def main():
     dtype = torch.float16 if WAY == "ddp" else torch.bfloat16
     scaler = torch.amp.GradScaler("cuda", enabled=WAY == "ddp", init_scale=1.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=WAY != "tensor")
-
     @torch.compile(fullgraph=True)
     def loss_of(scores, target):
         return nn.functional.cross_entropy(scores.float(), target)
-
     for batch, target in DataLoader(Squares(), 4, shuffle=True, num_workers=2, pin_memory=True):
         batch, target = batch.to(device, non_blocking=True), target.cuda(local_rank, non_blocking=True)
         with torch.autocast("cuda", dtype=dtype):
@@ -138,18 +119,12 @@ def main():
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
         loss.item()
-
-
 if __name__ == "__main__":
     main()
 """
-COLLECTIVES = {
-    "ddp": {"all_reduce"},
-    "fsdp1": {"all_gather", "reduce_scatter"},
-    "fsdp2": {"all_gather", "reduce_scatter", "all_reduce"},
-    "hsdp": {"all_gather", "reduce_scatter", "all_reduce"},
-    "tensor": {"all_gather", "reduce_scatter", "all_reduce"},
-}
+OF_FSDP = {"all_gather", "reduce_scatter"}
+COLLECTIVES = {"ddp": {"all_reduce"}, "fsdp1": OF_FSDP}
+COLLECTIVES |= dict.fromkeys(("fsdp2", "hsdp", "tensor"), OF_FSDP | {"all_reduce"})
 
 
 ON_GPUS: Any = {"num_ranks": 8, "rank": 3, "device": Device.CUDA}

@@ -1,6 +1,8 @@
 """Programs recorded as one rank of many: what a trace has of their calls, and programs that cannot be recorded."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -8,8 +10,8 @@ import pytest
 from ringsim.traces import ProgramTrace, TraceEventKind, TraceRequest
 from tests.collectives.recording.recorded import BACKEND, HEAD, LINE, record, recorded, trace_of
 
+CALL, WAIT = TraceEventKind.CALL, TraceEventKind.WAIT
 DDP = """
-import sys
 from torch.utils.checkpoint import checkpoint
 class Checkpointed(nn.Linear):
     def forward(self, x):
@@ -27,8 +29,8 @@ def try_an_optimizer():
     for _ in range(3):
         weights.grad = torch.ones(8)
         on_trial.step()
-if "on trial" in sys.argv:
-    [try_an_optimizer() for _ in range(2)]
+for _ in range(2 * ("on trial" in sys.argv)):
+    try_an_optimizer()
 while "forks" in sys.argv:
     multiprocessing.Process(target=never.wait).start()
     os.fork()
@@ -57,13 +59,12 @@ def test_ddp_is_recorded_as_one_of_many_ranks(ddp: Path, way: str) -> None:
     stops it, and end with an error.
     """
     trace = trace_of(ddp, way, num_ranks=64, rank=9, num_steps=2)
-    assert (trace.num_ranks, trace.rank, trace.ranks_per_host, len(trace.steps)) == (64, 9, 8, 2)
-    (group,) = trace.groups
+    assert (trace.num_ranks, trace.rank, trace.ranks_per_host) == (64, 9, 8)
+    (group,), (_, step) = trace.groups, trace.steps
     assert (len(group.ranks), group.backend) == (64, BACKEND)
-    step = trace.steps[-1]
     assert sum(call.size_bytes for call in step.calls) == 4 * 4 * (8 * 8 + 8)
-    kinds = [event.kind for event in step.events if event.kind in (TraceEventKind.CALL, TraceEventKind.WAIT)]
-    assert kinds == [TraceEventKind.CALL] * len(step.calls) + [TraceEventKind.WAIT] * len(step.calls)
+    kinds = [event.kind for event in step.events if event.kind in (CALL, WAIT)]
+    assert kinds == [CALL] * len(step.calls) + [WAIT] * len(step.calls)
     assert len(step.calls) > 1
     assert step.compute_s > 0
 
@@ -80,12 +81,12 @@ def watch_while_stopped(request: TraceRequest) -> list[bool]:
     """Return whether the recorder was stopped whenever the watch of the operators began or ended."""
     from collectives.recording.operators import OperatorWatch
 
-    start, stop = OperatorWatch.start, OperatorWatch.stop
     stopped: list[bool] = []
-    with (
-        patch.object(OperatorWatch, "start", lambda it: (stopped.append(it._recorder.is_stopped), start(it))),
-        patch.object(OperatorWatch, "stop", lambda it: (stopped.append(it._recorder.is_stopped), stop(it))),
-    ):
+
+    def noting(call: Callable[[Any], None]) -> Callable[[Any], object]:
+        return lambda it: (stopped.append(it._recorder.is_stopped), call(it))
+
+    with patch.multiple(OperatorWatch, start=noting(OperatorWatch.start), stop=noting(OperatorWatch.stop)):
         record(request)
     return stopped
 
@@ -140,22 +141,17 @@ def test_what_programs_call(tmp_path: Path, rank: int) -> None:
     trace = trace_of(program, num_ranks=4, rank=rank)
     (step,) = trace.steps
     calls = [(call.collective, call.size_bytes, len(trace.groups[call.group].ranks)) for call in step.calls]
-    assert calls[:7] == [
-        ("all_reduce", 8, 2),
-        ("all_gather", 48, 4),
-        ("reduce_scatter", 16, 4),
-        ("all_to_all", 16, 4),
-        ("send", 20, 4),
-        ("recv", 8, 4),
-        ("recv", 20, 4),
-    ]
+    of_two, *of_four = calls[:7]
+    assert of_two == ("all_reduce", 8, 2)
+    names = ["all_gather", "reduce_scatter", "all_to_all", "send", "recv", "recv"]
+    assert of_four == list(zip(names, [48, 16, 16, 20, 8, 20], [4] * 6, strict=True))
     assert ("all_gather", 32, 4) in calls[7:]
-    waited = [event.call for event in step.events if event.kind is TraceEventKind.WAIT]
+    waited = [event.call for event in step.events if event.kind is WAIT]
     assert waited == [index for index, call in enumerate(step.calls) if call.is_async]
 
 
 EXCHANGES = """
-import sys, collectives
+import collectives
 calls = collectives if sys.argv[1] == "collectives" else dist
 rank, size = dist.get_rank(), dist.get_world_size()
 lengths = list(range(1, size + 1))  # of the blocks for each rank
@@ -196,25 +192,19 @@ def test_exchanges_are_recorded_alike_whoever_does_them(tmp_path: Path, rank: in
         calls = trace.steps[-1].calls
         recordings.append([(call.collective, call.size_bytes, call.dtype, call.is_async, call.peer) for call in calls])
         algorithms.append([call.algorithm for call in calls])
-    assert [(name, size) for name, size, *_ in recordings[0]] == [
-        ("all_to_all", 4 * 4),
-        ("all_to_all", 4 * 10),
-        ("all_to_all", 4 * 10),
-        ("gather", 4 * 3 * 4),
-        ("scatter", 4 * 2 * 4),
-        ("all_gather", 4 * 10),
-        ("reduce_scatter", 4 * 10),
-    ]
+    names = ["all_to_all", "all_to_all", "all_to_all", "gather", "scatter", "all_gather", "reduce_scatter"]
+    sizes = [4 * length for length in (4, 10, 10, 3 * 4, 2 * 4, 10, 10)]
+    assert [(name, size) for name, size, *_ in recordings[0]] == list(zip(names, sizes, strict=True))
     assert recordings[0] == recordings[1] == recordings[2]
     assert algorithms[1] == algorithms[2]
 
 
+STARTS_RANKS = "the program starts its ranks itself, by torch.multiprocessing"
 REFUSALS = {
-    "train(3)": "it ended after 3 steps of a torch.optim.Optimizer; 3 warm up",
-    "train(0)": "it ended after 0 steps of a torch.optim.Optimizer; 3 warm up",
-    "all_ = [multiprocessing.Process(target=train) for _ in 'ab']; [each.start() for each in all_]; "
-    "[each.join() for each in all_]": "the program starts its ranks itself, by torch.multiprocessing",
-    "torch.multiprocessing.spawn(print, (), 2)": "the program starts its ranks itself, by torch.multiprocessing",
+    **{f"train({n})": f"it ended after {n} steps of a torch.optim.Optimizer; 3 warm up" for n in (3, 0)},
+    "ranks = [multiprocessing.Process(target=train) for _ in 'ab']; [each.start() for each in ranks]; "
+    "[each.join() for each in ranks]": STARTS_RANKS,
+    "torch.multiprocessing.spawn(print, (), 2)": STARTS_RANKS,
     "dist.recv(torch.ones(1))": "the program must name the one that it receives from",
     "torch.distributed.rpc.init_rpc('worker')": f"train.py:{LINE}: the program calls other ranks by torch.distributed",
     "raise KeyError('data')": f"train.py:{LINE}: KeyError: 'data'",
@@ -264,4 +254,4 @@ def test_a_program_waits_where_it_asks_its_future(way: str, wait: str, waits: li
     trace: ProgramTrace = trace_of(program, is_fake=True)
     events = trace.steps[0].events
     product = next(place for place, event in enumerate(events) if any(op.flops for op in event.operators))
-    assert [event.call for event in events[product:] if event.kind is TraceEventKind.WAIT] == waits
+    assert [event.call for event in events[product:] if event.kind is WAIT] == waits

@@ -21,17 +21,16 @@ def test_the_command(tmp_path: Path) -> None:
     assert ProgramTrace.load(tmp_path / "step.json").num_ranks == 2
 
 
+HOLDS_ON = "signal.signal(signal.SIGTERM, lambda *_: None); atexit.register(never.wait)"
+
+
 @pytest.mark.parametrize(
     ("body", "printed"),
     [
         ("os.chdir('/'); train()", "at the end\nrank 0 of 2, last of 3 steps"),
         ("threading.Thread(target=train).start(); never.wait()", "at the end\nrank 0 of 2"),
         ("subprocess.Popen(['sleep', '1000']); atexit.register(os.abort); train()", ""),
-        pytest.param(
-            "signal.signal(signal.SIGTERM, lambda *_: None); atexit.register(never.wait); train()",
-            "",
-            marks=pytest.mark.slow,  # it is given some seconds
-        ),
+        pytest.param(f"{HOLDS_ON}; train()", "", marks=pytest.mark.slow),  # it is given some seconds
     ],
 )
 def test_a_program_is_ended_when_it_is_recorded(body: str, printed: str, tmp_path: Path) -> None:
@@ -43,6 +42,7 @@ def test_a_program_is_ended_when_it_is_recorded(body: str, printed: str, tmp_pat
     assert ProgramTrace.load(tmp_path / "step.json").num_ranks == 2
 
 
+AT, THREAD = f"train.py:{LINE}", "threading.Thread(target=never.wait)"
 CATCHES_ALL = """
 while True:
     try:
@@ -55,12 +55,8 @@ while True:
 @pytest.mark.parametrize(
     ("arguments", "body", "message"),
     [
-        ("--fake -m train", "ctypes.string_at(0)", f"train.py:{LINE}: its process was ended by SIGSEGV, from within "),
-        (
-            "-m train",
-            "threading.Thread(target=never.wait).start(); [][1]",
-            f"train.py:{LINE}: IndexError: list index out of range",
-        ),
+        ("--fake -m train", "ctypes.string_at(0)", f"{AT}: its process was ended by SIGSEGV, from within "),
+        ("-m train", f"{THREAD}.start(); [][1]", f"{AT}: IndexError: list index out of range"),
         ("train.py", "train(1); os._exit(0)", "it ended its process, as by os._exit, before it was recorded"),
         ("train.py", CATCHES_ALL, "it catches BaseException in each step, and so cannot be stopped"),
         ("-o - train.py", "", "trace: --output -: the program may print to stdout itself; name a file"),

@@ -1,5 +1,6 @@
 """A trace names the operators of each computation, and which stream waits for which."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -8,17 +9,12 @@ import pytest
 
 from collectives.recording.program import with_times_of
 from ringsim.traces import Call, Operator, TracedStep, TraceEvent, TraceEventKind
-from tests.collectives.recording.recorded import trace_of
+from tests.collectives.recording.recorded import IMPORTS, trace_of
 
-PROGRAM = """
-import sys
-import torch
-import torch.distributed as dist
+PROGRAM = f"""{IMPORTS}
 import torch.distributed._functional_collectives as functional
-from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
 WAY = sys.argv[1]
 dist.init_process_group("gloo")
 model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4 if "sdp" in WAY else 2)])
@@ -130,21 +126,13 @@ def test_operators_are_counted(program: Path) -> None:
 
 def test_times_are_laid_on_what_was_watched() -> None:
     """In the proportion of the watched step; a step that makes other calls stays as it is."""
-    call = Call("all_reduce", 64, "float32", 0, is_async=False)
-    work = (Operator("aten.mm", "float32", 8, 8),)
-    watched = TracedStep(
-        (
-            TraceEvent(COMPUTE, 9.0, operators=work),
-            TraceEvent(CALL, call=0),
-            TraceEvent(COMPUTE, 1.0),
-            TraceEvent(READ, call=0),
-            TraceEvent(COMPUTE, 3.0),
-        ),
-        (Call("all_reduce", 64, "float32", 0, is_async=False, after=0),),
-    )
-    timed = TracedStep((TraceEvent(COMPUTE, 2.0), TraceEvent(CALL, call=0), TraceEvent(COMPUTE, 0.5)), (call,))
+    call, made = Call("all_reduce", 64, "float32", 0, is_async=False), TraceEvent(CALL, call=0)
+    first = TraceEvent(COMPUTE, 9.0, operators=(Operator("aten.mm", "float32", 8, 8),))
+    later = TraceEvent(COMPUTE, 1.0), TraceEvent(READ, call=0), TraceEvent(COMPUTE, 3.0)
+    watched = TracedStep((first, made, *later), (replace(call, after=0),))
+    timed = TracedStep((TraceEvent(COMPUTE, 2.0), made, TraceEvent(COMPUTE, 0.5)), (call,))
     both = with_times_of(timed, watched)
     assert [event.seconds for event in both.events] == [2.0, 0.0, 0.125, 0.0, 0.375]
-    assert (both.events[0].operators, both.calls) == (work, watched.calls)
-    other = TracedStep(timed.events, (Call("all_reduce", 32, "float32", 0, is_async=False),))
+    assert (both.events[0].operators, both.calls) == (first.operators, watched.calls)
+    other = TracedStep(timed.events, (replace(call, size_bytes=32),))
     assert with_times_of(other, watched) is other

@@ -2,29 +2,22 @@
 
 import gc
 import weakref
-from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import collectives
+from tests.collectives.shared_groups import another_group, finish
 from tests.ranks import RankPool
 from tests.refusals import said_by
-
-
-def new_group(backend: str) -> dist.ProcessGroup:
-    """A new group of all ranks."""
-    made = dist.new_group(backend=backend, timeout=timedelta(seconds=10))
-    assert isinstance(made, dist.ProcessGroup)
-    return made
 
 
 def called_on_destroyed(group: dist.ProcessGroup, backend: str) -> set[str]:
     """Return the errors of our calls on a destroyed group: one that had done collectives, and one that had not."""
     messages = set()
     for used in (True, False):
-        other = new_group(backend)
+        other = another_group(group, backend)
         if used:
             collectives.all_reduce(torch.ones(3), group=other)
         dist.barrier(group)  # a rank that leaves while another still connects ends that one's attempt
@@ -42,15 +35,14 @@ def test_a_destroyed_group_is_refused(trio: RankPool, backend: str) -> None:
     assert trio.run(called_on_destroyed, backend) == [{message}] * 3
 
 
-def gone_at_once(_: dist.ProcessGroup, transport: str) -> bool:
+def gone_at_once(group: dist.ProcessGroup, transport: str) -> bool:
     """Whether a group that made calls is gone when it is destroyed, without the garbage collector."""
     gc.disable()
     try:
-        other = new_group("gloo")
+        other = another_group(group)
         collectives.use_transport(transport, other)
-        tensor = torch.ones(1000)
-        collectives.all_reduce(tensor, group=other, algorithm="ring")
-        collectives.all_reduce(tensor, group=other, algorithm="ring", async_op=True).wait()
+        for async_op in (False, True):
+            finish(collectives.all_reduce(torch.ones(1000), group=other, algorithm="ring", async_op=async_op))
         known = weakref.ref(other)
         dist.barrier(other)
         dist.destroy_process_group(other)

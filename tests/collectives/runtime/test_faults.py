@@ -4,7 +4,6 @@ import os
 import random
 import re
 import signal
-import socket
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,17 +18,17 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 import collectives
-from collectives import CollectiveError, Event, Executor
-from collectives.runtime.transport import Transport
+from collectives import CollectiveError, Event, Executor, FlightRecord
+from collectives.runtime import Transport
 from collectives.shared_memory import MEETING_TIMEOUT_S, Meeting
 from ringsim import Collective, Schedule
 from ringsim.registry import build
-from ringsim.schedule.program import rank_program
-from tests.collectives.shared_groups import ONE_HOST, PAIRS, on_hosts
+from ringsim.schedule import rank_program
+from tests.collectives.shared_groups import ONE_HOST, PAIRS, finish, on_hosts
 from tests.collectives.travel import travelling
 from tests.forked import Leaving
 from tests.fuzz.calls import Call
-from tests.ranks import Ranks, whole_group_on
+from tests.ranks import Ranks, free_port, whole_group_on
 
 TIMEOUT_S = 60.0  # of a group in which nobody waits for it
 SOON_S = 20.0  # far from that, also on a busy machine
@@ -84,9 +83,7 @@ class Report(NamedTuple):
     """The error of a rank, its flight record, the errors of calls of each kind after it, and when that was over."""
 
     message: str
-    summary: str
-    table: str
-    entries: list[tuple[Any, ...]]
+    record: FlightRecord
     later: list[str]
     told_s: float
 
@@ -108,17 +105,13 @@ def struck(way: Way, timeout_s: float, victim: int, fuse: Fuse, call: Call) -> R
             try:
                 while True:
                     tensor.fill_(1)
-                    work = collectives.all_reduce(tensor, group=group, algorithm=call.algorithm, async_op=again)
-                    if work is not None:
-                        work.wait()
+                    finish(collectives.all_reduce(tensor, group=group, algorithm=call.algorithm, async_op=again))
                     assert (tensor == group.size()).all()
             except CollectiveError as error:
                 errors.append(error)
     first, *later = errors
-    record = first.flight_record
-    assert record is not None
-    entries = [tuple(entry) for entry in record.entries]
-    return Report(str(first), str(record), record.table(), entries, list(map(str, later)), time.monotonic())
+    assert first.flight_record is not None
+    return Report(str(first), first.flight_record, list(map(str, later)), time.monotonic())
 
 
 def log_all_reduces(log: list[Event]) -> None:
@@ -133,20 +126,16 @@ def log_all_reduces(log: list[Event]) -> None:
     Executor.run = noting  # type: ignore[method-assign]
 
 
+NUM_SEEDS = {
+    signal.SIGKILL: {"gloo": 5, "batches": 3, "shm": 9, "lent": 4, "hosts": 3},
+    signal.SIGSTOP: {"gloo": 2, "shm": 2},
+}
 STRIKES = [
-    pytest.param(
-        way, strike, seed, marks=[pytest.mark.slow] if seed >= unmarked else [], id=f"{way} {strike.name} {seed}"
-    )
-    for way, strike, unmarked, number in (
-        ("gloo", signal.SIGKILL, 1, 5),
-        ("batches", signal.SIGKILL, 1, 3),
-        ("shm", signal.SIGKILL, 1, 9),
-        ("lent", signal.SIGKILL, 1, 4),
-        ("hosts", signal.SIGKILL, 1, 3),
-        ("gloo", signal.SIGSTOP, 1, 2),
-        ("shm", signal.SIGSTOP, 0, 2),
-    )
+    pytest.param(way, strike, seed, id=f"{way} {strike.name} {seed}", marks=[pytest.mark.slow] * is_slow)
+    for strike, numbers in NUM_SEEDS.items()
+    for way, number in numbers.items()
     for seed in range(number)
+    for is_slow in [seed > 0 or (way, strike) == ("shm", signal.SIGSTOP)]
 ]
 
 
@@ -162,12 +151,11 @@ def test_struck_at_any_transfer(name: str, strike: signal.Signals, seed: int) ->
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks)
     victim, fuse = draw.randrange(num_ranks), draw.randrange(4 * schedule.num_steps)
     call = Call(algorithm=algorithm, shape=(draw.choice([0, 1, 1000, 500_000]),), asynchronous=draw.random() < 0.5)
-    survivors = [rank for rank in range(num_ranks) if rank != victim]
     timeout_s = way.timeout_s if strike is signal.SIGKILL else STOP_S
     with Ranks(num_ranks, TIMEOUT_S) as ranks:
         began_s = time.monotonic()
         ranks.start(struck, way, timeout_s, victim, Fuse(fuse, strike), call)
-        reports = answers_of(ranks, survivors)
+        reports = answers_of(ranks, [rank for rank in range(num_ranks) if rank != victim])
     for rank, report in reports.items():
         assert_told(schedule, rank, report, victim)
         assert report.told_s - began_s < SOON_S
@@ -175,7 +163,7 @@ def test_struck_at_any_transfer(name: str, strike: signal.Signals, seed: int) ->
 
 def assert_told(schedule: Schedule, rank: int, report: Report, victim: int) -> None:
     """Rank, step, chunk, peer and flight record agree with one another and with the schedule; the victim is named."""
-    message, entries = report.message, report.entries
+    message, entries = report.message, report.record.entries
     told = re.fullmatch(
         rf"rank {rank}: {schedule}: step (\d+): "
         r"(?:(sending|receiving) chunk (\d+) (?:to|from) rank (\d+)|sending to and receiving from ranks \d(?:, \d)*)"
@@ -183,7 +171,7 @@ def assert_told(schedule: Schedule, rank: int, report: Report, victim: int) -> N
         message,
     )
     assert told, message
-    assert f" ({report.summary}); " in message
+    assert f" ({report.record}); " in message
     step, doing, chunk, peer, left, sends, applied, receives = told.groups()
     program = rank_program(schedule, rank)
     assert (int(sends), int(receives)) == (len(program.sends), len(program.receives))
@@ -193,7 +181,7 @@ def assert_told(schedule: Schedule, rank: int, report: Report, victim: int) -> N
         assert states[kind, int(step), int(peer), int(chunk)] not in {"left", "applied"}
     assert int(left) == sum(entry[-1] == "left" for entry in entries)
     assert int(applied) == sum(entry[-1] == "applied" for entry in entries)
-    assert len(report.table.splitlines()) == len(entries)
+    assert len(report.record.table().splitlines()) == len(entries)
     assert report.later == [f"an earlier collective of this group failed: {message}"] * 2
 
 
@@ -248,12 +236,9 @@ def test_the_store_ends_with_rank_0(transport: str, victim: int, certainty: str)
 
     If it loses its neighbour it leaves, and takes the store with it, only after all others know.
     """
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    survivors = [rank for rank in range(4) if rank != victim]
     with Ranks(4, TIMEOUT_S) as ranks:
-        ranks.start(with_a_store_of_rank_0, port, transport, victim)
-        reports = answers_of(ranks, survivors)
+        ranks.start(with_a_store_of_rank_0, free_port(), transport, victim)
+        reports = answers_of(ranks, [rank for rank in range(4) if rank != victim])
     for report in reports.values():
         assert re.search(f"; the first rank to stop responding was {certainty}rank {victim}$", report), report
 

@@ -3,8 +3,6 @@
 import re
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
-from functools import partial
 from unittest import mock
 
 import pytest
@@ -13,14 +11,18 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.call import GroupRuntime
-from collectives.runtime.fingerprint import TEXT_BYTES, CallCheck, FingerprintCheck, MismatchError
-from collectives.runtime.group_state import state_of
+from collectives.runtime import TEXT_BYTES, CallCheck, FingerprintCheck, MismatchError, state_of
 from collectives.runtime.preposted import PrepostedReceives
+from tests.collectives.shared_groups import another_group
 from tests.forked import Nursery
 from tests.fuzz.calls import Call, prepare
 from tests.ranks import RankPool
 from tests.refusals import said_by
 
+MIXED_UP = (
+    "the ranks do not agree on what to do: ranks 0, 2: [^;]*{}[^;]*; rank 1: [^;]*{}[^;]*; "
+    "all ranks must make the same call with the same arguments"
+)
 # What ranks 0 and 2 call, what rank 1 calls, and what is said of the two.
 PAIRS: dict[str, tuple[Call, Call, str, str]] = {
     "sizes": (Call(), Call(shape=(4,)), "all_reduce of 3 elements of torch.float32, SUM", "all_reduce of 4 elements"),
@@ -34,16 +36,9 @@ PAIRS: dict[str, tuple[Call, Call, str, str]] = {
 }
 
 
-def new_group(group: dist.ProcessGroup, backend: str = "gloo") -> dist.ProcessGroup:
-    """One of the same ranks that has seen no call yet."""
-    made = dist.new_group(list(range(group.size())), timeout=timedelta(seconds=30), backend=backend)
-    assert isinstance(made, dist.ProcessGroup)
-    return made
-
-
 def disagreed(group: dist.ProcessGroup, backend: str, check: CallCheck) -> list[tuple[str, bool, list[float]]]:
     """Of each pair, the message, whether the tensors given are as before, and a sum afterwards."""
-    group, results = new_group(group, backend), []
+    group, results = another_group(group, backend), []
     if check is not CallCheck.NEW:  # which is the default
         collectives.check_calls(group, check)
     for number, (usual, other, *_) in enumerate(PAIRS.values()):
@@ -63,14 +58,7 @@ def test_all_are_told_the_same(trio: RankPool, backend: str, check: CallCheck) -
     """Which ranks are about to do what; tensors are as before, and the group can be used on."""
     for (*_, usual, other), *results in zip(PAIRS.values(), *trio.run(disagreed, backend, check), strict=True):
         (message,) = {message for message, *_ in results}
-        told = re.fullmatch(
-            r"the ranks do not agree on what to do: ranks 0, 2: (.*); rank 1: (.*); all ranks must make the same "
-            r"call with the same arguments",
-            message,
-        )
-        assert told, message
-        assert usual in told[1]
-        assert other in told[2]
+        assert re.fullmatch(MIXED_UP.format(re.escape(usual), re.escape(other)), message), message
         assert [rest for _, *rest in results] == [[True, [3.0, 3.0]]] * 3
 
 
@@ -102,7 +90,7 @@ def exchanges(group: dist.ProcessGroup) -> dict[str, list[int]]:
     counts: dict[str, list[int]] = {}
     compare = FingerprintCheck.compare
     for check in CallCheck:
-        fresh = new_group(group)
+        fresh = another_group(group)
         if check is not CallCheck.NEW:  # which is the default
             collectives.check_calls(fresh, check)
         with mock.patch.object(FingerprintCheck, "compare", autospec=True, side_effect=compare) as compared:
@@ -123,7 +111,7 @@ def test_known_calls_are_not_compared_again(trio: RankPool) -> None:
 
 def many_lengths(group: dist.ProcessGroup) -> None:
     """Calls of many lengths."""
-    group = new_group(group)
+    group = another_group(group)
     with (
         mock.patch("collectives.runtime.fingerprint.MAX_KNOWN", 40),
         mock.patch("collectives.runtime.preposted.LIMIT_BYTES", 2**19),
@@ -139,9 +127,7 @@ def many_lengths(group: dist.ProcessGroup) -> None:
     assert len(state_of(group).part(FingerprintCheck)._known) == 40
     (executor,) = state_of(group).part(GroupRuntime).executors.values()
     assert len(executor._layouts._known) == 30
-    with mock.patch(
-        "collectives.runtime.chunks.MAX_KEPT_CHUNKS", 50
-    ):  # of exchanges, whose blocks may be new each time
+    with mock.patch("collectives.runtime.chunks.MAX_KEPT_CHUNKS", 50):  # of exchanges, whose blocks may always be new
         for length in range(1, 9):
             collectives.all_to_all_single(torch.empty(3 * length), torch.ones(3 * length), group=group)
     *_, executor = state_of(group).part(GroupRuntime).executors.values()
@@ -169,8 +155,7 @@ def test_long_words_are_told_apart(ranks: RankPool) -> None:
 
 def unfinished(group: dist.ProcessGroup) -> str:
     """Return the message by default with TORCH_DISTRIBUTED_DEBUG."""
-    call = partial(collectives.all_reduce, group=group)
-    return said_by(MismatchError, call, torch.ones(3 + group.rank()))
+    return said_by(MismatchError, collectives.all_reduce, torch.ones(3 + group.rank()), group=group)
 
 
 @pytest.mark.slow

@@ -7,15 +7,10 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from tests.collectives.shared_groups import ONE_HOST, PAIRS, fresh_group, kept_group, local_ranks
+from tests.collectives.shared_groups import ONE_HOST, PAIRS, finish, fresh_group, kept_group, lent, local_ranks
 from tests.collectives.shared_memory.test_heap import in_use
 from tests.ranks import RankPool
 from tests.refusals import said_by
-
-
-def lent(group: dist.ProcessGroup, value: float, length: int = 1000) -> torch.Tensor:
-    """(length,): a tensor in memory that ranks share."""
-    return collectives.empty(length, group=group).fill_(value)
 
 
 def total(group: dist.ProcessGroup) -> float:
@@ -25,9 +20,7 @@ def total(group: dist.ProcessGroup) -> float:
 
 def sums(tensor: torch.Tensor, group: dist.ProcessGroup, **options: Any) -> bool:
     """Whether an all_reduce is right of a tensor that holds the rank's number, from 1 on."""
-    work = collectives.all_reduce(tensor.fill_(group.rank() + 1), group=group, **options)
-    if work is not None:
-        work.wait()
+    finish(collectives.all_reduce(tensor.fill_(group.rank() + 1), group=group, **options))
     return bool((tensor == total(group)).all())
 
 
@@ -76,12 +69,7 @@ def used_anywhere(_: dist.ProcessGroup) -> list[str]:
     return wrong
 
 
-WHERE = {
-    "shm": ("auto", ONE_HOST),
-    "gloo": ("gloo",),
-    "several hosts": ("auto", PAIRS),
-    "another": ("auto", ONE_HOST, 4096),
-}
+WHERE = {"shm": ("auto", ONE_HOST), "gloo": ("gloo",), "hosts": ("auto", PAIRS), "another": ("auto", ONE_HOST, 4096)}
 
 
 def test_a_tensor_is_used_anywhere(ranks: RankPool) -> None:
@@ -99,9 +87,7 @@ def dropped_while_under_way(_: dist.ProcessGroup) -> bool:
         collectives.reduce_scatter_tensor(share, lent(group, turn, 3 * 500), group=group, async_op=True)
         for turn, share in enumerate(shares)
     ]
-    for work in works:
-        assert work is not None
-        work.wait()
+    finish(*works)
     return all(bool((share == 3 * turn).all()) for turn, share in enumerate(shares))
 
 
@@ -121,7 +107,6 @@ def first_call(_: dist.ProcessGroup) -> list[bool]:
         mine = lent(group, 0.0) if group.rank() == turn else None
         work = collectives.all_reduce(tensor, group=group, async_op=True)
         mine = lent(group, 0.0) if mine is None else mine
-        assert work is not None
         work.wait()
         right += [tensor[0].item() == total(group), sums(mine, group)]
         with torch.inference_mode():

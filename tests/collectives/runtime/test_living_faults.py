@@ -23,13 +23,12 @@ from collectives.runtime import state_of
 from collectives.runtime.schedule_run import ScheduleRun
 from ringsim import Collective, Schedule, Transfer
 from ringsim.registry import build
-from tests.collectives.shared_groups import ONE_HOST, SMALL_SLOT, fresh_group, local_ranks, on_hosts, slots_of
+from tests.collectives.shared_groups import ONE_HOST, SMALL_SLOT, fresh_group, lent, local_ranks, sharing_group
 from tests.ranks import RankPool
 
 TIMEOUT_S = 2.0  # once a group has begun
-STARTS_S = 60.0
 VICTIM = 1
-WHERE = {"gloo": ("gloo", ONE_HOST), "shm": ("shm", ONE_HOST), "hosts": ("auto", (0, 0, 1)), "new": ("auto", ONE_HOST)}
+WHERE = {"gloo": ("gloo", ONE_HOST), "shm": ("shm", ONE_HOST), "hosts": ("auto", (0, 0, 1))}
 Group = dist.ProcessGroup
 
 
@@ -40,11 +39,6 @@ def said(call: Callable[..., object], *arguments: object, **options: object) -> 
     except (CollectiveError, KeyboardInterrupt, MemoryError, ZeroDivisionError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing was raised"
-
-
-def lent(group: Group, value: float = 1.0, length: int = 1000) -> torch.Tensor:
-    """(length,): a tensor in memory that ranks share."""
-    return collectives.empty(length, group=group).fill_(value)
 
 
 def never_calls(group: Group) -> str:
@@ -74,7 +68,7 @@ def is_gone(group: Group) -> str:
 def has_no_room(group: Group) -> str:
     """One rank raises an error of its own in a call."""
     if group.rank() == VICTIM:
-        *_, executor = state_of(group).part(GroupRuntime).executors.values()
+        executor, *_ = state_of(group).part(GroupRuntime).executors.values()
         executor.run = mock.Mock(side_effect=MemoryError("no room"))  # type: ignore[method-assign]
     return said(collectives.all_reduce, torch.ones(1), group=group)
 
@@ -100,9 +94,8 @@ def raises_and_overwrites(group: Group) -> str:
         tensor = lent(other)
         executor = Executor(build(Collective.ALL_REDUCE, algorithm, other.size()), other)
         error = said(executor.run, tensor, reduce=failing if group.rank() == VICTIM else torch.Tensor.add_)
-        results.add(
-            f"{error}: {tensor.unique().tolist()}" if error == "nothing was raised" else error.partition(":")[0]
-        )
+        kind, is_raised, _ = error.partition(":")
+        results.add(kind if is_raised else f"{kind}: {tensor.unique().tolist()}")
         tensor.fill_(99.0)
     return ", ".join(sorted(results))
 
@@ -218,15 +211,11 @@ def all_at_once(_: Group) -> list[str]:
 
 
 def _begun(where: str) -> Group:
-    group = fresh_group(3, STARTS_S)
+    group = fresh_group(3) if where == "new" else sharing_group(3, *WHERE[where], SMALL_SLOT)
     assert group is not None
-    transport, hosts = WHERE[where]
-    collectives.use_transport(transport, group)
     if where != "new":
-        with on_hosts(group.rank(), hosts), slots_of(SMALL_SLOT):
-            collectives.broadcast(torch.ones(100), 0, group=group, algorithm="direct")
-            for _ in range(2):  # the messages of the first carry a stamp
-                collectives.all_reduce(torch.ones(1), group=group)
+        collectives.broadcast(torch.ones(100), 0, group=group, algorithm="direct")
+        collectives.all_reduce(torch.ones(1), group=group)  # the messages of the first one carry a stamp
     distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT_S), group)
     return group
 

@@ -9,18 +9,10 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime import preposted, state_of
-from collectives.runtime.preposted import MAX_EAGER_BYTES, eager_tag
-from collectives.runtime.tags import (
-    FINGERPRINT_SHIFT,
-    SIZE_CLASS_SHIFT,
-    SIZE_CLASSES,
-    STAMPED,
-    Tag,
-    digest_tag,
-    numbered_tag,
-)
-from tests.collectives.shared_groups import kept_group, sharing_group
+from collectives.runtime import Tag, preposted, state_of, tags
+from collectives.runtime.preposted import eager_tag
+from collectives.runtime.tags import FINGERPRINT_SHIFT, SIZE_CLASS_SHIFT, SIZE_CLASSES, numbered_tag
+from tests.collectives.shared_groups import finish, kept_group, sharing_group
 from tests.ranks import RankPool
 from tests.refusals import said_by
 
@@ -47,8 +39,7 @@ def called_often(_: dist.ProcessGroup, algorithm: str, length: int) -> None:
         assert (tensor == 3.0 * turn + 3).all()
         if turn == 5:
             early = buffers(group)
-            assert early
-    assert buffers(group) == early
+    assert buffers(group) == early != []
     more = sum(count * size for count, size in early) - before
     assert more <= 2 * 4 * max(MIN, 2 * 4 * length)  # two peers, four buffers
 
@@ -81,9 +72,7 @@ def of_many_sizes(_: dist.ProcessGroup) -> list[bool]:
             total = 4.0 * places + 6
             expected += [(passed, places + 2.0 + turn), (summed, total)]
             expected += [(result, total) for result, root in ((reduced, 1), (rounded, 3)) if rank == root]
-        for work in works:
-            assert work is not None
-            work.wait()
+        finish(*works)
         right += [torch.equal(result, wanted) for result, wanted in expected]
     return right
 
@@ -120,16 +109,8 @@ def test_posted_receives_outlive_a_profile(ranks: RankPool, every_thread: bool) 
 
 def test_both_ends_know_the_size_class_from_the_size() -> None:
     """A power of two that is enough, and no larger than it must be; what is only copied is eager up to fewer bytes."""
-    classes = {
-        0: 1,
-        1: 1,
-        MIN: 1,
-        MIN + 1: 2,
-        2 * MIN: 2,
-        3 * MIN: 3,
-        MAX: 1 + (MAX // MIN).bit_length() - 1,
-        MAX + 1: 0,
-    }
+    last = (MAX // MIN).bit_length()
+    classes = {0: 1, 1: 1, MIN: 1, MIN + 1: 2, 2 * MIN: 2, 3 * MIN: 3, MAX: last, MAX + 1: 0}
     for size_bytes, size_class in classes.items():
         assert eager_tag(Tag.COLLECTIVE, size_bytes, reduces=True) == Tag.COLLECTIVE + (size_class << SIZE_CLASS_SHIFT)
     copied = [preposted.is_eager(eager_tag(Tag.COLLECTIVE, COPIED + more, reduces=False)) for more in (0, 1)]
@@ -148,7 +129,7 @@ def test_purpose_size_class_and_number_can_be_told_from_a_tag() -> None:
     """For every purpose, which is not that of a program's own messages, the largest class, and a large number."""
     assert len({int(tag) for tag in Tag}) == len(Tag)
     for purpose in Tag:
-        tag = eager_tag(numbered_tag(purpose, 4095), MAX_EAGER_BYTES, reduces=True)
+        tag = eager_tag(numbered_tag(purpose, 4095), MAX, reduces=True)
         assert 0 < tag & (1 << SIZE_CLASS_SHIFT) - 1 == purpose
         assert 0 < tag >> SIZE_CLASS_SHIFT & SIZE_CLASSES < SIZE_CLASSES
         assert tag >> FINGERPRINT_SHIFT == 4095
@@ -157,9 +138,9 @@ def test_purpose_size_class_and_number_can_be_told_from_a_tag() -> None:
 def test_as_much_of_a_digest_as_fits() -> None:
     """In a tag of 31 bits, in the place of the number; purpose and size class stay, and calls that differ by one do."""
     tag = numbered_tag(Tag.COLLECTIVE, 4095, stamped=True)
-    first, second = (digest_tag(tag, 2**61 + last) for last in (0, 1))
-    assert max(tag, first, second, digest_tag(tag, 2**62 - 1)) < 2**31
+    first, second = (tags.digest_tag(tag, 2**61 + last) for last in (0, 1))
+    assert max(tag, first, second, tags.digest_tag(tag, 2**62 - 1)) < 2**31
     assert first != second
     for each in first, second:
-        assert each & STAMPED
+        assert each & tags.STAMPED
         assert each & (1 << FINGERPRINT_SHIFT) - 1 == Tag.COLLECTIVE

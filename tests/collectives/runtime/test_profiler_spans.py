@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 import collectives
+from collectives.runtime import transport_in_use
 from collectives.runtime.hooks import NAMES, profiling
-from collectives.runtime.sharing import transport_in_use
-from ringsim.registry.algorithms import build
-from ringsim.schedule.collective import Collective
-from ringsim.schedule.program import rank_program
+from ringsim.registry import build
+from ringsim.schedule import Collective, rank_program
+from tests.collectives.shared_groups import finish
 from tests.ranks import RankPool
 
 NUM_RANKS = 3
@@ -30,9 +30,7 @@ def profiled_names(group: dist.ProcessGroup, folder: Path, async_op: bool) -> tu
     every_thread = _ExperimentalConfig(profile_all_threads=True)
     with profile(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as profiler:
         assert profiling()
-        work = collectives.all_reduce(tensor, group=group, async_op=async_op)
-        if work is not None:
-            work.wait()
+        finish(collectives.all_reduce(tensor, group=group, async_op=async_op))
     assert not profiling()
     collectives.all_reduce(tensor, group=group)
     path = folder / f"trace-{group.rank()}.json"

@@ -3,6 +3,7 @@
 import gc
 import os
 import time
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from tests.collectives.shared_groups import ONE_HOST, PAIRS, local_ranks, sharing_group
+from tests.collectives.shared_groups import ONE_HOST, PAIRS, finish, local_ranks, sharing_group
 from tests.ranks import RankPool
 
 QUIET_S, SETTLED_WITHIN_S = 0.2, 10.0  # nothing changes for so long; at most so long is waited for that
@@ -67,9 +68,7 @@ def settled_twice(_: dist.ProcessGroup, hosts: tuple[int, ...]) -> list[tuple[Ho
         if turn == 20:
             early = Holdings.settled()
         algorithm = ("ring", "direct")[turn % 2]
-        work = collectives.all_reduce(tensors[turn % 3], group=group, algorithm=algorithm, async_op=turn % 5 == 0)
-        if work is not None:
-            work.wait()
+        finish(collectives.all_reduce(tensors[turn % 3], group=group, algorithm=algorithm, async_op=turn % 5 == 0))
         tensors[turn % 3].fill_(1)
     assert early.maps >= 2
     return [of_groups, (early, Holdings.settled())]
@@ -79,7 +78,6 @@ def settled_twice(_: dist.ProcessGroup, hosts: tuple[int, ...]) -> list[tuple[Ho
 def test_groups_and_calls_leave_nothing(ranks: RankPool, hosts: tuple[int, ...]) -> None:
     """A few of the groups, and sixty calls."""
     before = shared_memory_files()
-    for holdings in ranks.run(settled_twice, hosts):
-        for early, late in holdings:
-            assert late == early
+    for early, late in chain(*ranks.run(settled_twice, hosts)):
+        assert late == early
     assert shared_memory_files() <= before
