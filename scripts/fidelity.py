@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import click
 
@@ -61,8 +62,8 @@ class Place:
 
     def run(self, arguments: Sequence[str]) -> None:
         """Run it there. Raises OSError if it fails."""
-        os.environ["COLLECTIVES_TRANSPORT"] = self.transport
-        run_ranks(self.hosts, self.ranks_per_host, arguments, self.slow)
+        with patch.dict(os.environ, COLLECTIVES_TRANSPORT=self.transport):
+            run_ranks(self.hosts, self.ranks_per_host, arguments, self.slow)
 
 
 @dataclass(frozen=True, slots=True)
