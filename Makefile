@@ -32,7 +32,7 @@ help:
 	@echo "make demo      the strategy comparison on 2 to 4 local ranks (one a core, or RANKS=4): predict, train, measure;"
 	@echo "               leaves report/"
 	@echo "make test      all tests but the long sweeps"
-	@echo "make test-all  all tests, with more random examples, and the calls of collectives once more"
+	@echo "make test-all  all tests, with more random examples, as .ci/run has it, and the calls of collectives once more"
 	@echo "               with ranks that share no memory"
 	@echo "make fuzz      random attacks for SECONDS=600, from a SEED that it prints if none is given"
 	@echo "make lint      ruff, mypy, that imports point one way, words and names, and that no published figure is"
