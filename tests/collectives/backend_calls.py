@@ -18,17 +18,16 @@ def own(group: Group, length: int = 12, dtype: torch.dtype = torch.float32) -> t
     return data(group.rank(), length, dtype)
 
 
-def rooms(group: Group, length: int = 12) -> Tensors:
+def rooms(group: Group) -> Tensors:
     """Empty tensors, one for each rank."""
-    return [torch.zeros(length) for _ in range(group.size())]
+    return [torch.zeros(12) for _ in range(group.size())]
 
 
 def all_reduce(group: Group) -> Tensors:
     """In place; of real and complex numbers, and of the largest."""
-    real, complexes, largest = own(group), own(group, dtype=torch.complex64), own(group)
-    dist.all_reduce(real, group=group)
-    dist.all_reduce(complexes, group=group)
-    dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+    dist.all_reduce(real := own(group), group=group)
+    dist.all_reduce(complexes := own(group, dtype=torch.complex64), group=group)
+    dist.all_reduce(largest := own(group), dist.ReduceOp.MAX, group)
     return [real, complexes, largest]
 
 
@@ -57,20 +56,19 @@ def coalescing_manager(group: Group) -> Tensors:
 
 def reduce_and_broadcast(group: Group) -> Tensors:
     """To the last rank, whose result alone is defined, and from it."""
-    total, copied, last = own(group), own(group), group.size() - 1
-    dist.reduce(total, group=group, group_dst=last)
-    dist.broadcast(copied, group=group, group_src=last)
+    last = group.size() - 1
+    dist.reduce(total := own(group), group=group, group_dst=last)
+    dist.broadcast(copied := own(group), group=group, group_src=last)
     return [total, copied] if group.rank() == last else [copied]
 
 
 def shares(group: Group) -> Tensors:
     """Gathered into a list and into one tensor, and scattered sums from a list and from one tensor."""
-    gathered, whole, length = rooms(group), torch.zeros(12 * group.size()), 12 * group.size()
-    of_list, of_tensor = torch.zeros(12), torch.zeros(12)
-    dist.all_gather(gathered, own(group), group=group)
-    dist.all_gather_into_tensor(whole, own(group), group=group)
-    dist.reduce_scatter(of_list, list(own(group, length).chunk(group.size())), group=group)
-    dist.reduce_scatter_tensor(of_tensor, own(group, length), group=group)
+    length = 12 * group.size()
+    dist.all_gather(gathered := rooms(group), own(group), group=group)
+    dist.all_gather_into_tensor(whole := torch.zeros(length), own(group), group=group)
+    dist.reduce_scatter(of_list := torch.zeros(12), list(own(group, length).chunk(group.size())), group=group)
+    dist.reduce_scatter_tensor(of_tensor := torch.zeros(12), own(group, length), group=group)
     return [*gathered, whole, of_list, of_tensor]
 
 
@@ -106,11 +104,9 @@ def send_and_receive(group: Group) -> Tensors:
     """Round a ring, batched."""
     arriving, right, left = torch.zeros(12), (group.rank() + 1) % group.size(), (group.rank() - 1) % group.size()
     if group.size() > 1:
-        exchange = [
-            dist.P2POp(dist.isend, own(group), group=group, group_peer=right),
-            dist.P2POp(dist.irecv, arriving, group=group, group_peer=left),
-        ]
-        for work in dist.batch_isend_irecv(exchange):
+        sent = dist.P2POp(dist.isend, own(group), group=group, group_peer=right)
+        received = dist.P2POp(dist.irecv, arriving, group=group, group_peer=left)
+        for work in dist.batch_isend_irecv([sent, received]):
             work.wait()
     return [arriving]
 
@@ -125,9 +121,9 @@ def gather_and_scatter(group: Group) -> Tensors:
 
 def all_to_all(group: Group) -> Tensors:
     """In one tensor, of equal blocks and of uneven ones, rank 0's empty; and in lists."""
-    arrived, whole, ranks = rooms(group), torch.zeros(12 * group.size()), range(group.size())
-    dist.all_to_all_single(whole, own(group, 12 * group.size()), group=group)
-    dist.all_to_all(arrived, list(own(group, 12 * group.size()).chunk(group.size())), group=group)
+    length, ranks = 12 * group.size(), range(group.size())
+    dist.all_to_all_single(whole := torch.zeros(length), own(group, length), group=group)
+    dist.all_to_all(arrived := rooms(group), list(own(group, length).chunk(group.size())), group=group)
     uneven, expects = torch.zeros(group.rank() * group.size()), [group.rank()] * group.size()
     dist.all_to_all_single(uneven, own(group, sum(ranks)), expects, list(ranks), group)
     return [whole, uneven, *arrived]

@@ -11,14 +11,13 @@ import torch.distributed as dist
 import collectives
 from collectives.calls.algorithm_choice import CANDIDATES, Chooser, _calibrated, chooser_of, use_network
 from ringsim import Cluster, Collective, Network, ScheduleError, predict_time
-from ringsim.measurements.measurements import Measurements
-from ringsim.network.spec import Host, Link, Nics, Processor, Spec
+from ringsim.network import Host, Link, Nics, Processor, Spec
 from ringsim.registry import build
 from tests.ranks import RankPool
 from tests.refusals import said_by
-from tests.ringsim.calibration.test_hosts import PROCESSOR
-from tests.ringsim.calibration.test_hosts import probed as simulated_probes
+from tests.ringsim.calibration import test_hosts
 
+ALL_REDUCE = Collective.ALL_REDUCE
 SLOW = Network(latency_s=1e-3, bandwidth_bytes_per_s=1e8)
 
 
@@ -29,7 +28,7 @@ def chosen(group: dist.ProcessGroup, sizes: list[int]) -> list[str]:
         tensor = torch.full((size // 4,), float(group.rank()))
         collectives.all_reduce(tensor, group=group, algorithm="auto")
         assert (tensor == sum(range(group.size()))).all()
-    return [chooser_of(group).choose(Collective.ALL_REDUCE, size, group) for size in sizes]
+    return [chooser_of(group).choose(ALL_REDUCE, size, group) for size in sizes]
 
 
 @pytest.mark.parametrize("num_ranks", [1, 4])
@@ -37,12 +36,9 @@ def test_the_simulator_chooses(ranks: RankPool, num_ranks: int) -> None:
     """The fastest of the candidates on the network, near the size asked for; every rank the same."""
     sizes = [64, 2**16, 2**22]
     results = ranks.run(chosen, sizes, num_ranks=num_ranks)
-    assert all(result == results[0] for result in results)
+    assert results == [results[0]] * num_ranks
     for size, name in zip(sizes, results[0], strict=True):
-        times = {
-            other: predict_time(build(Collective.ALL_REDUCE, other, num_ranks), SLOW, size)
-            for other in CANDIDATES[Collective.ALL_REDUCE]
-        }
+        times = {each: predict_time(build(ALL_REDUCE, each, num_ranks), SLOW, size) for each in CANDIDATES[ALL_REDUCE]}
         assert times[name] <= 1.3 * min(times.values())
 
 
@@ -65,7 +61,7 @@ def chosen_with_burst(group: dist.ProcessGroup) -> list[str]:
     """Return the choices on two hosts of two ranks whose NICs save up 128 KiB."""
     nics = Nics(latency_s=6e-5, bandwidth_bytes_per_s=1.2e8, burst_bytes=2**17)
     use_network(Cluster("", Spec(Host(nics=nics), ranks_per_host=2, processor=Processor(4e-5, 4e-5))), group)
-    return [chooser_of(group).choose(Collective.ALL_REDUCE, size, group) for size in (2**17, 2**20)]
+    return [chooser_of(group).choose(ALL_REDUCE, size, group) for size in (2**17, 2**20)]
 
 
 def test_of_those_that_a_link_paces_alike_the_one_with_less_beside_its_bytes_wins(ranks: RankPool) -> None:
@@ -75,11 +71,10 @@ def test_of_those_that_a_link_paces_alike_the_one_with_less_beside_its_bytes_win
 
 def own_candidate(group: dist.ProcessGroup, file: str) -> tuple[str, str, list[float], str]:
     """Return the choices before and after a candidate is added, a sum by it, and the message for a wrong one."""
-    chooser = chooser_of(group)
     use_network(QUICK_BYTES, group)
-    before = chooser.choose(Collective.ALL_REDUCE, 64, group)
+    before = chooser_of(group).choose(ALL_REDUCE, 64, group)
     collectives.add_candidate(f"{file}:right", group=group)
-    after = chooser.choose(Collective.ALL_REDUCE, 64, group)
+    after = chooser_of(group).choose(ALL_REDUCE, 64, group)
     tensor = torch.full((2,), float(group.rank()))
     collectives.all_reduce(tensor, group=group, algorithm="auto")
     refusal = said_by(ScheduleError, collectives.add_candidate, f"{file}:wrong", "all_reduce", group)
@@ -89,12 +84,11 @@ def own_candidate(group: dist.ProcessGroup, file: str) -> tuple[str, str, list[f
 
 def test_auto_chooses_an_algorithm_of_ones_own(ranks: RankPool, tmp_path: Path) -> None:
     """Where it is the fastest; a wrong one is refused by `verify` before anything is sent."""
-    (tmp_path / "own.py").write_text(OWN_FILE)
-    file = str(tmp_path / "own.py")
-    (before, after, sums, refusal), *others = ranks.run(own_candidate, file, num_ranks=3)
-    assert (before, after, sums) == ("two_shot", f"{file}:right", [3.0, 3.0])
-    assert "own.py:wrong over 3 ranks: at the start, rank 0: chunk 0 ends with rank 1 counted 0 times" in refusal
-    assert others == [(before, after, sums, refusal)] * 2
+    (file := tmp_path / "own.py").write_text(OWN_FILE)
+    first, *others = ranks.run(own_candidate, str(file), num_ranks=3)
+    assert first[:-1] == ("two_shot", f"{file}:right", [3.0, 3.0])
+    assert "own.py:wrong over 3 ranks: at the start, rank 0: chunk 0 ends with rank 1 counted 0 times" in first[-1]
+    assert others == [first] * 2
 
 
 # An all-gather by one step in which every rank sends to every other; with the rows in the other order on some ranks.
@@ -131,7 +125,7 @@ def test_different_files_under_one_name_are_noticed(trio: RankPool, tmp_path: Pa
         assert whole == [0.0, 1.0, 2.0]
 
 
-def probed(group: dist.ProcessGroup) -> tuple[list[str], float]:
+def probed(group: dist.ProcessGroup) -> list[str]:
     """Return the choices where nothing is known of the network, for every collective, all with right results."""
     n, rank = group.size(), group.rank()
     whole = torch.arange(float(3 * n))
@@ -140,17 +134,17 @@ def probed(group: dist.ProcessGroup) -> tuple[list[str], float]:
     collectives.all_gather_into_tensor(gathered := torch.empty(3 * n), share, group=group, algorithm="auto")
     collectives.broadcast(copy := torch.full((2,), float(rank)), group_src=n - 1, group=group, algorithm="auto")
     collectives.reduce(summed := torch.ones(2), group_dst=0, group=group, algorithm="auto")
-    right = torch.equal(total, whole * n) and torch.equal(gathered, whole * n) and bool((copy == n - 1).all())
-    assert right
-    assert rank != 0 or bool((summed == n).all())
-    chooser: Chooser = chooser_of(group)
-    return [chooser.choose(collective, 64, group) for collective in CANDIDATES], float(right)
+    assert torch.equal(total, whole * n)
+    assert torch.equal(gathered, whole * n)
+    assert (copy == n - 1).all()
+    assert rank != 0 or (summed == n).all()
+    return [chooser_of(group).choose(collective, 64, group) for collective in CANDIDATES]
 
 
 def test_a_group_is_probed_at_first_use(ranks: RankPool) -> None:
     """Without a network of its own; and all ranks choose the same for every collective."""
-    results = ranks.run(probed, num_ranks=3)
-    assert all(result == results[0] for result in results)
+    first, *others = ranks.run(probed, num_ranks=3)
+    assert others == [first] * 2
 
 
 def on_the_backend(_: dist.ProcessGroup) -> tuple[list[float], str]:
@@ -160,7 +154,7 @@ def on_the_backend(_: dist.ProcessGroup) -> tuple[list[float], str]:
     dist.all_reduce(tensor, group=on)
     dist.all_reduce(later, group=on, async_op=True).wait()
     dist.barrier(on)
-    return [*tensor.tolist(), *later.tolist()], chooser_of(on).choose(Collective.ALL_REDUCE, 12, on)
+    return [*tensor.tolist(), *later.tolist()], chooser_of(on).choose(ALL_REDUCE, 12, on)
 
 
 def test_auto_on_the_backend(trio: RankPool) -> None:
@@ -170,29 +164,25 @@ def test_auto_on_the_backend(trio: RankPool) -> None:
     assert others == [(sums, name)] * 2
 
 
-def probed_on_hosts(hosts: tuple[int, ...]) -> Measurements:
-    """Return the network that "auto" would probe where two ranks share an interface of 1 Gbit/s; hosts as noted."""
-    spec = Spec(host=Host(link=Link(0.0, 2e9), nics=Nics(100e-6, 125e6)), ranks_per_host=2, processor=PROCESSOR)
-    return simulated_probes(Cluster("true", spec), hosts, hosts)
-
-
 @pytest.mark.parametrize(
     ("num_hosts", "winners"), [(2, {"hierarchical@2", "halving_doubling"}), (3, {"hierarchical@2"})]
 )
 def test_ranks_of_a_host_share_its_network_interface(num_hosts: int, winners: set[str]) -> None:
     """For large tensors the algorithm that crosses the interface least wins: 2(h-1)/h of the size, not 2(n-1)/n."""
-    num_ranks = 2 * num_hosts
-    network = _calibrated(probed_on_hosts(tuple(rank // 2 for rank in range(num_ranks))), 8)
+    num_ranks, host = 2 * num_hosts, Host(link=Link(0.0, 2e9), nics=Nics(100e-6, 125e6))  # of 1 Gbit/s, for two ranks
+    cluster = Cluster("true", Spec(host=host, ranks_per_host=2, processor=test_hosts.PROCESSOR))
+    hosts = tuple(rank // 2 for rank in range(num_ranks))
+    network = _calibrated(test_hosts.probed(cluster, hosts, hosts), 8)
     chooser = Chooser(None)  # type: ignore[arg-type]  # it looks at no group until it has to ask the others
-    assert chooser._best(Collective.ALL_REDUCE, 2**24, num_ranks, network) in winners
-    assert chooser._best(Collective.ALL_REDUCE, 64, num_ranks, network) == "recursive_doubling"
+    assert chooser._best(ALL_REDUCE, 2**24, num_ranks, network) in winners
+    assert chooser._best(ALL_REDUCE, 64, num_ranks, network) == "recursive_doubling"
     assert chooser._best(Collective.REDUCE_SCATTER, 2**24, num_ranks, network) in CANDIDATES[Collective.REDUCE_SCATTER]
 
 
 @pytest.mark.parametrize("hosts", [(0, 1, 0, 1), (0, 1, 1, 1)])
 def test_hosts_that_are_not_alike_are_ranks_with_links_of_their_own(hosts: tuple[int, ...]) -> None:
     """Which need not be true, but is all that the probes can tell."""
-    measured = simulated_probes(Cluster("true", Spec(ranks_per_host=1, processor=PROCESSOR)), hosts, hosts)
+    measured = test_hosts.probed(Cluster("true", Spec(ranks_per_host=1, processor=test_hosts.PROCESSOR)), hosts, hosts)
     in_flight = replace(measured.probes[0], in_flight=4)
     additions = [replace(probe, kind="reduce") for probe in measured.probes_of("reduce_cpu")]
     network = _calibrated(replace(measured, probes=(*measured.probes, in_flight, *additions)), 8)

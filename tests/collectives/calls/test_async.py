@@ -32,10 +32,13 @@ def whole(index: int, rank: int, length: int) -> torch.Tensor:
 
 def mixed(group: dist.ProcessGroup, count: int, seed: int) -> list[str]:
     """Return the faults found in so many calls over two groups, a third of them waited for at once."""
-    draw, wrong, num_at_once = random.Random(seed), [], 0
-    groups = [group, dist.group.WORLD]
+    draw, wrong, num_at_once, groups = random.Random(seed), [], 0, [group, dist.group.WORLD]
     under_way: list[tuple[int, torch.Tensor, collectives.Work]] = []
     finished: list[list[int]] = [[], []]
+
+    def judge(index: int, tensor: torch.Tensor, when: str) -> None:
+        wrong.extend([] if torch.equal(tensor, total(index, len(tensor), group.size())) else [f"{index} {when}"])
+
     for index in range(count):
         which, length = draw.randrange(2), draw.choice([0, 1, 10, 1000, draw.randrange(20_000)])
         algorithm = draw.choice(["ring", "recursive_doubling", "binomial_tree"])
@@ -43,17 +46,17 @@ def mixed(group: dist.ProcessGroup, count: int, seed: int) -> list[str]:
         work = collectives.all_reduce(tensor, group=groups[which], async_op=not at_once, algorithm=algorithm)
         if at_once:
             num_at_once += 1
-            wrong += [] if torch.equal(tensor, total(index, length, group.size())) else [f"{index} at once"]
+            judge(index, tensor, "at once")
             continue
         work.get_future().then(lambda _, which=which, index=index: finished[which].append(index))
         under_way.append((index, tensor, work))
         if draw.random() < 0.05:
             index, tensor, work = under_way.pop(draw.randrange(len(under_way)))  # noqa: PLW2901
             work.wait()
-            wrong += [] if torch.equal(tensor, total(index, len(tensor), group.size())) else [f"{index} picked"]
+            judge(index, tensor, "picked")
     for index, tensor, work in under_way:
         work.wait()
-        wrong += [] if torch.equal(tensor, total(index, len(tensor), group.size())) else [f"{index} at the end"]
+        judge(index, tensor, "at the end")
         wrong += [] if work.is_completed() and work.is_success() and work.exception() is None else [f"{index} state"]
     for each in groups:
         collectives.barrier(each, async_op=True).get_future().wait()  # so that all earlier callbacks are through
@@ -82,12 +85,10 @@ def lists_cleared(group: dist.ProcessGroup) -> list[list[float]]:
     """Return the results of calls whose lists the program changes while they are in the queue."""
     gate = held_up(group)
     output, gathered, summed = torch.zeros(1), [torch.zeros(1), torch.zeros(1)], [torch.ones(1), torch.ones(1)]
-    shares, kept = [torch.ones(1), torch.ones(1)], [*gathered, *summed]
-    works = [
-        collectives.reduce_scatter(output, shares, group=group, async_op=True),
-        collectives.all_gather(gathered, torch.full((1,), 3.0), group=group, async_op=True),
-        all_reduce_coalesced(summed, group=group, async_op=True),
-    ]
+    shares, kept, options = [torch.ones(1), torch.ones(1)], [*gathered, *summed], {"group": group, "async_op": True}
+    scattered = collectives.reduce_scatter(output, shares, **options)
+    works = [scattered, collectives.all_gather(gathered, torch.full((1,), 3.0), **options)]
+    works.append(all_reduce_coalesced(summed, **options))
     shares[:] = [torch.full((1,), 100.0)] * 2
     gathered.clear()
     summed.clear()
@@ -102,7 +103,7 @@ def test_a_call_keeps_the_tensors_of_its_lists(trio: RankPool) -> None:
     assert trio.run(lists_cleared, num_ranks=2, timeout_s=40) == [[[2.0], [3.0], [3.0], [2.0], [2.0]]] * 2
 
 
-def called_back(group: dist.ProcessGroup) -> list[torch.Tensor]:
+def called_back(group: dist.ProcessGroup) -> list[list[float]]:
     """Calls made in callbacks: one that waits while others are queued, one that waits for a queued Work."""
     found: list[torch.Tensor] = []
     gate, done = held_up(group), threading.Event()
@@ -121,13 +122,13 @@ def called_back(group: dist.ProcessGroup) -> list[torch.Tensor]:
     gate.set()
     assert done.wait(20), "a callback hangs"
     collectives.barrier(group)
-    return found
+    return [tensor.tolist() for tensor in found]
 
 
 def test_callbacks_may_call(trio: RankPool) -> None:
     """A callback may do all that its thread would otherwise do later: neither deadlock nor disorder."""
-    for (tensor,) in trio.run(called_back, num_ranks=2, timeout_s=40):
-        assert tensor.tolist() == [8, 8]  # reduced three times over, the last after it was found
+    # Reduced three times over, the last after it was found.
+    assert trio.run(called_back, num_ranks=2, timeout_s=40) == [[[8.0, 8.0]]] * 2
 
 
 def in_callbacks(group: dist.ProcessGroup) -> list[list[float]]:
@@ -182,8 +183,7 @@ def nested(_: dist.ProcessGroup, async_op: bool) -> str:
     group = dist.new_group([dist.get_rank()], use_local_synchronization=True)
 
     def inner() -> None:
-        work = collectives.all_reduce(torch.ones(1), group=group, async_op=async_op)
-        if work is not None:
+        if work := collectives.all_reduce(torch.ones(1), group=group, async_op=async_op):
             work.wait()
 
     return said_by(RuntimeError, state_of(group).part(CollectiveQueue).run, inner)
@@ -196,21 +196,17 @@ def test_a_collective_in_a_collective_is_refused(trio: RankPool, async_op: bool)
     assert message == "a collective was called while this thread executes another one of the same process group"
 
 
-NUM_FRESH_GROUPS = 4
-
-
 def fresh_groups(_: dist.ProcessGroup, threaded: bool) -> list[float]:
-    """The sums of the first calls of several groups, all under way at once."""
-    groups = [dist.new_group(timeout=timedelta(seconds=5)) for _ in range(NUM_FRESH_GROUPS)]
-    tensors = [torch.full((1000,), float((index + 1) * 10 ** dist.get_rank())) for index in range(NUM_FRESH_GROUPS)]
+    """The sums of the first calls of four groups, all under way at once."""
+    groups = [dist.new_group(timeout=timedelta(seconds=5)) for _ in range(4)]
+    tensors = [torch.full((1000,), float((index + 1) * 10 ** dist.get_rank())) for index in range(4)]
     # Ranks come to their groups in different orders.
-    order = [(index + dist.get_rank()) % NUM_FRESH_GROUPS for index in range(NUM_FRESH_GROUPS)]
+    order = [(index + dist.get_rank()) % 4 for index in range(4)]
     if threaded:
-        with ThreadPoolExecutor(NUM_FRESH_GROUPS) as pool:
+        with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda index: collectives.all_reduce(tensors[index], group=groups[index]), order))
     else:
-        works = [collectives.all_reduce(tensors[index], group=groups[index], async_op=True) for index in order]
-        for work in works:
+        for work in [collectives.all_reduce(tensors[index], group=groups[index], async_op=True) for index in order]:
             work.wait()
     return [tensor.mean().item() for tensor in tensors]
 
@@ -218,8 +214,7 @@ def fresh_groups(_: dist.ProcessGroup, threaded: bool) -> list[float]:
 @pytest.mark.parametrize("threaded", [False, True], ids=["asynchronous", "threads"])
 def test_fresh_groups_may_be_used_at_once(trio: RankPool, threaded: bool) -> None:
     """The agreement in a group's first call does not wait for another group's."""
-    expected = [111.0 * (index + 1) for index in range(NUM_FRESH_GROUPS)]
-    assert trio.run(fresh_groups, threaded, num_ranks=3) == [expected] * 3
+    assert trio.run(fresh_groups, threaded) == [[111.0, 222.0, 333.0, 444.0]] * 3
 
 
 def go_on_meanwhile(_: dist.ProcessGroup, algorithm: str, calls_before: int) -> bool:
@@ -255,10 +250,8 @@ def one_group_from_threads(group: dist.ProcessGroup) -> float:
     """The sum of many equal calls, made by several threads in no particular order."""
 
     def call(index: int) -> float:
-        tensor = torch.ones(10)
-        pending = collectives.all_reduce(tensor, group=group, async_op=index % 3 == 0)
-        if pending is not None:
-            pending.wait()
+        if work := collectives.all_reduce(tensor := torch.ones(10), group=group, async_op=index % 3 == 0):
+            work.wait()
         return tensor.sum().item()
 
     with ThreadPoolExecutor(4) as pool:

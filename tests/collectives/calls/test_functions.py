@@ -69,15 +69,11 @@ def test_threads_that_ask_at_once_get_the_same_part() -> None:
 def gathered_from_the_result(group: dist.ProcessGroup) -> list[list[float]]:
     """Return all_gathers whose input lies in the output: in its place, with another stride, elsewhere, interleaved."""
     n, rank, results = group.size(), group.rank(), []
-    for place in (
-        lambda whole: whole[4 * rank : 4 * rank + 4],
-        lambda whole: whole.as_strided((1, 4), (1, 1), 4 * rank),
-        lambda whole: whole[1:5],
-        lambda whole: whole[: 2 * 4 : 2],
-    ):
+    for shape, stride, start in (((4,), 1, 4 * rank), ((1, 4), 1, 4 * rank), ((4,), 1, 1), ((4,), 2, 0)):
         whole = torch.zeros(4 * max(n, 2))
-        place(whole).view(-1).copy_(torch.arange(4.0) + 10 * rank)
-        collectives.all_gather_into_tensor(whole[: 4 * n], place(whole), group)
+        place = whole.as_strided(shape, (stride,) * len(shape), start)
+        place.copy_(torch.arange(4.0) + 10 * rank)
+        collectives.all_gather_into_tensor(whole[: 4 * n], place, group)
         results.append(whole[: 4 * n].tolist())
     return results
 
@@ -101,8 +97,7 @@ def with_views(group: dist.ProcessGroup, backend: str) -> list[Call]:
         plain = made(call, on, seed=1).digest()
         for layout in SEEN:
             viewed = replace(call, layout=layout, input_layout=layout if name not in IN_PLACE else "plain")
-            if made(viewed, on, seed=1).digest() != plain:
-                wrong.append(viewed)
+            wrong += [viewed] if made(viewed, on, seed=1).digest() != plain else []
     return wrong
 
 
@@ -114,14 +109,12 @@ def test_views_give_what_their_values_give(ring_ranks: RankPool, backend: str) -
 
 def integer_means(group: dist.ProcessGroup, backend: str) -> dict[str, list[float]]:
     """AVG of integers of either sign, by every way of asking for it, and what is said of one of bools."""
-    on = group_on(backend, group.size())
-    n, results = group.size(), {}
-    for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8):
-        low = 0 if dtype is torch.uint8 else -7
-        whole = torch.tensor([low, 8] * n, dtype=dtype) + group.rank()
+    on, results = group_on(backend, group.size()), {}
+    for name, low in (("int64", -7), ("int32", -7), ("int8", -7), ("uint8", 0)):
+        whole = torch.tensor([low, 8] * group.size(), dtype=getattr(torch, name)) + group.rank()
         collectives.all_reduce(reduced := whole.clone(), dist.ReduceOp.AVG, on)
-        collectives.reduce_scatter_tensor(share := torch.zeros(2, dtype=dtype), whole, dist.ReduceOp.AVG, on)
-        results[str(dtype)] = [*reduced[:2].tolist(), *share.tolist()]
+        collectives.reduce_scatter_tensor(share := torch.zeros_like(whole[:2]), whole, dist.ReduceOp.AVG, on)
+        results[name] = [*reduced[:2].tolist(), *share.tolist()]
     if backend == "ring":
         dist.all_reduce(counter := torch.tensor(group.rank()), dist.ReduceOp.AVG, on)  # as Lightning's sync_dist does
         results["counter"] = [counter.item()]
@@ -133,13 +126,9 @@ def integer_means(group: dist.ProcessGroup, backend: str) -> dict[str, list[floa
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
 def test_an_average_of_integers_is_truncated(ring_ranks: RankPool, backend: str) -> None:
     """Towards zero, as NCCL does it: of -7, -6, -5 and -4 the mean is -5.5, which gives -5."""
-    for results in ring_ranks.run(integer_means, backend, num_ranks=4):
-        assert results.pop("counter", [1]) == [1]
-        assert results.pop("torch.uint8") == [1, 9, 1, 9]
-        assert set(map(tuple, results.values())) == {(-5, 9, -5, 9)}
-
-
-LONG = 600_000  # elements, of which a chunk is too long to be eager
+    means = {"int64": [-5, 9] * 2, "int32": [-5, 9] * 2, "int8": [-5, 9] * 2, "uint8": [1, 9] * 2}
+    expected = means | ({"counter": [1]} if backend == "ring" else {})
+    assert ring_ranks.run(integer_means, backend) == [expected] * 4
 
 
 def all_calls(group: dist.ProcessGroup, length: int) -> list[float]:
@@ -156,17 +145,15 @@ def all_calls(group: dist.ProcessGroup, length: int) -> list[float]:
 
 def in_both_modes(_: dist.ProcessGroup, transport: str) -> list[list[float]]:
     """Return the results of calls of a new group in inference mode, outside of it, and in it again."""
-    group = dist.new_group()
-    collectives.use_transport(transport, group)
+    collectives.use_transport(transport, group := dist.new_group())
     results = []
     for inference in (True, False, True):
         with torch.inference_mode(inference):
-            results += [all_calls(group, length) for length in (9, LONG)]
+            results += [all_calls(group, length) for length in (9, 600_000)]  # of which a chunk is too long to be eager
     return results
 
 
 @pytest.mark.parametrize("transport", ["gloo", "auto"])
 def test_modes_take_turns(trio: RankPool, transport: str) -> None:
     """An evaluation in inference mode may be the first to call, and training follows."""
-    for results in trio.run(in_both_modes, transport):
-        assert results == [[3.0] * 5] * 6
+    assert trio.run(in_both_modes, transport) == [[[3.0] * 5] * 6] * 3

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -10,8 +9,7 @@ import torch.distributed as dist
 
 import collectives
 from collectives.calls.tensor_checks import check_writable
-from ringsim import Collective
-from ringsim.registry.algorithms import ALGORITHMS
+from ringsim import ALGORITHMS, Collective
 from tests.collectives.replayed_calls import made
 from tests.fuzz.calls import EXOTIC, REDUCING, Call
 from tests.ranks import RankPool, group_on
@@ -57,18 +55,16 @@ def refusals(_: Group, backend: str) -> tuple[list[str], list[float]]:
     """Return the messages, and the sum of a call after them, whose algorithm is chosen for a preset of a network."""
     group = group_on(backend, 2)
     one, two, three, four, expanded = (*(torch.zeros(n) for n in range(1, 5)), torch.zeros(1).expand(3))
-    reduced: list[tuple[torch.Tensor, dict[str, Any]]] = [
-        (three, {"op": dist.ReduceOp.BAND}),
-        (three.bool(), {"op": dist.ReduceOp.AVG}),
-        (three, {"algorithm": "spiral"}),
-        (expanded, {}),
-        (three.to("meta"), {}),
-        (torch.eye(2).to_sparse(), {}),
-        (torch.quantize_per_tensor(four, 0.1, 0, torch.qint8), {}),
-        (three.int(), {"wire": torch.bfloat16}),
-    ]
+    all_reduce = partial(partial, collectives.all_reduce, group=group)
     calls: list[Callable[[], object]] = [
-        *(partial(collectives.all_reduce, tensor, group=group, **options) for tensor, options in reduced),
+        all_reduce(three, op=dist.ReduceOp.BAND),
+        all_reduce(three.bool(), op=dist.ReduceOp.AVG),
+        all_reduce(three, algorithm="spiral"),
+        all_reduce(expanded),
+        all_reduce(three.to("meta")),
+        all_reduce(torch.eye(2).to_sparse()),
+        all_reduce(torch.quantize_per_tensor(four, 0.1, 0, torch.qint8)),
+        all_reduce(three.int(), wire=torch.bfloat16),
         lambda: collectives.broadcast(expanded, group_src=0, group=group),
         lambda: collectives.broadcast(torch._neg_view(four.to(torch.complex32).conj()), group_src=0, group=group),
         lambda: collectives.reduce_scatter_tensor(two, torch.zeros(5), group=group),
@@ -130,29 +126,18 @@ def test_what_torch_cannot_add_is_refused(ring_ranks: RankPool, dtype: str, back
         assert results == [[1.0, 2.0, 2.0, 2.0, 3.0, 2.0], [2.0, 2.0], [3.0, 3.0]]
 
 
-@pytest.mark.parametrize(
-    ("shape", "strides", "overlaps"),
-    [
-        ((3,), (0,), True),
-        ((2, 2), (1, 1), True),
-        ((8,), (2,), False),
-        ((3, 4), (1, 3), False),
-        ((3, 4), (1, 2), True),
-        ((2, 3), (3, 2), False),  # 0 2 4 and 3 5 7
-        ((2, 3), (4, 2), True),
-        ((1, 3), (0, 1), False),
-        ((0, 3), (0, 0), False),
-    ],
-)
-def test_results_need_a_place_for_each_element(
-    shape: tuple[int, ...], strides: tuple[int, ...], overlaps: bool
-) -> None:
+OVERLAPPING = [((3,), (0,)), ((2, 2), (1, 1)), ((3, 4), (1, 2)), ((2, 3), (4, 2))]  # shapes and strides
+# Of (2, 3): 0 2 4 and 3 5 7.
+APART = [((8,), (2,)), ((3, 4), (1, 3)), ((2, 3), (3, 2)), ((1, 3), (0, 1)), ((0, 3), (0, 0))]
+
+
+def test_results_need_a_place_for_each_element() -> None:
     """Strides that let two elements lie at one place are refused, and no others."""
-    tensor = torch.zeros(30).as_strided(shape, strides)
-    if overlaps:
-        assert "elements share memory" in said_by(ValueError, check_writable, "tensor", tensor)
-    else:
-        check_writable("tensor", tensor)
+    for shape, strides in OVERLAPPING:
+        tensor = torch.zeros(30).as_strided(shape, strides)
+        assert "elements share memory" in said_by(ValueError, check_writable, "tensor", tensor), (shape, strides)
+    for shape, strides in APART:
+        check_writable("tensor", torch.zeros(30).as_strided(shape, strides))
 
 
 def disagreeing(group: Group) -> tuple[str, str, float]:
@@ -160,17 +145,10 @@ def disagreeing(group: Group) -> tuple[str, str, float]:
     is_first = group.rank() == 0
     sent, splits = [1, 1, 4 if is_first else 1], ([1, 1, 1], [1, 1, 1]) if is_first else (None, None)
     exchange, empty = partial(said_by, collectives.MismatchError, collectives.all_to_all_single), torch.empty(3)
-    said = (
-        exchange(empty, torch.zeros(sum(sent)), [1, 1, 1], sent, group),
-        exchange(
-            empty.short(),
-            torch.zeros(3).short(),
-            *splits,
-            group,  # new to the group
-        ),
-    )
+    blocks = exchange(empty, torch.zeros(sum(sent)), [1, 1, 1], sent, group)
+    sizes = exchange(empty.short(), torch.zeros(3).short(), *splits, group)  # new to the group
     collectives.all_reduce(after := torch.ones(1), group=group)
-    return said[0], said[1], after.item()
+    return blocks, sizes, after.item()
 
 
 def test_blocks_that_do_not_agree_are_named_on_all_ranks(ranks: RankPool) -> None:
@@ -182,5 +160,4 @@ def test_blocks_that_do_not_agree_are_named_on_all_ranks(ranks: RankPool) -> Non
     )
     assert sizes.startswith("the ranks do not agree on what to do: rank 0: all_to_all of elements of torch.int16")
     assert "ranks 1, 2: all_to_all of 3 elements" in sizes
-    assert others == [(blocks, sizes, 3.0)] * 2
-    assert after == 3.0
+    assert [(blocks, sizes, after), *others] == [(blocks, sizes, 3.0)] * 3

@@ -8,10 +8,10 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from collectives.runtime import Transport
 from collectives.runtime.rounding import rounding_of
-from collectives.runtime.transport import Transport
 from ringsim import Collective
-from ringsim.registry.algorithms import build, size_variant
+from ringsim.registry import build, size_variant
 from ringsim.schedule import rank_program
 from tests.collectives.replayed_calls import ALIKE, NAMES, made, replayed
 from tests.collectives.travel import travelling

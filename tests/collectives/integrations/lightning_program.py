@@ -38,16 +38,9 @@ def main() -> None:
     points = torch.randn(64, 3)
     data = DataLoader(TensorDataset(points, points @ torch.tensor([[1.0], [-2.0], [3.0]])), batch_size=8)
     model = Plane()
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy=DDPStrategy(process_group_backend=backend),
-        max_epochs=8,
-        default_root_dir=folder,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    strategy = DDPStrategy(process_group_backend=backend)
+    trainer = Trainer(accelerator="cpu", devices=2, strategy=strategy, max_epochs=8, default_root_dir=folder, **quiet)
     trainer.fit(model, data)
     loss, weights = trainer.callback_metrics["loss"].item(), model.plane.weight.flatten().tolist()
     everywhere: list[Any] = [None, None]

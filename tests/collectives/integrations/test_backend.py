@@ -58,10 +58,9 @@ def test_calls(ring_ranks: RankPool, call: Callable[[Group], Tensors], num_ranks
 def on_a_mesh(group: Group) -> tuple[Tensors, list[str]]:
     """Sums along either dimension of a mesh of two by two, a tensor brought together from shards, and what was run."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "within"))
-    sums = []
-    for name in ("across", "within"):
-        sums.append(own(group))
-        dist.all_reduce(sums[-1], group=mesh.get_group(name))
+    sums = [own(group), own(group)]
+    for name, tensor in zip(("across", "within"), sums, strict=True):
+        dist.all_reduce(tensor, group=mesh.get_group(name))
     with executions() as noted:
         shards = distribute_tensor(torch.arange(24.0).view(6, 4), mesh, [Shard(0), Shard(1)])
         whole = shards.redistribute(placements=[Replicate(), Replicate()]).to_local()
@@ -133,9 +132,7 @@ def limited(group: Group, way: str, transport: str) -> list[str]:
     call = work.wait if work else calls.get(way, lambda: group.allreduce(tensor, dist.ReduceOp.SUM, half).wait())
     told = [said_by((RuntimeError, TimeoutError), call)]
     if work:
-        assert work.is_completed()
-        assert not work.is_success()
-        assert str(work.exception()) == told[0]
+        assert (work.is_completed(), work.is_success(), str(work.exception())) == (True, False, told[0])
         assert said_by(RuntimeError, work.get_future().wait).split("CollectiveError: ")[1].startswith(told[0])
         told.append(said_by(collectives.CollectiveError, dist.barrier, group))
     return told

@@ -17,13 +17,12 @@ from torch.distributed.algorithms.join import Join
 
 import collectives
 from collectives import HookState, ddp_comm_hook
-from collectives.runtime.queue import CollectiveQueue
+from collectives.runtime import CollectiveQueue
 from collectives.runtime.sharing_offer import TRANSPORT
+from tests.collectives.integrations.test_ddp_hook import SMALL_BUCKETS_MB, batch
 from tests.collectives.shared_groups import shared_by
 from tests.ranks import RankPool, group_on
 from tests.refusals import said_by
-
-STEPS = 4
 
 
 class Branches(nn.Module):
@@ -42,11 +41,6 @@ class Branches(nn.Module):
         return torch.stack(outputs).sum(0).float()
 
 
-def batch_of(rank: int, step: int) -> torch.Tensor:
-    """(4, 7): the rank's own."""
-    return torch.randn(4, 7, generator=torch.Generator().manual_seed(100 * step + rank))
-
-
 Trained = list[bytes]
 
 
@@ -56,7 +50,7 @@ def bits(tensors: Iterator[torch.Tensor]) -> Trained:
 
 
 def train(
-    module: Any, rank: int, steps: int = STEPS, side: Callable[[int], str] = lambda _: "both", accumulated: int = 1
+    module: Any, rank: int, steps: int = 4, side: Callable[[int], str] = lambda _: "both", accumulated: int = 1
 ) -> Trained:
     """The gradients of all steps, and at last the parameters and the buffers."""
     optimizer, trained = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9), []
@@ -64,7 +58,7 @@ def train(
         optimizer.zero_grad(set_to_none=step % 2 == 0)
         for micro in range(accumulated):
             with module.no_sync() if micro < accumulated - 1 else nullcontext():
-                module(batch_of(rank, 10 * step + micro), side(step)).square().mean().backward()
+                module(batch(rank, 10 * step + micro), side(step)).square().mean().backward()
         trained += bits(each.grad for each in module.parameters() if each.grad is not None)
         optimizer.step()
     return trained + bits(module.parameters()) + bits(module.buffers())
@@ -90,8 +84,7 @@ def with_copies(module: Any, rank: int) -> Trained:
     """Gradients that are copied, and saved, between steps."""
     trained = train(module, rank, 2)
     gradients = [each.grad for each in module.parameters()]
-    file = io.BytesIO()
-    torch.save(gradients, file)
+    torch.save(gradients, file := io.BytesIO())
     file.seek(0)
     return [*trained, *bits(iter(copy.deepcopy(gradients))), *bits(iter(torch.load(file))), *train(module, rank, 2)]
 
@@ -102,9 +95,9 @@ def compiled(module: Any, rank: int) -> Trained:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "a small bucket for each parameter": {"bucket_cap_mb": 0.0001},
-    "find_unused_parameters": {"find_unused_parameters": True, "bucket_cap_mb": 0.0001},
-    "static_graph": {"static_graph": True, "bucket_cap_mb": 0.0001},
+    "a small bucket for each parameter": {"bucket_cap_mb": SMALL_BUCKETS_MB},
+    "find_unused_parameters": {"find_unused_parameters": True, "bucket_cap_mb": SMALL_BUCKETS_MB},
+    "static_graph": {"static_graph": True, "bucket_cap_mb": SMALL_BUCKETS_MB},
     "gradients apart": {"gradient_as_bucket_view": False},
 }
 WAYS: dict[str, Callable[[Any, int], Trained]] = {
@@ -118,18 +111,17 @@ WAYS: dict[str, Callable[[Any, int], Trained]] = {
     "compiled": compiled,
 }
 CASES = [
-    *((way, "") for way in WAYS if way != "unused"),
-    *(("plain", options) for options in OPTIONS),
-    ("unused", "find_unused_parameters"),
-    ("no_sync", "a small bucket for each parameter"),
-    ("join", "a small bucket for each parameter"),
+    *((way, "", "float32") for way in WAYS if way != "unused"),
+    *(("plain", options, "float32") for options in OPTIONS),
+    *((way, "a small bucket for each parameter", "float32") for way in ("no_sync", "join")),
+    ("unused", "find_unused_parameters", "float32"),
+    ("plain", "", "float64"),
 ]
 
 
-def both(group: dist.ProcessGroup, backend: str, way: str, options: str, dtype: str) -> tuple[bool, bool, bool]:
+def both(group: dist.ProcessGroup, way: str, options: str, dtype: str) -> tuple[bool, bool, bool]:
     """Return whether our class, and torch's, do the same; and whether gradients lie in shared memory: ours, torch's."""
-    group = group_on(backend, group.size())
-    results, are_lent = [], []
+    group, results, are_lent = group_on("ring", group.size()), [], []
     for kind in (collectives.DistributedDataParallel, nn.parallel.DistributedDataParallel):
         keywords = {"gradient_as_bucket_view": True} | OPTIONS.get(options, {})
         module = kind(Branches(getattr(torch, dtype)), None, process_group=group, **keywords)
@@ -140,21 +132,17 @@ def both(group: dist.ProcessGroup, backend: str, way: str, options: str, dtype: 
     return results[0] == results[1], are_lent[0], are_lent[1]
 
 
-@pytest.mark.parametrize(
-    ("way", "options", "dtype"), [*((*case, "float32") for case in CASES), ("plain", "", "float64")]
-)
+@pytest.mark.parametrize(("way", "options", "dtype"), CASES)
 def test_the_same_as_torchs(ring_ranks: RankPool, way: str, options: str, dtype: str) -> None:
     """The same gradients, parameters and buffers, step by step, whatever it is asked to do."""
-    for is_same, is_lent, is_torchs_lent in ring_ranks.run(both, "ring", way, options, dtype, num_ranks=3):
-        assert is_same
-        assert is_lent == (options != "gradients apart" and os.environ.get(TRANSPORT) != "gloo")
-        assert not is_torchs_lent
+    is_lent = options != "gradients apart" and os.environ.get(TRANSPORT) != "gloo"
+    assert ring_ranks.run(both, way, options, dtype, num_ranks=3) == [(True, is_lent, False)] * 3
 
 
 def handed_over(group: dist.ProcessGroup, accumulated: int) -> tuple[int, int]:
     """Return how many buckets of a step are summed by the queue's thread, and how many by that of the backward pass."""
     group = group_on("ring", group.size())
-    module = collectives.DistributedDataParallel(Branches(), process_group=group, bucket_cap_mb=0.0001)
+    module = collectives.DistributedDataParallel(Branches(), process_group=group, bucket_cap_mb=SMALL_BUCKETS_MB)
     train(module, group.rank(), steps=2)  # from now on the buckets are those of the order of gradients
     started, run = (
         mock.patch.object(CollectiveQueue, name, autospec=True, side_effect=getattr(CollectiveQueue, name))
@@ -162,7 +150,7 @@ def handed_over(group: dist.ProcessGroup, accumulated: int) -> tuple[int, int]:
     )
     for micro in range(accumulated):
         with module.no_sync() if micro < accumulated - 1 else nullcontext():
-            loss = module(batch_of(group.rank(), micro), "both").sum()
+            loss = module(batch(group.rank(), micro), "both").sum()
             with started as by_queue, run as here:
                 loss.backward()
     return by_queue.call_count, here.call_count

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from collectives import HookState, ddp_comm_hook
-from collectives.runtime.transports import GlooTransport
+from collectives.runtime import GlooTransport
 from tests.ranks import RankPool, group_on
 
 STEPS, LEARNING_RATE = 3, 0.1
@@ -57,12 +57,8 @@ def train(module: nn.Module, batches: list[torch.Tensor], steps_left_out: int = 
 
 def trained(group: dist.ProcessGroup, way: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The parameters trained our way, and on Gloo without us."""
-    states = {
-        "hook": HookState(group),
-        "other algorithm": HookState(group, algorithm="halving_doubling"),
-        "bfloat16": HookState(group, wire=torch.bfloat16),
-        "float16": HookState(group, wire=torch.float16),
-    }
+    states = {dtype: HookState(group, wire=getattr(torch, dtype)) for dtype in ("bfloat16", "float16")}
+    states |= {"hook": HookState(group), "other algorithm": HookState(group, algorithm="halving_doubling")}
     ours = wrapped(group, states[way]) if way in states else wrapped(group_on("ring", group.size()))
     return train(ours, batches_of(group.rank())), train(wrapped(group), batches_of(group.rank()))
 
@@ -83,10 +79,8 @@ def bytes_sent(group: dist.ProcessGroup, way: str, wire: torch.dtype | None) -> 
     """How many bytes of gradients this rank hands to `send` in a training step, in which all goes through Gloo."""
     on_gloo = dist.new_group(backend="ring" if way == "backend" else "gloo")
     collectives.use_transport("gloo", on_gloo)
-    module = wrapped(on_gloo) if way == "backend" else wrapped(on_gloo, HookState(on_gloo, wire=wire))
-    train(
-        module, batches_of(group.rank(), 2)
-    )  # what ranks, and DDP in its second step, send each other once is not counted
+    module = wrapped(on_gloo, None if way == "backend" else HookState(on_gloo, wire=wire))
+    train(module, batches_of(group.rank(), 2))  # what ranks, and DDP in its second step, send once is not counted
     sent = []
     send = GlooTransport.send
 
@@ -129,8 +123,7 @@ def test_sparse_gradients(ring_ranks: RankPool) -> None:
 def overlapped(group: dist.ProcessGroup) -> list[bool]:
     """Whether a bucket was reduced while the backward pass stood still before the first layer's gradient, per step."""
     module = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=SMALL_BUCKETS_MB)
-    reduced = threading.Event()
-    seen = []
+    reduced, seen = threading.Event(), []
 
     def noting(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         future = ddp_comm_hook(state, bucket)

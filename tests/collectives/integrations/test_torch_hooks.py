@@ -18,15 +18,13 @@ NUM_STEPS, ONE_BUCKET_MB = 8, 25
 def hook_of(name: str, group: dist.ProcessGroup) -> tuple[Any, Any]:
     """Return the hook of that name, and its state before it."""
     power = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=3)
+    local = post_localSGD_hook.PostLocalSGDState(group, group, start_localSGD_iter=2)
     hooks: dict[str, tuple[Any, Any]] = {
         "allreduce": (group, default_hooks.allreduce_hook),
         "fp16": (group, default_hooks.fp16_compress_hook),
         "powersgd": (power, powerSGD_hook.powerSGD_hook),
         "powersgd in fp16": (power, default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)),
-        "post_localsgd": (
-            post_localSGD_hook.PostLocalSGDState(group, group, start_localSGD_iter=2),
-            post_localSGD_hook.post_localSGD_hook,
-        ),
+        "post_localsgd": (local, post_localSGD_hook.post_localSGD_hook),
     }
     return hooks[name]
 
