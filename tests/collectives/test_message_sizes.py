@@ -9,10 +9,9 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime.transports import GlooTransport
-from ringsim.network import Network
-from ringsim.registry import ALGORITHMS, build
-from ringsim.schedule import Collective
+from collectives.runtime import GlooTransport
+from ringsim import ALGORITHMS, Collective, Network
+from ringsim.registry import build
 from ringsim.simulation import has_contention, simulate
 from tests.collectives.shared_groups import kept_group
 from tests.ranks import RankPool

@@ -4,8 +4,9 @@ import gc
 import os
 import random
 import resource
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,17 @@ def in_use(heap: Heap) -> int:
     """The bytes of memory that the file of a heap takes."""
     gc.collect()
     return 512 * os.fstat(heap._fd).st_blocks
+
+
+@contextmanager
+def limited(kind: int, limit: int) -> Iterator[None]:
+    """In the block this process may have no more of one of its resources."""
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))
 
 
 def test_memory_is_back_with_the_last_view() -> None:
@@ -119,12 +131,8 @@ def test_more_memory_than_there_is() -> None:
         with pytest.raises(OSError, match="of memory is free"):
             local.heap.new(2**44)
         assert new(local, 1.0).sum() == 8
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
-    try:
+    with limited(resource.RLIMIT_FSIZE, 2**20):
         fd = new_heap_file()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     heap = Heap(fd).own(fd)
     os.close(fd)
     assert heap.new(8192) is None
