@@ -41,12 +41,12 @@ def waiting_for(peer: int | None, call: str = "sum") -> CollectiveError:
 
 def told(records: list[FailureRecords], failing: dict[int, BaseException]) -> set[str]:
     """Return the findings of the failing ranks, where all look at once."""
+
+    def find(rank: int) -> str:
+        return records[rank].first_cause(failing[rank], [getattr(failing[rank], "call", "sum")])
+
     with ThreadPoolExecutor(len(failing)) as threads:
-        causes = [
-            threads.submit(records[rank].first_cause, error, [getattr(error, "call", "sum")])
-            for rank, error in failing.items()
-        ]
-        return {cause.result() for cause in causes}
+        return set(threads.map(find, failing))
 
 
 @pytest.fixture

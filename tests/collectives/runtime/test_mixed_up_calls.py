@@ -4,19 +4,17 @@ import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 import collectives
 from collectives.runtime import failures
 from tests.collectives.replayed_calls import made
-from tests.collectives.shared_groups import ONE_HOST, sharing_group
+from tests.collectives.shared_groups import ONE_HOST, set_timeout, sharing_group
 from tests.fuzz import views
 from tests.fuzz.calls import Call
 from tests.ranks import RankPool
@@ -118,7 +116,7 @@ def _group_that_knows(mix_up: MixUp, transport: str, hosts: Sequence[int]) -> di
     assert group is not None
     for call in sorted({*mix_up.calls(0), *mix_up.calls(1)}):
         assert call.endswith("new") or make_call(call, group, 0), call
-    distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT_S), group)
+    set_timeout(group, TIMEOUT_S)
     return group
 
 

@@ -18,6 +18,7 @@ from collectives.shared_memory import CACHE_LINE
 from ringsim.registry import ALGORITHMS, build_proved
 from ringsim.schedule import Collective, Schedule, memory_passes
 from tests.collectives.shared_groups import kept_group
+from tests.collectives.test_message_sizes import calls_of
 from tests.ranks import RankPool
 
 SLOT = 2**20
@@ -67,16 +68,9 @@ def call_of(collective: Collective, name: str, group: dist.ProcessGroup, is_lent
         whole = collectives.empty(LENGTH, group=group).copy_(whole)
     share = whole.view(group.size(), -1)[group.rank()]
     output, at_root = torch.empty(len(share)), LENGTH if group.rank() == 0 else 0
-    how: dict[str, Any] = {"group": group, "algorithm": name}
-    calls: dict[Collective, Callable[[], object]] = {
-        Collective.ALL_REDUCE: lambda: collectives.all_reduce(whole, **how),
-        Collective.REDUCE_SCATTER: lambda: collectives.reduce_scatter_tensor(output, whole, **how),
-        Collective.ALL_GATHER: lambda: collectives.all_gather_into_tensor(whole, share, **how),
-        Collective.BROADCAST: lambda: collectives.broadcast(whole, 0, **how),
-        Collective.REDUCE: lambda: collectives.reduce(whole, 0, **how),
-    }
-    if collective in calls:
-        return calls[collective]
+    if collective.is_whole:
+        own = output if collective is Collective.REDUCE_SCATTER else share
+        return calls_of(whole, own, group, name)[collective]
     executor = Executor(build_proved(collective, name, group.size()), group)
     given, result = {
         Collective.GATHER: (share, torch.empty(at_root)),
