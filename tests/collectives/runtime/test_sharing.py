@@ -98,17 +98,17 @@ def outcome(group: dist.ProcessGroup, tensor: torch.Tensor, texts: list[str]) ->
 
 
 GOOD = ("auto", "65536")
+DISAGREEMENT = (
+    "the ranks do not agree on how to send: ranks 0, 2: transport auto, COLLECTIVES_SHM_SLOT_BYTES 65536; "
+    "rank 1: transport gloo, COLLECTIVES_SHM_SLOT_BYTES 8192; set the same values on all ranks"
+)
 SLOT_RULE = "must be a number of bytes from 4096 to 1073741824"
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            [GOOD, ("gloo", "8192"), GOOD],
-            "the ranks do not agree on how to send: ranks 0, 2: transport auto, COLLECTIVES_SHM_SLOT_BYTES 65536; "
-            "rank 1: transport gloo, COLLECTIVES_SHM_SLOT_BYTES 8192; set the same values on all ranks",
-        ),
+        ([GOOD, ("gloo", "8192"), GOOD], DISAGREEMENT),
         ([("nccl", "65536")] * 2, "COLLECTIVES_TRANSPORT=nccl: must be one of auto, gloo, shm"),
         *(
             ([("auto", slot)] * 2, f"COLLECTIVES_SHM_SLOT_BYTES={shown}: {SLOT_RULE}")

@@ -14,7 +14,7 @@ import torch
 
 from collectives.shared_memory import LocalRanks
 from collectives.shared_memory.heap import Heap, new_heap_file
-from tests.collectives.shared_memory.test_local_ranks import local_ranks, open_portions
+from tests.collectives.shared_memory.test_local_ranks import local_ranks
 
 
 def new(local: LocalRanks, value: float, length: int = 8) -> torch.Tensor:
@@ -98,9 +98,8 @@ def test_memory_is_back_with_the_last_view() -> None:
 def test_a_tensor_outlives_its_group() -> None:
     """It stays as it is, and keeps the file of its heap alone."""
     maps, files = mapped(), open_files()
-    with local_ranks(2) as ranks:
+    with local_ranks(2, is_open=True) as ranks:
         tensor = new(ranks[0], 3.0)
-        open_portions(ranks)
         lend(ranks[0], tensor, 1)
         assert borrow(ranks[1], 0)[0] == 3
         end_portion(ranks)

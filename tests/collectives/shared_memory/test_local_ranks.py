@@ -25,8 +25,8 @@ TOKEN = 2**TOKEN_BITS - 1
 
 
 @contextmanager
-def local_ranks(num_ranks: int, timeout_s: float = 60.0) -> Iterator[list[LocalRanks]]:
-    """All ranks of a host."""
+def local_ranks(num_ranks: int, timeout_s: float = 60.0, is_open: bool = False) -> Iterator[list[LocalRanks]]:
+    """All ranks of a host; is_open: with their first portion."""
     files = [(segment.new_segment_file(4096), new_heap_file()) for _ in range(num_ranks)]
     sockets: list[dict[int, socket.socket]] = [{} for _ in range(num_ranks)]
     for low, high in combinations(range(num_ranks), 2):
@@ -39,6 +39,8 @@ def local_ranks(num_ranks: int, timeout_s: float = 60.0) -> Iterator[list[LocalR
     for file in chain(*files):
         os.close(file)
     del memories
+    if is_open:
+        open_portions(found)
     try:
         yield found
     finally:
@@ -79,8 +81,7 @@ def pass_portion(local: LocalRanks) -> None:
 def test_a_rank_wakes_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """From its sleep, when what it waits for is published, and not only by looking again after a while."""
     monkeypatch.setattr("collectives.shared_memory.local_ranks.RECHECK_S", 50.0)
-    with local_ranks(3) as ranks, ThreadPoolExecutor(1) as thread:
-        open_portions(ranks)
+    with local_ranks(3, is_open=True) as ranks, ThreadPoolExecutor(1) as thread:
         value = thread.submit(receive, ranks[0], 1, 0)
         until_asleep(ranks[0], FOR_RANK + 1)
         send(ranks[2], 0, 0, 1.0)  # what another one publishes does not wake it
@@ -93,8 +94,7 @@ def test_a_rank_wakes_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_that_is_missed_looks_again() -> None:
     """A rank that publishes may not see that another one is about to sleep."""
-    with local_ranks(2) as ranks, ThreadPoolExecutor(1) as thread:
-        open_portions(ranks)
+    with local_ranks(2, is_open=True) as ranks, ThreadPoolExecutor(1) as thread:
         value = thread.submit(receive, ranks[0], 1, 0)
         until_asleep(ranks[0], FOR_RANK + 1)
         ranks[1]._words[0] = ranks[1]._own_words  # where it says that rank 0 is awake
@@ -187,8 +187,7 @@ def test_more_portions_than_a_stamp_counts() -> None:
 
 def test_a_full_connection_wakes_as_well() -> None:
     """Nobody waits to write another byte there."""
-    with local_ranks(2) as ranks:
-        open_portions(ranks)
+    with local_ranks(2, is_open=True) as ranks:
         ranks[0]._own_words[ASLEEP] = FOR_RANK + 1
         thread = threading.Thread(target=lambda: [ranks[1].publish(0, 0, 0) for _ in range(300_000)], daemon=True)
         thread.start()
@@ -198,8 +197,7 @@ def test_a_full_connection_wakes_as_well() -> None:
 
 def test_a_child_does_not_keep_connections_open() -> None:
     """As a process that loads data would, for long after the rank is dead."""
-    with local_ranks(2) as ranks:
-        open_portions(ranks)
+    with local_ranks(2, is_open=True) as ranks:
         child = os.fork()
         if child == 0:
             time.sleep(60)
