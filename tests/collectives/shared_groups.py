@@ -12,6 +12,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 import collectives
 from collectives.runtime import sharing, state_of
@@ -36,6 +37,11 @@ def another_group(group: dist.ProcessGroup, backend: str = "gloo") -> dist.Proce
     other = fresh_group(group.size(), backend=backend)
     assert other is not None
     return other
+
+
+def set_timeout(group: dist.ProcessGroup, timeout_s: float) -> None:
+    """For what comes after its first collectives."""
+    distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
 
 
 def finish(*works: collectives.Work | None) -> None:

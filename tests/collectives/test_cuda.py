@@ -11,6 +11,7 @@ import torch.distributed as dist
 import collectives
 from collectives.calls.functions import all_reduce_coalesced
 from tests.collectives.integrations.test_ddp_hook import batches_of, model, train
+from tests.collectives.shared_groups import finish
 from tests.ranks import RankPool, group_on
 
 ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -62,10 +63,8 @@ def every_call(group: dist.ProcessGroup, device: str, async_op: bool) -> list[to
     ]
     collectives.check_calls(group, collectives.CallCheck.NEW)
     doubled = works[0].get_future().then(lambda future: future.value()[0] * 2).wait() if works[0] else whole * 2
-    for work in works:
-        assert (work is not None) == async_op
-        if work is not None:
-            work.wait()
+    assert {work is not None for work in works} == {async_op}
+    finish(*works)
     results = [whole, strided, narrow, copied, reduced, gathered, *listed, scattered, list_scattered, *several, doubled]
     return [result.cpu() for result in results]
 
@@ -79,9 +78,7 @@ def overlapped(group: dist.ProcessGroup, device: str, async_op: bool) -> torch.T
             if device == "cuda":
                 torch.cuda._sleep(50_000_000)  # tens of milliseconds, in which the call is long made
             tensor.fill_(index + group.rank())
-            work = collectives.all_reduce(tensor, group=group, async_op=async_op)
-            if work is not None:
-                work.wait()
+            finish(collectives.all_reduce(tensor, group=group, async_op=async_op))
             total.add_(tensor)
         return total.cpu()
 
@@ -95,9 +92,8 @@ def dropped(group: dist.ProcessGroup, device: str) -> list[float]:
         works.append(collectives.reduce_scatter_tensor(shares[-1], whole, group=group, async_op=True))
         del whole
         torch.full((50_000 * group.size(),), -1.0, device=device)
-    for work in works:
-        assert work is not None
-        work.wait()
+    assert None not in works
+    finish(*works)
     return [float(share.min()) for share in shares] + [float(share.max()) for share in shares]
 
 

@@ -14,13 +14,12 @@ from tests.ranks import RankPool
 
 def reports(group: dist.ProcessGroup) -> dict[str, tuple[int, str]]:
     """For each public name how many lines of examples there are, and what is wrong with them on this rank."""
-    found = {}
-    names = {"collectives": collectives, "dist": dist, "ringsim": ringsim, "sys": sys, "torch": torch}
+    found, rank = {}, group.rank()
+    names = {"collectives": collectives, "dist": dist, "ringsim": ringsim, "sys": sys, "torch": torch, "rank": rank}
     for name in collectives.__all__:
-        documented = getattr(collectives, name)
         report, runner = io.StringIO(), doctest.DocTestRunner(verbose=False)
-        parser = doctest.DocTestParser()
-        examples = parser.get_doctest(documented.__doc__, {**names, "rank": group.rank()}, name, None, None)
+        text = getattr(collectives, name).__doc__
+        examples = doctest.DocTestParser().get_doctest(text, names, name, None, None)
         runner.run(examples, out=report.write)
         found[name] = len(examples.examples), report.getvalue()
     return found

@@ -15,12 +15,18 @@ from tests.ranks import RankPool, group_on, run_forked_programs, run_script
 ROOT = Path(__file__).parents[2]
 
 
+def printed_by_first(folder: Path, example: str, *arguments: str) -> str:
+    """What rank 0 of two prints."""
+    first, _ = run_forked_programs(2, 120, folder, run_script, ROOT / "examples" / example, arguments)
+    assert first.returncode == 0, first.stderr
+    return first.stdout
+
+
 @pytest.mark.parametrize("example", ["ddp.py", "fsdp.py"])
 def test_it_learns_on_ring(tmp_path: Path, example: str) -> None:
     """By two ranks."""
-    first, _ = run_forked_programs(2, 120, tmp_path, run_script, ROOT / "examples" / example, ["ring"])
-    assert first.returncode == 0, first.stderr
-    losses = [float(loss) for loss in re.findall(r"^ring: step \d+: loss (\S+)$", first.stdout, re.MULTILINE)]
+    printed = printed_by_first(tmp_path, example, "ring")
+    losses = [float(loss) for loss in re.findall(r"^ring: step \d+: loss (\S+)$", printed, re.MULTILINE)]
     assert len(losses) == 2
     assert losses[1] < 0.5 * losses[0]
 
@@ -50,13 +56,11 @@ def test_gpt_runs_on_either_backend_by_one_word(tmp_path: Path) -> None:
     small = ["--steps", "51", "--batch-size", "4", "--layers", "1", "--width", "32", "--sample", "20"]
     printed = {}
     for backend in ("gloo", "ring"):
-        arguments = ["--backend", backend, *small]
-        first, _ = run_forked_programs(2, 120, tmp_path, run_script, ROOT / "examples" / "gpt.py", arguments)
-        assert first.returncode == 0, first.stderr
-        assert re.search(rf"^{backend}: held-out loss \S+, weights \S+$", first.stdout, re.MULTILINE)
-        losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", first.stdout)]
+        text = printed_by_first(tmp_path, "gpt.py", "--backend", backend, *small)
+        assert re.search(rf"^{backend}: held-out loss \S+, weights \S+$", text, re.MULTILINE)
+        losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", text)]
         assert losses[-1] < 0.9 * losses[0]
-        printed[backend] = first.stdout.replace(f"{backend}: ", "")
+        printed[backend] = text.replace(f"{backend}: ", "")
     assert printed["gloo"] == printed["ring"]
 
 

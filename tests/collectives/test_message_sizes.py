@@ -9,10 +9,9 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime.transports import GlooTransport
-from ringsim.network import Network
-from ringsim.registry import ALGORITHMS, build
-from ringsim.schedule import Collective
+from collectives.runtime import GlooTransport
+from ringsim import ALGORITHMS, Collective, Network
+from ringsim.registry import build
 from ringsim.simulation import has_contention, simulate
 from tests.collectives.shared_groups import kept_group
 from tests.ranks import RankPool
@@ -20,6 +19,24 @@ from tests.ranks import RankPool
 NUM_RANKS = 4
 BYTE_A_SECOND = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # so that times are numbers of bytes
 Sent = list[tuple[int, int, int, int]]
+
+
+def calls_of(
+    whole: torch.Tensor, share: torch.Tensor, group: dist.ProcessGroup, algorithm: str
+) -> dict[Collective, Callable[[], object]]:
+    """A call of each collective on a tensor and on a share of it, which rank 0 gives to others, or gets from them."""
+    shares = list(whole.chunk(group.size())) if group.rank() == 0 else None
+    how: dict[str, Any] = {"group": group, "algorithm": algorithm}
+    return {
+        Collective.ALL_REDUCE: lambda: collectives.all_reduce(whole, **how),
+        Collective.REDUCE_SCATTER: lambda: collectives.reduce_scatter_tensor(share, whole, **how),
+        Collective.ALL_GATHER: lambda: collectives.all_gather_into_tensor(whole, share, **how),
+        Collective.BROADCAST: lambda: collectives.broadcast(whole, 0, **how),
+        Collective.GATHER: lambda: collectives.gather(share, shares, group_dst=0, **how),
+        Collective.SCATTER: lambda: collectives.scatter(share, shares, group_src=0, **how),
+        Collective.ALL_TO_ALL: lambda: collectives.all_to_all_single(whole, whole.clone(), **how),
+        Collective.REDUCE: lambda: collectives.reduce(whole, 0, **how),
+    }
 
 
 def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, length: int, dtype: torch.dtype) -> Sent:
@@ -35,20 +52,9 @@ def sent(group: dist.ProcessGroup, collective: Collective, algorithm: str, lengt
 
     whole = torch.zeros(length, dtype=dtype)
     share = torch.zeros(length // group.size(), dtype=dtype)
-    shares = list(whole.chunk(group.size())) if group.rank() == 0 else None
-    how: dict[str, Any] = {"group": group, "algorithm": algorithm}
-    calls: dict[Collective, Callable[[], object]] = {
-        Collective.ALL_REDUCE: lambda: collectives.all_reduce(whole, **how),
-        Collective.REDUCE_SCATTER: lambda: collectives.reduce_scatter_tensor(share, whole, **how),
-        Collective.ALL_GATHER: lambda: collectives.all_gather_into_tensor(whole, share, **how),
-        Collective.BROADCAST: lambda: collectives.broadcast(whole, 0, **how),
-        Collective.GATHER: lambda: collectives.gather(share, shares, group_dst=0, **how),
-        Collective.SCATTER: lambda: collectives.scatter(share, shares, group_src=0, **how),
-        Collective.ALL_TO_ALL: lambda: collectives.all_to_all_single(whole, whole.clone(), **how),
-        Collective.REDUCE: lambda: collectives.reduce(whole, 0, **how),
-    }
+    call = calls_of(whole, share, group, algorithm)[collective]
     with mock.patch.object(GlooTransport, "send", noted):
-        calls[collective]()
+        call()
     return messages
 
 

@@ -7,14 +7,12 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from datetime import timedelta
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 import collectives
@@ -24,7 +22,7 @@ from collectives.shared_memory import MEETING_TIMEOUT_S, Meeting
 from ringsim import Collective, Schedule
 from ringsim.registry import build
 from ringsim.schedule import rank_program
-from tests.collectives.shared_groups import ONE_HOST, PAIRS, finish, on_hosts
+from tests.collectives.shared_groups import ONE_HOST, PAIRS, finish, on_hosts, set_timeout
 from tests.collectives.travel import travelling
 from tests.forked import Leaving
 from tests.fuzz.calls import Call
@@ -95,7 +93,7 @@ def struck(way: Way, timeout_s: float, victim: int, fuse: Fuse, call: Call) -> R
     collectives.use_transport(way.transport, group)
     with on_hosts(group.rank(), way.hosts):
         collectives.barrier(group)
-    distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
+    set_timeout(group, timeout_s)
     if group.rank() == victim:
         log_all_reduces(fuse)
     tensor = collectives.empty(call.shape) if way.is_lent else torch.empty(call.shape)

@@ -6,7 +6,6 @@ All faults happen at the same time, each in a group of its own, which begins wit
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
 from unittest import mock
@@ -14,7 +13,6 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 import collectives
 from collectives import CollectiveError, Executor
@@ -23,7 +21,15 @@ from collectives.runtime import state_of
 from collectives.runtime.schedule_run import ScheduleRun
 from ringsim import Collective, Schedule, Transfer
 from ringsim.registry import build
-from tests.collectives.shared_groups import ONE_HOST, SMALL_SLOT, fresh_group, lent, local_ranks, sharing_group
+from tests.collectives.shared_groups import (
+    ONE_HOST,
+    SMALL_SLOT,
+    fresh_group,
+    lent,
+    local_ranks,
+    set_timeout,
+    sharing_group,
+)
 from tests.ranks import RankPool
 
 TIMEOUT_S = 2.0  # once a group has begun
@@ -216,7 +222,7 @@ def _begun(where: str) -> Group:
     if where != "new":
         collectives.broadcast(torch.ones(100), 0, group=group, algorithm="direct")
         collectives.all_reduce(torch.ones(1), group=group)  # the messages of the first one carry a stamp
-    distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT_S), group)
+    set_timeout(group, TIMEOUT_S)
     return group
 
 

@@ -4,30 +4,23 @@ import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 import collectives
 from collectives.runtime import failures
 from tests.collectives.replayed_calls import made
-from tests.collectives.shared_groups import ONE_HOST, fresh_group, on_hosts
+from tests.collectives.shared_groups import ONE_HOST, set_timeout, sharing_group
 from tests.fuzz import views
 from tests.fuzz.calls import Call
 from tests.ranks import RankPool
 
 TIMEOUT_S = 2.0  # once a group has begun; those who have noticed a mix-up at once wait longer for who is late
-TRANSPORTS = {
-    "gloo": ("gloo", ONE_HOST),
-    "shm": ("shm", ONE_HOST),
-    "two hosts": ("auto", (0, 0, 1)),
-    "lent": ("shm", ONE_HOST),
-}
+WHERE = {"gloo": ("gloo", ONE_HOST), "shm": ("shm", ONE_HOST), "lent": ("shm", ONE_HOST), "hosts": ("auto", (0, 0, 1))}
 OF_THREAD = threading.local()  # its group
 VARIANTS: dict[str, dict[str, Any]] = {
     "long": {"shape": (300_000,)},  # what is not eager
@@ -103,7 +96,7 @@ class Told(NamedTuple):
 
 def mixed_up(_: dist.ProcessGroup, transport: str) -> list[Told]:
     """Of each mix-up, in a group of its own; all at the same time, as many of them wait for their timeout."""
-    groups = [_group_that_knows(mix_up, *TRANSPORTS[transport]) for mix_up in MIX_UPS]
+    groups = [_group_that_knows(mix_up, *WHERE[transport]) for mix_up in MIX_UPS]
     new_memory = _lent_memory if transport == "lent" else views.new_memory
     with (
         mock.patch.object(views, "new_memory", new_memory),
@@ -119,14 +112,11 @@ def _lent_memory(length: int, dtype: torch.dtype) -> torch.Tensor:
 
 def _group_that_knows(mix_up: MixUp, transport: str, hosts: Sequence[int]) -> dist.ProcessGroup:
     """A new group that has made the calls which are not new, in the same order on all ranks."""
-    group = fresh_group(3)
+    group = sharing_group(3, transport, hosts)
     assert group is not None
-    collectives.use_transport(transport, group)
-    with on_hosts(group.rank(), hosts):
-        for call in sorted({*mix_up.calls(0), *mix_up.calls(1)}):
-            if not call.endswith("new"):
-                assert make_call(call, group, 0), call
-    distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT_S), group)
+    for call in sorted({*mix_up.calls(0), *mix_up.calls(1)}):
+        assert call.endswith("new") or make_call(call, group, 0), call
+    set_timeout(group, TIMEOUT_S)
     return group
 
 
@@ -141,7 +131,7 @@ def _mix_up(mix_up: MixUp, group: dist.ProcessGroup) -> Told:
     return Told("", "", wrong)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", WHERE)
 def test_all_are_told_of_both_sides(trio: RankPool, transport: str) -> None:
     """Each rank raises, and says which call all sides made where they first differ; no later result is wrong."""
     for mix_up, *told in zip(MIX_UPS, *trio.run(mixed_up, transport), strict=True):
@@ -152,7 +142,7 @@ def test_all_are_told_of_both_sides(trio: RankPool, transport: str) -> None:
 def assert_told(mix_up: MixUp, rank: int, told: Told) -> None:
     """A rank is."""
     position = mix_up.position()
-    usual, other = (re.sub(" .*", "", mix_up.calls(rank)[position]) for rank in (0, 1))
+    usual, other = (mix_up.calls(rank)[position].partition(" ")[0] for rank in (0, 1))
     where = mix_up, rank, told.message
     assert (told.error, told.wrong) == ("CollectiveError", []), where
     told_of = told.message.partition("; the ranks do not agree on what to do: ")[2]

@@ -44,11 +44,6 @@ class Holdings(NamedTuple):
         return held
 
 
-def shared_memory_files() -> set[str]:
-    """Files in memory that have names."""
-    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-
-
 def settled_twice(_: dist.ProcessGroup, hosts: tuple[int, ...]) -> list[tuple[Holdings, Holdings]]:
     """Return the holdings of this rank after two groups and after four, and in a group after few calls and many."""
     for turn in range(4):
@@ -77,7 +72,7 @@ def settled_twice(_: dist.ProcessGroup, hosts: tuple[int, ...]) -> list[tuple[Ho
 @pytest.mark.parametrize("hosts", [ONE_HOST, PAIRS], ids=["one host", "several hosts"])
 def test_groups_and_calls_leave_nothing(ranks: RankPool, hosts: tuple[int, ...]) -> None:
     """A few of the groups, and sixty calls."""
-    before = shared_memory_files()
+    before = set(Path("/dev/shm").glob("*"))  # files in memory that have names
     for early, late in chain(*ranks.run(settled_twice, hosts)):
         assert late == early
-    assert shared_memory_files() <= before
+    assert set(Path("/dev/shm").glob("*")) <= before

@@ -12,17 +12,13 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import collectives
-from collectives.runtime import Executor
-from collectives.runtime.hooks import Event
+from collectives.runtime import Event, Executor, SharedMemoryTransport
 from collectives.runtime.instructions import portion_bytes
-from collectives.runtime.transports import SharedMemoryTransport
 from collectives.shared_memory import CACHE_LINE
-from ringsim.registry import build_proved
-from ringsim.registry.algorithms import ALGORITHMS
-from ringsim.schedule.collective import Collective
-from ringsim.schedule.memory_passes import memory_passes
-from ringsim.schedule.schedule import Schedule
+from ringsim.registry import ALGORITHMS, build_proved
+from ringsim.schedule import Collective, Schedule, memory_passes
 from tests.collectives.shared_groups import kept_group
+from tests.collectives.test_message_sizes import calls_of
 from tests.ranks import RankPool
 
 SLOT = 2**20
@@ -71,23 +67,17 @@ def call_of(collective: Collective, name: str, group: dist.ProcessGroup, is_lent
     if is_lent:
         whole = collectives.empty(LENGTH, group=group).copy_(whole)
     share = whole.view(group.size(), -1)[group.rank()]
-    if collective is Collective.REDUCE_SCATTER:
-        output = torch.empty(len(share))
-        return lambda: collectives.reduce_scatter_tensor(output, whole, group=group, algorithm=name)
-    if collective is Collective.ALL_GATHER:
-        return lambda: collectives.all_gather_into_tensor(whole, share, group=group, algorithm=name)
-    if collective is Collective.BROADCAST:
-        return lambda: collectives.broadcast(whole, 0, group, algorithm=name)
-    if collective is Collective.REDUCE:
-        return lambda: collectives.reduce(whole, 0, group=group, algorithm=name)
-    if not collective.is_whole:
-        is_root, given_all = group.rank() == 0, collective is Collective.ALL_TO_ALL
-        given = {Collective.GATHER: share, Collective.SCATTER: whole if is_root else whole[:0]}.get(collective, whole)
-        result = torch.empty(LENGTH if given_all or (collective is Collective.GATHER and is_root) else 0)
-        result = torch.empty(len(share)) if collective is Collective.SCATTER else result
-        executor = Executor(build_proved(collective, name, group.size()), group)
-        return lambda: executor.run(result, source=given)
-    return lambda: collectives.all_reduce(whole, group=group, algorithm=name)
+    output, at_root = torch.empty(len(share)), LENGTH if group.rank() == 0 else 0
+    if collective.is_whole:
+        own = output if collective is Collective.REDUCE_SCATTER else share
+        return calls_of(whole, own, group, name)[collective]
+    executor = Executor(build_proved(collective, name, group.size()), group)
+    given, result = {
+        Collective.GATHER: (share, torch.empty(at_root)),
+        Collective.SCATTER: (whole[:at_root], output),
+        Collective.ALL_TO_ALL: (whole, torch.empty(LENGTH)),
+    }[collective]
+    return lambda: executor.run(result, source=given)
 
 
 def passes_of_run(_: dist.ProcessGroup, collective: Collective, name: str, num_ranks: int, is_lent: bool) -> list[Pass]:

@@ -6,7 +6,7 @@ import os
 import re
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from unittest import mock
 
 import pytest
@@ -17,10 +17,12 @@ import collectives
 from collectives.runtime.sharing_offer import SLOT, TRANSPORT
 from collectives.shared_memory import Meeting
 from tests.collectives.shared_groups import ONE_HOST, PAIRS, fresh_group, on_hosts, shared_by
+from tests.collectives.shared_memory.test_heap import limited
 from tests.ranks import RankPool
 
-Environment = list[dict[str, str]]  # of each rank
+Settings = list[tuple[str, str]]  # of each rank, the transport and the length of a slot
 Outcome = tuple[str, float, bool, list[str]]
+Hindrance = Callable[[], AbstractContextManager[None]]  # of rank 1
 
 
 @contextmanager
@@ -48,52 +50,34 @@ def without_memory() -> Iterator[None]:
 @contextmanager
 def without_files() -> Iterator[None]:
     """No file descriptor is left for this process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     os.close(lowest := os.dup(0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-    try:
+    with limited(resource.RLIMIT_NOFILE, lowest):
         yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextmanager
 def without_files_at_the_meeting() -> Iterator[None]:
     """The same, once this rank has a segment and the others know its name."""
-    meet = Meeting.meet
-
-    def without(meeting: Meeting, *arguments: object) -> object:
-        with without_files():
-            return meet(meeting, *arguments)  # type: ignore[arg-type]
-
-    with mock.patch.object(Meeting, "meet", without):
+    with mock.patch.object(Meeting, "meet", without_files()(Meeting.meet)):
         yield
 
 
-HINDRANCES: dict[str, Callable[[], object]] = {
-    "nothing": nullcontext,
-    "no memory": without_memory,
-    "no files": without_files,
-    "no files at the meeting": without_files_at_the_meeting,
-}
-
-
 def begun(
-    _: dist.ProcessGroup, environment: Environment, hindered: int, hindrance: str, hosts: tuple[int, ...] = ONE_HOST
+    _: dist.ProcessGroup, settings: Settings, hindrance: Hindrance, hosts: tuple[int, ...] = ONE_HOST
 ) -> tuple[list[Outcome], str]:
     """Two tries of a first sum, the second of which leaves no more files open; then the transport is chosen once more.
 
     Returns the errors, the sums, whether memory is shared, and what is logged; and the error of the choice.
     """
-    group = fresh_group(len(environment))
+    group = fresh_group(len(settings))
     if group is None:
         return [], ""
     rank, outcomes, num_open = group.rank(), [], []
-    context = HINDRANCES[hindrance if rank == hindered else "nothing"]
-    with mock.patch.dict(os.environ, environment[rank]), on_hosts(rank, hosts):
+    environment = dict(zip((TRANSPORT, SLOT), settings[rank], strict=True))
+    with mock.patch.dict(os.environ, environment), on_hosts(rank, hosts):
         for _again in range(2):
             tensor = torch.full((1000,), float(10**rank))
-            with noted() as texts, context():  # type: ignore[attr-defined]
+            with noted() as texts, hindrance() if rank == 1 else nullcontext():
                 outcomes.append(outcome(group, tensor, texts))
             num_open.append(len(os.listdir("/proc/self/fd")))
     assert num_open[0] == num_open[1]
@@ -113,30 +97,23 @@ def outcome(group: dist.ProcessGroup, tensor: torch.Tensor, texts: list[str]) ->
     return "", tensor[-1].item(), shared_by(group).local is not None, texts
 
 
-def with_settings(*settings: tuple[str, str]) -> Environment:
-    """Of each rank: the transport, and the length of a slot."""
-    return [{TRANSPORT: transport, SLOT: slot} for transport, slot in settings]
-
-
 GOOD = ("auto", "65536")
+DISAGREEMENT = (
+    "the ranks do not agree on how to send: ranks 0, 2: transport auto, COLLECTIVES_SHM_SLOT_BYTES 65536; "
+    "rank 1: transport gloo, COLLECTIVES_SHM_SLOT_BYTES 8192; set the same values on all ranks"
+)
 SLOT_RULE = "must be a number of bytes from 4096 to 1073741824"
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            [GOOD, ("gloo", "8192"), GOOD],
-            "the ranks do not agree on how to send: ranks 0, 2: transport auto, COLLECTIVES_SHM_SLOT_BYTES 65536; "
-            "rank 1: transport gloo, COLLECTIVES_SHM_SLOT_BYTES 8192; set the same values on all ranks",
-        ),
+        ([GOOD, ("gloo", "8192"), GOOD], DISAGREEMENT),
         ([("nccl", "65536")] * 2, "COLLECTIVES_TRANSPORT=nccl: must be one of auto, gloo, shm"),
         *(
             ([("auto", slot)] * 2, f"COLLECTIVES_SHM_SLOT_BYTES={shown}: {SLOT_RULE}")
             for slot, shown in [
-                ("4095", "4095"),
-                ("1073741825", "1073741825"),
-                ("2MiB", "2MiB"),
+                *((slot, slot) for slot in ("4095", "1073741825", "2MiB")),
                 ("9" * 5000, "9" * 117 + "..."),  # more digits than int reads, and more than an offer has room for
                 ("1\n2", "1?2"),
                 ('"\\' * 100, '"\\' * 58 + '"' + "..."),
@@ -144,42 +121,42 @@ SLOT_RULE = "must be a number of bytes from 4096 to 1073741824"
         ),
     ],
 )
-def test_settings_that_cannot_be(ranks: RankPool, settings: list[tuple[str, str]], message: str) -> None:
+def test_settings_that_cannot_be(ranks: RankPool, settings: Settings, message: str) -> None:
     """All ranks are told the same, in one line, each time; afterwards they may say it otherwise."""
-    answers = ranks.run(begun, with_settings(*settings), -1, "nothing")[: len(settings)]
+    answers = ranks.run(begun, settings, nullcontext)[: len(settings)]
     assert answers == [([(message, 0.0, False, [])] * 2, "")] * len(settings)
 
 
 @pytest.mark.parametrize("transport", ["auto", "shm", "gloo"])
 def test_memory_is_shared_unless_it_is_to_be_gloo(ranks: RankPool, transport: str) -> None:
     """And nothing is logged; the transport cannot be changed any more."""
-    for outcomes, later in ranks.run(begun, with_settings(*[(transport, "4096")] * 3), -1, "nothing")[:3]:
+    for outcomes, later in ranks.run(begun, [(transport, "4096")] * 3, nullcontext)[:3]:
         assert outcomes == [("", 111.0, transport != "gloo", [])] * 2
         assert later == "transport 'gloo': the group already has one; choose it before the first collective"
 
 
-@pytest.mark.parametrize("hindrance", ["no memory", "no files", "no files at the meeting"])
-def test_where_one_rank_cannot(ranks: RankPool, hindrance: str) -> None:
+@pytest.mark.parametrize("hindrance", [without_memory, without_files, without_files_at_the_meeting])
+def test_where_one_rank_cannot(ranks: RankPool, hindrance: Hindrance) -> None:
     """With "auto" all send by Gloo, and each says once why; with "shm" all raise ValueError, which names the rank."""
-    for rank, (outcomes, _) in enumerate(ranks.run(begun, with_settings(*[GOOD] * 3), 1, hindrance)[:3]):
+    for rank, (outcomes, _) in enumerate(ranks.run(begun, [GOOD] * 3, hindrance)[:3]):
         assert [rest for *rest, _ in outcomes] == [["", 111.0, False]] * 2
         (first,), second = outcomes[0][3], outcomes[1][3]
         assert first.startswith(f"rank {rank} uses torch.distributed for all messages, not shared memory: ")
         assert second == []
-    for rank, (outcomes, _) in enumerate(ranks.run(begun, with_settings(*[("shm", "65536")] * 3), 1, hindrance)[:3]):
+    for rank, (outcomes, _) in enumerate(ranks.run(begun, [("shm", "65536")] * 3, hindrance)[:3]):
         reason = "rank 1 on this host cannot"
         if rank == 1:
             reason = "cannot create a shared memory segment: [Errno 38] Function not implemented"
         for error, *_rest in outcomes:
             assert re.fullmatch(r"transport 'shm': not all ranks share memory \(.*\); use 'auto'", error)
-            assert reason in error or hindrance != "no memory"
+            assert reason in error or hindrance is not without_memory
 
 
 def test_on_several_hosts(ranks: RankPool) -> None:
     """With "auto" those of a host share, also if those of another one cannot; with "shm" it is refused."""
-    answers = ranks.run(begun, with_settings(*[GOOD] * 5), 1, "no memory", PAIRS)
+    answers = ranks.run(begun, [GOOD] * 5, without_memory, PAIRS)
     assert [[shares for _, _, shares, _ in outcomes] for outcomes, _ in answers] == [[host == 1] * 2 for host in PAIRS]
     assert all(total == 11111.0 for outcomes, _ in answers for _, total, _, _ in outcomes)
-    answers = ranks.run(begun, with_settings(*[("shm", "65536")] * 5), -1, "nothing", PAIRS)
+    answers = ranks.run(begun, [("shm", "65536")] * 5, nullcontext, PAIRS)
     message = "transport 'shm': not all ranks share memory (they run on several hosts); use 'auto'"
     assert {error for outcomes, _ in answers for error, *_ in outcomes} == {message}

@@ -4,7 +4,9 @@ import gc
 import os
 import random
 import resource
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import torch
 
 from collectives.shared_memory import LocalRanks
 from collectives.shared_memory.heap import Heap, new_heap_file
-from tests.collectives.shared_memory.test_local_ranks import local_ranks, open_portions, receive
+from tests.collectives.shared_memory.test_local_ranks import local_ranks, receive
 
 
 def new(local: LocalRanks, value: float, length: int = 8) -> torch.Tensor:
@@ -36,6 +38,17 @@ def in_use(heap: Heap) -> int:
     """The bytes of memory that the file of a heap takes."""
     gc.collect()
     return 512 * os.fstat(heap._fd).st_blocks
+
+
+@contextmanager
+def limited(kind: int, limit: int) -> Iterator[None]:
+    """In the block this process may have no more of one of its resources."""
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))
 
 
 def test_memory_is_back_with_the_last_view() -> None:
@@ -62,9 +75,8 @@ def test_memory_is_back_with_the_last_view() -> None:
 def test_a_tensor_outlives_its_group() -> None:
     """It stays as it is, and keeps the file of its heap alone."""
     maps, files = mapped(), open_files()
-    with local_ranks(2) as ranks:
+    with local_ranks(2, is_open=True) as ranks:
         tensor = new(ranks[0], 3.0)
-        open_portions(ranks)
         ranks[0].publish(1, 0, ranks[0].lend(tensor))  # type: ignore[arg-type]
         assert receive(ranks[1], 0, 0) == 3
         for local in ranks:
@@ -98,12 +110,8 @@ def test_more_memory_than_there_is() -> None:
         with pytest.raises(OSError, match="of memory is free"):
             local.heap.new(2**44)
         assert new(local, 1.0).sum() == 8
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
-    try:
+    with limited(resource.RLIMIT_FSIZE, 2**20):
         fd = new_heap_file()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     heap = Heap(fd).own(fd)
     os.close(fd)
     assert heap.new(8192) is None

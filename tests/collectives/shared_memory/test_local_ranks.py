@@ -9,24 +9,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import combinations
+from itertools import chain, combinations
 
 import pytest
 import torch
 
-from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, TimeLimit
+from collectives.shared_memory import TOKEN_BITS, LocalRanks, OtherCallError, PeerError, TimeLimit, segment
 from collectives.shared_memory.heap import Heap, HostMemory, new_heap_file
-from collectives.shared_memory.local_ranks import CROWDED, WITH_A_CORE, PeerError, patience_of
-from collectives.shared_memory.segment import (
-    ASLEEP,
-    AWAKE,
-    BEGUN,
-    FOR_A_PORTION,
-    FOR_RANK,
-    SLOTS,
-    Segment,
-    new_segment_file,
-)
+from collectives.shared_memory.local_ranks import CROWDED, WITH_A_CORE, patience_of
+from collectives.shared_memory.segment import ASLEEP, FOR_RANK, SLOTS, Segment
 from ringsim import machine
 from tests.refusals import said_by
 
@@ -34,21 +25,22 @@ TOKEN = 2**TOKEN_BITS - 1
 
 
 @contextmanager
-def local_ranks(num_ranks: int, timeout_s: float = 60.0) -> Iterator[list[LocalRanks]]:
-    """All ranks of a host."""
-    files = [(new_segment_file(4096), new_heap_file()) for _ in range(num_ranks)]
+def local_ranks(num_ranks: int, timeout_s: float = 60.0, is_open: bool = False) -> Iterator[list[LocalRanks]]:
+    """All ranks of a host; is_open: with their first portion."""
+    files = [(segment.new_segment_file(4096), new_heap_file()) for _ in range(num_ranks)]
     sockets: list[dict[int, socket.socket]] = [{} for _ in range(num_ranks)]
     for low, high in combinations(range(num_ranks), 2):
         sockets[low][high], sockets[high][low] = socket.socketpair()
     limit, found = TimeLimit(timeout_s), []
     for rank in range(num_ranks):
-        memories = {peer: HostMemory(Segment(segment), Heap(heap)) for peer, (segment, heap) in enumerate(files)}
+        memories = {peer: HostMemory(Segment(words), Heap(heap)) for peer, (words, heap) in enumerate(files)}
         memories[rank].heap.own(files[rank][1])
         found.append(LocalRanks(rank, memories, sockets[rank], lambda: limit))
-    for segment, heap in files:
-        os.close(segment)
-        os.close(heap)
+    for file in chain(*files):
+        os.close(file)
     del memories
+    if is_open:
+        open_portions(found)
     try:
         yield found
     finally:
@@ -89,8 +81,7 @@ def pass_portion(local: LocalRanks) -> None:
 def test_a_rank_wakes_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """From its sleep, when what it waits for is published, and not only by looking again after a while."""
     monkeypatch.setattr("collectives.shared_memory.local_ranks.RECHECK_S", 50.0)
-    with local_ranks(3) as ranks, ThreadPoolExecutor(1) as thread:
-        open_portions(ranks)
+    with local_ranks(3, is_open=True) as ranks, ThreadPoolExecutor(1) as thread:
         value = thread.submit(receive, ranks[0], 1, 0)
         until_asleep(ranks[0], FOR_RANK + 1)
         send(ranks[2], 0, 0, 1.0)  # what another one publishes does not wake it
@@ -98,13 +89,12 @@ def test_a_rank_wakes_up(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(0.05)  # it sets the flag a moment before it sleeps
         send(ranks[1], 0, 0, 2.0)
         assert value.result(20) == 2.0
-        assert ranks[0]._own_words[ASLEEP] == AWAKE
+        assert ranks[0]._own_words[ASLEEP] == segment.AWAKE
 
 
 def test_one_that_is_missed_looks_again() -> None:
     """A rank that publishes may not see that another one is about to sleep."""
-    with local_ranks(2) as ranks, ThreadPoolExecutor(1) as thread:
-        open_portions(ranks)
+    with local_ranks(2, is_open=True) as ranks, ThreadPoolExecutor(1) as thread:
         value = thread.submit(receive, ranks[0], 1, 0)
         until_asleep(ranks[0], FOR_RANK + 1)
         ranks[1]._words[0] = ranks[1]._own_words  # where it says that rank 0 is awake
@@ -135,7 +125,7 @@ class LateBeginner(list[int]):
 
     def __getitem__(self, place: int) -> int:  # type: ignore[override]
         value = super().__getitem__(place)
-        if place == BEGUN + 1:
+        if place == segment.BEGUN + 1:
             self[place] = 1 << TOKEN_BITS | TOKEN
         return value
 
@@ -164,7 +154,7 @@ def test_a_portion_waits_for_the_one_before_the_last() -> None:
         for _ in range(SLOTS):
             pass_portion(ranks[0])
         third = thread.submit(ranks[0].open_portion, TOKEN)
-        until_asleep(ranks[0], FOR_A_PORTION)
+        until_asleep(ranks[0], segment.FOR_A_PORTION)
         pass_portion(ranks[1])
         time.sleep(0.05)
         assert not third.done()
@@ -197,8 +187,7 @@ def test_more_portions_than_a_stamp_counts() -> None:
 
 def test_a_full_connection_wakes_as_well() -> None:
     """Nobody waits to write another byte there."""
-    with local_ranks(2) as ranks:
-        open_portions(ranks)
+    with local_ranks(2, is_open=True) as ranks:
         ranks[0]._own_words[ASLEEP] = FOR_RANK + 1
         thread = threading.Thread(target=lambda: [ranks[1].publish(0, 0, 0) for _ in range(300_000)], daemon=True)
         thread.start()
@@ -208,8 +197,7 @@ def test_a_full_connection_wakes_as_well() -> None:
 
 def test_a_child_does_not_keep_connections_open() -> None:
     """As a process that loads data would, for long after the rank is dead."""
-    with local_ranks(2) as ranks:
-        open_portions(ranks)
+    with local_ranks(2, is_open=True) as ranks:
         child = os.fork()
         if child == 0:
             time.sleep(60)
