@@ -100,9 +100,13 @@ class DataParallel(nn.Module):
         """Give every rank the buffers of rank 0, all of one dtype in one message."""
         # By .data: a forward pass may have saved them for a backward pass that is still to come.
         for buffers in by_dtype(self.model.get_buffer(name).data for name in self._buffers_to_send):
-            packed = torch.cat([buffer.flatten() for buffer in buffers])
+            sizes = [buffer.numel() for buffer in buffers]
+            packed = buffers[0].new_empty(sum(sizes))  # and not by torch.cat, which autocast refuses for some dtypes
+            places = list(zip(buffers, packed.split(sizes), strict=True))
+            for buffer, part in places:
+                part.view_as(buffer).copy_(buffer)
             collectives.broadcast(packed, group=self.group, group_src=0)
-            for buffer, part in zip(buffers, packed.split([buffer.numel() for buffer in buffers]), strict=True):
+            for buffer, part in places:
                 buffer.copy_(part.view_as(buffer))
 
     def _arrived(self, index: int, _: torch.Tensor) -> None:

@@ -8,12 +8,12 @@ monitored barrier. CUDA tensors go through memory of the host; what goes to Gloo
 as Gloo does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -72,34 +72,37 @@ def in_all_forms(method: Callable[..., dist.Work], context: CallContext) -> Call
     """Let a collective be called in every form that the method of torch's ProcessGroup has, and run in `context`.
 
     The forms of `reduce`, for example, are reduce([tensor]), reduce([tensor], opts), reduce(tensor, root) and
-    reduce(tensor, root, op, timeout), each also by keyword. `method` always gets lists and options.
+    reduce(tensor, root, op, timeout), each also by keyword. `method` gets the arguments of the form with options.
     """
+    parameters = signature(method).parameters
 
     @wraps(method)
     def call(self: dist.ProcessGroup, *arguments: Any, **keywords: Any) -> dist.Work:
         if keywords or not arguments or not hasattr(arguments[-1], "asyncOp"):
-            arguments = _with_options(method, arguments, keywords)
+            arguments = _with_options(parameters, arguments, keywords)
         with context(self, arguments[-1]):
             return method(self, *arguments)
 
     return call
 
 
-def _with_options(method: Callable[..., dist.Work], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Return the tensors and options that `method` takes; raise TypeError for what none of torch's forms has."""
-    parameters = signature(method).parameters
+def _with_options(parameters: Mapping[str, Parameter], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Return the tensors and options of a method with these parameters; raise TypeError if no form of torch's fits."""
     num_tensors = len(parameters) - 2  # beside self and opts
-    options = keywords.pop("opts", None) or parameters["opts"].default()
+    given = keywords.pop("opts", None)
+    options = given or parameters["opts"].default()
     settable = [name for name in _OPTION_OF if hasattr(options, _OPTION_OF[name])]
     values = dict(zip(settable, arguments[num_tensors:], strict=False)) | keywords
-    for name in settable:
-        if (value := values.pop(name, None)) is not None:
-            setattr(options, _OPTION_OF[name], value)
-    # What remains is tensors, by keywords that differ: output, outputTensor, output_lists, ...
-    names = sorted(values, key=lambda name: ("split" in name, not name.startswith("out")))
+    num_set = sum(name in values for name in settable)
+    # What is not set are tensors, by keywords that differ: output, outputTensor, output_lists, ...
+    names = sorted(values.keys() - {*settable}, key=lambda name: ("split" in name, not name.startswith("out")))
     tensors = [*arguments[:num_tensors], *(values[name] for name in names)]
-    if len(tensors) != num_tensors or len(arguments) > num_tensors + len(settable):
-        raise TypeError(f"{method.__name__}() takes the arguments of torch.distributed.ProcessGroup.{method.__name__}")
+    is_twice = (given and num_set) or len(tensors) + num_set != len(arguments) + len(keywords)
+    if is_twice or len(tensors) != num_tensors or not all(name.startswith(("in", "out", "tensor")) for name in names):
+        raise TypeError(f"{(*parameters,)}: no form of this method of torch's ProcessGroup takes the arguments given")
+    for name in settable:
+        if values.get(name) is not None:
+            setattr(options, _OPTION_OF[name], values[name])
     if not {"tensors", "outputs"}.isdisjoint(parameters) and any(isinstance(tensor, Tensor) for tensor in tensors):
         tensors = [[tensor] for tensor in tensors]
     return [*tensors, options]
@@ -163,7 +166,8 @@ class RingGroup(dist.ProcessGroup):
         given: the tensors, or lists of tensors, that `function` takes, all of one dtype and on one device.
         options: further arguments of `function`.
         """
-        tensor = given[0] if isinstance(given[0], Tensor) else given[0][0]
+        tensor = next((each for each in given if isinstance(each, Tensor)), None)
+        tensor = given[0][0] if tensor is None else tensor  # a list that is empty is for `function` to refuse
         if (op := getattr(how, "reduceOp", None)) is not None:
             options |= {"op": op, "wire": self._wire_of(tensor)}
         # Where it is a stream that waits, the call does not, since the Work must tell the stream for what.

@@ -133,11 +133,16 @@ def test_it_passes_for_the_model(ranks: RankPool) -> None:
 
 def normalised(group: dist.ProcessGroup) -> list[float]:
     """The running mean of two ranks with data of their own, at the start of the third step."""
-    model = DataParallel(nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1)), "ring", group, broadcast=True)
-    seen = []
+    layers = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1))
+    layers.register_buffer("halves", torch.full((2, 1), group.rank(), dtype=torch.float16).T)
+    model, seen = DataParallel(layers, "ring", group, broadcast=True), []
     model.model[0].register_forward_pre_hook(lambda norm, _: seen.append(norm.running_mean.item()))
     for _ in range(3):
-        model(torch.tensor([[1.0], [3.0]]) * (group.rank() + 1)).sum().backward()
+        with torch.autocast("cpu", torch.bfloat16):
+            scores = model(torch.tensor([[1.0], [3.0]]) * (group.rank() + 1))
+        scores.sum().backward()
+        assert layers.halves.tolist() == [[0, 0]]
+        layers.halves.fill_(group.rank())
     return seen
 
 

@@ -113,9 +113,7 @@ def main(
     compared = tuple(name for name in names if name != ONE_PROCESS)
     config = JobConfig(loaded, step, compared, steps, one_process=ONE_PROCESS in names)
     step.batches(loaded, 0, torchrun.num_ranks(START))
-    # Ranks that are started by hand may leave out how many share a host.
-    placed = {} if "LOCAL_WORLD_SIZE" in os.environ else {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    environment = read_environment(os.environ | placed)
+    environment = read_environment(os.environ)
     for name in RESULTS:  # found out before the work, not after it
         if (output / name).is_dir():
             raise click.UsageError(f"--output {output}: cannot be written: {name} is a directory there")

@@ -145,8 +145,8 @@ def test_mistakes_are_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Each rank finds them before it meets the others; exit code 2, and nothing is written."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made" / "checkpoint.pt").mkdir(parents=True)
-    torchrun = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
-    for name, value in torchrun.items():
+    by_torchrun = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    for name, value in {**by_torchrun, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}.items():
         monkeypatch.setenv(name, str(value))
     told = refusals_in(Path(__file__).with_name("mistakes.txt"), main)
     assert told.replace(", ".join(STRATEGY_NAMES), "STRATEGIES") == snapshot
