@@ -99,7 +99,8 @@ def _with_options(parameters: Mapping[str, Parameter], arguments: tuple[Any, ...
     tensors = [*arguments[:num_tensors], *(values[name] for name in names)]
     is_twice = (given and num_set) or len(tensors) + num_set != len(arguments) + len(keywords)
     if is_twice or len(tensors) != num_tensors or not all(name.startswith(("in", "out", "tensor")) for name in names):
-        raise TypeError(f"{(*parameters,)}: no form of this method of torch's ProcessGroup takes the arguments given")
+        forms = ", ".join([*parameters][1:])
+        raise TypeError(f"({forms}): no form of this method of torch's ProcessGroup takes the arguments given")
     for name in settable:
         if values.get(name) is not None:
             setattr(options, _OPTION_OF[name], values[name])

@@ -77,6 +77,17 @@ def options(_: Group) -> tuple[list[tuple[Any, ...]], str]:
     return noted, said_by(ValueError, dist.new_group, backend="ring", pg_options="halving_doubling")
 
 
+def refused(_: Group) -> list[str]:
+    """Return what is said of calls in no form that torch has, and of a list without tensors."""
+    world, tensor, by_sum = dist.group.WORLD, torch.ones(2), dist.ReduceOp.SUM
+    return [
+        said_by(TypeError, world.allreduce, [tensor], by_sum, op=by_sum),
+        said_by(TypeError, world.allreduce, tensors=[tensor], opts=dist.AllreduceOptions(), op=by_sum),
+        said_by(TypeError, world.allgather, [[tensor]], root=0),
+        said_by(ValueError, dist.all_gather, [], tensor),
+    ]
+
+
 def names(group: Group) -> list[object]:
     """By which names a group can be made, and what it then is called."""
     both = dist.new_group(backend="cpu:ring")
@@ -104,6 +115,10 @@ def test_init_process_group() -> None:
         for seen, message in pool.run(options):
             assert seen == [("all_reduce", "recursive_doubling", wire) for wire in (torch.bfloat16, torch.int64)]
             assert message == "pg_options 'halving_doubling': must be a collectives.BackendOptions, or nothing"
+        of_reduce, of_gather = "(tensors, opts): no form of this method", "(outputs, inputs, opts): no form of this"
+        for told in pool.run(refused):
+            starts = (of_reduce, of_reduce, of_gather, "tensor_list has 0 tensors: must have one for each")
+            assert all(message.startswith(start) for message, start in zip(told, starts, strict=True)), told
 
 
 _KEPT: list[Group] = []  # which must not close their connections while others wait
