@@ -167,7 +167,7 @@ class RingGroup(dist.ProcessGroup):
         given: the tensors, or lists of tensors, that `function` takes, all of one dtype and on one device.
         options: further arguments of `function`.
         """
-        tensor = next((each for each in given if isinstance(each, Tensor)), None)
+        tensor = next((item for item in given if isinstance(item, Tensor)), None)
         tensor = given[0][0] if tensor is None else tensor  # a list that is empty is for `function` to refuse
         if (op := getattr(how, "reduceOp", None)) is not None:
             options |= {"op": op, "wire": self._wire_of(tensor)}
