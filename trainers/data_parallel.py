@@ -16,7 +16,7 @@ from trainers.replica_check import first_mismatch, named_tensors
 from trainers.strategies import MakeStrategy, make_strategy
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import Ddp
-from trainers.strategies.flat_vector import by_dtype
+from trainers.strategies.flat_vector import FlatVector, by_dtype
 
 
 class DriftError(RuntimeError):
@@ -100,14 +100,12 @@ class DataParallel(nn.Module):
         """Give every rank the buffers of rank 0, all of one dtype in one message."""
         # By .data: a forward pass may have saved them for a backward pass that is still to come.
         for buffers in by_dtype(self.model.get_buffer(name).data for name in self._buffers_to_send):
-            sizes = [buffer.numel() for buffer in buffers]
-            packed = buffers[0].new_empty(sum(sizes))  # and not by torch.cat, which autocast refuses for some dtypes
-            places = list(zip(buffers, packed.split(sizes), strict=True))
-            for buffer, part in places:
-                part.view_as(buffer).copy_(buffer)
-            collectives.broadcast(packed, group=self.group, group_src=0)
-            for buffer, part in places:
-                buffer.copy_(part.view_as(buffer))
+            flat = FlatVector([buffer.shape for buffer in buffers], buffers[0])
+            for buffer, view in zip(buffers, flat.views, strict=True):
+                view.copy_(buffer)
+            collectives.broadcast(flat.vector, group=self.group, group_src=0)
+            for buffer, view in zip(buffers, flat.views, strict=True):
+                buffer.copy_(view)
 
     def _arrived(self, index: int, _: torch.Tensor) -> None:
         """Pass on that a gradient has been accumulated."""

@@ -1,19 +1,11 @@
 """How a schedule is carried out on a process group: transports, the queue, buffers and failures."""
 
 from collectives.runtime.chunks import Reduce, reduce_into
-from collectives.runtime.errors import CollectiveError, FlightRecord, gather_objects, naming_failures
+from collectives.runtime.errors import CollectiveError, FlightRecord, naming_failures
 from collectives.runtime.executor import Executor, execute, is_plain
 from collectives.runtime.failures import FailureRecords, explain_failures, has_failed, name_first_to_fail
-from collectives.runtime.fingerprint import (
-    TEXT_BYTES,
-    CallCheck,
-    Fingerprint,
-    FingerprintCheck,
-    MismatchError,
-    RowAllGather,
-    TextAllGather,
-    check_calls,
-)
+from collectives.runtime.fingerprint import CallCheck, Fingerprint, FingerprintCheck, MismatchError, check_calls
+from collectives.runtime.gathers import TEXT_BYTES, RowAllGather, TextAllGather, gather_objects
 from collectives.runtime.gloo_threads import (
     GLOO_THREAD_POLICIES,
     GlooThreadPolicy,

@@ -4,9 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import torch.distributed as dist
+from typing import NamedTuple
 
 from collectives.runtime.instructions import Opcode, RankInstruction, RankPart
 
@@ -132,17 +130,6 @@ def naming_failures(doing: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise CollectiveError(f"{doing}: {first_line(error)}") from error
-
-
-def gather_objects(own: Any, group: dist.ProcessGroup, failed: str) -> list[Any]:
-    """Return the objects of all ranks, by rank; collective.
-
-    failed: the message of the CollectiveError if a peer fails, such as "gathering the results failed".
-    """
-    everywhere: list[Any] = [None] * group.size()
-    with naming_failures(f"rank {group.rank()}: {failed}"):
-        dist.all_gather_object(everywhere, own, group=group)
-    return everywhere
 
 
 def disagreement(calls: Sequence[tuple[int, str]], about: str = "what to do") -> str:

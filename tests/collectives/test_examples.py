@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def printed_by_first(folder: Path, example: str, *arguments: str) -> str:
-    """What rank 0 of two prints."""
+    """Return the output of rank 0 of two."""
     first, _ = run_forked_programs(2, 120, folder, run_script, ROOT / "examples" / example, arguments)
     assert first.returncode == 0, first.stderr
     return first.stdout

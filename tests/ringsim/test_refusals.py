@@ -31,7 +31,7 @@ def sweep(names: list[str], ranks: list[int], sizes: list[int]) -> object:
 
 
 def hosts_in(machines: object, hosts: list[int]) -> object:
-    """What the measurements of three ranks say of their hosts."""
+    """Return the hosts that the measurements of three ranks name."""
     return RankHosts.from_measurements(Measurements(3, {"machines": machines, "hosts": hosts}))
 
 

@@ -234,7 +234,7 @@ def test_a_failing_rank_says_so_before_it_is_ended(state: str, grace_s: float, e
 
 
 def test_what_is_ignored_stays_so() -> None:
-    """As whoever started the program wants it."""
+    """A signal that was ignored when the program was started stays ignored."""
     before, stop = signal.signal(signal.SIGUSR1, signal.SIG_IGN), StopRequest()
     try:
         with stop.noting():
