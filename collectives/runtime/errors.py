@@ -109,6 +109,12 @@ class CollectiveError(RuntimeError):
             self._cause = cause
             self.args = (f"{self}; {cause}",)
 
+    def during(self, doing: str) -> "CollectiveError":
+        """Return it with `doing`, the rank and what it was at, in front of its message."""
+        placed = CollectiveError(f"{doing}: {self}", self.flight_record, self.peer)
+        placed._cause = self._cause
+        return placed
+
 
 def is_timeout(error: BaseException) -> bool:
     """Whether Gloo says that nothing came in time, or that an earlier such failure has closed the connection."""
@@ -128,6 +134,8 @@ def naming_failures(doing: str) -> Iterator[None]:
     """
     try:
         yield
+    except CollectiveError as error:
+        raise error.during(doing) from error
     except RuntimeError as error:
         raise CollectiveError(f"{doing}: {first_line(error)}") from error
 

@@ -260,7 +260,7 @@ class TrainStep:
         except CollectiveError as error:
             place = f"rank {self.group.rank()}: training step {step}, strategy {self.config.strategy}"
             name_first_to_fail(error, self.group)
-            raise CollectiveError(f"{place}: {error}", error.flight_record, error.peer) from error
+            raise error.during(place) from error
 
     def settle(self) -> None:
         """Bring DDP to where it is after a step, before a state is loaded.

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from collectives import CollectiveError
 from collectives.runtime import failures
-from collectives.runtime.errors import disagreement
+from collectives.runtime.errors import disagreement, naming_failures
 from collectives.runtime.failures import FailureRecord, FailureRecords, first_difference
 
 SOON_S, LATER_S = 0.3, 50.0
@@ -166,3 +166,15 @@ def test_a_store_that_does_not_answer(is_stuck: bool, graces: Callable[..., None
     store = Store(is_stuck)
     assert told(records_of(2, store), {1: waiting_for(0)}) == {""}
     store.over.set()
+
+
+def test_a_failure_keeps_its_peer_and_says_its_cause_once() -> None:
+    """Wherever its message is put in a larger one; an error of torch's gets one as well."""
+    error, said = waiting_for(1), "^rank 0: step 3: summing: nothing came; because$"
+    error.add_cause("because")
+    with pytest.raises(CollectiveError, match=said) as raised, naming_failures("rank 0: step 3: summing"):
+        raise error
+    raised.value.add_cause("because")
+    assert (str(raised.value).count("because"), raised.value.peer) == (1, 1)
+    with pytest.raises(CollectiveError, match="^summing: torch's$"), naming_failures("summing"):
+        raise RuntimeError("torch's\nand more")

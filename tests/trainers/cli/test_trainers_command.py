@@ -125,4 +125,5 @@ def test_a_rank_that_stalls_is_named_within_the_timeout(tmp_path: Path) -> None:
         rest = read_until(terminal)
         assert ranks[0].wait(TIMEOUT_S) == 1
     os.close(terminal)
-    assert re.search(r"rank 0: training step \d+, strategy bucketed: .* rank 1 failed: ", rest)
+    assert re.search(r"rank 0: training step \d+, strategy bucketed: .*timed out after 3 s", rest), repr(rest)
+    assert rest.count("the first rank to stop responding was rank 1") == 1, repr(rest)
