@@ -177,7 +177,7 @@ class RankPool:
         if self._num_cases == self._max_cases:
             self.end()
         used = num_ranks or self.num_ranks
-        self.ranks.start(_run_case, self._backends[0], used, case, arguments, ranks=range(used))
+        self.ranks.start(_run_case, self._num_cases, self._backends[0], used, case, arguments, ranks=range(used))
         self._num_cases += 1
 
     def answers(self, ranks: Sequence[int], timeout_s: float) -> dict[int, Answer]:
@@ -281,7 +281,11 @@ def _make_groups(backends: tuple[str, ...], num_ranks: int, timeout_s: float) ->
     collectives.set_gloo_thread_policy()  # for the new groups as well
 
 
-def _run_case(backend: str, num_ranks: int, case: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _run_case(number: int, backend: str, num_ranks: int, case: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    from torch.distributed import distributed_c10d
+
+    # torch names groups by how many a rank has made, and not all ranks have had all cases: they would wait for others.
+    distributed_c10d._world.group_count = 1000 * (number + 1)
     return case(_GROUPS[backend, num_ranks], *arguments)
 
 
