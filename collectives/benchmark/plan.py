@@ -1,15 +1,16 @@
 """`BenchmarkPlan`: what a benchmark is asked to do, checked before anything begins."""
 
 from dataclasses import dataclass
+from inspect import signature
 from itertools import count, takewhile
 
+from collectives import calls
 from collectives.benchmark.case import BenchmarkCase, elements_of, pattern
-from collectives.benchmark.implementation import FUNCTIONS
-from collectives.calls import AUTO
+from collectives.calls import AUTO, FIRST
 from ringsim.registry import ALGORITHMS, base_name, build
 from ringsim.schedule import Collective, require_installed_memory
 
-COLLECTIVES = {function.name: collective for collective, function in FUNCTIONS.items()}
+COLLECTIVES = {function.name.removesuffix("_single"): collective for collective, function in FIRST.items()}
 COPIES = 6  # of the largest tensor: data, buffers, what must come of it, what the algorithms keep, and Gloo
 MAX_TRANSFERS = 100_000  # of a recorded run; a line of JSON for each of their times
 
@@ -59,7 +60,7 @@ class BenchmarkPlan:
         own = {name for owner, name in ALGORITHMS if owner is collective}
         elsewhere = {name for owner, name in ALGORITHMS if owner in self.collectives} - own
         known = [name for name in self.algorithms if base_name(name) not in elsewhere]
-        return tuple(known) or (FUNCTIONS[collective].algorithm,)
+        return tuple(known) or (signature(getattr(calls, FIRST[collective].name)).parameters["algorithm"].default,)
 
     def check(self, num_ranks: int, ranks_here: int) -> None:
         """Raise ValueError for what could not be done: an unknown algorithm, no sums of such numbers, no memory."""
