@@ -23,11 +23,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, its stubs have not
 from torch.distributed.distributed_c10d import PrefixStore
 
+from collectives.runtime.device_transport import CPU, close_connections, has_backend
 from collectives.runtime.errors import CollectiveError, disagreement, first_line, is_timeout
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.sharing import Sharing
 from collectives.runtime.tags import Tag
-from collectives.runtime.transport import CPU, close_connections, has_backend
 from collectives.shared_memory import OtherCallError
 
 T = TypeVar("T")

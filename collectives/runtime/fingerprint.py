@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
+from collectives.runtime.device_transport import CPU, has_backend
 from collectives.runtime.errors import CollectiveError, disagreement
 from collectives.runtime.gathers import TextAllGather
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.tags import CallHistory, CallStamp, Tag
-from collectives.runtime.transport import CPU, has_backend
 
 UNNUMBERED = 0  # of calls whose fingerprints are not known by a number
 MAX_KNOWN = 4096  # fingerprints; what comes after them is compared on every call
