@@ -87,7 +87,7 @@ class CollectiveCall:
         tensor = (operands.outputs if self.collective in SCATTERING else operands.inputs)[0]
         num_elements = tensor.numel() if operands.splits is None else sum(operands.splits)
         fingerprint = self.fingerprint(name, num_elements, tensor.dtype, *self._details(operands))
-        result, run = list(operands.outputs), self._run if self.collective.is_whole else self.run_apart
+        result, run = list(operands.outputs), self._run if self.collective.is_whole else self.run_out_of_place
         return self.perform(lambda: run(operands), fingerprint, result, operands.inputs, async_op)
 
     def _details(self, operands: Operands) -> tuple[object, ...]:
@@ -107,7 +107,7 @@ class CollectiveCall:
         inputs, outputs, dtypes, reduction, splits = operands
         gathers, scatters = self.collective is Collective.ALL_GATHER, self.collective is Collective.REDUCE_SCATTER
         is_wanted = self.collective is not Collective.REDUCE or self.rank == self.root
-        in_place = is_wanted and not scatters and len(outputs) == 1 and self._takes(outputs[0], dtypes.state)
+        in_place = is_wanted and not scatters and len(outputs) == 1 and self._can_use_directly(outputs[0], dtypes.state)
         if in_place:
             whole = outputs[0].detach()
         else:
@@ -117,7 +117,7 @@ class CollectiveCall:
         source = own_share = None
         if not in_place and self._can_be_read_in_place(operands):
             source = inputs[0]
-            takes_output = scatters and self._takes(outputs[0], dtypes.state)
+            takes_output = scatters and self._can_use_directly(outputs[0], dtypes.state)
             if takes_output and self._can_be_summed_in(outputs[0], source, splits):
                 share = own_share = outputs[0].detach()  # which saves a copy
         elif not (in_place and inputs[0] is outputs[0]):
@@ -135,12 +135,14 @@ class CollectiveCall:
             for output, part in zip(outputs, _split(result, outputs), strict=True):
                 output.detach().copy_(part.view(output.shape))
 
-    def run_apart(self, operands: Operands) -> None:
+    def run_out_of_place(self, operands: Operands) -> None:
         """Run the schedule from the inputs to the outputs, between which it leaves no rank all chunks."""
         inputs, outputs, dtypes, *_, splits = operands
         source_length, length = (sum(tensor.numel() for tensor in tensors) for tensors in (inputs, outputs))
-        is_source = len(inputs) == 1 and self._takes(inputs[0], dtypes.state) and not _share_storage(inputs, outputs)
-        is_target = len(outputs) == 1 and self._takes(outputs[0], dtypes.state)
+        is_source = (
+            len(inputs) == 1 and self._can_use_directly(inputs[0], dtypes.state) and not _share_storage(inputs, outputs)
+        )
+        is_target = len(outputs) == 1 and self._can_use_directly(outputs[0], dtypes.state)
         lengths = (0 if is_source else source_length), (0 if is_target else length)
         source, target = self._buffer(sum(lengths), dtypes.state, (*inputs, *outputs)[0]).split(lengths)
         if is_source:
@@ -155,7 +157,7 @@ class CollectiveCall:
             for output, part in zip(outputs, _split(target, outputs), strict=True):
                 output.detach().copy_(part.view(output.shape))
 
-    def _takes(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    def _can_use_directly(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
         """Whether the schedule can run on `tensor` itself, in `dtype`, rather than on a copy in a `_buffer`."""
         # Strides that are not contiguous would be sent as if they were.
         return self.transport is not runtime.STAGED and tensor.dtype == dtype and runtime.is_plain(tensor)
@@ -165,7 +167,7 @@ class CollectiveCall:
         reduction, (state, wire) = operands.reduction, operands.dtypes
         stays = state == wire and (reduction is None or not reduction.divides_first)
         single = len(operands.inputs) == 1 and self.collective is not Collective.ALL_GATHER and self.num_ranks > 1
-        return stays and single and self._takes(operands.inputs[0], state)
+        return stays and single and self._can_use_directly(operands.inputs[0], state)
 
     def own_share(self, whole: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
         """Return this rank's share of `whole`, which is contiguous: an equal one, or the one that `splits` say."""
@@ -249,7 +251,7 @@ class CollectiveCall:
             return self._rehearsal.perform(work, fingerprint, result, async_op)
         fingerprints = self._runtime.fingerprints
         # That of now, when it is called: by its turn it may be another, but not on all ranks.
-        mode, history = fingerprints.mode, fingerprints.history
+        mode = fingerprints.mode
 
         def turn() -> None:
             try:
@@ -258,7 +260,8 @@ class CollectiveCall:
             except ValueError:  # refused before anything was sent
                 raise
             except BaseException as error:  # also for the others, who wait for this rank
-                runtime.name_first_to_fail(error, self.group, history.in_words(), history.position)
+                calls = fingerprints.calls_in_words()
+                runtime.name_first_to_fail(error, self.group, calls, fingerprints.position)
                 raise
 
         if tensor.is_cuda:

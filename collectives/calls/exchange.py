@@ -108,7 +108,7 @@ def _start_uneven(
             splits = tuple(sent) * call.num_ranks
         else:
             splits = state_of(call.group).part(BlockLengths).agree(sent, expected)
-        call.run_apart(operands._replace(splits=splits))
+        call.run_out_of_place(operands._replace(splits=splits))
 
     return call.perform(run, fingerprint, list(operands.outputs), operands.inputs, async_op)
 

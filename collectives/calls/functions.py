@@ -343,13 +343,13 @@ def _start(
 
     root: as a rank of the job, and as one of the group.
     """
-    function, group = FUNCTIONS[name], resolve(group)
+    function = FUNCTIONS[name]
     collective = function.collective
     outputs = checked(function.output, output, check_writable)
     inputs = outputs if function.is_in_place else checked(function.input, given, check_tensor)
     scatters = collective in SCATTERING
     reduction, dtypes = reduction_of(op, (outputs if scatters else inputs)[0].dtype, wire)
-    call = CollectiveCall(collective, algorithm, group, _root(group, function, *root) if function.root else 0)
+    call = CollectiveCall(collective, algorithm, group, _root(resolve(group), function, *root) if function.root else 0)
     splits = None
     if not function.is_in_place:
         operands = (function.output, output), (function.input, given)

@@ -30,6 +30,9 @@ from collectives.runtime import Work, batch_policy_for_new_groups, call_timeout,
 from ringsim.schedule import Collective
 
 T = TypeVar("T", bound=Any)
+Tensors = list[Tensor]
+NAME = "ring"
+DEVICES = ["cpu", "cuda"]
 HAS_STRATEGIES = hasattr(eval_frame, "_FrameExecStrategy")  # from torch 2.7 on
 
 
@@ -47,11 +50,6 @@ def untraced(function: T) -> T:
                 skip = eval_frame._FrameAction.SKIP
                 eval_frame.set_code_exec_strategy(method.__code__, eval_frame._FrameExecStrategy(skip, skip))
     return function
-
-
-Tensors = list[Tensor]
-NAME = "ring"
-DEVICES = ["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)
