@@ -25,7 +25,7 @@ from collectives.calls import (
     scatter,
     use_network,
 )
-from collectives.integrations import BackendOptions, DistributedDataParallel, HookState, backend, ddp_comm_hook, dynamo
+from collectives.integrations import BackendOptions, DistributedDataParallel, HookState, backend, ddp_comm_hook
 from collectives.runtime import (
     CallCheck,
     CollectiveError,
@@ -83,7 +83,7 @@ __all__ = [
 backend.register()
 for _name in __all__:
     if _name.islower() or _name in ("Executor", "Work"):
-        dynamo.untraced(globals()[_name])
+        backend.untraced(globals()[_name])
 
 
 def __getattr__(name: str) -> Any:

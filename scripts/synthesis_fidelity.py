@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from collectives.benchmark.plan import COLLECTIVES
+from collectives.benchmark.case import COLLECTIVES
 from fidelity import MIB, Place, calibrated, measured
 from netns_testbed import why_not
 from ringsim.calibration import ComparedCase, cases_of_measurements, compare_measurements

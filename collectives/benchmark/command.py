@@ -12,9 +12,8 @@ import click
 import torch.distributed as dist
 
 from collectives import runtime
-from collectives.benchmark.case import DTYPES
+from collectives.benchmark.case import COLLECTIVES, DTYPES, BenchmarkPlan, growing_sizes
 from collectives.benchmark.job import run_plan
-from collectives.benchmark.plan import COLLECTIVES, BenchmarkPlan, growing_sizes
 from collectives.benchmark.table import format_table
 from collectives.calls import AUTO
 from ringsim import console

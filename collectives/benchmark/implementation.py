@@ -1,71 +1,48 @@
-"""`FUNCTIONS`: how a collective of ours and of torch is called; and a plain ring, which is compared with both."""
+"""`call_of`: a collective of ours or of torch; and a plain ring, which is compared with both."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from collectives.benchmark.case import BenchmarkCase, Buffers
+from collectives.calls import FIRST
 from ringsim.schedule import Collective
 
 Run = Callable[[Buffers], object]  # does a collective once, on one rank; all ranks call the same
 
 
-class Function(NamedTuple):
-    """A function that both `collectives` and torch.distributed have, with the same arguments.
+def call_of(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options: Any) -> Run:
+    """Return the call that does `case` with `library`, which is `collectives` or `torch.distributed`."""
+    function, is_root = FIRST[case.collective], group.rank() == 0
+    # Newer versions of torch have some under the names of these methods, and warn at each call by the old one, which
+    # takes time.
+    newest = function.methods.split()[0]
+    call: Callable[..., object] = getattr(library, newest, None) or getattr(library, function.name)
+    options |= {"group": group} | ({f"group_{function.root}": 0} if function.root else {})
+    operands = _OPERANDS.get(case.collective, _whole if function.is_in_place else _both)
+    return lambda buffers: call(*function.arguments(*operands(buffers, is_root)), **options)
 
-    name: of the function, and of the collective in the command line.
-    algorithm: which one is timed if the command line names none.
-    tensors: called with a rank's buffers and whether the rank is the root; returns the positional arguments.
-    root: the keyword argument for the root, such as group_src; "" if there is no root.
-    preferred: another name of the function, which is called instead in a library that has it.
-    """
 
-    name: str
-    algorithm: str
-    tensors: Callable[[Buffers, bool], tuple[Any, ...]]
-    root: str = ""
-    preferred: str = ""
+def _both(buffers: Buffers, _: bool) -> tuple[Any, Any]:
+    return buffers.output, buffers.input
+
+
+def _whole(buffers: Buffers, _: bool) -> tuple[Any, Any]:
+    return buffers.copied(), None
 
 
 def _shares(whole: torch.Tensor, share: torch.Tensor, is_root: bool) -> list[torch.Tensor] | None:
     return list(whole.split(len(share))) if is_root else None
 
 
-def _copied(buffers: Buffers, _: bool) -> tuple[Any, ...]:
-    return (buffers.copied(),)
-
-
-def _both(buffers: Buffers, _: bool) -> tuple[Any, ...]:
-    return buffers.output, buffers.input
-
-
-FUNCTIONS = {
-    Collective.ALL_REDUCE: Function("all_reduce", "ring", _copied),
-    # Newer versions of torch have these under another name, and warn at each call by the old one, which takes time.
-    Collective.REDUCE_SCATTER: Function("reduce_scatter_tensor", "ring", _both, preferred="reduce_scatter_single"),
-    Collective.ALL_GATHER: Function("all_gather_into_tensor", "ring", _both, preferred="all_gather_single"),
-    Collective.BROADCAST: Function(
-        "broadcast", "binomial_tree", lambda b, is_root: (b.copied() if is_root else b.output,), root="group_src"
-    ),
-    Collective.REDUCE: Function("reduce", "binomial_tree", _copied, root="group_dst"),
-    Collective.GATHER: Function(
-        "gather", "direct", lambda b, is_root: (b.input, _shares(b.output, b.data, is_root)), root="group_dst"
-    ),
-    Collective.SCATTER: Function(
-        "scatter", "direct", lambda b, is_root: (b.output, _shares(b.input, b.output, is_root)), root="group_src"
-    ),
-    Collective.ALL_TO_ALL: Function("all_to_all", "direct", _both, preferred="all_to_all_single"),
+# The output and the input of a function, where the root has others.
+_OPERANDS: dict[Collective, Callable[[Buffers, bool], tuple[Any, Any]]] = {
+    Collective.BROADCAST: lambda b, is_root: (b.copied() if is_root else b.output, None),
+    Collective.GATHER: lambda b, is_root: (_shares(b.output, b.data, is_root), b.input),
+    Collective.SCATTER: lambda b, is_root: (b.output, _shares(b.input, b.output, is_root)),
 }
-
-
-def call_of(library: Any, case: BenchmarkCase, group: dist.ProcessGroup, **options: Any) -> Run:
-    """Return the call that does `case` with `library`, which is `collectives` or `torch.distributed`."""
-    function, is_root = FUNCTIONS[case.collective], group.rank() == 0
-    call: Callable[..., object] = getattr(library, function.preferred, None) or getattr(library, function.name)
-    options |= {"group": group} | ({function.root: 0} if function.root else {})
-    return lambda buffers: call(*function.tensors(buffers, is_root), **options)
 
 
 def plain_ring(case: BenchmarkCase, group: dist.ProcessGroup) -> Run | None:

@@ -11,10 +11,9 @@ import torch.distributed as dist
 
 import collectives
 from collectives.benchmark.call_overhead import probe_calls
-from collectives.benchmark.case import BenchmarkCase, Buffers, Pattern, pattern
+from collectives.benchmark.case import BenchmarkCase, BenchmarkPlan, Buffers, Pattern, pattern
 from collectives.benchmark.implementation import Run, call_of, plain_ring
-from collectives.benchmark.plan import BenchmarkPlan
-from collectives.benchmark.recorder import gather, record_runs
+from collectives.benchmark.transfer_log import gather, record_runs
 from collectives.probes import Blocks, places_of, probe, provenance
 from collectives.runtime import naming_failures, transport_in_use
 from ringsim.console import Progress

@@ -8,9 +8,15 @@ from collectives.calls.functions import (
     all_gather,
     all_gather_into_tensor,
     all_reduce,
+    all_reduce_coalesced,
+    barrier,
+    broadcast,
+    gather,
+    reduce,
     reduce_scatter,
     reduce_scatter_tensor,
+    scatter,
 )
-from collectives.calls.rehearsal import fill_cyclically, name_of, reduced
-from collectives.calls.rooted import barrier, broadcast, gather, reduce, scatter
+from collectives.calls.rehearsal import imitate, name_of
 from collectives.calls.shared_tensors import empty
+from collectives.calls.table import FIRST, FUNCTIONS, Function

@@ -11,6 +11,7 @@ from collectives import runtime
 from collectives.calls.algorithm_choice import Chooser, named_with_digest, require_network
 from collectives.calls.reduction import Reduction, ReductionDtypes
 from collectives.calls.rehearsal import Rehearsal
+from collectives.calls.table import SCATTERING
 from collectives.calls.tensor_checks import fill, same_storage
 from ringsim.registry import build_proved, size_variant
 from ringsim.schedule import Collective
@@ -25,7 +26,6 @@ class Operands(NamedTuple):
     gather, scatter or all_to_all: what this rank gives; there is no whole.
     outputs: likewise; of a reduce_scatter only this rank's share. All tensors are on one device.
     reduction: None if nothing is reduced.
-    is_wanted: whether this rank gets the result; else its outputs stay as they are.
     splits: elements of each rank's share, where they are not all equal.
     """
 
@@ -33,7 +33,6 @@ class Operands(NamedTuple):
     outputs: tuple[torch.Tensor, ...]
     dtypes: ReductionDtypes
     reduction: Reduction | None = None
-    is_wanted: bool = True
     splits: tuple[int, ...] | None = None
 
 
@@ -70,8 +69,7 @@ class CollectiveCall:
         self.group = runtime.resolve(group)
         self._runtime = runtime.state_of(self.group).part(GroupRuntime)
         self.num_ranks, self.rank = self.group.size(), self.group.rank()
-        self.key = collective, algorithm, root
-        self._gathers, self._scatters = collective is Collective.ALL_GATHER, collective is Collective.REDUCE_SCATTER
+        self.collective, self._algorithm, self.root = collective, algorithm, root
         recorded = runtime.recorded_group(self.group)
         self._rehearsal = None if recorded is None else Rehearsal(recorded, self.group, collective)
         self.is_recorded = recorded is not None
@@ -86,11 +84,10 @@ class CollectiveCall:
 
         Returns None, or a `Work` if `async_op`.
         """
-        scatters = self.key[0] in (Collective.REDUCE_SCATTER, Collective.SCATTER)
-        tensor = operands.outputs[0] if scatters else operands.inputs[0]
+        tensor = (operands.outputs if self.collective in SCATTERING else operands.inputs)[0]
         num_elements = tensor.numel() if operands.splits is None else sum(operands.splits)
         fingerprint = self.fingerprint(name, num_elements, tensor.dtype, *self._details(operands))
-        result, run = list(operands.outputs), self._run if self.key[0].is_whole else self.run_apart
+        result, run = list(operands.outputs), self._run if self.collective.is_whole else self.run_out_of_place
         return self.perform(lambda: run(operands), fingerprint, result, operands.inputs, async_op)
 
     def _details(self, operands: Operands) -> tuple[object, ...]:
@@ -98,7 +95,7 @@ class CollectiveCall:
         amount: tuple[object, ...] = ()
         if operands.splits is not None:
             amount = ", ", operands.splits, " in all"
-        elif self.key[0].num_shares(self.num_ranks) > 1:
+        elif self.collective.num_shares(self.num_ranks) > 1:
             amount = (" a rank",)
         elif len(operands.inputs) > 1:
             amount = ", ", tuple(tensor.numel() for tensor in operands.inputs), " in all"
@@ -107,9 +104,10 @@ class CollectiveCall:
 
     def _run(self, operands: Operands) -> None:
         """Run the schedule on the output, or on a copy where it cannot be, and leave the result in the outputs."""
-        inputs, outputs, dtypes, reduction, is_wanted, splits = operands
-        gathers, scatters = self._gathers, self._scatters
-        in_place = is_wanted and not scatters and len(outputs) == 1 and self._takes(outputs[0], dtypes.state)
+        inputs, outputs, dtypes, reduction, splits = operands
+        gathers, scatters = self.collective is Collective.ALL_GATHER, self.collective is Collective.REDUCE_SCATTER
+        is_wanted = self.collective is not Collective.REDUCE or self.rank == self.root
+        in_place = is_wanted and not scatters and len(outputs) == 1 and self._can_use_directly(outputs[0], dtypes.state)
         if in_place:
             whole = outputs[0].detach()
         else:
@@ -119,7 +117,7 @@ class CollectiveCall:
         source = own_share = None
         if not in_place and self._can_be_read_in_place(operands):
             source = inputs[0]
-            takes_output = scatters and self._takes(outputs[0], dtypes.state)
+            takes_output = scatters and self._can_use_directly(outputs[0], dtypes.state)
             if takes_output and self._can_be_summed_in(outputs[0], source, splits):
                 share = own_share = outputs[0].detach()  # which saves a copy
         elif not (in_place and inputs[0] is outputs[0]):
@@ -137,12 +135,14 @@ class CollectiveCall:
             for output, part in zip(outputs, _split(result, outputs), strict=True):
                 output.detach().copy_(part.view(output.shape))
 
-    def run_apart(self, operands: Operands) -> None:
+    def run_out_of_place(self, operands: Operands) -> None:
         """Run the schedule from the inputs to the outputs, between which it leaves no rank all chunks."""
         inputs, outputs, dtypes, *_, splits = operands
         source_length, length = (sum(tensor.numel() for tensor in tensors) for tensors in (inputs, outputs))
-        is_source = len(inputs) == 1 and self._takes(inputs[0], dtypes.state) and not _share_storage(inputs, outputs)
-        is_target = len(outputs) == 1 and self._takes(outputs[0], dtypes.state)
+        is_source = (
+            len(inputs) == 1 and self._can_use_directly(inputs[0], dtypes.state) and not _share_storage(inputs, outputs)
+        )
+        is_target = len(outputs) == 1 and self._can_use_directly(outputs[0], dtypes.state)
         lengths = (0 if is_source else source_length), (0 if is_target else length)
         source, target = self._buffer(sum(lengths), dtypes.state, (*inputs, *outputs)[0]).split(lengths)
         if is_source:
@@ -157,7 +157,7 @@ class CollectiveCall:
             for output, part in zip(outputs, _split(target, outputs), strict=True):
                 output.detach().copy_(part.view(output.shape))
 
-    def _takes(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    def _can_use_directly(self, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
         """Whether the schedule can run on `tensor` itself, in `dtype`, rather than on a copy in a `_buffer`."""
         # Strides that are not contiguous would be sent as if they were.
         return self.transport is not runtime.STAGED and tensor.dtype == dtype and runtime.is_plain(tensor)
@@ -166,8 +166,8 @@ class CollectiveCall:
         """Whether the input need not be copied to the whole."""
         reduction, (state, wire) = operands.reduction, operands.dtypes
         stays = state == wire and (reduction is None or not reduction.divides_first)
-        single = len(operands.inputs) == 1 and not self._gathers and self.num_ranks > 1
-        return stays and single and self._takes(operands.inputs[0], state)
+        single = len(operands.inputs) == 1 and self.collective is not Collective.ALL_GATHER and self.num_ranks > 1
+        return stays and single and self._can_use_directly(operands.inputs[0], state)
 
     def own_share(self, whole: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
         """Return this rank's share of `whole`, which is contiguous: an equal one, or the one that `splits` say."""
@@ -196,30 +196,29 @@ class CollectiveCall:
 
         source, share, splits: as in `Executor.run`.
         """
-        collective, algorithm, _ = self.key
+        algorithm = self._algorithm
         dtype = wire or tensor.dtype
         size_bytes = self._num_elements(tensor, source, splits) * dtype.itemsize
         if self._rehearsal is not None:
             self._rehearsal.execute(tensor, reduction, dtype, source, share, splits, size_bytes)
             return
         if algorithm == AUTO:
-            algorithm = self._runtime.chooser.choose(collective, size_bytes, self.group)
+            algorithm = self._runtime.chooser.choose(self.collective, size_bytes, self.group)
         executor = self._executor(algorithm, size_bytes)
         combine = reduction.combine if reduction else torch.Tensor.add_
         executor.run(tensor, reduce=combine, source=source, share=share, wire=wire, stamp=self.stamp, splits=splits)
 
     def _num_elements(self, tensor: torch.Tensor, source: torch.Tensor | None, splits: tuple[int, ...] | None) -> int:
         """Return the elements of the whole, or in an all_to_all of a rank's tensor, on average; alike on all ranks."""
-        collective = self.key[0]
         if splits is not None:
-            return sum(splits) // collective.num_tensors(self.num_ranks)
-        if collective is Collective.GATHER:
+            return sum(splits) // self.collective.num_tensors(self.num_ranks)
+        if self.collective is Collective.GATHER:
             assert source is not None
             return source.numel() * self.num_ranks
-        return tensor.numel() * (self.num_ranks if collective is Collective.SCATTER else 1)
+        return tensor.numel() * (self.num_ranks if self.collective is Collective.SCATTER else 1)
 
     def _executor(self, algorithm: str, size_bytes: int) -> runtime.Executor:
-        collective, _, root = self.key
+        collective, root = self.collective, self.root
         key = collective, algorithm, root, size_variant(collective, algorithm, self.num_ranks, size_bytes)
         executor = self._runtime.executors.get(key)
         if executor is None:
@@ -230,9 +229,9 @@ class CollectiveCall:
 
     def fingerprint(self, name: str, length: int | None, dtype: torch.dtype, *details: object) -> runtime.Fingerprint:
         """Return the fingerprint of this call of `length` elements. details: what else all ranks must have alike."""
-        collective, algorithm, root = self.key
-        algorithm = self._runtime.compared_names.get((collective, algorithm), algorithm)
-        return runtime.Fingerprint(name, length, dtype, details, algorithm, root if collective.has_root else None)
+        algorithm = self._runtime.compared_names.get((self.collective, self._algorithm), self._algorithm)
+        root = self.root if self.collective.has_root else None
+        return runtime.Fingerprint(name, length, dtype, details, algorithm, root)
 
     def perform(
         self,
@@ -244,14 +243,15 @@ class CollectiveCall:
     ) -> runtime.Work | None:
         """Do `work` when the group's earlier collectives are done, and wait for it unless `async_op`.
 
-        result: the tensors that it writes; at least one, all on the device on which `inputs`, which it reads, are.
+        result: the tensors that it writes, all on the device on which `inputs`, which it reads, are.
         """
-        self.transport = self._runtime.transports.of(result[0])
+        tensor = (result or inputs)[0]
+        self.transport = self._runtime.transports.of(tensor)
         if self._rehearsal is not None:
             return self._rehearsal.perform(work, fingerprint, result, async_op)
         fingerprints = self._runtime.fingerprints
         # That of now, when it is called: by its turn it may be another, but not on all ranks.
-        mode, history = fingerprints.mode, fingerprints.history
+        mode = fingerprints.mode
 
         def turn() -> None:
             try:
@@ -260,10 +260,11 @@ class CollectiveCall:
             except ValueError:  # refused before anything was sent
                 raise
             except BaseException as error:  # also for the others, who wait for this rank
-                runtime.name_first_to_fail(error, self.group, history.in_words(), history.position)
+                calls = fingerprints.calls_in_words()
+                runtime.name_first_to_fail(error, self.group, calls, fingerprints.position)
                 raise
 
-        if result[0].is_cuda:
+        if tensor.is_cuda:
             return self._perform_on_cuda(turn, async_op, result, inputs)
         if async_op:
             return self._runtime.queue.start(turn, result)

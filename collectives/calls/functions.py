@@ -1,4 +1,4 @@
-"""The collectives in which all ranks are alike, with torch.distributed's own signatures.
+"""The collectives but for the all-to-all, with torch.distributed's own signatures.
 
 Tensors have any shape, strides and length, zero included, the same number of elements and dtype on every rank, and are
 all on the CPU or all on one CUDA device. With `async_op=True` a call returns a `Work` at once; calls of one group are
@@ -20,17 +20,22 @@ NCCL's own watchdog, and there is no CollectiveError.
 The examples are those of each of two ranks, whose number is `rank`.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
 from collectives.calls.call import CollectiveCall, Operands
-from collectives.calls.reduction import ReductionDtypes, reduction_of
+from collectives.calls.reduction import reduction_of
+from collectives.calls.table import FUNCTIONS, SCATTERING, Function
 from collectives.calls.tensor_checks import check_share, check_shares, check_tensor, check_writable
-from collectives.runtime import Work
+from collectives.runtime import Work, home_of, resolve
 from ringsim.schedule import Collective
 
 Op = dist.ReduceOp.RedOpType | dist.ReduceOp
 Group = dist.ProcessGroup | None
+Given = torch.Tensor | list[torch.Tensor] | None
 
 
 def all_reduce(
@@ -58,10 +63,7 @@ def all_reduce(
         >>> tensor
         tensor([3., 5.])
     """
-    check_writable("tensor", tensor)
-    reduction, dtypes = reduction_of(op, tensor.dtype, wire)
-    call = CollectiveCall(Collective.ALL_REDUCE, algorithm, group)
-    return call.start("all_reduce", Operands((tensor,), (tensor,), dtypes, reduction), async_op)
+    return _start("all_reduce", tensor, tensor, group, async_op, algorithm, op=op, wire=wire)
 
 
 def reduce_scatter_tensor(
@@ -88,12 +90,7 @@ def reduce_scatter_tensor(
         >>> torch.equal(share, 2 * whole[2 * rank : 2 * rank + 2])
         True
     """
-    check_writable("output", output)
-    reduction, dtypes = reduction_of(op, output.dtype, wire)
-    call = CollectiveCall(Collective.REDUCE_SCATTER, algorithm, group)
-    check_share("output", output, "input", input, call.num_ranks)
-    check_tensor("input", input)
-    return call.start("reduce_scatter", Operands((input,), (output,), dtypes, reduction), async_op)
+    return _start("reduce_scatter_tensor", output, input, group, async_op, algorithm, op=op, wire=wire)
 
 
 def reduce_scatter(
@@ -121,14 +118,7 @@ def reduce_scatter(
         >>> output.tolist() == [10.0**rank] * 3
         True
     """
-    check_writable("output", output)
-    reduction, dtypes = reduction_of(op, output.dtype, wire)
-    call = CollectiveCall(Collective.REDUCE_SCATTER, algorithm, group)
-    splits = check_shares("input_list", input_list, "output", output, call.num_ranks, call.rank)
-    for tensor in input_list:
-        check_tensor("input", tensor)
-    operands = Operands(tuple(input_list), (output,), dtypes, reduction, splits=splits)
-    return call.start("reduce_scatter", operands, async_op)
+    return _start("reduce_scatter", output, input_list, group, async_op, algorithm, op=op, wire=wire)
 
 
 def all_gather_into_tensor(
@@ -153,12 +143,7 @@ def all_gather_into_tensor(
         >>> whole
         tensor([0., 0., 1., 1.])
     """
-    call = CollectiveCall(Collective.ALL_GATHER, algorithm, group)
-    check_writable("output_tensor", output_tensor)
-    check_tensor("input_tensor", input_tensor)
-    check_share("input_tensor", input_tensor, "output_tensor", output_tensor, call.num_ranks)
-    dtypes = ReductionDtypes.of(input_tensor)
-    return call.start("all_gather", Operands((input_tensor,), (output_tensor,), dtypes), async_op)
+    return _start("all_gather_into_tensor", output_tensor, input_tensor, group, async_op, algorithm)
 
 
 def all_gather(
@@ -183,13 +168,7 @@ def all_gather(
         >>> gathered
         [tensor([0., 0.]), tensor([1., 1.])]
     """
-    call = CollectiveCall(Collective.ALL_GATHER, algorithm, group)
-    for index, output in enumerate(tensor_list):
-        check_writable(f"tensor_list[{index}]", output)
-    check_tensor("tensor", tensor)
-    splits = check_shares("tensor_list", tensor_list, "tensor", tensor, call.num_ranks, call.rank)
-    operands = Operands((tensor,), tuple(tensor_list), ReductionDtypes.of(tensor), splits=splits)
-    return call.start("all_gather", operands, async_op)
+    return _start("all_gather", tensor_list, tensor, group, async_op, algorithm)
 
 
 def all_reduce_coalesced(
@@ -208,33 +187,217 @@ def all_reduce_coalesced(
     dtypes_there = {tensor.dtype for tensor in tensors}
     if len(dtypes_there) != 1:
         raise ValueError(f"tensors of {sorted(map(str, dtypes_there))}: must be at least one, all of one dtype")
-    for index, tensor in enumerate(tensors):
-        check_writable(f"tensors[{index}]", tensor)
     devices = {str(tensor.device) for tensor in tensors}
     if len(devices) != 1:
         raise ValueError(f"tensors on {sorted(devices)}: must all be on the same device")
-    reduction, dtypes = reduction_of(op, tensors[0].dtype, wire)
-    call = CollectiveCall(Collective.ALL_REDUCE, algorithm, group)
-    return call.start("all_reduce_coalesced", Operands(tuple(tensors), tuple(tensors), dtypes, reduction), async_op)
+    return _start("all_reduce_coalesced", tensors, tensors, group, async_op, algorithm, op=op, wire=wire)
 
 
-def all_gather_into_tensor_coalesced(
-    outputs: list[torch.Tensor], inputs: list[torch.Tensor], group: Group = None, *, algorithm: str = "ring"
-) -> list[Work | None]:
-    """Begin an `all_gather_into_tensor` of each pair, in this order."""
-    pairs = zip(outputs, inputs, strict=True)
-    return [all_gather_into_tensor(*pair, group, async_op=True, algorithm=algorithm) for pair in pairs]
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+    *,
+    algorithm: str = "binomial_tree",
+) -> Work | None:
+    """Copy rank `src`'s `tensor` into everyone's.
+
+    tensor: of any shape, with as many elements of one dtype on every rank.
+    src: a rank of the whole job; `group_src`, instead, one of `group`.
+    async_op, group, algorithm: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent, and
+    CollectiveError when a peer fails.
+
+        >>> tensor = torch.full((2,), float(rank))
+        >>> collectives.broadcast(tensor, src=1)
+        >>> tensor
+        tensor([1., 1.])
+    """
+    return _start("broadcast", tensor, tensor, group, async_op, algorithm, root=(src, group_src))
 
 
-def reduce_scatter_tensor_coalesced(
-    outputs: list[torch.Tensor],
-    inputs: list[torch.Tensor],
+def reduce(
+    tensor: torch.Tensor,
+    dst: int | None = None,
     op: Op = dist.ReduceOp.SUM,
     group: Group = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
     *,
-    algorithm: str = "ring",
+    algorithm: str = "binomial_tree",
     wire: torch.dtype | None = None,
-) -> list[Work | None]:
-    """Begin a `reduce_scatter_tensor` of each pair, in this order."""
-    pairs = zip(outputs, inputs, strict=True)
-    return [reduce_scatter_tensor(*pair, op, group, async_op=True, algorithm=algorithm, wire=wire) for pair in pairs]
+) -> Work | None:
+    """Reduce `tensor` over all ranks into rank `dst`'s; the others' are not changed.
+
+    tensor: of any shape, with as many elements of one dtype on every rank.
+    dst: a rank of the whole job; `group_dst`, instead, one of `group`.
+    op: as in `all_reduce`.
+    async_op, group, algorithm, wire: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent, and
+    CollectiveError when a peer fails.
+
+        >>> tensor = torch.ones(3)
+        >>> collectives.reduce(tensor, dst=1)
+        >>> tensor.tolist() == [2.0 if rank == 1 else 1.0] * 3
+        True
+    """
+    return _start("reduce", tensor, tensor, group, async_op, algorithm, op=op, wire=wire, root=(dst, group_dst))
+
+
+def gather(
+    tensor: torch.Tensor,
+    gather_list: list[torch.Tensor] | None = None,
+    dst: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+    *,
+    algorithm: str = "direct",
+) -> Work | None:
+    """Gather every rank's `tensor` into rank `dst`'s `gather_list`, rank r's into the r-th.
+
+    tensor: of any shape, with as many elements of one dtype on every rank; it is not changed.
+    gather_list: on rank `dst` one tensor for each rank, with as many elements as `tensor`; on others None, or empty.
+    dst: a rank of the whole job, 0 if neither is given; `group_dst`, instead, one of `group`.
+    async_op, group, algorithm: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent, and
+    CollectiveError when a peer fails.
+
+        >>> gathered = [torch.empty(2), torch.empty(2)] if rank == 0 else None
+        >>> collectives.gather(torch.full((2,), float(rank)), gathered, dst=0)
+        >>> gathered is None or gathered[1].tolist() == [1.0, 1.0]
+        True
+    """
+    return _start("gather", gather_list, tensor, group, async_op, algorithm, root=(dst, group_dst))
+
+
+def scatter(
+    tensor: torch.Tensor,
+    scatter_list: list[torch.Tensor] | None = None,
+    src: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+    *,
+    algorithm: str = "direct",
+) -> Work | None:
+    """Copy the r-th tensor of rank `src`'s `scatter_list` into rank r's `tensor`.
+
+    tensor: of any shape, with as many elements of one dtype on every rank.
+    scatter_list: on rank `src` one tensor for each rank, with as many elements as `tensor`; on the others None, or
+    empty. None is changed.
+    src: a rank of the whole job, 0 if neither is given; `group_src`, instead, one of `group`.
+    async_op, group, algorithm: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises ValueError for what does not fit, before anything is sent, and
+    CollectiveError when a peer fails.
+
+        >>> tensor = torch.empty(2)
+        >>> collectives.scatter(tensor, [torch.zeros(2), torch.ones(2)] if rank == 0 else None, src=0)
+        >>> tensor.tolist() == [float(rank)] * 2
+        True
+    """
+    return _start("scatter", tensor, scatter_list, group, async_op, algorithm, root=(src, group_src))
+
+
+def barrier(group: Group = None, async_op: bool = False) -> Work | None:
+    """Wait until every rank of `group` has called it.
+
+    On a group without a backend for the CPU it is the current CUDA stream that is waited for as well.
+
+    async_op, group: see `collectives.calls.functions`.
+
+    Returns None, or a `Work` if `async_op`. Raises CollectiveError when a peer fails or does not come in time.
+
+        >>> collectives.barrier()
+    """
+    call = CollectiveCall(Collective.ALL_REDUCE, "recursive_doubling", group)
+    token = torch.zeros(1, device=home_of(call.group))
+
+    def run() -> None:
+        call.execute(token)  # nobody can have the sum before all have given their part
+        if token.is_cuda:
+            torch.cuda.current_stream(token.device).synchronize()
+
+    return call.perform(run, call.fingerprint("barrier", token.numel(), token.dtype), [token], async_op=async_op)
+
+
+def _start(
+    name: str,
+    output: Given,
+    given: Given,
+    group: Group,
+    async_op: bool,
+    algorithm: str,
+    *,
+    op: Op | None = None,
+    wire: torch.dtype | None = None,
+    root: tuple[int | None, int | None] = (0, None),
+) -> Work | None:
+    """Check what the function of that name in the table writes and reads, and do it.
+
+    root: as a rank of the job, and as one of the group.
+    """
+    function = FUNCTIONS[name]
+    collective = function.collective
+    outputs = checked(function.output, output, check_writable)
+    inputs = outputs if function.is_in_place else checked(function.input, given, check_tensor)
+    scatters = collective in SCATTERING
+    reduction, dtypes = reduction_of(op, (outputs if scatters else inputs)[0].dtype, wire)
+    call = CollectiveCall(collective, algorithm, group, _root(resolve(group), function, *root) if function.root else 0)
+    splits = None
+    if not function.is_in_place:
+        operands = (function.output, output), (function.input, given)
+        splits = _check_shares(*(operands if scatters else operands[::-1]), call)
+    name = name if function.is_in_place else collective.value
+    return call.start(name, Operands(inputs, outputs, dtypes, reduction, splits), async_op)
+
+
+def checked(name: str, given: Given, check: Callable[[str, torch.Tensor], None]) -> tuple[torch.Tensor, ...]:
+    """Return the tensors of an argument, each of them checked."""
+    if isinstance(given, torch.Tensor):
+        check(name, given)
+        return (given,)
+    for index, tensor in enumerate(given or ()):
+        check(f"{name}[{index}]", tensor)
+    return tuple(given or ())
+
+
+def _check_shares(share: tuple[str, Any], whole: tuple[str, Any], call: CollectiveCall) -> tuple[int, ...] | None:
+    """Return the elements of each rank's share, if they are not equal; raise ValueError for what does not fit.
+
+    share: an argument and its tensor. whole: likewise, of all ranks; or a list, which in a rooted one the root has.
+    """
+    name, shares = whole
+    if isinstance(shares, torch.Tensor):
+        check_share(*share, *whole, call.num_ranks)
+    elif not call.collective.has_root:
+        return check_shares(*share, name, shares, call.num_ranks, call.rank)
+    elif call.rank == call.root:
+        check_shares(*share, name, shares or [], call.num_ranks)
+    elif shares:
+        only = f"only rank {call.root} of the group has one"
+        raise ValueError(f"{name} has {len(shares)} tensors on rank {call.rank}: {only}")
+    return None
+
+
+def _root(group: dist.ProcessGroup, function: Function, rank: int | None, group_rank: int | None) -> int:
+    """Return the root of a call as a rank of `group`.
+
+    rank: of the whole job; 0 if neither is given to a function of lists. Raises ValueError unless exactly one is given,
+    and for a rank that is not in the group.
+    """
+    name = function.root
+    if rank is None and group_rank is None and not function.is_in_place:
+        rank = 0
+    if (rank is None) == (group_rank is None):
+        raise ValueError(f"{name} {rank}, group_{name} {group_rank}: give exactly one of the two")
+    root = group_rank if rank is None else dist.get_group_rank(group, rank)
+    if root is None or not 0 <= root < group.size():
+        raise ValueError(f"group_{name} {root}: must be in 0..{group.size() - 1}")
+    return root

@@ -3,13 +3,14 @@
 The results are those that would come if all ranks held what this one holds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from collectives.calls.reduction import Reduction
+from collectives.calls.table import SCATTERING
 from collectives.runtime import Fingerprint, RecordedGroup, Work, is_lent
 from ringsim.schedule import Collective
 from ringsim.traces import Call
@@ -48,33 +49,26 @@ class Rehearsal:
         self._dtype, self._size_bytes = dtype, size_bytes
         self._is_lent = is_lent(whole if source is None else source) and dtype == whole.dtype
         whole = whole.view(-1)
-        given = whole if source is None else source.view(-1)
-        if not collective.is_whole:
-            is_cut = collective is not Collective.GATHER and given.numel()
-            fill_cyclically(whole, self._share(given, splits and splits[: self._num_ranks]) if is_cut else given)
-        elif collective is Collective.ALL_GATHER:
-            own = self._share(whole, splits).clone()
-            for part in whole.split(splits or own.numel()) if whole.numel() else ():
-                fill_cyclically(part, own)
+        given, outputs = whole if source is None else source.view(-1), [whole]
+        if collective is Collective.ALL_GATHER:
+            given, outputs = self._share(whole, splits).clone(), list(whole.split(splits)) if splits else [whole]
         elif collective is Collective.REDUCE_SCATTER:
-            own = self._share(whole, splits) if share is None else share
-            own.copy_(self._reduced(self._share(given, splits).view(own.shape), reduction))
-        elif collective is not Collective.BROADCAST:
-            whole.copy_(self._reduced(given, reduction))
-        elif given is not whole:
-            whole.copy_(given)
+            outputs = [self._share(whole, splits) if share is None else share]
+        inputs = [given]
+        if splits and collective in SCATTERING:
+            inputs = list(given.split(splits[: self._num_ranks]))
+        imitate(collective, outputs, inputs, self._op(reduction), self._rank, self._num_ranks)
         self._seconds += self._clock() - began_s
 
     def _share(self, tensor: torch.Tensor, splits: tuple[int, ...] | None) -> torch.Tensor:
         """Return this rank's share of `tensor`, which has one dimension."""
         return (tensor.split(splits) if splits else tensor.view(self._num_ranks, -1))[self._rank]
 
-    def _reduced(self, tensor: torch.Tensor, reduction: Reduction | None) -> torch.Tensor:
-        """Return what the schedule leaves, which `Reduction` divides, before or after, if it is to be a mean."""
+    def _op(self, reduction: Reduction | None) -> Op | None:
+        """Return what the schedule does; `Reduction` divides, before or after, if it is to be a mean."""
         if reduction is None:
-            return tensor
-        op = ReduceOp.SUM if reduction.name == ReduceOp.AVG.name else getattr(ReduceOp, reduction.name)
-        return reduced(tensor, op, self._num_ranks)
+            return None
+        return ReduceOp.SUM if reduction.name == ReduceOp.AVG.name else getattr(ReduceOp, reduction.name)
 
     def perform(
         self, work: Callable[[], None], fingerprint: Fingerprint, result: list[torch.Tensor], async_op: bool
@@ -91,7 +85,34 @@ class Rehearsal:
         return recorded_work if async_op else None
 
 
-def reduced(tensor: torch.Tensor, op: Op, num_ranks: int) -> torch.Tensor:
+def imitate(
+    collective: Collective,
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    op: Op | None,
+    rank: int,
+    num_ranks: int,
+) -> None:
+    """Write into `outputs` what `rank` gets in a collective if all ranks give what this one gives.
+
+    outputs, inputs: one tensor, or one for each rank; none where the collective has none on this rank.
+    op: None if nothing is reduced.
+    """
+    if not inputs:
+        return
+    given = inputs[0]
+    if collective in SCATTERING:
+        given = inputs[rank] if len(inputs) > 1 else given.reshape(num_ranks, -1)[rank]
+    result = given if op is None else _reduced(given, op, num_ranks)
+    for output in outputs:
+        if output.shape == result.shape:
+            output.copy_(result)
+        elif output.numel() and result.numel():
+            repeats = -(-output.numel() // result.numel())
+            output.copy_(result.reshape(-1).repeat(repeats)[: output.numel()].view(output.shape))
+
+
+def _reduced(tensor: torch.Tensor, op: Op, num_ranks: int) -> torch.Tensor:
     """Return what `num_ranks` tensors like this one are reduced to."""
     if op == ReduceOp.SUM:
         return tensor * num_ranks
@@ -105,11 +126,3 @@ def reduced(tensor: torch.Tensor, op: Op, num_ranks: int) -> torch.Tensor:
 def name_of(dtype: torch.dtype) -> str:
     """Return the name of a dtype without the module."""
     return str(dtype).removeprefix("torch.")
-
-
-def fill_cyclically(output: torch.Tensor, source: torch.Tensor) -> None:
-    """Fill `output` with elements of `source`, again from the beginning where these are fewer."""
-    flat = source.reshape(-1)
-    if flat.numel() and output.numel():
-        repeats = -(-output.numel() // flat.numel())
-        output.copy_(flat.repeat(repeats)[: output.numel()].view(output.shape))

@@ -127,30 +127,31 @@ def block_lengths(name: str, tensor: torch.Tensor, sizes: Sequence[int] | None, 
     return [size * row for size in sizes]
 
 
-def check_number(list_name: str, tensors: list[torch.Tensor], num_ranks: int) -> None:
+def check_number(list_name: str, tensors: Sequence[torch.Tensor], num_ranks: int) -> None:
     """Raise ValueError unless there is a tensor for each rank."""
     if len(tensors) != num_ranks:
         raise ValueError(f"{list_name} has {len(tensors)} tensors: must have one for each of {num_ranks} ranks")
 
 
 def check_shares(
-    list_name: str, tensors: list[torch.Tensor], name: str, tensor: torch.Tensor, num_ranks: int, rank: int
+    name: str,
+    tensor: torch.Tensor,
+    list_name: str,
+    tensors: Sequence[torch.Tensor],
+    num_ranks: int,
+    rank: int | None = None,
 ) -> tuple[int, ...] | None:
     """Return the elements of each listed tensor, one for each rank; None if all have as many.
 
-    Raises ValueError unless that of this rank has as many as `tensor`, and all are of its dtype and on its device.
+    rank: this one, if ranks may have shares of other lengths than it has.
+
+    Raises ValueError unless its tensor, or without it each one, has as many elements as `tensor`, and all are of its
+    dtype and on its device.
     """
     check_number(list_name, tensors, num_ranks)
     for index, listed in enumerate(tensors):
         check_alike(f"{list_name}[{index}]", listed, name, tensor)
-    check_as_many(f"{list_name}[{rank}]", tensors[rank], name, tensor)
+        if rank in (None, index):
+            check_as_many(f"{list_name}[{index}]", listed, name, tensor)
     lengths = tuple(listed.numel() for listed in tensors)
     return lengths if len(set(lengths)) > 1 else None
-
-
-def check_list(list_name: str, tensors: list[torch.Tensor], name: str, tensor: torch.Tensor, num_ranks: int) -> None:
-    """Raise ValueError unless there is a tensor for each rank, each like `tensor`."""
-    check_number(list_name, tensors, num_ranks)
-    for index, listed in enumerate(tensors):
-        check_alike(f"{list_name}[{index}]", listed, name, tensor)
-        check_as_many(f"{list_name}[{index}]", listed, name, tensor)

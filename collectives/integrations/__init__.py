@@ -1,5 +1,4 @@
 """The schedules inside PyTorch: a backend, DistributedDataParallel and its communication hook, and FSDP2."""
 
-from collectives.integrations.backend import NAME, BackendOptions, RingGroup, Tensors, collectives_in_all_forms
-from collectives.integrations.ddp import DistributedDataParallel, check_settled, settled
-from collectives.integrations.ddp_hook import HookState, ddp_comm_hook
+from collectives.integrations.backend import NAME, BackendOptions, RingGroup, carries_out
+from collectives.integrations.ddp import DistributedDataParallel, HookState, check_settled, ddp_comm_hook, settled

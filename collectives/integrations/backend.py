@@ -8,12 +8,11 @@ monitored barrier. CUDA tensors go through memory of the host; what goes to Gloo
 as Gloo does.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
-from inspect import Parameter, signature
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -21,17 +20,36 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
+from torch._C._dynamo import eval_frame
 from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from collectives.calls import exchange, functions, rooted
-from collectives.integrations.dynamo import untraced
+from collectives import calls
+from collectives.calls import FUNCTIONS, Function
 from collectives.runtime import Work, batch_policy_for_new_groups, call_timeout, close_queue, resolve, use_transport
+from ringsim.schedule import Collective
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Any)
 Tensors = list[Tensor]
 NAME = "ring"
 DEVICES = ["cpu", "cuda"]
+HAS_STRATEGIES = hasattr(eval_frame, "_FrameExecStrategy")  # from torch 2.7 on
+
+
+def untraced(function: T) -> T:
+    """Let Dynamo run a function, or each method of a class, and all that it calls, as the Python that it is.
+
+    In a compiled program Dynamo is asked about every Python frame, also about those that torch's C++ calls, as it calls
+    the methods of a process group; but it refuses the attributes of a process group. `torch.compiler.disable` does
+    the same, with a wrapper for each call, and imports Dynamo, which takes seconds.
+    """
+    for method in vars(function).values() if isinstance(function, type) else [function]:
+        if isinstance(method, FunctionType):
+            method._torchdynamo_disable = True  # type: ignore[attr-defined]  # for code that is traced and calls it
+            if HAS_STRATEGIES:
+                skip = eval_frame._FrameAction.SKIP
+                eval_frame.set_code_exec_strategy(method.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    return function
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,31 +84,66 @@ class BackendOptions:
 CallContext = Callable[[Any, Any], AbstractContextManager[None]]  # of a group, and of the options of a call
 # What torch's methods take in place of options, in this order; each where its options have it.
 _OPTION_OF = {"root": "rootRank", "op": "reduceOp", "timeout": "timeout"}
+_OPTIONS = {
+    Collective.ALL_REDUCE: dist.AllreduceOptions,
+    Collective.REDUCE: dist.ReduceOptions,
+    Collective.BROADCAST: dist.BroadcastOptions,
+    Collective.ALL_GATHER: AllgatherOptions,
+    Collective.REDUCE_SCATTER: dist.ReduceScatterOptions,
+    Collective.GATHER: dist.GatherOptions,
+    Collective.SCATTER: dist.ScatterOptions,
+    Collective.ALL_TO_ALL: dist.AllToAllOptions,
+}
 
 
-def in_all_forms(method: Callable[..., dist.Work], context: CallContext) -> Callable[..., dist.Work]:
-    """Let a collective be called in every form that the method of torch's ProcessGroup has, and run in `context`.
+def carries_out(context: CallContext) -> Callable[[type[T]], type[T]]:
+    """Give a class of process groups torch's methods for the functions of the table.
 
-    The forms of `reduce`, for example, are reduce([tensor]), reduce([tensor], opts), reduce(tensor, root) and
-    reduce(tensor, root, op, timeout), each also by keyword. `method` gets the arguments of the form with options.
+    They call, within `context`, the method `carry_out` of the class with the function, the options, and the operands as
+    the function takes them; where it works in place, with a list of tensors. They take their arguments in every form
+    that the methods of torch's ProcessGroup have. Those of `reduce`, for example, are reduce([tensor]),
+    reduce([tensor], opts), reduce(tensor, root) and reduce(tensor, root, op, timeout), each also by keyword.
     """
-    parameters = signature(method).parameters
 
-    @wraps(method)
-    def call(self: dist.ProcessGroup, *arguments: Any, **keywords: Any) -> dist.Work:
+    def changed(group: type[T]) -> type[T]:
+        for function in FUNCTIONS.values():
+            for name in function.methods.split():
+                setattr(group, name, _method(function, context))
+        return group
+
+    return changed
+
+
+def _method(function: Function, context: CallContext) -> Callable[..., dist.Work]:
+    options = dist.BarrierOptions if function is FUNCTIONS["barrier"] else _OPTIONS[function.collective]
+    num_lists = (function.output + function.input).count("_list")
+    parameters: tuple[str, ...] = "outputs", "inputs"
+    if function.is_in_place:
+        parameters = ("tensors",) if function.output else ()
+    elif not num_lists and not function.is_coalesced:
+        parameters = ("output", "given", "expected", "sent")[: 4 if function.collective is Collective.ALL_TO_ALL else 2]
+
+    def call(self: Any, *arguments: Any, **keywords: Any) -> dist.Work:
         if keywords or not arguments or not hasattr(arguments[-1], "asyncOp"):
-            arguments = _with_options(parameters, arguments, keywords)
-        with context(self, arguments[-1]):
-            return method(self, *arguments)
+            arguments = _with_options(parameters, options, arguments, keywords)
+        *operands, opts = arguments
+        if num_lists == 1:  # in the list is what torch's method takes for one of several devices
+            operands = [operand[0] if operand else [] for operand in operands]
+        with context(self, opts):
+            work: dist.Work = self.carry_out(function, opts, *operands)
+            return work
 
     return call
 
 
-def _with_options(parameters: Mapping[str, Parameter], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Return the tensors and options of a method with these parameters; raise TypeError if no form of torch's fits."""
-    num_tensors = len(parameters) - 2  # beside self and opts
+def _with_options(parameters: Sequence[str], kind: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Return the tensors and options of a method; raise TypeError if no form of torch's fits.
+
+    parameters: of the method, before the options of this kind.
+    """
+    num_tensors = len(parameters)
     given = keywords.pop("opts", None)
-    options = given or parameters["opts"].default()
+    options = given or kind()
     settable = [name for name in _OPTION_OF if hasattr(options, _OPTION_OF[name])]
     values = dict(zip(settable, arguments[num_tensors:], strict=False)) | keywords
     num_set = sum(name in values for name in settable)
@@ -99,7 +152,7 @@ def _with_options(parameters: Mapping[str, Parameter], arguments: tuple[Any, ...
     tensors = [*arguments[:num_tensors], *(values[name] for name in names)]
     is_twice = (given and num_set) or len(tensors) + num_set != len(arguments) + len(keywords)
     if is_twice or len(tensors) != num_tensors or not all(name.startswith(("in", "out", "tensor")) for name in names):
-        forms = ", ".join([*parameters][1:])
+        forms = ", ".join([*parameters, "opts"])
         raise TypeError(f"({forms}): no form of this method of torch's ProcessGroup takes the arguments given")
     for name in settable:
         if values.get(name) is not None:
@@ -109,22 +162,13 @@ def _with_options(parameters: Mapping[str, Parameter], arguments: tuple[Any, ...
     return [*tensors, options]
 
 
-def collectives_in_all_forms(context: CallContext) -> Callable[[type[T]], type[T]]:
-    """Let the collectives of a class of process groups take their arguments as `in_all_forms` says."""
-
-    def changed(group: type[T]) -> type[T]:
-        for name, method in list(vars(group).items()):
-            # By this name, and not by its place, since other methods end in other parameters. Its default is the class
-            # of the options, of which a call without any gets new ones.
-            if isinstance(method, FunctionType) and "opts" in signature(method).parameters:
-                setattr(group, name, in_all_forms(method, context))
-        return group
-
-    return changed
+def allreduce(group: dist.ProcessGroup, tensors: Tensors, opts: Any) -> dist.Work:
+    """Sum by Gloo; by this name of a function pybind11 sees that the method that Python overrides is meant."""
+    return dist.ProcessGroup.allreduce(group, tensors, opts)
 
 
 @untraced
-@collectives_in_all_forms(lambda _, options: call_timeout(options.timeout))
+@carries_out(lambda _, options: call_timeout(options.timeout))
 class RingGroup(dist.ProcessGroup):
     """A process group whose collectives are ours, and whose sends and receives, and all else, are Gloo's.
 
@@ -160,93 +204,43 @@ class RingGroup(dist.ProcessGroup):
         close_queue(self)
         super().shutdown()
 
-    def _run(self, collective: str, function: Any, result: Tensors, how: Any, *given: Any, **options: Any) -> Work:
-        """Call `function` of ours, which does `collective`, as the options of this group and of the call say.
+    sum_sparse = allreduce
 
-        result: the tensors that it writes. how: torch's options of the call.
-        given: the tensors, or lists of tensors, that `function` takes, all of one dtype and on one device.
-        options: further arguments of `function`.
-        """
-        tensor = next((item for item in given if isinstance(item, Tensor)), None)
-        tensor = given[0][0] if tensor is None else tensor  # a list that is empty is for `function` to refuse
-        if (op := getattr(how, "reduceOp", None)) is not None:
-            options |= {"op": op, "wire": self._wire_of(tensor)}
+    def carry_out(
+        self, function: Function, opts: Any, output: Any = None, given: Any = None, *sizes: list[int]
+    ) -> dist.Work:
+        """Call the function of the table as the options of this group and of the call say."""
+        if function is FUNCTIONS["barrier"]:
+            return calls.barrier(self, opts.asyncOp) or Work.over([])
+        if function.single == "all_reduce" and output[0].layout != torch.strided:
+            return self.sum_sparse(output, opts)
+        if function.single == "all_reduce" and len(output) > 1:
+            return self._run(FUNCTIONS["all_reduce_coalesced"], opts, output, output)
+        if function.is_in_place:
+            return self._run(FUNCTIONS[function.single], opts, output[0], output[0])
+        if not function.is_coalesced:
+            return self._run(function, opts, output, given, *(size or None for size in sizes))
+        if function.name == "all_gather_coalesced":
+            output = map(list, zip(*output, strict=True))
+        opts.asyncOp, works = True, [Work.over([])]
+        for operands in zip(output, given, strict=True):
+            works.append(self._run(FUNCTIONS[function.single], opts, *operands))
+        return works[-1]  # a group's collectives are done in order, and after one has failed so do the others
+
+    def _run(self, function: Function, opts: Any, output: Any, given: Any, *sizes: list[int] | None) -> Work:
+        tensor = next((item for item in (output, given) if isinstance(item, Tensor)), None)
+        tensor = given[0] if tensor is None else tensor  # a list that is empty is for the function to refuse
         # Where it is a stream that waits, the call does not, since the Work must tell the stream for what.
-        options = {"async_op": bool(how.asyncOp) or tensor.is_cuda, **options}
-        work: Work | None = function(*given, group=self, algorithm=getattr(self.options, collective), **options)
-        return work or Work.over(result)  # C++ needs a Work even where the collective is over
-
-    def _wire_of(self, tensor: Tensor) -> torch.dtype | None:
-        return self.options.wire if tensor.dtype.is_floating_point else None
-
-    def allreduce(self, tensors: Tensors, opts: Any = dist.AllreduceOptions) -> dist.Work:  # type: ignore[override]
-        if tensors[0].layout != torch.strided:
-            return super().allreduce(tensors, opts)
-        if len(tensors) > 1:
-            return self._run("all_reduce", functions.all_reduce_coalesced, tensors, opts, tensors)
-        waits = {"async_op": False} if opts.asyncOp and is_last_bucket(tensors[0]) else {}
-        return self._run("all_reduce", functions.all_reduce, tensors, opts, tensors[0], **waits)
-
-    def reduce(self, tensors: Tensors, opts: Any = dist.ReduceOptions) -> Work:  # type: ignore[override]
-        return self._run("reduce", rooted.reduce, tensors, opts, tensors[0], group_dst=opts.rootRank)
-
-    def broadcast(self, tensors: Tensors, opts: Any = dist.BroadcastOptions) -> Work:  # type: ignore[override]
-        return self._run("broadcast", rooted.broadcast, tensors, opts, tensors[0], group_src=opts.rootRank)
-
-    def barrier(self, opts: Any = dist.BarrierOptions) -> Work:
-        return rooted.barrier(self, opts.asyncOp) or Work.over([])
-
-    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = AllgatherOptions) -> Work:  # type: ignore[override]
-        return self._run("all_gather", functions.all_gather, outputs[0], opts, outputs[0], inputs[0])
-
-    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = AllgatherOptions) -> Work:
-        return self._run("all_gather", functions.all_gather_into_tensor, [output], opts, output, given)
-
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = AllgatherOptions) -> Work:  # noqa: ARG002
-        algorithm = self.options.all_gather
-        return _last(functions.all_gather_into_tensor_coalesced(outputs, inputs, self, algorithm=algorithm))
-
-    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = dist.ReduceScatterOptions) -> Work:  # type: ignore[override]
-        return self._run("reduce_scatter", functions.reduce_scatter, outputs, opts, outputs[0], inputs[0])
-
-    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = dist.ReduceScatterOptions) -> Work:
-        return self._run("reduce_scatter", functions.reduce_scatter_tensor, [output], opts, output, given)
-
-    def reduce_scatter_single_coalesced(
-        self, outputs: Tensors, inputs: Tensors, opts: Any = dist.ReduceScatterOptions
-    ) -> Work:
-        how: dict[str, Any] = {"algorithm": self.options.reduce_scatter, "wire": self._wire_of(outputs[0])}
-        return _last(functions.reduce_scatter_tensor_coalesced(outputs, inputs, opts.reduceOp, self, **how))
-
-    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = dist.GatherOptions) -> Work:  # type: ignore[override]
-        gathered = outputs[0] if outputs else []
-        return self._run("gather", rooted.gather, gathered, opts, inputs[0], gathered, group_dst=opts.rootRank)
-
-    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = dist.ScatterOptions) -> Work:  # type: ignore[override]
-        given = inputs[0] if inputs else []
-        return self._run("scatter", rooted.scatter, outputs, opts, outputs[0], given, group_src=opts.rootRank)
-
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = dist.AllToAllOptions) -> Work:
-        return self._run("all_to_all", exchange.all_to_all, outputs, opts, outputs, inputs)
-
-    def all_to_all_single(
-        self, output: Tensor, given: Tensor, expected: list[int], sent: list[int], opts: Any = dist.AllToAllOptions
-    ) -> Work:
-        tensors_and_sizes = output, given, expected or None, sent or None
-        return self._run("all_to_all", exchange.all_to_all_single, [output], opts, *tensors_and_sizes)
-
-    allreduce_coalesced = allreduce
-    # What torch called them until 2.12, and still does here and there.
-    alltoall_base = all_to_all_single  # type: ignore[assignment]
-    _allgather_base = all_gather_single  # type: ignore[assignment]
-    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
-    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
-
-
-def _last(works: list[Work | None]) -> Work:
-    # A group's collectives are done in order, and after one has failed so do the others.
-    return (works[-1] if works else None) or Work.over([])
+        async_op = bool(opts.asyncOp) or tensor.is_cuda
+        if function.name == "all_reduce" and opts.asyncOp:
+            async_op = not is_last_bucket(tensor)
+        options = {"group": self, "async_op": async_op, "algorithm": getattr(self.options, function.collective.value)}
+        if function.collective.reduces:
+            options |= {"op": opts.reduceOp, "wire": self.options.wire if tensor.dtype.is_floating_point else None}
+        if function.root:
+            options[f"group_{function.root}"] = opts.rootRank
+        work: Work | None = getattr(calls, function.name)(*function.arguments(output, given), *sizes, **options)
+        return work or Work.over([output] if isinstance(output, Tensor) else output)  # C++ always needs a Work
 
 
 def create(options: Any, group_options: BackendOptions | None) -> RingGroup:

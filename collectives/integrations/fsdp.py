@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_api as api  # where torch 2.13 has them; it exports them nowhere
 
 from collectives.calls import Op, all_gather_into_tensor, reduce_scatter_tensor
-from collectives.integrations.dynamo import untraced
+from collectives.integrations.backend import untraced
 from collectives.runtime import Work
 
 

@@ -1,13 +1,17 @@
-"""`probe`: what sending and reducing cost here, measured with all ranks at work as they are in a ring."""
+"""`probe`: what sending and reducing cost here, measured with all ranks at work as they are in a ring.
 
+And where that is: on which machines, with which versions.
+"""
+
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from collectives.probes.hosts import places_of, provenance
 from collectives.probes.timing import Blocks, ProbeWorkload, time_blocks
 from collectives.probes.workloads import (
     additions,
@@ -19,7 +23,17 @@ from collectives.probes.workloads import (
     shared_memory_sizes,
     shifts,
 )
-from collectives.runtime import Executor, execute, naming_failures
+from collectives.runtime import (
+    Executor,
+    Tag,
+    TextAllGather,
+    execute,
+    have_gloo_threads_batch_policy,
+    machine_name,
+    namespace_name,
+    naming_failures,
+)
+from ringsim import measurements
 from ringsim.measurements import Measurements, Probe, RankHosts
 from ringsim.registry import build
 from ringsim.schedule import Collective
@@ -122,3 +136,36 @@ def _sizes(sizes: Sequence[int], tensor_bytes: int) -> list[int]:
     """Return the sizes up to half the tensor, and that half; at least two."""
     half = tensor_bytes // 2 // sizes[0] * sizes[0]
     return [size for size in sizes if size < half or size <= sizes[1]] + [half] * (half > sizes[1])
+
+
+def places_of(group: dist.ProcessGroup) -> RankHosts:
+    """Where the ranks of `group` are; collective."""
+    names = TextAllGather(group, Tag.HOSTS).gather(f"{machine_name()} {namespace_name()}")
+    return RankHosts(_numbered([name.split(" ")[0] for name in names]), _numbered(names))
+
+
+def _numbered(names: list[str]) -> tuple[int, ...]:
+    """Equal names as equal numbers, counted as they first come."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return tuple(numbers[name] for name in names)
+
+
+def provenance() -> dict[str, Any]:
+    """Return what a reader must know to judge a figure, for JSON."""
+    origin = measurements.provenance()
+    return {
+        **origin,
+        "command": _torchrun() + origin["command"],
+        "torch": torch.__version__,
+        "torch_threads": torch.get_num_threads(),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+        "calm_polling": have_gloo_threads_batch_policy(),
+    }
+
+
+def _torchrun() -> str:
+    """Return what stands in front of the command where torchrun has started it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return ""
+    hosts, ranks = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return "torchrun " + (f"--nnodes {hosts} " if hosts != "1" else "") + f"--nproc-per-node {ranks} "

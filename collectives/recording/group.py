@@ -9,13 +9,14 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import AllgatherOptions, FakeProcessGroup, HashStore
+from torch._C._distributed_c10d import FakeProcessGroup, HashStore
 from torch.distributed import distributed_c10d
 
-from collectives.calls import fill_cyclically, name_of, reduced
+from collectives.calls import FUNCTIONS, Function, imitate, name_of
 from collectives.integrations import NAME as RING
-from collectives.integrations import BackendOptions, RingGroup, Tensors, collectives_in_all_forms
+from collectives.integrations import BackendOptions, RingGroup, carries_out
 from collectives.runtime import RecordedGroup, Recorder, Work, is_lent, record_group
+from ringsim.schedule import Collective
 from ringsim.traces import Call, Group
 
 NAME = "recording"
@@ -33,7 +34,7 @@ def _not_counted(group: "RecordingGroup", _: object = None) -> Iterator[None]:
         yield
 
 
-@collectives_in_all_forms(_not_counted)
+@carries_out(_not_counted)
 class RecordingGroup(dist.ProcessGroup):
     """A process group whose calls are over at once, with the results that come if all ranks hold what this one holds.
 
@@ -73,93 +74,31 @@ class RecordingGroup(dist.ProcessGroup):
         """Return the work of all calls: a group's calls are done in order."""
         return self._latest
 
-    def allreduce(self, tensors: Tensors, opts: Any = dist.AllreduceOptions) -> dist.Work:  # type: ignore[override]
-        for tensor in tensors:
-            tensor.copy_(reduced(tensor, opts.reduceOp, self.size()))
-        return self._note("all_reduce", _bytes(tensors), tensors, tensors, opts)
-
-    def reduce(self, tensors: Tensors, opts: Any = dist.ReduceOptions) -> Work:  # type: ignore[override]
-        outputs = tensors if opts.rootRank == self.rank() else []
-        for tensor in outputs:
-            tensor.copy_(reduced(tensor, opts.reduceOp, self.size()))
-        return self._note("reduce", _bytes(tensors), tensors, outputs, opts, opts.rootRank)
-
-    def broadcast(self, tensors: Tensors, opts: Any = dist.BroadcastOptions) -> Work:  # type: ignore[override]
-        inputs = tensors if opts.rootRank == self.rank() else []
-        return self._note("broadcast", _bytes(tensors), inputs, tensors, opts, opts.rootRank)
-
-    def barrier(self, opts: Any = dist.BarrierOptions) -> Work:
-        return self._note("barrier", 0, [], [], opts)
-
-    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = AllgatherOptions) -> Work:  # type: ignore[override]
-        for output in outputs[0]:  # which may be of uneven lengths
-            fill_cyclically(output, inputs[0])
-        return self._note("all_gather", _bytes(outputs[0]), inputs, outputs[0], opts)
-
-    def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = AllgatherOptions) -> Work:
-        for of_rank in outputs:
-            for output, given in zip(of_rank, inputs, strict=True):
-                output.copy_(given)
-        flat = [output for of_rank in outputs for output in of_rank]
-        return self._note("all_gather", _bytes(flat), inputs, flat, opts)
-
-    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = AllgatherOptions) -> Work:
-        return self.all_gather_single_coalesced([output], [given], opts)
-
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = AllgatherOptions) -> Work:
-        for output, given in zip(outputs, inputs, strict=True):
-            shares = output.view(self.size(), -1)
-            shares.copy_(given.reshape(1, -1).expand_as(shares))
-        return self._note("all_gather", _bytes(outputs), inputs, outputs, opts)
-
-    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = dist.ReduceScatterOptions) -> Work:  # type: ignore[override]
-        outputs[0].copy_(reduced(inputs[0][self.rank()], opts.reduceOp, self.size()))
-        return self._note("reduce_scatter", _bytes(inputs[0]), inputs[0], outputs, opts)
-
-    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = dist.ReduceScatterOptions) -> Work:
-        return self.reduce_scatter_single_coalesced([output], [given], opts)
-
-    def reduce_scatter_single_coalesced(
-        self, outputs: Tensors, inputs: Tensors, opts: Any = dist.ReduceScatterOptions
-    ) -> Work:
-        for output, given in zip(outputs, inputs, strict=True):
-            share = given.reshape(self.size(), -1)[self.rank()].view(output.shape)
-            output.copy_(reduced(share, opts.reduceOp, self.size()))
-        return self._note("reduce_scatter", _bytes(inputs), inputs, outputs, opts)
-
-    allreduce_coalesced = allreduce
-    # What torch called them until 2.12, and still does here and there.
-    _allgather_base = all_gather_single  # type: ignore[assignment]
-    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
-    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
-
-    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = dist.GatherOptions) -> Work:  # type: ignore[override]
-        gathered = outputs[0] if outputs else []
-        for output in gathered:
-            output.copy_(inputs[0])
-        return self._note("gather", _bytes(inputs) * self.size(), inputs, gathered, opts, opts.rootRank)
-
-    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = dist.ScatterOptions) -> Work:  # type: ignore[override]
-        given = inputs[0] if inputs else []
-        if given:
-            outputs[0].copy_(given[self.rank()])
-        return self._note("scatter", _bytes(outputs) * self.size(), given, outputs, opts, opts.rootRank)
-
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = dist.AllToAllOptions) -> Work:
-        for output in outputs:
-            fill_cyclically(output, inputs[self.rank()])
-        return self._note("all_to_all", _bytes(inputs), inputs, outputs, opts)
-
-    def all_to_all_single(
-        self, output: Tensor, given: Tensor, expected: list[int], sent: list[int], opts: Any = dist.AllToAllOptions
-    ) -> Work:
-        block = (given.split(sent) if sent else given.chunk(self.size()))[self.rank()]
-        for part in output.split(expected) if expected else output.chunk(self.size()):
-            fill_cyclically(part, block)
-        return self._note("all_to_all", _bytes([given]), [given], [output], opts)
-
-    alltoall_base = all_to_all_single  # type: ignore[assignment]
+    def carry_out(
+        self, function: Function, opts: Any, output: Any = (), given: Any = (), *sizes: list[int]
+    ) -> dist.Work:
+        """Make up the result of a call of the table's function, and note it."""
+        if function is FUNCTIONS["barrier"]:
+            return self._note("barrier", 0, [], [], opts)
+        if function.name == "all_gather_coalesced":
+            output = zip(*output, strict=True)
+        collective, rank, root = function.collective, self.rank(), opts.rootRank if function.root else -1
+        outputs, inputs = _listed(output), _listed(output if function.is_in_place else given)
+        pairs = [(outputs, inputs)]
+        if function.is_in_place or function.is_coalesced:
+            pairs = [(_listed(one), _listed(other)) for one, other in zip(outputs, inputs, strict=True)]
+        elif any(sizes):
+            expected, sent = sizes
+            pairs = [(output.split(expected) if expected else outputs, given.split(sent) if sent else inputs)]
+        outputs = [tensor for one in outputs for tensor in _listed(one)]
+        size_bytes = _bytes(outputs if collective in (Collective.ALL_GATHER, Collective.SCATTER) else inputs)
+        size_bytes *= self.size() if collective in (Collective.GATHER, Collective.SCATTER) else 1
+        if root not in (-1, rank):
+            inputs, outputs = (inputs, []) if function.root == "dst" else ([], outputs)
+        else:
+            for written, read in pairs:
+                imitate(collective, written, read, getattr(opts, "reduceOp", None), rank, self.size())
+        return self._note(collective.value, size_bytes, inputs, outputs, opts, root)
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> Work:  # noqa: ARG002
         with _not_counted(self):
@@ -186,6 +125,13 @@ class RecordingRingGroup(RingGroup, RecordingGroup):
         self.options = options or BackendOptions()
 
     getBackendName = RecordingGroup.getBackendName  # noqa: N815  torch's name
+
+    def sum_sparse(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        return RecordingGroup.carry_out(self, FUNCTIONS["all_reduce"], opts, tensors)
+
+
+def _listed(operand: Any) -> list[Any]:
+    return [operand] if isinstance(operand, Tensor) else list(operand)
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from collectives.runtime.chunk_transports import ChunkTransport, GlooTransport, NcclTransport, SharedMemoryTransport
 from collectives.runtime.chunks import ChunkLayout, ChunkLayouts, ChunkMemory, ChunkPlaces, LayoutKey, Reduce
+from collectives.runtime.device_transport import CPU, POSTED, STAGED, Transports, reused_buffer, time_limit_of
 from collectives.runtime.errors import naming_failures
 from collectives.runtime.group_state import lazily, resolve, state_of
 from collectives.runtime.hooks import Event, Hook, logging_to, naming_spans, profiling
@@ -22,8 +24,6 @@ from collectives.runtime.rounding import Rounding, rounding_of
 from collectives.runtime.schedule_run import ScheduleRun
 from collectives.runtime.sharing import Sharing, transport_in_use
 from collectives.runtime.tags import UNSTAMPED, CallStamp, Tag
-from collectives.runtime.transport import CPU, POSTED, STAGED, Transports, reused_buffer, time_limit_of
-from collectives.runtime.transports import ChunkTransport, GlooTransport, NcclTransport, SharedMemoryTransport
 from ringsim.schedule import Schedule, rank_program
 
 

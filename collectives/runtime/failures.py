@@ -23,11 +23,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, its stubs have not
 from torch.distributed.distributed_c10d import PrefixStore
 
+from collectives.runtime.device_transport import CPU, close_connections, has_backend
 from collectives.runtime.errors import CollectiveError, disagreement, first_line, is_timeout
 from collectives.runtime.group_state import resolve, state_of
 from collectives.runtime.sharing import Sharing
 from collectives.runtime.tags import Tag
-from collectives.runtime.transport import CPU, close_connections, has_backend
 from collectives.shared_memory import OtherCallError
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class FailureRecords:
         group = self._group()
         if group is not None:
             close_connections(group)  # only now: who sees that asks for the record
-        cause = "" if store.check([verdict]) else self._follow(own)
+        cause = "" if store.check([verdict]) else self._trace_cause(own)
         if cause:
             store.compare_set(verdict, "", cause)  # the first to find out tells all
         sentence = store.get(verdict).decode() if store.check([verdict]) else ""
@@ -137,7 +137,7 @@ class FailureRecords:
         store.set(self._key(f"read by {self._rank}"), "")
         return sentence
 
-    def _follow(self, own: FailureRecord) -> str:
+    def _trace_cause(self, own: FailureRecord) -> str:
         chain, record, rank = {self._rank: own}, own, own.peer
         while rank is not None and rank not in chain and not record.is_mixed_up:
             grace_s = TIMEOUT_GRACE_S if record.timed_out else GRACE_S
@@ -148,12 +148,12 @@ class FailureRecords:
         if record.cause:
             return f"the first rank to fail was rank {list(chain)[-1]}: {record.cause}"
         if rank is None:
-            return self._only_one_silent()
+            return self._single_unresponsive_rank()
         waits_s = (TIMEOUT_GRACE_S, LATE_GRACE_S)
         everyone = (self._records_within(wait_s, range(self._num_ranks), self._num_ranks) for wait_s in waits_s)
         return next(filter(None, map(first_difference, everyone)), "")
 
-    def _only_one_silent(self) -> str:
+    def _single_unresponsive_rank(self) -> str:
         """Return what to conclude where a rank knows no peer: torch's own errors name none."""
         everyone = range(self._num_ranks)
         silent = sorted(set(everyone) - set(self._records_within(GRACE_S, everyone, self._num_ranks - 1)))
@@ -165,7 +165,7 @@ class FailureRecords:
         Do not wait on once another rank has found out who failed first, which stands.
         """
         records: dict[int, FailureRecord] = {}
-        for _ in _looks(grace_s):
+        for _ in _polling(grace_s):
             missing = [rank for rank in ranks if rank not in records]
             records |= {rank: record for rank in missing if (record := self._read(rank)) is not None}
             if len(records) >= enough or self._store.check([self._key(_FIRST_CAUSE)]):
@@ -188,12 +188,12 @@ class FailureRecords:
             return
         others = [self._key(f"read by {rank}") for rank in range(self._num_ranks) if rank != self._rank]
         enough = len(others) - is_one_gone
-        for _ in _looks(LIMIT_S / 3):
+        for _ in _polling(LIMIT_S / 3):
             if sum(self._store.check([key]) for key in others) >= enough:
                 break
 
 
-def _looks(limit_s: float) -> Iterator[None]:
+def _polling(limit_s: float) -> Iterator[None]:
     """Yield whenever the store is to be looked at: now, ever more rarely, and last when `limit_s` is over."""
     deadline, pause_s = time.monotonic() + limit_s, POLL_S
     yield

@@ -1,11 +1,18 @@
-"""`FingerprintCheck`: whether all ranks call the same collective, asked when a call is new to the group.
+"""`FingerprintCheck`: whether all ranks of a group make the same calls: it compares new ones and stamps all.
 
 Each call has a fingerprint: which collective, of how many elements of which dtype, by which operation and algorithm.
 The first time that a rank makes a call with some fingerprint, all ranks compare theirs before anything else is sent.
 From then on the fingerprint has a number, the same on all ranks, which is part of the tag of each of its messages. So
 calls with known fingerprints are not compared, and if ranks disagree about them, no message is taken for another's.
+
+In most collectives each rank needs something of every other one, so that ranks which disagree on them wait for each
+other, and nothing goes wrong. In a *rooted* one, a broadcast or a reduce, a rank may be done that has only sent. If the
+receiver calls something else meanwhile, its next call of that kind would find the message and take it for its own. So
+messages of rooted collectives carry the stamp of their call, as do those of the call that comes after one: after that,
+all ranks are known to have made the same calls.
 """
 
+from collections import deque
 from enum import Enum
 from typing import NamedTuple
 
@@ -13,14 +20,16 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 
+from collectives.runtime.device_transport import CPU, has_backend
 from collectives.runtime.errors import CollectiveError, disagreement
 from collectives.runtime.gathers import TextAllGather
 from collectives.runtime.group_state import resolve, state_of
-from collectives.runtime.tags import CallHistory, CallStamp, Tag
-from collectives.runtime.transport import CPU, has_backend
+from collectives.runtime.tags import DIGEST_BITS, CallStamp, Tag
 
 UNNUMBERED = 0  # of calls whose fingerprints are not known by a number
 MAX_KNOWN = 4096  # fingerprints; what comes after them is compared on every call
+KEPT_CALLS = 64  # that an error can still name; ranks are rarely so many apart when they notice
+_MIXER = 6364136223846793005  # odd, so that histories which differ in one call never have the same digest
 
 
 class MismatchError(ValueError):
@@ -79,7 +88,8 @@ class FingerprintCheck:
 
     The ranks of a group make its calls in one order, so that all number the fingerprints alike.
 
-    mode: which calls are compared, from the next one on. history: the calls that were made.
+    mode: which calls are compared, from the next one on.
+    position: the number of the call that this rank is in, or was in last; its first is 1.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -87,7 +97,9 @@ class FingerprintCheck:
         self._rank = group.rank()
         self._texts = TextAllGather(group, Tag.FINGERPRINT)
         self._known: dict[Fingerprint, int] = {}
-        self.history = CallHistory()
+        self.position = self._digest = 0
+        self._recent: deque[Fingerprint] = deque(maxlen=KEPT_CALLS)
+        self._is_after_rooted = False
 
     def stamp(self, fingerprint: Fingerprint, check: CallCheck) -> CallStamp:
         """Return the stamp of the group's next call, which has this fingerprint.
@@ -95,13 +107,22 @@ class FingerprintCheck:
         Raises MismatchError, on every rank alike, if the ranks compare their fingerprints and they differ;
         CollectiveError if one says nothing within the group's timeout.
         """
-        self.history.begin(fingerprint)
+        self.position += 1
+        self._recent.append(fingerprint)
         try:
             number = self._number(fingerprint, check)
-        except MismatchError:
-            self.history.withdraw()
+        except MismatchError:  # the call is refused, on all ranks
+            self.position -= 1
+            self._recent.pop()
             raise
-        return self.history.stamp(number, is_rooted=fingerprint.root is not None)
+        self._digest = (self._digest * _MIXER + number + 1) % (1 << DIGEST_BITS)
+        is_rooted, was_rooted = fingerprint.root is not None, self._is_after_rooted
+        self._is_after_rooted = is_rooted
+        return CallStamp(number, self.position, self._digest, travels=is_rooted or was_rooted)
+
+    def calls_in_words(self) -> list[str]:
+        """Return the last calls, KEPT_CALLS at most; the last of them has `position`."""
+        return list(map(str, self._recent))
 
     def _number(self, fingerprint: Fingerprint, check: CallCheck) -> int:
         if check is CallCheck.NONE:

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from collectives.runtime.device_transport import home_of, new_buffer
 from collectives.runtime.errors import naming_failures
 from collectives.runtime.executor import Executor
-from collectives.runtime.transport import home_of, new_buffer
 from ringsim.registry import build
 from ringsim.schedule import Collective
 

@@ -2,7 +2,7 @@
 
 It stands below the modules whose objects it holds, and so names none of them. These are its parts:
 
-    Transports           how tensors of each device travel, and whether NCCL's communicator is started (transport)
+    Transports           how tensors of each device travel (device_transport)
     Sharing              which ranks share memory, and how they wait for each other (sharing)
     PrepostedReceives    the buffers of short messages, and the receives that are posted for them (preposted)
     FingerprintCheck     the calls that all ranks are known to have made alike (fingerprint)

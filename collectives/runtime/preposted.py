@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch._C import _autograd as autograd
 
+from collectives.runtime.device_transport import new_buffer
 from collectives.runtime.hooks import profiling
 from collectives.runtime.tags import SIZE_CLASS_SHIFT, SIZE_CLASSES, STAMPED, CallStamp
-from collectives.runtime.transport import new_buffer
 
 MIN_BUFFER_BYTES = 4 * 2**10  # there is a size class for each power of two from here
 MAX_EAGER_BYTES = 2**20  # longer messages are not worth the memory: the rendezvous is the smaller part of their time

@@ -14,10 +14,10 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
+from collectives.runtime.device_transport import CPU, new_buffer, time_limit_of
 from collectives.runtime.errors import CollectiveError
 from collectives.runtime.group_state import state_of
 from collectives.runtime.schedule_run import ScheduleRun
-from collectives.runtime.transport import CPU, new_buffer, time_limit_of
 from collectives.runtime.work import StreamSync, Work
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from collectives.runtime.chunk_transports import ChunkTransport
 from collectives.runtime.errors import CollectiveError, first_line, flight_record_of
 from collectives.runtime.hooks import Actions, Hook
 from collectives.runtime.instructions import Opcode, RankInstruction, RankPart
-from collectives.runtime.transports import ChunkTransport
 from collectives.shared_memory import PeerError
 
 

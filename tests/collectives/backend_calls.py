@@ -38,6 +38,13 @@ def all_reduce_coalesced(group: Group) -> Tensors:
     return tensors
 
 
+def all_gather_coalesced(group: Group) -> Tensors:
+    """Two tensors at once, of other lengths."""
+    gathered = [[torch.zeros(5), torch.zeros(3)] for _ in range(group.size())]
+    group.allgather_coalesced(gathered, [own(group, 5), own(group, 3)]).wait()
+    return [tensor for of_rank in gathered for tensor in of_rank]
+
+
 def coalescing_manager(group: Group) -> Tensors:
     """Three kinds of calls, each gathered into one."""
     reduced, shares = [own(group, 5), own(group, 3)], [torch.zeros(12), torch.zeros(12)]
@@ -158,6 +165,7 @@ def methods_of_the_group(group: Group) -> Tensors:
 OURS: dict[Callable[[Group], Tensors], list[str]] = {
     all_reduce: ["all_reduce"] * 3,
     all_reduce_coalesced: ["all_reduce"],
+    all_gather_coalesced: ["all_gather"] * 2,
     coalescing_manager: ["all_reduce", *["reduce_scatter"] * 2, *["all_gather"] * 2],
     reduce_and_broadcast: ["reduce", "broadcast"],
     shares: ["all_gather"] * 2 + ["reduce_scatter"] * 2,

@@ -16,8 +16,7 @@ from torch.distributed import distributed_c10d
 
 import collectives
 from collectives.runtime import sharing, state_of
-from collectives.runtime.sharing import SharedBy, Sharing
-from collectives.runtime.sharing_offer import SLOT
+from collectives.runtime.sharing import SLOT, SharedBy, Sharing
 from collectives.shared_memory import LocalRanks
 
 ONE_HOST = (0, 0, 0, 0, 0)  # the host of each rank

@@ -222,12 +222,13 @@ def _coalesced(call: Call, ours: bool, tensors: Tensors, outputs: Tensors, optio
     if call.name == "all_reduce_coalesced":
         return (functions if ours else dist).all_reduce_coalesced(tensors, **options)
     later = options.pop("async_op")
+    single = getattr(collectives if ours else dist, call.name.removesuffix("_coalesced"))
     if ours:
-        works = getattr(functions, call.name)(outputs, tensors, **options)
+        works = [single(*pair, async_op=True, **options) for pair in zip(outputs, tensors, strict=True)]
     else:
         with dist._coalescing_manager(options["group"], async_ops=True) as manager:
-            for output, tensor in zip(outputs, tensors, strict=True):
-                getattr(dist, call.name.removesuffix("_coalesced"))(output, tensor, **options)
+            for pair in zip(outputs, tensors, strict=True):
+                single(*pair, **options)
         works = [manager]
     if later:
         return works

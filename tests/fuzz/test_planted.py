@@ -36,7 +36,7 @@ def with_a_lost_element(group: dist.ProcessGroup, job: attack_on_collectives.Job
 
 def with_another_rank_blamed(death: deaths.Death) -> object:
     """The first to stop responding is said to be rank 0."""
-    with patch.object(FailureRecords, "_follow", lambda *_: stopped_first(0)):
+    with patch.object(FailureRecords, "_trace_cause", lambda *_: stopped_first(0)):
         return deaths.live(death)
 
 

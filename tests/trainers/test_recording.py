@@ -111,7 +111,7 @@ def real_calls(step: Callable[[], None]) -> list[Calls]:
     execute = CollectiveCall.execute
 
     def noting(call: CollectiveCall, tensor: torch.Tensor, *rest: Any) -> None:
-        ours.append((call.key[0].value, tensor.numel()))
+        ours.append((call.collective.value, tensor.numel()))
         execute(call, tensor, *rest)
 
     with (

@@ -9,10 +9,9 @@ import torch.distributed as dist
 from syrupy.assertion import SnapshotAssertion
 
 import collectives
-from collectives.benchmark.case import DTYPES, BenchmarkCase, Buffers, elements_of
+from collectives.benchmark.case import DTYPES, BenchmarkCase, BenchmarkPlan, Buffers, elements_of, growing_sizes
 from collectives.benchmark.implementation import Run, call_of
 from collectives.benchmark.job import MAX_IN_A_ROW, measure, run_plan
-from collectives.benchmark.plan import BenchmarkPlan, growing_sizes
 from ringsim.measurements.measurements import CollectiveTimes
 from ringsim.schedule.collective import Collective
 from tests.ranks import RankPool

@@ -18,7 +18,7 @@ from torch.distributed.algorithms.join import Join
 import collectives
 from collectives import HookState, ddp_comm_hook
 from collectives.runtime import CollectiveQueue
-from collectives.runtime.sharing_offer import TRANSPORT
+from collectives.runtime.sharing import TRANSPORT
 from tests.collectives.integrations.test_ddp_hook import SMALL_BUCKETS_MB, batch
 from tests.collectives.shared_groups import shared_by
 from tests.ranks import RankPool, group_on

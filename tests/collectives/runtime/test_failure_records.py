@@ -141,7 +141,7 @@ def test_what_a_rank_waits_for(
 
 def test_who_waits_looks_ever_more_rarely() -> None:
     """Ranks of many groups may wait at once, and must not keep the cores from those whose records they wait for."""
-    assert len(list(failures._looks(0.5))) <= 2 + 5 + 3  # 10, 20, 40, 80, 160 ms and the rest; a few to spare
+    assert len(list(failures._polling(0.5))) <= 2 + 5 + 3  # 10, 20, 40, 80, 160 ms and the rest; a few to spare
 
 
 class Store:

@@ -17,9 +17,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from collectives.runtime.chunk_transports import SharedMemoryTransport
 from collectives.runtime.chunks import ChunkMemory
 from collectives.runtime.instructions import Opcode, RankPart, shared_plan
-from collectives.runtime.transports import SharedMemoryTransport
 from collectives.shared_memory.local_ranks import OWNER_SHIFT
 from ringsim import Collective, Schedule, Transfer
 from ringsim.registry import build

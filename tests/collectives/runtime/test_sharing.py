@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import collectives
-from collectives.runtime.sharing_offer import SLOT, TRANSPORT
+from collectives.runtime.sharing import SLOT, TRANSPORT
 from collectives.shared_memory import Meeting
 from tests.collectives.shared_groups import ONE_HOST, PAIRS, fresh_group, on_hosts, shared_by
 from tests.collectives.shared_memory.test_heap import limited

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from collectives.benchmark.case import BenchmarkCase, Buffers, pattern
-from collectives.benchmark.plan import BenchmarkPlan
+from collectives.benchmark.case import BenchmarkCase, BenchmarkPlan, Buffers, pattern
 from collectives.calls import AUTO, chooser_of
 from collectives.runtime import Event, Executor, Tag, naming_failures
 from ringsim.measurements import TRANSFER, RecordedRun

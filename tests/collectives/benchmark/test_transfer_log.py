@@ -6,9 +6,9 @@ from unittest import mock
 import pytest
 import torch.distributed as dist
 
+from collectives.benchmark.case import BenchmarkPlan
 from collectives.benchmark.job import run_plan
-from collectives.benchmark.plan import BenchmarkPlan
-from collectives.benchmark.recorder import NUM_RUNS
+from collectives.benchmark.transfer_log import NUM_RUNS
 from ringsim.calibration.comparison import compare_run
 from ringsim.measurements import Measurements, RankHosts, RecordedRun
 from ringsim.network.network import Network
