@@ -11,7 +11,7 @@ import click
 from ringsim import __version__
 from ringsim.console import OneLineGroup, TorchrunCommand, examples, general_help, is_under_torchrun
 from trainers.cli.compare import main as compare
-from trainers.cli.judging import evaluate_command, sample_command
+from trainers.cli.evaluate import evaluate_command, sample_command
 from trainers.cli.options import RESUME_COMMAND
 from trainers.cli.train import train
 from trainers.launch.environment import in_slurm_step

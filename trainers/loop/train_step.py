@@ -100,7 +100,7 @@ def gather_numbers(own: Sequence[float], group: dist.ProcessGroup) -> Tensor:
 
 
 class StepMoments(NamedTuple):
-    """When the parts of a step begin and end, in seconds on one clock, in this order.
+    """When the parts of a step begin and end on this rank, in this order, in seconds of `time.perf_counter`.
 
     gradients_s: when this rank's last gradient is ready. params_begin_s, params_end_s: of gathering or averaging
     parameters in the optimizer's step; where a strategy does not, both are when that step begins.
@@ -116,48 +116,52 @@ class StepMoments(NamedTuple):
     end_s: float
 
     @property
+    def forward_s(self) -> float:
+        """The seconds of batches, forward passes, and backward passes that only accumulate."""
+        return self.forward_end_s - self.begin_s
+
+    @property
+    def loss_sync_s(self) -> float:
+        """The seconds of hearing of all losses, and waiting for the slowest rank."""
+        return self.losses_end_s - self.forward_end_s
+
+    @property
+    def backward_s(self) -> float:
+        """The seconds of the synchronised backward pass, until this rank's last gradient is ready."""
+        return self.gradients_s - self.losses_end_s
+
+    @property
     def sync_s(self) -> float:
-        """Return the seconds of `StepResult.sync_s`."""
+        """The seconds from then on until the synchronised gradients are there, and of gathering parameters."""
         return self.backward_end_s - self.gradients_s + self.params_end_s - self.params_begin_s
-
-    @property
-    def step_s(self) -> float:
-        """Return the seconds of the whole step."""
-        return self.end_s - self.begin_s
-
-
-class StepResult(NamedTuple):
-    """A step that was taken, or left out; times in seconds, on this rank.
-
-    loss: of the whole batch, the same on all ranks. trouble: why the step was left out; "" if it was not.
-    forward_s: all before gradients are averaged: batches, forward passes, and backward passes that only accumulate.
-    loss_sync_s: hearing of all losses, and waiting for the slowest rank.
-    backward_s: of the synchronised backward pass, until this rank's last gradient is ready.
-    sync_s: from then on until the synchronised gradients are there, and gathering parameters where ranks step shares.
-    optimizer_s: the optimizer's step without that gathering.
-    asked: the number of the signal that asks a rank to stop after this step, the same on all ranks; 0: none.
-    moments: on the clock of `time.perf_counter`; None of a step that was left out.
-    """
-
-    loss: float
-    trouble: str
-    forward_s: float
-    loss_sync_s: float
-    backward_s: float = 0.0
-    sync_s: float = 0.0
-    optimizer_s: float = 0.0
-    asked: int = 0
-    moments: StepMoments | None = None
-
-    @property
-    def step_s(self) -> float:
-        """The whole step."""
-        return self.forward_s + self.loss_sync_s + self.backward_s + self.sync_s + self.optimizer_s
 
     @property
     def communication_s(self) -> float:
         """The exposed communication: how long this rank did nothing but communicate, or wait for others."""
         return self.loss_sync_s + self.sync_s
+
+    @property
+    def step_s(self) -> float:
+        """The seconds of the whole step."""
+        return self.end_s - self.begin_s
+
+    @property
+    def optimizer_s(self) -> float:
+        """The seconds of the optimizer's step without gathering parameters."""
+        return self.end_s - self.backward_end_s - (self.params_end_s - self.params_begin_s)
+
+
+class StepResult(NamedTuple):
+    """A step that was taken, or left out: then all moments after the losses were told are the same.
+
+    loss: of the whole batch, the same on all ranks. trouble: why the step was left out; "" if it was not.
+    asked: the number of the signal that asks a rank to stop after this step, the same on all ranks; 0: none.
+    """
+
+    loss: float
+    trouble: str
+    moments: StepMoments
+    asked: int = 0
 
 
 class TrainStep:
@@ -210,14 +214,11 @@ class TrainStep:
         forward_end_s = time.perf_counter()
         with span("tell the loss"):
             losses = exchange_losses(self.group, own, asked)
-        synced_s = time.perf_counter()
-        result = StepResult(
-            losses.mean, losses.trouble, forward_end_s - begin_s, synced_s - forward_end_s, asked=losses.asked
-        )
+        begun = begin_s, forward_end_s, time.perf_counter()
         if losses.trouble:
             for name, value in before.items():
                 self.model.model.get_buffer(name).copy_(value)
-            return result
+            return StepResult(losses.mean, losses.trouble, StepMoments(*begun, *[begun[-1]] * 5), losses.asked)
         self._backward(last)
         backward_end_s = time.perf_counter()
         with span("optimizer"), naming_failures("stepping the optimizer failed"):  # some gather parameters there
@@ -225,15 +226,9 @@ class TrainStep:
                 self._norm_before_clipping = self.model.clip_grad_norm_(self.config.clip_norm)
             self.optimizer.step()
         end_s = time.perf_counter()
-        last_s = self.clock.last_s(backward_end_s)
         param_sync = self.model.strategy.param_sync or (backward_end_s, backward_end_s)
-        moments = StepMoments(begin_s, forward_end_s, synced_s, last_s, backward_end_s, *param_sync, end_s)
-        return result._replace(
-            backward_s=last_s - synced_s,
-            sync_s=moments.sync_s,
-            optimizer_s=end_s - last_s - moments.sync_s,
-            moments=moments,
-        )
+        moments = StepMoments(*begun, self.clock.last_s(backward_end_s), backward_end_s, *param_sync, end_s)
+        return StepResult(losses.mean, "", moments, losses.asked)
 
     def gradient_norm(self) -> float:
         """Return the global norm of the last step's synchronised gradients before they were clipped; collective.

@@ -13,9 +13,8 @@ import torch.distributed as dist
 
 from collectives.runtime import CollectiveError, naming_failures, span
 from trainers.checkpoints.checkpoint import Checkpoint, random_state, seed_apart, set_random_state
-from trainers.checkpoints.manager import CheckpointManager, first_decides, first_fault
-from trainers.checkpoints.resumption import usable_checkpoints
-from trainers.checkpoints.step_log import Mark
+from trainers.checkpoints.manager import CheckpointManager, first_decides, first_fault, usable_checkpoints
+from trainers.checkpoints.output import Mark
 from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
 from trainers.loop.log_line import describe_evaluation, describe_line

@@ -110,7 +110,7 @@ def run_that_cannot_read(group: dist.ProcessGroup, config: TrainConfig, *_: obje
             raise ValueError(f"checkpoint {path}: cannot be read in bounded memory")
         return checkpoint_of(content, path)
 
-    with mock.patch("trainers.checkpoints.resumption.checkpoint_of", read):
+    with mock.patch("trainers.checkpoints.manager.checkpoint_of", read):
         return run(group, config)
 
 
