@@ -115,28 +115,19 @@ class FlatGradients(FlatVector):
         self._parameters = list(parameters)
         self._absent: list[int] = []
 
-    def begin(self) -> None:
-        """Be ready for the gradients of the next backward pass."""
+    @torch.no_grad()
+    def pack(self) -> torch.Tensor:
+        """Bring every gradient here, and let it stay here; zeros if there is none. Returns the vector."""
         self._absent.clear()
         self.spare.fill_(1)
-
-    @torch.no_grad()
-    def take(self, index: int) -> None:
-        """Bring the gradient of that parameter here, and let it stay here; zeros if there is none."""
-        parameter, view = self._parameters[index], self.views[index]
-        if parameter.grad is None:
-            view.zero_()
-            self.spare[index] = 0
-            self._absent.append(index)
-        elif parameter.grad is not view:  # else the backward pass has added right here
-            view.copy_(parameter.grad)
-            parameter.grad = view
-
-    def pack(self) -> torch.Tensor:
-        """Take every gradient; returns the vector."""
-        self.begin()
-        for index in range(len(self.views)):
-            self.take(index)
+        for index, (parameter, view) in enumerate(zip(self._parameters, self.views, strict=True)):
+            if parameter.grad is None:
+                view.zero_()
+                self.spare[index] = 0
+                self._absent.append(index)
+            elif parameter.grad is not view:  # else the backward pass has added right here
+                view.copy_(parameter.grad)
+                parameter.grad = view
         return self.vector
 
     def unpack(self) -> None:

@@ -206,13 +206,15 @@ class Zero3(ShardedVectors):
             if not layer.stays:
                 self._release(layer)
             if self._is_synced:
-                layer.reduce()()
+                layer.reduce()
+                layer.finish()
                 self._reduced.add(layer)
 
     def on_backward_end(self) -> None:
         for layer in self._layers:
             if layer not in self._reduced:
-                layer.reduce()()
+                layer.reduce()
+                layer.finish()
         self._compare_gathered()
         self._forget()
 
