@@ -112,7 +112,7 @@ class CheckpointManager:
         if isinstance(trouble, OSError):
             reason = f"{trouble.filename or self.output}: cannot be written: {trouble.strerror}"
         kept = self.folder.newest_first()
-        return f"{reason}; {f'--resume continues from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
+        return f"{reason}; {f'`resume` continues from {kept[0].name}' if kept else 'there is no checkpoint yet'}"
 
     def close(self) -> None:
         """Write no more, so that another run may have the directory."""
@@ -127,7 +127,7 @@ def _prepare(folder: CheckpointFolder, model: nn.Module) -> None:
     folder.clear_unfinished()
     needed = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     if (free := shutil.disk_usage(folder.folder).free) < needed:
-        raise ValueError(f"--output {folder.folder}: has {free} bytes free, and a checkpoint takes at least {needed}")
+        raise ValueError(f"`output` {folder.folder}: has {free} bytes free, and a checkpoint takes at least {needed}")
 
 
 def first_decides(group: dist.ProcessGroup, decide: Callable[[], _Decided]) -> _Decided:
@@ -187,7 +187,7 @@ def usable_checkpoints(
         refuse_other_run(checkpoint.config, wanted, path)
         yield path, checkpoint
     if paths:
-        raise ValueError(f"--resume: none of the checkpoints in {folder.folder} can be read; give another --output")
+        raise ValueError(f"`resume`: none of the checkpoints in {folder.folder} can be read; give another `output`")
     _refuse_other_disks(folder, group)
 
 
@@ -219,8 +219,8 @@ def _refuse_other_disks(folder: CheckpointFolder, group: dist.ProcessGroup) -> N
     for rank, (host, newest) in enumerate(seen):
         if newest:
             raise ValueError(
-                f"--resume: rank {rank} on {host} sees {newest[0]} in {folder.folder}, rank 0 on {seen[0][0]} sees no "
-                f"checkpoint there; give an --output on a file system that all nodes share"
+                f"`resume`: rank {rank} on {host} sees {newest[0]} in {folder.folder}, rank 0 on {seen[0][0]} sees no "
+                f"checkpoint there; give an `output` on a file system that all nodes share"
             )
 
 
@@ -255,7 +255,7 @@ def refuse_other_run(then: dict[str, Any], now: dict[str, Any], path: Path) -> N
     elif other_strategy and any(info.saves_vectors for info in infos):
         reason = f"is of the strategy {strategies[0]}, whose optimizer state does not fit {strategies[1]}"
     if reason:
-        raise ValueError(f"checkpoint {path}: {reason}: resume with the original settings, or give another --output")
+        raise ValueError(f"checkpoint {path}: {reason}: resume with the original settings, or give another `output`")
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:

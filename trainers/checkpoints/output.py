@@ -70,8 +70,8 @@ class CheckpointFolder:
         """Raise ValueError if there is a checkpoint: a run that does not resume would replace those of another."""
         if checkpoints := self.newest_first():
             raise ValueError(
-                f"--output {self.folder}: there is {checkpoints[0].name} of a run already: "
-                f"continue it with --resume, or give another --output"
+                f"`output` {self.folder}: there is {checkpoints[0].name} of a run already: "
+                f"continue it with `resume`, or give another `output`"
             )
 
     def prune(self, step: int, keep: int) -> None:
@@ -117,8 +117,8 @@ class OutputLock:
             with suppress(OSError, UnicodeDecodeError):
                 holder = self._path.read_text()
             raise ValueError(
-                f"--output {self.folder}: {holder or 'another process'} is using it: "
-                f"wait until that run has ended, or give another --output"
+                f"`output` {self.folder}: {holder or 'another process'} is using it: "
+                f"wait until that run has ended, or give another `output`"
             )
         time.sleep(POLL_S)
         return False
@@ -131,7 +131,7 @@ class OutputLock:
             os.close(descriptor)
             if error.errno in WITHOUT_LOCKS:
                 reason = f"cannot be locked ({error.strerror}): make sure that no other run writes there"
-                self._say(f"--output {self.folder}: {reason}")
+                self._say(f"`output` {self.folder}: {reason}")
             elif error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
             return error.errno in WITHOUT_LOCKS
@@ -250,7 +250,7 @@ def _good_lines(content: bytes) -> list[tuple[int, bytes]]:
 def require_tensorboard() -> None:
     """Raise ValueError, which says how to install it, if it is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
-        raise ValueError(f"--tensorboard: {ADVICE}")
+        raise ValueError(f"`tensorboard`: {ADVICE}")
 
 
 class TensorBoardLog:

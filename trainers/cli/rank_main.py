@@ -14,6 +14,7 @@ from ringsim.console import Progress, clear_line, is_under_torchrun, print_resul
 from ringsim.files import save_json
 from ringsim.units import format_size, plural
 from trainers.checkpoints.output import FOLDER, LOG, OPTIONS_FILE, RESULT, save_options
+from trainers.cli.options import naming_options
 from trainers.launch.environment import DistributedEnvironment, distributed_environment, read_environment
 from trainers.launch.rendezvous import init_process_group
 from trainers.launch.signals import StopRequest, delay_termination
@@ -102,7 +103,9 @@ def _run(
     from trainers.loop.trainer import Trainer  # noqa: PLC0415
 
     try:
-        trainer = Trainer(task, launch.config, group, environment.device, progress.say)
+        trainer = Trainer(
+            task, launch.config, group, environment.device, lambda text: progress.say(naming_options(text))
+        )
     except ValueError as error:
         return end_together(f"trainers: {error}", 2, group)
     if launch.options_file and environment.rank == 0:
@@ -224,6 +227,7 @@ def end_together(message: str, code: int, group: "dist.ProcessGroup") -> int:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
+    message = naming_options(message)
     if group.rank() == 0:
         say(message)
     try:

@@ -32,7 +32,7 @@ class JobConfig:
     def __post_init__(self) -> None:
         require_at_least(1, steps=self.steps)
         self.step.schedule(self.steps)
-        with naming_place("--strategies"):
+        with naming_place("`strategies`"):
             for name in self.strategies:
                 parse_strategy(name)
             if len(set(self.strategies)) != len(self.strategies):

@@ -80,7 +80,7 @@ def exchange_losses(group: dist.ProcessGroup, loss: float, asked: int = 0) -> Ra
 def require_finite(trouble: str, place: str, advice: str = "") -> None:
     """Raise DivergedError if there is trouble. place: the step, for the message. advice: text that follows it."""
     if trouble:
-        raise DivergedError(f"{place}: {trouble}; a smaller --learning-rate may help{advice}")
+        raise DivergedError(f"{place}: {trouble}; a smaller `learning_rate` may help{advice}")
 
 
 def require_finite_losses(group: dist.ProcessGroup, loss: float, place: str) -> None:

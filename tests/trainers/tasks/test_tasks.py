@@ -47,7 +47,7 @@ def trained(task: Task, seed: int, steps: int | None = None) -> nn.Module:
 def refusal(name: str, seed: int = 0, **options: object) -> str:
     """The message with which `load_task` refuses."""
     message = said_by(ValueError, load_task, name, seed, **options)
-    assert message.startswith(("--", "task "))
+    assert message.startswith(("`", "task "))
     assert "\n" not in message
     return message
 
