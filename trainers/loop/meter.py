@@ -19,7 +19,7 @@ from trainers.loop.log_line import peak_memory_bytes
 from trainers.loop.train_step import StepResult, TrainStep, gather_numbers
 from trainers.strategies.base import Strategy
 from trainers.strategies.ddp import Ddp
-from trainers.strategies.withheld import Withheld
+from trainers.strategies.guards import Withheld
 
 WARM_UP_STEPS = 3  # buffers are touched for the first time, DDP forms its buckets anew
 STEPS = 3

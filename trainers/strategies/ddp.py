@@ -85,16 +85,6 @@ class DdpHook(DdpInPlace):
         self.module.register_comm_hook(collectives.HookState(group, wire=wire), collectives.ddp_comm_hook)
 
 
-class DdpBackendRing(DdpInPlace):
-    """DDP without a hook, on a process group of our backend "ring" over the same ranks.
-
-    If `group` has another backend, a new group is made.
-    """
-
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup, bucket_cap_mb: float | None = None) -> None:
-        super().__init__(model, group_on_ring(group), bucket_cap_mb)
-
-
 def group_on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
     """Return the group if it is of our backend, else a new one that is, over the same ranks; collective."""
     if dist.get_backend(group) == "ring":

@@ -11,7 +11,7 @@ from torch import nn
 import collectives
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.flat_vector import FlatVector, by_dtype, copy_saved
-from trainers.strategies.own_optimizer import OwnOptimizer, parameters_of
+from trainers.strategies.guards import OwnOptimizer, parameters_of
 from trainers.strategy_names import EVERY
 
 

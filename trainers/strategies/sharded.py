@@ -11,15 +11,18 @@ from torch import nn
 import collectives
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.flat_vector import FlatVector
-from trainers.strategies.own_optimizer import (
-    NOT_EXACTLY,
+from trainers.strategies.guards import (
     OwnOptimizer,
     ShardingError,
+    ShareGradient,
+    Withheld,
     check_shardable,
+    clear_withheld,
+    own_gradient,
     parameters_of,
-    steps_exactly,
+    require_exactly,
+    without_values,
 )
-from trainers.strategies.withheld import ShareGradient, Withheld, clear_withheld, own_gradient, without_values
 
 MOVED = (
     "the model's parameters have been moved, or have another dtype, since they were sharded: call model.to(...) before "
@@ -221,10 +224,7 @@ class ShardedVectors(Sharded):
         return [weights.share_gradient for weights in self.weights]
 
     def check_gradients(self) -> None:
-        optimizer, shares = self._made
-        if not steps_exactly(optimizer, shares):  # a group may have been added since
-            kind = type(optimizer).__name__
-            raise ShardingError(f"{kind}: {NOT_EXACTLY.format(name=self.name, kind=kind)}")
+        require_exactly(*self._made, self.name, ShardingError)  # a group may have been added since
         for weights in self.weights:
             if any(own_gradient(parameter) is not None for parameter in weights.parameters):
                 raise ShardingError(
