@@ -38,7 +38,7 @@ from trainers.cli.settings import all_options, as_toml, config_option, task_opti
 from trainers.comparison.config import ONE_PROCESS, RESULTS, JobConfig
 from trainers.launch.environment import DistributedEnvironment, read_environment
 from trainers.launch.rendezvous import init_process_group
-from trainers.loop.config import StepConfig, require_compiler
+from trainers.loop.config import StepConfig
 from trainers.strategy_names import STRATEGY_NAMES
 from trainers.tasks import load_task
 
@@ -105,8 +105,6 @@ def main(
     require_one_stdout(as_json, profile)
     options = task_options(task)
     step = StepConfig(**of_step)
-    if step.compile:
-        require_compiler()
     names = [name.strip() for name in strategies.split(",")]
     loaded = load_task(task, step.seed, **options)
     compared = tuple(name for name in names if name != ONE_PROCESS)

@@ -72,7 +72,7 @@ class StepConfig:
     amp: the dtype, one of CHOICES['amp'], in which forward passes compute what does not need the parameters' own; None:
     all in that. compile: whether the model is compiled by torch.compile.
 
-    Raises ValueError for a value out of range.
+    Raises ValueError for a value out of range, and if torch.compile would find no compiler.
     """
 
     strategy: str = "bucketed"
@@ -103,6 +103,8 @@ class StepConfig:
                 raise ValueError(f"`{name}` {value}: must be one of {', '.join(known)}")
         require_at_least(0, warmup_steps=self.warmup_steps)
         check_seed(self.seed)
+        if self.compile:
+            require_compiler()
 
     def global_batch_size(self, task: Task, num_ranks: int) -> int:
         """Return the samples per step of all ranks together."""
