@@ -19,7 +19,7 @@ from trainers.loop.log_line import peak_memory_bytes
 from trainers.loop.train_step import StepResult, TrainStep, gather_numbers
 from trainers.strategies.base import Strategy
 from trainers.strategies.ddp import Ddp
-from trainers.strategies.guards import Withheld
+from trainers.strategies.guards import Withheld, parameters_of
 
 WARM_UP_STEPS = 3  # buffers are touched for the first time, DDP forms its buckets anew
 STEPS = 3
@@ -115,7 +115,7 @@ def held_bytes(train_step: TrainStep) -> dict[str, int]:
     nothing outside of it can reach, are as DDP says. Activations, which a step does not leave, are not among them.
     """
     strategy, optimizer = train_step.model.strategy, train_step.optimizer
-    stepped = [p for group in optimizer.param_groups for p in group["params"]]
+    stepped = parameters_of(optimizer)
     gradients = (*strategy.held_gradients(), *(p.grad for p in stepped))
     states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     seen: set[int] = set()

@@ -27,6 +27,7 @@ from trainers.loop.config import ScheduledRates, StepConfig
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.fsdp import Fsdp
+from trainers.strategies.guards import parameters_of
 from trainers.tasks.base import Task
 
 ALGORITHM = "direct"  # every rank sends to every other at once: the fewest steps, and the message is tiny
@@ -186,7 +187,7 @@ class TrainStep:
         self.optimizer = self.model.optimizer(task.optimizer)
         if config.compile:
             self.model.compile()
-        self._options = [set(group) for group in self.optimizer.param_groups]
+        self._options = [set(group) for group in self.optimizer.param_groups]  # which loading a bad state replaces
         self._rates = ScheduledRates(self.optimizer.param_groups, schedule)
         self._norm_before_clipping: Tensor | None = None
         # Of the forward passes only torch's own communicate without saying what failed; other errors are the task's.
@@ -271,7 +272,8 @@ class TrainStep:
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on from the states of model, optimizer and strategy; collective. Raises what torch does if they differ.
 
-        Raises ValueError for the state of another optimizer, which torch would load and miss in a step.
+        Raises ValueError for the state of another optimizer, which torch would load and miss in a step, and for a
+        tensor of another shape than the optimizer makes itself.
         """
         self.model.load_state_dict(checkpoint.model_state)
         self.optimizer.load_state_dict(checkpoint.optimizer_state)
@@ -279,11 +281,7 @@ class TrainStep:
         for own, group in zip(self._options, self.optimizer.param_groups, strict=True):
             if differing := sorted(own ^ group.keys()):
                 raise ValueError(f"its optimizer has other options: {', '.join(differing)}")
-        self._check_optimizer_state()
-
-    def _check_optimizer_state(self) -> None:
-        """Raise ValueError for a tensor of another shape than the optimizer makes itself."""
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        parameters = parameters_of(self.optimizer)
         for index, form in enumerate(optimizer_forms(self.task.optimizer, parameters)):
             state = self.optimizer.state.get(parameters[index], {})
             for name in form.keys() & state.keys():
