@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.hooks import RemovableHandle
 
-import collectives
+from trainers.replica_check import all_alike
 from trainers.strategies.flat_vector import FlatVector, by_dtype, layers_of
 from trainers.strategies.guards import ShardingError, WithheldParameter, backward_pass, without_values
 from trainers.strategies.sharded import MOVED, ShardedVectors, ShardedWeights
@@ -217,10 +217,8 @@ class Zero3(ShardedVectors):
     def _compare_gathered(self) -> None:
         """Shares of several layers of the same size would otherwise be put together, unnoticed."""
         own = torch.tensor([self._gathered], device=self.parameters[0].device)
-        everywhere = own.new_empty(self.group.size())
-        collectives.all_gather_into_tensor(everywhere, own, self.group)
         self._gathered = 0
-        if not bool((everywhere == own).all()):
+        if not all_alike(own, self.group):
             raise ShardingError(
                 "the ranks have used different layers, or the same layers in a different order: with zero3 all ranks "
                 "all-gather the parameters of a layer together; if layers are chosen at random, seed all ranks alike"
