@@ -35,7 +35,7 @@ from trainers.checkpoints.output import OPTIONS_FILE, locked, save_options
 from trainers.cli.options import TrainersCommand, naming_options, rate_and_number_options, task_option, timeout_option
 from trainers.cli.rank_main import end_together, leave, say_failures_before_the_end
 from trainers.cli.settings import all_options, as_toml, config_option, task_options
-from trainers.comparison.config import ONE_PROCESS, RESULTS, JobConfig
+from trainers.comparison import ONE_PROCESS, RESULTS, JobConfig
 from trainers.launch.environment import DistributedEnvironment, read_environment
 from trainers.launch.rendezvous import init_process_group
 from trainers.loop.config import StepConfig

@@ -17,7 +17,7 @@ from ringsim.network import Cluster
 from ringsim.training_step import pace_together
 from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.checkpoints.manager import first_decides
-from trainers.comparison.config import ONE_PROCESS, JobConfig
+from trainers.comparison import ONE_PROCESS, JobConfig
 from trainers.comparison.recording import RecordedRuns, common_profile
 from trainers.comparison.report import JobResult, RankNotes, compare_with_one, make_report
 from trainers.loop.log_line import format_milliseconds

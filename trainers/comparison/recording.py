@@ -20,7 +20,7 @@ from ringsim.measurements import provenance
 from ringsim.network import Cluster
 from ringsim.traces import Group, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls, StepProfile, calls_of, simulate_step
-from trainers.comparison.config import JobConfig
+from trainers.comparison import JobConfig
 from trainers.comparison.report import StepPrediction, over_periods
 from trainers.loop.meter import Memory, measure_memory
 from trainers.loop.train_step import StepMoments, StepResult, TrainStep, require_finite_losses

@@ -16,7 +16,7 @@ from ringsim.training_step import StepProfile
 from ringsim.units import plural
 from ringsim.verdict import JobReport, RunDirectory, StrategyResult, TrainingComparison, Verdict, judge
 from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
-from trainers.comparison.config import COMPARISON, ONE_PROCESS, RESULTS, JobConfig
+from trainers.comparison import COMPARISON, ONE_PROCESS, RESULTS, JobConfig
 from trainers.loop.batches import describe_batch
 from trainers.loop.meter import Memory
 from trainers.loop.train_step import StepMoments, StepResult

@@ -33,7 +33,8 @@ class Average:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], outer: OuterMomentum | None) -> None:
-        self._parameters: list[torch.Tensor] = list(parameters)  # whose memory may be another one later, as after p.data = ...
+        # Their memory may be another one later, as after p.data = ...
+        self._parameters: list[torch.Tensor] = list(parameters)
         self._outer = outer
         self._flat = FlatVector([p.shape for p in parameters], parameters[0])
         self.state = {name: torch.zeros_like(self._flat.vector) for name in ("start", "velocity") if outer}

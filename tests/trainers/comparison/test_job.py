@@ -16,7 +16,7 @@ from collectives.probes import Blocks, probe
 from ringsim.network import Cluster, Host, Link, Spec
 from tests.ranks import RankPool
 from trainers.checkpoints.checkpoint import seed_alike
-from trainers.comparison.config import JobConfig
+from trainers.comparison import JobConfig
 from trainers.comparison.job import agreed_network, describe_steps, start_runs, take_step
 from trainers.comparison.recording import RankProfile, RecordedRuns, _RecordedRun, common_profile
 from trainers.comparison.report import RankNotes, StepPrediction
