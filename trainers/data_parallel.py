@@ -101,11 +101,9 @@ class DataParallel(nn.Module):
         # By .data: a forward pass may have saved them for a backward pass that is still to come.
         for buffers in by_dtype(self.model.get_buffer(name).data for name in self._buffers_to_send):
             flat = FlatVector([buffer.shape for buffer in buffers], buffers[0])
-            for buffer, view in zip(buffers, flat.views, strict=True):
-                view.copy_(buffer)
+            torch._foreach_copy_(flat.views, buffers)
             collectives.broadcast(flat.vector, group=self.group, group_src=0)
-            for buffer, view in zip(buffers, flat.views, strict=True):
-                buffer.copy_(view)
+            torch._foreach_copy_(buffers, flat.views)
 
     def _arrived(self, index: int, _: torch.Tensor) -> None:
         """Pass on that a gradient has been accumulated."""

@@ -61,7 +61,8 @@ def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = T
     """
     own = fingerprints(model, buffers, values)
     with naming_failures(f"rank {group.rank()}: {COMPARING}"):
-        if _all_alike(_hash(own), group):
+        hashed = torch.frombuffer(bytearray(_hash(own)), dtype=torch.int64).to(home_of(group))
+        if all_alike(hashed, group):
             return None
     models = gather_objects(own, group, COMPARING)
     for index, on_ranks in enumerate(zip(*models, strict=False)):
@@ -71,16 +72,15 @@ def first_mismatch(model: nn.Module, group: dist.ProcessGroup, buffers: bool = T
     return f"the models have {counts} parameters and buffers on the ranks"
 
 
-def _all_alike(digest: bytes, group: dist.ProcessGroup) -> bool:
-    """Whether all ranks have the same hash.
+def all_alike(own: torch.Tensor, group: dist.ProcessGroup) -> bool:
+    """Return whether all ranks have the same vector; collective.
 
     By a collective of ours: a program often ends after this, and torch 2.13 aborts if the interpreter ends while Gloo's
     thread still lets go of the tensors of a collective of torch's.
     """
-    hashed = torch.frombuffer(bytearray(digest), dtype=torch.int64).to(home_of(group))
-    everywhere = hashed.new_empty(group.size() * len(hashed))
-    collectives.all_gather_into_tensor(everywhere, hashed, group)
-    return bool((everywhere.view(group.size(), -1) == hashed).all())
+    everywhere = own.new_empty(group.size() * len(own))
+    collectives.all_gather_into_tensor(everywhere, own, group)
+    return bool((everywhere.view(group.size(), -1) == own).all())
 
 
 def _described(index: int, on_ranks: tuple[TensorFingerprint, ...], model: nn.Module, group: dist.ProcessGroup) -> str:

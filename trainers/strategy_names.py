@@ -29,7 +29,7 @@ class StrategyInfo:
 
     sync: its class, or the function that makes one, as MODULE.NAME in trainers/strategies.
     wire: the dtype that gradients are rounded to before they are sent; None: their own.
-    backend: "ring" if it makes a process group of that backend, on which torch's own wrapper sends.
+    backend: "ring" if torch's own wrapper sends on a process group of that backend; None: on the group it is given.
     number: the number that may follow its name.
     is_exact: it trains as one process with the whole batch does, except for rounding.
     leaves_mean: each parameter's `grad` becomes the mean over all ranks.
@@ -62,12 +62,12 @@ STRATEGY_INFOS = {
     "ddp": StrategyInfo(sync="ddp.Ddp", number=BUCKET),
     "ddp_hook": _HOOK,
     "ddp_hook_bf16": replace(_HOOK, wire="bfloat16"),
-    "ddp_backend_ring": StrategyInfo(sync="ddp.DdpBackendRing", backend="ring", number=BUCKET),
+    "ddp_backend_ring": StrategyInfo(sync="ddp.DdpInPlace", backend="ring", number=BUCKET),
     "zero1": StrategyInfo(sync="zero.Zero1", leaves_mean=False, saves_vectors=True),
     "zero2": StrategyInfo(sync="zero.Zero2", number=BUCKET, leaves_mean=False, saves_vectors=True),
     "zero3": StrategyInfo(sync="zero3.Zero3", leaves_mean=False, saves_vectors=True),
     "fsdp": StrategyInfo(sync="fsdp.Fsdp", leaves_mean=False),
-    "fsdp_backend_ring": StrategyInfo(sync="fsdp.FsdpBackendRing", backend="ring", leaves_mean=False),
+    "fsdp_backend_ring": StrategyInfo(sync="fsdp.Fsdp", backend="ring", leaves_mean=False),
     "local_sgd": _LOCAL,
     "diloco": replace(_LOCAL, sync="local_sgd.diloco"),
     "powersgd": StrategyInfo(sync="power_sgd.PowerSgd", number=RANK, is_exact=False, keeps_state=True),

@@ -29,7 +29,7 @@ from tests.ringsim.made_run import NETWORK, made_run
 from tests.ringsim.traces.made_trace import ALL, all_reduce, call, compute, read, traced, wait
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from tests.ringsim.verdict.test_run_directory import CELL, COMPARISON, SESSION
-from trainers.checkpoints.step_log import read_log
+from trainers.checkpoints.output import read_log
 from trainers.cli.settings import _as_it_reads
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from tests.fuzz.launcher import Launcher
 from tests.fuzz.run_damage import KINDS, Damage
 from tests.trainers import commands
 from tests.trainers.commands import ranks_below, wait_for_steps
-from trainers.checkpoints.step_log import read_log
+from trainers.checkpoints.output import read_log
 
 TIMEOUT_S = 120.0  # of a launch, on a busy machine
 ENDING_S = 30.0  # for processes to be gone after the launch has ended

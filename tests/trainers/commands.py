@@ -17,7 +17,7 @@ from typing import Any
 from tests.fuzz.launcher import Launcher
 from tests.processes import TIMEOUT_S, below, environment, run_python
 from tests.ranks import free_port
-from trainers.checkpoints.step_log import read_log
+from trainers.checkpoints.output import read_log
 
 LOG_LINE = re.compile(r"step \d+/\d+: ")
 POINTS = ["--task", "tests.trainers.points:make_points", "--seed", "3", "--log-every", "1"]

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainers.checkpoints.step_log import read_log
+from trainers.checkpoints.output import read_log
 from trainers.loop.config import TrainConfig
 from trainers.loop.trainer import Trainer
 from trainers.replica_check import fingerprint

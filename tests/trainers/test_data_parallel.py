@@ -1,7 +1,11 @@
 """`DataParallel`: what it checks, when it synchronises, and that it is in no other way to be told from the model."""
 
+import importlib
+import sys
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -13,7 +17,7 @@ from torch.distributed import distributed_c10d
 from collectives import CollectiveError
 from tests.ranks import RankPool
 from tests.refusals import said_by
-from tests.trainers.models import inputs, small_model
+from tests.trainers.models import inputs, parameters_of, small_model
 from trainers.data_parallel import DataParallel, DriftError
 from trainers.replica_check import fingerprint, first_mismatch
 
@@ -194,3 +198,22 @@ def test_a_late_peer_is_named() -> None:
         assert answer.good
         assert "rank 0" in answer.value
         assert "rank 1" in answer.value
+
+
+EXAMPLES = str(Path(__file__).parents[2] / "examples")
+
+
+def example_trained(group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """The parameters on this rank after a few epochs."""
+    with mock.patch.object(sys, "path", [EXAMPLES, *sys.path]):
+        module: Any = importlib.import_module("dataloader")
+    module.EPOCHS = 3
+    return parameters_of(module.train(group))
+
+
+def test_two_ranks_learn_what_one_process_learns(ranks: RankPool) -> None:
+    """In the example with torch's DataLoader: from the same batches, the last of an epoch among them."""
+    [alone] = ranks.run(example_trained, num_ranks=1)
+    first, second = ranks.run(example_trained, num_ranks=2)
+    torch.testing.assert_close(first, alone, rtol=1e-3, atol=1e-5)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

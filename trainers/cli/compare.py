@@ -18,7 +18,6 @@ from ringsim.console import (
     STDOUT,
     Name,
     Progress,
-    TorchrunCommand,
     check_writable,
     examples,
     json_option,
@@ -33,13 +32,13 @@ from ringsim.files import json_text, save_json
 from ringsim.traces import RECORDING_ID
 from ringsim.units import plural
 from trainers.checkpoints.output import OPTIONS_FILE, locked, save_options
-from trainers.cli.options import rate_and_number_options, task_option, timeout_option
+from trainers.cli.options import TrainersCommand, naming_options, rate_and_number_options, task_option, timeout_option
+from trainers.cli.rank_main import end_together, leave, say_failures_before_the_end
 from trainers.cli.settings import all_options, as_toml, config_option, task_options
-from trainers.comparison.config import ONE_PROCESS, RESULTS, JobConfig
+from trainers.comparison import ONE_PROCESS, RESULTS, JobConfig
 from trainers.launch.environment import DistributedEnvironment, read_environment
 from trainers.launch.rendezvous import init_process_group
-from trainers.loop.config import StepConfig, require_compiler
-from trainers.loop.rank import end_together, leave, say_failures_before_the_end
+from trainers.loop.config import StepConfig
 from trainers.strategy_names import STRATEGY_NAMES
 from trainers.tasks import load_task
 
@@ -53,7 +52,7 @@ START = "torchrun --nproc-per-node 4 -m trainers compare"
 
 
 @click.command(
-    cls=TorchrunCommand,
+    cls=TrainersCommand,
     name="train_ring.py",
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     epilog=examples(
@@ -106,8 +105,6 @@ def main(
     require_one_stdout(as_json, profile)
     options = task_options(task)
     step = StepConfig(**of_step)
-    if step.compile:
-        require_compiler()
     names = [name.strip() for name in strategies.split(",")]
     loaded = load_task(task, step.seed, **options)
     compared = tuple(name for name in names if name != ONE_PROCESS)
@@ -119,7 +116,8 @@ def main(
             raise click.UsageError(f"--output {output}: cannot be written: {name} is a directory there")
     check_writable(f"--output {output}", output)
     options_file = as_toml(click.get_current_context(), all_options(task, loaded, options))
-    with locked(output, say) if os.environ["RANK"] == "0" else nullcontext():  # one run at a time
+    alone = locked(output, lambda text: say(naming_options(text)))  # one run at a time
+    with alone if os.environ["RANK"] == "0" else nullcontext():
         if (result := _run(config, environment, timeout_s)) is None:
             return  # on another rank than the first
         from trainers.comparison.report import busy_lines, format_report  # noqa: PLC0415  loads NumPy

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from ringsim import __version__
-from ringsim.console import OneLineGroup, TorchrunCommand, examples, general_help, is_under_torchrun
+from ringsim.console import OneLineGroup, examples, general_help, is_under_torchrun
 from trainers.cli.compare import main as compare
-from trainers.cli.judging import evaluate_command, sample_command
-from trainers.cli.options import RESUME_COMMAND
+from trainers.cli.evaluate import evaluate_command, sample_command
+from trainers.cli.options import RESUME_COMMAND, TrainersCommand
 from trainers.cli.train import train
 from trainers.launch.environment import in_slurm_step
 
@@ -22,7 +22,7 @@ RULE = """A directory that holds the
 checkpoints of a run is not written to again without --resume."""
 
 
-class TrainersGroup(TorchrunCommand, OneLineGroup):
+class TrainersGroup(TrainersCommand, OneLineGroup):
     """Commands of which `train` need not be named: options alone are its options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -1,13 +1,14 @@
 """The options that are fields of a config, and those that several command lines have; loads no torch."""
 
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
-from ringsim.console import FILE, INT, REAL, FloatRange, Name
+from ringsim.console import FILE, INT, REAL, FloatRange, Name, TorchrunCommand
 from trainers.loop.config import CHOICES, StepConfig
 from trainers.strategy_names import STRATEGY_NAMES
 from trainers.tasks import TASK_NAMES
@@ -45,6 +46,22 @@ METAVARS = {"amp": "dtype"}  # of an option with names; name for the others
 TYPES: dict[Any, Any] = {bool: bool, int: INT, int | None: INT, float | None: REAL, Path | None: FILE}
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class TrainersCommand(TorchrunCommand):
+    """A command whose errors name options, where those of the library name parameters."""
+
+    def refuse(self, message: str, command: str | None, exit_code: int = 2) -> NoReturn:
+        super().refuse(naming_options(message), command, exit_code)
+
+
+def naming_options(message: str) -> str:
+    """Return a message of the library with the options of the command line in place of its parameters.
+
+    >>> naming_options("`batch_size` 0: must be at least 1")
+    '--batch-size 0: must be at least 1'
+    """
+    return re.sub(r"`(\w+)`", lambda name: flag(name[1]), message)
 
 
 def config_options(config: type, *names: str) -> Callable[[_Command], _Command]:

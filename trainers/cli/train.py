@@ -21,8 +21,7 @@ from ringsim.console import (
     spawn,
 )
 from ringsim.units import plural
-from trainers.checkpoints.output import CheckpointFolder
-from trainers.checkpoints.step_log import require_tensorboard
+from trainers.checkpoints.output import CheckpointFolder, require_tensorboard
 from trainers.cli.options import (
     MAX_RANKS,
     RESUME_COMMAND,
@@ -31,10 +30,10 @@ from trainers.cli.options import (
     task_option,
     timeout_option,
 )
+from trainers.cli.rank_main import Launch, run_rank
 from trainers.cli.settings import all_options, as_toml, config_option, is_of_file, task_options
 from trainers.launch.environment import in_slurm_step, read_environment
-from trainers.loop.config import TrainConfig, require_compiler
-from trainers.loop.rank import Launch, run_rank
+from trainers.loop.config import TrainConfig
 from trainers.tasks import Task, load_task
 
 AUTO = "auto"
@@ -110,8 +109,6 @@ def train(
     context = click.get_current_context()
     options = task_options(task, settings)
     config = TrainConfig(output=output or Path("runs", task.replace(":", ".")), **rest)
-    if config.compile:
-        require_compiler()
     environment = read_environment(os.environ)
     if is_of_file(context, "ranks") and (is_under_torchrun() or in_slurm_step(os.environ)):
         ranks = None  # there are those that have been started

@@ -17,11 +17,11 @@ from ringsim.network import Cluster
 from ringsim.training_step import pace_together
 from trainers.checkpoints.checkpoint import Checkpoint
 from trainers.checkpoints.manager import first_decides
-from trainers.comparison.config import ONE_PROCESS, JobConfig
-from trainers.comparison.profile import common_profile, measure_memory
-from trainers.comparison.recording import RecordedRuns
+from trainers.comparison import ONE_PROCESS, JobConfig
+from trainers.comparison.recording import RecordedRuns, common_profile
 from trainers.comparison.report import JobResult, RankNotes, compare_with_one, make_report
 from trainers.loop.log_line import format_milliseconds
+from trainers.loop.meter import measure_memory
 from trainers.loop.train_step import TrainStep, require_finite, require_finite_losses
 from trainers.replica_check import fingerprint
 from trainers.strategy_names import strategy_info
@@ -177,7 +177,7 @@ def describe_steps(runs: Sequence[StrategyRun], done: int, num_steps: int) -> st
     """Return a line about the last step: the range of the losses, and of the times on this rank."""
     last = {run.name: run.notes.results[-1] for run in runs}
     losses = _range({name: result.loss for name, result in last.items()}, "{:.4g}".format)
-    times = _range({name: result.step_s for name, result in last.items()}, format_milliseconds)
+    times = _range({name: result.moments.step_s for name, result in last.items()}, format_milliseconds)
     return f"step {done}/{num_steps}: loss {losses}, {times} a step"
 
 

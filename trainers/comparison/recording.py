@@ -1,31 +1,173 @@
-"""`RecordedRuns`: real steps of each strategy on a group that sends nothing: what they compute, and what they call."""
+"""`RecordedRuns`: real steps of each strategy on a group that sends nothing: what they compute, call and hold."""
 
 import math
+import statistics
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import distributed_c10d
 
 from collectives.recording import RecordingGroup, recording
 from collectives.runtime import Recorder, gather_objects, naming_failures
+from ringsim.measurements import provenance
 from ringsim.network import Cluster
-from ringsim.traces import Group
-from ringsim.training_step import calls_of
-from trainers.comparison.config import JobConfig
-from trainers.comparison.profile import Memory, RankProfile, measure_memory, profile_of
-from trainers.comparison.recorded_steps import RecordedStep, predict_steps
-from trainers.comparison.report import StepPrediction
-from trainers.loop.train_step import StepResult, TrainStep, require_finite_losses
+from ringsim.traces import Group, TracedStep, TraceEvent, TraceEventKind
+from ringsim.training_step import GroupCalls, StepProfile, calls_of, simulate_step
+from trainers.comparison import JobConfig
+from trainers.comparison.report import StepPrediction, over_periods
+from trainers.loop.meter import Memory, measure_memory
+from trainers.loop.train_step import StepMoments, StepResult, TrainStep, require_finite_losses
+from trainers.strategies.flat_vector import described
 from trainers.strategies.sharded import ShardedVectors, ShardedWeights
 from trainers.strategy_names import steps_between_averages
 
 WARM_UP_STEPS = 3  # the optimizer's state and the gradients are allocated, and DDP fills new buckets
 STEPS = 15
 UNSYNCHRONISED = "none"  # the strategy of whose steps the profile is made
+
+
+class RecordedStep(NamedTuple):
+    """A step that a rank recorded, from its first moment to its last.
+
+    moments: as of `StepMoments`, each as the index of the first event after it; 0 is the first.
+    """
+
+    step: TracedStep
+    moments: tuple[int, ...]
+
+    @classmethod
+    def cut_from(cls, step: TracedStep, computed_s: Sequence[float]) -> Self:
+        """Cut the computations of a step in two at its moments, and leave out what is not between these.
+
+        computed_s: for each moment how many seconds of the step have been computed before it, in ascending order.
+        """
+        events: list[TraceEvent] = []
+        moments: list[int] = []
+        total_s = 0.0
+        for event in step.events:
+            left_s = event.seconds
+            while len(moments) < len(computed_s) and computed_s[len(moments)] < total_s + left_s:
+                before_s = max(computed_s[len(moments)] - total_s, 0.0)
+                events.append(replace(event, seconds=before_s))
+                moments.append(len(events))
+                total_s, left_s = total_s + before_s, left_s - before_s
+            events.append(replace(event, seconds=left_s))
+            total_s += left_s
+        moments += [len(events)] * (len(computed_s) - len(moments))
+        begin, end = moments[0], moments[-1]
+        return cls(replace(step, events=tuple(events[begin:end])), tuple(moment - begin for moment in moments))
+
+    def parts(self) -> list[tuple[Sequence[TraceEvent], list[int]]]:
+        """Return the events up to each call at which a rank waits for the others, and those after the last.
+
+        Each with the moments in it, as indices of its events.
+        """
+        events, calls = self.step.events, self.step.calls
+        ends = [
+            index + 1
+            for index, event in enumerate(events)
+            if event.kind is TraceEventKind.WAIT
+            or (event.kind is TraceEventKind.CALL and not calls[event.call].is_async)
+        ]
+        moments: list[list[int]] = [[] for _ in range(len(ends) + 1)]
+        for moment in self.moments:
+            part = bisect_right(ends, moment)
+            moments[part].append(moment - (ends[part - 1] if part else 0))
+        limits = pairwise([0, *ends, len(events)])
+        return [(events[begin:end], of_part) for (begin, end), of_part in zip(limits, moments, strict=True)]
+
+
+def together(ranks: Sequence[RecordedStep], typical: int) -> RecordedStep:
+    """Return the step as the ranks take it together, in which none waits for another but for messages.
+
+    At a call all ranks wait for the last one to come there, so that up to each call the slowest rank counts. After the
+    last call nobody waits: there it is the rank `typical`.
+    """
+    events: list[TraceEvent] = []
+    moments: list[int] = []
+    *parts, last = zip(*(rank.parts() for rank in ranks), strict=True)
+    slowest = [max(part, key=lambda one: sum(event.seconds for event in one[0])) for part in parts]
+    for of_part, moments_of_part in (*slowest, last[typical]):
+        moments += [len(events) + moment for moment in moments_of_part]
+        events += of_part
+    calls = (
+        replace(call[0], local_s=max(of_rank.local_s for of_rank in call))
+        for call in zip(*(rank.step.calls for rank in ranks), strict=True)
+    )
+    return RecordedStep(TracedStep(tuple(events), tuple(calls)), tuple(moments))
+
+
+def predict_steps(
+    ranks: Sequence[Sequence[RecordedStep]], groups: Sequence[GroupCalls], pace: float, period: int
+) -> StepPrediction:
+    """Return the medians over the steps, as a report has them of steps that were measured.
+
+    ranks: the steps of each, in which each computed at the same time as the others. groups: those of the calls.
+    pace: as of `simulate_step`. period: steps of which one communicates.
+    """
+    steps, calling = [], 0
+    for number, of_ranks in enumerate(zip(*ranks, strict=True)):
+        recorded = together(of_ranks, typical=number % len(of_ranks))
+        timeline = simulate_step(recorded.step, groups, lambda event, _: event.seconds, pace=pace, number=calling)
+        calling += bool(recorded.step.calls)
+        times_s = (0.0, *timeline.done_s)
+        steps.append(StepMoments(*(times_s[moment] for moment in recorded.moments)))
+    sync_s, step_s = (
+        over_periods(times_s, period) for times_s in zip(*((s.sync_s, s.step_s) for s in steps), strict=True)
+    )
+    return StepPrediction(statistics.median(sync_s), statistics.median(step_s))
+
+
+class RankProfile(NamedTuple):
+    """The profile of one rank. steps_s: how long each of the steps has taken there."""
+
+    profile: StepProfile
+    steps_s: list[float]
+
+
+def profile_of(model: nn.Module, steps: Sequence[tuple[StepMoments, Sequence[float]]]) -> RankProfile:
+    """Return the medians over some steps in which no gradient is sent, each with what `GradientClock` noted of it."""
+    backward_s = statistics.median(moments.backward_s + moments.sync_s for moments, _ in steps)
+    noted_s = ([moments.backward_s - before_s for before_s in before_last_s] for moments, before_last_s in steps)
+    # The median of one may come after the median of the whole, by the spread of the steps.
+    ready_s = [min(statistics.median(times_s), backward_s) for times_s in zip(*noted_s, strict=True)]
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = zip(named, described(list(named.values()), ready_s), strict=True)
+    profile = StepProfile(
+        tuple(replace(parameter, name=name) for name, parameter in parameters),
+        forward_s=statistics.median(moments.forward_s for moments, _ in steps),
+        backward_s=backward_s,
+        optimizer_s=statistics.median(moments.optimizer_s for moments, _ in steps),
+        buffer_bytes=sum(buffer.nbytes for buffer in model.buffers()),
+        provenance={**provenance(), "torch": torch.__version__, "steps": len(steps), "statistic": "median"},
+    )
+    return RankProfile(profile, [moments.step_s - moments.loss_sync_s for moments, _ in steps])
+
+
+def common_profile(ranks: Sequence[RankProfile], overlaps: bool) -> StepProfile:
+    """Return rank 0's profile, made as long as the slowest rank's steps: all ranks wait for that one.
+
+    Where a host has no core to spare for sending (not `overlaps`), every gradient counts as ready at the end of the
+    backward pass.
+    """
+    slowest_s = statistics.median(max(steps) for steps in zip(*(rank.steps_s for rank in ranks), strict=True))
+    first = ranks[0].profile
+    factor = slowest_s / first.step_s
+    backward_s = first.backward_s * factor
+    return replace(
+        first,
+        parameters=tuple(replace(p, ready_s=p.ready_s * factor if overlaps else backward_s) for p in first.parameters),
+        forward_s=first.forward_s * factor,
+        backward_s=backward_s,
+        optimizer_s=first.optimizer_s * factor,
+    )
 
 
 class RankRecording(NamedTuple):
@@ -54,7 +196,7 @@ class _RecordedRun:
         self.train_step = TrainStep(config.task, step, group, num_steps=config.steps)
         self.num_steps = num_recorded(name, config.steps)
         self.steps: list[RecordedStep] = []
-        self.times: list[tuple[StepResult, list[float]]] = []
+        self.times: list[tuple[StepMoments, list[float]]] = []
         if isinstance(self.train_step.model.strategy, ShardedVectors):
             for weights in self.train_step.model.strategy.weights:
                 _gather_initial(weights, recorder)
@@ -63,12 +205,12 @@ class _RecordedRun:
         """Take a step, and record it if it is not to warm up."""
         recorder.end_step()  # of what came since the last one
         result = self.train_step.run(step)
-        computed_s = [recorder.computed_s(moment_s) for moment_s in result.moments or ()]
+        computed_s = [recorder.computed_s(moment_s) for moment_s in result.moments]
         recorder.end_step()
-        if result.moments and step >= WARM_UP_STEPS:
+        if not result.trouble and step >= WARM_UP_STEPS:
             self.steps.append(RecordedStep.cut_from(recorder.steps[-1], computed_s))
             if self.name == UNSYNCHRONISED:
-                self.times.append((result, self.train_step.clock.before_last_s()))
+                self.times.append((result.moments, self.train_step.clock.before_last_s()))
         return result
 
 

@@ -16,10 +16,10 @@ from ringsim.training_step import StepProfile
 from ringsim.units import plural
 from ringsim.verdict import JobReport, RunDirectory, StrategyResult, TrainingComparison, Verdict, judge
 from trainers.checkpoints.checkpoint import Checkpoint, save_checkpoint
-from trainers.comparison.config import COMPARISON, ONE_PROCESS, RESULTS, JobConfig
-from trainers.comparison.profile import Memory
+from trainers.comparison import COMPARISON, ONE_PROCESS, RESULTS, JobConfig
 from trainers.loop.batches import describe_batch
-from trainers.loop.train_step import StepResult
+from trainers.loop.meter import Memory
+from trainers.loop.train_step import StepMoments, StepResult
 from trainers.strategy_names import steps_between_averages
 
 MAX_WARM_UP_STEPS = 5  # not counted: DDP rebuilds its buckets, buffers are touched for the first time
@@ -142,7 +142,7 @@ def summarise(
     steps = _counted(ranks)
     # Whoever is last to finish its backward pass waits for nobody: its time is the synchronisation itself,
     # the others' includes their waiting for it.
-    sync_s = over_periods([min(result.sync_s for result in step) for step in steps], period)
+    sync_s = over_periods([min(moments.sync_s for moments in step) for step in steps], period)
     step_s = _steps_s(steps, period)
     measured_step_s = statistics.median(step_s)
     memory = max((rank.memory for rank in ranks if rank.memory is not None), key=lambda held: held.total)
@@ -160,7 +160,7 @@ def summarise(
         losses=tuple(losses),
         # Whoever comes last waits for nobody: the rank that spends least here is the one that the others wait for.
         rank_sync_s=tuple(
-            statistics.median(over_periods([result.sync_s for result in of_rank], period))
+            statistics.median(over_periods([moments.sync_s for moments in of_rank], period))
             for of_rank in zip(*steps, strict=True)
         ),
     )
@@ -168,19 +168,19 @@ def summarise(
     return {**result.as_dict(), **held}
 
 
-def _counted(ranks: Sequence[RankNotes]) -> list[tuple[StepResult, ...]]:
+def _counted(ranks: Sequence[RankNotes]) -> list[tuple[StepMoments, ...]]:
     """Return the steps that count, without the first ones, each as all ranks took it."""
-    steps = list(zip(*(rank.results for rank in ranks), strict=True))
+    steps = list(zip(*([result.moments for result in rank.results] for rank in ranks), strict=True))
     return steps[min(MAX_WARM_UP_STEPS, len(steps) // 2) :]
 
 
-def _steps_s(steps: Sequence[Sequence[StepResult]], period: int) -> list[float]:
+def _steps_s(steps: Sequence[Sequence[StepMoments]], period: int) -> list[float]:
     """Return the time of each step, the mean over the ranks.
 
     A rank begins a step when its last one ends: whoever begins early waits longer, so that only means add up to what
     all steps take.
     """
-    return over_periods([statistics.mean(result.step_s for result in step) for step in steps], period)
+    return over_periods([statistics.mean(moments.step_s for moments in step) for step in steps], period)
 
 
 def over_periods(times_s: Sequence[float], period: int) -> list[float]:
@@ -212,14 +212,14 @@ def compare_with_one(
 
 def _run(name: str, ranks: Sequence[RankNotes]) -> dict[str, Any]:
     steps = _counted(ranks)
-    results = [result for step in steps for result in step]
     period = 1 if name == ONE_PROCESS else steps_between_averages(name)
     return {
         "name": name,
         "num_ranks": len(ranks),
         "losses": ranks[0].losses,
         "batch_s": statistics.median(_steps_s(steps, period)),
-        "sync_share": sum(result.communication_s for result in results) / sum(result.step_s for result in results),
+        "sync_share": sum(m.communication_s for step in steps for m in step)
+        / sum(m.step_s for step in steps for m in step),
         "gradient_difference": ranks[0].gradient_difference,
     }
 

@@ -50,7 +50,7 @@ class Batches:
         if global_batch_size < num_ranks:
             raise ValueError(
                 f"a batch of {global_batch_size} samples in all: must be at least {num_ranks}, one for each rank; "
-                f"give --batch-size, which is per rank"
+                f"give `batch_size`, which is per rank"
             )
         self.batches_per_epoch = -(-num_samples // global_batch_size)
         self.global_batch_size, self._num_samples, self._seed = global_batch_size, num_samples, seed

@@ -13,12 +13,12 @@ from typing import Any
 
 from trainers.loop.batches import Batches
 from trainers.strategy_names import parse_strategy
-from trainers.tasks.base import MAX_TOKENS_PER_BATCH, Task, check_seed, flag, require_at_least
+from trainers.tasks.base import MAX_TOKENS_PER_BATCH, Task, check_seed, require_at_least
 
 CHOICES = {"on_nan": ("stop", "skip"), "amp": ("bfloat16",), "lr_schedule": ("constant", "cosine")}
 LOG_EVERY = 10
 CHECK_EVERY = 100  # steps between two checks for drift, where there should be none
-OTHERWISE = "or leave out --compile"
+OTHERWISE = "or leave out `compile`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class RateSchedule:
     def __post_init__(self) -> None:
         count, most = self.warmup_steps, self.num_steps
         if count and count >= most:
-            raise ValueError(f"--warmup-steps {count}: must be less than the {most} steps of the run")
+            raise ValueError(f"`warmup_steps` {count}: must be less than the {most} steps of the run")
 
     @property
     def is_constant(self) -> bool:
@@ -72,7 +72,7 @@ class StepConfig:
     amp: the dtype, one of CHOICES['amp'], in which forward passes compute what does not need the parameters' own; None:
     all in that. compile: whether the model is compiled by torch.compile.
 
-    Raises ValueError for a value out of range.
+    Raises ValueError for a value out of range, and if torch.compile would find no compiler.
     """
 
     strategy: str = "bucketed"
@@ -91,18 +91,20 @@ class StepConfig:
         try:
             parse_strategy(self.strategy)
         except ValueError as error:
-            raise ValueError(f"--strategy {error}") from error
+            raise ValueError(f"`strategy` {error}") from error
         require_at_least(1, batch_size=self.batch_size, accumulate=self.accumulate)
         if self.batch_size is not None and self.batch_size > MAX_TOKENS_PER_BATCH:
-            raise ValueError(f"--batch-size {self.batch_size}: must be at most {MAX_TOKENS_PER_BATCH}")
+            raise ValueError(f"`batch_size` {self.batch_size}: must be at most {MAX_TOKENS_PER_BATCH}")
         if self.clip_norm is not None and not (self.clip_norm > 0 and math.isfinite(self.clip_norm)):
-            raise ValueError(f"--clip-norm {self.clip_norm}: must be finite and greater than 0")
+            raise ValueError(f"`clip_norm` {self.clip_norm}: must be finite and greater than 0")
         for name, known in CHOICES.items():
             value = getattr(self, name)
             if value not in known and not (name == "amp" and value is None):
-                raise ValueError(f"{flag(name)} {value}: must be one of {', '.join(known)}")
+                raise ValueError(f"`{name}` {value}: must be one of {', '.join(known)}")
         require_at_least(0, warmup_steps=self.warmup_steps)
         check_seed(self.seed)
+        if self.compile:
+            require_compiler()
 
     def global_batch_size(self, task: Task, num_ranks: int) -> int:
         """Return the samples per step of all ranks together."""
@@ -167,9 +169,9 @@ class TrainConfig(StepConfig):
         require_at_least(1, save_every=self._saves()[0], keep=self.keep)
         for option, every in (("log", self.log_every), ("check", self.check_every), ("eval", self.eval_every)):
             if every is not None and every < 0:
-                raise ValueError(f"--{option}-every {every}: must be at least 0, which is never")
+                raise ValueError(f"`{option}_every` {every}: must be at least 0, which is never")
         if self.tensorboard and not self.log_every and not self.eval_every:
-            raise ValueError("--tensorboard: with --log-every 0 there is nothing to write")
+            raise ValueError("`tensorboard`: with `log_every` 0 there is nothing to write")
 
     @property
     def drift_every(self) -> int:
@@ -197,7 +199,7 @@ class TrainConfig(StepConfig):
         match = re.fullmatch(r"(-?[0-9]+) ?(epochs?)?", str(self.save_every), re.ASCII)
         if match is None:
             raise ValueError(
-                f"--save-every {self.save_every}: must be a number of steps, such as 100, or of epochs, such as 1epoch"
+                f"`save_every` {self.save_every}: must be a number of steps, such as 100, or of epochs, such as 1epoch"
             )
         return int(match[1]), match[2] is not None
 
@@ -212,12 +214,12 @@ def require_compiler() -> None:
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler) is None:
         raise ValueError(
-            f"--compile: there is no C++ compiler {compiler!r}: install one (g++ or clang++) or name it in the "
+            f"`compile`: there is no C++ compiler {compiler!r}: install one (g++ or clang++) or name it in the "
             f"environment variable CXX; {OTHERWISE}"
         )
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.is_file():
-        raise ValueError(f"--compile: there is no {header}: install Python's headers (python3-dev), {OTHERWISE}")
+        raise ValueError(f"`compile`: there is no {header}: install Python's headers (python3-dev), {OTHERWISE}")
 
 
 class ScheduledRates:
@@ -231,7 +233,7 @@ class ScheduledRates:
     def __init__(self, groups: Sequence[dict[str, Any]], schedule: RateSchedule) -> None:
         self._schedule = schedule
         if not schedule.is_constant and any("lr" not in group for group in groups):
-            raise ValueError("--lr-schedule, --warmup-steps: the task's optimizer has no learning rate, called lr")
+            raise ValueError("`lr_schedule`, `warmup_steps`: the task's optimizer has no learning rate, called lr")
         # A rate may be a tensor, which an optimizer may change in its place.
         self._whole = [] if schedule.is_constant else [group["lr"] * 1 for group in groups]
 

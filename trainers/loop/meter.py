@@ -5,10 +5,11 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -18,7 +19,7 @@ from trainers.loop.log_line import peak_memory_bytes
 from trainers.loop.train_step import StepResult, TrainStep, gather_numbers
 from trainers.strategies.base import Strategy
 from trainers.strategies.ddp import Ddp
-from trainers.strategies.withheld import Withheld
+from trainers.strategies.guards import Withheld, parameters_of
 
 WARM_UP_STEPS = 3  # buffers are touched for the first time, DDP forms its buckets anew
 STEPS = 3
@@ -53,7 +54,7 @@ class Meter:
         """Note a step. num_samples: of all ranks together."""
         self._steps += 1
         self._samples += num_samples
-        self._communication_s += result.communication_s
+        self._communication_s += result.moments.communication_s
         if result.trouble:
             self.skipped_now += 1
             self.skipped += 1
@@ -114,7 +115,7 @@ def held_bytes(train_step: TrainStep) -> dict[str, int]:
     nothing outside of it can reach, are as DDP says. Activations, which a step does not leave, are not among them.
     """
     strategy, optimizer = train_step.model.strategy, train_step.optimizer
-    stepped = [p for group in optimizer.param_groups for p in group["params"]]
+    stepped = parameters_of(optimizer)
     gradients = (*strategy.held_gradients(), *(p.grad for p in stepped))
     states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     seen: set[int] = set()
@@ -160,6 +161,47 @@ def _bucket_bytes(strategy: Strategy) -> int:
     data = strategy.module._get_ddp_logging_data() if isinstance(strategy, Ddp) else {"bucket_sizes": "0"}
     sizes = str(data.get("rebuilt_bucket_sizes") or data["bucket_sizes"])
     return sum(int(size) for size in sizes.split(","))
+
+
+class Memory(NamedTuple):
+    """Bytes of tensors that a rank holds after the optimizer's step; each storage counts once, where it first fits.
+
+    parameters: those that are trained, with what pads them. gradients: what a `grad` lies in, with marks and padding.
+    optimizer: its state, one number or more for each element. vectors: of the strategy, no gradient lying in them.
+    activations: saved by autograd in a forward pass, without parameters.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    vectors: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
+
+
+def measure_memory(train_step: TrainStep) -> Memory:
+    """After a step, with its gradients still there; collective, as a forward pass may be."""
+    return Memory(**held_bytes(train_step), activations=activation_bytes(train_step))
+
+
+def activation_bytes(train_step: TrainStep) -> int:
+    """Return the bytes that autograd saves in the forward pass of a share, without parameters; collective."""
+    share, *_ = train_step.batches.share(0).split(train_step.config.accumulate)
+    seen: set[int] = set()
+    saved: list[torch.Tensor] = []  # kept, so that no storage comes to lie where another was
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor.detach())  # an operator that saved its own result would keep itself alive, and with it all
+        return saved[-1]
+
+    with torch.random.fork_rng(), train_step.model.no_sync(), saved_tensors_hooks(pack, lambda tensor: tensor):
+        train_step.loss(share)
+    new_bytes(train_step.model.model.parameters(), seen)  # afterwards, as a sharded strategy has them there only now
+    return new_bytes(saved, seen)
 
 
 class ProfilerTrace:

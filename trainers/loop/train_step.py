@@ -27,6 +27,7 @@ from trainers.loop.config import ScheduledRates, StepConfig
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.ddp import Ddp
 from trainers.strategies.fsdp import Fsdp
+from trainers.strategies.guards import parameters_of
 from trainers.tasks.base import Task
 
 ALGORITHM = "direct"  # every rank sends to every other at once: the fewest steps, and the message is tiny
@@ -80,7 +81,7 @@ def exchange_losses(group: dist.ProcessGroup, loss: float, asked: int = 0) -> Ra
 def require_finite(trouble: str, place: str, advice: str = "") -> None:
     """Raise DivergedError if there is trouble. place: the step, for the message. advice: text that follows it."""
     if trouble:
-        raise DivergedError(f"{place}: {trouble}; a smaller --learning-rate may help{advice}")
+        raise DivergedError(f"{place}: {trouble}; a smaller `learning_rate` may help{advice}")
 
 
 def require_finite_losses(group: dist.ProcessGroup, loss: float, place: str) -> None:
@@ -100,7 +101,7 @@ def gather_numbers(own: Sequence[float], group: dist.ProcessGroup) -> Tensor:
 
 
 class StepMoments(NamedTuple):
-    """When the parts of a step begin and end, in seconds on one clock, in this order.
+    """When the parts of a step begin and end on this rank, in this order, in seconds of `time.perf_counter`.
 
     gradients_s: when this rank's last gradient is ready. params_begin_s, params_end_s: of gathering or averaging
     parameters in the optimizer's step; where a strategy does not, both are when that step begins.
@@ -116,48 +117,52 @@ class StepMoments(NamedTuple):
     end_s: float
 
     @property
+    def forward_s(self) -> float:
+        """The seconds of batches, forward passes, and backward passes that only accumulate."""
+        return self.forward_end_s - self.begin_s
+
+    @property
+    def loss_sync_s(self) -> float:
+        """The seconds of hearing of all losses, and waiting for the slowest rank."""
+        return self.losses_end_s - self.forward_end_s
+
+    @property
+    def backward_s(self) -> float:
+        """The seconds of the synchronised backward pass, until this rank's last gradient is ready."""
+        return self.gradients_s - self.losses_end_s
+
+    @property
     def sync_s(self) -> float:
-        """Return the seconds of `StepResult.sync_s`."""
+        """The seconds from then on until the synchronised gradients are there, and of gathering parameters."""
         return self.backward_end_s - self.gradients_s + self.params_end_s - self.params_begin_s
-
-    @property
-    def step_s(self) -> float:
-        """Return the seconds of the whole step."""
-        return self.end_s - self.begin_s
-
-
-class StepResult(NamedTuple):
-    """A step that was taken, or left out; times in seconds, on this rank.
-
-    loss: of the whole batch, the same on all ranks. trouble: why the step was left out; "" if it was not.
-    forward_s: all before gradients are averaged: batches, forward passes, and backward passes that only accumulate.
-    loss_sync_s: hearing of all losses, and waiting for the slowest rank.
-    backward_s: of the synchronised backward pass, until this rank's last gradient is ready.
-    sync_s: from then on until the synchronised gradients are there, and gathering parameters where ranks step shares.
-    optimizer_s: the optimizer's step without that gathering.
-    asked: the number of the signal that asks a rank to stop after this step, the same on all ranks; 0: none.
-    moments: on the clock of `time.perf_counter`; None of a step that was left out.
-    """
-
-    loss: float
-    trouble: str
-    forward_s: float
-    loss_sync_s: float
-    backward_s: float = 0.0
-    sync_s: float = 0.0
-    optimizer_s: float = 0.0
-    asked: int = 0
-    moments: StepMoments | None = None
-
-    @property
-    def step_s(self) -> float:
-        """The whole step."""
-        return self.forward_s + self.loss_sync_s + self.backward_s + self.sync_s + self.optimizer_s
 
     @property
     def communication_s(self) -> float:
         """The exposed communication: how long this rank did nothing but communicate, or wait for others."""
         return self.loss_sync_s + self.sync_s
+
+    @property
+    def step_s(self) -> float:
+        """The seconds of the whole step."""
+        return self.end_s - self.begin_s
+
+    @property
+    def optimizer_s(self) -> float:
+        """The seconds of the optimizer's step without gathering parameters."""
+        return self.end_s - self.backward_end_s - (self.params_end_s - self.params_begin_s)
+
+
+class StepResult(NamedTuple):
+    """A step that was taken, or left out: then all moments after the losses were told are the same.
+
+    loss: of the whole batch, the same on all ranks. trouble: why the step was left out; "" if it was not.
+    asked: the number of the signal that asks a rank to stop after this step, the same on all ranks; 0: none.
+    """
+
+    loss: float
+    trouble: str
+    moments: StepMoments
+    asked: int = 0
 
 
 class TrainStep:
@@ -182,7 +187,7 @@ class TrainStep:
         self.optimizer = self.model.optimizer(task.optimizer)
         if config.compile:
             self.model.compile()
-        self._options = [set(group) for group in self.optimizer.param_groups]
+        self._options = [set(group) for group in self.optimizer.param_groups]  # which loading a bad state replaces
         self._rates = ScheduledRates(self.optimizer.param_groups, schedule)
         self._norm_before_clipping: Tensor | None = None
         # Of the forward passes only torch's own communicate without saying what failed; other errors are the task's.
@@ -210,14 +215,11 @@ class TrainStep:
         forward_end_s = time.perf_counter()
         with span("tell the loss"):
             losses = exchange_losses(self.group, own, asked)
-        synced_s = time.perf_counter()
-        result = StepResult(
-            losses.mean, losses.trouble, forward_end_s - begin_s, synced_s - forward_end_s, asked=losses.asked
-        )
+        begun = begin_s, forward_end_s, time.perf_counter()
         if losses.trouble:
             for name, value in before.items():
                 self.model.model.get_buffer(name).copy_(value)
-            return result
+            return StepResult(losses.mean, losses.trouble, StepMoments(*begun, *[begun[-1]] * 5), losses.asked)
         self._backward(last)
         backward_end_s = time.perf_counter()
         with span("optimizer"), naming_failures("stepping the optimizer failed"):  # some gather parameters there
@@ -225,15 +227,9 @@ class TrainStep:
                 self._norm_before_clipping = self.model.clip_grad_norm_(self.config.clip_norm)
             self.optimizer.step()
         end_s = time.perf_counter()
-        last_s = self.clock.last_s(backward_end_s)
         param_sync = self.model.strategy.param_sync or (backward_end_s, backward_end_s)
-        moments = StepMoments(begin_s, forward_end_s, synced_s, last_s, backward_end_s, *param_sync, end_s)
-        return result._replace(
-            backward_s=last_s - synced_s,
-            sync_s=moments.sync_s,
-            optimizer_s=end_s - last_s - moments.sync_s,
-            moments=moments,
-        )
+        moments = StepMoments(*begun, self.clock.last_s(backward_end_s), backward_end_s, *param_sync, end_s)
+        return StepResult(losses.mean, "", moments, losses.asked)
 
     def gradient_norm(self) -> float:
         """Return the global norm of the last step's synchronised gradients before they were clipped; collective.
@@ -276,7 +272,8 @@ class TrainStep:
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on from the states of model, optimizer and strategy; collective. Raises what torch does if they differ.
 
-        Raises ValueError for the state of another optimizer, which torch would load and miss in a step.
+        Raises ValueError for the state of another optimizer, which torch would load and miss in a step, and for a
+        tensor of another shape than the optimizer makes itself.
         """
         self.model.load_state_dict(checkpoint.model_state)
         self.optimizer.load_state_dict(checkpoint.optimizer_state)
@@ -284,11 +281,7 @@ class TrainStep:
         for own, group in zip(self._options, self.optimizer.param_groups, strict=True):
             if differing := sorted(own ^ group.keys()):
                 raise ValueError(f"its optimizer has other options: {', '.join(differing)}")
-        self._check_optimizer_state()
-
-    def _check_optimizer_state(self) -> None:
-        """Raise ValueError for a tensor of another shape than the optimizer makes itself."""
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        parameters = parameters_of(self.optimizer)
         for index, form in enumerate(optimizer_forms(self.task.optimizer, parameters)):
             state = self.optimizer.state.get(parameters[index], {})
             for name in form.keys() & state.keys():

@@ -13,9 +13,8 @@ import torch.distributed as dist
 
 from collectives.runtime import CollectiveError, naming_failures, span
 from trainers.checkpoints.checkpoint import Checkpoint, random_state, seed_apart, set_random_state
-from trainers.checkpoints.manager import CheckpointManager, first_decides, first_fault
-from trainers.checkpoints.resumption import usable_checkpoints
-from trainers.checkpoints.step_log import Mark
+from trainers.checkpoints.manager import CheckpointManager, first_decides, first_fault, usable_checkpoints
+from trainers.checkpoints.output import Mark
 from trainers.data_parallel import DriftError
 from trainers.loop.config import TrainConfig
 from trainers.loop.log_line import describe_evaluation, describe_line
@@ -34,7 +33,7 @@ LEAST_BETWEEN_LINES_S = 1.0  # that are told: nobody reads more, and the file ha
 MAX_SKIPPED_IN_A_ROW = 10  # more than that is not a bad batch, but a bad model
 
 RESTART_COUNTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")  # as Slurm and torchrun name them
-TO_GO_ON = "--resume continues from the last checkpoint, at which they still agreed"
+TO_GO_ON = "`resume` continues from the last checkpoint, at which they still agreed"
 
 Say = Callable[[str], None]
 
@@ -97,7 +96,7 @@ class Trainer:
         for path, checkpoint in usable_checkpoints(self.manager.folder, self.identity, self.group, self._say):
             if checkpoint.step > self.num_steps:
                 done, asked = checkpoint.step, self.num_steps
-                raise ValueError(f"checkpoint {path}: {done} steps are done, but {asked} asked for; give more --steps")
+                raise ValueError(f"checkpoint {path}: {done} steps are done, but {asked} asked for; give more `steps`")
             if not (fault := first_fault(self._load(checkpoint), self.group)):
                 break
             self._say(f"checkpoint {path}: {fault}")
@@ -189,7 +188,7 @@ class Trainer:
         if step + 1 < self.num_steps:
             self.stopped_by = result.asked
         if self.config.on_nan == "stop":
-            require_finite(result.trouble, f"training step {step}", ", or --on-nan skip")
+            require_finite(result.trouble, f"training step {step}", ", or `on_nan` skip")
         if result.trouble:
             trouble = f"training step {step}: {result.trouble}"
             if self.meter.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
@@ -288,6 +287,6 @@ def _restarted() -> str:
         if (count := os.environ.get(name, "0")) != "0":
             return (
                 f", though the job was started before ({name}={count}); if it saved any, {socket.gethostname()} "
-                "does not see them: give an --output on a file system that all nodes share"
+                "does not see them: give an `output` on a file system that all nodes share"
             )
     return ""

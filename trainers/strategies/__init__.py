@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from trainers.strategies.base import Strategy
+from trainers.strategies.ddp import group_on_ring
 from trainers.strategy_names import STRATEGY_NAMES, parse_strategy, strategy_info
 
 MakeStrategy = Callable[..., Strategy]  # of a model and a group; some take the number after a slash, too
@@ -31,6 +32,8 @@ def make_strategy(name: str) -> MakeStrategy:
         options["wire"] = getattr(torch, info.wire)
     module, _, sync = info.sync.partition(".")
     make: MakeStrategy = getattr(import_module(f"trainers.strategies.{module}"), sync)
+    if info.backend:
+        return lambda model, group: make(model, group_on_ring(group), **options)
     return partial(make, **options) if options else make
 
 

@@ -1,5 +1,7 @@
 """Buckets of gradients, each all-reduced by our ring as soon as it is full, while the backward pass goes on."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -10,13 +12,79 @@ from trainers.strategies.base import Strategy
 from trainers.strategies.flat_vector import FlatGradients, described
 
 
-class Bucketed(Strategy):
-    """The principle of torch's DistributedDataParallel, in fifty lines.
+class InBuckets(Strategy):
+    """A strategy that sends buckets of gradients while the backward pass goes on.
 
     Gradients come about in the reverse of the order of the layers, so that is how buckets are filled. All ranks must
-    launch them in the same order, whichever is full first.
+    send them in the same order, whichever is full first.
 
-    bucket_cap_mb: at how many MiB a bucket is closed; None: at 1 the first, at 25 the others, as DDP does.
+    max_under_way: buckets that travel at once; None: any number.
+    """
+
+    max_under_way: int | None = None
+
+    def fill(self, bucket_cap_mb: float | None) -> list[list[nn.Parameter]]:
+        """Return the parameters of each bucket.
+
+        bucket_cap_mb: at how many MiB a bucket is closed; None: at 1 the first, at 25 the others, as DDP does.
+        """
+        order = range(len(self.parameters) - 1, -1, -1)
+        self._buckets: Sequence[Sequence[int]]
+        self._buckets = fill_buckets(order, described(self.parameters), BucketCaps.from_mb(bucket_cap_mb))
+        self._number_of = {index: number for number, bucket in enumerate(self._buckets) for index in bucket}
+        self._under_way: list[tuple[int, dist.Work | None]] = []
+        self.on_forward()
+        return [[self.parameters[index] for index in bucket] for bucket in self._buckets]
+
+    def send(self, number: int, async_op: bool) -> dist.Work | None:
+        """Begin to send a bucket."""
+        raise NotImplementedError
+
+    def finish(self, number: int) -> None:
+        """Unpack a bucket that has been sent."""
+        raise NotImplementedError
+
+    def on_forward(self) -> None:
+        for _, work in self._under_way:  # which a pass that failed has left, in memory that is now used again
+            if work is not None:
+                work.wait()
+        self._under_way.clear()
+        self._missing = [set(bucket) for bucket in self._buckets]
+        self._num_sent = 0
+
+    def on_grad(self, index: int) -> None:
+        self._missing[self._number_of[index]].discard(index)
+        # The last bucket is full when the backward pass ends: it is sent then, without the help of another thread.
+        while self._num_sent < len(self._buckets) - 1 and not self._missing[self._num_sent]:
+            self._send_next(async_op=True)
+
+    def on_backward_end(self) -> None:
+        while self._num_sent < len(self._buckets):
+            self._send_next(async_op=False)  # after those that are under way
+        while self._under_way:
+            self._wait_for_first()
+        self.on_forward()
+
+    def synchronise(self) -> None:
+        self.on_forward()
+        self.on_backward_end()
+
+    def _send_next(self, async_op: bool) -> None:
+        if len(self._under_way) == self.max_under_way:
+            self._wait_for_first()
+        self._under_way.append((self._num_sent, self.send(self._num_sent, async_op)))
+        self._num_sent += 1
+
+    def _wait_for_first(self) -> None:
+        number, work = self._under_way.pop(0)
+        if work is not None:
+            work.wait()
+        self.finish(number)
+
+
+class Bucketed(InBuckets):
+    """The principle of torch's DistributedDataParallel.
+
     wire: the dtype that travels, such as torch.bfloat16; sums stay as they are.
     """
 
@@ -29,49 +97,11 @@ class Bucketed(Strategy):
     ) -> None:
         super().__init__(model, group)
         self._wire = wire
-        order = range(len(self.parameters) - 1, -1, -1)
-        buckets = fill_buckets(order, described(self.parameters), BucketCaps.from_mb(bucket_cap_mb))
-        self._buckets = [FlatGradients([self.parameters[index] for index in bucket], group=group) for bucket in buckets]
-        self._place = {
-            index: (number, place) for number, bucket in enumerate(buckets) for place, index in enumerate(bucket)
-        }
-        self._under_way: list[dist.Work] = []
-        self.on_forward()
+        self._gradients = [FlatGradients(bucket, group=group) for bucket in self.fill(bucket_cap_mb)]
 
-    def on_forward(self) -> None:
-        self._wait()  # a pass that failed may have left all-reduces running in the buckets that are now refilled
-        self._missing = [set(range(len(bucket.views))) for bucket in self._buckets]
-        for bucket in self._buckets:
-            bucket.begin()
+    def send(self, number: int, async_op: bool) -> dist.Work | None:
+        vector = self._gradients[number].pack()
+        return collectives.all_reduce(vector, dist.ReduceOp.AVG, self.group, async_op, wire=self._wire)
 
-    def _wait(self) -> None:
-        for work in self._under_way:
-            work.wait()
-        self._under_way.clear()
-
-    def on_grad(self, index: int) -> None:
-        number, place = self._place[index]
-        self._buckets[number].take(place)
-        self._missing[number].discard(place)
-        # The last bucket is full when the backward pass ends: it is sent then, without the help of another thread.
-        while (first := len(self._under_way)) < len(self._buckets) - 1 and not self._missing[first]:
-            work = self._all_reduce(self._buckets[first], async_op=True)
-            assert work is not None
-            self._under_way.append(work)
-
-    def _all_reduce(self, bucket: FlatGradients, async_op: bool) -> dist.Work | None:
-        return collectives.all_reduce(bucket.vector, dist.ReduceOp.AVG, self.group, async_op, wire=self._wire)
-
-    def on_backward_end(self) -> None:
-        for bucket, missing in list(zip(self._buckets, self._missing, strict=True))[len(self._under_way) :]:
-            for place in missing:  # not used in this pass
-                bucket.take(place)
-            self._all_reduce(bucket, async_op=False)  # after those that are under way
-        self._wait()
-        for bucket in self._buckets:
-            bucket.unpack()
-        self.on_forward()
-
-    def synchronise(self) -> None:
-        self.on_forward()
-        self.on_backward_end()
+    def finish(self, number: int) -> None:
+        self._gradients[number].unpack()

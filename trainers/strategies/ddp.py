@@ -1,9 +1,8 @@
 """torch's DistributedDataParallel, and its buckets on our ring: by a comm hook, or by our backend under all of it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -86,51 +85,21 @@ class DdpHook(DdpInPlace):
         self.module.register_comm_hook(collectives.HookState(group, wire=wire), collectives.ddp_comm_hook)
 
 
-class DdpBackendRing(DdpInPlace):
-    """DDP without a hook, on a process group of our backend "ring" over the same ranks.
-
-    If `group` has another backend, a new group is made.
-    """
-
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup, bucket_cap_mb: float | None = None) -> None:
-        super().__init__(model, group_on_ring(group), bucket_cap_mb)
-
-
 def group_on_ring(group: dist.ProcessGroup) -> dist.ProcessGroup:
     """Return the group if it is of our backend, else a new one that is, over the same ranks; collective."""
     if dist.get_backend(group) == "ring":
         return group
     timeout = group._get_backend(torch.device("cpu")).options._timeout
-    ranks = dist.get_process_group_ranks(group)
-    with _new_name(group):
+    # torch names a group by its ranks and the number of groups that this rank has, and stores under that where the rank
+    # is found. Ranks with different numbers would wait for one another, and where a group has been destroyed, ranks
+    # would find the addresses that its members had.
+    name = gather_objects(uuid.uuid4().hex, group, "agreeing on the name of a group failed")[0]
+    module: Any = dist.distributed_c10d  # torch has no public function for it
+    name_by_torch, module._process_group_name = module._process_group_name, lambda *_, **__: name
+    try:
+        ranks = dist.get_process_group_ranks(group)
         ring = dist.new_group(ranks, timeout=timeout, backend="ring", use_local_synchronization=True)
+    finally:
+        module._process_group_name = name_by_torch
     assert isinstance(ring, dist.ProcessGroup)
     return ring
-
-
-# More groups than a program makes of its own, whose names have lower numbers.
-FIRST_NUMBER = 10_000
-# The next number of each default group.
-_next_numbers: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
-
-
-@contextmanager
-def _new_name(group: dist.ProcessGroup) -> Iterator[None]:
-    """Let all ranks of `group` give the group that they make in the block one name, which none has had; collective.
-
-    torch makes that name of the ranks and the number of groups that this rank has, and stores under it where the rank
-    is found. Ranks with different numbers would wait for one another, and where a group has been destroyed, ranks find
-    the addresses that its members had. In the block torch counts as many groups as all ranks have agreed on.
-    """
-    world: Any = dist.group.WORLD
-    names: Any = dist.distributed_c10d._world.pg_names  # torch has no public function for it
-    own = max(len(names), _next_numbers.get(world, FIRST_NUMBER))
-    number = max(gather_objects(own, group, "agreeing on the name of a group failed"))
-    _next_numbers[world] = number + 1
-    counted = {object(): "" for _ in range(number - len(names))}
-    names.update(counted)
-    try:
-        yield
-    finally:
-        for key in counted:
-            del names[key]

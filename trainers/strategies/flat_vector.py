@@ -35,10 +35,10 @@ REPEATED = (*CONTAINERS, nn.Sequential)
 
 
 class LayerParts(NamedTuple):
-    """A module whose forward pass needs these parameters, by their place among the model's that are trained."""
+    """A module whose forward pass needs these parameters of the model, which are trained."""
 
     module: nn.Module
-    indices: list[int]
+    parameters: list[nn.Parameter]
 
 
 def layers_of(model: nn.Module) -> list[LayerParts]:
@@ -47,19 +47,17 @@ def layers_of(model: nn.Module) -> list[LayerParts]:
     Members of members are not their own layers. A parameter that several layers share is one of the rest, since the
     forward pass of the model is what needs it.
     """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     layers = list(dict.fromkeys(_repeated(model)))
     inside = {part for layer in layers for part in layer.modules()}
-    users: dict[nn.Parameter, set[nn.Module]] = {parameter: set() for parameter in trained}
+    users: dict[nn.Parameter, set[nn.Module]] = {p: set() for p in model.parameters() if p.requires_grad}
     for module in (*layers, *(module for module in model.modules() if module not in inside)):
         for parameter in module.parameters(recurse=module in inside):
             if parameter.requires_grad:
                 users[parameter].add(module if module in inside else model)
     parts = {module: LayerParts(module, []) for module in (*layers, model)}
-    for index, parameter in enumerate(trained):
-        first, *others = users[parameter]
-        parts[model if others else first].indices.append(index)
-    return [part for part in parts.values() if part.indices]
+    for parameter, (first, *others) in users.items():
+        parts[model if others else first].parameters.append(parameter)
+    return [part for part in parts.values() if part.parameters]
 
 
 def _repeated(module: nn.Module) -> Iterator[nn.Module]:
@@ -115,28 +113,19 @@ class FlatGradients(FlatVector):
         self._parameters = list(parameters)
         self._absent: list[int] = []
 
-    def begin(self) -> None:
-        """Be ready for the gradients of the next backward pass."""
+    @torch.no_grad()
+    def pack(self) -> torch.Tensor:
+        """Bring every gradient here, and let it stay here; zeros if there is none. Returns the vector."""
         self._absent.clear()
         self.spare.fill_(1)
-
-    @torch.no_grad()
-    def take(self, index: int) -> None:
-        """Bring the gradient of that parameter here, and let it stay here; zeros if there is none."""
-        parameter, view = self._parameters[index], self.views[index]
-        if parameter.grad is None:
-            view.zero_()
-            self.spare[index] = 0
-            self._absent.append(index)
-        elif parameter.grad is not view:  # else the backward pass has added right here
-            view.copy_(parameter.grad)
-            parameter.grad = view
-
-    def pack(self) -> torch.Tensor:
-        """Take every gradient; returns the vector."""
-        self.begin()
-        for index in range(len(self.views)):
-            self.take(index)
+        for index, (parameter, view) in enumerate(zip(self._parameters, self.views, strict=True)):
+            if parameter.grad is None:
+                view.zero_()
+                self.spare[index] = 0
+                self._absent.append(index)
+            elif parameter.grad is not view:  # else the backward pass has added right here
+                view.copy_(parameter.grad)
+                parameter.grad = view
         return self.vector
 
     def unpack(self) -> None:

@@ -14,11 +14,17 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
 from trainers.strategies.base import MakeOptimizer
-from trainers.strategies.ddp import group_on_ring
 from trainers.strategies.flat_vector import LayerParts, layers_of
-from trainers.strategies.own_optimizer import ShardingError, parameters_of
+from trainers.strategies.guards import (
+    ShardingError,
+    Withheld,
+    backward_pass,
+    clear_withheld,
+    own_gradient,
+    parameters_of,
+    without_values,
+)
 from trainers.strategies.sharded import MOVED, Sharded
-from trainers.strategies.withheld import Withheld, backward_pass, clear_withheld, own_gradient, without_values
 
 
 def gathered_rows(value: Any) -> Any:
@@ -50,7 +56,7 @@ class Fsdp(Sharded):
         super().__init__(model, group)
         parts = layers_of(model)
         for part in parts:
-            if len(dtypes := {str(self.parameters[index].dtype) for index in part.indices}) > 1:
+            if len(dtypes := {str(parameter.dtype) for parameter in part.parameters}) > 1:
                 raise ValueError(
                     f"{self.name}: a layer has parameters of {', '.join(sorted(dtypes))}, and torch's fully_shard "
                     f"needs a single dtype per layer; use zero3"
@@ -88,7 +94,7 @@ class Fsdp(Sharded):
         # DTensor takes two meshes of the same ranks and names for one, even if the group of the first is destroyed.
         mesh = DeviceMesh.from_group(self.group, device, mesh_dim_names=(self.group.group_name,))
         own: dict[nn.Module, set[nn.Parameter]] = {self.module: set()}
-        own |= {part.module: {self.parameters[index] for index in part.indices} for part in parts}
+        own |= {part.module: set(part.parameters) for part in parts}
         # The model before its layers: afterwards it would not look into these for parameters that several share.
         for module, some in own.items():
             fully_shard(module, mesh=mesh, ignored_params=set(module.parameters()) - some)
@@ -226,15 +232,6 @@ class Fsdp(Sharded):
         """Return the rows that this rank has of the gradients."""
         gradients: list[Any] = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         return [gradient.to_local() for gradient in gradients]
-
-
-class FsdpBackendRing(Fsdp):
-    """FSDP on a process group of our backend "ring" over the same ranks; see `DdpBackendRing`."""
-
-    name = "fsdp_backend_ring"
-
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
-        super().__init__(model, group_on_ring(group))
 
 
 def _extend_zero_grad(owner: nn.Module | torch.optim.Optimizer, forget: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 import collectives
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.flat_vector import FlatVector, by_dtype, copy_saved
-from trainers.strategies.own_optimizer import OwnOptimizer, parameters_of
+from trainers.strategies.guards import OwnOptimizer, parameters_of
 from trainers.strategy_names import EVERY
 
 
@@ -33,7 +33,8 @@ class Average:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], outer: OuterMomentum | None) -> None:
-        self._parameters = list(parameters)  # whose memory may be another one later, as after p.data = ...
+        # Their memory may be another one later, as after p.data = ...
+        self._parameters: list[torch.Tensor] = list(parameters)
         self._outer = outer
         self._flat = FlatVector([p.shape for p in parameters], parameters[0])
         self.state = {name: torch.zeros_like(self._flat.vector) for name in ("start", "velocity") if outer}
@@ -56,12 +57,10 @@ class Average:
             velocity.mul_(self._outer.momentum).add_(change)
             change.add_(velocity, alpha=self._outer.momentum)
             average.copy_(start.sub_(change, alpha=self._outer.learning_rate))
-        for parameter, view in zip(self._parameters, self._flat.views, strict=True):
-            parameter.copy_(view)
+        torch._foreach_copy_(self._parameters, self._flat.views)
 
     def _packed(self) -> torch.Tensor:
-        for parameter, view in zip(self._parameters, self._flat.views, strict=True):
-            view.copy_(parameter)
+        torch._foreach_copy_(self._flat.views, self._parameters)
         return self._flat.vector
 
 

@@ -11,15 +11,18 @@ from torch import nn
 import collectives
 from trainers.strategies.base import MakeOptimizer
 from trainers.strategies.flat_vector import FlatVector
-from trainers.strategies.own_optimizer import (
-    NOT_EXACTLY,
+from trainers.strategies.guards import (
     OwnOptimizer,
     ShardingError,
+    ShareGradient,
+    Withheld,
     check_shardable,
+    clear_withheld,
+    own_gradient,
     parameters_of,
-    steps_exactly,
+    require_exactly,
+    without_values,
 )
-from trainers.strategies.withheld import ShareGradient, Withheld, clear_withheld, own_gradient, without_values
 
 MOVED = (
     "the model's parameters have been moved, or have another dtype, since they were sharded: call model.to(...) before "
@@ -99,6 +102,7 @@ class ShardedWeights:
             parameter.data = view
         self.share = nn.Parameter(self.own_share(self.home.vector))
         self.share_gradient = torch.zeros_like(self.share, requires_grad=False)
+        self._part = self.share_gradient  # where the mean gradient of the last backward pass arrives
         self._shown_gradient = ShareGradient.of(self.share_gradient, group)
 
     def vector(self, lends: bool = False) -> FlatVector:
@@ -118,27 +122,22 @@ class ShardedWeights:
         return all(p.data_ptr() == view.data_ptr() and p.dtype == view.dtype for p, view in pairs)
 
     @torch.no_grad()
-    def reduce(self, async_op: bool = False) -> Callable[[], None]:
-        """Begin to reduce-scatter the gradients, which leave the parameters; zeros where there is none.
-
-        Returns what waits for that, and adds the mean to what earlier backward passes have left since `zero_grad`.
-        """
+    def reduce(self, async_op: bool = False) -> dist.Work | None:
+        """Reduce-scatter the gradients, which leave the parameters; zeros where there is none. `finish` follows."""
         flat = self.gradients or self.vector()
         for parameter, view in zip(self.parameters, flat.views, strict=True):
             gradient = own_gradient(parameter)
             view.zero_() if gradient is None else view.copy_(gradient)
             parameter.grad = without_values(parameter, parameter.shape).as_subclass(Withheld)
-        part = self.share_gradient if self.share.grad is None else torch.empty_like(self.share_gradient)
-        work = collectives.reduce_scatter_tensor(part, flat.vector, dist.ReduceOp.AVG, self.group, async_op)
+        self._part = self.share_gradient if self.share.grad is None else torch.empty_like(self.share_gradient)
+        return collectives.reduce_scatter_tensor(self._part, flat.vector, dist.ReduceOp.AVG, self.group, async_op)
 
-        def finish() -> None:
-            if work is not None:
-                work.wait()
-            if part is not self.share_gradient:
-                self.share_gradient.add_(part)
-            self.share.grad = self._shown_gradient
-
-        return finish
+    def finish(self) -> None:
+        """Add the mean, when it is there, to what earlier backward passes have left since `zero_grad`."""
+        if self._part is not self.share_gradient:
+            self.share_gradient.add_(self._part)
+        self._part = self.share_gradient
+        self.share.grad = self._shown_gradient
 
     def before_accumulating(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
         """Let a gradient come to its place; called before it is accumulated.
@@ -225,10 +224,7 @@ class ShardedVectors(Sharded):
         return [weights.share_gradient for weights in self.weights]
 
     def check_gradients(self) -> None:
-        optimizer, shares = self._made
-        if not steps_exactly(optimizer, shares):  # a group may have been added since
-            kind = type(optimizer).__name__
-            raise ShardingError(f"{kind}: {NOT_EXACTLY.format(name=self.name, kind=kind)}")
+        require_exactly(*self._made, self.name, ShardingError)  # a group may have been added since
         for weights in self.weights:
             if any(own_gradient(parameter) is not None for parameter in weights.parameters):
                 raise ShardingError(

@@ -12,12 +12,10 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.hooks import RemovableHandle
 
-import collectives
-from trainers.strategies.base import Strategy
+from trainers.replica_check import all_alike
 from trainers.strategies.flat_vector import FlatVector, by_dtype, layers_of
-from trainers.strategies.own_optimizer import ShardingError
+from trainers.strategies.guards import ShardingError, WithheldParameter, backward_pass, without_values
 from trainers.strategies.sharded import MOVED, ShardedVectors, ShardedWeights
-from trainers.strategies.withheld import WithheldParameter, backward_pass, without_values
 
 _next_sequence_nr = torch._C._autograd._get_sequence_nr  # of the nodes that this thread adds to autograd's graph
 _outer_hooks = torch._C._autograd._top_saved_tensors_default_hooks
@@ -26,17 +24,16 @@ _outer_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 class LayerWeights(ShardedWeights):
     """The parameters of one dtype that the forward pass of a module needs. A rank keeps its share alone in between.
 
-    indices: the parameters' places among the model's. number: of these weights. stays: keep them from a forward pass to
-    the end of its backward pass, as those of the whole model. is_whole: whether the parameters are there.
-    missing: the places of those whose gradients the backward pass has not made yet.
+    number: of these weights. stays: keep them from a forward pass to the end of its backward pass, as those of the
+    whole model. is_whole: whether the parameters are there. missing: those whose gradients are still to come.
     """
 
-    def __init__(self, strategy: Strategy, number: int, indices: Sequence[int], stays: bool) -> None:
-        super().__init__([strategy.parameters[index] for index in indices], strategy.group, lends=False)
+    def __init__(self, some: Sequence[nn.Parameter], group: dist.ProcessGroup, number: int, stays: bool) -> None:
+        super().__init__(some, group, lends=False)
         self.share = nn.Parameter(self.share.detach().clone())
-        self.number, self.indices, self.stays = number, indices, stays
+        self.number, self.stays = number, stays
         self.is_whole = True
-        self.missing = set(indices)
+        self.missing = set(some)
 
     @torch.no_grad()
     def unshard(self) -> None:
@@ -89,14 +86,13 @@ class Zero3(ShardedVectors):
         layers: list[LayerWeights] = []
         by_module: dict[nn.Module, list[LayerWeights]] = {}
         for part in layers_of(model):
-            for some in by_dtype([self.parameters[index] for index in part.indices]):
-                indices = [index for index in part.indices if self.parameters[index].dtype == some[0].dtype]
-                layers.append(LayerWeights(self, len(layers), indices, stays=part.module is model))
+            for some in by_dtype(part.parameters):
+                layers.append(LayerWeights(some, group, len(layers), stays=part.module is model))
                 by_module.setdefault(part.module, []).append(layers[-1])
         self.shard(layers)
         self._layers = layers
         for layer in layers:
-            for index, parameter in zip(layer.indices, layer.parameters, strict=True):
+            for parameter in layer.parameters:
                 withheld: Any = parameter
                 withheld.bring_back = partial(self._gather, layer)
                 withheld.message = (
@@ -104,7 +100,7 @@ class Zero3(ShardedVectors):
                     "within a forward pass call the layer rather than use its parameter elsewhere, and between passes "
                     "call model.unshard() on every rank before a parameter is read, changed or copied"
                 )
-                parameter.register_post_accumulate_grad_hook(partial(self._arrived, layer, index))
+                parameter.register_post_accumulate_grad_hook(partial(self._arrived, layer))
         for module in dict.fromkeys((*by_module, model)):
             own = by_module.get(module, [])
             _surround(module, partial(self._enter, own), partial(self._leave, own))
@@ -134,7 +130,7 @@ class Zero3(ShardedVectors):
         self._over.clear()
         self._reduced.clear()
         for layer in self._layers:
-            layer.missing = set(layer.indices)
+            layer.missing = set(layer.parameters)
 
     def _end_backward(self, hold: bool = False) -> None:
         self._is_end_queued = False
@@ -191,12 +187,12 @@ class Zero3(ShardedVectors):
         view = layer.home.vector.as_strided(*place)
         return view.clone() if torch.is_grad_enabled() else view  # the graph of gradients reads it later
 
-    def _arrived(self, layer: LayerWeights, index: int, _: torch.Tensor) -> None:
+    def _arrived(self, layer: LayerWeights, parameter: nn.Parameter) -> None:
         """Note that the backward pass has made a gradient; a pass may have others within it, as checkpoints do."""
         self._reduced.discard(layer)
-        layer.missing.discard(index)
+        layer.missing.discard(parameter)
         if not layer.missing:
-            layer.missing = set(layer.indices)
+            layer.missing = set(layer.parameters)
             self._over.append(layer)
 
     def _settle(self) -> None:
@@ -206,23 +202,23 @@ class Zero3(ShardedVectors):
             if not layer.stays:
                 self._release(layer)
             if self._is_synced:
-                layer.reduce()()
+                layer.reduce()
+                layer.finish()
                 self._reduced.add(layer)
 
     def on_backward_end(self) -> None:
         for layer in self._layers:
             if layer not in self._reduced:
-                layer.reduce()()
+                layer.reduce()
+                layer.finish()
         self._compare_gathered()
         self._forget()
 
     def _compare_gathered(self) -> None:
         """Shares of several layers of the same size would otherwise be put together, unnoticed."""
         own = torch.tensor([self._gathered], device=self.parameters[0].device)
-        everywhere = own.new_empty(self.group.size())
-        collectives.all_gather_into_tensor(everywhere, own, self.group)
         self._gathered = 0
-        if not bool((everywhere == own).all()):
+        if not all_alike(own, self.group):
             raise ShardingError(
                 "the ranks have used different layers, or the same layers in a different order: with zero3 all ranks "
                 "all-gather the parameters of a layer together; if layers are chosen at random, seed all ranks alike"

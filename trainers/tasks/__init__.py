@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ringsim.suggestions import suggestion
-from trainers.tasks.base import Task, check_seed, flag
+from trainers.tasks.base import Task, check_seed
 from trainers.tasks.classifier import Mlp, Wine
 from trainers.tasks.docstrings import Docstrings
 from trainers.tasks.lm import LanguageModel
@@ -44,6 +44,6 @@ def require_option(name: str, option: str, others: Iterable[str] = ()) -> None:
     """
     task = TASKS.get(name)
     if task is not None and option not in task.options:
-        known = [flag(known) for known in task.options]
-        meant = suggestion(flag(option), [*known, *others])
-        raise ValueError(f"{flag(option)}: the task {name} has no such option; it has {', '.join(known)}{meant}")
+        known = [f"`{known}`" for known in task.options]
+        meant = suggestion(f"`{option}`", [*known, *(f"`{other[2:].replace('-', '_')}`" for other in others)])
+        raise ValueError(f"`{option}`: the task {name} has no such option; it has {', '.join(known)}{meant}")

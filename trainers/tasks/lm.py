@@ -43,8 +43,8 @@ def read_tokens(source: str, config: ModelConfig, seed: int) -> Tokens:
     if source == "random":
         return np.random.default_rng(seed).integers(config.vocabulary, size=NUM_RANDOM_TOKENS)
     if config.vocabulary < NUM_BYTE_VALUES:
-        raise ValueError(f"--vocabulary {config.vocabulary}: byte tokens need at least {NUM_BYTE_VALUES}")
-    text = english_text() if source == "topics" else read_regular(source, f"--data {source}")
+        raise ValueError(f"`vocabulary` {config.vocabulary}: byte tokens need at least {NUM_BYTE_VALUES}")
+    text = english_text() if source == "topics" else read_regular(source, f"`data` {source}")
     return np.frombuffer(text, dtype=np.uint8)
 
 
@@ -73,8 +73,8 @@ class LanguageModel(SeededTask):
         num_windows = (len(self.tokens) - 1) // length
         if num_windows < 2:
             raise ValueError(
-                f"--data {data}: has {len(self.tokens)} tokens (bytes), but to train and to test on it with "
-                f"--sequence-length {length} needs at least {2 * length + 1}"
+                f"`data` {data}: has {len(self.tokens)} tokens (bytes), but to train and to test on it with "
+                f"`sequence_length` {length} needs at least {2 * length + 1}"
             )
         held_out = max(1, num_windows // HELD_OUT)
         self.num_samples = num_windows - held_out

@@ -42,7 +42,7 @@ class TinyTransformer(nn.Module):
         """
         length = tokens.shape[1]
         if length > self.sequence_length:
-            raise ValueError(f"sequence of {length} tokens: must be at most --sequence-length {self.sequence_length}")
+            raise ValueError(f"sequence of {length} tokens: must be at most `sequence_length` {self.sequence_length}")
         stream = self.embedding(tokens) + self.positions[:length]
         logits: Tensor = self.head(self.norm(self.blocks(stream)))
         return logits

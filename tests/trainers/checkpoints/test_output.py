@@ -63,8 +63,8 @@ def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
         try:
             child = int(other.stdout.readline())  # type: ignore[union-attr]
             who = f"process {other.pid} on host {socket.gethostname()}"
-            rule = "wait until that run has ended, or give another --output"
-            with refused(f"--output {tmp_path}: {who} is using it: {rule}"), locked(tmp_path, print, wait_s=0.0):
+            rule = "wait until that run has ended, or give another `output`"
+            with refused(f"`output` {tmp_path}: {who} is using it: {rule}"), locked(tmp_path, print, wait_s=0.0):
                 pass
         finally:
             other.kill()
@@ -105,5 +105,5 @@ def test_without_locks_it_is_said_once_and_done_all_the_same(tmp_path: Path, mon
     with locked(tmp_path, said.append):
         pass
     assert said == [
-        f"--output {tmp_path}: cannot be locked (No locks available): make sure that no other run writes there"
+        f"`output` {tmp_path}: cannot be locked (No locks available): make sure that no other run writes there"
     ]

@@ -110,7 +110,7 @@ def run_that_cannot_read(group: dist.ProcessGroup, config: TrainConfig, *_: obje
             raise ValueError(f"checkpoint {path}: cannot be read in bounded memory")
         return checkpoint_of(content, path)
 
-    with mock.patch("trainers.checkpoints.resumption.checkpoint_of", read):
+    with mock.patch("trainers.checkpoints.manager.checkpoint_of", read):
         return run(group, config)
 
 
@@ -124,7 +124,7 @@ def test_without_any_good_checkpoint_all_ranks_refuse(train: Training) -> None:
     train(until=9)
     for path in (train.folder / "run").glob("*.pt"):
         flip(path)
-    message = "ValueError: --resume: none of the checkpoints in FOLDER/run can be read; give another --output"
+    message = "ValueError: `resume`: none of the checkpoints in FOLDER/run can be read; give another `output`"
     assert [each.error for each in train(resume=True)] == [message] * 2
     begun = train("new", resume=True)[0]
     assert begun.said == ["no checkpoint in FOLDER/new yet: starting with the first step"]
@@ -158,12 +158,12 @@ def test_a_directory_that_another_run_uses_is_refused_by_all(train: Training) ->
     finally:
         lock.release()
     who = f"process {os.getpid()} on host {socket.gethostname()}"
-    assert all(each.error.startswith(f"ValueError: --output FOLDER/run: {who} is using it: wait") for each in results)
+    assert all(each.error.startswith(f"ValueError: `output` FOLDER/run: {who} is using it: wait") for each in results)
     assert unfinished.exists()
     assert train()[0].error == ""
     left = {path.name: path.read_bytes() for path in folder.iterdir()}
     for each in train(seed=5):
-        assert "--output FOLDER/run: there is checkpoint-12.pt of a run already: continue it with" in each.error
+        assert "`output` FOLDER/run: there is checkpoint-12.pt of a run already: continue it with" in each.error
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == left
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tests.refusals import refused
 from tests.trainers.points import Training
-from trainers.checkpoints.step_log import DAMAGED, FOLDER, Mark, StepLog, TensorBoardLog, read_log
+from trainers.checkpoints.output import DAMAGED, FOLDER, Mark, StepLog, TensorBoardLog, read_log
 from trainers.cli.group import main
 
 ADVICE = "needs tensorboard, which is not installed: run pip install '.[tensorboard]' in your clone of ringsim"

@@ -10,7 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from tests.refusals import refusal_of
 from trainers.cli.group import main
-from trainers.loop.rank import Launch
+from trainers.cli.rank_main import Launch
 
 POINTS = "tests.trainers.points:make_points"
 

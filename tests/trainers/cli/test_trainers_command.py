@@ -15,7 +15,7 @@ from tests.fuzz.launcher import Launcher
 from tests.processes import TIMEOUT_S
 from tests.refusals import refusal_of, refusals_in
 from tests.trainers.commands import POINTS, command, launch, ranks_by_hand, read_until, result_of, start, without_log
-from trainers.checkpoints.step_log import read_log
+from trainers.checkpoints.output import read_log
 from trainers.cli.group import main
 from trainers.loop.log_line import describe_line
 from trainers.strategy_names import STRATEGY_NAMES

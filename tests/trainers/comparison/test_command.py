@@ -27,7 +27,7 @@ from tests.refusals import refusals_in
 from tests.trainers.commands import ranks_by_hand, read_until
 from trainers.checkpoints.checkpoint import load_checkpoint
 from trainers.cli.group import main
-from trainers.comparison.config import ONE_PROCESS
+from trainers.comparison import ONE_PROCESS
 from trainers.comparison.report import format_report
 from trainers.strategy_names import STRATEGY_NAMES
 

@@ -16,13 +16,13 @@ from collectives.probes import Blocks, probe
 from ringsim.network import Cluster, Host, Link, Spec
 from tests.ranks import RankPool
 from trainers.checkpoints.checkpoint import seed_alike
-from trainers.comparison.config import JobConfig
+from trainers.comparison import JobConfig
 from trainers.comparison.job import agreed_network, describe_steps, start_runs, take_step
-from trainers.comparison.profile import Memory, RankProfile, activation_bytes, common_profile
-from trainers.comparison.recording import RecordedRuns, _RecordedRun
+from trainers.comparison.recording import RankProfile, RecordedRuns, _RecordedRun, common_profile
 from trainers.comparison.report import RankNotes, StepPrediction
 from trainers.loop.batches import Share
 from trainers.loop.config import StepConfig
+from trainers.loop.meter import Memory, activation_bytes
 from trainers.loop.train_step import StepResult, TrainStep
 from trainers.strategy_names import STRATEGY_INFOS, strategy_info
 from trainers.tasks import LanguageModel
@@ -106,7 +106,7 @@ def test_all_strategies_train_the_same_model(done: list[Done]) -> None:
         assert (note.gradient_difference is not None) == info.leaves_mean
         if note.gradient_difference is not None:
             assert note.gradient_difference < (2e-2 if info.wire else 1e-5) or not info.is_exact, name
-        assert all(result.sync_s > 0 for result in note.results) or name == "fsdp"
+        assert all(result.moments.sync_s > 0 for result in note.results) or name == "fsdp"
     assert (first["powersgd"].gradient_difference or 0.0) > 0.01
     shape = r"step 4/4: loss \d\S+ \(\S+\) to \d\S+ \(\S+\), .* ms \(\S+\) to .* ms \(\S+\) a step"
     assert re.fullmatch(shape, done[0].line)

@@ -10,8 +10,7 @@ from ringsim.network.spec import Processor
 from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls
 from tests.trainers.comparison.test_job import NETWORK
-from trainers.comparison.recorded_steps import RecordedStep, predict_steps, together
-from trainers.comparison.recording import STEPS, num_recorded
+from trainers.comparison.recording import STEPS, RecordedStep, num_recorded, predict_steps, together
 
 GROUPS = [GroupCalls(NETWORK, 2, BACKENDS["gloo"])]
 CALLS = (Call("all_reduce", 1000, "float32", 0, is_async=False), Call("all_reduce", 1000, "float32", 0, is_async=True))

@@ -14,10 +14,10 @@ from tests.ringsim.made_probes import made_measurements
 from tests.ringsim.verdict.made_jobs import made_job, made_strategy
 from trainers.cli.compare import DEFAULT_STRATEGIES
 from trainers.comparison import report as reports
-from trainers.comparison.profile import Memory
 from trainers.comparison.report import JobResult, RankNotes, StepPrediction, format_report, over_periods, summarise
 from trainers.comparison.report_plot import draw_memory, draw_report
-from trainers.loop.train_step import StepResult
+from trainers.loop.meter import Memory
+from trainers.loop.train_step import StepMoments, StepResult
 
 TOKENS = 2 * 5 * 10
 PREDICTION = StepPrediction(0.6, 2.5)
@@ -26,8 +26,12 @@ HELD = Memory(2**20, 2**21, 3 * 2**20, 0, 2**19)
 
 def notes(sync_s: list[float], step_s: list[float], loss: float = 2.0) -> RankNotes:
     """One rank's notes, after the steps that are not counted, which are slow here."""
-    slow = [StepResult(5.0, "", 0.0, 0.0, sync_s=9.0)] * reports.MAX_WARM_UP_STEPS
-    counted = [StepResult(loss, "", step - sync, 0.0, sync_s=sync) for sync, step in zip(sync_s, step_s, strict=True)]
+
+    def result(loss: float, sync_s: float, step_s: float) -> StepResult:
+        return StepResult(loss, "", StepMoments(-step_s, *[-sync_s] * 3, *[0.0] * 4))
+
+    slow = [result(5.0, 9.0, 9.0)] * reports.MAX_WARM_UP_STEPS
+    counted = [result(loss, *times_s) for times_s in zip(sync_s, step_s, strict=True)]
     return RankNotes([*slow, *counted], "same", HELD)
 
 

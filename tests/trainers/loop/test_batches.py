@@ -83,7 +83,7 @@ def test_a_rank_without_samples_is_refused() -> None:
     """In one line with the value, the rule and the number of ranks."""
     with refused("3 training samples: must be at least 4, one for each rank"):
         Batches(3, 8, seed=0, rank=0, num_ranks=4)
-    with refused("a batch of 2 samples in all: must be at least 4, one for each rank; give --..."):
+    with refused("a batch of 2 samples in all: must be at least 4, one for each rank; give `batch_size`..."):
         Batches(10, 2, seed=0, rank=0, num_ranks=4)
     with refused("parts 0: must be at least 1"):
         Batches(10, 8, seed=0, rank=0, num_ranks=4).share(0).split(0)

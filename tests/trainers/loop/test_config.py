@@ -58,17 +58,17 @@ def test_without_a_schedule_the_rate_is_the_tasks_own() -> None:
     groups[0]["lr"] = 0.25
     rates.set(groups, 1)
     assert groups == [{"lr": 0.25}, {"params": []}]
-    with pytest.raises(ValueError, match="--lr-schedule, --warmup-steps: the task's optimizer has no learning rate"):
+    with pytest.raises(ValueError, match="`lr_schedule`, `warmup_steps`: the task's optimizer has no learning rate"):
         ScheduledRates(groups, RateSchedule("cosine"))
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With what to do; so, too, missing headers that the compiled code includes."""
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with refused("--compile: there is no C++ compiler 'no-such-compiler': install one..."):
+    with refused("`compile`: there is no C++ compiler 'no-such-compiler': install one..."):
         require_compiler()
     (tmp_path / "c++").touch(mode=0o755)
     monkeypatch.setenv("CXX", str(tmp_path / "c++"))
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
-    with refused(f"--compile: there is no {tmp_path}/Python.h: install Python's headers..."):
+    with refused(f"`compile`: there is no {tmp_path}/Python.h: install Python's headers..."):
         require_compiler()

@@ -18,11 +18,11 @@ from ringsim.console import Progress
 from tests.ranks import RankPool
 from tests.trainers.points import Points, Ran, Training, config, run
 from trainers.checkpoints.checkpoint import load_checkpoint, seed_alike
-from trainers.checkpoints.step_log import read_log
+from trainers.checkpoints.output import read_log
 from trainers.loop.config import StepConfig, TrainConfig
 from trainers.loop.log_line import describe_evaluation, describe_line
 from trainers.loop.meter import Meter
-from trainers.loop.train_step import StepResult, TrainStep
+from trainers.loop.train_step import StepMoments, StepResult, TrainStep
 from trainers.loop.trainer import Trainer
 
 LINE = {
@@ -170,7 +170,7 @@ def test_a_long_run_s_progress_fits_80_columns(loss: float, monkeypatch: pytest.
     progress.begin("training", 100_000)
     for _ in range(2):
         clock[0] += 0.5
-        meter.add(StepResult(loss, "", forward_s=0.3, loss_sync_s=0.0, sync_s=0.2), num_samples=1_000)
+        meter.add(StepResult(loss, "", StepMoments(0.0, 0.3, 0.3, 0.3, 0.5, 0.5, 0.5, 0.5)), num_samples=1_000)
         progress.update(9_000, meter.brief())
     line = progress.line(79)
     assert line.startswith("training  18000/100000  0:0")

@@ -111,7 +111,7 @@ def test_a_run_that_is_over_is_not_trained_on(train: Training) -> None:
     longer = train(resume=True, epochs=4)[0]
     assert (longer.losses[:NUM_STEPS], len(longer.losses)) == (first.losses, 16)
     for each in train(resume=True, steps=11):
-        assert each.error.endswith("checkpoint-16.pt: 16 steps are done, but 11 asked for; give more --steps")
+        assert each.error.endswith("checkpoint-16.pt: 16 steps are done, but 11 asked for; give more `steps`")
 
 
 def test_checkpoints_come_every_few_steps_and_at_the_end(train: Training, snapshot: SnapshotAssertion) -> None:
@@ -143,7 +143,7 @@ def test_a_loss_that_is_no_number_stops_all_ranks(train: Training, strategy: str
     step, rank = bad_steps(sample, 2)[0]
     results = train("bad", options={"bad": (sample,)}, strategy=strategy, save_every=100)
     where = f"training step {step}: the loss of rank {rank} is nan"
-    message = f"DivergedError: {where}; a smaller --learning-rate may help, or --on-nan skip"
+    message = f"DivergedError: {where}; a smaller `learning_rate` may help, or `on_nan` skip"
     assert [each.error for each in results] == [message] * 2
     good = train("good", strategy=strategy, steps=step)[0]
     assert good.error == ""

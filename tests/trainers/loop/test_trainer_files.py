@@ -95,7 +95,7 @@ def test_a_full_disk_stops_all_ranks(train: Training, snapshot: SnapshotAssertio
         assert left(disk) == ["log.jsonl"]
     with small_disk(train.folder / "full", 2**16) as disk:
         (disk / "other").write_bytes(bytes(2**16 - 4096))
-        told = "ValueError: --output FOLDER/full: has 0 bytes free, and a checkpoint takes at"
+        told = "ValueError: `output` FOLDER/full: has 0 bytes free, and a checkpoint takes at"
         assert all(each.error.startswith(told) for each in train("full"))
         assert left(disk) == ["other"]
 

@@ -16,7 +16,7 @@ from tests.trainers.models import BUCKETS, MODELS, Blocks, inputs, parameters_of
 from tests.trainers.strategies.odd_layers import ODD_MODELS
 from trainers.data_parallel import DataParallel
 from trainers.strategies.flat_vector import layers_of
-from trainers.strategies.withheld import ShareGradient, Withheld
+from trainers.strategies.guards import ShareGradient, Withheld
 
 ALL_MODELS = {**MODELS, **ODD_MODELS}
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -83,9 +83,11 @@ def test_norms_are_those_of_all_shares(ranks: RankPool) -> None:
 def test_layers_of_a_model() -> None:
     """Members of lists, dicts and sequences; the rest is the model's, with what two layers share."""
     model = Blocks()
-    names = [name for name, _ in model.named_parameters()]
+    names = {parameter: name for name, parameter in model.named_parameters()}
     modules = {module: name for name, module in model.named_modules()}
-    assert {modules[layer.module]: [names[index] for index in layer.indices] for layer in layers_of(model)} == {
+    assert {
+        modules[layer.module]: [names[parameter] for parameter in layer.parameters] for layer in layers_of(model)
+    } == {
         "blocks.0": ["blocks.0.bias"],
         "blocks.1": ["blocks.1.0.weight", "blocks.1.0.bias"],
         "blocks.2": ["blocks.2.weight", "blocks.2.bias"],

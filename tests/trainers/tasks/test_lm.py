@@ -79,7 +79,7 @@ def test_a_later_token_changes_no_earlier_logits() -> None:
     difference = (model(after) - model(before)).abs().amax(dim=(0, 2))
     assert difference[:7].max() < 1e-6
     assert difference[7:].min() > 1e-4
-    with refused("sequence of 13 tokens: must be at most --sequence-length 12"):
+    with refused("sequence of 13 tokens: must be at most `sequence_length` 12"):
         model(tokens(2, 13))
 
 

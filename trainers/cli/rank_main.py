@@ -7,18 +7,21 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ringsim.console import Progress, clear_line, is_under_torchrun, print_result, say, say_wrote
 from ringsim.files import save_json
-from ringsim.units import plural
-from trainers.checkpoints.output import save_options
+from ringsim.units import format_size, plural
+from trainers.checkpoints.output import FOLDER, LOG, OPTIONS_FILE, RESULT, save_options
+from trainers.cli.options import naming_options
 from trainers.launch.environment import DistributedEnvironment, distributed_environment, read_environment
 from trainers.launch.rendezvous import init_process_group
 from trainers.launch.signals import StopRequest, delay_termination
 from trainers.loop.config import TrainConfig
+from trainers.loop.log_line import format_figures
 from trainers.tasks import load_task
-from trainers.tasks.base import Task
+from trainers.tasks.base import Task, evaluate, evaluating
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -100,7 +103,9 @@ def _run(
     from trainers.loop.trainer import Trainer  # noqa: PLC0415
 
     try:
-        trainer = Trainer(task, launch.config, group, environment.device, progress.say)
+        trainer = Trainer(
+            task, launch.config, group, environment.device, lambda text: progress.say(naming_options(text))
+        )
     except ValueError as error:
         return end_together(f"trainers: {error}", 2, group)
     if launch.options_file and environment.rank == 0:
@@ -136,11 +141,12 @@ def _train(
     return end_together(f"trainers: {launch.resumable(stopped)}", 128 + trainer.stopped_by, group)
 
 
-def _finish(launch: Launch, trainer: Any, train_s: float) -> int:
-    from trainers.checkpoints.manager import RESULT  # noqa: PLC0415
-    from trainers.loop.result import judge, result_of, summary, written  # noqa: PLC0415
-
-    figures, shown = judge(trainer)
+def _finish(launch: Launch, trainer: "Trainer", train_s: float) -> int:
+    """Judge the model on this rank alone, and write result.json; return the exit code."""
+    model = trainer.train_step.model.model
+    figures = evaluate(trainer.task, model)
+    with evaluating(model):
+        shown = trainer.task.show(model)
     result = result_of(trainer, figures, train_s)
     try:
         save_json(trainer.manager.output / RESULT, result)
@@ -151,9 +157,69 @@ def _finish(launch: Launch, trainer: Any, train_s: float) -> int:
     clear_line()
     text = summary(trainer, result)
     print_result(f"{shown}\n\n{text}" if shown else text, result, launch.as_json)
-    for path in written(trainer, result):
+    for path in written(trainer, result["checkpoint"]):
         say_wrote(path)
     return 0
+
+
+def result_of(trainer: "Trainer", figures: dict[str, Any], train_s: float) -> dict[str, Any]:
+    """Return the result for JSON. train_s: seconds of training since the launch, which may have been a resumption."""
+    import torch  # noqa: PLC0415
+
+    from ringsim.measurements import provenance  # noqa: PLC0415
+    from ringsim.verdict import TrainingSession  # noqa: PLC0415  loads seconds of modules
+    from trainers.replica_check import fingerprint  # noqa: PLC0415
+
+    model, meter = trainer.train_step.model.model, trainer.meter
+    return TrainingSession.FORMAT.write(
+        {
+            **trainer.identity,
+            "num_parameters": sum(p.numel() for p in model.parameters()),
+            "steps": trainer.num_steps,
+            "resumed_at": trainer.first_step,
+            "skipped_steps": meter.skipped,
+            "last_loss": meter.last_loss,
+            "memory_bytes": trainer.memory_bytes,  # of rank 0
+            "evaluation": figures,
+            "fingerprint": fingerprint(model),  # equal for two runs whose models are, bit for bit
+            "checkpoint": trainer.manager.folder.path(trainer.num_steps).name,
+            "train_s": train_s,
+            "provenance": {**provenance(), "torch": torch.__version__},
+        }
+    )
+
+
+def summary(trainer: "Trainer", result: dict[str, Any]) -> str:
+    """Return a few lines about the run."""
+    training = result["training"]
+    ranks = plural(training["num_ranks"], "rank")
+    steps, first = result["steps"], result["resumed_at"]
+    resumed = f", {first} of them before this launch" if first else ""
+    lines = [
+        f"{trainer.task.name}: {result['num_parameters']:,} parameters, strategy {training['strategy']} on {ranks}",
+        f"  {plural(steps, 'step')} of {trainer.batches}{resumed}; {result['train_s']:.1f} s",
+    ]
+    if result["skipped_steps"]:
+        lines.append(f"  {plural(result['skipped_steps'], 'step')} skipped because the loss was not finite")
+    if result["last_loss"] is not None:
+        lines.append(f"  loss of the last step {result['last_loss']:.4f}")
+    if held := result["memory_bytes"]:
+        names = {kind: kind for kind in held} | {"vectors": "buffers of the strategy"}
+        sizes = (f"{names[kind]} {format_size(size_bytes)}" for kind, size_bytes in held.items())
+        lines.append(f"  memory of rank 0: {', '.join(sizes)}")
+    if result["evaluation"]:
+        lines.append(f"  held-out data: {format_figures(result['evaluation'])}")
+    return "\n".join(lines)
+
+
+def written(trainer: "Trainer", checkpoint: str) -> list[Path]:
+    """Return the files that the run leaves, but for older checkpoints."""
+    config = trainer.config
+    logs = [*([LOG] if config.log_every + config.eval_every else []), *([FOLDER] if config.tensorboard else [])]
+    files = [trainer.manager.output / name for name in (checkpoint, *logs, RESULT)]
+    options = trainer.manager.output / OPTIONS_FILE
+    files += [options] if options.exists() else []  # a program of a user's own writes none
+    return [*files, *([config.profile] if config.profile else [])]
 
 
 def end_together(message: str, code: int, group: "dist.ProcessGroup") -> int:
@@ -161,6 +227,7 @@ def end_together(message: str, code: int, group: "dist.ProcessGroup") -> int:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
+    message = naming_options(message)
     if group.rank() == 0:
         say(message)
     try:
