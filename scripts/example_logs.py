@@ -12,10 +12,9 @@ import numpy as np
 
 from ringsim import Collective, load_network
 from ringsim.analysis import busbw_bytes_per_s
-from ringsim.calibration.protocol_time import predict
-from ringsim.calibration.questions import Question
 from ringsim.console import OneLineCommand
 from ringsim.files import atomic_file
+from ringsim.libraries import Question, predict
 from ringsim.units import plural
 
 NETWORK = Path(__file__).parents[1] / "docs" / "networks" / "calibrated.toml"

@@ -21,8 +21,8 @@ from ringsim.calibration import ComparedCase, cases_of_measurements, compare_mea
 from ringsim.console import OneLineCommand
 from ringsim.files import atomic_file, read_json
 from ringsim.formats import msccl_lines
+from ringsim.libraries import OURS
 from ringsim.network import Cluster
-from ringsim.simulation import OURS
 from ringsim.synthesis import SearchOptions, synthesize
 from ringsim.units import format_size, format_time
 
@@ -72,7 +72,7 @@ def files_of(cell: Cell, network: Cluster, folder: Path, seconds: float, again: 
     """
     listed = folder / f"{cell.place.name}-{cell.name}-{seconds:g}s.json"
     if again or not listed.exists():
-        collective, options = COLLECTIVES[cell.function], SearchOptions(seconds, runtime=OURS, enough=0.0)
+        collective, options = COLLECTIVES[cell.function], SearchOptions(seconds, runtime=OURS.runtime, enough=0.0)
         synthesis, files = synthesize(collective, network, cell.num_ranks, cell.size_bytes, options), {}
         best = synthesis.named[0]
         named = best.schedule(collective, cell.num_ranks, cell.size_bytes)

@@ -10,12 +10,13 @@ from collectives import runtime
 from collectives.probes import Blocks, probe
 from ringsim.calibration import calibrate_host, calibrate_hosts, calibrate_uniform, num_hosts
 from ringsim.files import quoted
+from ringsim.libraries import OURS
 from ringsim.limits import available_cores
 from ringsim.measurements import Measurements
 from ringsim.network import AnyNetwork, Cluster, Network, load_network
 from ringsim.registry import ALGORITHMS, build, build_proved, is_built_in
 from ringsim.schedule import Collective, Schedule
-from ringsim.simulation import OURS, predict_call, predict_time
+from ringsim.simulation import predict_time
 
 # What can win somewhere on private or shared links; of each the chunks whole and in segments, where that can help.
 CANDIDATES: dict[Collective, tuple[str, ...]] = {
@@ -83,10 +84,10 @@ class Chooser:
     def _best(self, collective: Collective, size_bytes: int, num_ranks: int, network: AnyNetwork) -> str:
         names = [*self._candidates[collective], *_of_several_hosts(collective, num_ranks, network)]
         schedules = {name: build(collective, name, num_ranks) for name in names}
-        times_s = {name: predict_call(schedules[name], network, size_bytes, OURS) for name in names}
+        times_s = {name: OURS.predict_call(schedules[name], network, size_bytes) for name in names}
         fastest = [name for name in names if times_s[name] <= min(times_s.values()) * (1 + ROUNDING)]
         # Several take as long where the bandwidth of a link decides alone; it hides what they take beside their bytes.
-        return min(fastest, key=lambda name: predict_time(schedules[name], network, 0, runtime=OURS))
+        return min(fastest, key=lambda name: predict_time(schedules[name], network, 0, runtime=OURS.runtime))
 
 
 def _calibrated(measurements: Measurements, num_cores: int) -> AnyNetwork:

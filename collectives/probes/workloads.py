@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from collectives.probes.timing import ProbeWorkload, Rounds, TimedAddition, add_one, spread
 from collectives.runtime import Executor, Reduce, Sharing, state_of
+from ringsim.libraries import NEW_BEYOND_BYTES
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, RankHosts
-from ringsim.native import NEW_BEYOND_BYTES
 from ringsim.registry import build
 from ringsim.schedule import Collective, Schedule
 

@@ -1,17 +1,7 @@
 """The analysis of simulations: bounds, use of ranks and links, the best algorithm and placement."""
 
 from ringsim.analysis.advice import Advice, Alternative, advise, better_networks
-from ringsim.analysis.candidates import (
-    LIBRARY,
-    Cost,
-    Taken,
-    Timing,
-    algbw_bytes_per_s,
-    busbw_bytes_per_s,
-    candidates,
-    cost_of,
-    why_not,
-)
+from ringsim.analysis.candidates import Cost, algbw_bytes_per_s, busbw_bytes_per_s, candidates, cost_of
 from ringsim.analysis.explanation import Explanation, RankUsage, among_most, explain, waiting_times, why_not_explained
 from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph
 from ringsim.analysis.holdings import ChunkStates, SchedulePhase

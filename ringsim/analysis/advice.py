@@ -8,20 +8,19 @@ from typing import Any
 
 from ringsim.analysis.candidates import candidates
 from ringsim.files import finite_or_none
+from ringsim.libraries import library_of
 from ringsim.network import AnyNetwork, uniform_of, with_numbers
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Schedule, ScheduleError, estimated_transfers, format_count
-from ringsim.simulation import has_contention, predict_time
+from ringsim.simulation import has_contention
 
 MAX_TRANSFERS = 2**18  # of a schedule whose messages share things: a second or so
 MAX_TRANSFERS_UNSHARED = 2**21
 SEGMENTS = 4
 
-TimeOn = Callable[[Schedule, AnyNetwork, int], float]
-
 _LATENCIES = frozenset(
     {"latency_s", "uplink_latency_s", "switch_hop_latency_s"}
-    | {f"{kind}_latency_s" for kind in ("link", "hop", "tree_link", "tree_hop")}  # of NCCL's protocols
+    | {f"{kind}_latency_s" for kind in ("link", "hop", "tree_link", "tree_hop")}  # of a library's protocols
 )
 # What would be better, the fields of Network and of Spec that say it, and by what they are multiplied.
 _CHANGES: tuple[tuple[str, frozenset[str], float], ...] = (
@@ -88,19 +87,18 @@ def advise(
     size_bytes: int,
     build_other: Callable[[str], Schedule] | None = None,
     on_progress: Callable[[int, int, str], object] = lambda *_: None,
-    time_on: TimeOn = predict_time,
 ) -> Advice:
     """Simulate everything that might help: better links, ranks and hosts, and all other algorithms.
 
     build_other: makes the schedule of another algorithm, by its name, in the same rank placement; by default with the
     ranks in their own places. on_progress: called after each simulation, with the number of those that are done, the
-    number of all, and what they are. time_on: the seconds of a schedule on a network.
+    number of all, and what they are.
     """
     make = build_other or partial(build, schedule.collective, num_ranks=schedule.num_ranks, size_bytes=size_bytes)
     runs = [(name, lambda: schedule, other) for name, other in better_networks(network)]
     others = _other_algorithms(schedule, network, size_bytes)
     runs += [(name, partial(_build_small, make, schedule, network, name), network) for name in others]
-    alternatives = []
+    alternatives, time_on = [], partial(library_of(network).time_s, measured=network)
     for name, make_one, other in runs:
         alternatives.append(_simulated(name, make_one, other, size_bytes, time_on))
         on_progress(len(alternatives), len(runs), "simulating")
@@ -128,7 +126,7 @@ def _other_algorithms(schedule: Schedule, network: AnyNetwork, size_bytes: int) 
 
 
 def _simulated(
-    name: str, make: Callable[[], Schedule], network: AnyNetwork, size_bytes: int, time_on: TimeOn
+    name: str, make: Callable[[], Schedule], network: AnyNetwork, size_bytes: int, time_on: Callable[..., float]
 ) -> Alternative:
     try:
         schedule = make()

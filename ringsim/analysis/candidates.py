@@ -1,49 +1,24 @@
-"""The algorithms that a network has, how they are timed, and what they cost beside what no algorithm can undercut.
+"""The algorithms that a network has, and what they cost beside what no algorithm can undercut.
 
 algbw and busbw are the rates of nccl-tests (its doc/PERFORMANCE.md): busbw is algbw times that least number of bytes.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from ringsim.libraries import why_not
 from ringsim.measurements import busbw_factor
 from ringsim.network import AnyNetwork
-from ringsim.registry import ALGORITHMS, NCCL_ALGORITHMS
+from ringsim.registry import ALGORITHMS
 from ringsim.schedule import Collective, Schedule
-from ringsim.simulation import predict_time
-
-GLOO_RING = "gloo_ring"  # no other library has it
-LIBRARY = "nccl"  # not one algorithm, but what NCCL takes for the size and the number of ranks
-
-
-class Taken(NamedTuple):
-    """The choice of a library: its schedule, that and the protocol in words, and the time in seconds."""
-
-    schedule: Schedule
-    name: str
-    time_s: float
-
-
-class Timing(NamedTuple):
-    """How schedules are timed: as the messages of `predict_time`, or as a library sends them.
-
-    time_s: of a schedule on a network. take: what the library of a network takes, given the most transfers that it may
-    have; raises ValueError where that is not known.
-    """
-
-    time_s: Callable[[Schedule, AnyNetwork, int], float] = predict_time
-    take: Callable[[AnyNetwork, Collective, int, int, float], Taken] | None = None
-
-
-PLAIN = Timing()
 
 
 def candidates(collective: Collective, networks: Iterable[AnyNetwork]) -> list[str]:
-    """Return the built-in algorithms that at least one of the networks has: NCCL's where it is described, or Gloo's.
+    """Return the built-in algorithms that at least one of the networks has, see `why_not`.
 
     >>> from ringsim import load_network
     >>> "nvls" in candidates(Collective.ALL_REDUCE, [load_network("dgx-a100")])
@@ -51,21 +26,6 @@ def candidates(collective: Collective, networks: Iterable[AnyNetwork]) -> list[s
     """
     networks, own = list(networks), [name for owner, name in ALGORITHMS if owner is collective]
     return [name for name in own if any(not why_not(network, name) for network in networks)]
-
-
-def why_not(network: AnyNetwork, algorithm: str) -> str:
-    """Return why ranks on a network do not use an algorithm: it is another library's; empty where they may.
-
-    NVLS also needs a switch that adds (Hopper or newer).
-    """
-    describes_nccl = bool(network.spec.protocols)
-    if algorithm == GLOO_RING:
-        return "describes NCCL, not Gloo" if describes_nccl else ""
-    if algorithm not in (*NCCL_ALGORITHMS, LIBRARY):
-        return ""
-    if not describes_nccl:
-        return "does not describe NCCL"
-    return "has no switch that adds" if algorithm == "nvls" and network.spec.library.switch_share is None else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
-from ringsim.analysis.candidates import LIBRARY, algbw_bytes_per_s, busbw_bytes_per_s
+from ringsim.analysis.candidates import algbw_bytes_per_s, busbw_bytes_per_s
 from ringsim.files import FileFormat, atomic_file, decode, encode, naming_place, parse_json, read_text, values
-from ringsim.registry import NCCL_ALGORITHMS, base_name
+from ringsim.libraries import LIBRARY, LIBRARY_ALGORITHMS
+from ringsim.registry import base_name
 from ringsim.schedule import Collective
 from ringsim.text_table import records_csv
 from ringsim.units import decimal_number, format_size, plural, whole_number
 
-BASELINE, NCCL_RING = "ring", NCCL_ALGORITHMS[0]
+BASELINE, LIBRARY_RING = "ring", LIBRARY_ALGORITHMS[0]
 _TIE = 1e-9  # two algorithms that do the same in another order differ by rounding alone
 _NumRanks = Annotated[int, values.whole(2, values.MAX_RANKS)]
 
@@ -131,15 +132,15 @@ class Sweep:
         return {place: _winner(cells, baselines[place[0]]) for place, cells in rivals.items()}
 
     def baseline(self, network: str) -> str:
-        """Return the algorithm that others are compared with: a ring, which of NCCL's uses all NICs of a host."""
-        has_nccl = any(cell.algorithm == NCCL_RING and cell.time_s for cell in self.cells if cell.network == network)
-        return NCCL_RING if has_nccl else BASELINE
+        """Return the algorithm that others are compared with: a ring, which of a library uses all NICs of a host."""
+        swept = {cell.algorithm for cell in self.cells if cell.network == network and cell.time_s}
+        return LIBRARY_RING if LIBRARY_RING in swept else BASELINE
 
     def not_of_the_library(self) -> list[str]:
-        """Return the algorithms that were simulated on networks of NCCL, which does not have them."""
+        """Return the algorithms that were simulated on networks of a library that does not have them."""
         described = {name for name, facts in self.networks.items() if facts.get("spec", {}).get("protocols")}
         swept = {cell.algorithm: None for cell in self.cells if cell.network in described and cell.time_s}
-        own = {BASELINE, LIBRARY, *NCCL_ALGORITHMS}
+        own = {BASELINE, LIBRARY, *LIBRARY_ALGORITHMS}
         return [name for name in swept if base_name(name) not in own] if own & swept.keys() else []
 
     def skipped(self) -> list[str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from ringsim.analysis.candidates import LIBRARY, PLAIN, Timing, why_not
 from ringsim.analysis.sweep import Sweep, SweepCell
+from ringsim.libraries import LIBRARIES, LIBRARY, MESSAGES, Question, library_of, why_not
 from ringsim.measurements import provenance
 from ringsim.network import AnyNetwork, require_priced
 from ringsim.registry import Algorithm, build, size_variant
@@ -27,14 +27,15 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
     on_progress: Callable[[int], object] = lambda _: None,
     *,
     max_transfers: float = MAX_TRANSFERS,
-    timing: Timing | None = None,
+    as_library: bool = False,
     workers: Workers | None = None,
 ) -> Sweep:
     """Simulate all combinations; a schedule is built once for all sizes that share it, and for all networks.
 
     on_progress: is told how many cells have been done since it was last told.
     max_transfers: a schedule that has more is skipped, unbuilt as far as that can be estimated.
-    timing: how the schedules are timed; without it, by `predict_time`.
+    as_library: whether schedules are timed as the library sends them that a network describes, and LIBRARY, what it
+    chooses, is an algorithm; otherwise by `predict_time`.
     workers: who simulates; without them this process. The result is the same to the last bit.
 
     Raises ValueError if there is nothing to do, a size is below 1 or a number of ranks below 2, an algorithm can be
@@ -55,7 +56,7 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
         raise ValueError(f"num_ranks {min(ranks)}: a sweep needs at least 2 ranks, since one alone takes no time")
     ranks, sizes_bytes = sorted(set(ranks)), tuple(sorted(set(sizes_bytes)))
     without_room = _without_room(networks, ranks)
-    simulate = _Simulator(collective, sizes_bytes, networks, max_transfers, timing or PLAIN, without_room)
+    simulate = _Simulator(collective, sizes_bytes, networks, max_transfers, as_library, without_room)
     workers, names = workers or Workers(), list(dict.fromkeys(algorithms))
     groups = list(product(names, ranks))
     if workers.count > 1:  # what takes long comes first, so that all end at about the same time
@@ -80,14 +81,14 @@ def run_sweep(  # noqa: PLR0913  a sweep has so many axes
 class _Simulator:
     """Simulates an algorithm on a number of ranks, on all networks and for all sizes, also on another host.
 
-    timing: how the schedules are timed. without_room: why a network cannot have a number of ranks.
+    as_library: as of `run_sweep`. without_room: why a network cannot have a number of ranks.
     """
 
     collective: Collective
     sizes_bytes: tuple[int, ...]
     networks: Mapping[str, AnyNetwork]
     max_transfers: float
-    timing: Timing
+    as_library: bool
     without_room: Mapping[tuple[str, int], str]
 
     def __call__(self, group: tuple[str, int]) -> tuple[list[SweepCell], str]:
@@ -112,7 +113,8 @@ class _Simulator:
             if not skipped and algorithm == LIBRARY:
                 schedule, taken, time_s, skipped = self._taken(network, num_ranks, size_bytes)
             elif not skipped and schedule:
-                time_s = self.timing.time_s(schedule, self.networks[network], size_bytes)
+                library = library_of(self.networks[network]) if self.as_library else MESSAGES
+                time_s = library.time_s(schedule, self.networks[network], size_bytes)
             if time_s == math.inf:
                 time_s, skipped = None, f"never finishes on {network} with {size_bytes:,} bytes, as something fails"
             num_steps, num_transfers = (schedule.num_steps, schedule.num_transfers) if schedule else (None, None)
@@ -139,17 +141,17 @@ class _Simulator:
         One that no network of the sweep has was asked for by name, and is simulated, as on a single network.
         """
         if algorithm == LIBRARY:
-            return "" if self.timing.take else f"{LIBRARY} is timed only by ringsim sweep"
+            return "" if self.as_library else f"{LIBRARY} is timed only by ringsim sweep"
         reasons = {name: why_not(other, algorithm) for name, other in self.networks.items()}
         return "" if all(reasons.values()) or not reasons[network] else f"{network} {reasons[network]}"
 
     def _taken(self, network: str, num_ranks: int, size_bytes: int) -> tuple[Schedule | None, str, float | None, str]:
         """Return what the library of the network takes, its name and its time; or why that is not known."""
-        assert self.timing.take
+        on = self.networks[network]
+        call = Question.on(on, self.collective, num_ranks, size_bytes)
         try:
-            return *self.timing.take(
-                self.networks[network], self.collective, num_ranks, size_bytes, self.max_transfers
-            ), ""
+            plan = LIBRARIES[LIBRARY].choose(on, call, self.max_transfers)
+            return plan.schedule, f"{plan.schedule.algorithm} {plan.protocol}", plan.time_s(), ""
         except ValueError as error:
             return None, "", None, str(error)
 

@@ -16,13 +16,11 @@ from ringsim.calibration.doubts import (
     doubt_line,
     nic_line,
     one_host_line,
-    senders_per_host,
     settings_line,
     undecided_line,
 )
 from ringsim.calibration.from_logs import LogFit, calibrate_logs
 from ringsim.calibration.from_probes import (
-    PredictedTime,
     ProbeFit,
     ProbeModel,
     busy_line,
@@ -34,13 +32,3 @@ from ringsim.calibration.from_probes import (
     with_interval,
 )
 from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
-from ringsim.calibration.intervals import INSIDE, NOT_BOUNDED, Interval, SimulatedDraws, interval_fields, is_bounded
-from ringsim.calibration.library_choice import (
-    AS_LIBRARY,
-    choose,
-    fastest_protocol,
-    given_name,
-    library_time,
-    why_unknown,
-)
-from ringsim.calibration.library_pace import MAX_TRANSFERS, LibraryChoice, in_even_chunks

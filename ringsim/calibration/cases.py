@@ -5,7 +5,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ringsim.calibration.questions import Question
+from ringsim.estimates import Estimate
+from ringsim.libraries import Question
 from ringsim.measurements import (
     NOT_KNOWN,
     RING_TESTS,
@@ -82,18 +83,15 @@ class TimedCase:
 
 
 @dataclass(frozen=True, slots=True)
-class FittedParameter:
+class FittedParameter(Estimate):
     """A parameter of the network that was fitted.
 
-    value: in SI units. low, high: in between it lies with a probability of 95 %, and whichever of several logs of the
-    same collective one believes.
+    value: in SI units; the true one lies between the ends with a probability of 95 %, and whichever of several logs of
+    the same collective one believes.
     seen_in: the cases whose times depend on it; none: it is as it was believed to be before.
     """
 
     name: str
-    value: float
-    low: float
-    high: float
     seen_in: tuple[TimedCase, ...]
 
 

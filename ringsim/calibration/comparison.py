@@ -12,14 +12,13 @@ import numpy as np
 from ringsim.analysis import RunView
 from ringsim.calibration.cases import TimedCase, cases_of_measurements, repeated
 from ringsim.calibration.from_probes import num_hosts
-from ringsim.calibration.intervals import Interval, SimulatedDraws, interval_fields, intervals
-from ringsim.calibration.protocol_time import predict
-from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, TORCH, Measurements, RecordedRun, p95
-from ringsim.native import local_s, local_work, native_schedule
+from ringsim.estimates import Estimate, ends_of
+from ringsim.libraries import GLOO, OURS, SimulatedDraws, copy_s, intervals, predict
+from ringsim.measurements import OPENMPI, PLAIN_RING, RAW_SOCKETS, RING_TESTS, TORCH, Measurements, RecordedRun, p95
 from ringsim.network import AnyNetwork, Calibration, Cluster, shares_memory, uniform_of, without_shared_memory
 from ringsim.registry import build_recorded
 from ringsim.schedule import Collective, Schedule, dependencies
-from ringsim.simulation import GLOO, OURS, Seconds, Timeline, predict_call, simulate
+from ringsim.simulation import Seconds, Timeline, simulate
 from ringsim.units import plural
 
 # Summarised apart: what latency decides, what nobody decides alone, and what bandwidth does.
@@ -33,7 +32,7 @@ _WITHOUT_SCHEDULE = {
 
 
 # The prediction for a case: the fields predicted_s, how and interval of a `ComparedCase`.
-Expectation = tuple[float | None, str, Interval | None]
+Expectation = tuple[float | None, str, Estimate | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,12 @@ class ComparedCase:
     predicted_s: float | None
     how: str
     used_in_calibration: bool
-    interval: Interval | None = None
+    interval: Estimate | None = None
 
     @property
     def is_inside(self) -> bool:
         """Whether the measured time lies in the interval."""
-        return self.interval is not None and self.interval.low_s <= self.case.measured_s <= self.interval.high_s
+        return self.interval is not None and self.interval.low <= self.case.measured_s <= self.interval.high
 
     @property
     def error(self) -> float | None:
@@ -72,7 +71,7 @@ class ComparedCase:
         return {
             **{name: getattr(self.case, name) for name in shape},
             "predicted_s": self.predicted_s,
-            **interval_fields(self.interval),
+            **ends_of(self.interval),
             "measured_s": self.case.measured_s,
             "error": self.error,
             "spread": self.spread,
@@ -163,7 +162,7 @@ def compare(measurements: Measurements, cluster: Cluster, trusted: Collection[st
 
 
 def compare_logs(cases: Sequence[TimedCase], cluster: Cluster) -> Comparison:
-    """Return cases from logs beside their predictions by the formulas of `protocol_time`.
+    """Return cases from logs beside their predictions by the formulas of `nccl_model`.
 
     Raises ValueError where the network cannot hold what was measured, or nothing can be predicted.
     """
@@ -213,20 +212,21 @@ def _simulation(case: TimedCase, cluster: Cluster, trusted: Collection[str]) -> 
     """
     if case.algorithm in _WITHOUT_SCHEDULE:
         raise ValueError(_WITHOUT_SCHEDULE[case.algorithm])
-    collective = Collective(case.collective)
-    if case.algorithm == TORCH:
-        schedule = native_schedule(collective, case.num_ranks, case.size_bytes)
-    else:
+    collective, library = Collective(case.collective), GLOO if case.algorithm == TORCH else OURS
+    if library is OURS:
         schedule = build_recorded(collective, case.algorithm, case.num_ranks, case.size_bytes, trusted)
+    elif case.collective in RING_TESTS:
+        schedule = library.schedule(collective, case.num_ranks, case.size_bytes)
+    else:
+        raise ValueError(f"what torch.distributed does for {case.collective} is not known here")
     executed_on(cluster, case.transport)
-    runtime = GLOO if case.algorithm == TORCH else replace(OURS, in_place=bool(case.in_place_s))
-    work = local_work(collective, case.algorithm, case.num_ranks, case.size_bytes)
+    copies = library.copies(collective, case.num_ranks, case.size_bytes)
 
     def simulated_s(network: Cluster) -> float:
         there = executed_on(network, case.transport)
-        over = runtime.network(there, case.size_bytes)  # the same tensor, call after call
-        beside_s = local_s(work, there, case.num_ranks)
-        return predict_call(schedule, over, case.size_bytes, runtime, beside_s=beside_s)
+        over = library.runtime.network(there, case.size_bytes)  # the same tensor, call after call
+        beside_s, in_place = copy_s(there, case.num_ranks, *copies), library is OURS and bool(case.in_place_s)
+        return library.predict_call(schedule, over, case.size_bytes, in_place=in_place, beside_s=beside_s)
 
     return simulated_s, f"{schedule.algorithm} over {case.transport or 'gloo'}"
 
@@ -296,8 +296,8 @@ def compare_run(run: RecordedRun, network: AnyNetwork, trusted: Collection[str] 
     """
     try:
         schedule = build_recorded(run.collective, run.algorithm, run.num_ranks, run.size_bytes, trusted)
-        executed = OURS.network(executed_on(network, run.transport), run.size_bytes)
-        in_place = replace(OURS, in_place=True)  # as runs are recorded
+        executed = OURS.runtime.network(executed_on(network, run.transport), run.size_bytes)
+        in_place = replace(OURS.runtime, in_place=True)  # as runs are recorded
         simulated = simulate(schedule, executed, run.size_bytes, element_bytes=run.element_bytes, runtime=in_place)
     except (ValueError, OSError) as error:
         raise ValueError(f"{run}: {' '.join(str(error).split())}") from error
@@ -326,7 +326,7 @@ def issued_s(schedule: Schedule, timeline: Timeline) -> Seconds:
 
     It may then have waited for its turn on the link. By rules 1 and 2 of the execution, in order: (num_transfers,).
     """
-    ready = np.append(timeline.applied_s, 0.0)[dependencies(schedule, in_order=OURS.in_order).data_dependency]
+    ready = np.append(timeline.applied_s, 0.0)[dependencies(schedule, in_order=OURS.runtime.in_order).data_dependency]
     latest: dict[tuple[int, int], float] = {}
     for row, pair in enumerate(zip(timeline.src.tolist(), timeline.dst.tolist(), strict=True)):
         latest[pair] = ready[row] = max(ready[row], latest.get(pair, 0.0))

@@ -11,10 +11,9 @@ from itertools import combinations
 from operator import itemgetter
 
 from ringsim.calibration.cases import MISFIT, FittedParameter, TimedCase, repeated
-from ringsim.calibration.protocol_time import unmet_settings
-from ringsim.calibration.questions import Question, QuestionColumns
+from ringsim.libraries import Question, guessed_from, unmet_settings
 from ringsim.measurements import RING_TESTS
-from ringsim.network import Calibration, Cluster
+from ringsim.network import Cluster
 from ringsim.units import format_rate, format_size, format_time, plural
 
 # Two times so far apart that no network is within MISFIT of both.
@@ -156,41 +155,6 @@ def doubt_line(parameters: Iterable[FittedParameter]) -> str:
         f"implausible: {worst.name} is {format_time(worst.value)}{more}: a hop {name} takes less than "
         f"{format_time(most_s)}; seen in {', '.join(files[:_FILES_NAMED])}{more_files}: {causes} {measure} "
         "measures a hop alone"
-    )
-
-
-def senders_per_host(questions: Iterable[Question]) -> set[int]:
-    """Return how many ranks of a host send to others at once, of those questions that are about several hosts."""
-    across = [question for question in questions if question.num_nodes > 1]
-    return {math.ceil(senders) for senders in QuestionColumns.from_questions(across).senders} if across else set()
-
-
-def guessed_from(cluster: Cluster, num_senders: int) -> int | None:
-    """Return how many ranks of a host sent in the logs from which the rate of `num_senders` of them is a guess.
-
-    None where it is no guess: the NICs were given, the logs have as many senders, or collectives with several numbers
-    of them, of which none is less, show how many NICs there are.
-    """
-    calibration = cluster.calibration
-    if calibration is None or calibration.senders_per_host is None or cluster.spec.host.nics.count:
-        return None
-    seen, most = _seen(calibration), calibration.senders_per_host
-    if most > max(seen, default=0):  # groups of ranks, which the cells do not tell, sent at once
-        seen = {most}
-    if num_senders in seen:
-        return None
-    if num_senders > max(seen):
-        return max(seen)
-    several = len(_seen(calibration, RING_TESTS)) > 1  # what the fit takes for several, see `assumptions`
-    return None if several else min(senders for senders in seen if senders > num_senders)
-
-
-def _seen(calibration: Calibration, tests: tuple[str, ...] = ()) -> set[int]:
-    """Return the numbers of senders in the logs; of these collectives alone, if some are given."""
-    return senders_per_host(
-        Question(cells.collective, 1, cells.num_ranks, cells.num_hosts)
-        for cells in calibration.cells
-        if not tests or cells.collective in tests
     )
 
 

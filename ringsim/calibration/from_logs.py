@@ -1,6 +1,6 @@
 """`calibrate_logs`: from the logs of a cluster to a `Cluster` with the protocols of its library.
 
-Each time is what `protocol_time` says for the parameters of `log_parameters`; they are the most likely ones given the
+Each time is what `nccl_model` says for the parameters of `log_parameters`; they are the most likely ones given the
 times and what is known before. So a log of one node count gives a network for others: what it cannot tell apart, such
 as the start and the hops, keeps the ratio that NCCL has, and a parameter that changes no time is NCCL's. What a ring
 within a host needs to fill, of which NCCL's model says nothing, is believed as it is on other clusters.
@@ -19,11 +19,18 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.calibration.cases import FittedParameter, TimedCase, repeated
-from ringsim.calibration.doubts import contradiction_line, nic_line, senders_per_host
-from ringsim.calibration.intervals import byte_shares, draw_ratios, noises
+from ringsim.calibration.doubts import contradiction_line, nic_line
 from ringsim.calibration.log_parameters import ANY, LogParameters, Posterior, assumptions, fit
-from ringsim.calibration.protocol_time import launch_s, predict, times_s
-from ringsim.calibration.questions import QuestionColumns
+from ringsim.libraries import (
+    QuestionColumns,
+    byte_shares,
+    draw_ratios,
+    launch_s,
+    noises,
+    predict,
+    senders_per_host,
+    times_s,
+)
 from ringsim.measurements import RING_TESTS, TESTS
 from ringsim.network import BANDWIDTHS, CalibratedCells, Calibration, Cluster, Floats, Host, Link, Nics, RingStep, Spec
 from ringsim.schedule import Bools
@@ -192,7 +199,7 @@ def _parameters(fitted: _Fitted, modes: Sequence[Floats], cases: Sequence[TimedC
         if fitted.prior_deviation[index] < 1e-3 or (not seen and name in BANDWIDTHS):
             continue  # given, or nothing that was measured depends on it, and NCCL's model says nothing of it
         low, value, high = np.exp([min(candidates), mode, max(candidates)]).tolist()
-        parameters.append(FittedParameter(name, value, low, high, seen))
+        parameters.append(FittedParameter(value, low, high, name, seen))
     return tuple(parameters)
 
 

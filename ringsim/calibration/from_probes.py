@@ -16,9 +16,10 @@ import numpy as np
 
 from ringsim.calibration.cases import MISFIT
 from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
-from ringsim.calibration.intervals import NUM_DRAWS, noises, rounded_ratios
 from ringsim.calibration.probe_times import exchange_s, shift_s
+from ringsim.estimates import Estimate
 from ringsim.files import parsed, values
+from ringsim.libraries import NUM_DRAWS, noises, rounded_ratios
 from ringsim.measurements import Measurements, Probe, RankHosts, p10_p90
 from ringsim.network import (
     Calibration,
@@ -55,7 +56,7 @@ class ProbeModel(Enum):
 class ProbeFit:
     """A network fitted to probes, with an interval for each parameter.
 
-    values, low, high: of each parameter, in SI units; low to high holds 95 % of the bootstrap's fits.
+    parameters: in SI units; 95 % of the bootstrap's fits lie between the ends of each.
 
     probes: of each parameter, the kinds of probes it comes from. residuals: of each probe sent one message at a time,
     predicted over measured less 1. draws: the networks of the bootstrap, from which anything predicted gets its
@@ -63,9 +64,7 @@ class ProbeFit:
     """
 
     cluster: Cluster
-    values: Mapping[str, float]
-    low: Mapping[str, float]
-    high: Mapping[str, float]
+    parameters: Mapping[str, Estimate]
     probes: Mapping[str, str]
     residuals: tuple[tuple[Probe, float], ...]
     draws: tuple[Cluster, ...] = ()
@@ -135,9 +134,7 @@ def calibrate(
     )
     return ProbeFit(
         replace(cluster, calibration=probe_calibration(file, cluster, draws, measurements)),
-        values,
-        {key: float(low) for key, (low, _) in ends.items()},
-        {key: float(high) for key, (_, high) in ends.items()},
+        {key: Estimate(value, *ends[key].tolist()) for key, value in values.items()},
         _PROBES[model] | _SHARED_MEMORY_PROBES,
         residuals if measurements.num_ranks > 1 else (),
         draws,
@@ -259,34 +256,15 @@ def _shared_shift_s(cluster: Cluster, num_ranks: int, size_bytes: int) -> float:
 TOO_WIDE = MISFIT
 
 
-@dataclass(frozen=True, slots=True)
-class PredictedTime:
-    """A predicted time; low_s to high_s holds 95 % of the predictions from probes drawn anew."""
-
-    time_s: float
-    low_s: float
-    high_s: float
-
-    @property
-    def off_by(self) -> tuple[float, float]:
-        """Return the smallest and the largest error, predicted over true less 1, if the true time is in between."""
-        return self.time_s / self.high_s - 1, self.time_s / self.low_s - 1
-
-    @property
-    def largest_error(self) -> float:
-        """Return the larger of both in size."""
-        return max(abs(error) for error in self.off_by)
-
-
-def with_interval(fit: ProbeFit, predict: Callable[[Cluster], float], num_draws: int | None = None) -> PredictedTime:
-    """Return the prediction for the fitted network, with its interval over the networks of the bootstrap.
+def with_interval(fit: ProbeFit, predict: Callable[[Cluster], float], num_draws: int | None = None) -> Estimate:
+    """Return the prediction for the fitted network; 95 % of those from probes drawn anew lie between its ends.
 
     num_draws: use only the first `num_draws` of these networks, for predictions that take long; None: all.
     """
     times = [predict(draw) for draw in fit.draws[:num_draws]]
     time_s = predict(fit.cluster)
     low_s, high_s = np.quantile(times or [time_s], [0.025, 0.975], method="nearest").tolist()
-    return PredictedTime(time_s, min(low_s, time_s), max(high_s, time_s))
+    return Estimate(time_s, min(low_s, time_s), max(high_s, time_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,12 +275,17 @@ class ProbeNoise:
     """
 
     probe: Probe
-    predicted: PredictedTime
+    predicted: Estimate
 
     @property
     def too_wide(self) -> bool:
         """Return whether predictions may be off by more than `TOO_WIDE` through noise alone."""
-        return self.predicted.largest_error > TOO_WIDE
+        return self.largest_error > TOO_WIDE
+
+    @property
+    def largest_error(self) -> float:
+        """Return the larger of both errors of the prediction in size."""
+        return max(map(abs, self.predicted.off_by))
 
     def line(self) -> str:
         """Return one line for the user: how far the probes lie apart, and what to expect of predictions."""
@@ -328,7 +311,7 @@ def probe_noise(measurements: Measurements, fit: ProbeFit) -> ProbeNoise | None:
     def noise_of(probe: Probe) -> ProbeNoise:
         return ProbeNoise(probe, with_interval(fit, lambda cluster: shift_s(cluster, num_ranks, probe.size_bytes)))
 
-    return max(map(noise_of, (probes[0], probes[-1])), key=lambda noise: noise.predicted.largest_error)
+    return max(map(noise_of, (probes[0], probes[-1])), key=lambda noise: noise.largest_error)
 
 
 def busy_line(measurements: Measurements, fit: ProbeFit) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from ringsim.calibration.probe_times import async_call_s, cold_call_s, fit_line, rate, shift_s
 from ringsim.files import parsed, values
+from ringsim.libraries import GLOO, OURS, Library
 from ringsim.measurements import ROUNDS_PER_RUN, SLOT_BYTES, TOUCHED_BYTES, Measurements, Probe, RankHosts
-from ringsim.native import native_schedule
 from ringsim.network import (
     AnyNetwork,
     Cluster,
@@ -29,7 +29,7 @@ from ringsim.network import (
     without_shared_memory,
 )
 from ringsim.schedule import Collective
-from ringsim.simulation import GLOO, OURS, Runtime, predict_time
+from ringsim.simulation import predict_time
 
 EXPLAINED = 0.98  # of a time; what is missing of it is noise
 _NEAR, _MOST_ROUNDS = 1e-4, 50  # of a time to be met, and how often the latency is raised for that
@@ -317,7 +317,7 @@ def with_late_calls(cluster: Cluster, measurements: Measurements) -> Cluster:
 
 
 def _late(
-    measurements: Measurements, kind: str, network: AnyNetwork, runtime: Runtime, prefix: str = ""
+    measurements: Measurements, kind: str, network: AnyNetwork, library: Library, prefix: str = ""
 ) -> dict[str, Any]:
     """Return the share of the probed calls that took more than twice their median, and how much longer they take.
 
@@ -331,13 +331,13 @@ def _late(
     if probe is None or not late:
         return {}
     share = len(late) / len(probe.times_s)
-    simulated_s = runtime.call_s(network, computed_s=math.inf, is_async=prefix == "async_")
+    simulated_s = library.call_s(network, computed_s=math.inf, is_async=prefix == "async_")
     num_ranks, size_bytes = measurements.num_ranks, probe.size_bytes
-    if runtime.is_torch:
-        ring = native_schedule(Collective.ALL_REDUCE, num_ranks, size_bytes)
-        simulated_s += predict_time(ring, network, size_bytes, runtime=runtime)
+    if library is GLOO:
+        ring = library.schedule(Collective.ALL_REDUCE, num_ranks, size_bytes)
+        simulated_s += predict_time(ring, network, size_bytes, runtime=library.runtime)
     else:
-        simulated_s += shift_s(runtime.network(network), num_ranks, size_bytes)
+        simulated_s += shift_s(library.runtime.network(network), num_ranks, size_bytes)
     lacking_s = statistics.fmean(probe.times_s) - simulated_s
     late_s = min(statistics.fmean(late) - probe.median_s, lacking_s / share)
     return {f"{prefix}late_share": share, f"{prefix}late_s": late_s} if late_s > 0 else {}

@@ -13,11 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ringsim.calibration.cases import TimedCase
-from ringsim.calibration.doubts import senders_per_host
-from ringsim.calibration.protocol_time import Rates
-from ringsim.calibration.questions import QuestionColumns
+from ringsim.libraries import QuestionColumns, Rates, senders_per_host
 from ringsim.measurements import RING_TESTS
-from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Floats, Library, Nics, Protocol, parameter_names
+from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Floats, Nics, Protocol, Tuning, parameter_names
 from ringsim.schedule import Bools
 
 # NCCL's model. Microseconds: start, hops of the ring within and across hosts, the same of trees; share of bandwidth.
@@ -45,7 +43,7 @@ _LATENCIES, _BANDWIDTHS = 1.0, math.log(2)  # of starts elsewhere than at what i
 class Assumption(NamedTuple):
     """The facts about a cluster that are no numbers to fit; the likeliest ones are taken.
 
-    num_nics: of a host; 0: as many as it has ranks. two_host_passes: as of a `Library`. adds: whether switches add up.
+    num_nics: of a host; 0: as many as it has ranks. two_host_passes: as of a `Tuning`. adds: whether switches add up.
     """
 
     num_nics: int
@@ -121,7 +119,7 @@ class LogParameters:
                 name, start, link_hop, hop, link_hop * tree_link_us / link_us,
                 last["tree_latency"] * hop * tree_hop_us / hop_us, min(share, 1.0)
             ))  # fmt: skip
-        library = Library(
+        library = Tuning(
             min(last["tree_share"], 1.0),
             _SWITCH_SHARE if self.assumption.adds else None,
             message_start=last["message_start"],

@@ -12,11 +12,10 @@ import click
 from click import option
 from click.core import ParameterSource
 
-from ringsim.analysis import LIBRARY
-from ringsim.calibration import MAX_TRANSFERS, LibraryChoice, choose, fastest_protocol, nic_line, one_host_line
+from ringsim.calibration import nic_line, one_host_line
 from ringsim.console import RATE, TIME, Choice, IntRange, Name, Quantity
-from ringsim.native import DIRECT
-from ringsim.network import AnyNetwork, Cluster, Library, Network, load_network, preset_names, require_priced
+from ringsim.libraries import DIRECT, LIBRARIES, LIBRARY, MAX_TRANSFERS, Plan, Question, library_of
+from ringsim.network import AnyNetwork, Cluster, Network, Tuning, load_network, preset_names, require_priced
 from ringsim.registry import ALGORITHMS, build, names_file
 from ringsim.report import parse_placement
 from ringsim.schedule import Collective, Schedule, permute_ranks
@@ -178,8 +177,8 @@ def schedule_options(command: Command, library: bool = False) -> Command:
 
 def library_choice(
     schedule: Schedule, network: AnyNetwork, size: int, *, runtime: Runtime = RULE, is_named: bool = False
-) -> LibraryChoice | None:
-    """Return how the library of the network would send the schedule; what it takes without --algorithm, or with nccl.
+) -> Plan | None:
+    """Return how the library of the network would send the schedule; its choice without --algorithm, or if that asks.
 
     is_named: whether the schedule is meant, although there is no --algorithm. None for a single rank, which sends
     nothing, and for a network that says nothing of a library.
@@ -188,13 +187,17 @@ def library_choice(
     """
     num_ranks, algorithm = schedule.num_ranks, click.get_current_context().params["algorithm"]
     require_priced(network, num_ranks)
-    if algorithm != LIBRARY and (is_named or algorithm or num_ranks == 1 or not network.spec.protocols):
-        return None if num_ranks == 1 else fastest_protocol(schedule, network, size, runtime=runtime)
-    chosen = choose(network, schedule.collective, num_ranks, size, runtime=runtime)
+    library = LIBRARIES[LIBRARY] if algorithm == LIBRARY else library_of(network)
+    if algorithm != LIBRARY and (is_named or algorithm or num_ranks == 1 or not library.chooses):
+        return None if num_ranks == 1 else library.send(schedule, network, size, runtime=runtime)
+    chosen = library.choose(network, Question.on(network, schedule.collective, num_ranks, size), runtime=runtime)
     chosen = replace(chosen, schedule=in_given_places(chosen.schedule))
     chosen.require_known(MAX_TRANSFERS, runtime)
     if algorithm is None:
-        click.echo(f"{network.name}: NCCL would use {chosen.schedule.algorithm}; --algorithm names another", err=True)
+        click.echo(
+            f"{network.name}: {library.title} would use {chosen.schedule.algorithm}; --algorithm names another",
+            err=True,
+        )
     return chosen
 
 
@@ -230,7 +233,7 @@ def load_simulated(name: str) -> Cluster:
 
 def say_left_out(name: str, network: AnyNetwork) -> None:
     """Says on stderr which parts of a network's file a simulation does not go by; nothing if it goes by all."""
-    if network.spec.protocols or network.spec.library != Library():
+    if network.spec.protocols or network.spec.library != Tuning():
         click.echo(
             f"{name}: this prediction does not include NCCL's protocols and trees ([[protocol]] and [library] in the "
             "file); ringsim simulate, explain, sweep, plot, animate, ddp --backend nccl and step --device cuda use "

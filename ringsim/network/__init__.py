@@ -18,7 +18,6 @@ from ringsim.network.network import Network, uniform_of
 from ringsim.network.shared_memory import SharedMemoryNetwork, memory_of, shares_memory, without_shared_memory
 from ringsim.network.spec import (
     Host,
-    Library,
     Link,
     MemoryRate,
     Nics,
@@ -29,6 +28,7 @@ from ringsim.network.spec import (
     SharedMemory,
     SlowLink,
     Spec,
+    Tuning,
     with_free_bytes,
     with_numbers,
 )

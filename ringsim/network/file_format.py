@@ -90,7 +90,7 @@ _HARDWARE = {
     "shared_memory": Key("shared_memory", _SHARED_MEMORY),
     "nic": Key("nics", Table(keys_of(spec.Nics))),
 }
-_LIBRARY = Table({**keys_of(spec.Library), "ring_step": Key("ring_steps", Table(keys_of(spec.RingStep)), many=True)})
+_LIBRARY = Table({**keys_of(spec.Tuning), "ring_step": Key("ring_steps", Table(keys_of(spec.RingStep)), many=True)})
 _PLACING = {_key(field): Key(field, values.count) for field in ("ranks_per_host", "num_hosts")}
 _PLACED_HOST = Table({"name": Key("name", _name, True), "ranks": Key("ranks", _ranks, True), **_HARDWARE})
 _CABLE = Table({"between": Key("between", _two_names, True), **keys_of(spec.Link)})

@@ -111,7 +111,7 @@ def _shared_memory(fields: Fields) -> spec.SharedMemory | None:
     return spec.SharedMemory(**{**fields, "rates": tuple(rates)})
 
 
-def _library(fields: Fields) -> spec.Library:
+def _library(fields: Fields) -> spec.Tuning:
     steps: dict[int, spec.RingStep] = {}
     for index, step in enumerate(spec.RingStep(**step) for step in fields.get("ring_steps", [])):
         place = f"library.ring_step[{index}]"
@@ -120,7 +120,7 @@ def _library(fields: Fields) -> spec.Library:
         if step.message_bytes in steps:
             raise ValueError(f"{place}.message = {step.message_bytes}: another ring step has this message size already")
         steps[step.message_bytes] = step
-    return spec.Library(**{**fields, "ring_steps": tuple(step for _, step in sorted(steps.items()))})
+    return spec.Tuning(**{**fields, "ring_steps": tuple(step for _, step in sorted(steps.items()))})
 
 
 def _placed_hosts(placed: Sequence[Fields], template: Fields) -> tuple[spec.PlacedHost, ...]:

@@ -184,7 +184,7 @@ class RingStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class Tuning:
     """The algorithms that a collective library chooses from, besides its protocols.
 
     tree_share: of the bandwidth, for an all_reduce on trees across hosts; None: it has no trees.
@@ -250,7 +250,7 @@ class Spec:
     """The hosts of a network, how they hang together, and what is wrong with them.
 
     host, ranks_per_host, num_hosts: all hosts are alike; None: as many as are asked for.
-    protocols, library: of a collective library, see `LibraryChoice`; of them the engines know `switch_share` only.
+    protocols, library: of a collective library; of them the engines know `switch_share` only.
     placed_hosts: if there are any, these are the hosts, and the three fields above say nothing.
     cables: if there are any, they connect the hosts, and `switch` says nothing.
     """
@@ -267,7 +267,7 @@ class Spec:
     failures: tuple[Failure, ...] = ()
     jitter: Jitter | None = None
     protocols: tuple[Protocol, ...] = ()
-    library: Library = Library()
+    library: Tuning = Tuning()
 
     @property
     def max_ranks(self) -> int | None:

@@ -3,9 +3,11 @@
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, astuple
 from typing import Any
 
 from ringsim import calibration
+from ringsim.estimates import NOT_BOUNDED
 from ringsim.files import finite_or_none
 from ringsim.report import table as cells
 from ringsim.text_table import WIDTH, align_columns, wrap_text
@@ -24,7 +26,7 @@ def format_fit(fit: calibration.LogFit, wide: bool = False) -> str:
     for fitted in fit.parameters:
         seen = _seen(fitted) if wide or not fitted.seen_in else plural(len(fitted.seen_in), "timing")
         value, low, high = (_shown(fitted.name, number) for number in (fitted.value, fitted.low, fitted.high))
-        between = f"{low} .. {high}" if calibration.is_bounded(fitted.low, fitted.high) else calibration.NOT_BOUNDED
+        between = f"{low} .. {high}" if fitted.is_bounded else NOT_BOUNDED
         rows.append((fitted.name, value, between, seen))
     errors = sorted(zip(map(_case, fit.cases), fit.errors, strict=True), key=lambda pair: -abs(pair[1]))
     (worst, error), typical = errors[0], statistics.median(map(abs, fit.errors))
@@ -82,10 +84,10 @@ def format_probe_fit(fit: calibration.ProbeFit, wide: bool = False) -> str:
     """
     width = None if wide else WIDTH
     rows: list[tuple[str, ...]] = [("parameter", "value", "95 % interval", *(["probes"] if wide else []))]
-    for name, value in fit.values.items():
-        bounds = [format_value(name, bound) for bound in (fit.low[name], fit.high[name])]
-        between = "" if math.isinf(fit.low[name]) else " .. ".join(bounds)
-        rows.append((name, format_value(name, value), between, *([fit.probes[name]] if wide else [])))
+    for name, estimate in fit.parameters.items():
+        value, *ends = (format_value(name, number) for number in astuple(estimate))
+        between = "" if math.isinf(estimate.low) else " .. ".join(ends)
+        rows.append((name, value, between, *([fit.probes[name]] if wide else [])))
     lines = [*align_columns(rows), "intervals: bootstrap over the blocks of each probe", ""]
     if not fit.residuals:
         return "\n".join([*lines, "one rank: there is nothing to send"])
@@ -117,9 +119,8 @@ def probe_fit_dict(fit: calibration.ProbeFit) -> dict[str, Any]:
     """Return a fit to probes for JSON; an infinite rate becomes None."""
     return {
         "parameters": [
-            finite_or_none({"name": name, "value": value, "low": fit.low[name], "high": fit.high[name],
-                            "probes": fit.probes[name]})
-            for name, value in fit.values.items()
+            finite_or_none({"name": name, **asdict(estimate), "probes": fit.probes[name]})
+            for name, estimate in fit.parameters.items()
         ],
         "probes": [
             {"kind": probe.kind, "size_bytes": probe.size_bytes, "residual": residual}
@@ -194,9 +195,9 @@ def _width_cell(compared: calibration.ComparedCase) -> cells.TableCell:
     """Return how far the measured time may lie from the predicted one, with a probability of 80 %."""
     if compared.interval is None or compared.predicted_s is None:
         return cells.NOTHING
-    if not calibration.is_bounded(*compared.interval):
-        return cells.TableCell(calibration.NOT_BOUNDED, math.inf)
-    low_s, high_s = compared.interval
+    if not compared.interval.is_bounded:
+        return cells.TableCell(NOT_BOUNDED, math.inf)
+    low_s, high_s = compared.interval.ends
     shorter, longer = compared.predicted_s / low_s - 1, high_s / compared.predicted_s - 1
     width = max(shorter, longer)
     if f"{shorter:.0%}" == f"{longer:.0%}" and width < _ALIKE:

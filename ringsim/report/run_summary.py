@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ringsim.analysis import Explanation, RankUsage, algbw_bytes_per_s, among_most, busbw_bytes_per_s, format_stall
-from ringsim.calibration import INSIDE, NOT_BOUNDED, Interval, LibraryChoice, interval_fields, is_bounded
+from ringsim.estimates import INSIDE, NOT_BOUNDED, Estimate, ends_of
+from ringsim.libraries import Plan
 from ringsim.network import AnyNetwork, Floats
 from ringsim.report.network_table import uniform_note
 from ringsim.report.table import DataTable, TableCell, time_cell
@@ -21,7 +22,7 @@ def summarise(
     size_bytes: int,
     explanation: Explanation | None = None,
     on_progress: OnProgress = ignore_progress,
-    library: LibraryChoice | None = None,
+    library: Plan | None = None,
     *,
     runtime: Runtime = RULE,
 ) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def summarise(
         "size_bytes": size_bytes,
         "network": network.as_dict(),
         "in_order": runtime.in_order,
-        "timed": _timed(library, known_s, explanation),
+        "timed": library.how_timed(runtime, is_simulated=explanation is not None) if library else "simulated",
         "notes": library.notes if library else [],
         "time_s": time_s if math.isfinite(time_s) else None,
         "closed_form_s": formula_s,
@@ -65,18 +66,8 @@ def summarise(
             "protocol": library.protocol,
             "start_s": library.start_s if known_s is None or explanation else None,  # takes a simulation
         },
-        **interval_fields(Interval(time_s * within[0], time_s * within[1]) if within else None),
+        **ends_of(within.map(lambda ratio: time_s * ratio) if within else None),
     }
-
-
-def _timed(library: LibraryChoice | None, known_s: float | None, explanation: Explanation | None) -> str:
-    """Return in words how a time was found."""
-    if known_s is not None:
-        own = "by NCCL's formula" if library and library.formula else "by the formula of messages sent at once"
-        return own + (", and simulated at its pace" if explanation else ", not simulated")
-    return "simulated" + (" over NCCL's protocol" if library else "") + (
-        " at the pace of NCCL's formula" if library and library.formula else ""
-    )  # fmt: skip
 
 
 def how_timed(result: Mapping[str, Any]) -> str:
@@ -101,12 +92,11 @@ def describe(result: dict[str, Any], explanation: Explanation | None = None, wid
     return "\n".join([f"{title}, {format_size(result['size_bytes'])}", *lines_of_text])
 
 
-def expected_rows(interval: Interval | None) -> list[tuple[str, str]]:
+def expected_rows(expected: Estimate | None) -> list[tuple[str, str]]:
     """Return the interval of a prediction with its name, in a row; no row where it is not known."""
-    if interval is None:
+    if expected is None:
         return []
-    low_s, high_s = interval
-    between = f"{format_time(low_s)} .. {format_time(high_s)}" if is_bounded(low_s, high_s) else NOT_BOUNDED
+    between = f"{format_time(expected.low)} .. {format_time(expected.high)}" if expected.is_bounded else NOT_BOUNDED
     return [(f"expected to {INSIDE:.0%}", between)]
 
 
@@ -114,7 +104,7 @@ def _times(result: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("time", "never finishes" if result["time_s"] is None else format_time(result["time_s"]))]
     low_s, high_s = result.get("predicted_low_s"), result.get("predicted_high_s")
     if low_s is not None and high_s is not None:
-        rows += expected_rows(Interval(low_s, high_s))
+        rows += expected_rows(Estimate(result["time_s"], low_s, high_s))
     if library := result["library"]:
         start_s = library["start_s"]
         start = "" if start_s is None else f", {format_time(start_s)} of the time is its start"

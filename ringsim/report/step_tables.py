@@ -145,7 +145,7 @@ def caps_table(steps: Sequence[DdpStep], best: BucketCaps) -> DataTable:
 
 def _steps(prediction: TracePrediction) -> list[tuple[str, str]]:
     """Return the row of how many steps were recorded, and how they differ; nothing of a trace that was generated."""
-    if prediction.computing.backend:
+    if prediction.computing.library:
         return []
     times, missing = prediction.steps_s, len(prediction.trace.steps) - len(prediction.timelines)
     text = f"the mean of {len(times)}, of {_time(min(times))} to {_time(max(times))}, median {_time(median(times))}"

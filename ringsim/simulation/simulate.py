@@ -126,19 +126,6 @@ def _representatives(
     return representatives(schedule, topology) if may_be_few else None
 
 
-def predict_call(
-    schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, *, beside_s: float = 0.0
-) -> float:
-    """Return the seconds of a call that follows another one like it: of the call itself, and of its messages.
-
-    A link that has saved up a burst lets it pass at once, but call after call it carries no more than its bandwidth.
-
-    beside_s: what every call does besides.
-    """
-    call_s = runtime.call_s(network) + beside_s
-    return predict_repeated(schedule, network, size_bytes, runtime, beside_s=call_s)
-
-
 def predict_repeated(
     schedule: Schedule, network: AnyNetwork, size_bytes: int, runtime: Runtime, *, beside_s: float = 0.0
 ) -> float:

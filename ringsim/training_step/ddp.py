@@ -20,7 +20,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ringsim.files import finite_or_none
-from ringsim.native import BACKENDS, Backend
+from ringsim.libraries import LIBRARIES, Library
 from ringsim.network import AnyNetwork
 from ringsim.traces import Call, Group, ProgramTrace, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step.group_calls import element_bytes_of
@@ -116,8 +116,8 @@ _TIE = 1e-9  # two caps that make the same buckets differ by rounding alone
 class DdpConfig:
     """The settings of DDP.
 
-    backend: one of `BACKENDS`. algorithm: that reduces gradients; None: the backend's. workers: collectives that run at
-    once; None: as many as the backend runs.
+    backend: one of `LIBRARIES`. algorithm: that reduces gradients; None: the library's. workers: collectives that run
+    at once; None: as many as the library runs.
     wire_dtype: in which a comm hook sends gradients; None: in their own.
     bucket_view: with `gradient_as_bucket_view=True` nothing is copied back.
     overlap: False where communicating needs the core that computes: then it begins after the backward pass.
@@ -136,12 +136,12 @@ class DdpConfig:
     copy_bytes_per_s: float | None = None
 
     @property
-    def collectives(self) -> Backend:
-        """The backend with the algorithm and the number of workers that are asked for."""
-        backend = BACKENDS[self.backend]
+    def library(self) -> Library:
+        """The library of the backend, with the algorithm and the number of workers that are asked for."""
+        library = LIBRARIES[self.backend]
         if self.workers:
-            backend = replace(backend, runtime=replace(backend.runtime, num_workers=self.workers))
-        return replace(backend, all_reduce=self.algorithm, chooses=False) if self.algorithm else backend
+            library = replace(library, runtime=replace(library.runtime, num_workers=self.workers))
+        return library.with_algorithm(self.algorithm) if self.algorithm else library
 
 
 class DdpStep(NamedTuple):
@@ -244,7 +244,7 @@ def predict_ddp(profile: StepProfile, network: AnyNetwork, num_ranks: int, confi
     """
     config = config or DdpConfig()
     rate = config.copy_bytes_per_s or float(network.topology(num_ranks).processors.reduce_bytes_per_s.min())
-    computing = Computing(on_gpu=config.backend == "nccl", backend=config.collectives)
+    computing = Computing(on_gpu=LIBRARIES[config.backend].chooses, library=config.library)
     simulation = StepSimulation(trace_ddp(profile, num_ranks, config, rate), network, computing)
     simulation.choose_typical(LATE_STEPS)
     return DdpStep(config, profile.step_s, simulation.predict())

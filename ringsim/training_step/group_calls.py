@@ -1,7 +1,6 @@
 """`GroupCalls`: how a process group carries out its collectives on a network, each by what its size calls for.
 
-NCCL has several algorithms and protocols. On a network that describes it, a call is sent by what NCCL's own formula
-says is over first (see `choose`), over the network with the latencies and the bandwidth of that protocol.
+Where the library of the group chooses, a call is sent as its `Plan` says, over the network of that protocol.
 
 Groups that are alike, such as those of the other ranks of a host when each has a group across the hosts, communicate at
 the same time, since all ranks run the same program. They are simulated together, and so share NICs and links.
@@ -15,13 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.calibration import LibraryChoice, choose, fastest_protocol, given_name, in_even_chunks, why_unknown
-from ringsim.measurements import TORCH
-from ringsim.native import Backend, local_s, local_work, native_algorithm
+from ringsim.estimates import Estimate
+from ringsim.libraries import OURS, Library, Plan, Question, copy_s, given_name, in_even_chunks
 from ringsim.network import AnyNetwork, Cluster, require_priced
 from ringsim.registry import build, size_variant
 from ringsim.schedule import Collective, Ints, Schedule, on_groups
-from ringsim.simulation import OURS, QueuedCall, Runtime, has_steady_times, lists_more_than, predict_time
+from ringsim.simulation import QueuedCall, has_steady_times, lists_more_than, predict_time
 from ringsim.traces import Call
 
 MAX_TRANSFERS = 2**22  # that are listed of a schedule of the library, which then takes about ten seconds to simulate
@@ -50,45 +48,45 @@ class GroupCalls:
     """
 
     def __init__(
-        self, network: AnyNetwork, num_ranks: int, backend: Backend, ranks: Sequence[int] | None = None
+        self, network: AnyNetwork, num_ranks: int, library: Library, ranks: Sequence[int] | None = None
     ) -> None:
         """`ranks`: of the group, among the `num_ranks` of the job; None: all."""
-        self.network, self.backend, self.ranks = network, backend, ranks or range(num_ranks)
+        self.network, self.library, self.ranks = network, library, ranks or range(num_ranks)
         self._num_ranks = num_ranks
         self._groups = mirrored_groups(self.ranks, num_ranks)
         self._size = self._groups.shape[1]
         self._is_steady = has_steady_times(network.topology(num_ranks))
         # So that a wrong name is an error now.
-        build(*native_algorithm(backend, Collective.ALL_REDUCE), self._size, size_bytes=1)
+        library.schedule(Collective.ALL_REDUCE, self._size, size_bytes=1)
         self._hosts = _hosts_of(network, self._groups[0])
         self.why_not = self._why_not_chosen()
-        self._library_network = network if backend.chooses and not self.why_not else None
-        self._schedules: dict[tuple[str, str, str, int], tuple[Schedule, LibraryChoice | None]] = {}
+        self._chooses = library.chooses and not self.why_not
+        self._schedules: dict[tuple[str, str, str, int], tuple[Schedule, Plan | None]] = {}
         self._alone_s: dict[tuple[int, int, int, float, bool], float] = {}
         self._too_large: dict[tuple[int, int], bool] = {}
         self._by_formula: set[str] = set()
 
     def require_priced(self) -> None:
         """Raise ValueError if a message between neighbours would take no time."""
-        if self.backend.runtime.shared_memory(self.network) is None:
+        if self.library.runtime.shared_memory(self.network) is None:
             require_priced(self.network, self._num_ranks)
 
     def on(self, network: AnyNetwork) -> "GroupCalls":
         """Return the collectives of the same group on another network."""
-        return GroupCalls(network, self._num_ranks, self.backend, self.ranks)
+        return GroupCalls(network, self._num_ranks, self.library, self.ranks)
 
     def call(self, call: Call, ready_s: float = 0.0, computed_s: float = 0.0, place: float = 0.0) -> PlannedCall:
         """Return a call that is ready then.
 
-        computed_s: as of `Runtime.call_s`. place: among calls from the earliest, 0, to the last, 1: the last are late.
+        computed_s: as of `Library.call_s`. place: among calls from the earliest, 0, to the last, 1: the last are late.
 
         Raises ValueError for a collective of which nothing is known, or an algorithm that there is not.
         """
         element_bytes = element_bytes_of(call.dtype)
         sent_bytes = _sent_bytes(call)
         schedule, choice = self._schedule(call.collective, call.algorithm, sent_bytes)
-        runtime = self.runtime(call.algorithm)
-        call_s = runtime.call_s(self.network, computed_s=computed_s, is_async=call.is_async) + call.local_s
+        carrier = self.carrier(call.algorithm)
+        call_s = carrier.call_s(self.network, computed_s=computed_s, is_async=call.is_async) + call.local_s
         late_share, late_s = self.late(call)
         if place > 1 - late_share:
             call_s += late_s
@@ -104,9 +102,8 @@ class GroupCalls:
                 queued = queued._replace(call_s=call_s + choice.start_s, network=choice.network)
             return PlannedCall(choice.protocol, queued, time_s, channels)
         whole_bytes = -(-sent_bytes // element_bytes) * element_bytes
-        if runtime.is_torch and not self.backend.chooses:
-            work = local_work(_simulated_as(call.collective), TORCH, self._size, whole_bytes)
-            call_s += local_s(work, self.network, self._num_ranks)
+        copies = carrier.copies(_simulated_as(call.collective), self._size, whole_bytes)
+        call_s += copy_s(self.network, self._num_ranks, *copies)
         queued = QueuedCall(schedule, whole_bytes, element_bytes, ready_s, call_s, is_lent=call.is_lent)
         return PlannedCall(None, queued)
 
@@ -122,24 +119,21 @@ class GroupCalls:
         if not self._by_formula:
             return ""
         calls = f"{' and '.join(sorted(self._by_formula))} on {self._size:,} ranks"
-        return f"{calls}: the time of NCCL's own formula, as it has too many transfers to be simulated"
+        return f"{calls}: the time of {self.library.title}'s own formula, as it has too many transfers to be simulated"
 
     def late(self, call: Call) -> tuple[float, float]:
-        """Return the share of such calls that is late, and by how many seconds; 0, 0 if none is.
-
-        Where the library chooses, a GPU carries out its calls, and no thread waits for a core of the host.
-        """
-        if self._size == 1 or self.backend.chooses:
+        """Return the share of such calls that is late, and by how many seconds; 0, 0 if none is."""
+        if self._size == 1:
             return 0.0, 0.0
-        return self.runtime(call.algorithm).late_calls(self.network, is_async=call.is_async)
+        return self.carrier(call.algorithm).late_calls(self.network, is_async=call.is_async)
 
-    def runtime(self, algorithm: str) -> Runtime:
-        """Return who executes a call: `collectives` if it names an algorithm and the backend is not a GPU's."""
-        return OURS if algorithm and not self.backend.chooses else self.backend.runtime
+    def carrier(self, algorithm: str) -> Library:
+        """Return who carries out a call: `collectives` if it names an algorithm and the library is not a GPU's."""
+        return OURS if algorithm and not self.library.chooses else self.library
 
     def depends_on_the_clock(self, algorithm: str) -> bool:
         """Return whether a call's time depends on when it begins: the network fails at a moment, or has jitter."""
-        return not self._is_steady and self.runtime(algorithm).network(self.network) is self.network
+        return not self._is_steady and self.carrier(algorithm).runtime.network(self.network) is self.network
 
     def alone_s(self, planned: PlannedCall, algorithm: str = "") -> float:
         """Return the seconds of a call while this group has no other under way."""
@@ -153,7 +147,7 @@ class GroupCalls:
                 call.network or self.network,
                 call.size_bytes,
                 element_bytes=call.element_bytes,
-                runtime=replace(self.runtime(algorithm), is_lent=call.is_lent),
+                runtime=replace(self.carrier(algorithm).runtime, is_lent=call.is_lent),
             )
             self._alone_s[key] = call.call_s + messages_s
         return self._alone_s[key]
@@ -162,8 +156,8 @@ class GroupCalls:
         """Return the seconds of a call after a computation, not late, while this group has no other under way."""
         return self.alone_s(self.call(call, computed_s=math.inf), call.algorithm)
 
-    def within(self, call: Call) -> tuple[float, float] | None:
-        """Return `LibraryChoice.within` for a call; None if its interval is not known."""
+    def within(self, call: Call) -> Estimate | None:
+        """Return `Plan.within` for a call; None if its interval is not known."""
         _, choice = self._schedule(call.collective, call.algorithm, _sent_bytes(call))
         return None if choice is None or self._may_share_guessed_nics else choice.within
 
@@ -179,11 +173,10 @@ class GroupCalls:
         ranks_of_host = min(self.network.spec.ranks_per_host or self._num_ranks, self._num_ranks)
         return bool(self._hosts[0] < min(ranks_of_host, self._size))
 
-    def _schedule(self, collective: str, algorithm: str, size_bytes: int) -> tuple[Schedule, LibraryChoice | None]:
+    def _schedule(self, collective: str, algorithm: str, size_bytes: int) -> tuple[Schedule, Plan | None]:
         """Return the schedule for all groups; sizes that are cut alike share one, and then its rows."""
         built = self._built(collective, algorithm)
-        is_chosen = self._library_network is not None
-        variant = size_bytes if is_chosen else size_variant(*built, self._size, size_bytes)
+        variant = size_bytes if self._chooses else size_variant(*built, self._size, size_bytes)
         # The library may choose another algorithm than the one it is known by, and one that is named is not chosen.
         key = collective, algorithm, built[1], variant
         if key not in self._schedules:
@@ -194,18 +187,17 @@ class GroupCalls:
 
     def _built(self, collective: str, algorithm: str) -> tuple[Collective, str]:
         kind = _simulated_as(collective)
-        return (kind, algorithm) if algorithm else native_algorithm(self.backend, kind)
+        return (kind, algorithm) if algorithm else self.library.algorithm(kind)
 
-    def _choice(self, collective: str, algorithm: str, size_bytes: int) -> LibraryChoice | None:
-        """Return what NCCL takes; None if the network does not say."""
-        network = self._library_network
-        if network is None:
+    def _choice(self, collective: str, algorithm: str, size_bytes: int) -> Plan | None:
+        """Return what the library takes; None if it does not choose, or the network does not say what."""
+        if not self._chooses:
             return None
         kind, name = self._built(collective, algorithm)
         if algorithm:
             schedule = build(kind, name, self._size, size_bytes)
-            return fastest_protocol(schedule, network, size_bytes, ranks_per_host=self._hosts)
-        return choose(network, kind, self._size, size_bytes, math.inf, ranks_per_host=self._hosts)
+            return self.library.send(schedule, self.network, size_bytes, self._hosts)
+        return self.library.choose(self.network, Question.on_hosts(kind.value, size_bytes, self._hosts), math.inf)
 
     def _channels(self, schedule: Schedule) -> int:
         library = self.network.spec.library
@@ -218,17 +210,17 @@ class GroupCalls:
         return on_groups(schedule, self._groups, self._num_ranks, schedule.num_chunks, schedule.collective)
 
     def _why_not_chosen(self) -> str:
-        if not self.backend.chooses:
+        if not self.library.chooses:
             return ""
-        why = why_unknown(self.network, self._size, self._hosts)
-        if not why and self.backend.runtime.num_workers > 1:
+        why = self.library.why_unknown(self.network, Question.on_hosts("all_reduce", 1, self._hosts))
+        if not why and self.library.runtime.num_workers > 1:
             why = "several workers would be under way over one protocol only"
         if not why and not self._is_steady:
             why = "its times are drawn at random, or some of it fails"
         return f"{given_name(self.network)}: {why}" if why else ""
 
 
-def _formula_s(choice: LibraryChoice) -> float:
+def _formula_s(choice: Plan) -> float:
     """Return the seconds by the library's own formula, for what is too large to be simulated."""
     if choice.formula and choice.formula.is_of(choice.schedule):
         return choice.formula.time_s

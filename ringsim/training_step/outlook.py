@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ringsim.analysis import better_networks
-from ringsim.calibration import Interval, SimulatedDraws, is_bounded
+from ringsim.estimates import Estimate
+from ringsim.libraries import SimulatedDraws
 from ringsim.network import AnyNetwork, Cluster
 from ringsim.traces import Call
 from ringsim.training_step.group_calls import GroupCalls
@@ -73,15 +74,13 @@ def with_step_interval(prediction: TracePrediction) -> TracePrediction:
     simulation = prediction.simulation
     calls = [call for step in simulation.steps for call in step.calls]
     within = _communication_within(simulation.network, calls, simulation.groups)
-    if prediction.computing.is_fitted or within is None or not is_bounded(*within):
+    if prediction.computing.is_fitted or within is None or not within.is_bounded:
         return prediction
-    low_s, high_s = (factor * simulation.mean(1 / factor).step_s for factor in within)
-    return replace(prediction, interval=Interval(low_s, high_s))
+    ends_s = (factor * simulation.mean(1 / factor).step_s for factor in within.ends)
+    return replace(prediction, interval=Estimate(prediction.mean.step_s, *ends_s))
 
 
-def _communication_within(
-    network: AnyNetwork, calls: Sequence[Call], groups: Sequence[GroupCalls]
-) -> tuple[float, float] | None:
+def _communication_within(network: AnyNetwork, calls: Sequence[Call], groups: Sequence[GroupCalls]) -> Estimate | None:
     """Return how many times as long as predicted the calls may take together, at least and at most."""
     counts = Counter(call for call in calls if len(groups[call.group].ranks) > 1)
     is_known = isinstance(network, Cluster) and network.calibration is not None and bool(network.calibration.draws)
@@ -92,23 +91,19 @@ def _communication_within(
     return _from_logs(counts, groups) if network.spec.protocols else _from_probes(network, counts, groups)
 
 
-def _from_logs(counts: Mapping[Call, int], groups: Sequence[GroupCalls]) -> tuple[float, float] | None:
+def _from_logs(counts: Mapping[Call, int], groups: Sequence[GroupCalls]) -> Estimate | None:
     """Return the mean of the intervals of the calls, weighted by their times."""
     withins = [groups[call.group].within(call) for call in counts]
     known = [within for within in withins if within is not None]
     if len(known) < len(withins):
         return None
     times_s = [_alone_s({call: count}, groups) for call, count in counts.items()]
-    low, high = (
-        sum(end * time_s for end, time_s in zip(ends, times_s, strict=True)) / sum(times_s)
-        for ends in zip(*known, strict=True)
-    )
-    return low, high
+    ends = zip(*(within.ends for within in known), strict=True)
+    weighted = (sum(end * time_s for end, time_s in zip(some, times_s, strict=True)) / sum(times_s) for some in ends)
+    return Estimate(1.0, *weighted)
 
 
-def _from_probes(
-    network: AnyNetwork, counts: Mapping[Call, int], groups: Sequence[GroupCalls]
-) -> tuple[float, float] | None:
+def _from_probes(network: AnyNetwork, counts: Mapping[Call, int], groups: Sequence[GroupCalls]) -> Estimate | None:
     """Return the interval of the time that the calls take one after the other, over that time."""
     schedules = [groups[call.group].call(call).call.schedule for call in counts]
     draws = SimulatedDraws.from_network(network) if isinstance(network, Cluster) else None
@@ -116,7 +111,7 @@ def _from_probes(
         return None
     few, time_s = replace(draws, draws=draws.draws[:_DRAWS_USED]), _alone_s(counts, groups)
     interval = few.interval(time_s, lambda drawn: _alone_s(counts, [group.on(drawn) for group in groups]))
-    return (interval.low_s / time_s, interval.high_s / time_s) if interval else None
+    return interval.map(lambda end_s: end_s / time_s) if interval else None
 
 
 def _alone_s(counts: Mapping[Call, int], groups: Sequence[GroupCalls]) -> float:

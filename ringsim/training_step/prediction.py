@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from ringsim.calibration import Interval, interval_fields
+from ringsim.estimates import Estimate, ends_of
 from ringsim.files import finite_or_none
-from ringsim.native import BACKENDS, Backend
+from ringsim.libraries import LIBRARIES, LIBRARY, Library
 from ringsim.network import AnyNetwork
 from ringsim.registry import require_trusted
 from ringsim.schedule import Collective
@@ -70,11 +70,11 @@ LOWER_BOUND = "lower bound (roofline at peak rates)"
 class Computing:
     """Where and how fast the computations of a trace take place.
 
-    on_gpu: whether streams do the work, and collectives are NCCL's.
+    on_gpu: whether streams do the work, and collectives are those of a GPU's library (LIBRARY).
     roofline: by which the operators are timed; None: computations take as long as where they were recorded.
     scale: of these times; of a roofline it is greater than 1, since nothing reaches its device's peak.
     is_fitted: whether the scale was chosen so that a step takes as long as it was measured. is_fused: as of `Roofline`.
-    backend: carries out all calls of a trace that was generated, whose computations already include the cores that
+    library: carries out all calls of a trace that was generated, whose computations already include the cores that
     ranks share; None for a recorded trace.
     """
 
@@ -83,7 +83,7 @@ class Computing:
     scale: float = 1.0
     is_fitted: bool = False
     is_fused: bool = False
-    backend: Backend | None = None
+    library: Library | None = None
 
     @property
     def basis(self) -> str:
@@ -92,7 +92,7 @@ class Computing:
             return "prediction (computations scaled to a measured step)"
         if self.scale != 1:
             return "prediction (computations scaled as asked for)"
-        origin = "given" if self.backend else "recorded"
+        origin = "given" if self.library else "recorded"
         return LOWER_BOUND if self.roofline else f"prediction (computations as {origin})"
 
     def seconds(self, event: TraceEvent, occupied: int = 0) -> float:
@@ -143,14 +143,14 @@ class StepSimulation:
         cores = network.spec.host.cores
         ranks_of_host = min(network.spec.ranks_per_host or trace.num_ranks, trace.num_ranks)
         self._pace, self.core_scale = 1.0, 1.0
-        if computing.backend is None:
+        if computing.library is None:
             self._pace = pace_together(cores, ranks_of_host)
             if cores is not None and not computing.on_gpu and not computing.roofline:
                 self.core_scale = max(1.0, ranks_of_host / cores)
             self.groups = [calls_of(group, trace.num_ranks, network, computing.on_gpu) for group in trace.groups]
         else:
             ranks = (group.ranks for group in trace.groups)
-            self.groups = [GroupCalls(network, trace.num_ranks, computing.backend, group) for group in ranks]
+            self.groups = [GroupCalls(network, trace.num_ranks, computing.library, group) for group in ranks]
         if any(step.calls for step in watched):
             for group in self.groups:
                 group.require_priced()
@@ -217,8 +217,8 @@ def _by_algorithm(step: TracedStep, algorithm: str, trusted: Collection[str]) ->
 
 def calls_of(group: Group, num_ranks: int, network: AnyNetwork, on_gpu: bool = False) -> GroupCalls:
     """Return the collectives of a recorded group on a network."""
-    name = "nccl" if on_gpu else "ring" if group.backend == "ring" else "gloo"
-    return GroupCalls(network, num_ranks, BACKENDS[name], group.ranks)
+    name = LIBRARY if on_gpu else "ring" if group.backend == "ring" else "gloo"
+    return GroupCalls(network, num_ranks, LIBRARIES[name], group.ranks)
 
 
 def pace_together(cores: int | None, num_ranks: int) -> float:
@@ -258,7 +258,7 @@ class TracePrediction:
     mean: MeanStep
     fused_s: float | None = None
     better: tuple[tuple[str, float], ...] = ()
-    interval: Interval | None = None
+    interval: Estimate | None = None
 
     @property
     def trace(self) -> ProgramTrace:
@@ -277,7 +277,7 @@ class TracePrediction:
 
     @property
     def not_chosen(self) -> str:
-        """Why some algorithms are not what NCCL would take; "" if all are."""
+        """Why some algorithms are not what the library would take; "" if all are."""
         groups = self.simulation.groups
         return next((group.why_not for group in groups if group.why_not and len(group.ranks) > 1), "")
 
@@ -316,7 +316,7 @@ class TracePrediction:
                     calls[operator.name] += operator.count
                     sizes[operator.name] += operator.count * operator.size_bytes
             for call in (call for call in step.calls if is_mixed and by_gloo[call.group]):
-                calls[name := f"{call.collective} by Gloo, timed as NCCL's"] += 1
+                calls[name := f"{call.collective} by Gloo, timed as {LIBRARIES[LIBRARY].title}'s"] += 1
                 sizes[name] += call.size_bytes
         return [f"{plural(calls[name], 'call')} of {name}, {format_size(size)}" for name, size in sizes.most_common()]
 
@@ -345,7 +345,7 @@ class TracePrediction:
             "compute_scale": self.computing.scale,
             "core_scale": self.simulation.core_scale,
             **finite_or_none(self.mean._asdict()),
-            **interval_fields(self.interval),
+            **ends_of(self.interval),
             "steps_s": finite_or_none(list(self.steps_s)),
             "better": finite_or_none(dict(self.better)),
             "not_chosen": self.not_chosen or None,

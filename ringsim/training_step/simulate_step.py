@@ -182,7 +182,7 @@ class _Queue:
 
     def __init__(self, group: GroupCalls, algorithm: str) -> None:
         self._group, self._algorithm = group, algorithm
-        self._runtime = group.runtime(algorithm)
+        self._runtime = group.carrier(algorithm).runtime
         self._together: dict[int, PlannedCall] = {}  # by their indices: those made since no call was under way
         self._spans: list[Span] = []  # of the first of these, as many as are known
 

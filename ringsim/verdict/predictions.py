@@ -17,12 +17,12 @@ from pathlib import Path
 from ringsim import calibration
 from ringsim.analysis import BASELINE, MAX_TRANSFERS
 from ringsim.console import in_one_line
+from ringsim.estimates import Estimate
+from ringsim.libraries import OURS, copy_s
 from ringsim.measurements import Measurements, p10_p90
-from ringsim.native import LocalWork, local_s
 from ringsim.network import Cluster, with_numbers
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective
-from ringsim.simulation import OURS, predict_call
 from ringsim.training_step import BucketCaps, DdpConfig, DdpStep, StepProfile, predict_ddp, recommend, sweep_caps
 from ringsim.verdict.records import JobReport
 from ringsim.verdict.run_directory import RunDirectory
@@ -86,7 +86,7 @@ class Attribution:
 def all_reduce_s(cluster: Cluster, algorithm: str, num_ranks: int, size_bytes: int) -> float:
     """Return the predicted seconds of one of our all_reduce calls. Raises ValueError where there is no room for it."""
     schedule = build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes)
-    return predict_call(schedule, cluster, size_bytes, OURS)
+    return OURS.predict_call(schedule, cluster, size_bytes)
 
 
 def attribute(cluster: Cluster, num_ranks: int, size_bytes: int) -> Attribution:
@@ -155,7 +155,7 @@ class AlgorithmChoice:
 
     size_bytes: int
     times_s: dict[str, float]
-    gain: calibration.PredictedTime | None
+    gain: Estimate | None
 
     @property
     def chosen(self) -> str:
@@ -173,7 +173,7 @@ class BucketChoice:
     best: DdpStep
     default: DdpStep
     steps: tuple[DdpStep, ...]
-    gain: calibration.PredictedTime | None
+    gain: Estimate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ class ScaledTime:
     """The predicted times on a number of ranks; step_s: of a step with DDP, None without a profile."""
 
     num_ranks: int
-    all_reduce_s: calibration.PredictedTime
-    step_s: calibration.PredictedTime | None
+    all_reduce_s: Estimate
+    step_s: Estimate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +312,8 @@ def _ratio(slower_s: float, faster_s: float) -> float:
     return slower_s / faster_s if faster_s > 0 else 1.0
 
 
-def _sure(gain: calibration.PredictedTime, least_gain: float) -> calibration.PredictedTime | None:
-    return gain if gain.low_s > least_gain else None
+def _sure(gain: Estimate, least_gain: float) -> Estimate | None:
+    return gain if gain.low > least_gain else None
 
 
 def _on_ranks(subject: Subject, num_ranks: int) -> ScaledTime:
@@ -328,14 +328,12 @@ def _on_ranks(subject: Subject, num_ranks: int) -> ScaledTime:
     return ScaledTime(num_ranks, _with_interval(fit, call_s, num_ranks), step)
 
 
-def _with_interval(
-    fit: calibration.ProbeFit, predict: Callable[[Cluster], float], num_ranks: int
-) -> calibration.PredictedTime:
+def _with_interval(fit: calibration.ProbeFit, predict: Callable[[Cluster], float], num_ranks: int) -> Estimate:
     draws = _AFFORDED_PAIRS // num_ranks**2
     return calibration.with_interval(fit, predict, min(max(draws, _FEWEST_DRAWS), _MOST_DRAWS))
 
 
 def ddp_config(cluster: Cluster, num_ranks: int) -> DdpConfig:
     """Return torch's DDP on Gloo, copying as fast as a rank adds while all of them do."""
-    s_per_byte = local_s(LocalWork(1.0), cluster, num_ranks)
+    s_per_byte = copy_s(cluster, num_ranks, 1.0)
     return DdpConfig(copy_bytes_per_s=1 / s_per_byte if s_per_byte else None)

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ringsim.calibration import MISFIT, PredictedTime, probe_noise
+from ringsim.calibration import MISFIT, probe_noise
 from ringsim.console import in_one_line
+from ringsim.estimates import Estimate
 from ringsim.files import decode
 from ringsim.measurements import p95
 from ringsim.text_table import load_template
@@ -78,10 +79,10 @@ def rounded(time_s: float) -> str:
     return format_time(float(f"{time_s:.2g}"))
 
 
-def interval(predicted: PredictedTime) -> str:
+def interval(predicted: Estimate) -> str:
     """Return such as 2.1 ms (1.9 ms to 2.4 ms)."""
-    low, high = rounded(predicted.low_s), rounded(predicted.high_s)
-    return rounded(predicted.time_s) + (f" ({low} to {high})" if low != high else "")
+    low, high = rounded(predicted.low), rounded(predicted.high)
+    return rounded(predicted.value) + (f" ({low} to {high})" if low != high else "")
 
 
 def by_size(items: Iterable[Any], form: str) -> str:

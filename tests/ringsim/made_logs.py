@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from ringsim.calibration import TimedCase, calibrate_logs, cases_of_tables
-from ringsim.calibration.protocol_time import Rates, times_s
-from ringsim.calibration.questions import Question, QuestionColumns
+from ringsim.libraries import Question, QuestionColumns, Rates, times_s
 from ringsim.measurements import LogShape, read_logs
-from ringsim.network import Cluster, Library, Protocol, network_text, read_network
+from ringsim.network import Cluster, Protocol, Tuning, network_text, read_network
 from ringsim.units import plural
 
 LOGS = Path(__file__).parents[3] / "shared" / "nccl-logs"  # public ones, which are not part of the project
@@ -24,7 +23,7 @@ TRUE = Rates(
         Protocol("LL128", 15e-6, 1.7e-6, 9e-6, 1.1e-6, 19e-6, 0.9),
         Protocol("Simple", 9e-6, 3.7e-6, 20e-6, 4.4e-6, 20e-6, 1.0),
     ),
-    library=Library(tree_share=0.9, two_host_passes=2.0),
+    library=Tuning(tree_share=0.9, two_host_passes=2.0),
 )
 _FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,

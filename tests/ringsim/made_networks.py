@@ -1,8 +1,12 @@
 """Networks with something wrong, which tests make of a few lines."""
 
 from pathlib import Path
+from typing import Any
 
-from ringsim.network import Cluster, SlowLink, load_network, network_text, read_network
+from ringsim.libraries import Plan, Question
+from ringsim.libraries.nccl import NCCL
+from ringsim.network import AnyNetwork, Cluster, SlowLink, load_network, network_text, read_network
+from ringsim.schedule import Collective
 from tests.ringsim.commands import written
 
 HOSTS = """
@@ -42,3 +46,9 @@ def with_a_slow_link(name: str, folder: Path) -> str:
     """Return the file of a preset whose first NIC sends at 10 GB/s, so that NCCL's formula does not tell its times."""
     slow = SlowLink("host0.nic0.out", bandwidth_bytes_per_s=10e9)
     return str(written(folder / "slow.toml", network_text(load_network(name).with_spec(slow_links=(slow,)))))
+
+
+def choose(network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, **limits: Any) -> Plan:
+    """Return NCCL's choice for ranks that fill the hosts of a network, or `ranks_per_host` of them."""
+    per_host = limits.pop("ranks_per_host", None)
+    return NCCL.choose(network, Question.on(network, collective, num_ranks, size_bytes, per_host), **limits)

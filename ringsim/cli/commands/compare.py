@@ -13,6 +13,7 @@ from ringsim import calibration, console
 from ringsim.cli import options
 from ringsim.cli.inputs import Timings, timings_options
 from ringsim.files import atomic_file, json_text
+from ringsim.libraries import senders_per_host
 from ringsim.measurements import RecordedRun
 from ringsim.network import Cluster, load_network
 from ringsim.report import format_comparison, write_trace
@@ -87,7 +88,7 @@ def _say_guesses(comparison: calibration.Comparison, cluster: Cluster) -> None:
     """Say which predictions are guesses, as the network or its logs do not tell."""
     options.say_contradiction(cluster)
     predicted = [compared.case.question for compared in comparison.cases if compared.predicted_s is not None]
-    lines = [calibration.nic_line(cluster, senders) for senders in sorted(calibration.senders_per_host(predicted))]
+    lines = [calibration.nic_line(cluster, senders) for senders in sorted(senders_per_host(predicted))]
     most = list(filter(None, lines))[-1:]  # the line of the most senders, where several numbers are guesses
     for line in filter(None, [*most, calibration.settings_line(cluster, predicted)]):
         click.echo(line, err=True)

@@ -11,7 +11,7 @@ from ringsim import console, training_step
 from ringsim.cli.commands.step import check_output, output_options, write_step
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
 from ringsim.cli.options import ALL_REDUCE, network_options, ranks_option, say_left_out
-from ringsim.native import BACKENDS
+from ringsim.libraries import LIBRARIES, LIBRARY, library_of
 from ringsim.network import AnyNetwork, load_network
 from ringsim.report import caps_table, ddp_facts, format_trace_prediction, format_trace_scaling
 from ringsim.units import decimal_number
@@ -42,7 +42,7 @@ CAPS = console.Quantity("caps", lambda text: console.parse_numbers(text, _parse_
 @ranks_option
 @option(
     "--backend",
-    type=console.Choice(list(BACKENDS)),
+    type=console.Choice(list(LIBRARIES)),
     help="Backend of the process group [default: nccl if the network describes NCCL, else gloo].",
 )
 @option("--algorithm", type=ALL_REDUCE, help="Algorithm that reduces gradients [default: the backend's].")
@@ -103,8 +103,8 @@ def ddp(
     """Predict how long a training step with DistributedDataParallel takes, and which bucket_cap_mb is best."""
     check_output(output, style, "--scaling" if scaling else "")
     profile = _load(profile_file, layers_file)
-    backend = backend or ("nccl" if network.spec.protocols else "gloo")
-    if backend != "nccl" or settings["algorithm"]:
+    backend = backend or (LIBRARY if library_of(network).chooses else "gloo")
+    if backend != LIBRARY or settings["algorithm"]:
         say_left_out(network.name, network)
     config = training_step.DdpConfig(
         backend=backend, phase=training_step.Phase(phase), overlap=not no_overlap, **settings

@@ -5,7 +5,6 @@ from functools import partial
 from ringsim import console
 from ringsim.analysis import advise, bound_of, walk_through, why_not_explained
 from ringsim.analysis import explain as explain_run
-from ringsim.calibration import library_time
 from ringsim.cli.options import in_given_places, library_choice, network_options, schedule_options, size_option
 from ringsim.network import AnyNetwork, load_network
 from ringsim.registry import build
@@ -39,9 +38,8 @@ def explain(schedule: Schedule, network: AnyNetwork, size: int, wide: bool, as_j
     def build_other(name: str) -> Schedule:
         return in_given_places(build(schedule.collective, name, schedule.num_ranks, size))
 
-    time_on = partial(library_time, measured=described)
     with console.Progress() as progress:
-        advice = advise(schedule, described, size, build_other, progress.advance_to, time_on)
+        advice = advise(schedule, described, size, build_other, progress.advance_to)
     bound = bound_of(schedule.collective, described, schedule.num_ranks, size)
     result = summarise(schedule, network, size, explanation, library=library)
     result |= {"walkthrough": told, "bound": bound.as_dict() if bound else None}

@@ -14,6 +14,7 @@ from ringsim.cli import options
 from ringsim.cli.commands.sweep import NUMBERS_OF_RANKS
 from ringsim.cli.recorder import record_again, request_of
 from ringsim.files import atomic_file, naming_place
+from ringsim.libraries import library_of
 from ringsim.network import AnyNetwork, load_network
 from ringsim.traces import Device, ProgramTrace, TraceRequest
 from ringsim.units import parse_flops
@@ -132,7 +133,7 @@ def _predicted(
     if ((program or run_recorded) and not ranks) or (program and run_recorded):
         raise click.UsageError("give --ranks with either a PROGRAM or --run-recorded, and neither of them without it")
     trace = ProgramTrace.load(file)
-    on_gpu = device == "cuda" if device else trace.device is Device.CUDA or bool(network.spec.protocols)
+    on_gpu = device == "cuda" if device else trace.device is Device.CUDA or library_of(network).chooses
     if not on_gpu:
         options.say_left_out(network.name, network)
     if not ranks:

@@ -9,9 +9,9 @@ from typing import Any
 from click import option
 
 from ringsim import console
-from ringsim.analysis import LIBRARY, MAX_TRANSFERS, Sweep, candidates, run_sweep, why_not
-from ringsim.calibration import AS_LIBRARY
+from ringsim.analysis import MAX_TRANSFERS, Sweep, candidates, run_sweep
 from ringsim.cli import options
+from ringsim.libraries import LIBRARY, why_not
 from ringsim.network import AnyNetwork, load_network
 from ringsim.report import format_sweep, sweep_notes
 from ringsim.schedule import Collective
@@ -106,5 +106,5 @@ def _simulated(
         names += [LIBRARY] if any(not why_not(network, LIBRARY) for network in networks.values()) else []
     num_cells = len(set(names)) * len(ranks) * len(sizes) * len(networks)
     with console.ended_once(), console.progress_bar(num_cells, "simulating", delay_s=1.0) as bar:
-        limits: Any = {"max_transfers": max_transfers, "timing": AS_LIBRARY, "workers": workers}
+        limits: Any = {"max_transfers": max_transfers, "as_library": True, "workers": workers}
         return run_sweep(chosen, names, ranks, sizes, networks, bar.update, **limits)

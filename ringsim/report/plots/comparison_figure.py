@@ -10,7 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from ringsim.calibration import INSIDE, ComparedCase, Comparison
+from ringsim.calibration import ComparedCase, Comparison
+from ringsim.estimates import INSIDE
 from ringsim.network import Floats
 from ringsim.report.plots.algorithm_styles import Style, series_style
 from ringsim.report.plots.charts import set_axis
@@ -136,7 +137,7 @@ def _groups(comparison: Comparison) -> list[_Group]:
         label = f"{test} ({algorithm}), {ranks} ranks{hosts}" + (f", {log}" if log else "")
         rows = [
             (one.case.size_bytes, one.predicted_s, one.case.measured_s, *one.case.spread_s, one.used_in_calibration,
-             *(one.interval or (np.nan, np.nan)))
+             *(one.interval.ends if one.interval else (np.nan, np.nan)))
             for one in sorted(cases, key=lambda compared: compared.case.size_bytes)
         ]  # fmt: skip
         groups.append(_Group(label, *series_style(number), *np.array(rows, dtype=float).T))

@@ -10,11 +10,11 @@ import pytest
 
 from ringsim import Cluster, Collective, Network, load_network, permute_ranks, predict_time
 from ringsim.analysis.rank_placement import default_budget, find_placement
+from ringsim.libraries import OURS
 from ringsim.network import read_network
 from ringsim.network.spec import Failure
 from ringsim.registry import build
 from ringsim.report.placement_report import format_placement, parse_placement, placement_dict
-from ringsim.simulation import OURS
 from tests.ringsim.commands import as_json, printed, run, written
 from tests.ringsim.made_networks import network_of_nics
 
@@ -76,9 +76,9 @@ def test_the_root_keeps_its_place() -> None:
 def test_orders_are_compared_as_a_runtime_executes_them() -> None:
     """One step after the other, which takes longer."""
     schedule, network = build(Collective.ALL_REDUCE, "double_binary_tree/4", 4), load_network(str(EXAMPLE))
-    found = find_placement(schedule, network, SIZE, budget=4, runtime=OURS)
+    found = find_placement(schedule, network, SIZE, budget=4, runtime=OURS.runtime)
     placed = permute_ranks(schedule, found.order)
-    assert found.time_s == predict_time(placed, network, SIZE, runtime=OURS)
+    assert found.time_s == predict_time(placed, network, SIZE, runtime=OURS.runtime)
     assert found.time_s != predict_time(placed, network, SIZE)
 
 

@@ -11,8 +11,8 @@ from ringsim import Cluster, Collective, SharedMemoryNetwork, ring_all_reduce
 from ringsim.algorithms.rings import gloo_ring_all_reduce
 from ringsim.calibration.cases import TimedCase
 from ringsim.calibration.comparison import SIZE_CLASSES, ComparedCase, Comparison, compare_measurements, compare_run
+from ringsim.libraries import GLOO
 from ringsim.measurements.measurements import CollectiveTimes, Measurements, Probe
-from ringsim.native import native_schedule
 from ringsim.network.spec import Failure, Host, Link, MemoryRate, SharedMemory, Spec
 from ringsim.registry import build
 from ringsim.report.plots.plot import plot
@@ -53,7 +53,7 @@ def measurements(tmp_path: Path) -> Path:
     """Of a host that is known: probes, and the times of four competitors with 1 MiB."""
     made, path = made_measurements(4, 2), tmp_path / "measurements.json"
     ring = made.collectives[2]
-    torch_s = predict_time(native_schedule(Collective.ALL_REDUCE, 4, ring.size_bytes), HOST, ring.size_bytes)
+    torch_s = predict_time(GLOO.schedule(Collective.ALL_REDUCE, 4, ring.size_bytes), HOST, ring.size_bytes)
     torch = replace(ring, algorithm="dist", times_s=(torch_s + TORCH_CALL_S,) * len(ring.times_s))
     times = (ring, torch, *(replace(ring, algorithm=name) for name in ("raw_sockets", "openmpi")))
     probes = (*made.probes, Probe("call/dist", 64, 1, (TORCH_CALL_S,)))

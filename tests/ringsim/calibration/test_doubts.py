@@ -193,7 +193,7 @@ def test_settings_that_the_network_cannot_follow_are_told(tmp_path: Path) -> Non
 def hop(name: str, value: float, *files: str) -> FittedParameter:
     """A latency that was seen in these logs."""
     seen = tuple(TimedCase("all_gather", "ring", 8, 16, 2, (1.0,), file=f"logs/{file}") for file in files)
-    return FittedParameter(name, value, value, value, seen)
+    return FittedParameter(value, value, value, name, seen)
 
 
 def test_latencies_that_no_cluster_has_are_doubted(tmp_path: Path, snapshot: SnapshotAssertion) -> None:

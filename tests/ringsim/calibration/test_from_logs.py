@@ -11,8 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim.calibration import LogFit, TimedCase, calibrate_logs, cases_of_tables, compare_logs
 from ringsim.calibration.log_parameters import assumptions, fit
-from ringsim.calibration.protocol_time import Rates, predict, times_s
-from ringsim.calibration.questions import Question, QuestionColumns
+from ringsim.libraries import Question, QuestionColumns, Rates, predict, times_s
 from ringsim.measurements import NcclSettings, read_logs
 from ringsim.network import Cluster, Nics, load_network, network_text, read_network
 from tests.ringsim.made_logs import LOGS, SIZES, TRUE, fitted, logs_of, nccl_log

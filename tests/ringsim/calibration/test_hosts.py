@@ -9,11 +9,11 @@ from syrupy.assertion import SnapshotAssertion
 from ringsim import Cluster, Collective, Network, Schedule, predict_time
 from ringsim.calibration.hosts import calibrate_host, calibrate_hosts, calibrate_uniform
 from ringsim.calibration.probe_times import shift_s
+from ringsim.libraries import GLOO, OURS
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network import network_text, quantities, read_network, value_of
 from ringsim.network.spec import Host, Link, Nics, Processor, SlowLink, Spec
 from ringsim.registry import build
-from ringsim.simulation import GLOO, OURS
 from tests.refusals import said_by
 
 PROCESSOR = Processor(50e-6, 50e-6, reduce_bytes_per_s=10e9, copy_bytes_per_s=4e9)
@@ -126,11 +126,11 @@ def test_what_a_call_takes_beside_its_message() -> None:
         return calibrate_host(replace(measurements, probes=measurements.probes + probes), 2)
 
     found = calibrated(call=message_s + 3e-4, call_dist=2e-4)
-    assert [runtime.call_s(found) for runtime in (OURS, GLOO)] == pytest.approx([3e-4, 2e-4])
+    assert [library.call_s(found) for library in (OURS, GLOO)] == pytest.approx([3e-4, 2e-4])
     assert OURS.call_s(calibrated(call=message_s / 2)) == GLOO.call_s(calibrated()) == 0.0
     found = calibrated(call_warm=2e-4, call_cold=5e-4, call_async=9e-4, call_dist_warm=1e-4, call_dist_cold=3e-4)
     for is_async, ours_s in ((False, 3e-4), (True, 7e-4)):
-        cold = [runtime.call_s(found, computed_s=1.0, is_async=is_async) for runtime in (OURS, GLOO)]
+        cold = [library.call_s(found, computed_s=1.0, is_async=is_async) for library in (OURS, GLOO)]
         assert cold == pytest.approx([ours_s, 2e-4])
     assert (GLOO.call_s(found, computed_s=5e-5), GLOO.call_s(found)) == (pytest.approx(5e-5), 0.0)
 

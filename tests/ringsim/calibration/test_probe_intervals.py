@@ -9,9 +9,8 @@ from unittest.mock import patch
 import pytest
 
 from ringsim.calibration import busy_line, calibrate, compare
-from ringsim.calibration.intervals import SimulatedDraws, intervals
 from ringsim.calibration.probe_times import shift_s
-from ringsim.calibration.questions import Question
+from ringsim.libraries import Question, SimulatedDraws, intervals
 from ringsim.measurements.measurements import Measurements, Probe
 from ringsim.network import Cluster, network_text, read_network
 from tests.ringsim.commands import as_json, printed, refused, run
@@ -46,8 +45,8 @@ def width(network: Cluster, size_bytes: int) -> float:
     """Return the end of the interval of a shift over its beginning."""
     draws, time_s = SimulatedDraws.from_network(network), shift_s(network, 2, size_bytes)
     interval = draws.interval(time_s, lambda some: shift_s(some, 2, size_bytes))
-    assert interval.low_s < time_s < interval.high_s
-    return interval.high_s / interval.low_s
+    assert interval.low < time_s < interval.high
+    return interval.high / interval.low
 
 
 def test_scatter_of_probes_widens_what_depends_on_them() -> None:
@@ -59,8 +58,8 @@ def test_scatter_of_probes_widens_what_depends_on_them() -> None:
     by_formula = []
     for network in (quiet, short):  # formulas take the same parameters of the network as a simulation does
         host = replace(network.spec.host, link=replace(network.spec.host.link, bandwidth_bytes_per_s=1e9))
-        [(low, high)] = intervals(network.with_spec(host=host), [Question("all_reduce", SHORT, 2, 1)])
-        by_formula.append(high / low)
+        [expected] = intervals(network.with_spec(host=host), [Question("all_reduce", SHORT, 2, 1)])
+        by_formula.append(expected.high / expected.low)
     assert 1.0 < by_formula[0] < by_formula[1]
 
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from ringsim import Cluster, Collective, predict_time
-from ringsim.calibration import TimedCase, choose, fastest_protocol, library_time
+from ringsim.calibration import TimedCase
 from ringsim.calibration.from_logs import calibrate_logs, with_ring_steps
-from ringsim.calibration.protocol_time import predict
-from ringsim.calibration.questions import Question
+from ringsim.libraries import Question, predict
+from ringsim.libraries.nccl import NCCL
 from ringsim.network import RingStep
 from ringsim.registry import build
 from tests.ringsim.made_logs import fitted
+from tests.ringsim.made_networks import choose
 
 PER_HOST = 4
 START_S = 6.6e-6  # as NCCL's own model has it for LL, which the times here do not tell
@@ -152,8 +153,8 @@ def test_what_is_simulated_takes_the_measured_steps(calibrated: Cluster, message
     simulated_s = by_steps.start_s + predict_time(by_steps.schedule, by_steps.network, size_bytes)
     assert [simulated_s] == pytest.approx(asked(known, Question("all_gather", size_bytes, 32, 8)))
     assert simulated_s > 1.2 * by_protocols.time_s() or message_bytes != 2**18
-    assert library_time(by_steps.schedule, known, size_bytes) == pytest.approx(by_steps.time_s())
-    sparse = [fastest_protocol(by_steps.schedule, net, size_bytes, ranks_per_host=1) for net in (known, plain)]
+    assert NCCL.time_s(by_steps.schedule, known, size_bytes) == pytest.approx(by_steps.time_s())
+    sparse = [NCCL.send(by_steps.schedule, net, size_bytes, per_host=1) for net in (known, plain)]
     assert len({choice.start_s for choice in sparse if choice}) == 1
 
 
@@ -164,8 +165,8 @@ def test_a_better_network_keeps_the_pace_of_the_measured_steps(calibrated: Clust
     """
     known, schedule = with_rates(calibrated), build(Collective.ALL_GATHER, "ring", 32, 32 * 2**20)
     gains = [
-        library_time(schedule, net, 32 * 2**20)
-        / library_time(schedule, with_rates(net, nics=2.0), 32 * 2**20, measured=net)
+        NCCL.time_s(schedule, net, 32 * 2**20)
+        / NCCL.time_s(schedule, with_rates(net, nics=2.0), 32 * 2**20, measured=net)
         for net in (known, without_steps(known))
     ]
     assert gains[0] > 1.3
@@ -232,7 +233,7 @@ def test_only_rings_within_a_host_fill() -> None:
     ring, call = build(Collective.ALL_GATHER, "ring", 4), (4, 2**30)
     for per_host, expected in ((4, factor), (1, 1.0)):
         chosen = [choose(net, Collective.ALL_GATHER, *call, ranks_per_host=per_host) for net in networks]
-        named = [fastest_protocol(ring, net, 2**30, ranks_per_host=per_host) for net in networks]
+        named = [NCCL.send(ring, net, 2**30, per_host=per_host) for net in networks]
         for pair in (chosen, named):
             filling_s, full_s = (choice.time_s() for choice in pair if choice)
             assert filling_s == pytest.approx(expected * full_s, rel=0.01)

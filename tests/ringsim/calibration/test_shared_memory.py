@@ -9,13 +9,13 @@ import pytest
 from ringsim import Cluster, Collective, SharedMemoryNetwork, calibrate, compare
 from ringsim.calibration import ProbeModel, calibrate_host
 from ringsim.calibration.probe_times import shift_s
+from ringsim.libraries import GLOO, OURS
 from ringsim.measurements.measurements import ROUNDS_PER_RUN, CollectiveTimes, Measurements, Probe
-from ringsim.native import native_schedule
 from ringsim.network import MemoryRate, SharedMemory, network_text, read_network
 from ringsim.network.shared_memory import rate_at
 from ringsim.registry import build
 from ringsim.report.calibration_table import format_probe_fit
-from ringsim.simulation import GLOO, IN_ORDER, OURS, predict_time
+from ringsim.simulation import IN_ORDER, predict_time
 from tests.ringsim.made_probes import BLOCKS, made_measurements, one_host
 
 SLOT, TOUCHED = 2**22, 2**26
@@ -79,8 +79,8 @@ def test_calibration_finds_the_host(num_ranks: int, num_cores: int) -> None:
     for rate, true in zip(found.rates, TRUE.rates, strict=True):
         columns = [[getattr(one, name) for name in MemoryRate.__dataclass_fields__] for one in (rate, true)]
         np.testing.assert_allclose(*columns, rtol=1e-6)
-    assert fit.values["host.shared_memory.latency"] == pytest.approx(TRUE.latency_s, rel=1e-3)
-    assert set(fit.values) <= set(fit.probes)
+    assert fit.parameters["host.shared_memory.latency"].value == pytest.approx(TRUE.latency_s, rel=1e-3)
+    assert set(fit.parameters) <= set(fit.probes)
 
 
 @pytest.mark.usefixtures("few_draws")
@@ -145,7 +145,7 @@ def test_other_models_leave_its_probes_out() -> None:
 MESSAGES = made_measurements(4, 2)
 LATE_HOST = calibrate_host(MESSAGES, 2)
 MESSAGE_S = shift_s(LATE_HOST, 4, 64)
-TORCH_S = predict_time(native_schedule(Collective.ALL_REDUCE, 4, 64), LATE_HOST, 64, runtime=GLOO)
+TORCH_S = predict_time(GLOO.schedule(Collective.ALL_REDUCE, 4, 64), LATE_HOST, 64, runtime=GLOO.runtime)
 USUAL_S = MESSAGE_S + 5e-4
 SEVERAL_LATE = (*(USUAL_S,) * 3, 1.99 * USUAL_S, *(USUAL_S,) * 2, USUAL_S + 3e-3, USUAL_S + 5e-3)
 
@@ -192,7 +192,7 @@ def test_late_calls(
     """
     probes = tuple(Probe(kind, 64, 1, times_s) for kind, times_s in times.items())
     found = calibrate_host(replace(MESSAGES, probes=MESSAGES.probes + probes), 2)
-    told = [runtime.late_calls(found, is_async=is_async) for runtime in (OURS, GLOO) for is_async in (False, True)]
+    told = [library.late_calls(found, is_async=is_async) for library in (OURS, GLOO) for is_async in (False, True)]
     assert told == [pytest.approx(late) for late in (ours, in_thread, of_torch, of_torch)]
 
 
@@ -205,4 +205,4 @@ def test_calls_through_shared_memory() -> None:
     fit = calibrate(Measurements(2, measurements.provenance, (*measurements.probes, *in_thread)))
     assert OURS.late_calls(fit.cluster) == pytest.approx((1 / 4, 4e-3), rel=1e-3)
     assert OURS.late_calls(fit.cluster, is_async=True) == pytest.approx((1 / 4, 4e-3), rel=1e-2)
-    assert fit.values["host.shared_memory.late"] == pytest.approx(4e-3, rel=1e-3)
+    assert fit.parameters["host.shared_memory.late"].value == pytest.approx(4e-3, rel=1e-3)

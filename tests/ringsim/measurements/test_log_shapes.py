@@ -10,7 +10,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim.calibration.cases import cases_of_tables
-from ringsim.calibration.questions import QuestionColumns
+from ringsim.libraries import QuestionColumns
 from ringsim.measurements import LogShape, read_logs
 from tests.ringsim.commands import written
 from tests.ringsim.made_logs import bare, nccl_log, read_text

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from ringsim import cases_of_tables, load_network, read_logs
-from ringsim.calibration.protocol_time import predict
-from ringsim.calibration.questions import Question
+from ringsim.libraries import Question, predict
 from ringsim.measurements.logs.nccl_settings import NOT_KNOWN, LogEnvironment, NcclSettings
 from tests.ringsim.commands import written
 from tests.ringsim.made_logs import SIZES, nccl_log

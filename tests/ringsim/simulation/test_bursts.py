@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from ringsim import Cluster, Collective, Schedule, predict_time
+from ringsim.libraries import OURS
 from ringsim.network.spec import Host, Link, Nics, Processor, Spec
 from ringsim.registry import build
-from ringsim.simulation import OURS, QueuedCall, predict_call, time_queue
+from ringsim.simulation import QueuedCall, time_queue
 from ringsim.simulation.engines.rates import AT_ONCE
 
 RATE, BURST = 1e6, 1000
@@ -35,7 +36,7 @@ def test_a_message_passes_at_once_as_far_as_the_burst_goes(size: int) -> None:
 def test_a_pause_fills_the_bucket() -> None:
     """A call half a millisecond after the last one finds 500 bytes, and one a second later all."""
     calls = [QueuedCall(chain(1), 2000, ready_s=ready_s) for ready_s in (0.0, 1.5e-3, 1.0)]
-    taken_s = [span.end_s - span.begin_s for span in time_queue(calls, ports(), OURS)]
+    taken_s = [span.end_s - span.begin_s for span in time_queue(calls, ports(), OURS.runtime)]
     assert taken_s == pytest.approx([1e-3, 1.5e-3, 1e-3], rel=2e-3)
 
 
@@ -60,6 +61,6 @@ def test_calls_that_follow_each_other_take_what_is_predicted(algorithm: str, siz
     network = Cluster("", replace(NETWORKS[name], processor=processor))
     schedule = build(Collective.ALL_REDUCE, algorithm, 4)
     call = QueuedCall(schedule, size, call_s=OURS.call_s(network))
-    spans = time_queue([call] * CALLS, network, OURS)
+    spans = time_queue([call] * CALLS, network, OURS.runtime)
     settled_s = (spans[-1].end_s - spans[CALLS // 2 - 1].end_s) / (CALLS - CALLS // 2)
-    assert predict_call(schedule, network, size, OURS) == pytest.approx(settled_s, rel=0.01)
+    assert OURS.predict_call(schedule, network, size) == pytest.approx(settled_s, rel=0.01)

@@ -10,9 +10,10 @@ from syrupy.assertion import SnapshotAssertion
 
 from cabled_networks import fully_connected, hosts, hypercube, islands, star, torus
 from ringsim import Collective, Schedule, algorithm, find_placement, msccl_lines, permute_ranks, predict_time, verify
+from ringsim.libraries import OURS
 from ringsim.network import AnyNetwork, load_network, read_network
 from ringsim.registry import base_name, build
-from ringsim.simulation import OURS, RULE, Runtime, simulate
+from ringsim.simulation import RULE, Runtime, simulate
 from ringsim.synthesis import SearchOptions, SearchState, built_in, search, synthesize
 from ringsim.synthesis import drafts as drafts_module
 from ringsim.synthesis.assembly import in_order_of
@@ -157,7 +158,7 @@ def test_the_time_that_built_in_algorithms_have(
         return 1.0
 
     monkeypatch.setattr(built_in, "time", Mock(monotonic=lambda: now_s[0]))
-    options = Collective.ALL_GATHER, star(2), 4, 2**20, 10.0, OURS, simulated_s, lambda _: None
+    options = Collective.ALL_GATHER, star(2), 4, 2**20, 10.0, OURS.runtime, simulated_s, lambda _: None
     built = built_in.BuiltInAlgorithms(*options)
     plain = built.as_they_are(is_interrupted=is_interrupted)
     if not is_interrupted:
@@ -253,7 +254,7 @@ def test_what_is_found_is_in_an_order_in_which_ranks_wait_little(monkeypatch: py
         monkeypatch.setattr(search, "ORDER_SHARE", share)
         options = SearchOptions(seconds=100, chunks_per_rank=8, enough=1.02)
         found = synthesize(Collective.REDUCE_SCATTER, star(2), 4, 2**24, options).found_schedule
-        in_order_s.append(predict_time(found, star(2), 2**24, runtime=OURS))
+        in_order_s.append(predict_time(found, star(2), 2**24, runtime=OURS.runtime))
     as_planned_s, improved_s = in_order_s
     assert improved_s < 0.99 * as_planned_s
 
@@ -282,7 +283,7 @@ receive_overhead = "50us"
 """
 
 
-@pytest.mark.parametrize("runtime", [RULE, OURS], ids=["rule", "ours"])
+@pytest.mark.parametrize("runtime", [RULE, OURS.runtime], ids=["rule", "ours"])
 def test_drafts_of_many_messages_are_not_promising(runtime: Runtime) -> None:
     """No estimate is less than what the messages must cost, so small tensors are not cut into many pieces."""
     network = read_network(OVERHEADS, "here")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringsim.native import BACKENDS
+from ringsim.libraries import LIBRARIES
 from ringsim.network import Network, Processor
 from ringsim.training_step import BucketCaps, DdpStep, Parameter, Phase, StepProfile, predict_ddp, recommend
 from ringsim.training_step.ddp import MIB, DdpConfig, assign_buckets, fill_buckets, sweep_caps
@@ -93,7 +93,7 @@ PROFILES = st.lists(st.tuples(st.integers(0, 10**5), st.floats(0, 1e-2)), min_si
 CONFIGS = st.builds(
     DdpConfig,
     st.builds(BucketCaps, st.integers(1, 2**19), st.integers(1, 2**19)),
-    st.sampled_from(list(BACKENDS)),
+    st.sampled_from(list(LIBRARIES)),
     phase=st.sampled_from(list(Phase)),
     bucket_view=st.booleans(),
     overlap=st.booleans(),

@@ -5,17 +5,15 @@ from dataclasses import replace
 import pytest
 
 from ringsim import Collective, Network, load_network, predict_time
-from ringsim.calibration import choose, in_even_chunks
-from ringsim.calibration.protocol_time import predict
-from ringsim.calibration.questions import Question
-from ringsim.native import BACKENDS
+from ringsim.libraries import GLOO, LIBRARIES, Question, in_even_chunks, predict
 from ringsim.network import AnyNetwork, Jitter
 from ringsim.network.spec import Switch
-from ringsim.simulation import GLOO, Runtime, time_queue
+from ringsim.simulation import Runtime, time_queue
 from ringsim.training_step import BucketCaps, DdpConfig, GroupCalls, Parameter, StepProfile, group_calls, predict_ddp
+from tests.ringsim.made_networks import choose
 from tests.ringsim.traces.made_trace import call_of
 
-NCCL = BACKENDS["nccl"]
+NCCL = LIBRARIES["nccl"]
 CLUSTER = load_network("dgx-h100-cluster")
 EACH = BucketCaps(1, 1)  # a bucket for each parameter
 SMALL, MIDDLE, LARGE = 1001, 3_000_001, 40_000_003  # elements
@@ -53,7 +51,7 @@ def test_an_algorithm_that_is_named_is_not_that_which_nccl_chooses() -> None:
 
 def test_gloos_ring_cuts_by_size() -> None:
     """Segments of at most 1 MiB."""
-    group = GroupCalls(CLUSTER, 2, BACKENDS["gloo"])
+    group = GroupCalls(CLUSTER, 2, LIBRARIES["gloo"])
     schedules = [group.call(call_of("all_reduce", size, 4)).call.schedule for size in (1000, 2000, 16 * 2**20)]
     assert [schedule.num_chunks for schedule in schedules] == [4, 4, 16]
     assert schedules[0] is schedules[1]
@@ -82,7 +80,8 @@ UNKNOWN = "it does not describe NCCL: give --network with a file that does"
     [
         (Network(1e-5, 1e9), {}, f"the default network (--latency, --bandwidth): {UNKNOWN}"),
         (load_network("ib-100g"), {}, f"ib-100g: {UNKNOWN}"),
-        (CLUSTER, {"runtime": GLOO}, "dgx-h100-cluster: several workers would be under way over one protocol only"),
+        (CLUSTER, {"runtime": GLOO.runtime},
+         "dgx-h100-cluster: several workers would be under way over one protocol only"),
         (CLUSTER.with_spec(jitter=Jitter(latency=0.1)), {},
          "dgx-h100-cluster: its times are drawn at random, or some of it fails"),
     ],
@@ -141,7 +140,7 @@ def test_rings_of_thousands_of_ranks_are_simulated() -> None:
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
 def test_other_backends_do_not_choose(backend: str) -> None:
     """And there is nothing to say of it."""
-    calls_of_group = GroupCalls(CLUSTER, 16, BACKENDS[backend])
+    calls_of_group = GroupCalls(CLUSTER, 16, LIBRARIES[backend])
     assert calls_of_group.call(call_of("all_reduce", 1000, 4)).protocol is None
     assert calls_of_group.why_not == ""
 
@@ -149,7 +148,7 @@ def test_other_backends_do_not_choose(backend: str) -> None:
 def test_a_call_with_a_network_of_its_own() -> None:
     """Takes what it takes there; it is not for a queue, where it could share the network with another call."""
     slow, fast = Network(0.0, 1.0), Network(0.0, 2.0)
-    group = GroupCalls(slow, 2, BACKENDS["ring"])
+    group = GroupCalls(slow, 2, LIBRARIES["ring"])
     planned = group.call(call_of("all_reduce", 8, 1))
     assert group.alone_s(planned) == 8.0
     elsewhere = planned.call._replace(network=fast, call_s=1.0)
@@ -170,10 +169,10 @@ def test_a_call_has_the_channels_of_its_group() -> None:
 @pytest.mark.parametrize("backend", ["gloo", "nccl", "ring"])
 def test_every_collective_takes_some_time(backend: str) -> None:
     """On any backend; a rank sends 3 of 4 shares of an all_to_all, and a gather sends 3 shares to one port."""
-    group = GroupCalls(CLUSTER, 16, BACKENDS[backend])
+    group = GroupCalls(CLUSTER, 16, LIBRARIES[backend])
     for collective in ("all_to_all", "gather", "scatter", "barrier", "reduce", "broadcast"):
         assert 0 < group.alone_s(group.call(call_of(collective, 0 if collective == "barrier" else 2**20, 4))) < 1
-    slow = GroupCalls(Network(0.0, 1.0), 4, BACKENDS[backend])
+    slow = GroupCalls(Network(0.0, 1.0), 4, LIBRARIES[backend])
     assert [slow.alone_s(slow.call(call_of(name, 400, 4))) for name in ("all_to_all", "gather")] == [300, 300]
     with pytest.raises(ValueError, match="^'all_redcue': there is no such collective$"):
         group.call(call_of("all_redcue", 4, 4))

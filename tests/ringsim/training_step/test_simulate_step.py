@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from syrupy.assertion import SnapshotAssertion
 
-from ringsim.native import BACKENDS, Backend
+from ringsim.libraries import LIBRARIES, Library
 from ringsim.network import AnyNetwork, Network, load_network
 from ringsim.network.spec import Failure, Processor
 from ringsim.traces import Call, Group, Operator, TracedStep, TraceEvent
@@ -23,7 +23,7 @@ from tests.ringsim.traces.made_trace import ALL, all_reduce, call, call_of, comp
 
 SECOND = Network(latency_s=0.0, bandwidth_bytes_per_s=1.0)  # an all-reduce of 4 bytes on 2 ranks takes 4 s
 TWO = Group((0, 1), "gloo")
-ONE_AFTER_ANOTHER, TWO_AT_ONCE = BACKENDS["ring"], BACKENDS["gloo"]
+ONE_AFTER_ANOTHER, TWO_AT_ONCE = LIBRARIES["ring"], LIBRARIES["gloo"]
 
 
 def waiting(share: float) -> AnyNetwork:
@@ -32,7 +32,7 @@ def waiting(share: float) -> AnyNetwork:
 
 
 def timeline_of(
-    step: TracedStep, *, on_gpu: bool = False, pace: float = 1.0, backend: Backend = ONE_AFTER_ANOTHER
+    step: TracedStep, *, on_gpu: bool = False, pace: float = 1.0, backend: Library = ONE_AFTER_ANOTHER
 ) -> StepTimeline:
     """On two ranks that send a byte a second."""
     groups = [GroupCalls(SECOND, 2, backend), GroupCalls(SECOND, 2, backend)]
@@ -155,7 +155,7 @@ def test_what_would_be_better_has_the_same_late_calls() -> None:
 
 @pytest.mark.parametrize("backend", [ONE_AFTER_ANOTHER, TWO_AT_ONCE])
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_a_step_that_never_ends_has_no_time_that_is_no_number(backend: Backend, on_gpu: bool) -> None:
+def test_a_step_that_never_ends_has_no_time_that_is_no_number(backend: Library, on_gpu: bool) -> None:
     """After the wait that does not end nothing is computed."""
     network = SECOND.with_spec(failures=(Failure(rank=1, at_s=6.0),))
     events = call(0), compute(3.0), call(1), compute(1.0), call(2), call(3), compute(1.0), wait(2), wait(3)
@@ -179,7 +179,7 @@ def test_a_step_that_never_ends_has_no_time_that_is_no_number(backend: Backend, 
     st.sampled_from([1.0, 0.75, 0.5]),
     st.sampled_from([ONE_AFTER_ANOTHER, TWO_AT_ONCE]),
 )
-def test_steps_add_up(parts: list[tuple[float, int, bool, int]], on_gpu: bool, pace: float, backend: Backend) -> None:
+def test_steps_add_up(parts: list[tuple[float, int, bool, int]], on_gpu: bool, pace: float, backend: Library) -> None:
     """Whatever it does: nothing is computed during a wait, and the step is neither too short nor too long."""
     if on_gpu:
         backend = ONE_AFTER_ANOTHER
@@ -228,7 +228,7 @@ def test_mirrored_groups_share_nics(backend: str) -> None:
     network = load_network("dgx-h100-cluster")
 
     def time_s(ranks: tuple[int, ...], on: AnyNetwork) -> float:
-        group = GroupCalls(on, 32, BACKENDS[backend], ranks)
+        group = GroupCalls(on, 32, LIBRARIES[backend], ranks)
         return group.alone_s(group.call(call_of("all_reduce", 2**28, 4)))
 
     nics = network.spec.host.nics
@@ -242,7 +242,9 @@ def test_mirrored_groups_share_nics(backend: str) -> None:
 def test_nccl_chooses_for_the_ranks_of_a_group() -> None:
     """By how many of them each host has: a switch is within a host only, and some hosts are not full."""
     groups = {"all": range(64), "host": range(8), "rail": range(0, 64, 8), "odd": (0, 1, 8)}
-    made = {name: GroupCalls(load_network("dgx-h100-cluster"), 64, BACKENDS["nccl"], on) for name, on in groups.items()}
+    made = {
+        name: GroupCalls(load_network("dgx-h100-cluster"), 64, LIBRARIES["nccl"], on) for name, on in groups.items()
+    }
     planned = {name: group.call(call_of("all_reduce", 2**26, 2)) for name, group in made.items()}
     assert {name: (plan.call.schedule.algorithm, plan.protocol) for name, plan in planned.items()} == {
         "all": ("nvls", "Simple"), "host": ("nvls", "Simple"), "rail": ("nccl_ring", "Simple"),

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from ringsim import Collective
-from ringsim.calibration import Interval, choose
+from ringsim.estimates import Estimate
 from ringsim.network import Calibration, Cluster, network_text, read_network
 from ringsim.traces import Call, Group, TracedStep
 from ringsim.training_step import Computing, DdpConfig, outlook, predict_ddp, predict_trace, with_step_interval
 from ringsim.training_step.profile import StepProfile
 from tests.ringsim.commands import as_json, printed, written
 from tests.ringsim.made_logs import TRUE, fitted, logs_of
+from tests.ringsim.made_networks import choose
 from tests.ringsim.traces.made_trace import all_reduce, call, compute, traced
 from tests.ringsim.training_step.test_ddp import EACH, ONE, TWO_BUCKETS, profile_of
 
@@ -34,7 +35,7 @@ NCCL = DdpConfig(EACH, "nccl")
 
 def interval_of(
     network: Cluster, profile: StepProfile = TWO_BUCKETS, num_ranks: int = 2, config: DdpConfig = ONE
-) -> Interval | None:
+) -> Estimate | None:
     """Of a step of DDP."""
     return with_step_interval(predict_ddp(profile, network, num_ranks, config).prediction).interval
 
@@ -47,13 +48,13 @@ def test_what_is_hidden_adds_nothing() -> None:
     slow = read_network(TEXT + '[[slow_link]]\nlink = "host1.nic0.out"\nslowdown = 4.0\n', "slow.toml")
     for network, slowdown in ((CALIBRATED, 1), (replace(slow, calibration=CALIBRATED.calibration), 4)):
         ends = [3 + max(5, 2 + 4 * slowdown * factor) + 8 * slowdown * factor + 1 for factor in (1 / FACTOR, FACTOR)]
-        assert interval_of(network) == pytest.approx(tuple(ends))
+        assert interval_of(network).ends == pytest.approx(tuple(ends))
 
 
 def test_only_what_nothing_hides_is_uncertain() -> None:
     """The last bucket of a long backward pass: 8 bytes, which take 4 s."""
     interval = interval_of(CALIBRATED, profile_of([2, 8], [100.0, 2.0]))
-    assert interval == pytest.approx((104 + 4 / FACTOR, 104 + 4 * FACTOR))
+    assert interval.ends == pytest.approx((104 + 4 / FACTOR, 104 + 4 * FACTOR))
 
 
 TROUBLES = (
@@ -94,8 +95,8 @@ def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Cluster) -> N
     profile = profile_of([2**24], [1.0])
     step_s = predict_ddp(profile, from_logs, 16, NCCL).step_s
     within = choose(from_logs, Collective.ALL_REDUCE, 16, 2**26).within
-    expected = tuple(5 + factor * (step_s - 5) for factor in within)
-    assert interval_of(from_logs, profile, 16, NCCL) == pytest.approx(expected)
+    expected = tuple(5 + factor * (step_s - 5) for factor in within.ends)
+    assert interval_of(from_logs, profile, 16, NCCL).ends == pytest.approx(expected)
     wild = tuple(tuple(1e9 for _ in draw) for draw in from_logs.calibration.draws)
     network = replace(from_logs, calibration=replace(from_logs.calibration, draws=wild))
     assert interval_of(network, profile, 16, NCCL) is None
@@ -103,7 +104,7 @@ def test_calls_of_nccl_have_the_intervals_of_its_choice(from_logs: Cluster) -> N
 
 def interval_of_calls(
     network: Cluster, *calls: Call, ranks: tuple[int, ...] = tuple(range(16)), num_ranks: int = 16
-) -> Interval | None:
+) -> Estimate | None:
     """Of a step on GPUs that does nothing but make these calls of a group."""
     events = tuple(call(index) for index in range(len(calls)))
     trace = traced(TracedStep(events, calls), groups=(Group(ranks, "nccl"),), num_ranks=num_ranks)
@@ -129,9 +130,9 @@ def test_nics_are_shared_by_groups(from_logs: Cluster, ranks: tuple[int, ...], n
 def test_the_mean_is_weighted_by_time(from_logs: Cluster) -> None:
     """Of a large call, and a small one that is made three times."""
     large, small = all_reduce(2**28), all_reduce(2**12)
-    of_large, of_small = (interval_of_calls(from_logs, one) for one in (large, small))
+    of_large, of_small = (interval_of_calls(from_logs, one).ends for one in (large, small))
     expected = [large_s + 3 * small_s for large_s, small_s in zip(of_large, of_small, strict=True)]
-    assert [*interval_of_calls(from_logs, large, small, small, small)] == pytest.approx(expected)
+    assert [*interval_of_calls(from_logs, large, small, small, small).ends] == pytest.approx(expected)
 
 
 def test_no_interval_with_a_call_that_has_none(from_logs: Cluster) -> None:
@@ -149,7 +150,7 @@ def test_a_recorded_step_has_one() -> None:
     long, short = TracedStep((compute(3.0), call(0)), (all_reduce(16),)), TracedStep((compute(1.0),), ())
     prediction = predict_trace(traced(long, long, short), CALIBRATED, Computing(scale=10.0))
     expected = (70 + 24 / FACTOR) / 3, (70 + 24 * FACTOR) / 3
-    assert with_step_interval(prediction).interval == pytest.approx(expected)
+    assert with_step_interval(prediction).interval.ends == pytest.approx(expected)
 
 
 def test_commands_say_it(from_logs: Cluster, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Cluster, Measurements, calibrate
-from ringsim.calibration import PredictedTime
+from ringsim.estimates import Estimate
 from ringsim.network.spec import SlowLink, SlowRank
 from ringsim.verdict import JobReport, RunDirectory
 from ringsim.verdict.predictions import AlgorithmChoice, Bound, _choose_algorithm, all_reduce_s, attribute, scatter
@@ -108,7 +108,7 @@ def test_predictions_on_the_fitted_network() -> None:
     measurements = made_measurements(4, 8, hosts())
     verdict = on(replace(measurements, collectives=measurements.collectives[:2]))
     truth_s = all_reduce_s(hosts(), "ring", 8, 2**16)
-    assert verdict.forecast.scaled[1].all_reduce_s.time_s == pytest.approx(truth_s, rel=0.02)
+    assert verdict.forecast.scaled[1].all_reduce_s.value == pytest.approx(truth_s, rel=0.02)
     assert verdict.finding(Topic.RANKS).answer.startswith(
         "On 8 ranks on 8 such hosts an all_reduce of 64 KiB would take "
     )
@@ -116,7 +116,7 @@ def test_predictions_on_the_fitted_network() -> None:
     for choice in verdict.forecast.algorithms:
         times = {name: all_reduce_s(hosts(), name, 4, choice.size_bytes) for name in first.times_s}
         assert times[choice.chosen] < 1.1 * min(times.values())
-    assert first.gain.time_s == pytest.approx(first.times_s["ring"] / first.times_s[first.chosen])
+    assert first.gain.value == pytest.approx(first.times_s["ring"] / first.times_s[first.chosen])
     assert first.chosen != "ring"  # which sends six messages one after the other
     assert f"use `{first.chosen}` " in verdict.finding(Topic.ALGORITHM).answer
     assert AlgorithmChoice(64, {"direct": 1.0, "ring": 1.2}, None).chosen == "ring"  # not sure
@@ -126,7 +126,7 @@ def test_predictions_on_the_fitted_network() -> None:
 def test_a_gain_within_the_errors_of_predictions_is_not_sure(low: float, is_sure: bool) -> None:
     """Both ends count: the interval of the bootstrap, and how far predictions scatter."""
     fit = calibrate(PROBED)
-    with patch("ringsim.calibration.with_interval", lambda *_: PredictedTime(1.5, low, 2.0)):
+    with patch("ringsim.calibration.with_interval", lambda *_: Estimate(1.5, low, 2.0)):
         choice = _choose_algorithm(fit, ["ring", "recursive_doubling"], 2, 2**10, 1.2)
     assert (choice.chosen == "recursive_doubling") == is_sure
     assert _choose_algorithm(fit, ["ring", "recursive_doubling"], 2, 2**10, 100.0).chosen == "ring"

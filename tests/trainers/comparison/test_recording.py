@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from collectives.runtime import Recorder
-from ringsim.native import BACKENDS
+from ringsim.libraries import LIBRARIES
 from ringsim.network.spec import Processor
 from ringsim.traces import Call, TracedStep, TraceEvent, TraceEventKind
 from ringsim.training_step import GroupCalls
 from tests.trainers.comparison.test_job import NETWORK
 from trainers.comparison.recording import STEPS, RecordedStep, num_recorded, predict_steps, together
 
-GROUPS = [GroupCalls(NETWORK, 2, BACKENDS["gloo"])]
+GROUPS = [GroupCalls(NETWORK, 2, LIBRARIES["gloo"])]
 CALLS = (Call("all_reduce", 1000, "float32", 0, is_async=False), Call("all_reduce", 1000, "float32", 0, is_async=True))
 SENT_S = GROUPS[0].alone_s(GROUPS[0].call(CALLS[0]))
 
@@ -86,7 +86,7 @@ def test_late_calls_of_a_period_are_spread_over_its_calls() -> None:
     calling = RecordedStep(TracedStep((event(TraceEventKind.CALL, 0),), CALLS[:1]), (0, 0, 0, 0, 0, 1, 1, 1))
     steps = [[*[silent] * 7, calling] * 2]
     predictions = (
-        predict_steps(steps, [GroupCalls(network, 2, BACKENDS["gloo"])], pace=1.0, period=8)
+        predict_steps(steps, [GroupCalls(network, 2, LIBRARIES["gloo"])], pace=1.0, period=8)
         for network in (NETWORK, late)
     )
     assert next(predictions) == next(predictions)

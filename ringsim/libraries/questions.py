@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ringsim.algorithms import RanksPerHost, fill_hosts
 from ringsim.measurements import CHAIN_TESTS, MESSAGE_TESTS, NOT_KNOWN, PT2PT_BANDWIDTH, SENDRECV, TESTS, NcclSettings
-from ringsim.network import Floats
-from ringsim.schedule import Bools
+from ringsim.network import AnyNetwork, Floats
+from ringsim.schedule import Bools, Collective
 
 _STREAM_BYTES = 2**20  # of a message
 
@@ -32,6 +33,17 @@ class Question(NamedTuple):
         """Return the question about hosts with these numbers of ranks."""
         on_each = tuple(hosts) if len(set(hosts)) > 1 else ()
         return cls(test, size_bytes, sum(hosts), len(hosts), on_each=on_each)
+
+    @classmethod
+    def on(
+        cls, network: AnyNetwork, collective: Collective, num_ranks: int, size_bytes: int, per_host: RanksPerHost = None
+    ) -> "Question":
+        """Return the question about ranks that fill the hosts of a network.
+
+        per_host: ranks that take part, on every host or on each; None: all that a host has.
+        """
+        most = per_host or min(network.spec.ranks_per_host or num_ranks, num_ranks)
+        return cls.on_hosts(collective.value, size_bytes, fill_hosts(num_ranks, most))
 
     @property
     def ranks_per_host(self) -> int | tuple[int, ...]:

@@ -10,16 +10,15 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Cluster, Collective, load_network, permute_ranks, predict_time
-from ringsim.algorithms import fill_hosts
-from ringsim.calibration import LibraryChoice, choose, fastest_protocol, library_time, why_unknown
-from ringsim.calibration.library_pace import _simulated_s
-from ringsim.calibration.protocol_time import predict
-from ringsim.calibration.questions import Question
+from ringsim.libraries import Plan, Question, predict
+from ringsim.libraries.nccl import NCCL
+from ringsim.libraries.plan import _simulated_s
 from ringsim.measurements import NOT_KNOWN
 from ringsim.network import Calibration, Host, Jitter, Link, Nics, Processor, Protocol, Spec, network_text, read_network
-from ringsim.network.spec import Failure, Library, SlowLink, SlowRank, Switch
+from ringsim.network.spec import Failure, SlowLink, SlowRank, Switch, Tuning
 from ringsim.registry import build
 from ringsim.simulation import IN_ORDER, RULE
+from tests.ringsim.made_networks import choose
 
 GB = 1e9
 GIB = 2**30
@@ -30,10 +29,10 @@ def time_s(preset: str, num_ranks: int, size_bytes: int, algorithm: str | None =
     cluster = load_network(preset)
     if algorithm is None:
         return choose(cluster, Collective.ALL_REDUCE, num_ranks, size_bytes).time_s()
-    return library_time(build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes), cluster, size_bytes)
+    return NCCL.time_s(build(Collective.ALL_REDUCE, algorithm, num_ranks, size_bytes), cluster, size_bytes)
 
 
-def simulated_s(choice: LibraryChoice) -> float:
+def simulated_s(choice: Plan) -> float:
     """Return the seconds of the start and of the messages, without a look at what the formula says."""
     return choice.start_s + predict_time(choice.schedule, choice.network, choice.sent_bytes)
 
@@ -76,8 +75,7 @@ FORMULAS = [
 def test_runs_as_by_formula(network: Cluster, num_ranks: int, call: str, algorithms: set[str], size_bytes: int) -> None:
     """For every algorithm that is chosen; segments, chunks and hops that run ahead change the picture only."""
     choice = choose(network, Collective(call), num_ranks, size_bytes)
-    hosts = fill_hosts(num_ranks, network.spec.ranks_per_host)
-    [(formula_s, taken)] = predict(network, [Question.on_hosts(call, size_bytes, hosts)])
+    [(formula_s, taken)] = predict(network, [Question.on(network, Collective(call), num_ranks, size_bytes)])
     assert taken.split(" ")[0] in algorithms
     assert choice.time_s() == pytest.approx(formula_s, rel=1e-9)
     assert simulated_s(choice) == pytest.approx(formula_s, rel=1e-6)
@@ -99,7 +97,7 @@ def test_named_as_by_formula(name: str, algorithm: str, num_hosts: int, passes: 
     schedule = build(Collective.ALL_REDUCE, name, 4 * num_hosts, size_bytes)
     settings = NOT_KNOWN._replace(algorithms=algorithm)
     [(formula_s, _)] = predict(network, [Question("all_reduce", size_bytes, 4 * num_hosts, num_hosts, settings)])
-    assert library_time(schedule, network, size_bytes) == pytest.approx(formula_s, rel=1e-6)
+    assert NCCL.time_s(schedule, network, size_bytes) == pytest.approx(formula_s, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["nccl_ring", "nccl_tree", "nvls"])
@@ -111,12 +109,12 @@ def test_schedules_of_nccl_take_the_formula(name: str, monkeypatch: pytest.Monke
     network = load_network("dgx-h100-cluster").with_spec(ranks_per_host=4)
     default, named = (build(Collective.ALL_REDUCE, name + hosts, 16, 2**20) for hosts in ("", "@4"))
     moved = permute_ranks(named, [*range(0, 16, 2), *range(1, 16, 2)])
-    moved_s = library_time(moved, network, 2**20)
-    assert fastest_protocol(moved, network, 2**20).schedule is moved
-    monkeypatch.setattr("ringsim.calibration.library_pace.predict_time", None)
-    assert library_time(default, network, 2**20) == library_time(named, network, 2**20) < moved_s
+    moved_s = NCCL.time_s(moved, network, 2**20)
+    assert NCCL.send(moved, network, 2**20).schedule is moved
+    monkeypatch.setattr("ringsim.libraries.plan.predict_time", None)
+    assert NCCL.time_s(default, network, 2**20) == NCCL.time_s(named, network, 2**20) < moved_s
     with pytest.raises(TypeError):
-        library_time(moved, network, 2**20)
+        NCCL.time_s(moved, network, 2**20)
 
 
 TROUBLES: list[dict[str, Any]] = [
@@ -145,10 +143,10 @@ def test_one_nic_of_a_host() -> None:
     Half the bandwidth of a NIC takes as long as a slowdown of two, as the protocol's share is of that, too.
     """
     single, rings = (build(Collective.ALL_REDUCE, name, 16) for name in ("ring", "nccl_ring"))
-    assert library_time(single, LOGGED, 2**28) > 2 * library_time(rings, LOGGED, 2**28)
+    assert NCCL.time_s(single, LOGGED, 2**28) > 2 * NCCL.time_s(rings, LOGGED, 2**28)
     half = LOGGED.spec.host.nics.bandwidth_bytes_per_s / 2
     slow = SlowLink("host1.nic0.out", slowdown=2.0), SlowLink("host1.nic0.out", bandwidth_bytes_per_s=half)
-    by_slowdown, by_bandwidth = (library_time(rings, LOGGED.with_spec(slow_links=(link,)), 2**20) for link in slow)
+    by_slowdown, by_bandwidth = (NCCL.time_s(rings, LOGGED.with_spec(slow_links=(link,)), 2**20) for link in slow)
     assert by_slowdown == pytest.approx(by_bandwidth)
 
 
@@ -190,15 +188,15 @@ def test_where_nothing_is_known_nothing_is_chosen() -> None:
         (load_network("dgx-h100"), 16, "its hosts have 8 ranks"),
         (preset.with_spec(host=Host()), 16, unlike),
     ):
-        assert why_unknown(cluster, num_ranks) == why
+        assert NCCL.why_unknown(cluster, Question.on(cluster, Collective.ALL_REDUCE, num_ranks, 8)) == why
         with pytest.raises(ValueError, match=re.escape(f"is not known: {why}")):
             choose(cluster, Collective.ALL_REDUCE, num_ranks, 8)
     too_many = "transfers to simulate, and there is no formula of NCCL's for its network"
     for cluster, runtime in ((preset, IN_ORDER), (preset.with_spec(switch=Switch(latency_s=1e-6)), RULE)):
         with pytest.raises(ValueError, match=too_many):
-            choose(cluster, Collective.ALL_GATHER, 64, 8, 1000, runtime=runtime)
-    assert why_unknown(preset, 1024) == ""
-    assert fastest_protocol(build(Collective.ALL_REDUCE, "ring", 8), plain, 8) is None
+            choose(cluster, Collective.ALL_GATHER, 64, 8, max_transfers=1000, runtime=runtime)
+    assert NCCL.why_unknown(preset, Question.on(preset, Collective.ALL_REDUCE, 1024, 8)) == ""
+    assert NCCL.send(build(Collective.ALL_REDUCE, "ring", 8), plain, 8) is None
 
 
 @pytest.mark.parametrize(("per_host", "num_nics"), [(8, 8), (8, 3), (6, 4), (4, 0)])
@@ -211,11 +209,11 @@ def test_too_large_all_to_alls(per_host: int, num_nics: int, monkeypatch: pytest
     assert all(choose(network, call, n, n).known_s is None for n in simulated)
     large, twice = (choose(network, call, n, 2**30).time_s() for n in (2**15, 2**16))
     assert large < twice < 1.01 * large
-    monkeypatch.setattr("ringsim.calibration.library_pace.MAX_TRANSFERS", 0)
+    monkeypatch.setattr("ringsim.libraries.plan.MAX_TRANSFERS", 0)
     for n, time_s in simulated.items():
         assert choose(network, call, n, n * 2**16).known_s == pytest.approx(time_s)
     slow = network.with_spec(slow_links=(SlowLink("rank0.in", slowdown=2.0),))
-    assert LibraryChoice(build(call, "direct", 8), 8, slow.spec.protocols[-1], slow).known_s is None
+    assert Plan(build(call, "direct", 8), 8, slow.spec.protocols[-1], slow).known_s is None
 
 
 @pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE])
@@ -237,30 +235,28 @@ def test_a_ring_too_large_to_simulate_has_the_pace_of_fewer_hosts(monkeypatch: p
         formula, of_fewer = (choose(preset, Collective.ALL_GATHER, n, n * 2**20).formula for n in (num_ranks, fewer))
         own, expected = formula.pace, of_fewer.pace
         with monkeypatch.context() as patched:
-            patched.setattr("ringsim.calibration.library_pace.MAX_TRANSFERS", formula.schedule.num_transfers // 2)
+            patched.setattr("ringsim.libraries.plan.MAX_TRANSFERS", formula.schedule.num_transfers // 2)
             _simulated_s.cache_clear()
-            patched.setattr(
-                "ringsim.calibration.library_pace.lists_more_than", lambda most, *run: run[0].num_transfers > most
-            )
+            patched.setattr("ringsim.libraries.plan.lists_more_than", lambda most, *run: run[0].num_transfers > most)
             assert formula.pace == expected == pytest.approx(own, rel=0.1) != 1.0
         _simulated_s.cache_clear()
 
 
 def test_a_ring_too_large_to_be_simulated_often_takes_a_protocol_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that is over first by NCCL's formula; that of large tensors would take far longer for small ones."""
-    monkeypatch.setattr("ringsim.calibration.library_choice.MAX_TRANSFERS", 1000)
+    monkeypatch.setattr("ringsim.libraries.nccl.MAX_TRANSFERS", 1000)
     cluster = load_network("dgx-h100-cluster")
     for size_bytes, protocol in ((2**18, "LL"), (2**32, "Simple")):
         schedule = build(Collective.ALL_REDUCE, "ring", 64, size_bytes)
-        choice = fastest_protocol(schedule, cluster, size_bytes)
+        choice = NCCL.send(schedule, cluster, size_bytes)
         assert choice.protocol == protocol
-        assert library_time(schedule, cluster, size_bytes) == choice.time_s()
+        assert NCCL.time_s(schedule, cluster, size_bytes) == choice.time_s()
 
 
 def test_network_files_keep_what_they_say_of_the_library() -> None:
     """Written and read again; a file of a fit that leaves out `two_host_passes` is older, and was fitted with 2."""
     for calibration, passes in ((None, 1.0), (Calibration(), 2.0)):
-        library = Library(switch_share=0.85, switch_latency_s=25e-6, switch_hop_latency_s=20.9e-6, two_host_passes=1.5)
+        library = Tuning(switch_share=0.85, switch_latency_s=25e-6, switch_hop_latency_s=20.9e-6, two_host_passes=1.5)
         spec = Spec(library=library, protocols=(Protocol("Simple"),))
         text = network_text(Cluster("mine", spec, calibration=calibration))
         assert read_network(text, "mine.toml").spec.library == library
@@ -272,7 +268,7 @@ def test_what_takes_no_time_is_chosen_without_a_warning() -> None:
     """Nothing to send, over a protocol without latencies, on a network that says how sure it is."""
     host = Host(link=Link(0.0, 100 * GB), nics=Nics(0.0, 25 * GB, count=0))
     calibration = Calibration(noise=0.1, parameters=("host.link.bandwidth",), draws=((1.1,), (0.9,)))
-    spec = Spec(host, 2, protocols=(Protocol("LL"), Protocol("Simple")), library=Library(tree_share=0.9))
+    spec = Spec(host, 2, protocols=(Protocol("LL"), Protocol("Simple")), library=Tuning(tree_share=0.9))
     with np.errstate(divide="raise", invalid="raise"):
         choice = choose(Cluster("free", spec, calibration=calibration), Collective.ALL_REDUCE, 4, 0)
     assert (choice.time_s(), choice.within) == (0.0, None)

@@ -1,4 +1,4 @@
-"""`LibraryChoice`: a schedule as a collective library sends it, at the pace of the library's own formula.
+"""`Plan`: a schedule as a collective library sends it, at the pace of the library's own formula.
 
 The formula is what is fitted to logs, and what held-out logs confirm. A schedule that is simulated has other times: in
 NCCL's rings the hops within a host run ahead while chunks queue for its NIC, and hide latencies that the formula adds
@@ -28,8 +28,9 @@ from ringsim.algorithms import (
     nvls_all_reduce,
     nvls_segments,
 )
-from ringsim.calibration.protocol_time import algorithm_times
-from ringsim.calibration.questions import Question
+from ringsim.estimates import Estimate
+from ringsim.libraries.nccl_model import algorithm_times
+from ringsim.libraries.questions import Question
 from ringsim.measurements import CHAIN_TESTS
 from ringsim.network import AnyNetwork, Cluster, Host, Link, Nics, PlacedHost, Protocol, Spec, lay_out
 from ringsim.registry import base_name, build
@@ -136,7 +137,7 @@ def _placing(host: Host, question: Question) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)  # without slots, so that the network is made once
-class LibraryChoice:
+class Plan:
     """A schedule for a size as the library sends it over a protocol.
 
     described: the network as its file has it. formula: None where there is none for the schedule. within: how many
@@ -149,7 +150,7 @@ class LibraryChoice:
     over: Protocol
     described: AnyNetwork
     formula: Formula | None = None
-    within: tuple[float, float] | None = None
+    within: Estimate | None = None
 
     @property
     def protocol(self) -> str:
@@ -228,8 +229,18 @@ class LibraryChoice:
         own = "NCCL's" if self.formula else "a"
         return f"{self.schedule.num_transfers:,} transfers are too many to simulate: only {own} formula says the time"
 
+    def how_timed(self, runtime: Runtime, *, is_simulated: bool) -> str:
+        """Return in words how the time was found. is_simulated: whether the schedule was simulated as well."""
+        if self.formula_s(runtime) is None:
+            return "simulated over NCCL's protocol" + (" at the pace of NCCL's formula" if self.formula else "")
+        own = "by NCCL's formula" if self.formula else "by the formula of messages sent at once"
+        return own + (", and simulated at its pace" if is_simulated else ", not simulated")
+
     def time_s(self, *, runtime: Runtime = RULE, on_progress: OnProgress = ignore_progress) -> float:
-        """Return the seconds of the collective, its start included. runtime, on_progress: as of `simulate`."""
+        """Return the seconds of the collective, its start included: the formula's where it knows all, else simulated.
+
+        This is the one place that decides between the two (docs/cost-model.md). runtime, on_progress: as of `simulate`.
+        """
         if (known_s := self.formula_s(runtime)) is not None:
             return known_s
         sent = self.schedule, self.network, self.sent_bytes
@@ -262,7 +273,7 @@ def in_even_chunks(schedule: Schedule, size_bytes: int, element_bytes: int = 1) 
 @lru_cache(maxsize=_PACES_KEPT)
 def _simulated_s(algorithm: str, question: Question, protocol: Protocol, hosts: Cluster) -> float | None:
     """Return the seconds of the library's own schedule as it is simulated; None where it is too large for that."""
-    choice = LibraryChoice(_own_schedule(algorithm, question), question.size_bytes, protocol, hosts)
+    choice = Plan(_own_schedule(algorithm, question), question.size_bytes, protocol, hosts)
     too_large = lists_more_than(MAX_TRANSFERS, choice.schedule, hosts, choice.sent_bytes)
     return None if too_large else choice.time_s()
 

@@ -7,13 +7,11 @@ import pytest
 
 from ringsim import Cluster, Collective, load_network, predict_time
 from ringsim.algorithms import fill_hosts
-from ringsim.calibration import choose
-from ringsim.calibration.protocol_time import predict
-from ringsim.calibration.questions import Question
+from ringsim.libraries import DIRECT, Question, predict
 from ringsim.measurements import TESTS
-from ringsim.native import DIRECT
 from ringsim.network import preset_names
 from ringsim.registry import build
+from tests.ringsim.made_networks import choose
 
 MOST = 2.05  # a doubling of the bytes, or of the hops, and what smooth minima add
 NEAR_POWERS = sorted({2**k + d for k in range(6, 17) for d in (-1, 0, 1, 8) if 2**k + d <= 2**16})

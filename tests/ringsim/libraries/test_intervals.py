@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from ringsim.calibration import calibrate_logs, compare_logs, nic_line
-from ringsim.calibration.intervals import Interval, intervals, noises
-from ringsim.calibration.protocol_time import predict, times_s
-from ringsim.calibration.questions import Question, QuestionColumns
+from ringsim.estimates import Estimate
+from ringsim.libraries import Question, QuestionColumns, intervals, noises, predict, times_s
 from ringsim.network import Cluster, Nics, network_text
 from ringsim.report import format_comparison, format_fit
 from tests.ringsim.commands import as_json, printed, refused, written
@@ -28,7 +27,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     return fitted(logs_of(tmp_path_factory.mktemp("logs"), TRUE, ("all_gather", 16, 2), ("all_reduce", 16, 2)))
 
 
-def ends(network: Cluster, *question: object) -> Interval:
+def ends(network: Cluster, *question: object) -> Estimate:
     """The interval of one collective."""
     [interval] = intervals(network, [Question(*question)])  # type: ignore[arg-type]
     return interval
@@ -37,8 +36,8 @@ def ends(network: Cluster, *question: object) -> Interval:
 def width(network: Cluster, *question: object) -> float:
     """The logarithm of the end of an interval over its prediction, which lies in the middle."""
     interval, [(time_s, _)] = ends(network, *question), predict(network, [Question(*question)])  # type: ignore[arg-type]
-    half: float = np.log(interval.high_s / time_s)
-    assert half == pytest.approx(np.log(time_s / interval.low_s))
+    half: float = np.log(interval.high / time_s)
+    assert half == pytest.approx(np.log(time_s / interval.low))
     return half
 
 
@@ -75,8 +74,8 @@ def test_four_of_five_held_out_times_lie_within(tmp_path: Path, network: Cluster
     slow = [replace(case, times_s=tuple(2 * time_s for time_s in case.times_s)) for case in cases]
     assert {row["inside"] for row in compare_logs(slow, network).summary() if row["sizes"] == ">= 1 MiB"} == {0.0}
     for factor, shown in ((1.1, " ±10% "), (3.0, " -67% +200% ")):
-        ends_s = [(case.predicted_s / factor, case.predicted_s * factor) for case in comparison.cases]
-        wide = [replace(case, interval=Interval(*each)) for case, each in zip(comparison.cases, ends_s, strict=True)]
+        off_by = Estimate(1.0, 1 / factor, factor)
+        wide = [replace(case, interval=off_by.map(case.predicted_s.__mul__)) for case in comparison.cases]
         assert format_comparison(replace(comparison, cases=tuple(wide))).count(shown) == len(wide) > 0
 
 
@@ -107,7 +106,7 @@ def test_a_guess_of_nics_is_in_the_interval(tmp_path: Path) -> None:
     for known, num_nics in ((1, 1), (1, 2), (4, 1), (4, 4)):
         # So that the logs, which are the same but for the NICs, always see a host with 4 GB/s.
         true = replace(TRUE, num_nics=num_nics, nic_bytes_per_s=4e9 / min(known, num_nics))
-        low, high = ends(fitted(logs_of(tmp_path, true, ("all_gather", 4 * known, 4))), "all_gather", LARGE, 8, 4)
+        low, high = ends(fitted(logs_of(tmp_path, true, ("all_gather", 4 * known, 4))), "all_gather", LARGE, 8, 4).ends
         [true_s] = times_s(true, QuestionColumns.from_questions([Question("all_gather", LARGE, 8, 4)]))
         assert low < true_s < high, (known, num_nics)
         assert high / low > 2

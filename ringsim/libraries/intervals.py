@@ -7,49 +7,25 @@ an interval also reaches as far as they may be from it: see `guessed_from`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
-from ringsim.calibration.doubts import guessed_from
-from ringsim.calibration.protocol_time import Rates, bytes_s, rates_of, times_s
-from ringsim.calibration.questions import Question, QuestionColumns
+from ringsim.estimates import FARTHEST, INSIDE, Estimate
+from ringsim.libraries.nccl_model import Rates, bytes_s, rates_of, times_s
+from ringsim.libraries.questions import Question, QuestionColumns
+from ringsim.measurements import RING_TESTS
 from ringsim.network import BANDWIDTHS, OF_THE_LIBRARY, Calibration, Cluster, Floats, scaled, with_free_bytes
 from ringsim.schedule import Bools
 
-INSIDE = 0.8
 NUM_DRAWS = 16
 _DEVIATIONS = 1.2816  # on either side of the middle of a normal distribution are 40 % of it
-_FARTHEST = 3.0  # of a logarithm: what is not known at all is not drawn from farther away
 _FIGURES = 4
 _FEW = 5  # of residuals: so few do not tell how far four of five lie
 # Of a time of what was not calibrated, as found on public logs: where bytes take it, and where latencies do.
 _BYTES_ELSEWHERE, _LATENCY_ELSEWHERE = 0.06, 0.3
-NOT_BOUNDED = "not bounded"  # in tables, in place of an interval that says nothing
-
-
-class Interval(NamedTuple):
-    """The seconds between which a time is expected."""
-
-    low_s: float
-    high_s: float
-
-
-def interval_fields(interval: Interval | None) -> dict[str, float | None]:
-    """Return the ends of an interval as fields for JSON, which are null where it is not known."""
-    low_s, high_s = interval or (None, None)
-    return {"predicted_low_s": low_s, "predicted_high_s": high_s}
-
-
-def is_bounded(low: float, high: float) -> bool:
-    """Return whether an interval says something: is narrower than what is drawn of what is not known at all.
-
-    >>> is_bounded(1.0, 100.0), is_bounded(1.0, 1000.0)
-    (True, False)
-    """
-    return high < low * math.exp(2 * _FARTHEST)
 
 
 def draw_ratios(covariance: Floats) -> tuple[tuple[float, ...], ...]:
@@ -65,7 +41,7 @@ def draw_ratios(covariance: Floats) -> tuple[tuple[float, ...], ...]:
 
 def rounded_ratios(logarithms: Floats) -> tuple[tuple[float, ...], ...]:
     """Return draws, (num_draws, num_parameters), as a network file holds them."""
-    drawn = np.exp(np.clip(logarithms, -_FARTHEST, _FARTHEST)).tolist()
+    drawn = np.exp(np.clip(logarithms, -FARTHEST, FARTHEST)).tolist()
     return tuple(tuple(float(f"{ratio:.{_FIGURES}g}") for ratio in draw) for draw in drawn)
 
 
@@ -93,7 +69,7 @@ def byte_shares(rates: Rates, columns: QuestionColumns) -> Floats:
     return np.minimum(bytes_s(rates, columns) / times_s(rates, columns), 1.0)
 
 
-def intervals(network: Cluster, questions: Sequence[Question]) -> list[Interval]:
+def intervals(network: Cluster, questions: Sequence[Question]) -> list[Estimate]:
     """Return the interval of each question, by the formulas; none if the network does not say how sure it is."""
     calibration = network.calibration
     if calibration is None or not calibration.draws or not questions:
@@ -105,8 +81,8 @@ def intervals(network: Cluster, questions: Sequence[Question]) -> list[Interval]
     is_known = np.array([(asked.test, asked.num_ranks, asked.num_nodes) in known for asked in questions])
     factor = _factors(calibration, time_s, drawn_s, byte_shares(rates, columns), is_known)
     other_s = _with_other_nics_s(network, rates, columns, time_s)
-    ends = np.stack([np.minimum(time_s, other_s) / factor, np.maximum(time_s, other_s) * factor], axis=1)
-    return [Interval(*pair) for pair in ends.tolist()]
+    ends = np.minimum(time_s, other_s) / factor, np.maximum(time_s, other_s) * factor
+    return [Estimate(*row) for row in np.stack([time_s, *ends], axis=1).tolist()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +106,14 @@ class SimulatedDraws:
         draws = drawn_networks(network, calibration)
         return cls(network, calibration, draws, replace(network, spec=with_free_bytes(network.spec)))
 
-    def interval(self, time_s: float, predict: Callable[[Cluster], float]) -> Interval | None:
+    def interval(self, time_s: float, predict: Callable[[Cluster], float]) -> Estimate | None:
         """Return the interval of the time that `predict` simulates on the network; None if that takes no time."""
         if not 0 < time_s < np.inf:
             return None
         drawn_s = np.array([[predict(draw)] for draw in self.draws])
         byte_share = np.array([max(1 - predict(self.free_bytes) / time_s, 0.0)])
         factor = float(_factors(self.calibration, np.array([time_s]), drawn_s, byte_share, np.array([False]))[0])
-        return Interval(time_s / factor, time_s * factor)
+        return Estimate(time_s, time_s / factor, time_s * factor)
 
 
 def _factors(calibration: Calibration, time_s: Floats, drawn_s: Floats, byte_share: Floats, is_known: Bools) -> Floats:
@@ -210,3 +186,38 @@ def _scaled(rates: Rates, ratios: Mapping[str, float]) -> Rates:
     protocols = [replace(some, **changes(some, _OF_PROTOCOLS, some.name)) for some in rates.protocols]
     library = replace(rates.library, **changes(rates.library, _OF_LIBRARY))
     return replace(rates, protocols=tuple(protocols), library=library, **changes(rates, _OF_RATES))
+
+
+def senders_per_host(questions: Iterable[Question]) -> set[int]:
+    """Return how many ranks of a host send to others at once, of those questions that are about several hosts."""
+    across = [question for question in questions if question.num_nodes > 1]
+    return {math.ceil(senders) for senders in QuestionColumns.from_questions(across).senders} if across else set()
+
+
+def guessed_from(cluster: Cluster, num_senders: int) -> int | None:
+    """Return how many ranks of a host sent in the logs from which the rate of `num_senders` of them is a guess.
+
+    None where it is no guess: the NICs were given, the logs have as many senders, or collectives with several numbers
+    of them, of which none is less, show how many NICs there are.
+    """
+    calibration = cluster.calibration
+    if calibration is None or calibration.senders_per_host is None or cluster.spec.host.nics.count:
+        return None
+    seen, most = _seen(calibration), calibration.senders_per_host
+    if most > max(seen, default=0):  # groups of ranks, which the cells do not tell, sent at once
+        seen = {most}
+    if num_senders in seen:
+        return None
+    if num_senders > max(seen):
+        return max(seen)
+    several = len(_seen(calibration, RING_TESTS)) > 1  # what the fit takes for several, see `assumptions`
+    return None if several else min(senders for senders in seen if senders > num_senders)
+
+
+def _seen(calibration: Calibration, tests: tuple[str, ...] = ()) -> set[int]:
+    """Return the numbers of senders in the logs; of these collectives alone, if some are given."""
+    return senders_per_host(
+        Question(cells.collective, 1, cells.num_ranks, cells.num_hosts)
+        for cells in calibration.cells
+        if not tests or cells.collective in tests
+    )

@@ -28,9 +28,9 @@ on once and, in a tree of more than two, a half of it twice. Between protocols t
 `_SHARPNESS`), as chunks and channels change with the size long before the protocol does.
 
 A ring across hosts runs at the pace of its slowest link, since each step waits for that link; protocol and chunk follow
-from the bytes per rank. Where the time of a ring step was measured as a function of its bytes (`Library.ring_steps`),
+from the bytes per rank. Where the time of a ring step was measured as a function of its bytes (`Tuning.ring_steps`),
 the time of a ring is the shortest start plus the measured time of each hop. Within a host, the bytes of
-`Library.ring_fill` additional steps take time while the ring fills and drains: the fewer ranks, the larger their part.
+`Tuning.ring_fill` additional steps take time while the ring fills and drains: the fewer ranks, the larger their part.
 """
 
 import math
@@ -39,9 +39,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringsim.calibration.questions import Question, QuestionColumns
+from ringsim.libraries.questions import Question, QuestionColumns
 from ringsim.measurements import TESTS
-from ringsim.network import AnyNetwork, Floats, Library, Protocol, Spec
+from ringsim.network import AnyNetwork, Floats, Protocol, Spec, Tuning
 from ringsim.schedule import Bools
 
 # NCCL's treeCorrectionFactor, of what trees reach of their bandwidth: at 64 B, 128 B and so on, up to 256 MiB.
@@ -67,7 +67,7 @@ class Rates:
     nic_bytes_per_s: float
     num_nics: float
     protocols: tuple[Protocol, ...]
-    library: Library
+    library: Tuning
 
 
 def rates_of(spec: Spec) -> Rates:
@@ -255,7 +255,7 @@ def _ring_s(rates: Rates, protocol: Protocol, questions: QuestionColumns) -> Flo
     return waited + _sent(questions) * _filling(rates.library, questions) / bandwidth
 
 
-def _filling(library: Library, questions: QuestionColumns) -> Floats:
+def _filling(library: Tuning, questions: QuestionColumns) -> Floats:
     """Return how many times as long the bytes of a ring take as on links that are full all the time."""
     is_within = (questions.nodes == 1) & ~questions.is_message & ~questions.is_whole
     return np.where(is_within, 1 + library.ring_fill / np.maximum(questions.ranks - 1, 1), 1.0)
