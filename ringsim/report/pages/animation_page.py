@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from html import escape
-from string import Template
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from ringsim.report.pages.page import asset, page
 from ringsim.report.trace import pack_rows, pack_sends
 from ringsim.schedule import Ints, Schedule, held_at_start
 from ringsim.simulation import Seconds
-from ringsim.units import format_size, format_time, plural
+from ringsim.units import format_size, format_time, plural, time_unit
 
 _TICKS = 10**6  # into which the whole time is divided: a pixel is a hundred of them or more
 _SCRIPTS = ("run.js", "canvas.js", "graph.js", "grid.js", "lanes.js", "player.js")
@@ -43,14 +41,14 @@ def animation_page(views: Sequence[RunView], note: str = "") -> str:
     for view in views:
         check_animated(view.schedule)
     first_s, last_s = _span(views)
-    data = {"firstS": first_s, "lastS": last_s, "runs": [_run(view, first_s, last_s) for view in views]}
-    title = _title(views)
-    lines = [f"<p class='faint'>{escape(line)}</p>" for line in [*_subtitles(views), note] if line]
-    troubles = dict.fromkeys(format_troubles(run.troubles) for run in views)
-    lines += [f"<p class='wrong'>{escape(line)}</p>" for line in troubles if line]
-    body = Template(asset("animation.html")).substitute(title=escape(title), subtitle="\n".join(lines))
+    runs = [_run(view, first_s, last_s) for view in views]
+    data = {"firstS": first_s, "lastS": last_s, "unit": time_unit(last_s), "runs": runs}
     script = "\n".join(asset(f"animation/{name}") for name in _SCRIPTS)
-    return page(title, body, style=asset("animation.css"), script=script, data=data)
+    troubles = dict.fromkeys(format_troubles(run.troubles) for run in views)
+    return page(
+        "animation.j2", _title(views), asset("animation.css"), script, data,
+        lines=[*_subtitles(views), note], troubles=troubles,
+    )  # fmt: skip
 
 
 def _span(views: Sequence[RunView]) -> tuple[float, float]:

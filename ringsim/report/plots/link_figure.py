@@ -11,11 +11,10 @@ from ringsim.analysis import Explanation
 from ringsim.network import NONE, AnyNetwork, Ints
 from ringsim.report.plots.bulk import boxes, draw_boxes
 from ringsim.report.plots.charts import set_axis
-from ringsim.report.plots.lanes import time_unit
 from ringsim.report.plots.style import new_figure, palette, points
 from ringsim.report.trace import pack_rows
 from ringsim.schedule import Schedule
-from ringsim.units import format_size, format_time
+from ringsim.units import format_size, format_time, time_unit
 
 MAX_LINKS = 48  # rows of the picture: those that are used most
 _WIDTH, _ROW, _REST = 11.0, 0.2, 1.6  # inches

@@ -149,8 +149,7 @@ class LanesView {
   }
 
   drawAxis(context, colours) {
-    const { firstS, lastS } = pageData, bottom = this.top + this.lane * this.run.numRanks + 2;
-    const [scale, unit] = timeUnit(lastS);
+    const { firstS, lastS, unit: [scale, unit] } = pageData, bottom = this.top + this.lane * this.run.numRanks + 2;
     for (const value of niceTicks(firstS * scale, lastS * scale)) {
       const x = this.x(((value / scale - firstS) / (lastS - firstS)) * TICKS);
       context.fillStyle = colours.faint;
@@ -164,10 +163,6 @@ class LanesView {
     context.fillRect(x - 0.75, this.top, 1.5, this.lane * this.run.numRanks);
     write(context, `done after ${this.run.time}`, x + 6, this.top + 10, { size: 11, colour: colours.green, align: "left", bold: true });
   }
-}
-
-function timeUnit(seconds) {
-  return [[1, "s"], [1e3, "ms"], [1e6, "us"], [1e9, "ns"]].find(([scale]) => seconds * scale >= 1) ?? [1e9, "ns"];
 }
 
 function niceTicks(first, last) {
