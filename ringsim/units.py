@@ -137,9 +137,18 @@ def format_duration(time_s: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+def time_unit(time_s: float) -> tuple[float, str]:
+    """Return the unit in which a time has a digit before the point: how many of them a second has, and its name.
+
+    >>> time_unit(0.0015)
+    (1000, 'ms')
+    """
+    return next(
+        ((_PER_SECOND[unit], unit) for unit in ("s", "ms", "us") if time_s * _PER_SECOND[unit] >= 1), (10**9, "ns")
+    )
+
+
 def format_time(time_s: float) -> str:
     """Such as 1.5 ms."""
-    for unit in ("s", "ms", "us"):
-        if time_s * _PER_SECOND[unit] >= 1:
-            return f"{time_s * _PER_SECOND[unit]:.4g} {unit}"
-    return f"{time_s * 1e9:.4g} ns"
+    scale, unit = time_unit(time_s)
+    return f"{time_s * scale:.4g} {unit}"

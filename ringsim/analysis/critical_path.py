@@ -5,14 +5,14 @@ Going back from the last application, each activity began when the last of what 
 been slower by a little without any harm.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.network import Ints, Topology
+from ringsim.network import Floats, Ints, Topology
 from ringsim.schedule import NO_ROW, Dependencies
 from ringsim.simulation import Timeline, bytes_s, costs_of
 
@@ -20,11 +20,11 @@ ROUNDING = 1e-9  # of the time so far: what an activity takes beyond its cost by
 
 
 class Activity(Enum):
-    """The three activities that a transfer consists of."""
+    """The three activities that a transfer consists of, each with the columns of its begin and its end."""
 
-    SENDING = "sending"
-    TRAVELLING = "travelling"
-    APPLYING = "applying"
+    SENDING = ("start_s", "sent_s")
+    TRAVELLING = ("sent_s", "arrived_s")
+    APPLYING = ("apply_s", "applied_s")
 
 
 class Cause(Enum):
@@ -39,16 +39,6 @@ class Cause(Enum):
     START = "the start"
 
 
-class Hop(NamedTuple):
-    """One activity of the transfer in `row` of a timeline."""
-
-    row: int
-    activity: Activity
-    begin_s: float
-    end_s: float
-    cause: Cause
-
-
 class CostKind(Enum):
     """The kinds of costs on the critical path."""
 
@@ -61,17 +51,13 @@ class CostKind(Enum):
 
 
 class PathSegment(NamedTuple):
-    """A segment of the path, which `rank` is at on behalf of the transfer from `src` to `dst`.
+    """A part of an activity of the transfer in `row` of a timeline.
 
     cause: what the activity had waited for; all segments of one activity have it in common.
     """
 
     kind: CostKind
-    rank: int
-    src: int
-    dst: int
-    step: int
-    chunk: int
+    row: int
     begin_s: float
     seconds: float
     cause: Cause
@@ -87,7 +73,7 @@ class CriticalPath:
     @property
     def num_transfers(self) -> int:
         """How many transfers have a part in it."""
-        return len({(segment.step, segment.src, segment.dst, segment.chunk) for segment in self.segments})
+        return len({segment.row for segment in self.segments})
 
     def seconds(self) -> dict[CostKind, float]:
         """Return what was spent on each kind."""
@@ -113,76 +99,55 @@ def critical_path(timeline: Timeline, rows: Dependencies, topology: Topology, ch
     """
     if not np.isfinite(timeline.time_s):
         raise ValueError("a run that never finishes has no critical path")
-    path = list(_hops(timeline, rows))
-    segments: list[PathSegment] = []
-    for hop, costs in zip(path, _costs(timeline, rows, topology, chunk_bytes, path), strict=True):
-        segments += _segments(timeline, hop, costs)[::-1]
-    return CriticalPath(timeline.time_s, tuple(segment for segment in reversed(segments) if segment.seconds > 0))
-
-
-Costs = Sequence[tuple[CostKind, float]]  # of one activity if nothing else were going on, in the order of time
-
-
-def _costs(
-    timeline: Timeline, rows: Dependencies, topology: Topology, chunk_bytes: Ints, path: Sequence[Hop]
-) -> list[Costs]:
-    row = np.array([hop.row for hop in path], dtype=np.int64)
+    path = list(_hops(timeline, rows))[::-1]
+    row = np.array([row for row, _, _ in path], dtype=np.int64)
     own = costs_of(timeline, topology, chunk_bytes, row)
     sending_s = bytes_s(timeline, topology, chunk_bytes, row, rows.channel[row])
-    columns = {
-        Activity.SENDING: ((CostKind.OVERHEAD, own.send_overhead_s), (CostKind.BANDWIDTH, sending_s)),
-        Activity.TRAVELLING: ((CostKind.LATENCY, np.array([hop.end_s - hop.begin_s for hop in path])),),
-        Activity.APPLYING: ((CostKind.OVERHEAD, own.receive_overhead_s), (CostKind.REDUCTION, own.reduce_s)),
+    # Of each activity if nothing else were going on, in the order of time.
+    alone: dict[Activity, dict[CostKind, Floats]] = {
+        Activity.SENDING: {CostKind.OVERHEAD: own.send_overhead_s, CostKind.BANDWIDTH: sending_s},
+        Activity.TRAVELLING: {CostKind.LATENCY: np.full(len(row), np.inf)},
+        Activity.APPLYING: {CostKind.OVERHEAD: own.receive_overhead_s, CostKind.REDUCTION: own.reduce_s},
     }
-    return [[(kind, float(column[place])) for kind, column in columns[hop.activity]] for place, hop in enumerate(path)]
+    segments: list[PathSegment] = []
+    for place, (number, activity, cause) in enumerate(path):
+        begin_s, end_s = _times(timeline, number, activity)
+        costs = {kind: float(column[place]) for kind, column in alone[activity].items()}
+        for kind, seconds in _spent(begin_s, end_s, costs).items():
+            segments.append(PathSegment(kind, number, begin_s, seconds, cause))
+            begin_s += seconds
+    return CriticalPath(timeline.time_s, tuple(segment for segment in segments if segment.seconds > 0))
 
 
-def _segments(timeline: Timeline, hop: Hop, costs: Costs) -> list[PathSegment]:
-    """Return an activity cut into what it costs alone and, last, the rest."""
-    spent: list[tuple[CostKind, float]] = []
-    begin_s, rest_s = hop.begin_s, hop.end_s - hop.begin_s
-    for kind, alone_s in costs:
-        spent.append((kind, min(alone_s, rest_s)))
-        rest_s -= spent[-1][1]
-    if rest_s <= ROUNDING * hop.end_s:
-        largest = max(range(len(spent)), key=lambda place: spent[place][1])
-        spent[largest] = spent[largest][0], spent[largest][1] + rest_s
+def _spent(begin_s: float, end_s: float, costs: Mapping[CostKind, float]) -> dict[CostKind, float]:
+    """Return the time of an activity cut into what it costs alone and, last, the rest."""
+    spent, rest_s = {}, end_s - begin_s
+    for kind, alone_s in costs.items():
+        spent[kind] = min(alone_s, rest_s)
+        rest_s -= spent[kind]
+    if rest_s <= ROUNDING * end_s:
+        spent[max(spent, key=lambda kind: spent[kind])] += rest_s
         rest_s = 0.0
-    src, dst, step, chunk = (int(getattr(timeline, name)[hop.row]) for name in ("src", "dst", "step", "chunk"))
-    rank, segments = src if hop.activity is Activity.SENDING else dst, []
-    for kind, seconds in (*spent, (CostKind.CONTENTION, rest_s)):
-        segments.append(PathSegment(kind, rank, src, dst, step, chunk, begin_s, seconds, hop.cause))
-        begin_s += seconds
-    return segments
-
-
-_TIMES = {
-    Activity.SENDING: ("start_s", "sent_s"),
-    Activity.TRAVELLING: ("sent_s", "arrived_s"),
-    Activity.APPLYING: ("apply_s", "applied_s"),
-}
+    return {**spent, CostKind.CONTENTION: rest_s}
 
 
 def _times(timeline: Timeline, row: int, activity: Activity) -> tuple[float, float]:
     """Return when an activity began and ended."""
-    begin, end = _TIMES[activity]
+    begin, end = activity.value
     return float(getattr(timeline, begin)[row]), float(getattr(timeline, end)[row])
 
 
-def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[Hop]:
+def _hops(timeline: Timeline, rows: Dependencies) -> Iterator[tuple[int, Activity, Cause]]:
     """Yield the activities of the path from the last one, an application, back to the first; none without transfers."""
-    if not len(timeline):
-        return
-    row, activity = int(np.argmax(timeline.applied_s)), Activity.APPLYING
-    while True:
-        begin_s, end_s = _times(timeline, row, activity)
-        before = [known for known in _before(timeline, rows, row, activity) if known[1] != NO_ROW]
-        if not before:
-            yield Hop(row, activity, begin_s, end_s, Cause.START)
-            return
-        cause, next_row, next_activity = max(before, key=lambda known: _times(timeline, *known[1:])[1])
-        yield Hop(row, activity, begin_s, end_s, cause)
-        row, activity = next_row, next_activity
+    row, activity = int(np.argmax(timeline.applied_s)) if len(timeline) else NO_ROW, Activity.APPLYING
+    while row != NO_ROW:
+        here, before = (
+            (row, activity),
+            [known for known in _before(timeline, rows, row, activity) if known[1] != NO_ROW],
+        )
+        start = Cause.START, NO_ROW, activity
+        cause, row, activity = max(before, key=lambda known: _times(timeline, *known[1:])[1], default=start)
+        yield *here, cause
 
 
 def _before(

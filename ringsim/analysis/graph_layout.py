@@ -1,4 +1,4 @@
-"""`GraphLayout`: where ranks and hosts lie in a drawing of who sends to whom, found from the schedule's own pairs."""
+"""`GraphLayout`: where ranks, hosts and links lie in a drawing of who sends to whom, in pictures and pages alike."""
 
 import math
 from collections import defaultdict
@@ -9,9 +9,14 @@ from enum import Enum
 import numpy as np
 
 from ringsim.network import Floats
-from ringsim.schedule import Ints, Schedule
+from ringsim.schedule import Bools, Ints, Schedule
 
 _MARGIN = 0.12  # of the unit square, around everything
+# By which part of its length a link is bent: one of two in both directions, one that would lead over a rank, and one
+# that would lead through the middle of a circle, where all those would meet.
+_BOTH_WAYS, _OVER_A_RANK, _THROUGH_THE_MIDDLE = 0.07, 0.22, 0.32
+_TWO_RANKS = 0.4  # likewise, of the links between the only two
+_TOUCHES, _APART = 0.2, 0.07  # of the distance of the closest ranks: as near a link touches one; two arcs side by side
 
 
 class GraphShape(Enum):
@@ -46,6 +51,11 @@ class GraphLayout:
     places: Floats
     pairs: Ints
     hosts: tuple[HostBox, ...] = ()
+
+    @property
+    def bends(self) -> Floats:
+        """The control point of each pair's link, which is a quadratic Bezier curve, (num_pairs, 2)."""
+        return _bends(self.shape, self.places, self.pairs)
 
 
 def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_rank: Ints | None = None) -> GraphLayout:
@@ -130,3 +140,32 @@ def _within_margins(places: Floats) -> Floats:
     low, size = places.min(axis=0), np.ptp(places, axis=0)
     across = np.where(size > 0, (places - low) / np.where(size > 0, size, 1), 0.5)
     return np.asarray(_MARGIN + across * (1 - 2 * _MARGIN))
+
+
+def _bends(shape: GraphShape, places: Floats, pairs: Ints) -> Floats:
+    """Return the control point of each link: of arcs in a ring, elsewhere of lines that bend where they would cross."""
+    src, dst = pairs.T
+    known = {*zip(src.tolist(), dst.tolist(), strict=True)}
+    both: Bools = np.array([(pair[1], pair[0]) in known for pair in pairs.tolist()], dtype=np.bool_)
+    middle, along = (places[src] + places[dst]) / 2, places[dst] - places[src]
+    aside = np.column_stack([along[:, 1], -along[:, 0]])
+    length, from_centre = np.linalg.norm(along, axis=1), np.linalg.norm(middle - 0.5, axis=1)
+    closest = np.linalg.norm(places[:, None] - places + np.eye(len(places))[..., None], axis=-1).min()
+    if shape is GraphShape.RING:
+        outwards = np.sign(((middle - 0.5) * aside).sum(axis=1)) * (0.5 - _MARGIN - from_centre)
+        arcs = 2 * (outwards + _APART * closest * both) / length
+        bent = np.full(len(pairs), _TWO_RANKS) if len(places) == 2 else arcs
+    else:
+        touches = _TOUCHES * float(closest)
+        over = np.array([_is_over_a_rank(places, src, dst, touches) for src, dst in pairs.tolist()], dtype=np.bool_)
+        central = (from_centre < 0.1 * length) & (shape is GraphShape.CIRCLE)
+        bent = np.select([central, over, both], [_THROUGH_THE_MIDDLE, _OVER_A_RANK, _BOTH_WAYS])
+    return np.asarray(middle + bent[:, None] * aside)
+
+
+def _is_over_a_rank(places: Floats, src: int, dst: int, touches: float) -> bool:
+    """Return whether the straight line leads over a rank beside its ends."""
+    along, others = places[dst] - places[src], np.delete(places, (src, dst), axis=0) - places[src]
+    share = others @ along / (along @ along)
+    away = np.linalg.norm(others - share[:, None] * along, axis=1)
+    return bool(((share > 0) & (share < 1) & (away < touches)).any())

@@ -3,7 +3,6 @@
 from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -13,9 +12,9 @@ from ringsim.analysis import holdings
 from ringsim.analysis.graph_layout import GraphLayout, lay_out_graph
 from ringsim.analysis.stall import Stall, find_stall
 from ringsim.analysis.troubles import Troubles, find_troubles
-from ringsim.analysis.walkthrough import actions, tell_step
+from ringsim.analysis.walkthrough import tell_step
 from ringsim.network import AnyNetwork, Topology
-from ringsim.schedule import Bools, Ints, Schedule, held_at_end, held_at_start, verify
+from ringsim.schedule import Ints, Schedule, verify
 from ringsim.simulation import Seconds, Timeline, closed_form_of, predict_time, simulate
 from ringsim.units import format_size, format_time
 
@@ -40,21 +39,6 @@ class TimesBySize(NamedTuple):
     closed_form_s: Seconds | None
     floor_s: float
     crossover_bytes: int | None
-
-
-class TransferMeanings(NamedTuple):
-    """The meaning of each transfer, in the order of the timeline.
-
-    sent, result: whose shares it carries, and its receiver's chunk holds then, (num_transfers, num_ranks).
-    action, held, finished: what its receiver does (see `Action`), how many shares are in the receiver's chunk then,
-    and whether that is all; (num_transfers,).
-    """
-
-    sent: Bools
-    result: Bools
-    action: Ints
-    held: Ints
-    finished: Bools
 
 
 class RunView:
@@ -148,45 +132,6 @@ class RunView:
         applied = np.where(np.isfinite(timeline.applied_s), timeline.applied_s, timeline.until_s)
         np.maximum.at(ends, timeline.step, applied)
         return np.maximum.accumulate(ends)
-
-    @cached_property
-    def initial(self) -> Ints:
-        """Whose share a rank holds of each chunk before the first step, -1 for none; (num_ranks, num_chunks)."""
-        holds = held_at_start(self.schedule.collective, self.schedule.num_ranks, self.schedule.num_chunks)
-        return np.where(holds, np.arange(self.schedule.num_ranks)[:, None], -1)
-
-    @property
-    def wanted(self) -> Bools:
-        """Which rank must hold which chunk in the end, (num_ranks, num_chunks)."""
-        return held_at_end(self.schedule.collective, self.schedule.num_ranks, self.schedule.num_chunks)
-
-    @property
-    def needed(self) -> int:
-        """How many shares a finished chunk holds."""
-        return holdings.num_shares(self.schedule)
-
-    @cached_property
-    def meanings(self) -> TransferMeanings:
-        """The meaning of each transfer."""
-        num_ranks, steps, timeline = self.schedule.num_ranks, self.steps, self.timeline
-
-        def joined(columns: Sequence[Ints | Bools]) -> Ints:
-            return np.concatenate([np.empty(0, dtype=np.int64), *columns])
-
-        # For each row of the timeline the number of that transfer in step order.
-        step = joined([np.full(len(held.step), held.index) for held in steps])
-        src, dst, chunk = (joined([getattr(held.step, name) for held in steps]) for name in ("src", "dst", "chunk"))
-        order = np.empty(len(timeline), dtype=np.int64)
-        theirs = np.lexsort((timeline.chunk, timeline.dst, timeline.src, timeline.step))
-        order[theirs] = np.lexsort((chunk, dst, src, step))
-        no_rows = np.empty((0, num_ranks), dtype=np.bool_)
-        return TransferMeanings(
-            sent=np.concatenate([no_rows, *(held.sent > 0 for held in steps)])[order],
-            result=np.concatenate([no_rows, *(held.result > 0 for held in steps)])[order],
-            action=joined([actions(held) for held in steps])[order],
-            held=joined([held.after for held in steps])[order],
-            finished=joined([held.finished for held in steps])[order].astype(np.bool_),
-        )
 
     @cached_property
     def by_size(self) -> TimesBySize:

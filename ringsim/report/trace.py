@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ringsim.analysis import Stall, hanging_text
 from ringsim.files import atomic_file
@@ -29,6 +30,7 @@ _APPLIES = 0  # the number of that thread; those that send come after it, and th
 _STOPPED, _AT_LEAST_US = 0.05, 1.0  # of the time of the run, and beside it: how far beyond its end that is drawn
 
 Event = dict[str, Any]
+_Ranks = npt.NDArray[np.signedinteger]  # a timeline's columns have 32 bits
 
 
 def write_trace(
@@ -171,32 +173,30 @@ def _microseconds(time_s: float) -> float:
 _ROUNDING = 1e-9  # of the whole time: what begins that little before the other's end begins with it
 
 
-def pack_sends(timeline: Timeline) -> tuple[Ints, Ints]:
-    """Return a row for each transfer, (num_transfers,), in the fewest without overlaps, and their number by sender.
+def pack_rows(lane: _Ranks, peer: _Ranks, begin_s: Seconds, end_s: Seconds, num_lanes: int) -> tuple[Ints, Ints]:
+    """Return a row within its lane for each activity, and the number of rows of each lane, at least one.
 
-    Where there is a choice, a sending stays in the row of the last one to the same receiver.
+    Rows are the fewest in which no two overlap. Where there is a choice, an activity stays in the row of the last one
+    with the same peer. lane, peer, begin_s, end_s: (num_activities,).
     """
-    rounding = _ROUNDING * timeline.until_s
-    rows = np.zeros(len(timeline), dtype=np.int64)
-    busy_until: list[list[float]] = [[] for _ in range(timeline.num_ranks)]
-    receiver: list[list[int]] = [[] for _ in range(timeline.num_ranks)]
-    columns = (timeline.src, timeline.dst, timeline.start_s, timeline.sent_s)
-    sends = list(zip(*(column.tolist() for column in columns), strict=True))
+    rounding = _ROUNDING * float(end_s[np.isfinite(end_s)].max(initial=0.0))
+    row = np.zeros(len(lane), dtype=np.int64)
+    rows: list[list[tuple[float, int]]] = [[] for _ in range(num_lanes)]  # end and peer of the last one in each
+    activities = list(zip(*(column.tolist() for column in (lane, peer, begin_s, end_s)), strict=True))
     # By their beginning: then any free row will do, and a new one is needed only where all are in use.
-    for index in np.argsort(timeline.start_s, kind="stable").tolist():
-        src, dst, start, left = sends[index]
-        row = _free_row(busy_until[src], receiver[src], start + rounding, dst)
-        if row == len(busy_until[src]):
-            busy_until[src].append(left)
-            receiver[src].append(dst)
-        busy_until[src][row], receiver[src][row] = left, dst
-        rows[index] = row
-    return rows, np.array([max(len(some), 1) for some in busy_until], dtype=np.int64)
+    for index in np.argsort(begin_s, kind="stable").tolist():
+        number, other, begin, end = activities[index]
+        own = rows[number]
+        free = [place for place, (until, _) in enumerate(own) if until <= begin + rounding] or [len(own)]
+        place = next((place for place in free if own[place : place + 1] and own[place][1] == other), free[0])
+        own[place : place + 1] = [(end, other)]
+        row[index] = place
+    return row, np.array([max(len(own), 1) for own in rows], dtype=np.int64)
 
 
-def _free_row(busy_until: list[float], receiver: list[int], start: float, dst: int) -> int:
-    free = [row for row, until in enumerate(busy_until) if until <= start]
-    return next((row for row in free if receiver[row] == dst), free[0] if free else len(busy_until))
+def pack_sends(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the row of each transfer among the sends of its rank, (num_transfers,), and the number of rows by rank."""
+    return pack_rows(timeline.src, timeline.dst, timeline.start_s, timeline.sent_s, timeline.num_ranks)
 
 
 def _step_events(timeline: StepTimeline, trace: ProgramTrace) -> Iterator[Event]:

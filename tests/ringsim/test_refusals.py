@@ -60,7 +60,7 @@ MISTAKES: list[Callable[[], object]] = [
     lambda: Workers(2, "tcp://a:1"),
     lambda: Workers(1, "tcp://a"),
     lambda: plot(RING(129)),
-    lambda: page("title", "", data=math.nan),  # which JSON does not have
+    lambda: page("page.j2", "title", data=math.nan),  # which JSON does not have
     lambda: TraceRequest("train.py", (), False, 4, 4, 2, 3, "step.trace.json"),
     lambda: next(goal_lines(algorithm("direct", 258, "broadcast"), 1000)),  # a NIC is a byte in LogGOPSim's binary
     lambda: verify(RING(4096)),  # before it is begun

@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from html import escape
-from string import Template
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,10 @@ from ringsim.analysis import COMPLETE, RunView, check_animated, format_stall, fo
 from ringsim.report.contributor_colours import contributor_colours
 from ringsim.report.network_table import network_facts
 from ringsim.report.pages.page import asset, page
+from ringsim.report.trace import pack_rows, pack_sends
+from ringsim.schedule import Ints, Schedule, held_at_start
 from ringsim.simulation import Seconds
-from ringsim.units import format_size, format_time, plural
+from ringsim.units import format_size, format_time, plural, time_unit
 
 _TICKS = 10**6  # into which the whole time is divided: a pixel is a hundred of them or more
 _SCRIPTS = ("run.js", "canvas.js", "graph.js", "grid.js", "lanes.js", "player.js")
@@ -41,14 +41,14 @@ def animation_page(views: Sequence[RunView], note: str = "") -> str:
     for view in views:
         check_animated(view.schedule)
     first_s, last_s = _span(views)
-    data = {"firstS": first_s, "lastS": last_s, "runs": [_run(view, first_s, last_s) for view in views]}
-    title = _title(views)
-    lines = [f"<p class='faint'>{escape(line)}</p>" for line in [*_subtitles(views), note] if line]
-    troubles = dict.fromkeys(format_troubles(run.troubles) for run in views)
-    lines += [f"<p class='wrong'>{escape(line)}</p>" for line in troubles if line]
-    body = Template(asset("animation.html")).substitute(title=escape(title), subtitle="\n".join(lines))
+    runs = [_run(view, first_s, last_s) for view in views]
+    data = {"firstS": first_s, "lastS": last_s, "unit": time_unit(last_s), "runs": runs}
     script = "\n".join(asset(f"animation/{name}") for name in _SCRIPTS)
-    return page(title, body, style=asset("animation.css"), script=script, data=data)
+    troubles = dict.fromkeys(format_troubles(run.troubles) for run in views)
+    return page(
+        "animation.j2", _title(views), asset("animation.css"), script, data,
+        lines=[*_subtitles(views), note], troubles=troubles,
+    )  # fmt: skip
 
 
 def _span(views: Sequence[RunView]) -> tuple[float, float]:
@@ -74,28 +74,34 @@ def _subtitles(views: Sequence[RunView]) -> list[str]:
 def _run(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:
     """One run for the page's program; what is listed a value for each transfer is in the order of the steps."""
     schedule, timeline = run.schedule, run.timeline
+    received = timeline.dst, timeline.src, timeline.start_s, timeline.applied_s
     return {
         "name": run.name,
         "time": format_time(timeline.time_s) if math.isfinite(timeline.time_s) else "never finishes",
         "numRanks": schedule.num_ranks,
         "numChunks": schedule.num_chunks,
         "numSteps": schedule.num_steps,
-        "needed": run.needed,
         "reduces": schedule.collective.reduces,
         "colours": contributor_colours(schedule.num_ranks),
         "templates": [*templates(schedule), COMPLETE],
         "firstRow": np.searchsorted(timeline.step, np.arange(schedule.num_steps + 1)).tolist(),
-        **{name: getattr(timeline, name).tolist() for name in ("src", "dst", "chunk")},
-        **{name: getattr(run.meanings, name).astype(int).tolist() for name in ("action", "held", "finished")},
+        **{name: getattr(timeline, name).astype(int).tolist() for name in ("src", "dst", "chunk", "reduce")},
         "times": _times(run, first_s, last_s),
-        "initial": run.initial.ravel().tolist(),
-        "wanted": run.wanted.astype(int).ravel().tolist(),
+        "sendRows": [column.tolist() for column in pack_sends(timeline)],
+        "receiveRows": [column.tolist() for column in pack_rows(*received, schedule.num_ranks)],
+        "initial": _initial(schedule).ravel().tolist(),
         "phases": [phase._asdict() for phase in run.phases],
         "sentences": run.sentences,
         "stepEnd": _ticks(run.step_end_s, first_s, last_s),
         **_graph(run),
         **_faults(run, first_s, last_s),
     }
+
+
+def _initial(schedule: Schedule) -> Ints:
+    """Return whose contribution each rank holds of each chunk at the start, -1 for none; (num_ranks, num_chunks)."""
+    holds = held_at_start(schedule.collective, schedule.num_ranks, schedule.num_chunks)
+    return np.where(holds, np.arange(schedule.num_ranks)[:, None], -1)
 
 
 def _ticks(times_s: Seconds, first_s: float, last_s: float) -> list[int | None]:
@@ -122,8 +128,10 @@ def _times(run: RunView, first_s: float, last_s: float) -> dict[str, list[int | 
 
 
 def _graph(run: RunView) -> dict[str, Any]:
-    boxes = [[box.name, box.left, box.top, box.right, box.bottom] for box in run.graph.hosts]
-    return {"shape": run.graph.shape.value, "places": run.graph.places.round(4).tolist(), "hosts": boxes}
+    graph = run.graph
+    boxes = [[box.name, box.left, box.top, box.right, box.bottom] for box in graph.hosts]
+    places = {name: getattr(graph, name).round(4).tolist() for name in ("places", "bends")}
+    return {"shape": graph.shape.value, "pairs": graph.pairs.tolist(), "hosts": boxes, **places}
 
 
 def _faults(run: RunView, first_s: float, last_s: float) -> dict[str, Any]:

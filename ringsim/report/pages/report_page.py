@@ -4,13 +4,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringsim.analysis import BASELINE
 from ringsim.report import table as cells
 from ringsim.report.pages.page import asset, page
-from ringsim.text_table import load_template
 from ringsim.verdict import RunDirectory, Verdict
 
 if TYPE_CHECKING:
@@ -32,23 +30,20 @@ def report_page(verdict: Verdict, title: str) -> str:
     from ringsim.report.pages.report_pictures import pictures, svg_colours  # noqa: PLC0415  matplotlib takes long
 
     contents = verdict.contents
-    filters = {"code": _with_code, "rows": _rows, "table": _table}
-    body = load_template(Path(__file__).with_name("report.j2"), filters, autoescape=True).render(
-        title=title,
-        verdict=verdict,
-        contents=contents,
-        findings=verdict.findings,
-        pictures=pictures(verdict),
-        collectives=list(verdict.compared()),
-        algorithms=list(_algorithms(verdict)),
+    return page(
+        "report.j2", title,
+        style=asset("report.css") + svg_colours(),
+        script=asset("report.js"),
+        code=_with_code, records=_records, html_table=_html_table,
+        verdict=verdict, contents=contents, findings=verdict.findings, pictures=pictures(verdict),
+        collectives=list(verdict.compared()), algorithms=list(_algorithms(verdict)),
         winners=[(file, winner) for file, sweep in contents.sweeps.items() for winner in sweep.winners().values()],
         sources=list(_sources(contents)),
         refused=[(file, {"reason": reason}) for file, reason in sorted(contents.refused.items())],
-    )
-    return page(title, body, style=asset("report.css") + svg_colours(), script=asset("report.js"))
+    )  # fmt: skip
 
 
-def _rows(records: Mapping[str, Any], attribute: str = "") -> list[Row]:
+def _records(records: Mapping[str, Any], attribute: str = "") -> list[Row]:
     """Return the records of files with the names of these; attribute: the one of each that holds a row, or several."""
     values = [(file, getattr(record, attribute) if attribute else record) for file, record in records.items()]
     return [(file, row) for file, rows in values for row in (rows if isinstance(rows, tuple) else (rows,))]
@@ -79,7 +74,7 @@ def _sources(contents: RunDirectory) -> Iterator[Row]:
         yield file, {**{key: str(value) for key, value in noted.items()}, "kind": kind, "versions": ", ".join(versions)}
 
 
-def _table(rows: Sequence[Row], name: str, columns: str) -> "Markup":
+def _html_table(rows: Sequence[Row], name: str, columns: str) -> "Markup":
     """Return a table element. columns: names of attributes, which say the unit, such as time_s; "file" is the file."""
     from markupsafe import Markup  # noqa: PLC0415  as jinja2
 

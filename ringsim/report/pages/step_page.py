@@ -1,14 +1,11 @@
 """`step_page`: a predicted step as one page, with the curve of more ranks and the table of bucket sizes, if any."""
 
 from collections.abc import Sequence
-from html import escape
-from pathlib import Path
 
 from ringsim.report import step_tables
 from ringsim.report.network_table import named_network
 from ringsim.report.pages.page import asset, page
 from ringsim.report.table import DataTable
-from ringsim.text_table import load_template
 from ringsim.training_step import TracePrediction, TraceScaling
 
 _STYLE = "figure { margin: 1.25rem 0; }\n"
@@ -29,13 +26,12 @@ def step_page(
     """
     from ringsim.report.pages.report_pictures import svg_colours  # noqa: PLC0415  matplotlib takes long
 
-    title, network = step_tables.step_title(step), " · ".join(named_network(step.network))
+    style, network = asset("report.css") + _STYLE + svg_colours(), " · ".join(named_network(step.network))
     rows = [*step_tables.step_facts(step), *facts, *(("note", note) for note in step_tables.notes_on_step(step))]
-    template = load_template(Path(__file__).with_name("step.j2"), {"html": escape, "svg": _svg}, trim_blocks=True)
-    body = template.render(
-        title=title, network=network, step=step, rows=rows, scaling=scaling, caps=caps, texts=step_tables
-    )
-    return page(title, body.strip(), style=asset("report.css") + _STYLE + svg_colours())
+    return page(
+        "step.j2", step_tables.step_title(step), style,
+        svg=_svg, network=network, step=step, rows=rows, scaling=scaling, caps=caps, texts=step_tables,
+    )  # fmt: skip
 
 
 def _svg(result: TracePrediction | TraceScaling) -> str:

@@ -20,7 +20,7 @@ from ringsim.report.plots.style import font_scale, ink_on, palette, points
 from ringsim.report.trace import pack_sends
 from ringsim.schedule import Bools, Ints
 from ringsim.simulation import Seconds, Timeline
-from ringsim.units import format_time
+from ringsim.units import format_time, time_unit
 
 FOLLOWED_CHUNK = 0
 FEW_RANKS = 16  # up to so many, there is room for outlines
@@ -33,14 +33,6 @@ _HIGHEST = 6.0  # inches, of all lanes together
 _PHASE_GAP, _PHASE_LEVEL, _LEGEND_LEVEL = 5.0, 15.0, 17.0  # points above the lanes
 
 Handles = list[Patch | Line2D]
-
-
-def time_unit(time_s: float) -> tuple[float, str]:
-    """Return the unit in which a time has a digit before the point: how many of them a second has, and its name."""
-    for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
-        if time_s * scale >= 1:
-            return scale, unit
-    return (1e9, "ns") if time_s > 0 else (1.0, "s")
 
 
 class Lanes:

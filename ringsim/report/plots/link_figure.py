@@ -11,10 +11,10 @@ from ringsim.analysis import Explanation
 from ringsim.network import NONE, AnyNetwork, Ints
 from ringsim.report.plots.bulk import boxes, draw_boxes
 from ringsim.report.plots.charts import set_axis
-from ringsim.report.plots.lanes import time_unit
 from ringsim.report.plots.style import new_figure, palette, points
+from ringsim.report.trace import pack_rows
 from ringsim.schedule import Schedule
-from ringsim.units import format_size, format_time
+from ringsim.units import format_size, format_time, time_unit
 
 MAX_LINKS = 48  # rows of the picture: those that are used most
 _WIDTH, _ROW, _REST = 11.0, 0.2, 1.6  # inches
@@ -54,7 +54,8 @@ def _draw_times(axes: Axes, schedule: Schedule, network: AnyNetwork, explanation
     ended = np.isfinite(timeline.sent_s[transfer])
     transfer, row = transfer[ended], row[ended]
     first, last = timeline.start_s[transfer] * scale, timeline.sent_s[transfer] * scale
-    place, of = _side_by_side(row, first, last)
+    place, num_rows = pack_rows(row, np.zeros_like(row), first, last, len(links))
+    of = num_rows[row]
     shapes = boxes(row - _BAR / 2 + _BAR * place / of, first, last, (0.0, _BAR / of))
     colours = _COLOURS(timeline.chunk[transfer] / max(schedule.num_chunks - 1, 1))
     draw_boxes(axes, shapes, "", facecolors=colours, edgecolors=palette().paper, linewidths=0.2)
@@ -74,20 +75,6 @@ def _rows_of_transfers(network: AnyNetwork, explanation: Explanation, row_of_lin
     rows = np.column_stack([rows, row_of_link[np.array(own, dtype=np.int64)]])
     transfer, column = np.nonzero(rows != NONE)
     return transfer, rows[transfer, column]
-
-
-def _side_by_side(row: Ints, first: np.ndarray, last: np.ndarray) -> tuple[Ints, Ints]:
-    """Return for each bar its place among those of its row that overlap, and into how many parts the row is cut."""
-    place, of = np.zeros(len(row), dtype=np.int64), np.ones(len(row), dtype=np.int64)
-    for number in np.unique(row):
-        free_at: list[float] = []
-        bars = np.flatnonzero(row == number)
-        for bar in bars[np.argsort(first[bars], kind="stable")].tolist():
-            slot = next((slot for slot, end in enumerate(free_at) if end <= first[bar] * (1 + 1e-9)), len(free_at))
-            free_at[slot : slot + 1] = [float(last[bar])]
-            place[bar] = slot
-        of[bars] = len(free_at)
-    return place, of
 
 
 def _draw_use(axes: Axes, explanation: Explanation, links: Ints) -> None:

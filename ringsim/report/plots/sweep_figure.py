@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
-from ringsim.analysis import Sweep
+from ringsim.analysis import Sweep, Winner
 from ringsim.report.network_table import network_facts
 from ringsim.report.plots.algorithm_styles import Style, styles_of
 from ringsim.report.plots.bulk import Floats, Label, boxes, draw_boxes, draw_labels, points_per_unit
@@ -212,12 +212,17 @@ def winning_names(sweep: Sweep, network: str) -> Names:
     NOBODY where all were skipped.
     """
     names = np.full((len(sweep.ranks), len(sweep.sizes_bytes)), NOBODY, dtype=object)
-    for (winner_network, num_ranks, size), winner in sweep.winners().items():
-        if winner_network == network:
-            is_other = winner.cell.algorithm != sweep.baseline(network)
-            tied = is_other and (winner.over_ring or math.inf) < TIE
-            names[sweep.ranks.index(num_ranks), sweep.sizes_bytes.index(size)] = TIED if tied else winner.cell.algorithm
+    for place, winner in _winners(sweep, network).items():
+        is_other = winner.cell.algorithm != sweep.baseline(network)
+        tied = is_other and (winner.over_ring or math.inf) < TIE
+        names[place] = TIED if tied else winner.cell.algorithm
     return names
+
+
+def _winners(sweep: Sweep, network: str) -> dict[tuple[int, int], Winner]:
+    """Return the winners by their row and their column in the map."""
+    winners = ((place, winner) for place, winner in sweep.winners().items() if place[0] == network)
+    return {(sweep.ranks.index(ranks), sweep.sizes_bytes.index(size)): winner for (_, ranks, size), winner in winners}
 
 
 def size_edges(sizes_bytes: Sequence[int]) -> Floats:
@@ -249,11 +254,9 @@ def _draw_gains(axes: Axes, sweep: Sweep, network: str, styles: dict[str, Style]
         return
     labels: list[Label] = []
     names = winning_names(sweep, network)
-    for (winner_network, num_ranks, size_bytes), winner in sweep.winners().items():
+    for (row, column), winner in _winners(sweep, network).items():
         text = format_gain(sweep, winner)
-        fits = len(text) * 0.65 * size < rooms[sweep.sizes_bytes.index(size_bytes)]
-        if text and fits and winner_network == network:
-            row, column = sweep.ranks.index(num_ranks), sweep.sizes_bytes.index(size_bytes)
+        if text and len(text) * 0.65 * size < rooms[column]:
             ink = palette().ink if names[row, column] == TIED else styles[winner.cell.algorithm].ink
-            labels.append((float(size_bytes), float(row), text, ink, False))
+            labels.append((float(sweep.sizes_bytes[column]), float(row), text, ink, False))
     draw_labels(axes, labels, size)

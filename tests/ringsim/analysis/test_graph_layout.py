@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ringsim.analysis.graph_layout import GraphShape, lay_out_graph
+from ringsim.analysis.graph_layout import GraphLayout, GraphShape, lay_out_graph
 from ringsim.registry import ALGORITHMS, build
 from ringsim.schedule import Collective, permute_ranks
 
@@ -33,6 +33,23 @@ def test_a_ring_lies_on_a_circle_in_its_own_order() -> None:
     sides = np.linalg.norm(around - np.roll(around, 1, axis=0), axis=1)
     np.testing.assert_allclose(sides, sides[0])
     np.testing.assert_allclose(np.linalg.norm(layout.places - 0.5, axis=1), np.linalg.norm(around[0] - 0.5))
+
+
+def test_links_are_arcs_of_a_ring() -> None:
+    """Half-way they are on the circle; those of both directions lie side by side, and of two ranks on two sides."""
+    known = ("ring", 8, [0.38]), ("bidirectional_ring", 8, [0.36, 0.4]), ("ring", 2, [0.152])
+    for algorithm, num_ranks, radii in known:
+        layout = lay_out_graph(build(Collective.ALL_REDUCE, algorithm, num_ranks))
+        half_way = layout.places[layout.pairs].sum(axis=1) / 4 + layout.bends / 2
+        assert sorted(set(np.linalg.norm(half_way - 0.5, axis=1).round(3).tolist())) == radii
+        assert len(np.unique(half_way.round(6), axis=0)) == len(layout.pairs)
+
+
+def test_links_bend_round_ranks_and_one_another() -> None:
+    """In a line of ranks those that lead over others do, and of two in both directions each has its own side."""
+    places, pairs = np.array([(0.1, 0.5), (0.5, 0.5), (0.9, 0.5)]), np.array([(0, 1), (0, 2), (1, 0)])
+    bends = GraphLayout(GraphShape.TREE, places, pairs).bends
+    np.testing.assert_allclose(bends, [(0.3, 0.5 - 0.07 * 0.4), (0.5, 0.5 - 0.22 * 0.8), (0.3, 0.5 + 0.07 * 0.4)])
 
 
 def test_a_tree_has_its_root_on_top() -> None:

@@ -1,7 +1,5 @@
 """Tests of `ringsim.analysis.run_view`."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from ringsim.analysis import waiting_times
 from ringsim.analysis.holdings import MAX_STATES
 from ringsim.analysis.run_view import RunView
 from ringsim.registry.algorithms import build
-from ringsim.simulation import predict_time, simulate
+from ringsim.simulation import predict_time
 
 RING = build(Collective.ALL_REDUCE, "ring", 4)
 NETWORK = Network(latency_s=20e-6, bandwidth_bytes_per_s=1.25e9, reduce_bytes_per_s=5e9)
@@ -67,15 +65,9 @@ def test_a_wrong_schedule_is_refused() -> None:
         animation_page([RunView(wrong, NETWORK, 100)])
 
 
-def test_the_counts_of_a_ring() -> None:
-    """Each share is added once: 2, 3, then all 4; all that follows is complete."""
-    view = RunView(RING, NETWORK, 5 << 30)
-    by_step = [sorted(set(view.meanings.held[view.timeline.step == step].tolist())) for step in range(6)]
-    assert by_step == [[2], [3], [4], [4], [4], [4]]
-    assert view.meanings.finished.tolist() == (view.timeline.step >= 2).tolist()
-    assert (view.needed, view.wanted.all(), (view.initial == np.arange(4)[:, None]).all()) == (4, True, True)
-    assert (view.meanings.held == view.meanings.result.sum(axis=1)).all()
-    assert view.by_size.sizes_bytes[-1] == 8 << 30  # the run lies within the simulated sizes
+def test_a_large_run_lies_within_the_simulated_sizes() -> None:
+    """They are powers of two up to its own."""
+    assert RunView(RING, NETWORK, 5 << 30).by_size.sizes_bytes[-1] == 8 << 30
 
 
 def test_steps_end_in_their_order() -> None:
@@ -85,16 +77,3 @@ def test_steps_end_in_their_order() -> None:
     assert view.step_end_s[-1] == view.timeline.time_s
     rows = view.timeline.step <= 3
     assert view.step_end_s[3] == view.timeline.applied_s[rows].max()
-
-
-def test_a_timeline_in_another_order_means_the_same() -> None:
-    """A record lists the transfers of a step by their senders."""
-    schedule = build(Collective.ALL_REDUCE, "halving_doubling", 8)
-    timeline = simulate(schedule, NETWORK, 8192)
-    order = np.lexsort((timeline.chunk, timeline.dst, timeline.src, timeline.step))[::-1]
-    order = order[np.argsort(timeline.step[order], kind="stable")]
-    columns = {name: getattr(timeline, name)[order] for name in timeline.columns()}
-    shuffled = RunView(schedule, NETWORK, 8192, timeline=replace(timeline, **columns))
-    plain = RunView(schedule, NETWORK, 8192)
-    assert shuffled.meanings.held.tolist() == plain.meanings.held[order].tolist()
-    assert (shuffled.meanings.sent == plain.meanings.sent[order]).all()

@@ -9,8 +9,6 @@ class GraphView {
     this.run = run;
     this.compact = compact;
     this.canvas = makeCanvas(parent, "Ranks, and chunks in transit between them");
-    this.pairs = new Map();
-    run.src.forEach((src, row) => this.pairs.set(`${src} ${run.dst[row]}`, [src, run.dst[row]]));
   }
 
   measure() {
@@ -28,15 +26,15 @@ class GraphView {
     const [left, top] = [(width - across - beside) / 2, (height - down) / 2];
     this.middle = [width / 2, height / 2];
     this.round = round;
-    this.place = this.run.places.map(([x, y]) => [left + x * across, top + y * down]);
+    const onCanvas = ([x, y]) => [left + x * across, top + y * down];
+    this.place = this.run.places.map(onCanvas);
     this.boxes = this.run.hosts.map(([name, x0, y0, x1, y1]) => [name, left + x0 * across, top + y0 * down, left + x1 * across, top + y1 * down]);
     const closest = this.closest();
     this.few = few && closest >= 38;
     this.radius = Math.max(4, Math.min(few ? 24 : 12, closest * (few ? 0.2 : 0.34)));
     this.chunkWidth = Math.max(18, Math.min(52, closest * 0.34));
     this.spelled = few && closest > 75; // there is room for words beside a rank
-    this.bend = new Map();
-    for (const [key, [src, dst]] of this.pairs) this.bend.set(key, this.bendOf(src, dst));
+    this.bend = new Map(this.run.pairs.map((pair, number) => [pair.join(" "), onCanvas(this.run.bends[number])]));
   }
 
   aspect() {
@@ -54,33 +52,7 @@ class GraphView {
     return least === Infinity ? 80 : least;
   }
 
-  // The point that a link is bent towards: links in both directions, and those that would cross a rank, bow out.
-  bendOf(src, dst) {
-    const [from, to] = [this.place[src], this.place[dst]];
-    const length = distance(from, to) || 1;
-    const both = this.pairs.has(`${dst} ${src}`);
-    if (this.run.shape === "ring") return this.onArc(from, to, both);
-    const crosses = this.place.some((place, rank) => rank !== src && rank !== dst && distanceToLine(place, from, to) < this.radius);
-    // Chunks that go through the middle of a circle would all meet there.
-    const central = this.run.shape === "circle" && distanceToLine(this.middle, from, to) < length * 0.1;
-    const out = (central ? 0.32 : crosses ? 0.22 : both ? 0.07 : 0) * length * (crosses && length > 400 ? 0.7 : 1);
-    return [(from[0] + to[0]) / 2 + ((to[1] - from[1]) / length) * out, (from[1] + to[1]) / 2 - ((to[0] - from[0]) / length) * out];
-  }
-
-  // Where a bend makes of a link about an arc of the circle.
-  onArc(from, to, both) {
-    const half = distance(from, to) / 2, radius = distance(from, this.middle) || 1;
-    const arc = half < radius * 0.99 ? radius - Math.sqrt(radius ** 2 - half ** 2) : radius * 0.4;
-    let [x, y] = [(from[0] + to[0]) / 2 - this.middle[0], (from[1] + to[1]) / 2 - this.middle[1]];
-    // Of two ranks each link has a side of its own.
-    if (Math.hypot(x, y) < 1) [x, y] = [to[1] - from[1], from[0] - to[0]];
-    const length = Math.hypot(x, y);
-    // Where chunks go both ways round, they pass each other.
-    const turns = x * (to[1] - from[1]) - y * (to[0] - from[0]);
-    const out = !both || this.run.numRanks === 2 ? arc : turns > 0 ? arc + this.chunkWidth * 0.22 : arc - this.chunkWidth * 0.22;
-    return [this.middle[0] + x + (x / length) * 2 * out, this.middle[1] + y + (y / length) * 2 * out].map((value, axis) => (length < 1 ? from[axis] : value));
-  }
-
+  // Links are quadratic Bezier curves.
   pointOn(src, dst, share) {
     const [from, via, to] = [this.place[src], this.bend.get(`${src} ${dst}`), this.place[dst]];
     return [0, 1].map((axis) => (1 - share) ** 2 * from[axis] + 2 * share * (1 - share) * via[axis] + share ** 2 * to[axis]);
@@ -113,9 +85,9 @@ class GraphView {
 
   drawLinks(tick) {
     const { context, colours, run } = this;
-    const faint = this.pairs.size > 150 ? 0.25 : 0.9;
+    const faint = run.pairs.length > 150 ? 0.25 : 0.9;
     this.slow = [];
-    for (const [key, [src, dst]] of this.pairs) {
+    for (const [src, dst] of run.pairs) {
       const trouble = run.troubledPairs.find(([from, to]) => from === src && to === dst);
       const failed = trouble && trouble[3] !== null && tick >= trouble[3];
       const slow = trouble && trouble[2] > 1.05;
@@ -125,7 +97,7 @@ class GraphView {
       context.setLineDash(failed || slow ? [6, 5] : []);
       context.beginPath();
       context.moveTo(...this.place[src]);
-      context.quadraticCurveTo(...this.bend.get(key), ...this.place[dst]);
+      context.quadraticCurveTo(...this.bend.get(`${src} ${dst}`), ...this.place[dst]);
       context.stroke();
       context.setLineDash([]);
       context.globalAlpha = 1;
@@ -266,10 +238,3 @@ function overlap(one, other) {
 }
 
 function distance([x0, y0], [x1, y1]) { return Math.hypot(x1 - x0, y1 - y0); }
-
-function distanceToLine(point, from, to) {
-  const length = distance(from, to) || 1;
-  const along = ((point[0] - from[0]) * (to[0] - from[0]) + (point[1] - from[1]) * (to[1] - from[1])) / length;
-  if (along <= 0 || along >= length) return Infinity;
-  return Math.abs((point[0] - from[0]) * (to[1] - from[1]) - (point[1] - from[1]) * (to[0] - from[0])) / length;
-}

@@ -10,8 +10,10 @@ class LanesView {
     this.canvas.addEventListener("pointerdown", (event) => { this.canvas.setPointerCapture(event.pointerId); scrub(event); });
     this.canvas.addEventListener("pointermove", scrub);
     this.still = document.createElement("canvas");
-    this.sendRow = packRows(run, run.sends, run.start, run.left);
-    this.receiveRow = packRows(run, run.receives, run.start, run.applied);
+    // For each transfer [row, number of rows] within its rank's half lane, so that what overlaps lies side by side.
+    const placed = ([row, counts], ranks) => ranks.map((rank, number) => [row[number], counts[rank]]);
+    this.sendRow = placed(run.sendRows, run.src);
+    this.receiveRow = placed(run.receiveRows, run.dst);
   }
 
   tickAt(x) { return Math.min(Math.max((x - this.left) / this.across, 0), 1) * TICKS; }
@@ -147,8 +149,7 @@ class LanesView {
   }
 
   drawAxis(context, colours) {
-    const { firstS, lastS } = pageData, bottom = this.top + this.lane * this.run.numRanks + 2;
-    const [scale, unit] = timeUnit(lastS);
+    const { firstS, lastS, unit: [scale, unit] } = pageData, bottom = this.top + this.lane * this.run.numRanks + 2;
     for (const value of niceTicks(firstS * scale, lastS * scale)) {
       const x = this.x(((value / scale - firstS) / (lastS - firstS)) * TICKS);
       context.fillStyle = colours.faint;
@@ -162,26 +163,6 @@ class LanesView {
     context.fillRect(x - 0.75, this.top, 1.5, this.lane * this.run.numRanks);
     write(context, `done after ${this.run.time}`, x + 6, this.top + 10, { size: 11, colour: colours.green, align: "left", bold: true });
   }
-}
-
-// For each transfer [row, number of rows] within its rank's half lane, so that what overlaps lies side by side.
-function packRows(run, rowsOfRank, from, until) {
-  const places = new Array(run.numTransfers);
-  for (const rows of rowsOfRank) {
-    const busy = [];
-    for (const row of rows.slice().sort((a, b) => from[a] - from[b] || a - b)) {
-      let place = busy.findIndex((tick) => tick <= from[row] + 1);
-      if (place === -1) place = busy.length;
-      busy[place] = until[row];
-      places[row] = place;
-    }
-    for (const row of rows) places[row] = [places[row], Math.max(busy.length, 1)];
-  }
-  return places;
-}
-
-function timeUnit(seconds) {
-  return [[1, "s"], [1e3, "ms"], [1e6, "us"], [1e9, "ns"]].find(([scale]) => seconds * scale >= 1) ?? [1e9, "ns"];
 }
 
 function niceTicks(first, last) {

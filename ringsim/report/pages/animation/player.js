@@ -284,7 +284,7 @@ class Player {
     for (const lanes of this.lanes) lanes.draw(this.tick, this.chosen, colours, key);
     this.showKey(colours);
     document.getElementById("scrubber").value = (this.tick / TICKS) * 1000;
-    const { firstS, lastS } = pageData, [scale, unit] = timeUnit(lastS);
+    const { firstS, lastS, unit: [scale, unit] } = pageData;
     const now = (firstS + (this.tick / TICKS) * (lastS - firstS)) * scale;
     document.getElementById("clock").textContent = `${now.toFixed(3)} of ${(lastS * scale).toPrecision(4)} ${unit}`;
     document.documentElement.dataset.tick = Math.round(this.tick);

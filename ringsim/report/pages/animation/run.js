@@ -2,13 +2,14 @@
 // Steps are numbered from 0; people, and the address of the page, count them from 1.
 "use strict";
 
-const ADD_SHARE = 0, COPY = 2; // of the actions; 1: adds to a sum
+const ADD_SHARE = 0, ADD_SUM = 1, COPY = 2; // what a receiver does: the number of its sentence
 const NOTHING = -1;
 
 class Run {
   constructor(data) {
     Object.assign(this, data);
     this.numTransfers = this.src.length;
+    this.needed = this.reduces ? this.numRanks : 1; // contributions to a chunk that is complete
     this.decodeTimes(data.times);
     this.stepEnd = data.stepEnd.map((tick) => tick ?? Infinity);
     this.end = Math.max(0, ...this.stepEnd);
@@ -38,21 +39,22 @@ class Run {
 
   cell(rank, chunk) { return rank * this.numChunks + chunk; }
 
-  // Whose shares each message carries, and its receiver's chunk holds then: bit r for rank r.
+  // Whose shares each message carries, and its receiver's chunk holds then: bit r for rank r; how many these are, and
+  // what the receiver does.
   replay() {
     const holds = this.initial.map((rank) => (rank === NOTHING ? 0n : 1n << BigInt(rank)));
     this.own = holds.slice();
-    this.message = new Array(this.numTransfers);
-    this.result = new Array(this.numTransfers);
+    for (const name of ["message", "result", "held", "action"]) this[name] = new Array(this.numTransfers);
     for (let step = 0; step < this.numSteps; step++) {
       const rows = [];
       for (let row = this.firstRow[step]; row < this.firstRow[step + 1]; row++) rows.push(row);
       for (const row of rows) this.message[row] = holds[this.cell(this.src[row], this.chunk[row])];
       for (const row of rows) {
         const cell = this.cell(this.dst[row], this.chunk[row]);
-        holds[cell] = this.action[row] === COPY ? this.message[row] : holds[cell] | this.message[row];
+        this.action[row] = !this.reduce[row] ? COPY : countBits(holds[cell]) === 1 ? ADD_SHARE : ADD_SUM;
+        holds[cell] = this.reduce[row] ? holds[cell] | this.message[row] : this.message[row];
         this.result[row] = holds[cell];
-        if (countBits(holds[cell]) !== this.held[row]) throw new Error(`transfer ${row}: the page counts other contributions`);
+        this.held[row] = countBits(holds[cell]);
       }
     }
   }
@@ -70,7 +72,7 @@ class Run {
   // How many shares a cell holds, `row` being its last write; without any it is what the rank began with.
   countOf(cell, row) { return row !== NOTHING ? this.held[row] : this.own[cell] ? 1 : 0; }
 
-  isComplete(cell, row) { return row !== NOTHING ? this.finished[row] === 1 : this.countOf(cell, row) === this.needed; }
+  isComplete(cell, row) { return this.countOf(cell, row) === this.needed; }
 
   // The step that ends at this time, the last if several do; -1 if none does, or if it ends because the run hangs.
   stepEndingAt(tick) { return this.stalled.length && tick >= this.end ? -1 : this.stepEnd.lastIndexOf(tick); }
@@ -96,7 +98,7 @@ class Run {
   sentenceOf(row) {
     const names = { src: this.src[row], dst: this.dst[row], chunk: this.chunk[row], held: this.held[row], needed: this.needed };
     const sentence = this.templates[this.action[row]].replace(/\{(\w+)\}/g, (_, name) => names[name]);
-    return sentence + (this.finished[row] && this.reduces ? this.templates[3] : "");
+    return sentence + (this.held[row] === this.needed && this.reduces ? this.templates[3] : "");
   }
 
   // What a rank does at a time: {doing, peer}; a rank that waits says for whom. At the end of a step it rests.

@@ -4,9 +4,11 @@ import html
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
@@ -61,6 +63,31 @@ def test_an_address_leads_to_a_moment(show: Show, moment: str, snapshot: Snapsho
     dom = show([made("ring", 4)], moment)
     shown = [text for css_class in ("phase", "sentence", "applied") for text in texts(dom, css_class)]
     assert "\n".join(shown) == snapshot
+
+
+HELD = "(({ held, action, own, needed }) => [held, action, own.map(countBits), needed])(player.sections[0].run)"
+
+
+def test_the_counts_of_a_ring(show: Show) -> None:
+    """Each contribution is added once: 2, 3, then all 4; all that follows is a copy of what is complete."""
+    held, action, own, needed = answer(show, [made("ring", 4)], HELD)[0]
+    assert held == [count for count in (2, 3, 4, 4, 4, 4) for _ in range(4)]
+    assert action == [0] * 12 + [2] * 12
+    assert (own, needed) == ([1] * 16, 4)
+
+
+def test_a_timeline_in_another_order_means_the_same(show: Show) -> None:
+    """A record lists the transfers of a step by their senders."""
+    plain = made("halving_doubling", 8)
+    timeline, mean = plain.timeline, []
+    order = np.lexsort((timeline.chunk, timeline.dst, timeline.src, timeline.step))[::-1]
+    for rows in (np.arange(len(order)), order[np.argsort(timeline.step[order], kind="stable")]):
+        columns = {name: getattr(timeline, name)[rows] for name in timeline.columns()}
+        view = RunView(plain.schedule, NETWORK, 2**20, timeline=replace(timeline, **columns))
+        held = answer(show, [view], HELD)[0][0]
+        transfers = [columns[name].tolist() for name in ("step", "src", "dst", "chunk")]
+        mean.append(sorted(zip(*transfers, held, strict=True)))
+    assert mean[0] == mean[1]
 
 
 def driven(show: Show, views: list[RunView], program: str) -> Any:
