@@ -21,7 +21,6 @@ from ringsim.network import Cluster, Network, SharedMemoryNetwork, load_network
 from ringsim.registry import ALGORITHMS, algorithm
 from ringsim.report import animation_page, register, write_trace
 from ringsim.schedule import (
-    NEVER,
     Collective,
     Schedule,
     ScheduleError,
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALGORITHMS",
-    "NEVER",
     "Cluster",
     "Collective",
     "Comparison",

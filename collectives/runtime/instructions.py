@@ -165,7 +165,7 @@ class _InstructionWriter:
         for index, receive in enumerate(program.receives):
             self._post(index)
             self._add(Opcode.WAIT_RECV, index)
-            self._wait_for(self._reading(receive.chunk, receive.buffer_dependency))  # rule 4
+            self._wait_for(self._reading(receive.chunk, receive.after_send_step))  # rule 4
             self._add(Opcode.APPLY, index)
             self._send(receive.unlocks, index + 1)
             self._add(Opcode.REPOST_RECV, index)  # only now: the others wait for what is sent

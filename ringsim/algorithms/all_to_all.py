@@ -17,19 +17,7 @@ ranks far: by 1, not by 2, by 4.
 import numpy as np
 
 from ringsim.algorithms.hierarchical import split_into_hosts
-from ringsim.schedule import (
-    BYTES_LISTED,
-    NEVER,
-    Collective,
-    Columns,
-    Ints,
-    Schedule,
-    Step,
-    Steps,
-    constant,
-    require_count,
-    require_memory,
-)
+from ringsim.schedule import Collective, Columns, Ints, Schedule, Steps, TransferTable, require_count
 
 
 def pairwise_all_to_all(num_ranks: int) -> Schedule:
@@ -81,53 +69,16 @@ def hierarchical_all_to_all(num_ranks: int, ranks_per_host: int | None = None) -
 
 
 def _straight(algorithm: str, num_ranks: int, distances: list[Ints]) -> Schedule:
+    """Let every rank send blocks to the ranks at these distances after it in each step, each on its own channel."""
     require_count("num_ranks", num_ranks)
-    steps = StraightSteps(num_ranks, distances)
+    num_transfers = num_ranks * sum(map(len, distances))
+    steps = Steps(
+        len(distances), num_transfers, lambda: TransferTable.of_steps([_blocks(num_ranks, own) for own in distances])
+    )
     return Schedule(Collective.ALL_TO_ALL, algorithm, num_ranks, num_ranks**2, steps)
 
 
-class StraightSteps(Steps):
-    """Steps in which every rank sends blocks to the ranks at some distances after it, each computed when asked for.
-
-    distances: of each step; no distance twice. Blocks that leave in one step have their own channels.
-    """
-
-    def __init__(self, num_ranks: int, distances: list[Ints]) -> None:
-        self._num_ranks, self._distances = num_ranks, distances
-        self._step_of = np.full(num_ranks, NEVER, dtype=np.int64)
-        for index, together in enumerate(distances):
-            self._step_of[together] = index
-
-    def __len__(self) -> int:
-        return len(self._distances)
-
-    @property
-    def lookback(self) -> int:
-        return 0
-
-    @property
-    def num_transfers(self) -> int:
-        return self._num_ranks * sum(map(len, self._distances))
-
-    @property
-    def num_channels(self) -> int:
-        return max(map(len, self._distances), default=1)
-
-    def step(self, index: int) -> Step:
-        distances = self._distances[index]
-        num_transfers = self._num_ranks * len(distances)
-        require_memory(f"a step of {num_transfers:,} transfers", num_transfers * BYTES_LISTED)
-        src = np.repeat(np.arange(self._num_ranks), len(distances))
-        dst = (src + np.tile(distances, self._num_ranks)) % self._num_ranks
-        channel = np.tile(np.arange(len(distances)), self._num_ranks)
-        never = constant(NEVER, len(src))
-        reduce = np.broadcast_to(np.False_, len(src))
-        return Step(src, dst, src * self._num_ranks + dst, reduce, channel, never, never)
-
-    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        src, dst = np.divmod(chunk, self._num_ranks)
-        return np.where(dst == rank, self._step_of[(dst - src) % self._num_ranks], NEVER)
-
-    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        src, dst = np.divmod(chunk, self._num_ranks)
-        return np.where(src == rank, self._step_of[(dst - src) % self._num_ranks], NEVER)
+def _blocks(num_ranks: int, distances: Ints) -> Columns:
+    src = np.arange(num_ranks)[:, np.newaxis]
+    dst = (src + distances) % num_ranks
+    return src, dst, src * num_ranks + dst, False, np.arange(len(distances))

@@ -73,7 +73,4 @@ def _two_levels(algorithm: str, num_groups: int, group_size: int) -> Schedule:
     across = on_channel(across, 1)  # by other links than within the groups
     within = [on_groups(part, ranks, num_ranks, num_ranks, part.collective) for part in (scatter, gather)]
     first = then(within[0], across, Collective.ALL_REDUCE, algorithm)
-    # The furthest wait is in the all-gather's first round, for a chunk summed in the last step of the
-    # reduce-scatter across; known, so that not every step need be looked at to find it.
-    lookback = 2 * num_groups - 1 if group_size > 1 else 1
-    return then(first, within[1], Collective.ALL_REDUCE, algorithm, lookback=lookback)
+    return then(first, within[1], Collective.ALL_REDUCE, algorithm)

@@ -19,11 +19,9 @@ Several rings at once, in segments, and Gloo's are in `rings`; the ring cut open
 with ring arithmetic.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from ringsim.schedule import NEVER, Collective, Ints, Schedule, Step, Steps, constant, require_count, then
+from ringsim.schedule import Collective, Ints, Relay, Schedule, Steps, TransferTable, require_count, then
 
 
 def ring_reduce_scatter(num_ranks: int, direction: int = 1) -> Schedule:
@@ -42,7 +40,7 @@ def ring_all_reduce(num_ranks: int, direction: int = 1) -> Schedule:
     direction: 1 sends to the right (rank + 1), -1 to the left.
     """
     halves = ring_reduce_scatter(num_ranks, direction), ring_all_gather(num_ranks, direction)
-    return then(*halves, Collective.ALL_REDUCE, "ring", lookback=1)
+    return then(*halves, Collective.ALL_REDUCE, "ring")
 
 
 def stride_orders(num_ranks: int, num_orders: int) -> list[Ints]:
@@ -57,66 +55,23 @@ def stride_orders(num_ranks: int, num_orders: int) -> list[Ints]:
 
 
 def _half(collective: Collective, num_ranks: int, direction: int) -> Schedule:
-    require_count("num_ranks", num_ranks)
-    return Schedule(collective, "ring", num_ranks, num_ranks, RingSteps(collective, num_ranks, direction))
-
-
-class RingSteps(Steps):
-    """One half of a ring, each step computed when asked for.
+    """Return one half of a ring.
 
     In step k a rank sends the chunk that lies `1 + k` places behind it (reduce-scatter) or `k` places
     behind it (all-gather), "behind" being against the direction of travel.
     """
-
-    def __init__(self, collective: Collective, num_ranks: int, direction: int = 1) -> None:
-        self._num_ranks = num_ranks
-        self._direction = direction
-        self._offset = 1 if collective is Collective.REDUCE_SCATTER else 0
-        ranks = np.arange(num_ranks, dtype=np.int64)
-        self._src = ranks
-        self._dst = (ranks + direction) % num_ranks
-        self._twice_round = np.concatenate([ranks, ranks])  # [k:k + n] is (rank + k) % n, without computing it
-        self._reduce = np.broadcast_to(collective is Collective.REDUCE_SCATTER, num_ranks)
-        self._never = constant(NEVER, num_ranks)
-        self._channel = constant(0, num_ranks)
-
-    def __len__(self) -> int:
-        return self._num_ranks - 1
-
-    @property
-    def lookback(self) -> int:
-        return 1 if len(self) > 1 else 0
-
-    def step(self, index: int) -> Step:
-        behind = -self._direction * (index + self._offset) % self._num_ranks
-        chunk = self._twice_round[behind : behind + self._num_ranks]
-        data_dependency = self._never if index == 0 else constant(index - 1, self._num_ranks)
-        # A chunk that a ring overwrites was never sent before (all-gather) or is yet to be (reduce-scatter).
-        return Step(self._src, self._dst, chunk, self._reduce, self._channel, data_dependency, self._never)
-
-    @property
-    def num_transfers(self) -> int:
-        return len(self) * self._num_ranks
-
-    @property
-    def num_channels(self) -> int:
-        return 1
-
-    def patterns(self) -> Sequence[Step]:
-        return self[:1]  # all steps go to the same neighbours
-
-    def last_write(self, rank: Ints, chunk: Ints) -> Ints:
-        # What a rank receives in a step is what its neighbour sends: one place further behind.
-        return self._step_of(rank, chunk, self._offset + 1)
-
-    def last_send(self, rank: Ints, chunk: Ints) -> Ints:
-        if self._offset == 1:
-            # A reduce-scatter's sends all carry a share of the finished chunk. Whoever writes the chunk
-            # later has it from its owner, to whom all of them had arrived by then.
-            return constant(NEVER, len(rank))
-        return self._step_of(rank, chunk, self._offset)
-
-    def _step_of(self, rank: Ints, chunk: Ints, offset: int) -> Ints:
-        """Return the step in which the chunk lies `offset + step` places behind the rank."""
-        step = (self._direction * (rank - chunk) - offset) % self._num_ranks
-        return np.where(step < self._num_ranks - 1, step, NEVER)
+    require_count("num_ranks", num_ranks)
+    ranks, zeros = np.arange(num_ranks), np.zeros(num_ranks, np.int64)
+    behind, reduces = (ranks - direction) % num_ranks, collective.reduces
+    relay = Relay(
+        src=ranks,
+        dst=(ranks + direction) % num_ranks,
+        chunk=behind if reduces else ranks,
+        channel=zeros,
+        turn=zeros,
+        after=behind,
+        num_turns=1,
+        reduces=(reduces,) * (num_ranks - 1),
+    )
+    steps = Steps.relayed(relay) if num_ranks > 1 else Steps.listed(0, TransferTable.of_steps([]))
+    return Schedule(collective, "ring", num_ranks, num_ranks, steps)

@@ -69,7 +69,7 @@ def multi_ring_all_reduce(num_ranks: int, num_rings: int = 2) -> Schedule:
     """
     # The halves apart, as relabelling moves the chunks of each with their owners, alike in both.
     halves = multi_ring_reduce_scatter(num_ranks, num_rings), multi_ring_all_gather(num_ranks, num_rings)
-    return then(*halves, Collective.ALL_REDUCE, "multi_ring", lookback=num_rings)
+    return then(*halves, Collective.ALL_REDUCE, "multi_ring")
 
 
 def multi_ring_reduce_scatter(num_ranks: int, num_rings: int = 2) -> Schedule:

@@ -89,8 +89,8 @@ def lay_out_graph(schedule: Schedule, host_names: Sequence[str] = (), host_of_ra
 
 def pairs_of(schedule: Schedule) -> Ints:
     """Return who sends to whom at all, (num_pairs, 2), each pair once."""
-    rows = [np.column_stack([step.src, step.dst]) for step in schedule.steps]
-    return np.unique(np.concatenate([np.empty((0, 2), dtype=np.int64), *rows]), axis=0)
+    rows = schedule.steps.relay or schedule.steps.table
+    return np.unique(np.column_stack([rows.src, rows.dst]).astype(np.int64), axis=0)
 
 
 def _root(schedule: Schedule) -> int:

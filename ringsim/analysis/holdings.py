@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from ringsim.network import AnyNetwork, lay_out
-from ringsim.schedule import Bools, Counts, Ints, Schedule, Step, initial_counts, required
+from ringsim.schedule import Bools, Counts, Ints, Schedule, Step, Transfer, initial_counts, required, run
 from ringsim.simulation import Timeline
 
 MAX_STATES = 15  # all of an 8-rank all-reduce; odd, so that the state half-way is always one of them
@@ -36,17 +36,41 @@ class HeldStep:
 
 def walk_holdings(schedule: Schedule) -> Iterator[HeldStep]:
     """Yield every step, carried out one after the other as `replay` does."""
-    counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
     complete, _ = required(schedule.collective, schedule.num_ranks, schedule.num_chunks)
-    for index, step in enumerate(schedule.steps):
-        sent = counts[step.src, step.chunk]  # everything is read before anything is written
-        result, before = np.empty_like(sent), np.empty(len(step), dtype=np.int64)
-        for row, (_, dst, chunk, reduce, _) in enumerate(step):
-            before[row] = counts[dst, chunk].sum()
-            result[row] = counts[dst, chunk] * reduce + sent[row]
-            counts[dst, chunk] = result[row]
+    holdings = _Holdings(schedule)
+    for index, step in run(schedule, holdings):
+        sent, result, before = holdings.take_written()
         finished = (result == complete[step.chunk]).all(axis=1)
         yield HeldStep(index, step, sent, result, before, result.sum(axis=1), finished)
+
+
+class _Holdings:
+    """The state of `run` that counts contributions, and keeps what was written since that was taken last."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
+        self._sent: list[Counts] = []
+        self._result: list[Counts] = []
+        self._before: list[int] = []
+
+    def read(self, _: int, transfer: Transfer) -> Counts:
+        sent: Counts = self._counts[transfer.src, transfer.chunk].copy()
+        return sent
+
+    def write(self, _: int, transfer: Transfer, sent: Counts) -> None:
+        held = self._counts[transfer.dst, transfer.chunk]
+        self._before.append(int(held.sum()))
+        held[:] = held * transfer.reduce + sent
+        self._sent.append(sent)
+        self._result.append(held.copy())
+
+    def take_written(self) -> tuple[Counts, Counts, Ints]:
+        """Return the columns `sent`, `result` and `before` of a `HeldStep`."""
+        shape = len(self._before), len(self._counts)
+        sent, result = (np.array(column, np.int32).reshape(shape) for column in (self._sent, self._result))
+        before = np.array(self._before, np.int64)
+        self._sent, self._result, self._before = [], [], []
+        return sent, result, before
 
 
 def num_shares(schedule: Schedule) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from ringsim.analysis.candidates import cost_of
 from ringsim.analysis.holdings import HeldStep, find_phases, hosts_of_network, num_shares, walk_holdings
 from ringsim.network import AnyNetwork
-from ringsim.schedule import Collective, Ints, Schedule, verify
+from ringsim.schedule import NO_ROW, Collective, Ints, Schedule, flow, verify
 from ringsim.text_table import load_template
 from ringsim.units import format_size, plural
 
@@ -200,7 +200,9 @@ def _rule(schedule: Schedule, first: int, last: int) -> str:
         return ""
     step = schedule.steps[first]
     did = "received and added its contribution to" if step.reduce.all() else "received"
-    always = first > 0 and (step.data_dependency == first - 1).all()
+    rows = flow(schedule)
+    begun = slice(*np.searchsorted(rows.step, [first, first + 1]))
+    always = first > 0 and (np.append(rows.step, NO_ROW)[rows.reads[begun]] == first - 1).all()
     constant = _near(offset + ahead * (first + 1), num_ranks)  # people count steps from 1
     back, on = ("-", "+") if ahead > 0 else ("+", "-")
     sends = f"rank r sends chunk (r {back} s{_plus(constant)}) mod {num_ranks} to rank (r {on} 1) mod {num_ranks}"

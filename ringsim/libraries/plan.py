@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from ringsim.algorithms import (
-    StraightSteps,
     fill_hosts,
     nccl_ring_all_gather,
     nccl_ring_all_reduce,
@@ -177,9 +176,10 @@ class Plan:
 
         Exact, as a message shares one resource only: the one with the most messages serves all of them to the end.
         """
-        steps, spec, num_ranks = self.schedule.steps, self.described.spec, self.schedule.num_ranks
+        schedule, spec, num_ranks = self.schedule, self.described.spec, self.schedule.num_ranks
         is_sound = replace(spec, ranks_per_host=None, num_hosts=None) == _sound(spec)
-        if not (is_sound and isinstance(steps, StraightSteps) and len(steps) == 1 and num_ranks**2 > MAX_TRANSFERS):
+        is_straight = (schedule.collective, schedule.algorithm) == (Collective.ALL_TO_ALL, "direct")
+        if not (is_sound and is_straight and num_ranks**2 > MAX_TRANSFERS):
             return None
         layout, host = lay_out(spec, num_ranks), self.network.spec.host
         on_host = np.bincount(layout.host_of_rank)

@@ -1,14 +1,9 @@
 """Schedules: what a collective is, the steps that carry it out, its proof and its replay."""
 
 from ringsim.schedule.collective import Collective, Counts, held_at_end, held_at_start, initial_counts, required
-from ringsim.schedule.combinators.merge import merge
-from ringsim.schedule.combinators.on_groups import on_groups
-from ringsim.schedule.combinators.relabel import on_channel, permute_ranks
-from ringsim.schedule.combinators.segments import pipeline, split
-from ringsim.schedule.combinators.then import then
+from ringsim.schedule.combinators import merge, on_channel, on_groups, permute_ranks, pipeline, split, then
 from ringsim.schedule.dependencies import Dependencies, RankOperation, dependencies, operations_of_ranks
-from ringsim.schedule.flow import NO_ROW, Flow, Rows, flow, stable_order
-from ringsim.schedule.listed_steps import BYTES_LISTED
+from ringsim.schedule.flow import NO_ROW, Flow, flow
 from ringsim.schedule.memory import (
     estimated_transfers,
     format_count,
@@ -19,21 +14,21 @@ from ringsim.schedule.memory import (
 from ringsim.schedule.memory_passes import MemoryPasses, memory_passes, most_published, stays_until_read
 from ringsim.schedule.partition import UnevenShares, gloo_partition, partition
 from ringsim.schedule.program import RankProgram, Receive, Send, rank_program
-from ringsim.schedule.replay import replay
+from ringsim.schedule.relay import Relay
+from ringsim.schedule.replay import replay, run
 from ringsim.schedule.schedule import Columns, Schedule
-from ringsim.schedule.step import (
-    NEVER,
+from ringsim.schedule.steps import Copies, Steps
+from ringsim.schedule.table import (
+    BYTES_LISTED,
     Bools,
-    Copies,
     Ints,
-    Relay,
+    Rows,
     ScheduleError,
     Step,
-    Steps,
     Transfer,
-    constant,
-    only_value,
+    TransferTable,
     same_transfers,
+    stable_order,
 )
 from ringsim.schedule.user_steps import require_count
 from ringsim.schedule.verify import Proof, received_chunks, verify

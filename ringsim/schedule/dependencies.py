@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringsim.schedule.flow import NO_ROW, Occurrences, Rows, TransferRows, flow, pair, stable_order
+from ringsim.schedule.flow import NO_ROW, Occurrences, flow, pair
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import NEVER, Bools, Ints
+from ringsim.schedule.table import Bools, Ints, Rows, TransferTable, stable_order
 
 
 @dataclass(frozen=True, eq=False)
-class Dependencies(TransferRows):
+class Dependencies(TransferTable):
     """The transfers that each transfer waits for, as numbers of rows; each column of shape (num_transfers,).
 
     The rows are the transfers in step order, as in a `Flow` and in a `Timeline`. A transfer starts when
@@ -46,12 +46,14 @@ def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
     """
     rows = flow(schedule)
     step, src, dst, before_in_chunk = rows.step, rows.src, rows.dst, rows.replaces
+    # In a relay all that a rank has sent of a chunk has arrived before the chunk comes back, so nothing waits for it.
+    waited_until = step if schedule.steps.relay is None else np.full_like(step, -1)
     sends = Occurrences(pair(src, rows.chunk, schedule.num_ranks, schedule.num_chunks), step)
     written = pair(dst, rows.chunk, schedule.num_ranks, schedule.num_chunks)
-    buffer_dependency = sends.last_until(written, rows.free_after)
+    buffer_dependency = sends.last_until(written, waited_until)
     sent_before = sends.previous()
     del sends, written  # these, too, take room
-    num_channels = schedule.steps.num_channels
+    num_channels = int(rows.channel.max(initial=0)) + 1
     sender = pair(rows.channel, src, num_channels, schedule.num_ranks)
     before_on_channel = Occurrences(sender, step).previous()
     data_dependency = rows.reads
@@ -64,7 +66,7 @@ def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
         before_on_connection = Occurrences(connection, step).previous()
         before_in_chunk[connection[before_in_chunk] == connection] = NO_ROW  # it waits for that one as it is
     return Dependencies(
-        **{field.name: getattr(rows, field.name) for field in fields(TransferRows)},
+        **{field.name: getattr(rows, field.name) for field in fields(TransferTable)},
         data_dependency=data_dependency,
         before_on_channel=before_on_channel,
         before_on_connection=before_on_connection,
@@ -77,7 +79,7 @@ def dependencies(schedule: Schedule, *, in_order: bool = False) -> Dependencies:
 def _received_before(step: Rows, src: Rows, dst: Rows, before_on_channel: Rows) -> Rows:
     """Return, for what goes to another peer than the one before on its channel, the last that its sender received."""
     changes_peer = (before_on_channel != NO_ROW) & (dst[before_on_channel] != dst)
-    return Occurrences(dst, step).last_until(src, np.where(changes_peer, step - 1, NEVER))
+    return Occurrences(dst, step).last_until(src, np.where(changes_peer, step - 1, -1))
 
 
 class RankOperation(NamedTuple):

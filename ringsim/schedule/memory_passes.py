@@ -14,7 +14,7 @@ import numpy as np
 from ringsim.schedule.collective import held_at_end
 from ringsim.schedule.flow import NO_ROW, Flow, FlowRow, Occurrences, flow, pair
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import Bools
+from ringsim.schedule.table import Bools
 
 
 @dataclass(frozen=True, slots=True, eq=False)

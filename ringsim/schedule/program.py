@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from ringsim.schedule.flow import NO_ROW, FlowRow, flow_of_rank
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import NEVER
+
+NEVER = -1  # in place of a step: there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One chunk to `peer`; `channel` as in `Step`."""
+    """One chunk to `peer`; `channel` as in `Transfer`."""
 
     step: int
     peer: int
@@ -24,11 +25,11 @@ class Send:
 class Receive:
     """One chunk from `peer`, and what its arrival has to do with the rank's other transfers.
 
-    `buffer_dependency`: as in `Step`; the rank's sends of the chunk up to this step must have left before the write.
+    `after_send_step`: the rank's sends of the chunk up to this step, NEVER if there is none, must have left before the
+    write (rule 4).
     `needs_staging`: what arrives needs its own place: to be added, or because the chunk is also sent, or
     written by an earlier row, in this very step. Otherwise it may land in the chunk directly, once
-    `after_receive` receives are applied (after which no earlier transfer of this rank is yet to touch the chunk)
-    and the sends of it up to step `after_send_step` (NEVER if there is none) have left.
+    `after_receive` receives are applied (after which no earlier transfer of this rank is yet to touch the chunk).
     `unlocks`: the sends that become possible once this receive is applied, in the order to issue them.
     """
 
@@ -36,7 +37,6 @@ class Receive:
     peer: int
     chunk: int
     reduce: bool
-    buffer_dependency: int
     needs_staging: bool
     after_receive: int
     after_send_step: int
@@ -84,7 +84,6 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
             peer=row.src,
             chunk=row.chunk,
             reduce=row.reduce,
-            buffer_dependency=row.free_after,
             needs_staging=row.reduce or row.step in (after_send_step, written_in),
             after_receive=max([number[row.replaces], *(group for _, group in earlier)]),
             after_send_step=after_send_step,

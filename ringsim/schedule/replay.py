@@ -1,11 +1,36 @@
-"""`replay`: run a schedule step by step on arrays in one process, with the result that any execution must have."""
+"""`run`: the interpreter of schedules, step by step on any state; `replay`: on arrays in one process.
+
+What an execution must have as its result, whatever its order in time, is what `run` gives.
+"""
 
 import copy
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.table import Step, Transfer
+
+
+class State(Protocol):
+    """What the ranks hold, as `run` changes it: numbers, or something that is counted instead."""
+
+    def read(self, step: int, transfer: Transfer, /) -> Any:
+        """Return what is sent, which later writes must not change."""
+
+    def write(self, step: int, transfer: Transfer, sent: Any, /) -> None:
+        """Let the receiver add what was sent, or overwrite its chunk with it."""
+
+
+def run(schedule: Schedule, state: State) -> Iterator[tuple[int, Step]]:
+    """Carry out the steps one after the other, and yield each when it is done."""
+    for index, step in enumerate(schedule.steps):
+        transfers = list(step)
+        # Everything is read before anything is written: rules 1 and 4.
+        sent = [state.read(index, transfer) for transfer in transfers]
+        for transfer, value in zip(transfers, sent, strict=True):
+            state.write(index, transfer, value)
+        yield index, step
 
 
 def replay(
@@ -39,17 +64,34 @@ def replay(
             f"{schedule}: got {len(buffers)} buffers of lengths {sorted(lengths)}; needs one of equal length per rank"
         )
     bounds = schedule.bounds(lengths.pop()).tolist()
-    for step in schedule.steps:
-        # Everything is read before anything is written: rules 1 and 4.
-        messages = []
-        for src, _, chunk, *_ in step:
-            source = buffers[src][bounds[chunk] : bounds[chunk + 1]]
-            if sent is not None:
-                source[:] = sent(source)
-            messages.append(copy.deepcopy(source))
-        for (_, dst, chunk, reduce, _), data in zip(step, messages, strict=True):
-            target = buffers[dst][bounds[chunk] : bounds[chunk + 1]]
-            if reduce:
-                combine(target, data)
-            else:
-                target[:] = data
+    for _ in run(schedule, _Buffers(buffers, bounds, sent, combine)):
+        pass
+
+
+class _Buffers:
+    """The buffers of the ranks; see `replay`."""
+
+    def __init__(
+        self,
+        buffers: Sequence[Any],
+        bounds: Sequence[int],
+        sent: Callable[[Any], Any] | None,
+        combine: Callable[[Any, Any], object],
+    ) -> None:
+        self._buffers, self._bounds, self._sent, self._combine = buffers, bounds, sent, combine
+
+    def read(self, _: int, transfer: Transfer) -> Any:
+        source = self._chunk(transfer.src, transfer.chunk)
+        if self._sent is not None:
+            source[:] = self._sent(source)
+        return copy.deepcopy(source)
+
+    def write(self, _: int, transfer: Transfer, sent: Any) -> None:
+        target = self._chunk(transfer.dst, transfer.chunk)
+        if transfer.reduce:
+            self._combine(target, sent)
+        else:
+            target[:] = sent
+
+    def _chunk(self, rank: int, chunk: int) -> Any:
+        return self._buffers[rank][self._bounds[chunk] : self._bounds[chunk + 1]]

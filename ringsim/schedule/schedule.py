@@ -39,10 +39,10 @@ import numpy.typing as npt
 
 from ringsim.files import quoted
 from ringsim.schedule.collective import Collective
-from ringsim.schedule.listed_steps import ListedSteps
 from ringsim.schedule.partition import PartitionFunction, partition
-from ringsim.schedule.step import Ints, Steps, Transfer
-from ringsim.schedule.user_steps import columns_by_step, require_count, transfers_by_step
+from ringsim.schedule.steps import Steps
+from ringsim.schedule.table import Ints, Transfer
+from ringsim.schedule.user_steps import columns_by_step, listed_steps, require_count, transfers_by_step
 from ringsim.units import plural
 
 Columns = tuple[npt.ArrayLike, ...]  # src, dst, chunk, reduce and, if it is not 0 for all, channel
@@ -107,7 +107,7 @@ class Schedule:
         """
         require_count("num_ranks", num_ranks)
         require_count("num_chunks", num_chunks)
-        listed = ListedSteps(num_ranks, num_chunks, columns_by_step(steps))
+        listed = listed_steps(num_ranks, num_chunks, columns_by_step(steps))
         return cls(collective, algorithm, num_ranks, num_chunks, listed)
 
     @property

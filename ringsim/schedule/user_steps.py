@@ -11,11 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ringsim.files import quoted
-from ringsim.schedule.step import ScheduleError, Transfer
+from ringsim.schedule.memory import require_memory
+from ringsim.schedule.steps import Steps
+from ringsim.schedule.table import BYTES_LISTED, ScheduleError, Transfer, TransferTable
 
 ArrayColumns = tuple[npt.NDArray[np.integer | np.bool_], ...]  # one for each field of a transfer
 LARGEST = 2**63 - 1  # that fits into a column
 REDUCE = Transfer._fields.index("reduce")
+MAX_CHANNELS = 2**20  # more than a rank has peers, or a schedule rings
+MAX_CHUNKS = 2**31 - 1  # that fit into the table of a schedule
+LARGE_STEP = 2**16  # transfers; smaller ones come one by one, and memory is not looked at for each
 
 
 def require_count(name: str, value: object, least: int = 1) -> None:
@@ -32,6 +37,38 @@ def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
     if array is None:
         raise ValueError(f"{name} {quoted(values)}: must be whole numbers, in a list or an array")
     return array.astype(np.int64)
+
+
+def listed_steps(num_ranks: int, num_chunks: int, steps: Iterable[ArrayColumns]) -> Steps:
+    """Return steps by the columns of each, which are broadcast against one another and read row by row.
+
+    Raises ScheduleError for a rank, chunk or channel out of range, and ValueError if there is no memory for a step.
+    """
+    listed = [_in_range(index, columns, num_ranks, num_chunks) for index, columns in enumerate(steps)]
+    return Steps.listed(len(listed), TransferTable.of_steps(listed))
+
+
+def _in_range(step: int, columns: ArrayColumns, num_ranks: int, num_chunks: int) -> list[npt.NDArray[Any]]:
+    """Return the columns row by row, in numbers of 64 bits.
+
+    Raises ScheduleError for the first transfer that names what there is not, or one rank twice.
+    """
+    same_length = np.broadcast_arrays(*columns)
+    if (num_transfers := same_length[0].size) > LARGE_STEP:
+        require_memory(f"a step of {num_transfers:,} transfers", num_transfers * BYTES_LISTED)
+    src, dst, chunk, reduce, channel = (np.ravel(column).astype(np.int64) for column in same_length)
+    limits = (num_ranks, num_ranks, min(num_chunks, MAX_CHUNKS), MAX_CHANNELS)
+    named = list(zip(("src", "dst", "chunk", "channel"), (src, dst, chunk, channel), limits, strict=True))
+    wrong = src == dst
+    for _, values, limit in named:
+        wrong = wrong | (values < 0) | (values >= limit)
+    if wrong.any():
+        row = int(wrong.argmax())
+        for name, values, limit in named:
+            if not 0 <= values[row] < limit:
+                raise ScheduleError(f"step {step}: {name} {values[row]} is not in 0..{limit - 1}")
+        raise ScheduleError(f"step {step}, rank {src[row]}: chunk {chunk[row]} is sent to itself")
+    return [src, dst, chunk, reduce, channel]
 
 
 def transfers_by_step(steps: Any) -> Iterator[ArrayColumns]:

@@ -1,12 +1,11 @@
 """`verify`: proves that a schedule keeps its collective's contract, by counting contributions.
 
 It runs the steps one after the other on counts instead of numbers: for each rank and chunk, how often each
-rank's original data is in it. Beside the counts it carries, for each rank and chunk, up to which step every
-other rank must have applied its writes to this chunk for this value to exist; that shows which sends have left for
-certain (rule 4).
+rank's original data is in it. What any execution waits for follows from the transfers (see `flow`), so that every
+execution has this result.
 
-Memory: two arrays of ranks x chunks x ranks 32-bit integers, and as much again to compare them; refused if these
-two are above `MAX_BYTES`, or all is more than what is free.
+Memory: an array of ranks x chunks x ranks 32-bit integers, and as much again to compare it; refused if the array is
+above `MAX_BYTES`, or all is more than what is free.
 
 A fault is shown in a grid: steps downwards, ranks across, and what each rank receives in each step.
 """
@@ -16,17 +15,19 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from ringsim.schedule.collective import Collective, initial_counts, required
+from ringsim.schedule.collective import Collective, Counts, initial_counts, required
 from ringsim.schedule.memory import require_memory
 from ringsim.schedule.partition import UnevenShares
+from ringsim.schedule.replay import run
 from ringsim.schedule.schedule import Schedule
-from ringsim.schedule.step import NEVER, Ints, ScheduleError, Step, Transfer
+from ringsim.schedule.table import Ints, ScheduleError, Step, Transfer
 from ringsim.schedule.user_steps import whole_numbers
 from ringsim.text_table import align_columns
 from ringsim.units import plural
 
 MAX_BYTES = 4 * 2**30
 MAX_NAMED = 4  # ranks whose counts are wrong, in a message
+NEVER = -1  # in place of a step: at the start
 MANY = 2**29  # counts stop here: that is wrong as it is, and must not wrap round to a right number
 
 
@@ -50,8 +51,7 @@ class Proof(NamedTuple):
 def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: None) -> Proof:
     """Prove that every rank ends with what the collective requires, each contribution counted once.
 
-    Also checks the columns `data_dependency` and `buffer_dependency`, the declared `lookback`, and that `partition`
-    covers tensors of some lengths, few elements and many, each element once.
+    Also checks that `partition` covers tensors of some lengths, few elements and many, each element once.
 
     on_progress: is told how many steps have been gone through since it was last told.
 
@@ -63,7 +63,7 @@ def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: 
         >>> verify(Schedule.from_transfers(Collective.ALL_REDUCE, "swap", 2, 1, swap))
         Proof(num_steps=1, num_transfers=2)
     """
-    needed = 2 * 4 * schedule.num_ranks**2 * schedule.num_chunks
+    needed = 4 * schedule.num_ranks**2 * schedule.num_chunks
     if needed > MAX_BYTES:
         raise ValueError(
             f"{schedule}: its proof needs {needed / 2**30:.0f} GiB of counts, more than {MAX_BYTES / 2**30:.0f} GiB; "
@@ -72,7 +72,11 @@ def verify(schedule: Schedule, on_progress: Callable[[int], object] = lambda _: 
     require_memory(f"{schedule}: its proof", 2 * needed)
     require_equal_shares(schedule)
     _check_partition(schedule)
-    return _Verifier(schedule).run(on_progress)
+    counts = _Counts(schedule)
+    for _ in run(schedule, counts):
+        on_progress(1)
+    counts.check_contract()
+    return Proof(schedule.num_steps, schedule.num_transfers, counts.num_redundant, counts.first_redundant)
 
 
 def require_equal_shares(schedule: Schedule) -> None:
@@ -117,102 +121,56 @@ def _bounds(schedule: Schedule, num_elements: int) -> Ints:
         raise ScheduleError(f"{place}: {error}") from None
 
 
-class _Verifier:
+class _Counts:
+    """The state of `run` that counts contributions, shape (rank, chunk, contributor), and knows where each step is."""
+
     def __init__(self, schedule: Schedule) -> None:
-        shape = (schedule.num_ranks, schedule.num_chunks)
         self._schedule = schedule
-        self._lookback = schedule.steps.lookback
-        self._counts = initial_counts(schedule.collective, *shape)
-        # _seen[rank, chunk, other]: the last step whose write to this chunk `other` had applied before this value was.
-        self._seen = np.full_like(self._counts, NEVER)
-        self._last_write = np.full(shape, NEVER, dtype=np.int64)
-        self._last_send = np.full(shape, NEVER, dtype=np.int64)
-        self._unconfirmed: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (rank, chunk): (step, dst) sent
+        self._counts = initial_counts(schedule.collective, schedule.num_ranks, schedule.num_chunks)
+        self._last_write: dict[tuple[int, int], int] = {}
         self._first_double: dict[tuple[int, int], int] = {}
-        self._num_redundant = 0
-        self._first_redundant: tuple[int, Transfer] | None = None
+        self.num_redundant = 0
+        self.first_redundant: tuple[int, Transfer] | None = None
 
-    def run(self, on_progress: Callable[[int], object]) -> Proof:
-        num_transfers = 0
-        for index, step in enumerate(self._schedule.steps):
-            num_transfers += len(step)
-            self._run_step(index, step)
-            on_progress(1)
-        self._check_contract()
-        return Proof(self._schedule.num_steps, num_transfers, self._num_redundant, self._first_redundant)
-
-    def _run_step(self, index: int, step: Step) -> None:
-        transfers = list(step)
-        for transfer in transfers:
-            self._check_range(index, transfer)
-        for row, transfer in enumerate(transfers):
-            self._check_send(index, transfer, int(step.data_dependency[row]))
-        carried = self._counts[step.src, step.chunk], self._seen[step.src, step.chunk]
-        for row, transfer in enumerate(transfers):
-            self._check_free(index, transfer, int(step.buffer_dependency[row]), carried[1][row])
-            self._apply(index, transfer, carried[0][row], carried[1][row])
-
-    def _check_range(self, index: int, transfer: Transfer) -> None:
-        num_ranks, num_chunks = self._schedule.num_ranks, self._schedule.num_chunks
-        if not (0 <= transfer.src < num_ranks and 0 <= transfer.dst < num_ranks and 0 <= transfer.chunk < num_chunks):
-            ranges = f"a rank not in 0..{num_ranks - 1} or a chunk not in 0..{num_chunks - 1}"
-            self._fail(index, None, f"{transfer} names {ranges}")
-        if transfer.channel < 0:
-            self._fail(index, transfer.src, f"chunk {transfer.chunk} is sent on channel {transfer.channel}, below 0")
-        if transfer.src == transfer.dst:
-            self._fail(index, transfer.src, f"chunk {transfer.chunk} is sent to the rank itself")
-
-    def _check_send(self, index: int, transfer: Transfer, data_dependency: int) -> None:
+    def read(self, step: int, transfer: Transfer) -> Counts:
+        """Return the counts that are sent. Raises ScheduleError for what there is not, or is not held."""
+        self._check_range(step, transfer)
         src, dst, chunk, *_ = transfer
-        if not self._counts[src, chunk].any():
+        counts: Counts = self._counts[src, chunk].copy()
+        if not counts.any():
             fault = f"chunk {chunk} is sent to rank {dst}, but rank {src} does not hold it"
-            self._fail(index, src, fault, marked=dst)  # in the grid, sends stand where they are received
-        written = int(self._last_write[src, chunk])
-        if data_dependency != written:
-            fault = f"chunk {chunk} was last written in step {written}, but data_dependency says {data_dependency}"
-            self._fail(index, src, fault)
-        self._check_lookback(index, src, data_dependency)
-        self._last_send[src, chunk] = index
-        self._unconfirmed.setdefault((src, chunk), []).append((index, dst))
+            self._fail(step, src, fault, marked=dst)  # in the grid, sends stand where they are received
+        return counts
 
-    def _check_free(self, index: int, transfer: Transfer, buffer_dependency: int, seen: np.ndarray) -> None:
-        """Check rule 4: the rank's own sends of the chunk are waited for, or have arrived for certain."""
-        _, dst, chunk, *_ = transfer
-        self._check_lookback(index, dst, buffer_dependency)
-        last_send = int(self._last_send[dst, chunk])
-        if buffer_dependency > last_send:
-            fault = f"chunk {chunk} was last sent in step {last_send}, but buffer_dependency says {buffer_dependency}"
-            self._fail(index, dst, fault)
-        for step, receiver in self._unconfirmed.pop((dst, chunk), []):
-            if buffer_dependency < step and max(self._seen[dst, chunk, receiver], seen[receiver]) < step:
-                sent = f"sent in step {step}; buffer_dependency is {buffer_dependency}, last sent in step {last_send}"
-                fault = f"chunk {chunk} may be overwritten before it has left for rank {receiver} ({sent})"
-                self._fail(index, dst, fault)
-
-    def _check_lookback(self, index: int, rank: int, step: int) -> None:
-        if step != NEVER and index - step > self._lookback:
-            fault = f"it waits for step {step}, further back than the declared lookback {self._lookback}"
-            self._fail(index, rank, fault)
-
-    def _apply(self, index: int, transfer: Transfer, counts: np.ndarray, seen: np.ndarray) -> None:
+    def write(self, step: int, transfer: Transfer, counts: Counts) -> None:
+        """Apply counts. Raises ScheduleError if they are added to nothing."""
         _, dst, chunk, reduce, _ = transfer
         held = self._counts[dst, chunk]
         if reduce:
             if not held.any():
-                self._fail(index, dst, f"chunk {chunk} is added to, but the rank does not hold it")
+                self._fail(step, dst, f"chunk {chunk} is added to, but the rank does not hold it")
             np.minimum(held + counts, MANY, out=held)
             if (held > 1).any():
-                self._first_double.setdefault((dst, chunk), index)
+                self._first_double.setdefault((dst, chunk), step)
         elif held.tobytes() == counts.tobytes():  # the quickest way to compare a few numbers
-            self._num_redundant += 1
-            self._first_redundant = self._first_redundant or (index, transfer)
+            self.num_redundant += 1
+            self.first_redundant = self.first_redundant or (step, transfer)
         else:
             held[:] = counts
-        self._last_write[dst, chunk] = index
-        np.maximum(self._seen[dst, chunk], seen, out=self._seen[dst, chunk])
-        self._seen[dst, chunk, dst] = index
+        self._last_write[dst, chunk] = step
 
-    def _check_contract(self) -> None:
+    def _check_range(self, step: int, transfer: Transfer) -> None:
+        num_ranks, num_chunks = self._schedule.num_ranks, self._schedule.num_chunks
+        if not (0 <= transfer.src < num_ranks and 0 <= transfer.dst < num_ranks and 0 <= transfer.chunk < num_chunks):
+            ranges = f"a rank not in 0..{num_ranks - 1} or a chunk not in 0..{num_chunks - 1}"
+            self._fail(step, None, f"{transfer} names {ranges}")
+        if transfer.channel < 0:
+            self._fail(step, transfer.src, f"chunk {transfer.chunk} is sent on channel {transfer.channel}, below 0")
+        if transfer.src == transfer.dst:
+            self._fail(step, transfer.src, f"chunk {transfer.chunk} is sent to the rank itself")
+
+    def check_contract(self) -> None:
+        """Raise ScheduleError unless every rank holds what the collective requires."""
         counts, must_hold = required(self._schedule.collective, self._schedule.num_ranks, self._schedule.num_chunks)
         wrong = (self._counts != counts).any(axis=2) & must_hold
         if not wrong.any():
@@ -226,7 +184,7 @@ class _Verifier:
         ]
         if len(parts) > MAX_NAMED:
             parts[MAX_NAMED:] = [f"and {len(parts) - MAX_NAMED} more such ranks"]
-        step = self._first_double.get((rank, chunk), int(self._last_write[rank, chunk]))
+        step = self._first_double.get((rank, chunk), self._last_write.get((rank, chunk), NEVER))
         place = "never written" if step == NEVER else f"see step {step}"
         self._fail(step, rank, f"chunk {chunk} ends with {', '.join(parts)} ({place}; {len(faults)} such chunks)")
 

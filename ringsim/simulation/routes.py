@@ -12,10 +12,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from ringsim.network import NONE, Floats, InSwitch, Ints, Paths, Resources, Topology, connection_ends, connection_keys
-from ringsim.schedule import Bools, Dependencies, Rows, Schedule, Step
-
-_MAX_ARRAYS = 256  # of connections, until they are made one
-_PER_RANK = 2**32  # more than there are chunks
+from ringsim.schedule import Bools, Dependencies, Rows, Schedule, Steps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,21 +144,17 @@ def have_contention(connections: Ends, topology: Topology) -> bool:
 
 
 def used_connections(schedule: Schedule) -> Ends:
-    """Return the connections that some transfer is sent on, each once, in order, without keeping all transfers."""
-    num_ranks = schedule.num_ranks
-    seen: dict[tuple[int, int, int], tuple[Ints, Ints, Ints]] = {}
-    known = [np.empty(0, dtype=np.int64)]
-    for step in schedule.steps.patterns():
-        columns = step.src, step.dst, step.channel
-        key = id(step.src), id(step.dst), id(step.channel)
-        if key in seen:
-            continue
-        seen[key] = columns  # kept, so that the ids stay theirs
-        known.append(connection_keys(step.src, step.dst, step.channel, num_ranks))
-        if len(seen) % _MAX_ARRAYS == 0:
-            seen.clear()
-            known = [np.unique(np.concatenate(known))]
-    return Ends.of(np.unique(np.concatenate(known)), num_ranks)
+    """Return the connections that some transfer is sent on, each once, in order."""
+    return Ends.of(np.unique(_connection_keys(schedule.steps, schedule.num_ranks)), schedule.num_ranks)
+
+
+def _connection_keys(steps: Steps, num_ranks: int) -> Ints:
+    """Return the keys of all connections; those of a relay, and of copies, without listing all transfers."""
+    if steps.copies and not steps.relay:
+        first = connection_ends(np.unique(_connection_keys(steps.copies.steps, num_ranks)), num_ranks)
+        return connection_keys(*steps.copies.of_connections(*first)[:3], num_ranks)
+    rows = steps.relay or steps.table
+    return connection_keys(rows.src, rows.dst, rows.channel, num_ranks)
 
 
 def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology) -> Topology:
@@ -171,40 +164,38 @@ def with_in_network_reduction(schedules: Sequence[Schedule], topology: Topology)
     one chunk to several ranks are copied by it, if all their ranks hang on it. What holds of a connection must hold of
     all its messages, so that only schedules that add and copy on their own channels gain from it.
     """
-    distinct = {id(schedule): schedule for schedule in schedules}.values()
-    if topology.switch_of_rank is None or not any(_is_for_switch(schedule) for schedule in distinct):
+    if topology.switch_of_rank is None:
         return topology
     num_ranks = topology.num_ranks
     kinds = 2 * num_ranks + 1
-    known = [np.empty(0, dtype=np.int64)]
-    for schedule in distinct:
-        for step in schedule.steps if _is_for_switch(schedule) else schedule.steps.patterns():
-            key, number = _merged(step, num_ranks, topology.switch_of_rank)
-            known.append(np.unique(key * kinds + number + num_ranks))
-            if len(known) == _MAX_ARRAYS:
-                known = [np.unique(np.concatenate(known))]
+    distinct = {id(schedule): schedule for schedule in schedules}.values()
+    merged = (_merged(schedule, topology.switch_of_rank) for schedule in distinct)
+    known = [np.unique(key * kinds + number + num_ranks) for key, number in merged]
     key, number = np.divmod(np.unique(np.concatenate(known)), kinds)
     number -= num_ranks
     first = np.flatnonzero(np.diff(key, prepend=-1))
     kept = first[(np.diff(np.append(first, len(key))) == 1) & (number[first] != 0)]
+    if not len(kept):
+        return topology
     added, copied = np.maximum(number[kept], 1), np.maximum(-number[kept], 1)
     reducing = copy(topology)
     reducing.in_switch = InSwitch(key[kept], added, copied)
     return reducing
 
 
-def _is_for_switch(schedule: Schedule) -> bool:
-    """Return whether some rank sends or receives several messages in a step."""
-    ends = (ranks for step in schedule.steps.patterns() for ranks in (step.src, step.dst))
-    return any(len(ranks) and np.bincount(ranks).max() > 1 for ranks in ends)
+def _merged(schedule: Schedule, switch: Ints) -> tuple[Ints, Ints]:
+    """Return connections, and how many messages are added up with each one on it, or as a negative number copied.
 
-
-def _merged(step: Step, num_ranks: int, switch: Ints) -> tuple[Ints, Ints]:
-    """Return each transfer's connection, and how many are added up with it, or as a negative number copied; 0: none."""
-    within = switch[step.src] == switch[step.dst]
-    owner = np.where(step.reduce, step.dst, step.src)
-    # Of one kind, owner and chunk, and from or to the switch of the owner.
-    together = ((owner * 2 + step.reduce) * 2 + within) * _PER_RANK + step.chunk
-    _, group, count = np.unique(together, return_inverse=True, return_counts=True)
-    number = np.where(within & (count[group] > 1), np.where(step.reduce, count[group], -count[group]), 0)
-    return connection_keys(step.src, step.dst, step.channel, num_ranks), number
+    0: none; so it is in a relay, in which no rank sends or receives a chunk twice at a time.
+    """
+    if schedule.steps.relay:
+        key = _connection_keys(schedule.steps, schedule.num_ranks)
+        return key, np.zeros_like(key)
+    rows, num_ranks = schedule.steps.table, schedule.num_ranks
+    within = switch[rows.src] == switch[rows.dst]
+    owner = np.where(rows.reduce, rows.dst, rows.src)
+    # Of one step, kind, owner and chunk, and from or to the switch of the owner.
+    kind = (rows.step.astype(np.int64) * num_ranks + owner) * 4 + 2 * rows.reduce + within
+    _, group, count = np.unique(kind * schedule.num_chunks + rows.chunk, return_inverse=True, return_counts=True)
+    number = np.where(within & (count[group] > 1), np.where(rows.reduce, count[group], -count[group]), 0)
+    return connection_keys(rows.src, rows.dst, rows.channel, num_ranks), number

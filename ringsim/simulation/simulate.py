@@ -13,7 +13,7 @@ import numpy as np
 from ringsim.network import AnyNetwork, Ints, SharedMemoryNetwork, Topology, require_priced, require_sound
 from ringsim.schedule import MemoryPasses, Schedule, dependencies, memory_passes, require_memory
 from ringsim.simulation.engines.event_engine import run_events
-from ringsim.simulation.engines.representatives import Representatives, representatives
+from ringsim.simulation.engines.representatives import Representatives, may_have_representatives, representatives
 from ringsim.simulation.engines.step_engine import is_for_steps, run_steps, time_steps
 from ringsim.simulation.engines.symmetry import may_have_classes
 from ringsim.simulation.engines.work import CopyCounts
@@ -110,6 +110,8 @@ def lists_more_than(
     """Return whether `predict_time` has to simulate more than `max_transfers` transfers, one by one."""
     if schedule.num_transfers <= max_transfers:
         return False
+    if not may_have_representatives(schedule):
+        return True
     topology = with_in_network_reduction([schedule], network.topology(schedule.num_ranks))
     few = _representatives(schedule, topology, schedule.chunk_bytes(size_bytes), runtime)
     return few is None or few.num_rows > max_transfers
@@ -142,7 +144,8 @@ def _refill_s(schedule: Schedule, topology: Topology, chunk_bytes: Ints) -> floa
         return 0.0
     taken = np.zeros(len(capacity) + 1)  # NONE is the last
     for step in schedule.steps:
-        paths = topology.connection_paths(step.src, step.dst, step.channel)
+        ends = (column.astype(np.int64) for column in (step.src, step.dst, step.channel))
+        paths = topology.connection_paths(*ends)
         np.add.at(taken, paths.resource, paths.use_per_byte * chunk_bytes[step.chunk][:, None])
     return float((taken[:-1] / capacity)[has_burst].max())
 

@@ -106,7 +106,7 @@ def in_order_of(schedule: Schedule, end_s: Floats) -> Schedule:
     transfer overwrites, if anything, has been made of what the rank has sent before of that chunk.
     """
     order = np.argsort(end_s, kind="stable")
-    columns = [np.concatenate([getattr(step, field) for step in schedule.steps])[order] for field in Transfer._fields]
+    columns = [getattr(schedule.steps.table, field)[order] for field in Transfer._fields]
     known = schedule.collective, schedule.algorithm, schedule.num_ranks, schedule.num_chunks
     return Schedule.from_columns(*known, list(_steps(*columns)))
 

@@ -7,7 +7,19 @@ from functools import cache
 import pytest
 from hypothesis import strategies as st
 
-from ringsim import ALGORITHMS, Collective, Network, Schedule, Transfer
+from ringsim import (
+    ALGORITHMS,
+    Collective,
+    Network,
+    Schedule,
+    Transfer,
+    merge,
+    permute_ranks,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+    split,
+)
 from ringsim.registry import build
 from tests.ringsim.topologies import PrivateLinks
 
@@ -61,6 +73,20 @@ def built_in_schedules(min_ranks: int = 1, max_ranks: int = 10) -> st.SearchStra
 def build_key(key: tuple[Collective, str], num_ranks: int) -> Schedule:
     """`build`, as the strategies call it."""
     return build(*key, num_ranks)
+
+
+@st.composite
+def relays(draw: st.DrawFn, max_ranks: int = 5) -> Schedule:
+    """Rings of rings: halves and wholes, both ways, in several orders, in segments."""
+    num_ranks, direction = draw(st.integers(2, max_ranks)), draw(st.sampled_from([1, -1]))
+    made_by = draw(st.sampled_from([ring_all_reduce, ring_reduce_scatter, ring_all_gather]))
+    ring = made_by(num_ranks, direction)
+    kind = draw(st.sampled_from(["plain", "in segments", "both ways", "in two orders", "both ways in segments"]))
+    other = made_by(num_ranks, -direction) if "both ways" in kind else permute_ranks(ring, range(num_ranks)[::-1])
+    whole = ring if kind in ("plain", "in segments") else merge(ring, other)
+    schedule = split(whole, 2) if "segments" in kind else whole
+    assert schedule.steps.relay
+    return schedule
 
 
 @st.composite

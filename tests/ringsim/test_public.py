@@ -14,7 +14,7 @@ from tests.ringsim.made_probes import made_measurements
 
 # What needs no example of its own: constants, and what others' examples make.
 WITHOUT_EXAMPLE = {
-    "ALGORITHMS", "NEVER", "Collective", "Comparison", "Explanation", "ProbeFit", "RankPlacement", "RunView",
+    "ALGORITHMS", "Collective", "Comparison", "Explanation", "ProbeFit", "RankPlacement", "RunView",
     "ScheduleError", "Step", "Steps", "Sweep", "Timeline", "Transfer", "WorkerError", "cases_of_tables", "read_logs",
     "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter",
 }  # fmt: skip

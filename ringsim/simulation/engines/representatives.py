@@ -54,16 +54,24 @@ def representatives(schedule: Schedule, topology: Topology) -> Representatives |
 
     For topologies on which transfers may have classes, see `symmetry.may_have_classes`.
     """
+    if not may_have_representatives(schedule):
+        return None
     relay, copies = schedule.steps.relay, schedule.steps.copies
     if relay:
         return _of_relay(relay, topology)
-    if copies is None or copies.steps.num_transfers > MAX_COPY_ROWS:
-        return None
-    return _of_copies(schedule, copies, topology)
+    return _of_copies(schedule, copies, topology) if copies else None
+
+
+def may_have_representatives(schedule: Schedule) -> bool:
+    """Return whether it is worth looking: what its transfers follow from is known, and that is not too large."""
+    copies = schedule.steps.copies
+    return schedule.steps.relay is not None or (copies is not None and copies.steps.num_transfers <= MAX_COPY_ROWS)
 
 
 def _of_relay(relay: Relay, topology: Topology) -> Representatives | None:
     keys = connection_keys(relay.src, relay.dst, relay.channel, topology.num_ranks)
+    if len(np.unique(keys)) < len(keys):
+        return None  # chunks go in segments, of which one waits for another
     connections = connections_of(Ends.of(keys, topology.num_ranks), topology)
     colouring = ConnectionColouring(connections, topology)
     neighbours = relay.after, np.argsort(relay.after)

@@ -62,8 +62,8 @@ def test_each_instruction_obeys_the_rule(schedule: Schedule, ahead: int) -> None
                 receive = program.receives[index]
                 staged += receive.needs_staging * (1 if opcode is Opcode.POST_RECV else -1)
                 assert staged <= instructions.num_staging_buffers(program, ahead)
-                last = receive.buffer_dependency if opcode is Opcode.APPLY else receive.after_send_step
-                reading = {i for i, s in enumerate(program.sends) if s.chunk == receive.chunk and s.step <= last}
+                sends, last = enumerate(program.sends), receive.after_send_step
+                reading = {i for i, s in sends if s.chunk == receive.chunk and s.step <= last}
                 assert left.issuperset(reading) or (opcode is Opcode.POST_RECV and receive.needs_staging)
 
 

@@ -28,7 +28,7 @@ from ringsim.registry.algorithms import ALGORITHMS
 from ringsim.schedule import replay, verify
 from ringsim.schedule.collective import owners
 from tests.refusals import refused, said_by
-from tests.ringsim.strategies import every_algorithm, listed
+from tests.ringsim.strategies import every_algorithm
 
 ALL_REDUCES = [name for collective, name in ALGORITHMS if collective is Collective.ALL_REDUCE]
 
@@ -37,15 +37,12 @@ ALL_REDUCES = [name for collective, name in ALGORITHMS if collective is Collecti
 def test_all_are_proved(collective: Collective, algorithm: str) -> None:
     """Every built-in keeps its contract and the bounds, for one rank, powers of two and their neighbours.
 
-    If one beat a bound, either the bound or the proof would be wrong. `verify` checks that the claimed lookback is
-    enough for an executor; it is no more than needed either.
+    If one beat a bound, either the bound or the proof would be wrong.
     """
     for num_ranks in (*range(1, 10), 12, 13, 16, 17):
         schedule = build(collective, algorithm, num_ranks)
         assert (schedule.collective, schedule.algorithm, schedule.num_ranks) == (collective, algorithm, num_ranks)
         assert verify(schedule) == (schedule.num_steps, schedule.num_transfers, 0, None)
-        reach = max((step.reach(index) for index, step in enumerate(schedule.steps)), default=0)
-        assert schedule.steps.lookback == reach or num_ranks == 1
         cost = cost_of(schedule)
         assert cost.sent >= cost.sent_bound - 1e-12
 
@@ -60,16 +57,14 @@ def test_all_are_proved_for_more_ranks(key: tuple[Collective, str], num_ranks: i
 
 
 @every_algorithm
-def test_claimed_columns_are_those_of_a_table(collective: Collective, algorithm: str) -> None:
-    """Lazily computed `data_dependency` and `last_write` equal what a table of ranks x chunks gives."""
+def test_as_many_transfers_as_are_claimed(collective: Collective, algorithm: str) -> None:
+    """Before its table is made, and of its rows."""
     for num_ranks in (1, 2, 3, 5, 8, 12):
-        lazy = build(collective, algorithm, num_ranks)
-        num_chunks = lazy.num_chunks
-        table = listed(*map(list, lazy.steps), collective=collective, num_ranks=num_ranks, num_chunks=num_chunks)
-        for a, b in zip(lazy.steps, table.steps, strict=True):
-            assert a.data_dependency.tolist() == b.data_dependency.tolist()
-        rank, chunk = (grid.ravel() for grid in np.indices((num_ranks, num_chunks)))
-        assert lazy.steps.last_write(rank, chunk).tolist() == table.steps.last_write(rank, chunk).tolist()
+        schedule = build(collective, algorithm, num_ranks)
+        claimed, table = (schedule.num_steps, schedule.num_transfers), schedule.steps.table
+        assert claimed == (len(list(schedule.steps)), len(table))
+        assert (np.diff(table.step) >= 0).all()
+        assert table.step.max(initial=0) < max(schedule.num_steps, 1)
 
 
 def held_before_and_after(schedule: Schedule, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -320,11 +315,15 @@ def test_parameters_that_do_not_fit_are_refused(snapshot: SnapshotAssertion) -> 
 
 
 def test_a_large_ring_is_not_materialised() -> None:
-    """65,536 ranks: any step is there at once, and waits for the step before it only."""
-    schedule = build(Collective.ALL_REDUCE, "ring", 65536)
-    assert (schedule.num_steps, schedule.steps.lookback) == (131070, 1)
-    assert (schedule.steps[100_000].data_dependency == 99_999).all()
-    assert (schedule.steps[65535].data_dependency == 65534).all()  # the all-gather's first step
+    """65,536 ranks: any step is there at once, and every rank passes on what came in the step before."""
+    n = 65536
+    schedule, rank = build(Collective.ALL_REDUCE, "ring", n), np.arange(n)
+    assert (schedule.num_steps, schedule.num_transfers) == (131070, 131070 * n)
+    for index in (1, n - 1, 100_000):  # of which one is the all-gather's first
+        before, step = schedule.steps[index - 1], schedule.steps[index]
+        assert (before.dst[(rank - 1) % n] == step.src).all()
+        assert (before.chunk[(rank - 1) % n] == step.chunk).all()
+        assert step.reduce.tolist() == [index < n - 1] * n
 
 
 def test_bounds_by_hand() -> None:

@@ -1,5 +1,6 @@
 """Each combinator against doing the same by hand to the transfers written out."""
 
+from dataclasses import fields, replace
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -7,8 +8,22 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringsim import Collective, Schedule, Transfer, merge, on_channel, on_groups, permute_ranks, pipeline, split, then
-from tests.ringsim.strategies import schedules
+from ringsim import (
+    Collective,
+    Network,
+    Schedule,
+    Transfer,
+    merge,
+    on_channel,
+    on_groups,
+    permute_ranks,
+    pipeline,
+    split,
+    then,
+)
+from ringsim.schedule import NO_ROW, TransferTable, dependencies
+from ringsim.simulation.engines.event_engine import run_events
+from tests.ringsim.strategies import relays, schedules, uniform_networks
 
 Rows = list[list[Transfer]]
 
@@ -28,18 +43,19 @@ def written_out(schedule: Schedule) -> Rows:
 
 
 def assert_same(made: Schedule, rows: Rows) -> None:
-    """All that an executor reads is what a table works out for `rows`; lookback and num_channels may be too large."""
-    shape = Shape(made.collective, made.algorithm, made.num_ranks, made.num_chunks)
-    table = Schedule.from_transfers(*shape, rows)
-    for a, b in zip(made.steps, table.steps, strict=True):
-        for name in ("src", "dst", "chunk", "reduce", "channel", "data_dependency", "buffer_dependency"):
-            assert getattr(a, name).tolist() == getattr(b, name).tolist(), name
-    rank, chunk = (grid.ravel() for grid in np.indices((made.num_ranks, made.num_chunks)))
-    assert made.steps.last_write(rank, chunk).tolist() == table.steps.last_write(rank, chunk).tolist()
-    assert made.steps.last_send(rank, chunk).tolist() == table.steps.last_send(rank, chunk).tolist()
-    assert made.steps.lookback >= table.steps.lookback
-    used = max((transfer.channel for row in rows for transfer in row), default=0) + 1
-    assert made.steps.num_channels >= table.steps.num_channels == used
+    """All that is known of its transfers is what is known of these: as a whole, step by step and rank by rank."""
+    listed = Schedule.from_transfers(made.collective, made.algorithm, made.num_ranks, made.num_chunks, rows)
+    assert (made.num_steps, made.num_transfers) == (len(rows), sum(map(len, rows)))
+    assert [list(step) for step in made.steps] == rows
+    assert [list(made.steps[index]) for index in range(len(rows))] == rows
+    assert columns(made.steps.table) == columns(listed.steps.table)
+    for rank in range(made.num_ranks):
+        assert columns(made.steps.table_of(rank)) == columns(listed.steps.table_of(rank))
+
+
+def columns(table: TransferTable) -> list[list[int]]:
+    """The columns as lists."""
+    return [getattr(table, field.name).tolist() for field in fields(TransferTable)]
 
 
 def segment(transfer: Transfer, segments: int, j: int) -> Transfer:
@@ -55,20 +71,18 @@ def test_then_is_the_same_as_writing_both_out(schedule: Schedule, cut: int) -> N
     first, second = (Schedule.from_transfers(*shape, part) for part in (rows[:cut], rows[cut:]))
     joined = then(first, second, Collective.ALL_REDUCE, "joined")
     assert_same(joined, rows)
-    assert joined.steps.lookback == schedule.steps.lookback
 
 
-@given(schedules(), st.integers(1, 4))
+@given(schedules() | relays(), st.integers(1, 4))
 def test_split_sends_piece_after_piece(schedule: Schedule, segments: int) -> None:
     """Every step becomes one for each segment, and nothing else changes."""
     made = split(schedule, segments)
     assert_same(
         made, [[segment(t, segments, j) for t in row] for row in written_out(schedule) for j in range(segments)]
     )
-    assert made.steps.lookback == schedule.steps.lookback * segments
 
 
-@given(schedules(), st.integers(1, 4))
+@given(schedules() | relays(), st.integers(1, 4))
 def test_pipeline_sends_each_piece_a_step_behind(schedule: Schedule, segments: int) -> None:
     """In step t segment j does what the whole did in step t - j."""
     rows = written_out(schedule)
@@ -78,7 +92,6 @@ def test_pipeline_sends_each_piece_a_step_behind(schedule: Schedule, segments: i
             waves[index + j] += [segment(t, segments, j) for t in row]
     made = pipeline(schedule, segments)
     assert_same(made, waves)
-    assert made.steps.lookback == schedule.steps.lookback
 
 
 @given(schedules(max_steps=9), st.lists(st.integers(0, 9), min_size=1, max_size=3).map(sorted))
@@ -97,13 +110,7 @@ def test_merge_takes_turns(schedule: Schedule, cuts: list[int]) -> None:
     assert made.algorithm == "merged"
 
 
-@given(schedules(), st.integers(1, 3))
-def test_merge_of_equally_long_ones_knows_its_lookback(schedule: Schedule, copies: int) -> None:
-    """It is no larger than needed there, so that an executor keeps no more than it must."""
-    assert merge(*[schedule] * copies).steps.lookback == schedule.steps.lookback * copies
-
-
-@given(schedules(), st.integers(0, 3))
+@given(schedules() | relays(), st.integers(0, 3))
 def test_on_channel_changes_channels_alone(schedule: Schedule, channel: int) -> None:
     """All by the same number."""
     rows = [[t._replace(channel=t.channel + channel) for t in row] for row in written_out(schedule)]
@@ -135,10 +142,9 @@ def test_permute_ranks_moves_owned_chunks(schedule: Schedule, collective: Collec
 
     made = permute_ranks(plain, order)
     assert_same(made, [[moved(t) for t in row] for row in rows])
-    assert made.steps.lookback == plain.steps.lookback
 
 
-@given(schedules(), st.integers(1, 3), st.integers(0, 2), st.data())
+@given(schedules() | relays(), st.integers(1, 3), st.integers(0, 2), st.data())
 def test_on_groups_does_the_same_on_each(schedule: Schedule, num_groups: int, spare: int, data: st.DataObject) -> None:
     """Each group's i-th rank does what rank i did, on the group's run of chunks; the other ranks do nothing."""
     num_ranks, num_chunks = num_groups * schedule.num_ranks + spare, schedule.num_chunks + 2
@@ -155,4 +161,48 @@ def test_on_groups_does_the_same_on_each(schedule: Schedule, num_groups: int, sp
     ]
     made = on_groups(schedule, groups, num_ranks, num_chunks, Collective.ALL_REDUCE, start)
     assert_same(made, rows)
-    assert made.steps.lookback == schedule.steps.lookback
+
+
+@given(relays(), relays())
+def test_relays_one_after_another(first: Schedule, second: Schedule) -> None:
+    """Whether or not the second passes on what the first has brought."""
+    if (first.num_ranks, first.num_chunks) == (second.num_ranks, second.num_chunks):
+        assert_same(then(first, second, Collective.ALL_REDUCE, "both"), written_out(first) + written_out(second))
+
+
+@given(st.lists(relays(max_ranks=3), min_size=2, max_size=3))
+def test_relays_side_by_side(relays: list[Schedule]) -> None:
+    """The same as what is listed, merged."""
+    alike = [one for one in relays if one.num_chunks == relays[0].num_chunks and one.num_ranks == relays[0].num_ranks]
+    alike = [replace(one, collective=Collective.ALL_REDUCE) for one in alike]
+    lists = [
+        Schedule.from_transfers(one.collective, "part", one.num_ranks, one.num_chunks, written_out(one))
+        for one in alike
+    ]
+    assert_same(merge(*alike), written_out(merge(*lists)))
+
+
+@given(relays(), st.permutations(range(5)))
+def test_relays_with_ranks_in_other_places(relay: Schedule, order: list[int]) -> None:
+    """The same as what is listed, permuted."""
+    own = [rank for rank in order if rank < relay.num_ranks]
+    listed = replace(
+        relay,
+        steps=Schedule.from_transfers(
+            relay.collective, "listed", relay.num_ranks, relay.num_chunks, written_out(relay)
+        ).steps,
+    )
+    assert_same(permute_ranks(relay, own), written_out(permute_ranks(listed, own)))
+
+
+@given(relays(), uniform_networks(), st.booleans())
+def test_no_send_of_a_relay_is_waited_for(relay: Schedule, network: Network, in_order: bool) -> None:
+    """Before a chunk comes back, it has left for certain: the waits of rule 4 change no time."""
+    rows = written_out(relay)
+    listed = Schedule.from_transfers(relay.collective, "listed", relay.num_ranks, relay.num_chunks, rows)
+    assert (dependencies(relay).buffer_dependency == NO_ROW).all()
+    topology, sizes = network.topology(relay.num_ranks), np.full(relay.num_chunks, 100)
+    relayed_s, listed_s = (
+        run_events(dependencies(one, in_order=in_order), topology, sizes).applied_s.tolist() for one in (relay, listed)
+    )
+    assert relayed_s == listed_s

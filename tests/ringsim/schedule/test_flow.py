@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringsim.registry.algorithms import build
-from ringsim.schedule import NO_ROW, Collective, Schedule, flow, memory_passes, most_published
-from tests.ringsim.strategies import built_in_schedules, schedules
+from ringsim.schedule import NO_ROW, Collective, Schedule, Transfer, dependencies, flow, memory_passes, most_published
+from tests.ringsim.strategies import built_in_schedules, listed, schedules
 
 
 class Walk:
@@ -33,6 +33,19 @@ def test_each_transfer_reads_and_replaces_the_version_that_was_written_last(sche
     assert [row for row, is_replaced in enumerate(rows.is_replaced) if not is_replaced] == sorted(walk.last)
     transfers = [transfer for step in schedule.steps for transfer in step]
     assert list(zip(rows.src, rows.dst, rows.chunk, rows.reduce, rows.channel, strict=True)) == transfers
+
+
+def test_a_transfer_waits_for_the_last_write_and_a_write_for_the_last_send() -> None:
+    """Rules 1 and 4; in an exchange each sends what it held before."""
+    schedule = listed(
+        [Transfer(0, 1, 0, True), Transfer(1, 0, 0, True)],
+        [Transfer(2, 0, 1, False)],
+        [Transfer(0, 2, 0, False)],
+        [Transfer(1, 0, 0, False)],
+    )
+    waits = dependencies(schedule)
+    assert waits.data_dependency.tolist() == [NO_ROW, NO_ROW, NO_ROW, 1, 0]
+    assert waits.buffer_dependency.tolist() == [1, 0, NO_ROW, NO_ROW, 3]
 
 
 @given(schedules() | built_in_schedules(max_ranks=9), st.booleans())

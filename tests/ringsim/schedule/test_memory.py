@@ -1,5 +1,6 @@
 """Too large requests are refused before they begin, by estimates; free memory is made small here."""
 
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 
@@ -8,7 +9,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from ringsim import Collective, Network, Schedule, predict_time, split
 from ringsim.registry.algorithms import ALGORITHMS, build
-from ringsim.schedule import memory, verify
+from ringsim.schedule import BYTES_LISTED, memory, verify
 from ringsim.schedule.dependencies import BYTES_PER_TRANSFER, Dependencies, dependencies
 from ringsim.schedule.memory import SMALL_BYTES, estimated_transfers, require_memory
 from ringsim.units import format_size
@@ -44,7 +45,6 @@ TOO_LARGE: list[Callable[[], object]] = [
     lambda: build(Collective.ALL_REDUCE, "halving_doubling", 128),
     lambda: build(Collective.REDUCE_SCATTER, "halving_doubling", 255),
     lambda: build(Collective.ALL_GATHER, "recursive_doubling", 511),
-    lambda: Schedule.from_columns(Collective.ALL_REDUCE, "own", 300, 300, []),
     lambda: Schedule.from_columns(Collective.ALL_REDUCE, "own", 2, 1, [([0] * (2**16 + 1), 1, 0, True)]),
     lambda: verify(RING),
     lambda: predict_time(TRAINS, Network(1e-6, 1e9), 2**20),
@@ -98,3 +98,23 @@ def test_the_size_of_a_row_is_as_stated() -> None:
     arrows = dependencies(build(Collective.ALL_REDUCE, "ring", 5))
     columns = [getattr(arrows, name) for name in Dependencies.__dataclass_fields__]
     assert sum(column.nbytes for column in columns) == BYTES_PER_TRANSFER * len(arrows)
+
+
+LISTED = [
+    (Collective.ALL_REDUCE, "ring"), (Collective.ALL_REDUCE, "hierarchical"), (Collective.ALL_REDUCE, "nccl_tree"),
+    (Collective.BROADCAST, "ring"), (Collective.ALL_TO_ALL, "pairwise"), (Collective.ALL_TO_ALL, "direct"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), LISTED)
+def test_a_list_takes_no_more_than_is_asked_for(collective: Collective, algorithm: str) -> None:
+    """While it is made; what it is made of is not kept."""
+    schedule = build(collective, algorithm, 96)
+    tracemalloc.start()
+    try:
+        assert len(schedule.steps.table) == schedule.num_transfers
+        kept, peak = tracemalloc.get_traced_memory()
+        assert peak <= BYTES_LISTED * schedule.num_transfers
+        assert kept <= 28 * schedule.num_transfers
+    finally:
+        tracemalloc.stop()

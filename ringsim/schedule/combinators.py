@@ -1,0 +1,330 @@
+"""Combinators: schedules made of schedules, as operations on the columns of their tables.
+
+`then` puts one after another, `merge` side by side; `on_groups` lets groups of ranks do the same, `permute_ranks` and
+`on_channel` rename, and `split` and `pipeline` cut chunks into segments. Rings stay relays where they can.
+"""
+
+from __future__ import annotations  # so that help() shows the names of array types, not what they stand for
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ringsim.files import quoted
+from ringsim.schedule.collective import Collective
+from ringsim.schedule.relay import Relay
+from ringsim.schedule.schedule import Schedule
+from ringsim.schedule.steps import Copies, Steps
+from ringsim.schedule.table import Ints, ScheduleError, TransferTable
+from ringsim.schedule.user_steps import require_count, whole_numbers
+
+_Rows = TypeVar("_Rows", TransferTable, Relay)
+
+
+def _require_schedules(combinator: str, *operands: object) -> None:
+    """Raise ValueError, which names the combinator, unless all of them are."""
+    for operand in operands:
+        if not isinstance(operand, Schedule):
+            raise ValueError(f"{combinator}: {quoted(operand)} is no Schedule")
+
+
+def then(first: Schedule, second: Schedule, collective: Collective, algorithm: str) -> Schedule:
+    """Run `first`, and after it `second`, on the same ranks and chunks.
+
+    No barrier stands between them: a transfer of `second` waits only for what `first` wrote into its chunk, and
+    for what it sent of it.
+
+    Raises ScheduleError if the two do not have the same ranks and chunks.
+
+        >>> from ringsim import Collective, ring_all_gather, ring_reduce_scatter, then
+        >>> then(ring_reduce_scatter(4), ring_all_gather(4), Collective.ALL_REDUCE, "mine")
+        Schedule(all_reduce mine over 4 ranks, 4 chunks, 6 steps)
+    """
+    _require_schedules("then", first, second)
+    if (first.num_ranks, first.num_chunks) != (second.num_ranks, second.num_chunks):
+        raise ScheduleError(
+            f"then: {first} has {first.num_chunks} chunks, {second} has {second.num_chunks}; both must agree"
+        )
+    if first.partition is not second.partition:
+        raise ScheduleError(f"then: {first} and {second} divide a tensor differently; both must divide it alike")
+    steps = _one_after_another(first.steps, second.steps)
+    return Schedule(collective, algorithm, first.num_ranks, first.num_chunks, steps, first.partition)
+
+
+def _one_after_another(first: Steps, second: Steps) -> Steps:
+    if first.relay and second.relay and (relay := first.relay.followed_by(second.relay)):
+        return Steps.relayed(relay)
+
+    def make() -> TransferTable:
+        return TransferTable.joined([first.table, replace(second.table, step=second.table.step + np.int32(len(first)))])
+
+    return Steps(len(first) + len(second), first.num_transfers + second.num_transfers, make)
+
+
+def merge(first: Schedule, *others: Schedule, algorithm: str | None = None) -> Schedule:
+    """Run schedules of the same collective, ranks and chunks at once, each on its own share of the data.
+
+    Chunk c of the i-th of k becomes chunk `k * c + i`, so that a rank owns what it owned, and channels likewise. Steps
+    alternate. By the rule of execution the schedules do not wait for each other; a rank that executes in order applies
+    what they bring one after the other.
+    algorithm: the name of the result; without it that of the first.
+
+    Raises ScheduleError if the schedules do not fit.
+
+        >>> from ringsim import merge, ring_all_reduce
+        >>> merge(ring_all_reduce(4), ring_all_reduce(4, direction=-1), algorithm="both_ways")
+        Schedule(all_reduce both_ways over 4 ranks, 8 chunks, 12 steps)
+    """
+    schedules = [first, *others]
+    _require_schedules("merge", *schedules)
+    shapes = [(one.collective, one.num_ranks, one.num_chunks) for one in schedules]
+    for other, shape in zip(schedules, shapes, strict=True):
+        if shape != shapes[0]:
+            raise ScheduleError(
+                f"merge: {first} has {first.num_chunks} chunks, {other} has {other.num_chunks}; "
+                "collective, ranks and chunks must agree"
+            )
+    if any(other.partition is not first.partition for other in others):
+        raise ScheduleError(f"merge: {first} and another divide a tensor differently; all must divide it alike")
+    steps = _side_by_side([schedule.steps for schedule in schedules])
+    num_chunks = first.num_chunks * len(schedules)
+    return replace(first, algorithm=algorithm or first.algorithm, num_chunks=num_chunks, steps=steps)
+
+
+def _side_by_side(parts: list[Steps]) -> Steps:
+    """Return the steps of several schedules, alternating: step 0 of each, then step 1 of each that has one, ..."""
+    relays, count = [steps.relay for steps in parts if steps.relay], len(parts)
+    if len(relays) == count and len({(relay.reduces, relay.num_turns) for relay in relays}) == 1:
+        turned = [replace(one, turn=one.turn * count + part) for part, one in enumerate(relays)]
+        numbered = [_numbered(one, count, part) for part, one in enumerate(turned)]
+        return Steps.relayed(replace(Relay.joined(numbered), num_turns=relays[0].num_turns * count))
+
+    def make() -> TransferTable:
+        part = np.repeat(np.arange(count), [len(steps) for steps in parts])
+        step = np.concatenate([np.arange(len(steps)) for steps in parts])
+        part = part[np.lexsort((part, step))]
+        tables = [
+            replace(_numbered(steps.table, count, i), step=np.flatnonzero(part == i).astype(np.int32)[steps.table.step])
+            for i, steps in enumerate(parts)
+        ]
+        return TransferTable.joined(tables)
+
+    num_steps, num_transfers = sum(map(len, parts)), sum(steps.num_transfers for steps in parts)
+    return Steps(num_steps, num_transfers, make, copies=_copies(parts))
+
+
+def _numbered(rows: _Rows, count: int, part: int) -> _Rows:
+    """Return the rows of one of `count` schedules that are merged with the numbers of its chunks and channels there."""
+    return replace(rows, chunk=rows.chunk * count + part, channel=rows.channel * count + part)
+
+
+def _copies(parts: list[Steps]) -> Copies | None:
+    """Return the copies of each schedule that is merged several times, each time with its ranks in another order."""
+    families: dict[int, list[int]] = {}
+    moved = [steps.moved for steps in parts if steps.moved]
+    for number, (original, _) in enumerate(moved):
+        families.setdefault(id(original), []).append(number)
+    if len(moved) < len(parts) or len(families) == len(parts):
+        return None
+    orders = [np.array([moved[number][1] for number in numbers]) for numbers in families.values()]
+    return Copies(
+        _side_by_side([parts[numbers[0]] for numbers in families.values()]),
+        tuple(np.array(numbers) for numbers in families.values()),
+        tuple(order[:, np.argsort(order[0])] for order in orders),
+    )
+
+
+def on_groups(
+    schedule: Schedule,
+    groups: npt.ArrayLike,
+    num_ranks: int,
+    num_chunks: int,
+    collective: Collective,
+    first_chunk: Sequence[int] | Ints | None = None,
+) -> Schedule:
+    """Let every group of ranks do `schedule` in the same steps, within a schedule of more ranks and chunks.
+
+    groups: (num_groups, schedule.num_ranks), the rank that does in each group what rank i does; no rank
+    twice. The chunks of group g are a run from `first_chunk[g]` on; from 0 without it.
+
+    Raises ScheduleError if the groups overlap or do not fit into `num_ranks` and `num_chunks`.
+
+        >>> from ringsim import Collective, on_groups, ring_reduce_scatter
+        >>> on_groups(ring_reduce_scatter(2), [[0, 1], [2, 3]], 4, 2, Collective.REDUCE_SCATTER)
+        Schedule(reduce_scatter ring over 4 ranks, 2 chunks, 1 step)
+    """
+    _require_schedules("on_groups", schedule)
+    require_count("num_ranks", num_ranks)
+    ranks = np.atleast_2d(whole_numbers("groups", groups))
+    start = np.zeros(len(ranks), np.int64) if first_chunk is None else whole_numbers("first_chunk", first_chunk)
+    members = np.unique(ranks)
+    if ranks.shape[1] != schedule.num_ranks or len(members) != ranks.size or len(start) != len(ranks):
+        raise ScheduleError(f"on_groups: {schedule}: each group must have {schedule.num_ranks} different ranks")
+    if members[0] < 0 or members[-1] >= num_ranks or start.min() < 0 or start.max() + schedule.num_chunks > num_chunks:
+        raise ScheduleError(f"on_groups: {schedule}: not within {num_ranks} ranks and {num_chunks} chunks")
+    steps = _in_groups(schedule.steps, ranks, start)
+    return Schedule(collective, schedule.algorithm, num_ranks, num_chunks, steps, schedule.partition)
+
+
+def _in_groups(steps: Steps, ranks: Ints, first_chunk: Ints) -> Steps:
+    if steps.relay:
+        relays = (_renamed(steps.relay, group, first) for group, first in zip(ranks, first_chunk, strict=True))
+        return Steps.relayed(Relay.joined(list(relays)))
+
+    def make() -> TransferTable:
+        groups = ranks.astype(np.int32), first_chunk.astype(np.int32)
+        return TransferTable.joined([_renamed(steps.table, group, first) for group, first in zip(*groups, strict=True)])
+
+    return Steps(len(steps), steps.num_transfers * len(ranks), make)
+
+
+def _renamed(rows: _Rows, ranks: Any, first_chunk: int) -> _Rows:
+    return replace(rows, src=ranks[rows.src], dst=ranks[rows.dst], chunk=rows.chunk + first_chunk)
+
+
+def permute_ranks(schedule: Schedule, order: Sequence[int] | npt.NDArray[np.integer]) -> Schedule:
+    """Let rank `order[i]` do what rank i does in `schedule`; so a ring goes order[0], order[1], ...
+
+    Where shares of the data belong to ranks, as in reduce_scatter and all_gather, or to pairs of them, as in
+    all_to_all, the chunks of rank i become those of rank `order[i]`, so that the contract still holds. In the others
+    chunks keep their numbers.
+
+    Raises ValueError if `order` is not a permutation of the ranks, or moves the root, and ScheduleError if ranks own
+    different numbers of chunks.
+
+        >>> from ringsim import permute_ranks, ring_all_reduce
+        >>> [transfer.src for transfer in permute_ranks(ring_all_reduce(4), [0, 2, 1, 3]).steps[0]]
+        [0, 2, 1, 3]
+    """
+    _require_schedules("permute_ranks", schedule)
+    new_rank = whole_numbers("order", order)
+    if new_rank.ndim != 1 or not np.array_equal(np.sort(new_rank), np.arange(schedule.num_ranks)):
+        raise ValueError(f"order {new_rank.tolist()}: must have each rank 0..{schedule.num_ranks - 1} once")
+    if schedule.collective.has_root and new_rank[0] != 0:
+        raise ValueError(f"order {new_rank.tolist()}: must begin with rank 0, the root of {schedule.collective.value}")
+    num_shares = schedule.collective.num_shares(schedule.num_ranks)
+    if schedule.num_chunks % num_shares:
+        raise ScheduleError(
+            f"permute_ranks: {schedule} has {schedule.num_chunks} chunks; must be a multiple of its ranks"
+            f"{' squared' * (num_shares > schedule.num_ranks)}"
+        )
+    shares = np.arange(schedule.num_chunks).reshape(num_shares, -1)
+    new_chunk = shares[_permuted_shares(schedule.collective, new_rank)].ravel()
+    return replace(schedule, steps=_permuted(schedule.steps, new_rank, new_chunk))
+
+
+def _permuted_shares(collective: Collective, new_rank: Ints) -> Ints:
+    """Return the number that each share of the data has once the ranks are permuted."""
+    if collective is Collective.ALL_TO_ALL:
+        return (len(new_rank) * new_rank[:, np.newaxis] + new_rank).ravel()
+    return new_rank if collective.num_shares(2) > 1 else np.zeros(1, np.int64)
+
+
+def _permuted(steps: Steps, new_rank: Ints, new_chunk: Ints) -> Steps:
+    if steps.relay:
+        relay = _renamed(steps.relay, new_rank, 0)
+        return Steps.relayed(replace(relay, chunk=new_chunk[steps.relay.chunk]))
+
+    def make() -> TransferTable:
+        table = _renamed(steps.table, new_rank.astype(np.int32), 0)
+        return replace(table, chunk=new_chunk.astype(np.int32)[table.chunk])
+
+    return Steps(len(steps), steps.num_transfers, make, moved=(steps, new_rank))
+
+
+def on_channel(schedule: Schedule, channel: int) -> Schedule:
+    """Move what is on channel c to channel `c + channel`, independent of schedules on lower channels.
+
+    Raises ValueError for a negative number.
+
+        >>> from ringsim import on_channel, ring_all_reduce
+        >>> on_channel(ring_all_reduce(3), 1).steps[0].channel.tolist()
+        [1, 1, 1]
+    """
+    _require_schedules("on_channel", schedule)
+    require_count("channel", channel, least=0)
+    steps = schedule.steps
+    if not channel:
+        return schedule
+    if steps.relay:
+        return replace(schedule, steps=Steps.relayed(replace(steps.relay, channel=steps.relay.channel + channel)))
+
+    def make() -> TransferTable:
+        return replace(steps.table, channel=steps.table.channel + np.int32(channel))
+
+    return replace(schedule, steps=Steps(len(steps), steps.num_transfers, make))
+
+
+def split(schedule: Schedule, segments: int) -> Schedule:
+    """Cut each chunk into `segments` neighbouring chunks, and each step into as many steps.
+
+    Segment j of chunk c is chunk `c * segments + j` and goes in step `step * segments + j`. Since steps are an
+    order and not a barrier, a segment goes on while the next one arrives. `partition` keeps the shares of
+    the ranks where they were. For schedules in which a rank takes part in steps far apart, see `pipeline`.
+
+    Raises ValueError for less than one segment.
+
+        >>> from ringsim import ring_all_reduce, split
+        >>> split(ring_all_reduce(4), 2)
+        Schedule(all_reduce ring over 4 ranks, 8 chunks, 12 steps)
+    """
+    if _is_whole("split", schedule, segments):
+        return schedule
+    steps = schedule.steps
+    if steps.relay:
+        relays = [
+            replace(_segment(steps.relay, segments, j), turn=steps.relay.turn * segments + j) for j in range(segments)
+        ]
+        made = Steps.relayed(replace(Relay.joined(relays), num_turns=steps.relay.num_turns * segments))
+    else:
+
+        def make() -> TransferTable:
+            first = steps.table.step * np.int32(segments)
+            return TransferTable.joined(
+                [replace(_segment(steps.table, segments, j), step=first + j) for j in range(segments)]
+            )
+
+        made = Steps(len(steps) * segments, steps.num_transfers * segments, make)
+    return replace(schedule, num_chunks=schedule.num_chunks * segments, steps=made)
+
+
+def pipeline(schedule: Schedule, segments: int) -> Schedule:
+    """Cut each chunk into `segments` neighbouring chunks, each of which starts one step after the one before it.
+
+    Segment j of chunk c is chunk `c * segments + j`; what the whole did in a step, segment j does in `step + j`: a
+    wave, `num_steps + segments - 1` steps long. `split` puts all segments of a step before those of the next. A rank
+    that executes in order applies them in that order, so where it takes part in steps far apart (up a tree and down
+    again) its later segments would delay the way back of the first. A wave does not.
+
+    Raises ValueError for less than one segment.
+
+        >>> from ringsim import algorithm, pipeline
+        >>> pipeline(algorithm("binomial_tree", 8, "broadcast"), 4)
+        Schedule(broadcast binomial_tree over 8 ranks, 4 chunks, 6 steps)
+    """
+    if _is_whole("pipeline", schedule, segments):
+        return schedule
+    steps = schedule.steps
+
+    def make() -> TransferTable:
+        table = steps.table  # the later the segment, the earlier the step of the whole that it does
+        waves = [replace(_segment(table, segments, j), step=table.step + j) for j in reversed(range(segments))]
+        return TransferTable.joined(waves)
+
+    num_steps = len(steps) + segments - 1 if len(steps) else 0
+    made = Steps(num_steps, steps.num_transfers * segments, make)
+    return replace(schedule, num_chunks=schedule.num_chunks * segments, steps=made)
+
+
+def _is_whole(combinator: str, schedule: Schedule, segments: int) -> bool:
+    """Return whether there is but one segment. Raises ValueError, which names the combinator, for wrong arguments."""
+    _require_schedules(combinator, schedule)
+    require_count("segments", segments)
+    return segments == 1
+
+
+def _segment(rows: _Rows, segments: int, j: int) -> _Rows:
+    return replace(rows, chunk=rows.chunk * segments + j)

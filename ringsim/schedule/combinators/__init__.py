@@ -1,1 +1,0 @@
-"""Schedules made from schedules, computed when asked for."""
